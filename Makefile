@@ -1,0 +1,38 @@
+# Each target makes .venv when it is missing and installs headwise in it; nothing has to be set up first.
+#   make setup   install              make test    the whole test suite
+#   make demo    the whole story      make check   format, lint, types
+#   make bench   the measurements in benchmarks/
+# PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
+
+.PHONY: setup demo test check bench
+
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+setup: $(INSTALLED)
+
+# pip's own folder is asked for, not python's: a `venv` that fails half-way (Debian without python3-venv) leaves only the latter.
+$(INSTALLED): pyproject.toml constraints.txt
+	@if [ ! -x $(BIN)/pip ]; then \
+	  '$(PYTHON)' -c '$(NEW_ENOUGH)' 2>/dev/null || { echo "headwise needs Python 3.11 or newer, found none; name one with 'make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3'." >&2; exit 1; }; \
+	  echo "making .venv with $$('$(PYTHON)' -V), then installing: a minute or more"; \
+	  '$(PYTHON)' -m venv .venv; \
+	fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/headwise demo --out runs/demo
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED)
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done

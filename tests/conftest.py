@@ -1,0 +1,93 @@
+"""What many tests share: tiny random models made from their configs, and the folders of real data a user may name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import M2M100Config, M2M100ForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel
+
+TINY = {
+    "vocab_size": 50,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "max_position_embeddings": 64,
+    "scale_embedding": True,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "encoder_layerdrop": 0.0,
+    "decoder_layerdrop": 0.0,
+}
+
+
+def randomise(model: PreTrainedModel, seed: int) -> None:
+    """Weights so large that attention is far from uniform and no bias is zero: a forgotten head, mask or bias shows.
+
+    Fixed sinusoidal positions stay as they are: transformers makes them anew when a model is loaded.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                size = 0.35 if "proj.weight" in name else 0.3 if "shared" in name or "embed" in name else 0.1
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=size)
+
+
+@pytest.fixture
+def tiny_marian() -> Callable[..., MarianMTModel]:
+    """A factory: `tiny_marian(seed=0, **config)` is post-norm, 2+2 layers, 4 heads of size 8, 50 words, no dropout."""
+
+    def build(seed: int = 0, **changes: Any) -> MarianMTModel:
+        special = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None, "decoder_start_token_id": 0}
+        torch.manual_seed(seed)
+        model = MarianMTModel(MarianConfig(**{**TINY, **special, "forced_eos_token_id": None, **changes}))
+        randomise(model, seed)
+        return model.eval()
+
+    return build
+
+
+@pytest.fixture
+def tiny_m2m100() -> Callable[..., M2M100ForConditionalGeneration]:
+    """A factory: `tiny_m2m100(seed=0, **config)` is the pre-norm sister of `tiny_marian`, with the same sizes."""
+
+    def build(seed: int = 0, **changes: Any) -> M2M100ForConditionalGeneration:
+        special = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "decoder_start_token_id": 1}
+        torch.manual_seed(seed)
+        model = M2M100ForConditionalGeneration(M2M100Config(**{**TINY, **special, **changes}))
+        randomise(model, seed)
+        return model.eval()
+
+    return build
+
+
+def folder_named_by(variable: str, what: str) -> Path:
+    """The folder an environment variable names; the test is skipped, with the reason, when the variable is not set."""
+    value = os.environ.get(variable)
+    if not value:
+        pytest.skip(f"{variable} is not set: it names the folder of {what}")
+    folder = Path(value)
+    assert folder.is_dir(), f"{variable} names {folder}, which is not a folder"
+    return folder
+
+
+@pytest.fixture(params=["case0", "case1", "case2"])
+def golden(request: pytest.FixtureRequest) -> Path:
+    """Case after case, the numbers made by the original implementation of Voita et al. 2019 (HEADWISE_GOLDEN)."""
+    return folder_named_by("HEADWISE_GOLDEN", "numbers from the original implementation") / str(request.param)
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real corpora (HEADWISE_DATA), with a folder per corpus, such as multi30k."""
+    return folder_named_by("HEADWISE_DATA", "real corpora")
