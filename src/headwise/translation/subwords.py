@@ -1,0 +1,37 @@
+"""The subword model: one joint byte-pair vocabulary for both languages, as a fast tokenizer that gives character offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from headwise.errors import HeadwiseError
+
+PAD, END, START, UNKNOWN = "<pad>", "</s>", "<s>", "<unk>"
+SPECIAL = (PAD, END, START, UNKNOWN)  # their ids are 0, 1, 2, 3
+
+
+def learn_subwords(lines: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Learn a byte-pair vocabulary of at most `vocabulary` pieces (special tokens counted) from training lines.
+
+    Blanks become part of the piece that follows (as SentencePiece does it), and every punctuation mark stands alone, so
+    that decoding gives the text back letter by letter and a piece never crosses a word's edge. Every sentence ends with
+    `</s>`. Sennrich et al. 2016, "Neural machine translation of rare words with subword units".
+    """
+    tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation("isolated")]
+    )
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=list(SPECIAL), show_progress=False)
+    tokenizer.train_from_iterator(lines, trainer)
+    if tokenizer.get_vocab_size() <= len(SPECIAL):
+        raise HeadwiseError("A subword vocabulary was to be learned, but the training text has no letters: give it real text.")
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, SPECIAL.index(END))])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, bos_token=START, unk_token=UNKNOWN,
+        clean_up_tokenization_spaces=False, model_input_names=["input_ids", "attention_mask"],
+    )  # fmt: skip
