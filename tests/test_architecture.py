@@ -1,0 +1,142 @@
+"""The rooms of the house (docs/architecture.md): who may import whom, no ring of imports, every module loads."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+WORDS = {"heads", "errors"}
+MAY_IMPORT = {
+    "errors": set[str](),
+    "heads": {"errors"},
+    "attention": WORDS,
+    "data": WORDS,
+    "importance": WORDS | {"attention"},
+    "translation": WORDS | {"attention", "data"},
+    "pruning": WORDS | {"attention", "data", "translation"},
+    "study": WORDS | {"attention", "data", "importance", "pruning", "translation"},
+    "report": WORDS,
+}
+FREE = {"__init__", "__main__", "cli"}  # the doors: they may open every room, and no room may call them
+REGISTRY = {"AttentionInterface", "AttentionMaskInterface", "ALL_ATTENTION_FUNCTIONS", "ALL_MASK_ATTENTION_FUNCTIONS"}
+
+
+def modules(source: Path) -> dict[str, Path]:
+    """Every module of headwise by its dotted name; a package goes by its own name."""
+    names = {}
+    for path in sorted((source / "headwise").rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return names
+
+
+def imports(name: str, known: dict[str, Path], top_only: bool = False) -> set[str]:
+    """The headwise modules that a module names in its imports; `from headwise import heads` names headwise.heads."""
+    tree = ast.parse(known[name].read_text(encoding="utf-8"))
+    package = name if known[name].name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in tree.body if top_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            for alias in node.names:
+                submodule = f"{base}.{alias.name}"
+                found.add(submodule if submodule in known else base)
+    return {module for module in found if module.partition(".")[0] == "headwise"}
+
+
+def room(module: str) -> str:
+    """The part of a dotted name that the rules speak of; the package itself is `__init__`."""
+    return [*module.split("."), "__init__"][1]
+
+
+def wrong_imports(source: Path) -> list[str]:
+    """Each import against the direction, as `importer -> imported`."""
+    known = modules(source)
+    wrong = []
+    for name in known:
+        if room(name) not in FREE:
+            allowed = MAY_IMPORT[room(name)] | {room(name)}
+            wrong += [f"{name} -> {target}" for target in sorted(imports(name, known)) if room(target) not in allowed]
+    return wrong
+
+
+def ring(source: Path) -> list[str]:
+    """A circle of modules that import each other when they load, or nothing."""
+    known = modules(source)
+    graph = {name: imports(name, known, top_only=True) & known.keys() - {name} for name in known}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def write_house(source: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = source / "headwise" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return source
+
+
+def test_every_room_has_its_place_in_the_direction() -> None:
+    rooms = {room(name) for name in modules(SOURCE)}
+    assert rooms - FREE <= MAY_IMPORT.keys(), "a new room: give it a line in MAY_IMPORT and in docs/architecture.md"
+
+
+def test_imports_keep_their_direction() -> None:
+    assert wrong_imports(SOURCE) == []
+
+
+def test_no_imports_run_in_a_ring() -> None:
+    assert ring(SOURCE) == []
+
+
+def test_only_attention_reaches_into_models() -> None:
+    reaching = {
+        room(name)
+        for name, path in modules(SOURCE).items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and {alias.name for alias in node.names} & REGISTRY
+    }
+    assert reaching == {"attention"}
+
+
+@pytest.mark.parametrize("name", modules(SOURCE))
+def test_module_loads(name: str) -> None:
+    importlib.import_module(name)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from headwise.pruning.gates import Gates",
+        "from headwise.pruning import gates",
+        "from headwise import pruning",
+        "from ..pruning import gates",
+        "from .. import pruning",
+        "import headwise.pruning.gates as gates",
+        "import headwise",
+        "def late():\n    from headwise.pruning import gates",
+    ],
+)
+def test_a_wrong_import_is_found_however_it_is_written(tmp_path: Path, line: str) -> None:
+    files = {"__init__.py": "", "pruning/__init__.py": "", "pruning/gates.py": "", "importance/__init__.py": ""}
+    assert wrong_imports(write_house(tmp_path, files)) == []
+    write_house(tmp_path, {"importance/confidence.py": line})
+    (found,) = wrong_imports(tmp_path)
+    assert found.startswith("headwise.importance.confidence -> headwise")
+
+
+def test_a_ring_is_found(tmp_path: Path) -> None:
+    write_house(tmp_path, {"heads.py": "from headwise import errors", "errors.py": ""})
+    assert ring(tmp_path) == []
+    write_house(tmp_path, {"errors.py": "import headwise.heads"})
+    assert set(ring(tmp_path)) == {"headwise.heads", "headwise.errors"}
