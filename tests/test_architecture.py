@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import importlib.metadata
 import importlib.util
+import re
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -36,7 +40,7 @@ def modules(source: Path) -> dict[str, Path]:
 
 
 def imports(name: str, known: dict[str, Path], top_only: bool = False) -> set[str]:
-    """The headwise modules that a module names in its imports; `from headwise import heads` names headwise.heads."""
+    """The modules that a module names in its imports; `from headwise import heads` names headwise.heads."""
     tree = ast.parse(known[name].read_text(encoding="utf-8"))
     package = name if known[name].name == "__init__.py" else name.rpartition(".")[0]
     found = set()
@@ -48,7 +52,7 @@ def imports(name: str, known: dict[str, Path], top_only: bool = False) -> set[st
             for alias in node.names:
                 submodule = f"{base}.{alias.name}"
                 found.add(submodule if submodule in known else base)
-    return {module for module in found if module.partition(".")[0] == "headwise"}
+    return found
 
 
 def room(module: str) -> str:
@@ -63,7 +67,8 @@ def wrong_imports(source: Path) -> list[str]:
     for name in known:
         if room(name) not in FREE:
             allowed = MAY_IMPORT[room(name)] | {room(name)}
-            wrong += [f"{name} -> {target}" for target in sorted(imports(name, known)) if room(target) not in allowed]
+            ours = [target for target in sorted(imports(name, known)) if target.partition(".")[0] == "headwise"]
+            wrong += [f"{name} -> {target}" for target in ours if room(target) not in allowed]
     return wrong
 
 
@@ -76,6 +81,28 @@ def ring(source: Path) -> list[str]:
     except graphlib.CycleError as error:
         return list(error.args[1])
     return []
+
+
+def undeclared(source: Path, dependencies: list[str]) -> list[str]:
+    """Each import of a library that is not among the project's own dependencies, as `importer -> library`."""
+    declared = {plain(re.split(r"[^\w-]", line, maxsplit=1)[0]) for line in dependencies}
+    distributions = importlib.metadata.packages_distributions()
+    known = modules(source)
+    wrong = []
+    for name in known:
+        libraries = (
+            {module.partition(".")[0] for module in imports(name, known)} - sys.stdlib_module_names - {"headwise"}
+        )
+        wrong += [
+            f"{name} -> {lib}"
+            for lib in sorted(libraries)
+            if declared.isdisjoint(map(plain, distributions.get(lib, [])))
+        ]
+    return wrong
+
+
+def plain(distribution: str) -> str:
+    return distribution.lower().replace("_", "-")
 
 
 def write_house(source: Path, files: dict[str, str]) -> Path:
@@ -107,6 +134,13 @@ def test_only_attention_reaches_into_models() -> None:
         if isinstance(node, ast.ImportFrom) and {alias.name for alias in node.names} & REGISTRY
     }
     assert reaching == {"attention"}
+
+
+def test_every_imported_library_is_declared(tmp_path: Path) -> None:
+    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert undeclared(SOURCE, project["dependencies"]) == []
+    write_house(tmp_path, {"heads.py": "import json, numpy\nfrom jinja2.ext import Extension"})
+    assert undeclared(tmp_path, ["Jinja2>=3.1"]) == ["headwise.heads -> numpy"]
 
 
 @pytest.mark.parametrize("name", modules(SOURCE))
