@@ -1,0 +1,247 @@
+"""Public data sets to download: the list (`catalogue.json`), and `get`, which fetches one with checksums.
+
+pooch keeps the files and checks them; this file adds what pooch lacks, a download that continues where it broke off.
+A file appears under its own name only when it is whole and its SHA-256 is right; what came so far waits in NAME.part.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pooch
+import requests
+from filelock import FileLock
+
+from headwise.errors import HeadwiseError
+
+RETRIES = 2  # a broken or damaged download is tried again this often, by pooch, before it is reported
+TIMEOUT = (10, 60)  # seconds to connect, seconds without a byte
+CHUNK = 1 << 16
+
+Progress = Callable[[str, int, int], None]  # name of the file, bytes that are here, bytes of the whole
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file of a set. Without `sha256` only its address (a fixed commit) vouches for it; `bytes` is an estimate."""
+
+    name: str
+    url: str
+    bytes: int
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One public data set: what it is, under which licence, from which repository and commit, and its files."""
+
+    name: str
+    content: str
+    licence: str
+    origin: tuple[str, ...]
+    files: tuple[RemoteFile, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files together."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """The files for which no checksum has been confirmed."""
+        return tuple(file.name for file in self.files if file.sha256 is None)
+
+
+def catalogue(path: Path | None = None) -> list[Entry]:
+    """The data sets that `get` knows; `path` reads another list in the format of `catalogue.json`."""
+    source = path or resources.files("headwise.data").joinpath("catalogue.json")
+    return [
+        Entry(
+            name=entry["name"],
+            content=entry["content"],
+            licence=entry["licence"],
+            origin=tuple(entry["origin"]),
+            files=tuple(RemoteFile(**file) for file in entry["files"]),
+        )
+        for entry in json.loads(source.read_text(encoding="utf-8"))
+    ]
+
+
+def default_folder() -> Path:
+    """Where downloads go unless another folder is named: the user's cache folder."""
+    return Path(pooch.os_cache("headwise"))
+
+
+def listing(folder: str | Path | None = None) -> list[dict[str, str | int | float]]:
+    """The catalogue as rows for a table; `here` counts the files that are already in `folder`."""
+    root = default_folder() if folder is None else Path(folder).expanduser()
+    return [
+        {
+            "name": entry.name,
+            "content": entry.content,
+            "files": len(entry.files),
+            "here": sum((root / entry.name / file.name).is_file() for file in entry.files),
+            "MiB": round(entry.bytes / 2**20, 1),
+            "checksums": len(entry.files) - len(entry.unchecked),
+            "licence": entry.licence,
+        }
+        for entry in catalogue()
+    ]
+
+
+def get(
+    name: str,
+    folder: str | Path | None = None,
+    progress: Progress | None = None,
+    entries: Sequence[Entry] | None = None,
+) -> Path:
+    """Downloads one data set into FOLDER/NAME and gives that folder back; files that are there and right stay.
+
+    Raises HeadwiseError, in one sentence, for a name that is not in the catalogue, without network, when the server has
+    no such file, and when a download is not what the catalogue says (it is then removed). Several processes may ask at
+    once. Files without a known checksum are named in a logged warning.
+    """
+    entry = _named(name, catalogue() if entries is None else entries)
+    home = (default_folder() if folder is None else Path(folder).expanduser()) / entry.name
+    try:
+        missing = [file for file in entry.files if not _is_right(home / file.name, file, progress)]
+        if missing:
+            home.mkdir(parents=True, exist_ok=True)
+            with _quiet_pooch(), FileLock(home / ".lock"):
+                for file in missing:
+                    _fetch(file, home, progress)
+    except OSError as error:
+        raise HeadwiseError(
+            f"Cannot keep '{name}' in '{home}': {error.strerror or error}; name another folder."
+        ) from error
+    if missing and entry.unchecked:
+        logging.getLogger(__name__).warning(
+            "%s: no checksum is known for %s, only the commit in the address.", name, ", ".join(entry.unchecked)
+        )
+    return home
+
+
+def _named(name: str, entries: Sequence[Entry]) -> Entry:
+    for entry in entries:
+        if entry.name == name:
+            return entry
+    names = [entry.name for entry in entries]
+    close = get_close_matches(name, names, n=1)
+    hint = f"; did you mean {close[0]}" if close else ""
+    raise HeadwiseError(f"There is no data set '{name}' in the catalogue, only {', '.join(names)}{hint}.")
+
+
+def _is_right(path: Path, file: RemoteFile, progress: Progress | None) -> bool:
+    """Whether the file is there and right: a complete folder needs neither network nor lock nor the right to write."""
+    right = path.is_file() and file.sha256 in (None, pooch.file_hash(str(path)))
+    if right and progress:
+        progress(file.name, file.bytes, file.bytes)
+    return right
+
+
+def _fetch(file: RemoteFile, home: Path, progress: Progress | None) -> None:
+    store = pooch.create(
+        path=home,
+        base_url="",
+        registry={file.name: file.sha256 and f"sha256:{file.sha256}"},
+        urls={file.name: file.url},
+        retry_if_failed=RETRIES,
+    )
+    downloader = ResumingDownloader(file, home / f"{file.name}.part", progress)
+    try:
+        store.fetch(file.name, downloader=downloader)
+    except requests.RequestException as error:
+        raise HeadwiseError(
+            f"The download of {file.name} broke off at {downloader.here:,} of {file.bytes:,} bytes: "
+            "run the same command again to continue it."
+        ) from error
+    except ValueError as error:
+        raise HeadwiseError(
+            f"The download of {file.name} is damaged and was removed: expected SHA-256 {file.sha256}, "
+            f"found {downloader.found}; try again later."
+        ) from error
+
+
+@contextmanager
+def _quiet_pooch() -> Iterator[None]:
+    """pooch logs every file to the terminal; the caller of `get` has `progress` for that."""
+    logger = pooch.get_logger()
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+class ResumingDownloader:
+    """A downloader for pooch that keeps what came so far in `part` and asks the server only for the rest (HTTP Range).
+
+    Raises HeadwiseError where another try is useless (no connection, no such file, the server's file is too short) and
+    requests' own errors where it is not (the connection broke): pooch then tries again, from where it stopped.
+    """
+
+    def __init__(self, file: RemoteFile, part: Path, progress: Progress | None) -> None:
+        self.file = file
+        self.part = part
+        self.progress = progress
+        self.found = ""  # SHA-256 of the last whole download
+
+    @property
+    def here(self) -> int:
+        """Bytes in the part file."""
+        return self.part.stat().st_size if self.part.exists() else 0
+
+    def __call__(self, url: str, output_file: str, store: object) -> None:
+        if self.file.sha256 is None:
+            self.part.unlink(missing_ok=True)  # without a checksum nobody could tell a wrong joint
+        if self.file.sha256 is None or self.here < self.file.bytes:
+            self._download(url)
+        self.found = pooch.file_hash(str(self.part))
+        self.part.replace(output_file)
+
+    def _download(self, url: str) -> None:
+        with self._answer(url) as response:
+            joint = response.headers.get("Content-Range", "").startswith(f"bytes {self.here}-")
+            with self.part.open("ab" if response.status_code == 206 and joint else "wb") as out:
+                for chunk in response.iter_content(CHUNK):
+                    out.write(chunk)
+                    if self.progress:
+                        self.progress(self.file.name, out.tell(), self.file.bytes)
+            if self.file.sha256 and self.here < self.file.bytes:
+                if "Content-Length" in response.headers:  # it kept its word, so its own file is short
+                    raise self._too_short()
+                raise requests.ConnectionError("the server closed the connection before the end")
+
+    def _answer(self, url: str) -> requests.Response:
+        """The server's answer to the request for the rest of the file; the body is still to be read."""
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={self.here}-"} if self.here else {})
+        try:
+            response = requests.get(url, headers=headers, stream=True, timeout=TIMEOUT)
+        except requests.RequestException as error:
+            raise HeadwiseError(
+                f"Cannot reach {urlsplit(url).netloc} to download {self.file.name} ({type(error).__name__}): "
+                f"check the network, or put the file into '{self.part.parent}' yourself."
+            ) from error
+        if response.ok:
+            return response
+        response.close()
+        if response.status_code == requests.codes.requested_range_not_satisfiable:
+            raise self._too_short()
+        raise HeadwiseError(
+            f"The server refused {self.file.name}: it answered {response.status_code} {response.reason} for {url}."
+        )
+
+    def _too_short(self) -> HeadwiseError:
+        found = self.here
+        self.part.unlink(missing_ok=True)
+        return HeadwiseError(
+            f"The download of {self.file.name} is truncated and was removed: "
+            f"expected {self.file.bytes:,} bytes, found {found:,}; try again later."
+        )

@@ -1,0 +1,87 @@
+"""Lines of text files: UTF-8, plain or gzip, parted by the newline character only.
+
+Files are read as bytes and cut at "\\n", because `str.splitlines` also cuts at form feeds, U+2028 and other characters
+that occur inside real sentences. Gzip is told by the first two bytes, never by the name. One line is held at a time.
+"""
+
+import codecs
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from difflib import get_close_matches
+from os import PathLike
+from pathlib import Path
+from typing import BinaryIO
+
+from headwise.errors import HeadwiseError
+
+GZIP = b"\x1f\x8b"
+
+
+def read_lines(path: str | PathLike[str]) -> Iterator[str]:
+    """The lines of a text file, one by one, without the blanks at either end; a blank line comes as "".
+
+    A byte order mark and Windows line ends are understood. Raises HeadwiseError at once when the file does not exist or
+    is a folder, and while reading when it is empty, is not UTF-8 (with the line's number) or is damaged gzip.
+    """
+    return (line.strip() for line in whole_lines(existing_file(path)))
+
+
+def whole_lines(file: Path) -> Iterator[str]:
+    """The lines of a file that exists, exactly as they stand, the line end included."""
+    number = 0
+    try:
+        with file.open("rb") as stream:
+            for number, line in enumerate(_unpacked(stream), start=1):
+                yield _decoded(line, number, file)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise HeadwiseError(f"'{file}' is a damaged gzip file: {error} after line {number}; get it again.") from error
+    except OSError as error:
+        raise HeadwiseError(f"Cannot read '{file}': {error.strerror or error}.") from error
+    if number == 0:
+        raise HeadwiseError(f"'{file}' is empty: a text file needs at least one line.")
+
+
+def existing_file(path: str | PathLike[str]) -> Path:
+    """The path as a `Path`; raises HeadwiseError when nothing is there (naming a similar file) or a folder."""
+    file = Path(path).expanduser()
+    try:
+        if file.is_dir():
+            raise HeadwiseError(f"'{file}' is a folder, not a text file: name one file in it.")
+        if file.exists():
+            return file
+        hint = _similar(file)
+    except OSError as error:
+        raise HeadwiseError(f"Cannot read '{file}': {error.strerror or error}.") from error
+    raise HeadwiseError(f"There is no file '{file}'{hint}.")
+
+
+def _similar(file: Path) -> str:
+    """What to try instead of a missing file: a longer or shorter name (dev.en, dev.en.gz), then a close one."""
+    if not file.parent.is_dir():
+        return f": the folder '{file.parent}' does not exist"
+    names = sorted(other.name for other in file.parent.iterdir() if other.is_file())
+    related = [name for name in names if name.startswith(file.name) or file.name.startswith(name)]
+    close = related or get_close_matches(file.name, names, n=1, cutoff=0.75)
+    return f"; did you mean '{file.with_name(close[0])}'" if close else ""
+
+
+def _unpacked(stream: io.BufferedReader) -> BinaryIO:
+    """The stream itself, or what is inside it when it is gzip; works on a pipe, too (nothing is read twice)."""
+    if stream.peek(2)[:2] != GZIP:
+        return stream
+    return io.BufferedReader(gzip.GzipFile(fileobj=stream), buffer_size=1 << 16)
+
+
+def _decoded(line: bytes, number: int, file: Path) -> str:
+    if number == 1:
+        line = line.removeprefix(codecs.BOM_UTF8)
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = line[error.start]
+        raise HeadwiseError(
+            f"Line {number} of '{file}' is not UTF-8 (byte 0x{byte:02x} at place {error.start + 1}): "
+            "convert the file to UTF-8."
+        ) from error

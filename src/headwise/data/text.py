@@ -1,0 +1,257 @@
+"""Text for training and scoring: sentence pairs (`ParallelText`) and one-sided text (`Text`), from what people have.
+
+Files are read once, line by line, into a memory-mapped Arrow file (see `store`), so a corpus may be larger than memory.
+Rows with a blank side are kept out and counted in `.blank`. Equal sentences give an equal `.fingerprint`, whatever the
+format they came in. Not here: subwords, filters by length, batches.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import parse_qs
+
+from datasets import Dataset, DatasetDict, load_dataset
+
+from headwise.data.lines import existing_file, read_lines, whole_lines
+from headwise.data.store import StoredText, file_key
+from headwise.errors import HeadwiseError
+
+__all__ = ["ParallelText", "Text", "read_lines"]
+
+AnyPath = str | PathLike[str]
+
+
+class Text(StoredText):
+    """One-sided text, a sentence a line: `len(text)`, iteration, `text[3]`, `.lines`, `.head(n)`, `.fingerprint`."""
+
+    columns = ("text",)
+
+    @classmethod
+    def read(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
+        """The sentences of a file, gzip or plain, a sentence a line. `cache`: a folder for the memory-mapped copy."""
+        file = existing_file(path)
+        return cls._write(((line,) for line in read_lines(file)), file.name, cache, file_key("text", file))
+
+    @classmethod
+    def from_lines(cls, lines: Iterable[str], name: str = "lines", cache: AnyPath | None = None) -> Self:
+        """Sentences that are already in Python; a newline inside a sentence becomes a blank."""
+        return cls._write(((_one_line(line),) for line in lines), name, cache)
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The sentences as a list-like column, read from disk as they are asked for."""
+        return self.dataset["text"]  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[str]:
+        return (line for (line,) in self.rows())
+
+    def __getitem__(self, index: int) -> str:
+        return str(self.dataset[index]["text"])
+
+
+class ParallelText(StoredText):
+    """Sentence pairs: `len(text)`, iteration over (source, target), `text[3]`, `.sources`, `.targets`, `.head(n)`,
+    `.take(indices)`, `.fingerprint`, and the `datasets.Dataset` behind it as `.dataset`.
+
+    Every constructor takes `cache`, a folder for the memory-mapped copy (default: a temporary folder until Python
+    ends), and raises HeadwiseError, in one sentence that names the file and line, for input it cannot use.
+    """
+
+    columns = ("source", "target")
+
+    @classmethod
+    def open(
+        cls,
+        spec: AnyPath | Sequence[AnyPath],
+        source_key: str = "source",
+        target_key: str = "target",
+        cache: AnyPath | None = None,
+    ) -> Self:
+        """What a plan names: two files, one file ending in .tsv or .jsonl (.gz may follow), or "datasets:NAME".
+
+        A dataset may say more behind its name: "datasets:wmt/wmt14?config=de-en&split=validation&source=en&target=de".
+        """
+        if not isinstance(spec, str | PathLike):
+            if len(spec) != 2:
+                raise HeadwiseError(
+                    f"Parallel text is two files, source and target, but {len(spec)} were given: {list(spec)}."
+                )
+            return cls.read(spec[0], spec[1], cache)
+        if isinstance(spec, str) and spec.startswith("datasets:"):
+            name, _, options = spec.removeprefix("datasets:").partition("?")
+            return cls._from_hub(name, options, source_key, target_key, cache)
+        kind = Path(spec).name.lower().removesuffix(".gz")
+        if kind.endswith(".tsv"):
+            return cls.from_tsv(spec, cache)
+        if kind.endswith(".jsonl"):
+            return cls.from_jsonl(spec, source_key, target_key, cache)
+        raise HeadwiseError(
+            f"Cannot tell what parallel text '{spec}' is: "
+            "give two files, one file ending in .tsv or .jsonl, or datasets:NAME."
+        )
+
+    @classmethod
+    def read(cls, source: AnyPath, target: AnyPath, cache: AnyPath | None = None) -> Self:
+        """Line k of one file with line k of the other; gzip or plain."""
+        files = existing_file(source), existing_file(target)
+        return cls._write(_side_by_side(*files), f"{files[0].name}+{files[1].name}", cache, file_key("pairs", *files))
+
+    @classmethod
+    def from_tsv(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
+        """One pair a line, source and target parted by one tab; quotes are ordinary characters; gzip or plain."""
+        file = existing_file(path)
+        return cls._write(_tsv_rows(file), file.name, cache, file_key("tsv", file))
+
+    @classmethod
+    def from_jsonl(
+        cls, path: AnyPath, source_key: str = "source", target_key: str = "target", cache: AnyPath | None = None
+    ) -> Self:
+        """One JSON object a line, the sides under these keys, or under these keys of its "translation"; gzip or plain.
+
+        Null counts as a blank side; a newline inside a sentence becomes a blank.
+        """
+        file = existing_file(path)
+        key = file_key(f"jsonl {source_key} {target_key}", file)
+        return cls._write(_json_rows(file, source_key, target_key), file.name, cache, key)
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: str | Dataset | DatasetDict,
+        source_key: str = "source",
+        target_key: str = "target",
+        split: str = "train",
+        *,
+        config: str | None = None,
+        cache: AnyPath | None = None,
+    ) -> Self:
+        """A `datasets` name or object: columns with these names, or these languages of a `translation` column."""
+        name = dataset if isinstance(dataset, str) else "dataset"
+        if isinstance(dataset, str):
+            dataset = _loaded(dataset, config, split)
+        if isinstance(dataset, DatasetDict):
+            if split not in dataset:
+                raise HeadwiseError(f"The dataset has no split '{split}': it has {', '.join(dataset)}.")
+            dataset = dataset[split]
+        return cls._write(_dataset_rows(dataset, name, source_key, target_key), f"{name}[{split}]", cache)
+
+    @classmethod
+    def from_pairs(cls, pairs: Iterable[tuple[str, str]], name: str = "pairs", cache: AnyPath | None = None) -> Self:
+        """Pairs that are already in Python; a newline inside a sentence becomes a blank."""
+        return cls._write(((_one_line(source), _one_line(target)) for source, target in pairs), name, cache)
+
+    @classmethod
+    def _from_hub(cls, name: str, options: str, source_key: str, target_key: str, cache: AnyPath | None) -> Self:
+        chosen = {"source": source_key, "target": target_key, "split": "train"}
+        for key, values in parse_qs(options, keep_blank_values=True).items():
+            if key not in ("source", "target", "split", "config"):
+                raise HeadwiseError(f"'{key}' in 'datasets:{name}?{options}' is none of source, target, split, config.")
+            chosen[key] = values[-1]
+        return cls.from_dataset(
+            name, chosen["source"], chosen["target"], chosen["split"], config=chosen.get("config"), cache=cache
+        )
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """The source sentences as a list-like column, read from disk as they are asked for."""
+        return self.dataset["source"]  # type: ignore[no-any-return]
+
+    @property
+    def targets(self) -> Sequence[str]:
+        """The target sentences as a list-like column, read from disk as they are asked for."""
+        return self.dataset["target"]  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((source, target) for source, target in self.rows())
+
+    def __getitem__(self, index: int) -> tuple[str, str]:
+        row = self.dataset[index]
+        return row["source"], row["target"]
+
+
+def _side_by_side(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    sources, targets = read_lines(source), read_lines(target)
+    for number, (left, right) in enumerate(zip_longest(sources, targets), start=1):
+        if left is None or right is None:
+            longer = number + sum(1 for _ in (targets if left is None else sources))
+            counts = (number - 1, longer) if left is None else (longer, number - 1)
+            raise HeadwiseError(
+                f"'{source}' has {counts[0]:,} lines but '{target}' has {counts[1]:,}: "
+                "parallel files need the same number of lines."
+            )
+        yield left, right
+
+
+def _tsv_rows(file: Path) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(whole_lines(file), start=1):
+        if not line.strip():
+            yield "", ""
+            continue
+        parts = line.split("\t")
+        if len(parts) != 2:
+            raise HeadwiseError(
+                f"Line {number} of '{file}' has {len(parts)} columns: source and target, one tab between, are 2."
+            )
+        yield parts[0].strip(), parts[1].strip()
+
+
+def _json_rows(file: Path, source_key: str, target_key: str) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(read_lines(file), start=1):
+        if not line:
+            yield "", ""
+            continue
+        where = f"Line {number} of '{file}'"
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise HeadwiseError(f"{where} is not JSON ({error}): write one object a line.") from error
+        if not isinstance(record, dict):
+            raise HeadwiseError(
+                f'{where} is not a JSON object: write {{"{source_key}": ..., "{target_key}": ...}} a line.'
+            )
+        yield _side(record, source_key, where), _side(record, target_key, where)
+
+
+def _dataset_rows(dataset: Dataset, name: str, source_key: str, target_key: str) -> Iterator[tuple[str, str]]:
+    wanted = [column for column in dataset.column_names if column in {source_key, target_key, "translation"}]
+    if not wanted:
+        raise HeadwiseError(
+            f"The dataset '{name}' has no column '{source_key}', '{target_key}' or 'translation': "
+            f"it has {', '.join(dataset.column_names)}."
+        )
+    number = 0
+    for batch in dataset.with_format(None).select_columns(wanted).iter(batch_size=1000):
+        for values in zip(*(batch[column] for column in wanted), strict=True):
+            number += 1
+            record, where = dict(zip(wanted, values, strict=True)), f"Row {number} of the dataset '{name}'"
+            yield _side(record, source_key, where), _side(record, target_key, where)
+
+
+def _side(record: Mapping[str, Any], key: str, where: str) -> str:
+    """One side of a pair from a record or from its "translation"; null counts as blank."""
+    inner = record.get("translation")
+    fields = inner if key not in record and isinstance(inner, dict) else record
+    if key not in fields:
+        raise HeadwiseError(f"{where} has no '{key}': it has {', '.join(fields) or 'nothing'}.")
+    value = fields[key]
+    if value is not None and not isinstance(value, str):
+        raise HeadwiseError(f"{where} has no text under '{key}' but {type(value).__name__}: {str(value)[:40]!r}.")
+    return _one_line(value or "")
+
+
+def _one_line(sentence: str) -> str:
+    """The sentence on one line, without blanks at either end: tables and translations are written a sentence a line."""
+    if "\n" not in sentence:
+        return sentence.strip()
+    return " ".join(part for piece in sentence.split("\n") if (part := piece.strip()))
+
+
+def _loaded(name: str, config: str | None, split: str) -> Dataset:
+    try:
+        return load_dataset(name, config, split=split)
+    except Exception as error:  # the hub, the disk and the loader each raise their own kinds
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise HeadwiseError(f"`datasets` cannot load '{name}' (split '{split}'): {reason}") from error
