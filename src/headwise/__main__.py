@@ -1,0 +1,5 @@
+"""`python -m headwise`, and `accelerate launch -m headwise`."""
+
+from headwise.cli import main
+
+main()

@@ -1,0 +1,41 @@
+"""What a long command shows: a bar per stage with an estimate of the time left, and a line for what was skipped or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+
+class Progress:
+    """Bars on the terminal's error stream; silent when `quiet`."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self.report: Callable[[float, str], None] = lambda share, text: None
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    def skip(self, name: str) -> None:
+        self.say(f"  {name}: as before")
+
+    def __call__(self, share: float, text: str) -> None:
+        """Report how far the present stage is (0 to 1), with a word on what is happening."""
+        self.report(share, text)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        columns = (TextColumn("  {task.description:<24}"), BarColumn(24), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn(),
+                   TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))  # fmt: skip
+        with Bars(*columns, console=self.console, refresh_per_second=2, speed_estimate_period=600) as bars:
+            task = bars.add_task(name, total=1.0, note="")
+            self.report = lambda share, text: bars.update(task, completed=share, note=text)
+            try:
+                yield
+                bars.update(task, completed=1.0)
+            finally:
+                self.report = lambda share, text: None

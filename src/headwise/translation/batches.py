@@ -1,0 +1,158 @@
+"""Token batches in a few fixed shapes.
+
+Pairs are sorted into rungs by the longer of their two sides. A rung's length divides `batch_tokens`, so that every batch of every rung has exactly that many
+positions: linear layers always see the same shape, attention a few. What is left over in a rung moves up to the next one; only the last batch of
+an epoch has empty rows. The number of rows tells the shape, so no two rungs have the same. Numbers with many divisors (2520, 5040, 10080) pad least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from torch.utils.data import Sampler
+from transformers import PreTrainedTokenizerBase
+
+from headwise.data.text import ParallelText
+from headwise.errors import HeadwiseError
+
+IGNORED = -100  # the label of a position that is no target
+
+
+class Encoded:
+    """Parallel text as token ids, memory-mapped, longer pairs than `max_length` left out and counted (`dropped`)."""
+
+    def __init__(self, text: ParallelText, tokenizer: PreTrainedTokenizerBase, max_length: int, cache: Path | None = None) -> None:
+        def ids(rows: dict[str, list[str]]) -> dict[str, list[list[int]]]:
+            return {"source": tokenizer(rows["source"])["input_ids"], "target": tokenizer(text_target=rows["target"])["input_ids"]}
+
+        if cache:
+            cache.mkdir(parents=True, exist_ok=True)
+        dataset = text.dataset.map(
+            ids, batched=True, remove_columns=text.dataset.column_names, load_from_cache_file=False,
+            cache_file_name=str(cache / "ids.arrow") if cache else None, keep_in_memory=cache is None,
+        )  # fmt: skip
+        self.source_lengths, self.target_lengths = lengths(dataset, "source"), lengths(dataset, "target")
+        longest = np.maximum(self.source_lengths, self.target_lengths)
+        self.rows = np.flatnonzero(longest <= max_length)
+        self.longest = longest[self.rows]
+        self.dropped = len(longest) - len(self.rows)
+        self.dataset: Dataset = dataset
+        if len(self.rows) == 0:
+            raise HeadwiseError(f"All {len(longest)} pairs are longer than max_length = {max_length} tokens: raise it or give shorter sentences.")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, list[int]]]:
+        """Rows by index; −1 is an empty row."""
+        rows = self.dataset[[int(self.rows[i]) for i in indices if i >= 0]]
+        pairs = iter(zip(rows["source"], rows["target"], strict=True))
+        empty: tuple[list[int], list[int]] = ([], [])
+        return [dict(zip(("source", "target"), next(pairs) if i >= 0 else empty, strict=True)) for i in indices]
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        return self.__getitems__([index])[0]
+
+
+def lengths(dataset: Dataset, column: str) -> np.ndarray:
+    """The number of tokens of every row, read from the Arrow offsets."""
+    return np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in dataset.data.column(column).chunks])
+
+
+class TokenBatches(Sampler[list[int]]):
+    """A batch sampler: shuffled batches of at most `tokens` positions a side, in few shapes; the same for the same seed and epoch."""
+
+    def __init__(self, data: Encoded, tokens: int, seed: int, multiple: int = 1, shuffle: bool = True) -> None:
+        self.seed, self.epoch, self.shuffle = seed, 0, shuffle
+        self.lengths, self.multiple = data.longest, multiple
+        if data.longest.max() > tokens:
+            raise HeadwiseError(f"A batch of {tokens} tokens cannot hold the longest pair ({data.longest.max()} tokens): raise batch_tokens.")
+        self.shapes = shapes(data.longest, tokens)
+        if shuffle and int(data.longest.sum()) < tokens * multiple:
+            raise HeadwiseError(
+                f"The training text has {len(data)} pairs ({int(data.longest.sum())} tokens), fewer than one batch of "
+                f"{tokens * multiple} tokens: give more text or lower batch_tokens."
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        count, left, below = 0, 0, 0
+        for length, rows in self.shapes:
+            left += int(((self.lengths > below) & (self.lengths <= length)).sum())
+            count, left, below = count + left // rows, left % rows, length
+        count += left > 0
+        return count // self.multiple * self.multiple if self.shuffle else count
+
+    def __iter__(self) -> Iterator[list[int]]:
+        random = np.random.default_rng((self.seed, self.epoch))
+        batches: list[list[int]] = []
+        left, below = np.empty(0, dtype=np.int64), 0
+        for length, rows in self.shapes:
+            here = np.flatnonzero((self.lengths > below) & (self.lengths <= length))
+            here = np.concatenate([left, random.permutation(here) if self.shuffle else here])
+            whole = len(here) // rows * rows
+            batches += [here[i : i + rows].tolist() for i in range(0, whole, rows)]
+            left, below = here[whole:], length
+        if len(left):
+            batches.append(left.tolist() + [-1] * (self.shapes[-1][1] - len(left)))
+        if self.shuffle:
+            batches = [batches[i] for i in random.permutation(len(batches))]
+        yield from batches[: len(self)]
+
+
+def shapes(longest: np.ndarray, tokens: int) -> list[tuple[int, int]]:
+    """The shapes (length, rows) of all batches: lengths that divide `tokens`, each with at least one batch of pairs of its own, the last one long enough for all."""
+    divisors = [length for length in range(1, tokens + 1) if tokens % length == 0]
+    top = next(length for length in divisors if length >= longest.max())
+    found: list[tuple[int, int]] = []
+    waiting, below = 0, 0
+    for length in divisors[: divisors.index(top) + 1]:
+        waiting += int(((longest > below) & (longest <= length)).sum())
+        below = length
+        if waiting >= tokens // length or length == top:
+            found.append((length, tokens // length))
+            waiting = 0
+    return found
+
+
+class Collator:
+    """Pads a list of pairs to the shape its number of rows stands for, and gives the decoder its input: the labels shifted right behind the start token."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, start: int, shapes: Sequence[tuple[int, int]] = ()) -> None:
+        self.pad, self.start = int(tokenizer.pad_token_id), start
+        self.length = {rows: length for length, rows in shapes}
+
+    def __call__(self, pairs: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
+        length = self.length.get(len(pairs))
+        source = padded([p["source"] for p in pairs], self.pad, length)
+        labels = padded([p["target"] for p in pairs], IGNORED, length)
+        inputs = torch.full_like(labels, self.start)
+        inputs[:, 1:] = labels[:, :-1]
+        inputs[inputs == IGNORED] = self.pad
+        mask = padded([[1] * len(p["source"]) for p in pairs], 0, length)
+        return {"input_ids": source, "attention_mask": mask, "decoder_input_ids": inputs, "labels": labels}
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int, length: int | None) -> Tensor:
+    """Rows of ids as one tensor, filled up on the right."""
+    out = np.full((len(rows), length or max(map(len, rows))), fill, dtype=np.int64)
+    for row, ids in zip(out, rows, strict=True):
+        row[: len(ids)] = ids
+    return torch.from_numpy(out)
+
+
+def batches(data: Encoded, tokenizer: PreTrainedTokenizerBase, start: int, tokens: int = 4096) -> Iterator[dict[str, Any]]:
+    """The whole text once, in batches sorted by length, for scoring; `rows` gives each sentence's place in the text (−1: empty row)."""
+    sampler = TokenBatches(data, max(tokens, int(data.longest.max())), seed=0, shuffle=False)
+    collate = Collator(tokenizer, start, sampler.shapes)
+    for indices in sampler:
+        rows = [int(data.rows[i]) if i >= 0 else -1 for i in indices]
+        yield {**collate(data.__getitems__(indices)), "rows": torch.tensor(rows)}

@@ -1,0 +1,53 @@
+"""Translation by beam search, over batches of sentences sorted by length."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headwise.attention import evaluating
+
+
+class Search(BaseModel):
+    """Beam search. `length_penalty` α divides a hypothesis' score by its length to the power α (0: no correction)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    beam: int = Field(default=5, ge=1)
+    length_penalty: float = 1.0
+    batch: int = Field(default=100, ge=1, description="sentences decoded at once")
+
+
+def translate(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], search: Search | None = None,
+    progress: Callable[[float, str], None] = lambda share, text: None,
+) -> tuple[list[str], dict[str, float]]:  # fmt: skip
+    """Translate sentences; the result keeps their order. Also returns seconds, tokens (written, without padding) and tokens per second.
+
+    Sentences longer than the model's positions are cut. The unknown piece is never written.
+    """
+    search = search or Search()
+    limit = model.config.max_position_embeddings - 8 if hasattr(model.config, "max_position_embeddings") else 512
+    sources = tokenizer(list(sentences), truncation=True, max_length=limit)["input_ids"]
+    order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
+    unknown = [[tokenizer.unk_token_id]] if tokenizer.unk_token_id is not None else None
+    out, tokens, start = [""] * len(sources), 0, time.perf_counter()
+    with evaluating(model), torch.no_grad():
+        for at in range(0, len(order), search.batch):
+            chosen = order[at : at + search.batch]
+            batch = tokenizer.pad({"input_ids": [sources[i] for i in chosen]}, return_tensors="pt").to(model.device)
+            longest = min(limit, batch["input_ids"].shape[1] * 3 // 2 + 10)
+            written = model.generate(
+                **batch, num_beams=search.beam, length_penalty=search.length_penalty, max_length=longest, do_sample=False,
+                bad_words_ids=unknown, early_stopping=False,
+            )  # fmt: skip
+            tokens += int((written[:, 1:] != tokenizer.pad_token_id).sum())
+            for i, text in zip(chosen, tokenizer.batch_decode(written, skip_special_tokens=True), strict=True):
+                out[i] = text.strip()
+            progress((at + len(chosen)) / len(order), f"{at + len(chosen)} of {len(order)} sentences")
+    seconds = time.perf_counter() - start
+    return out, {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds}
