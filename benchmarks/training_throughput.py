@@ -218,12 +218,11 @@ def joeynmt_python(work: Path) -> Path:
 
 def measure(options: argparse.Namespace) -> list[tuple[float, float]]:
     """Pairs of tokens per second, JoeyNMT's first, printed as they come."""
-    interpreters = {"headwise": Path(sys.executable), "joeynmt": joeynmt_python(options.work)}
     sides: dict[str, Side] = {}
     pairs: list[tuple[float, float]] = []
     try:
-        for name, python in interpreters.items():  # headwise first: it writes the ids
-            sides[name] = Side(name, python, options)
+        sides["headwise"] = Side("headwise", Path(sys.executable), options)  # the first, since it writes the ids
+        sides["joeynmt"] = Side("joeynmt", joeynmt_python(options.work), options)
         print("pair    JoeyNMT: tokens/s (an update)   headwise: tokens/s (an update)   ratio", flush=True)
         for number in range(1, options.pairs + 1):
             seen = {name: sides[name].window(options.seconds) for name in SIDES}
