@@ -1,0 +1,165 @@
+"""The page of a run: one HTML file that needs nothing else, and its figures as files beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from headwise.heads import write_text
+from headwise.report.curve_figures import bleu_by_heads, gate_curves, training_curve
+from headwise.report.examples import choose_examples
+from headwise.report.figure import VEGA_LITE, Figure
+from headwise.report.head_figures import head_map, heads_by_layer, score_maps
+from headwise.report.run import Run, read_run
+from headwise.report.setting import Setting
+from headwise.report.summary import summarise
+from headwise.report.theme import DARK, FONT, LIGHT, vega_config
+from headwise.report.wording import duration, interval, percent, probability, quantity, signed, size
+
+COLUMNS = (
+    "model",
+    "heads kept",
+    "BLEU",
+    "difference [95 %]",
+    "p",
+    "chrF",
+    "dev BLEU",
+    "parameters",
+    "size",
+    "tokens/s",
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the table of settings."""
+
+    cells: list[str]
+    chosen: bool
+
+
+def write(run: Path) -> Path:
+    """Write `report.html` and `figures/*.png|svg` into a run folder and return the path of the page.
+
+    What a run does not have yet (pruning, translations) leaves its section out, with a sentence that says so. Raises
+    HeadwiseError when the folder is no run, when one of its files cannot be read, or when the page cannot be written.
+    """
+    found = read_run(Path(run))
+    figures = draw(found)
+    for figure in (f for group in figures.values() for f in group):
+        figure.save(found.folder / "figures")
+    page = found.folder / "report.html"
+    write_text(page, render(found, figures))
+    return page
+
+
+def draw(run: Run) -> dict[str, list[Figure]]:
+    """All figures, by the section they stand in."""
+    chosen = run.chosen
+    return {
+        "head-map": [head_map(run, chosen)] if chosen is not None and chosen.name in run.layouts else [],
+        "confidence": score_maps(run, "confidence"),
+        "gates": gate_curves(run),
+        "bleu": [f for f in [bleu_by_heads(run)] if f is not None],
+        "layers": [f for f in [heads_by_layer(run)] if f is not None],
+        "training": [f for f in [training_curve(run)] if f is not None],
+    }
+
+
+def render(run: Run, figures: Mapping[str, list[Figure]]) -> str:
+    """The HTML of the page. Everything that comes from the run is escaped by the template."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    charts = {
+        f"{figure.name}-{i}": panel.specification()
+        for group in figures.values()
+        for figure in group
+        for i, panel in enumerate(figure.panels)
+    }
+    return environment.get_template("page.html.j2").render(
+        name=run.folder.resolve().name,
+        summary=summarise(run),
+        figures=figures,
+        examples=choose_examples(run),
+        chosen=run.chosen,
+        columns=COLUMNS,
+        table=[_line(setting, run) for setting in run.settings],
+        facts=_facts(run),
+        plan=run.plan,
+        light=LIGHT,
+        dark=DARK,
+        font=FONT,
+        charts=charts,
+        configurations={"light": vega_config(LIGHT), "dark": vega_config(DARK)},
+        library=_library(),
+    )
+
+
+@cache
+def _library() -> str:
+    """Vega, Vega-Lite and vega-embed as one script, made safe to stand inside a script element."""
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+    return re.sub(r"<(?=/script|!--)", r"\\x3C", bundle, flags=re.IGNORECASE)
+
+
+def _line(setting: Setting, run: Run) -> Line:
+    """A setting as a row; what was not measured is a dash."""
+    difference, p = setting.measures.get("bleu_difference"), setting.value("p_value")
+    told = (
+        "" if difference is None else f"{signed(difference.value)} {interval(difference.low, difference.high)}".strip()
+    )
+    cells = [
+        setting.label,
+        f"{setting.kept} ({percent(setting.kept / setting.total)})",
+        _cell(setting, "bleu"),
+        told or "–",
+        "–" if p is None else probability(p),
+        _cell(setting, "chrf"),
+        _cell(setting, "dev_bleu"),
+        _cell(setting, "parameters", quantity),
+        _cell(setting, "bytes", size),
+        _cell(setting, "tokens_per_second", quantity),
+    ]
+    return Line(cells, setting is run.chosen)
+
+
+def _cell(setting: Setting, measure: str, told: Any = "{:.2f}".format) -> str:
+    value = setting.value(measure)
+    return "–" if value is None else str(told(value))
+
+
+def _facts(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
+    """How the run was made, in groups of names and values."""
+    facts = dict(run.facts)
+    groups = [
+        ("Signature", _flat(facts.pop("signature", None))),
+        ("Versions", _flat(facts.pop("versions", None))),
+        ("Time taken", _flat(facts.pop("seconds", None), number=duration)),
+        ("Evaluation and run", _flat(facts)),
+    ]
+    return [(title, pairs) for title, pairs in groups if pairs]
+
+
+def _flat(value: Any, name: str = "", number: Callable[[float], str] = json.dumps) -> list[tuple[str, str]]:
+    """Nested settings as names with dots; `number` writes the numbers."""
+    if value is None:
+        return []
+    if isinstance(value, Mapping):
+        inner = [(f"{name}.{key}" if name else str(key), below) for key, below in value.items()]
+        return [pair for key, below in inner for pair in _flat(below, key, number)]
+    if isinstance(value, str):
+        return [(name, value)]
+    return [(name, number(value) if isinstance(value, int | float) else json.dumps(value, ensure_ascii=False))]

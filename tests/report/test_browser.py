@@ -1,0 +1,125 @@
+"""The page in a real browser: nothing fetched, nothing in the console, nothing wider than the screen, both themes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+CHROMIUM = shutil.which("chromium")
+QUIET = [
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+CHARTS = 15  # head map, confidence, 3 × 3 layers of gates, BLEU on test and dev, layers, training
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+
+
+@dataclass
+class Visit:
+    """An open page, and what it said and asked for while it was loaded and drawn."""
+
+    page: Any
+    console: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *QUIET])
+        yield started
+        started.close()
+
+
+def visit(browser: Any, page: Path, width: int, theme: Literal["light", "dark"]) -> Visit:
+    """Open the report and wait until every chart is drawn."""
+    opened = Visit(browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900}).new_page())
+    opened.page.on("console", lambda message: opened.console.append(message.text))
+    opened.page.on("pageerror", lambda error: opened.console.append(str(error)))
+    opened.page.on("request", lambda request: opened.requests.append(request.url))
+    opened.page.goto(page.as_uri())
+    wait_until_drawn(opened.page, theme)
+    return opened
+
+
+def wait_until_drawn(page: Any, theme: str) -> None:
+    page.wait_for_function(f"document.documentElement.dataset.drawn === '{theme}'", timeout=30_000)
+
+
+def lightness(page: Any, selector: str) -> float:
+    """Mean of the channels of an element's background, 0 to 1."""
+    colour = page.evaluate(f"getComputedStyle(document.querySelector('{selector}')).backgroundColor")
+    channels = [int(c) for c in re.findall(r"\d+", colour)[:3]]
+    return sum(channels) / 765
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_opens_cleanly(browser: Any, report_page: Path, width: int, theme: Literal["light", "dark"]) -> None:
+    seen = visit(browser, report_page, width, theme)
+    assert seen.console == []
+    assert seen.requests == [report_page.as_uri()]
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    sizes = seen.page.evaluate("[...document.querySelectorAll('.chart svg')].map(s => [s.clientWidth, s.clientHeight])")
+    assert len(sizes) == CHARTS
+    assert all(wide > 100 and high > 80 for wide, high in sizes)
+    assert (lightness(seen.page, "body") < 0.2) == (theme == "dark")
+    assert (lightness(seen.page, ".card") < 0.2) == (theme == "dark")
+    seen.page.context.close()
+
+
+def test_charts_stay_inside_their_cards_on_a_phone(browser: Any, report_page: Path) -> None:
+    seen = visit(browser, report_page, 400, "light")
+    edges = seen.page.evaluate(
+        "[...document.querySelectorAll('.scroll, .table')].map(e => e.getBoundingClientRect().right)"
+    )
+    assert len(edges) == CHARTS + 1
+    assert max(edges) <= 400
+    seen.page.context.close()
+
+
+def test_charts_follow_a_change_of_theme_and_of_width(browser: Any, report_page: Path) -> None:
+    seen = visit(browser, report_page, 1280, "light")
+    background = "document.querySelector('#chart-training-0 svg').style.backgroundColor"
+    width = "document.querySelector('#chart-training-0 svg').clientWidth"
+    before, wide = seen.page.evaluate(background), seen.page.evaluate(width)
+    seen.page.emulate_media(color_scheme="dark")
+    wait_until_drawn(seen.page, "dark")
+    assert seen.page.evaluate(background) != before
+    assert seen.page.evaluate("document.querySelectorAll('.chart svg').length") == CHARTS
+    seen.page.set_viewport_size({"width": 500, "height": 900})
+    seen.page.wait_for_function(f"{width} < {wide / 2}")
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= 500
+    assert seen.console == []
+    seen.page.context.close()
+
+
+def test_pointing_at_a_cell_tells_its_interval(browser: Any, report_page: Path) -> None:
+    seen = visit(browser, report_page, 1280, "light")
+    seen.page.locator("#chart-confidence-encoder-self-0 svg path[aria-roledescription='rect mark']").first.hover(
+        force=True
+    )
+    tooltip = seen.page.locator("#vg-tooltip-element.visible")
+    tooltip.wait_for(timeout=5_000)
+    assert "encoder-self/0/3" in tooltip.inner_text()
+    assert "95 % interval" in tooltip.inner_text()
+    seen.page.context.close()
+
+
+def test_marked_up_text_makes_no_elements(browser: Any, report_page: Path) -> None:
+    seen = visit(browser, report_page, 1280, "light")
+    assert seen.page.locator(".example b, .example i, .example script").count() == 0
+    assert seen.page.locator(".example", has_text="<b>dog</b>").count() == 1
+    seen.page.context.close()

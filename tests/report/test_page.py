@@ -1,0 +1,104 @@
+"""The page as a file: whole, self-contained, escaped, and honest about what is missing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from headwise.errors import HeadwiseError
+from headwise.report import write
+from headwise.report.page import draw, render
+from headwise.report.run import read_run
+
+
+def without_scripts(page: str) -> str:
+    """The page without its library and data."""
+    return re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+
+
+def text_of(page: Path) -> str:
+    return without_scripts(page.read_text(encoding="utf-8"))
+
+
+def test_one_file_that_needs_nothing_else(report_page: Path) -> None:
+    page = report_page
+    assert page.name == "report.html"
+    assert page.stat().st_size < 3_000_000
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", text_of(page))
+    assert not list(page.parent.rglob(".*"))
+    assert page.read_text(encoding="utf-8").count("window.vegaEmbed=") == 1
+
+
+def test_the_same_run_gives_the_same_page(report_page: Path) -> None:
+    run = read_run(report_page.parent)
+    assert render(run, draw(run)) == report_page.read_text(encoding="utf-8")
+
+
+def test_text_from_the_run_is_text(report_page: Path) -> None:
+    text = text_of(report_page)
+    assert "The &lt;b&gt;dog&lt;/b&gt; &amp; the &lt;/script&gt; letter." in text
+    assert "tout &lt;i&gt;autre&lt;/i&gt;" in text
+    assert "# a &lt; b &amp; c" in text
+    assert "nrefs:1|case:mixed" in text
+
+
+def test_the_table_has_a_row_a_model(report_page: Path) -> None:
+    text = text_of(report_page)
+    body = re.search(r"<tbody>(.*?)</tbody>", text, flags=re.DOTALL)
+    assert body is not None
+    lines = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", line) for line in body[1].split("</tr>")[:-1]]
+    assert [line[0].split("<")[0] for line in lines] == [
+        "full model",
+        *(f"λ\u00a0=\u00a0{x}" for x in ("0.02", "0.05", "0.2")),
+    ]
+    assert lines[2][1:] == [
+        "9 (38\u202f%)",
+        "37.90",
+        "−0.31 [−0.71, +0.11]",
+        "0.14",
+        "62.00",
+        "38.61",
+        "9,226,272",
+        "37.0\u202fMB",
+        "1,229",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gone", "told"),
+    [
+        (
+            "pruning.csv",
+            ["Nothing has been pruned", "No head map", "No gate curves", "No BLEU curve", "No chart of layers"],
+        ),
+        ("translations", ["No example translations"]),
+        ("heads.csv", ["No confidence map"]),
+        ("train", ["No training curve"]),
+        ("gates", ["No gate curves"]),
+        ("layouts", ["No head map", "No chart of layers"]),
+        ("plan.toml", []),
+    ],
+)
+def test_what_is_missing_leaves_its_section_out_with_a_sentence(run_folder: Path, gone: str, told: list[str]) -> None:
+    path = run_folder / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    run = read_run(run_folder)
+    text = without_scripts(render(run, draw(run)))
+    for sentence in told:
+        assert sentence in text
+
+
+def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(HeadwiseError, match="name the --out folder of a finished study"):
+        write(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_told_and_nothing_half_written_stays(run_folder: Path) -> None:
+    (run_folder / "report.html").mkdir()
+    with pytest.raises(HeadwiseError, match=r"report\.html could not be written"):
+        write(run_folder)
+    assert not list(run_folder.rglob(".*"))

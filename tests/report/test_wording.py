@@ -1,0 +1,45 @@
+"""Numbers as they are written in the report."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwise.report.wording import change, duration, interval, listed, percent, probability, quantity, signed, size
+
+
+def test_signs_are_real_and_zero_has_none() -> None:
+    assert (signed(-0.314), signed(0.08), signed(-0.001), signed(0.0)) == ("−0.31", "+0.08", "0.00", "0.00")
+
+
+def test_change_is_in_per_cent_of_the_start() -> None:
+    assert change(200, 150) == "−25.0\u202f%"
+    assert change(0, 150) == "n/a"
+    assert percent(0.375) == "38\u202f%"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.42, "0.4 s"), (48.2, "48 s"), (59.7, "1 min 0 s"), (312, "5 min 12 s"), (7620, "2 h 7 min")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_sizes_and_quantities() -> None:
+    assert (size(37_941_000), size(1200), size(12)) == ("37.9\u202fMB", "1.2\u202fkB", "12\u202fbytes")
+    assert (quantity(9_472_512), quantity(60_250_000)) == ("9,472,512", "60.2\u202fmillion")
+
+
+def test_a_p_value_is_never_a_false_zero() -> None:
+    assert (probability(0.0), probability(0.0449), probability(0.14), probability(1.0)) == (
+        "< 0.001",
+        "0.045",
+        "0.14",
+        "1.00",
+    )
+
+
+def test_intervals_and_lists() -> None:
+    assert interval(-0.71, 0.11) == "[−0.71, +0.11]"
+    assert interval(None, 0.11) == ""
+    assert (listed([]), listed(["a"]), listed(["a", "b", "c"])) == ("", "a", "a, b and c")
