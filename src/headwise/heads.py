@@ -1,10 +1,11 @@
-"""The words everything else is said in: attention kinds, a head's address, the map of a model's heads, a mask of kept heads, a table of scores.
+"""The words everything else is said in: kinds, a head's address, the map of a model's heads, a mask, a table of scores.
 
 Heads are counted from 0 and written `kind/layer/head`: `encoder-self/0/3`, `decoder-self/5/7`, `cross/2/0`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,7 +38,10 @@ class Head(NamedTuple):
         kind, _, rest = text.partition("/")
         layer, _, head = rest.partition("/")
         if kind not in KINDS or not layer.isdecimal() or not head.isdecimal():
-            raise HeadwiseError(f"'{text}' is no head: write kind/layer/head, for example encoder-self/0/3, with a kind of {', '.join(KINDS)}.")
+            raise HeadwiseError(
+                f"'{text}' is no head: write kind/layer/head, for example encoder-self/0/3, "
+                f"with a kind of {', '.join(KINDS)}."
+            )
         return cls(kind, int(layer), int(head))
 
 
@@ -50,7 +54,10 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadMap:
-    """How many heads every attention layer has: `query[kind][layer]`, and `key_value[kind][layer]` where key/value heads are fewer (grouped queries)."""
+    """How many heads every attention layer has.
+
+    `query[kind][layer]`, and `key_value[kind][layer]` where key/value heads are fewer (grouped queries).
+    """
 
     query: Mapping[Kind, tuple[int, ...]]
     key_value: Mapping[Kind, tuple[int, ...]] = field(default_factory=dict)
@@ -81,7 +88,7 @@ class HeadMap:
     def __contains__(self, head: object) -> bool:
         return (
             isinstance(head, Head)
-            and head.layer < len(self.query.get(head.kind, ()))
+            and 0 <= head.layer < len(self.query.get(head.kind, ()))
             and 0 <= head.head < self.query[head.kind][head.layer]
         )
 
@@ -90,16 +97,21 @@ class HeadMap:
         kinds = tuple(kinds)
         for kind in kinds:
             if kind not in self.query:
-                raise HeadwiseError(f"Heads of kind '{kind}' were asked for, but this model has only {', '.join(self.query)}.")
-        return HeadMap({k: self.query[k] for k in self.query if k in kinds}, {k: self.key_value[k] for k in self.query if k in kinds})
+                has = ", ".join(self.query)
+                raise HeadwiseError(f"Heads of kind '{kind}' were asked for, but this model has only {has}.")
+        query = {kind: counts for kind, counts in self.query.items() if kind in kinds}
+        return HeadMap(query, {kind: self.key_value[kind] for kind in query})
 
     def to_json(self) -> dict[str, Any]:
-        return {"query": {k: list(v) for k, v in self.query.items()}, "key_value": {k: list(v) for k, v in self.key_value.items()}}
+        return {
+            "query": {kind: list(counts) for kind, counts in self.query.items()},
+            "key_value": {kind: list(counts) for kind, counts in self.key_value.items()},
+        }
 
 
 @dataclass(frozen=True)
 class HeadMask:
-    """Which heads of a map are kept. Its JSON form is the layout file written beside every pruned model (docs/layout.md)."""
+    """Which heads of a map are kept. Its JSON form is the layout file beside every pruned model (docs/layout.md)."""
 
     heads: HeadMap
     kept: frozenset[Head]
@@ -107,7 +119,9 @@ class HeadMask:
     def __post_init__(self) -> None:
         for head in self.kept:
             if head not in self.heads:
-                raise HeadwiseError(f"The layout keeps {head}, but this model has no such head ({describe(self.heads)}).")
+                raise HeadwiseError(
+                    f"The layout keeps {head}, but this model has no such head ({describe(self.heads)})."
+                )
 
     @classmethod
     def full(cls, heads: HeadMap) -> HeadMask:
@@ -117,7 +131,12 @@ class HeadMask:
         return len(self.kept)
 
     def without(self, heads: Iterable[Head]) -> HeadMask:
-        return HeadMask(self.heads, self.kept - frozenset(heads))
+        """The mask with some heads less; a head the model does not have is refused."""
+        gone = frozenset(heads)
+        for head in gone:
+            if head not in self.heads:
+                raise HeadwiseError(f"{head} was to go, but this model has no such head ({describe(self.heads)}).")
+        return HeadMask(self.heads, self.kept - gone)
 
     def of(self, site: Site) -> list[int]:
         """The kept head numbers of one layer, ascending."""
@@ -127,28 +146,49 @@ class HeadMask:
         return sum(head.kind == kind for head in self.kept)
 
     def to_json(self) -> dict[str, Any]:
-        kept = {kind: [self.of(Site(kind, layer)) for layer in range(len(counts))] for kind, counts in self.heads.query.items()}
-        heads = {kind: list(counts) for kind, counts in self.heads.query.items()}
-        groups = {kind: list(counts) for kind, counts in self.heads.key_value.items()}
-        return {"format": "headwise-layout", "version": 1, "heads": heads, "key_value_heads": groups, "kept": kept}
+        kept: dict[Kind, list[list[int]]] = {kind: [] for kind in self.heads.kinds}
+        for site in self.heads.sites:
+            kept[site.kind].append(self.of(site))
+        heads = self.heads.to_json()
+        return {
+            "format": "headwise-layout",
+            "version": 1,
+            "heads": heads["query"],
+            "key_value_heads": heads["key_value"],
+            "kept": kept,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> HeadMask:
         if data.get("format") != "headwise-layout" or data.get("version") != 1:
             found = f"{data.get('format')} {data.get('version')}"
-            raise HeadwiseError(f"A headwise-layout of version 1 was expected, found {found}: write it again with this version of headwise.")
-        kept = {Head(kind, layer, h) for kind, layers in data["kept"].items() for layer, row in enumerate(layers) for h in row}
-        return cls(HeadMap(data["heads"], data.get("key_value_heads", {})), frozenset(kept))
+            raise HeadwiseError(
+                f"A headwise-layout of version 1 was expected, found {found}: "
+                "write it again with this version of headwise."
+            )
+        heads = HeadMap(data["heads"], data.get("key_value_heads", {}))
+        for kind, counts in heads.query.items():
+            told = len(data["kept"][kind])
+            if told != len(counts):
+                raise HeadwiseError(f"The layout has {len(counts)} {kind} layers, but says of {told} what they keep.")
+        rows = [(kind, layer, row) for kind, layers in data["kept"].items() for layer, row in enumerate(layers)]
+        return cls(heads, frozenset(Head(kind, layer, head) for kind, layer, row in rows for head in row))
 
     def save(self, path: Path) -> None:
         write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> HeadMask:
+        """Read a layout file. Raises HeadwiseError, with the file's name, for one that is not whole."""
+        asked = f"{path} was to be read as a layout of kept heads, but"
         try:
-            return cls.from_json(json.loads(path.read_text()))
-        except (OSError, json.JSONDecodeError, KeyError) as error:
-            raise HeadwiseError(f"{path} was to be read as a layout of kept heads, but that failed ({type(error).__name__}: {error}).") from None
+            return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
+        except HeadwiseError as error:
+            raise HeadwiseError(f"{path} cannot be used: {error}") from None
+        except OSError as error:
+            raise HeadwiseError(f"{asked} it cannot be opened ({error.strerror}).") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise HeadwiseError(f"{asked} it is none ({type(error).__name__}: {error}).") from None
 
 
 def describe(heads: HeadMap) -> str:
@@ -158,7 +198,7 @@ def describe(heads: HeadMap) -> str:
 
 @dataclass(frozen=True)
 class Scores:
-    """A tidy table of scores (one row a head and measure, columns COLUMNS) and the signature that says how it was made."""
+    """A tidy table of scores (one row a head and measure, columns COLUMNS), and the signature: how it was made."""
 
     table: pd.DataFrame
     signature: Mapping[str, Any]
@@ -175,11 +215,19 @@ class Scores:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file so that it is either whole or not there: beside, then renamed."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file so that it is either whole or not there: beside, then renamed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
+        beside.write_bytes(content)
         beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise HeadwiseError(f"{path} could not be written ({error.strerror}): choose another --out or make room.") from None
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise HeadwiseError(
+            f"{path} could not be written ({error.strerror}): choose another --out or make room."
+        ) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from headwise.errors import HeadwiseError
-from headwise.heads import write_text
+from headwise.heads import write_bytes, write_text
 from headwise.report.theme import LIGHT, vega_config
 
 Rows = Sequence[Mapping[str, Any]]
@@ -75,7 +73,7 @@ class Figure:
         svg = vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE, config=config)
         png = vl_convert.svg_to_png(svg, scale=SHARPNESS)
         write_text(folder / f"{self.name}.svg", svg)
-        _write_bytes(folder / f"{self.name}.png", png)
+        write_bytes(folder / f"{self.name}.png", png)
 
 
 def rows(values: Rows) -> Any:
@@ -86,16 +84,3 @@ def rows(values: Rows) -> Any:
 def layer_title(kind: str, layer: int, many_kinds: bool) -> str:
     """`layer 2`, with its kind where a run has more than one."""
     return f"{kind} layer {layer}" if many_kinds else f"layer {layer}"
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    """Write beside, then rename."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(content)
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise HeadwiseError(
-            f"{path} could not be written ({error.strerror}): choose another --out or make room."
-        ) from None
