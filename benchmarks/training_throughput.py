@@ -32,7 +32,7 @@ from typing import Any
 
 JOEYNMT, SIDES = "2.3.0", ("joeynmt", "headwise")
 LAYERS, HEADS, WIDTH, FEEDFORWARD, VOCABULARY = 3, 8, 256, 1024, 8000
-BATCH, DROPOUT, SMOOTHING, RATE, RISE, CLIP = 4096, 0.1, 0.1, 1e-3, 1000, 1.0
+BATCH, DROPOUT, SMOOTHING, RATE, RISE, CLIP = 5040, 0.1, 0.1, 1e-3, 1000, 1.0
 ENDLESS = 1_000_000  # updates or epochs: a side trains until it is told to stop
 
 
