@@ -72,7 +72,7 @@ def test_french_is_elided_and_contracted(seed: int) -> None:
 
 
 def test_subject_pronouns_agree_with_their_antecedent(sample: list[Example]) -> None:
-    """ "it" and "they" as the only third-person pronoun of a sentence: "elle", "elles" if the antecedent is feminine."""
+    """Where "it" or "they" alone refers back, French has "elle" or "elles" if its antecedent is feminine."""
     seen: Counter[tuple[str, str]] = Counter()
     for example in sample:
         forms = [word.form for word in example.words]
