@@ -247,7 +247,8 @@ class Clauses:
             self._negate(clause, "not" if chance < 0.1 else "never")
         if draw() < 0.18 and clause.negation != "never":
             adverb = (choices.HOW if how and draw() < 0.5 else choices.OFTEN).pick(draw)
-            if adverb.negated or not clause.negation:
+            doubled = clause.degree is not None and adverb.english == "really"
+            if (adverb.negated or not clause.negation) and not doubled:
                 clause.middle = adverb
 
     @staticmethod

@@ -179,7 +179,7 @@ old/older vieux/vieille/vieil 3 patl
 big/bigger grand 2 atli
 small/smaller petit 2 patli
 beautiful beau/belle/bel 1 patli
-red rouge 4 t
+red/redder rouge 4 t
 tired fatigué 4 pa
 young/younger jeune 3 pa
 heavy/heavier lourd 4 t
@@ -190,16 +190,16 @@ expensive cher 4 tl
 famous célèbre 4 ptli
 good/- bon/bonne 1 pti
 tall/taller grand 2 p
-black noir 4 at
+black/blacker noir 4 at
 dangerous dangereux 4 pati
 pretty/prettier joli 1 patli
 sad/sadder triste 4 pi
-green vert 4 t
+green/greener vert 4 t
 sick malade 4 pa
 long/longer long/longue 2 ti
 rich/richer riche 4 p
 useful utile 4 ti
-white blanc/blanche 4 at
+white/whiter blanc/blanche 4 at
 clever intelligent 4 pa
 bad/- mauvais 1 pi
 important important 4 pi
@@ -208,7 +208,7 @@ French français 5 ptli -
 clean/cleaner propre 4 tl
 quiet/quieter calme 4 pal
 difficult difficile 4 i
-blue bleu 4 t
+blue/bluer bleu 4 t
 royal royal 5 tl -
 round rond 4 t -
 angry/angrier fâché 4 p
@@ -235,7 +235,7 @@ dry/drier sec/sèche 4 t
 jealous jaloux/jalouse 4 p
 boring ennuyeux 4 pli
 Spanish espagnol 5 ptl -
-grey gris 4 at
+grey/greyer gris 4 at
 cruel cruel 4 pi
 square carré 4 t -
 modern moderne 4 tli
@@ -243,7 +243,7 @@ shy timide 4 pa
 Russian russe 5 ptl -
 medieval médiéval 5 tl -
 complicated compliqué 4 i
-yellow jaune 4 t
+yellow/yellower jaune 4 t
 foreign étranger 5 pti -
 """
 

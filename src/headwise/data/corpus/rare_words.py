@@ -158,18 +158,18 @@ delicate délicat 4 t
 discreet discret/discrète 4 p
 elegant élégant 4 ptl
 exotic exotique 4 atl
-fantastic fantastique 4 tli
+fantastic fantastique 4 tli -
 ferocious féroce 4 a
 fragile fragile 4 t
 furious furieux 4 pa
 generous généreux 4 p
-gigantic gigantesque 4 atl
+gigantic gigantesque 4 atl -
 horrible horrible 4 patli
-immense immense 4 atl
+immense immense 4 atl -
 impatient impatient 4 p
 incredible incroyable 4 pi
 insolent insolent 4 p
-magnificent magnifique 4 atl
+magnificent magnifique 4 atl -
 melancholic mélancolique 4 p
 miserable misérable 4 pl
 monotonous monotone 4 i
@@ -187,7 +187,7 @@ sceptical sceptique 4 p
 sincere sincère 4 p
 solid solide 4 t
 sumptuous somptueux 4 tl
-superb superbe 4 atl
+superb superbe 4 atl -
 suspicious suspect 4 pt
 terrible terrible 4 pi
 ultramodern ultramoderne 4 tl -
