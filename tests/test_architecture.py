@@ -22,8 +22,9 @@ MAY_IMPORT = {
     "data": WORDS,
     "importance": WORDS | {"attention"},
     "translation": WORDS | {"attention", "data"},
-    "pruning": WORDS | {"attention", "data", "translation"},
-    "study": WORDS | {"attention", "data", "importance", "pruning", "translation"},
+    "model": WORDS | {"attention", "translation"},
+    "pruning": WORDS | {"attention", "data", "model", "translation"},
+    "study": WORDS | {"attention", "data", "importance", "model", "pruning", "translation"},
     "report": WORDS,
 }
 FREE = {"__init__", "__main__", "cli"}  # the doors: they may open every room, and no room may call them

@@ -5,16 +5,40 @@
     model = hw.load("Helsinki-NLP/opus-mt-en-ru")
     text = hw.ParallelText.read("dev.en", "dev.ru")
     heads = hw.score(model, text)
+
+A name's module is loaded when the name is first used: torch and transformers take seconds.
 """
 
-from headwise.data.text import ParallelText, Text
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, Scores
-from headwise.model import Model, load
 from headwise.report import write as report
-from headwise.study.single import evaluate, prune, score
+
+if TYPE_CHECKING:
+    from headwise.data.text import ParallelText, Text
+    from headwise.heads import Head, HeadMap, HeadMask, Scores
+    from headwise.model import Model, load
+    from headwise.study.single import evaluate, prune, score
+else:
+    HOME = {
+        "data.text": ("ParallelText", "Text"),
+        "heads": ("Head", "HeadMap", "HeadMask", "Scores"),
+        "model": ("Model", "load"),
+        "study.single": ("evaluate", "prune", "score"),
+    }
+
+    def __getattr__(name):
+        for module, names in HOME.items():
+            if name in names:
+                return getattr(import_module(f"headwise.{module}"), name)
+        raise AttributeError(f"module 'headwise' has no attribute '{name}'")
+
+    def __dir__():
+        return __all__
+
 
 __all__ = [
-    "load", "Model", "ParallelText", "Text", "score", "prune", "evaluate", "report", "Head", "HeadMap", "HeadMask", "Scores", "HeadwiseError",
-    "HeadsMissing",
+    "load", "Model", "ParallelText", "Text", "score", "prune", "evaluate", "report", "Head", "HeadMap", "HeadMask",
+    "Scores", "HeadwiseError", "HeadsMissing",
 ]  # fmt: skip

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from headwise.data.lines import existing_file
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
 from headwise.pruning.hard_concrete import GateRecipe
@@ -19,6 +21,7 @@ from headwise.translation.decode import Search
 from headwise.translation.train import Recipe
 
 Spec = str | list[str]  # two files | one .tsv or .jsonl file | "datasets:NAME"
+Checked = TypeVar("Checked", bound=BaseModel)
 
 
 class Strict(BaseModel):
@@ -43,7 +46,7 @@ class Data(Strict):
 
 
 class Choice(Strict):
-    """Which of the pruned models is chosen: the one with the fewest heads that loses at most `max_drop` BLEU on dev."""
+    """Which pruned model is chosen: the one with the fewest heads that loses at most `max_drop` BLEU on dev."""
 
     max_drop: float = Field(default=0.5, ge=0)
 
@@ -52,13 +55,15 @@ class Pruning(GateRecipe):
     """A sweep of gates over penalties λ."""
 
     penalties: list[float] = Field(default=[0.005, 0.01, 0.02, 0.04])
-    kinds: list[Kind] = Field(default=["encoder-self"])
+    kinds: list[Kind] = Field(default=["encoder-self"], min_length=1)
 
     @field_validator("penalties")
     @classmethod
     def positive(cls, values: list[float]) -> list[float]:
         if not values or any(not 0 <= value < float("inf") for value in values):
             raise ValueError("penalties must be numbers of at least 0, and at least one")
+        if len({setting_name(value) for value in values}) < len(values):
+            raise ValueError("no penalty may be there twice (six digits count)")
         return values
 
 
@@ -73,7 +78,7 @@ class Plan(Strict):
     """A whole study."""
 
     name: str = Field(default="study", pattern=r"^[\w.-]+$")
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, lt=2**32)
     data: Data = Data()
     model: Architecture | str = Architecture()
     training: Recipe = Recipe()
@@ -81,6 +86,27 @@ class Plan(Strict):
     choice: Choice = Choice()
     search: Search = Search()
     speed: Speed = Speed()
+
+    def to_toml(self) -> str:
+        """The plan with all defaults filled in, as TOML: plain values first, then tables."""
+        lines: list[str] = []
+
+        def table(prefix: str, values: dict[str, Any]) -> None:
+            inner = {key: value for key, value in values.items() if isinstance(value, dict)}
+            for key, value in values.items():
+                if key not in inner:
+                    lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+            for key, value in inner.items():
+                lines.extend(["", f"[{prefix}{key}]"])
+                table(f"{prefix}{key}.", value)
+
+        table("", self.model_dump(exclude_none=True))
+        return "\n".join(lines) + "\n"
+
+
+def setting_name(penalty: float) -> str:
+    """What a penalty is called in tables and folders."""
+    return f"lambda-{penalty:g}"
 
 
 def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
@@ -92,21 +118,24 @@ def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise HeadwiseError(f"The plan {path} is not valid TOML: {error}.") from None
-    return make_plan(data, settings, str(path))
+    return make_plan(data, settings, f"The plan {path}")
 
 
-def make_plan(data: dict[str, Any], settings: Sequence[str] = (), source: str = "the plan") -> Plan:
+def make_plan(data: dict[str, Any], settings: Sequence[str] = (), source: str = "The plan") -> Plan:
     """A plan from a dictionary, checked, with environment variables in its paths filled in."""
     for setting in settings:
         change(data, setting)
-    try:
-        plan = Plan.model_validate(expand(data))
-    except ValidationError as error:
-        raise HeadwiseError(f"{source}: {explain(error)}") from None
-    if plan.data.embedded is None and plan.data.dev is None:
-        raise HeadwiseError(f"{source}: [data] needs dev (and train, test) texts, or [data.embedded].")
-    if plan.data.embedded is None and plan.data.train is None:
-        raise HeadwiseError(f"{source}: [data] needs a train text: pruning trains on it, and so does a new model.")
+    plan = checked(Plan, expand(data), source)
+    texts = plan.data
+    files = {"train": texts.train, "dev": texts.dev, "test": texts.test}
+    if texts.embedded is None and (texts.train is None or texts.dev is None):
+        raise HeadwiseError(f"{source}: [data] needs train and dev texts (and best a test text), or [data.embedded].")
+    if texts.embedded is not None and any(files.values()):
+        raise HeadwiseError(f"{source}: [data] names texts and [data.embedded] as well: leave one of them out.")
+    for spec in files.values():
+        for file in [spec] if isinstance(spec, str) else spec or []:
+            if not file.startswith("datasets:"):
+                existing_file(file)
     return plan
 
 
@@ -114,7 +143,7 @@ def change(data: dict[str, Any], setting: str) -> None:
     """Put one `key=value` into the plan; the value is read as TOML, or else as a plain word."""
     key, equals, value = setting.partition("=")
     if not equals or not key:
-        raise HeadwiseError(f"'--set {setting}' was given, but it should read key=value, for example training.epochs=3.")
+        raise HeadwiseError(f"'--set {setting}' was given, but it should read key=value, such as training.epochs=3.")
     *tables, last = key.strip().split(".")
     for table in tables:
         inner = data.setdefault(table, {})
@@ -137,25 +166,30 @@ def expand(value: Any) -> Any:
         value = os.path.expandvars(value)
         missing = re.search(r"\$\{?(\w+)", value)
         if missing:
-            raise HeadwiseError(f"The plan names ${missing[1]}, but no such environment variable is set: export {missing[1]}=FOLDER.")
+            name = missing[1]
+            raise HeadwiseError(f"The plan names ${name}, but no such variable is set: export {name}=FOLDER.")
     return value
 
 
-def explain(error: ValidationError) -> str:
-    """A validation error in one sentence: the key, what was found, what is allowed."""
-    problem = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+def checked(kind: type[Checked], values: dict[str, Any], source: str) -> Checked:
+    """Options as `kind` has them; raises HeadwiseError with the key, what was found and what is allowed."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        problem = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     path = [str(part) for part in problem["loc"] if str(part) not in ("Architecture", "str", "list[str]")]
     key = ".".join(path)
     if problem["type"] == "extra_forbidden":
-        allowed = ", ".join(fields_of(path[:-1]))
-        return f"unknown key '{key}'; allowed here: {allowed}."
-    return f"'{key}' is {problem['input']!r}, which does not fit: {problem['msg'][0].lower()}{problem['msg'][1:]}."
+        raise HeadwiseError(f"{source}: unknown key '{key}'; allowed here: {', '.join(fields_of(kind, path[:-1]))}.")
+    reason = problem["msg"].removeprefix("Value error, ")
+    found = f"'{key}' is {problem['input']!r}, which does not fit"
+    raise HeadwiseError(f"{source}: {found}: {reason[0].lower()}{reason[1:]}.")
 
 
-def fields_of(path: Sequence[str]) -> list[str]:
-    """The keys a table of the plan may have."""
-    table: type[BaseModel] = Plan
+def fields_of(table: type[BaseModel], path: Sequence[str]) -> list[str]:
+    """The keys that a table of a plan may have."""
     for part in path:
         annotation = table.model_fields[part].annotation
-        table = next(t for t in (annotation, *get_args(annotation)) if isinstance(t, type) and issubclass(t, BaseModel))
+        kinds = (annotation, *get_args(annotation))
+        table = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
     return sorted(table.model_fields)

@@ -1,24 +1,27 @@
-"""What a long command shows: a bar per stage with an estimate of the time left, and a line for what was skipped or written."""
+"""What a long command shows: a bar per stage with an estimate of the time left, a line for what was skipped."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from accelerate import PartialState
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.table import Column
 
 
 class Progress:
-    """Bars on the terminal's error stream; silent when `quiet`."""
+    """Bars on the terminal's error stream; silent when `quiet`, and in all processes but the main one."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self.main: bool = PartialState().is_main_process
+        self.console = Console(stderr=True, quiet=quiet or not self.main, highlight=False)
         self.report: Callable[[float, str], None] = lambda share, text: None
 
     def say(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(text, markup=False, soft_wrap=True)
 
     def skip(self, name: str) -> None:
         self.say(f"  {name}: as before")
@@ -29,8 +32,13 @@ class Progress:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        columns = (TextColumn("  {task.description:<24}"), BarColumn(24), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn(),
-                   TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))  # fmt: skip
+        """A bar for the time of the block, which `__call__` moves."""
+        line, time = Column(no_wrap=True), Column(no_wrap=True, min_width=7)
+        columns = (
+            TextColumn("  {task.description:<20}", table_column=line), BarColumn(8),
+            TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(time), TextColumn("left"),
+            TimeRemainingColumn(table_column=time), TextColumn("{task.fields[note]}", table_column=line),
+        )  # fmt: skip
         with Bars(*columns, console=self.console, refresh_per_second=2, speed_estimate_period=600) as bars:
             task = bars.add_task(name, total=1.0, note="")
             self.report = lambda share, text: bars.update(task, completed=share, note=text)

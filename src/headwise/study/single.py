@@ -14,8 +14,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Kind, Scores
 from headwise.model import Model
 from headwise.pruning.hard_concrete import GateRecipe, prune_by_gates
-from headwise.study.stage import surroundings
-from headwise.study.stages import longest, score_confidence
+from headwise.study.plan import checked
+from headwise.study.stages import longest, score_confidence, translator
 from headwise.translation.batches import Encoded
 from headwise.translation.decode import Search, translate
 from headwise.translation.quality import difference, quality
@@ -32,39 +32,42 @@ def score(model: Model, text: ParallelText, measures: Sequence[str] = MEASURES, 
     for name in measures:
         if name not in MEASURES:
             raise HeadwiseError(f"The measure '{name}' was asked for; there is {', '.join(MEASURES)}.")
-    rows = score_confidence(model, Encoded(text, model.tokenizer, longest(model)))
-    signature = {"model": model.name, "text": text.fingerprint, "measures": list(measures), "exclude": "keyquery", "seed": seed}
-    return Scores.of(rows, {**signature, **surroundings()})
+    return score_confidence(translator(model), text, seed)
 
 
 def prune(
-    model: Model, text: ParallelText, dev: ParallelText, penalty: float, kinds: Sequence[Kind] = ("encoder-self",), seed: int = 1,
-    work: str | Path | None = None, **recipe: Any,
+    model: Model, text: ParallelText, dev: ParallelText, penalty: float, kinds: Sequence[Kind] = ("encoder-self",),
+    seed: int = 1, work: str | Path | None = None, **recipe: Any,
 ) -> Model:  # fmt: skip
-    """A smaller model: gates with penalty λ are trained on `text`, decided, and the shut heads are cut out (Voita et al. 2019, section 6).
+    """A smaller model: gates with penalty λ are trained on `text` and decided, and the shut heads are cut out.
 
-    The given model is fine-tuned in place; `recipe` takes the options of `GateRecipe` and `Recipe` by name. `work`: a folder in which a killed run goes on.
+    Voita et al. 2019, section 6. The given model is fine-tuned in place; `recipe` takes the options of `GateRecipe` and
+    `Recipe` by name. work: a folder in which a killed run goes on.
     """
-    gates = GateRecipe(**{key: recipe.pop(key) for key in list(recipe) if key in GateRecipe.model_fields})
+    gates = {key: recipe.pop(key) for key in list(recipe) if key in GateRecipe.model_fields}
+    options = checked(GateRecipe, gates, "prune"), checked(Recipe, recipe, "prune")
+    limit = longest(translator(model))
     with tempfile.TemporaryDirectory() as scratch:
-        limit = longest(model)
-        data, held_out = (Encoded(t, model.tokenizer, limit) for t in (text, dev))
-        folder = Path(work) if work else Path(scratch)
-        return prune_by_gates(model, data, held_out, penalty, tuple(kinds), gates, Recipe(**recipe), folder, seed).model
+        data, held_out = (Encoded(part, model.tokenizer, limit) for part in (text, dev))
+        return prune_by_gates(model, data, held_out, penalty, tuple(kinds), *options, Path(work or scratch), seed).model
 
 
 def evaluate(models: Sequence[Model], text: ParallelText, **search: Any) -> pd.DataFrame:
-    """BLEU and chrF of models on parallel text, with 95 % intervals, and their paired BLEU difference to the first."""
-    rows: list[dict[str, Any]] = []
-    outputs: list[list[str]] = []
-    for model in models:
-        lines, cost = translate(model.hf, model.tokenizer, list(text.sources), Search(**search))
-        outputs.append(lines)
-        for found in quality(lines, list(text.targets)):
-            rows.append({"model": model.name, "measure": found.name, "value": found.value, "low": found.low, "high": found.high, "made": found.signature})
-        if len(outputs) > 1:
-            change = difference(lines, outputs[0], list(text.targets))
+    """BLEU and chrF of models on parallel text, with 95 % intervals, and their paired BLEU difference to the first.
+
+    search: options of `Search` by name.
+    """
+    options, references = checked(Search, search, "evaluate"), list(text.targets)
+    rows: list[tuple[Any, ...]] = []
+    baseline: list[str] = []
+    for model in map(translator, models):
+        lines, cost = translate(model.hf, model.tokenizer, list(text.sources), options)
+        for found in quality(lines, references):
+            rows.append((model.name, found.name, found.value, found.low, found.high, found.signature))
+        if baseline:
+            change = difference(lines, baseline, references)
             made = f"paired bootstrap against {models[0].name}, p = {change.p:.4f}"
-            rows.append({"model": model.name, "measure": "bleu_difference", "value": change.value, "low": change.low, "high": change.high, "made": made})
-        rows.append({"model": model.name, "measure": "tokens_per_second", "value": cost["tokens_per_second"], "low": None, "high": None, "made": ""})
-    return pd.DataFrame(rows)
+            rows.append((model.name, "bleu_difference", change.value, change.low, change.high, made))
+        rows.append((model.name, "tokens_per_second", cost["tokens_per_second"], None, None, ""))
+        baseline = baseline or lines
+    return pd.DataFrame(rows, columns=["model", "measure", "value", "low", "high", "made"])

@@ -1,18 +1,23 @@
-"""Stages with a file cache: a stage is a plain function; its result is kept with a fingerprint of what went in, and it is skipped while that has not changed."""
+"""Stages with a file cache: a stage is a plain function, and is skipped while what goes into it has not changed.
+
+Under `accelerate launch` every process runs a stage's function; only the main one writes.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import platform
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from filelock import FileLock, Timeout
 
 from headwise.errors import HeadwiseError
@@ -20,81 +25,99 @@ from headwise.heads import write_text
 from headwise.study.progress import Progress
 
 Result = dict[str, Any]
+MADE = "made"
 
 
 def fingerprint(value: Any) -> str:
     """A short hash of anything JSON can hold."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class RunFolder:
-    """The folder of one run: `stage` runs a function once for given inputs and remembers its result in `.stages/NAME.json`."""
+    """The folder of one run. `stage` runs a function once for given inputs and keeps its result."""
 
     def __init__(self, folder: Path, progress: Progress) -> None:
         self.folder, self.progress = folder, progress
         self.seconds: dict[str, float] = {}
         self.made: dict[str, str] = {}
 
-    def stage(self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], Result], outputs: tuple[str, ...] = ()) -> Result:
-        """The result of `make(work)`, from the cache when inputs and outputs are as they were.
+    @property
+    def main(self) -> bool:
+        """Whether this process is the one that writes."""
+        return bool(PartialState().is_main_process)
 
-        make gets a folder for unfinished work, of its own for these inputs, and must write its outputs whole (beside, then renamed). The stage counts as done
-        only when its result is written, so a killed one runs again and finds its unfinished work.
+    def stage(
+        self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], Result], outputs: Sequence[str] = ()
+    ) -> Result:
+        """The result of `make(work)`, from the cache when the inputs are as they were and the outputs are there.
+
+        work: a folder for unfinished work that belongs to these inputs: a killed stage runs again and finds it there.
+        make puts its outputs, under their own names, into `work/MADE`. They move to their places when all are whole,
+        and only then does the record say that the stage is done.
         """
         key = fingerprint([name, inputs, version("headwise")])
         self.made[name] = key
-        record = self.folder / ".stages" / f"{name.replace('/', '.')}.json"
+        label = name.replace("/", ".")
+        record = self.folder / ".stages" / f"{label}.json"
         done = read_record(record)
-        if done.get("key") == key and all((self.folder / path).exists() for path in outputs):
+        known = done.get("key") == key and all((self.folder / path).exists() for path in outputs)
+        PartialState().wait_for_everyone()  # all have looked before one writes
+        if known:
             self.seconds[name] = done["seconds"]
             self.progress.skip(name)
             return dict(done["result"])
-        work = self.folder / ".work" / f"{name.replace('/', '.')}-{key}"
+        work = self.folder / ".work" / f"{label}-{key}"
         start = time.perf_counter()
         with self.progress.stage(name):
             result = make(work)
-        seconds = done_before(work) + time.perf_counter() - start
-        self.seconds[name] = seconds
-        write_text(record, json.dumps({"key": key, "seconds": seconds, "result": result}, indent=1))
-        clear(work)
+        self.seconds[name] = max(time.perf_counter() - start, result.get("seconds", 0.0))
+        PartialState().wait_for_everyone()  # nobody still reads what now moves
+        if self.main:
+            record.unlink(missing_ok=True)
+            self.publish(work / MADE, outputs, done.get("outputs", []))
+            facts = {"key": key, "seconds": self.seconds[name], "outputs": list(outputs), "result": result}
+            write_text(record, json.dumps(facts, indent=1))
+            for unfinished in work.parent.glob(f"{label}-*"):
+                shutil.rmtree(unfinished, ignore_errors=True)
+        PartialState().wait_for_everyone()  # the next stage finds the outputs
         return result
+
+    def publish(self, made: Path, outputs: Sequence[str], before: Sequence[str]) -> None:
+        """Move outputs to their places, and take away what other inputs had left there."""
+        for path in {*before, *outputs}:
+            old = self.folder / path
+            shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+        for path in outputs:
+            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (made / path).rename(self.folder / path)
 
 
 def read_record(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
 
 
-def done_before(work: Path) -> float:
-    """Seconds that earlier, killed tries left in the work folder's own log."""
-    return float(read_record(work / "seconds.json").get("seconds", 0.0))
-
-
-def clear(folder: Path) -> None:
-    """Remove a folder of unfinished work."""
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 @contextmanager
 def opened(folder: str | Path, progress: Progress) -> Iterator[RunFolder]:
-    """A run folder, made if need be and locked against a second process."""
-    folder = Path(folder)
+    """A run folder, made if need be and locked against a second run."""
+    run = RunFolder(Path(folder), progress)
+    lock = FileLock(run.folder / ".lock")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".stages").mkdir(exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        lock.acquire(timeout=0)
+        if run.main:
+            run.folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
     except Timeout:
         raise HeadwiseError(f"Another process is working on {folder}: wait for it, or choose another --out.") from None
     except OSError as error:
-        raise HeadwiseError(f"The run was to be written to {folder}, but that is not possible ({error.strerror}): choose another --out.") from None
+        raise HeadwiseError(
+            f"The run was to be written to {folder}, but that is not possible ({error.strerror}): choose another --out."
+        ) from None
+    PartialState().wait_for_everyone()
     try:
-        yield RunFolder(folder, progress)
+        yield run
     finally:
         lock.release()
 

@@ -3,107 +3,138 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, write_text
 from headwise.study import stages
-from headwise.study.plan import Plan
+from headwise.study.plan import Plan, setting_name
 from headwise.study.progress import Progress
-from headwise.study.stage import RunFolder, opened, surroundings
+from headwise.study.stage import opened, surroundings
 from headwise.study.stages import FULL, Study
+from headwise.translation.quality import difference, quality
 
 STAGES = ("train", "score", "prune", "evaluate")
+COLUMNS = ("method", "kinds", "setting", "seed", "kept", "total", "measure", "value", "low", "high")
 
 
-def run_study(plan: Plan, out: str | Path, progress: Progress, only: str | None = None, device: str = "cpu", report: Callable[[Path], Path] | None = None) -> Path:
+def run_study(
+    plan: Plan, out: str | Path, progress: Progress, only: str | None = None, device: str = "cpu",
+    report: Callable[[Path], Path] | None = None,
+) -> Path:  # fmt: skip
     """Run a plan in a folder; what is already there and unchanged is not made again. Returns the folder.
 
-    only: stop after this stage (train, score, prune, evaluate). report: called at the end with the folder.
+    only: stop after this stage (train, score, prune, evaluate). report: called at the end with the folder. Of several
+    processes (`accelerate launch`) all train and prune; the main one does the rest.
     """
     if only is not None and only not in STAGES:
         raise HeadwiseError(f"--only {only} was asked for, but the stages are {', '.join(STAGES)}.")
+    wanted = STAGES if only is None else STAGES[: STAGES.index(only) + 1]
     with opened(out, progress) as run:
-        write_text(run.folder / "plan.toml", to_toml(plan.model_dump(exclude_none=True)))
         study = Study(plan, run, device)
+        if run.main:
+            write_text(run.folder / "plan.toml", plan.to_toml())
         stages.train(study)
-        if only != "train":
+        if "score" in wanted and run.main:
             stages.score(study)
-        if only in (None, "prune", "evaluate"):
-            names = [stages.setting_name(penalty) for penalty in plan.pruning.penalties]
-            results = {name: stages.prune(study, penalty) for name, penalty in zip(names, plan.pruning.penalties, strict=True)}
-            if only != "prune":
-                evaluate(study, results)
-        if report and only is None:
+        if "prune" in wanted:
+            results = {setting_name(penalty): stages.prune(study, penalty) for penalty in plan.pruning.penalties}
+        if "evaluate" in wanted and run.main:
+            evaluate(study, results)
+        if report and only is None and run.main:
             with progress.stage("report"):
                 report(run.folder)
     return Path(out)
 
 
-def evaluate(study: Study, results: dict[str, Any]) -> None:
+def evaluate(study: Study, results: Mapping[str, Mapping[str, Any]]) -> None:
     """Dev scores, the choice, sizes, speed; then the test text, once; then pruning.csv and run.json."""
     plan, run = study.plan, study.run
     settings = [FULL, *results]
     masks = {name: HeadMask.read(run.folder / "layouts" / f"{name}.json") for name in results}
     masks[FULL] = HeadMask.full(study.full.heads)
-    table = stages.Table(study, masks)
-    dev = {s: stages.translate_split(study, "dev", s, study.dev_text) for s in settings}
-    stages.add_quality(table, dev, list(study.dev_text.targets), "dev_")
+    table = Table(plan, masks)
+    dev = {setting: stages.translate_split(study, "dev", setting, study.dev_text) for setting in settings}
+    table.add_quality(dev, list(study.dev_text.targets), "dev_")
     bleu = {row["setting"]: row["value"] for row in table.rows if row["measure"] == "dev_bleu"}
-    kept = {s: len(masks[s]) for s in settings}
-    chosen = stages.choose(bleu, kept, plan.choice.max_drop)
+    chosen = choose(bleu, {setting: len(masks[setting]) for setting in settings}, plan.choice.max_drop)
     for setting in settings:
-        table.add(setting, "dev_loss", stages.mean_loss(study, setting))
-        if setting != FULL:
-            table.add(setting, "soft_dev_loss", results[setting]["soft_loss"])
-            table.add(setting, "undecided_gates", results[setting]["undecided"])
-        folder = run.folder / "model" if setting == FULL else run.folder / "pruned" / setting
-        stages.add_size(table, setting, study.model(setting), folder)
+        for measure, value in stages.measure(study, setting).items():
+            table.add(setting, measure, value)
+    for setting, result in results.items():
+        table.add(setting, "soft_dev_loss", result["soft_loss"])
+        table.add(setting, "undecided_gates", result["undecided"])
     for setting, (rate, low, high) in stages.measure_speed(study, settings).items():
         table.add(setting, "tokens_per_second", rate, low, high)
     signatures = test(study, settings, table)
-    table.save(run.folder / "pruning.csv")
-    write_facts(run, study, chosen, {name: result["notes"] for name, result in results.items()}, signatures)
+    write_text(run.folder / "pruning.csv", table.to_csv())
+    notes = {setting: result["notes"] for setting, result in results.items()}
+    write_text(run.folder / "run.json", json.dumps(facts(study, chosen, notes, signatures), indent=1) + "\n")
 
 
-def test(study: Study, settings: list[str], table: stages.Table) -> dict[str, str]:
+def choose(dev: Mapping[str, float], kept: Mapping[str, int], max_drop: float) -> str | None:
+    """The setting with the fewest heads of those that lose at most `max_drop` BLEU on dev; None when all lose more."""
+    good = [s for s in dev if s != FULL and dev[s] >= dev[FULL] - max_drop]
+    return min(good, key=lambda s: (kept[s], -dev[s]), default=None)
+
+
+def test(study: Study, settings: list[str], table: Table) -> dict[str, str]:
     """The one place where test text is read; without one, only dev numbers are reported."""
-    data = study.plan.data
-    if data.embedded is None and data.test is None:
+    if study.plan.data.embedded is None and study.plan.data.test is None:
         study.run.progress.say("  [data] names no test text: the report has dev numbers only.")
         return {}
     text = study.text("test")
-    outputs = {s: stages.translate_split(study, "test", s, text) for s in settings}
-    return stages.add_quality(table, outputs, list(text.targets))
+    outputs = {setting: stages.translate_split(study, "test", setting, text) for setting in settings}
+    return table.add_quality(outputs, list(text.targets))
 
 
-def write_facts(run: RunFolder, study: Study, chosen: str | None, notes: dict[str, Any], signatures: dict[str, str]) -> None:
-    """run.json: how every number of the run was made."""
-    plan = study.plan
-    made = surroundings()
+class Table:
+    """The rows of pruning.csv."""
+
+    def __init__(self, plan: Plan, masks: Mapping[str, HeadMask]) -> None:
+        self.plan, self.masks = plan, masks
+        self.rows: list[dict[str, Any]] = []
+
+    def add(
+        self, setting: str, measure: str, value: float, low: float | None = None, high: float | None = None
+    ) -> None:
+        kinds, mask = self.plan.pruning.kinds, self.masks[setting]
+        self.rows.append({
+            "method": "none" if setting == FULL else "hard-concrete", "kinds": "+".join(kinds), "setting": setting,
+            "seed": self.plan.seed, "kept": sum(mask.count(kind) for kind in kinds),
+            "total": mask.heads.only(kinds).total, "measure": measure, "value": value, "low": low, "high": high,
+        })  # fmt: skip
+
+    def add_quality(self, outputs: Mapping[str, list[str]], references: list[str], prefix: str = "") -> dict[str, str]:
+        """BLEU, chrF and the paired difference to the full model, for every setting; returns the signatures."""
+        signatures = {}
+        for setting, lines in outputs.items():
+            for score in quality(lines, references):
+                self.add(setting, prefix + score.name, score.value, score.low, score.high)
+                signatures[f"{score.name}_signature"] = score.signature
+            if setting != FULL:
+                change = difference(lines, outputs[FULL], references)
+                self.add(setting, f"{prefix}bleu_difference", change.value, change.low, change.high)
+                self.add(setting, f"{prefix}p_value", change.p)
+        return signatures
+
+    def to_csv(self) -> str:
+        return pd.DataFrame(self.rows, columns=list(COLUMNS)).to_csv(index=False, float_format="%.8g")
+
+
+def facts(study: Study, chosen: str | None, notes: Mapping[str, Any], signatures: Mapping[str, str]) -> dict[str, Any]:
+    """What run.json says: how every number of the run was made."""
+    plan, made = study.plan, surroundings()
     signature = {
-        "plan": plan.name, "seed": plan.seed, "model": stages.upstream(run), "train": study.train_text.fingerprint,
-        "dev": study.dev_text.fingerprint, "kinds": list(plan.pruning.kinds), "device": study.device, "machine": made["machine"],
+        "plan": plan.name, "seed": plan.seed, "model": study.made(FULL), "train": study.train_text.fingerprint,
+        "dev": study.dev_text.fingerprint, "kinds": plan.pruning.kinds, "device": study.device,
+        "machine": made["machine"],
     }  # fmt: skip
-    facts = {
-        "signature": signature, "versions": made["versions"], "threads": made["threads"], "seconds": run.seconds, "chosen": chosen,
-        "max_drop": plan.choice.max_drop, "notes": notes, "bleu_signature": signatures.get("bleu", ""), "chrf_signature": signatures.get("chrf", ""),
+    return {
+        "signature": signature, "versions": made["versions"], "threads": made["threads"], "seconds": study.run.seconds,
+        "chosen": chosen, "max_drop": plan.choice.max_drop, "notes": notes, **signatures,
     }  # fmt: skip
-    write_text(run.folder / "run.json", json.dumps(facts, indent=1) + "\n")
-
-
-def to_toml(data: dict[str, Any]) -> str:
-    """A plan as TOML: plain values first, then tables."""
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in data.items() if not isinstance(value, dict)]
-
-    def tables(prefix: str, values: dict[str, Any]) -> None:
-        for key, value in values.items():
-            if isinstance(value, dict):
-                lines.extend(["", f"[{prefix}{key}]"])
-                lines.extend(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in value.items() if not isinstance(v, dict))
-                tables(f"{prefix}{key}.", value)
-
-    tables("", data)
-    return "\n".join(lines) + "\n"

@@ -1,14 +1,14 @@
 """Training on Hugging Face's Seq2SeqTrainer, with the four things a small translation model on CPU needs.
 
-1. batches of tokens in a few fixed shapes (`batches`); 2. attention through the seam in its explicit form, whose backward on CPU is ten times faster than
-sdpa's; 3. the loss without the logits (`loss`); 4. dropout at the speed of memory (`dropout`). Everything is undone afterwards.
-Checkpoints are resumed only when their completion marker is there; the last few are averaged at the end.
+1. batches of tokens in a few fixed shapes (`batches`); 2. attention through the seam in its explicit form, whose
+backward on CPU is ten times faster than sdpa's; 3. the loss without the logits (`loss`); 4. dropout at the speed of
+memory (`dropout`). Everything is undone afterwards. Checkpoints are resumed only when their completion marker is there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -16,25 +16,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from pydantic import BaseModel, ConfigDict, Field
+from safetensors import SafetensorError
 from safetensors.torch import load_model
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, Seq2SeqTrainingArguments
-from transformers.trainer_callback import PrinterCallback, TrainerCallback
+from transformers.trainer_callback import PrinterCallback, TrainerCallback, TrainerState
 
 from headwise.attention import Discovery, capture, evaluating
 from headwise.errors import HeadwiseError
-from headwise.heads import Site
+from headwise.heads import Site, write_text
 from headwise.translation.batches import IGNORED, Collator, Encoded, TokenBatches
 from headwise.translation.dropout import FastDropout
 from headwise.translation.loss import summed_loss
 
 MARKER = "complete"
+WEIGHTS = "model.safetensors"
+LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "eval_loss": "dev_loss"}
 
 
 class Recipe(BaseModel):
-    """How to train. The rate climbs to `learning_rate` in `warmup` updates, then falls with the inverse square root of the update (Vaswani et al. 2017)."""
+    """How to train. The rate climbs to `learning_rate` in `warmup` updates, then falls with the inverse square root of
+    the update (Vaswani et al. 2017).
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -49,55 +55,81 @@ class Recipe(BaseModel):
     clip: float = Field(default=1.0, gt=0)
     patience: int = Field(default=10, ge=1, description="epochs without a better dev loss before training stops")
     average: int = Field(default=5, ge=1, description="how many of the last checkpoints are averaged")
-    dtype: str = Field(default="auto", pattern="^(auto|fp32|bf16)$", description="auto: bf16 where the processor multiplies it natively")
+    dtype: str = Field(default="auto", pattern="^(auto|fp32|bf16)$", description="auto: bf16 where it is native")
 
 
 class TranslationTrainer(Seq2SeqTrainer):
-    """Seq2SeqTrainer with token batches, a completion marker on checkpoints, a dev loss per token, and room for gates with a learning rate of their own."""
+    """Seq2SeqTrainer with token batches, a dev loss per token, a completion marker on checkpoints, and room for gates
+    with a learning rate of their own.
 
-    def __init__(self, *, data: Encoded, dev: Encoded, recipe: Recipe, smooth: float, groups: list[dict[str, Any]] | None = None, **kwargs: Any) -> None:
+    seconds: how long killed tries have trained up to the checkpoint that is resumed.
+    """
+
+    def __init__(
+        self, *, data: Encoded, dev: Encoded, recipe: Recipe, groups: list[dict[str, Any]] | None, seconds: float,
+        **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(**kwargs)
-        self.data, self.dev, self.recipe, self.smooth, self.groups = data, dev, recipe, smooth, groups
-        self.loss_is_scaled_for_ga = True
-        self.compute_loss_func = lambda *_: None  # makes the Trainer count the target tokens of an update; compute_loss below does the work
+        self.data, self.dev, self.recipe, self.groups = data, dev, recipe, groups
+        self.begun = time.perf_counter() - seconds
+        self.compute_loss_func = lambda *_: None  # so that the target tokens of an update are counted: see compute_loss
 
-    def get_train_dataloader(self) -> DataLoader:
+    def get_train_dataloader(self) -> DataLoader[Any]:
         sampler = TokenBatches(self.data, self.recipe.batch_tokens, self.args.seed, multiple=self.recipe.accumulate)
         collate = Collator(self.processing_class, self.model.config.decoder_start_token_id, sampler.shapes)
-        loader: DataLoader = self.accelerator.prepare(DataLoader(self.data, batch_sampler=sampler, collate_fn=collate))
-        return loader
+        dataset: Any = self.data
+        loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=collate)
+        prepared: DataLoader[Any] = self.accelerator.prepare(loader)
+        return prepared
 
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
-        loss = model(**inputs, smoothing=self.smooth) / num_items_in_batch * self.accelerator.num_processes
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The mean loss over the target tokens of an update, those of other batches and processes counted as well."""
+        loss = model(**inputs, smoothing=self.recipe.label_smoothing) / num_items_in_batch
+        loss = loss * self.accelerator.num_processes  # whose gradients are averaged
         return (loss, {}) if return_outputs else loss
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         groups = self.groups or [{"params": [p for p in self.model.parameters() if p.requires_grad]}]
-        self.optimizer = torch.optim.AdamW(
-            groups, lr=self.recipe.learning_rate, betas=(0.9, 0.98), eps=1e-9, weight_decay=self.recipe.weight_decay, fused=True
-        )
+        rate, decay = self.recipe.learning_rate, self.recipe.weight_decay
+        self.optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), eps=1e-9, weight_decay=decay, fused=True)
         return self.optimizer
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        metrics = {"eval_loss": dev_loss(self.model, self.dev, self.processing_class, self.recipe.batch_tokens)}
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+        """The dev loss; the mean over processes, so that all take the same decisions from it."""
+        loss = dev_loss(self.model, self.dev, self.processing_class, self.recipe.batch_tokens)
+        loss = float(self.accelerator.reduce(torch.tensor(loss, dtype=torch.float64, device=self.args.device), "mean"))
+        self.log({"eval_loss": loss})
+        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, {"eval_loss": loss})
+        return {"eval_loss": loss}
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            raise HeadwiseError(f"The checkpoint {folder} could not be written ({error}): make room.") from None
+        self.accelerator.wait_for_everyone()  # every process has added its random state
         if self.args.should_save:
-            (Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}" / MARKER).touch()
+            facts = {"seconds": time.perf_counter() - self.begun, "finished": self.control.should_training_stop}
+            write_text(folder / MARKER, json.dumps(facts))
+        self.accelerator.wait_for_everyone()
 
 
 @contextlib.contextmanager
-def loss_forward(model: PreTrainedModel, before: Callable[[], None] | None = None, extra: Callable[[], Tensor] | None = None) -> Iterator[None]:
-    """For the time of the block `model(**batch, smoothing=ε)` gives the summed loss of a batch, so that a data-parallel wrapper sees one forward.
+def loss_forward(
+    model: PreTrainedModel, before: Callable[[], None] | None = None, extra: Callable[[], Tensor] | None = None
+) -> Iterator[None]:
+    """For the time of the block `model(**batch, smoothing=ε)` gives the summed loss of a batch, so that a data-parallel
+    wrapper sees one forward.
 
     before: called first (gates draw their noise). extra: a penalty per target token, added to the loss.
     """
 
-    def forward(input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    def forward(
+        input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor, labels: Tensor, smoothing: float
+    ) -> Tensor:
         if before:
             before()
         states = model.base_model(
@@ -107,7 +139,7 @@ def loss_forward(model: PreTrainedModel, before: Callable[[], None] | None = Non
         loss = summed_loss(states, model.get_output_embeddings().weight, bias, labels, smoothing)
         return loss + extra() * (labels != IGNORED).sum() if extra and model.training else loss
 
-    model.forward = forward  # type: ignore[method-assign]
+    model.forward = forward
     try:
         yield
     finally:
@@ -127,101 +159,143 @@ def dev_loss(model: PreTrainedModel, data: Encoded, tokenizer: PreTrainedTokeniz
     return total / count
 
 
-class Log(TrainerCallback):
-    """Writes what the Trainer logs to a tidy CSV (`step,epoch,measure,value`), shows progress, and stops when the dev loss no longer falls."""
+class Watch(TrainerCallback):
+    """Shows progress, and stops when the dev loss has not fallen for `patience` epochs.
 
-    def __init__(self, path: Path, patience: int | None, progress: Callable[[float, str], None]) -> None:
-        self.path, self.patience, self.progress = path, patience, progress
-        self.best, self.since = math.inf, 0
+    It keeps nothing itself: checkpoints carry the Trainer's history, so a resumed run stops where an unbroken one does.
+    """
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """After a resume the log is cut back to the checkpoint, and the best dev loss is read from it."""
-        rows = [line.split(",") for line in self.path.read_text().splitlines()[1:]] if self.path.exists() else []
-        rows = [row for row in rows if int(row[0]) <= state.global_step]
-        self.path.write_text("step,epoch,measure,value\n" + "".join(",".join(row) + "\n" for row in rows))
-        for row in rows:
-            if row[2] == "dev_loss":
-                self.note(float(row[3]))
-
-    def note(self, loss: float) -> None:
-        self.best, self.since = (loss, 0) if loss < self.best else (self.best, self.since + 1)
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        names = {"loss": "loss", "eval_loss": "dev_loss", "learning_rate": "learning_rate"}
-        if state.is_world_process_zero:
-            with self.path.open("a") as file:
-                for name, value in (logs or {}).items():
-                    if name in names:
-                        file.write(f"{state.global_step},{state.epoch:.4f},{names[name]},{float(value):.6g}\n")
+    def __init__(self, patience: int | None, progress: Callable[[float, str], None]) -> None:
+        self.patience, self.progress = patience, progress
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.progress(state.global_step / state.max_steps, f"epoch {state.epoch:.1f}, best dev loss {self.best:.3f}")
+        losses = dev_losses(state)
+        best = f", loss {min(losses):.3f}" if losses else ""
+        self.progress(state.global_step / state.max_steps, f"epoch {state.epoch:.1f}{best}")
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **_: Any) -> None:
-        self.note((metrics or {})["eval_loss"])
-        if self.patience and self.since >= self.patience:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_log = True  # no logged mean reaches over a checkpoint
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        losses = dev_losses(state)
+        if self.patience and len(losses) - 1 - losses.index(min(losses)) >= self.patience:
             control.should_training_stop = True
 
 
+def dev_losses(state: TrainerState) -> list[float]:
+    return [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
+
+
 def fit(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, data: Encoded, dev: Encoded, recipe: Recipe, work: Path, seed: int, *,
-    gates: dict[Site, Callable[[], Tensor]] | None = None, before: Callable[[], None] | None = None, penalty: Callable[[], Tensor] | None = None,
-    groups: list[dict[str, Any]] | None = None, callbacks: list[TrainerCallback] | None = None, patience: int | None = None, keep: int = 2,
-    progress: Callable[[float, str], None] = lambda share, text: None,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, data: Encoded, dev: Encoded,
+    recipe: Recipe, work: Path, seed: int, *, gates: dict[Site, Callable[[], Tensor]] | None = None,
+    before: Callable[[], None] | None = None, penalty: Callable[[], Tensor] | None = None,
+    groups: list[dict[str, Any]] | None = None, callbacks: list[TrainerCallback] | None = None,
+    patience: int | None = None, keep: int = 2, progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> dict[str, float]:  # fmt: skip
-    """Train a model in place, resuming from the last complete checkpoint in `work` if there is one. Returns seconds and tokens per second."""
-    work.mkdir(parents=True, exist_ok=True)
+    """Train a model in place, from the last complete checkpoint in `work` if there is one; the log lies in `log.csv`.
+
+    keep: how many checkpoints stay. Returns the seconds it took (those of killed tries up to their last checkpoint
+    included) and the number of updates.
+    """
+    arguments = training_arguments(recipe, work, seed, keep, model.device.type)
+    with PartialState().main_process_first():
+        resumed = resume_point(work)
+    facts = read_marker(resumed)
+    if resumed and facts["finished"]:
+        load_model(model, resumed / WEIGHTS, strict=False)
+    else:
+        trainer = TranslationTrainer(
+            data=data, dev=dev, recipe=recipe, groups=groups, seconds=facts["seconds"], model=model, args=arguments,
+            train_dataset=data, eval_dataset=dev, processing_class=tokenizer,
+            callbacks=[Watch(patience, progress), *(callbacks or [])],
+        )  # fmt: skip
+        trainer.remove_callback(PrinterCallback)
+        caching = model.config.use_cache
+        explicit = model.device.type == "cpu"
+        fast: contextlib.AbstractContextManager[Any] = FastDropout() if explicit else contextlib.nullcontext()
+        try:
+            with capture(model, found, gates=gates, explicit=explicit), loss_forward(model, before, penalty), fast:
+                trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+        finally:
+            model.config.use_cache = caching  # the Trainer turns it off
+    last = checkpoints(work)[-1]
+    state = TrainerState.load_from_json(str(last / "trainer_state.json"))
+    if PartialState().is_main_process:
+        write_text(work / "log.csv", tidy(state))
+    return {"seconds": read_marker(last)["seconds"], "updates": state.global_step}
+
+
+def training_arguments(recipe: Recipe, work: Path, seed: int, keep: int, device: str) -> Seq2SeqTrainingArguments:
+    """A recipe in the Trainer's words; a batch per update and process is counted here, the rest is the Trainer's."""
     arguments = Seq2SeqTrainingArguments(
-        output_dir=str(work), num_train_epochs=recipe.epochs, gradient_accumulation_steps=1, learning_rate=recipe.learning_rate,
-        lr_scheduler_type=recipe.schedule, warmup_steps=recipe.warmup, max_grad_norm=recipe.clip, seed=seed, data_seed=seed, eval_strategy="epoch",
-        save_strategy="epoch", save_total_limit=keep, logging_strategy="steps", logging_steps=20, disable_tqdm=True, bf16=bfloat16(recipe.dtype),
-        report_to=["tensorboard"], remove_unused_columns=False, accelerator_config={"even_batches": False}, log_level="error",
-        use_cpu=model.device.type == "cpu", ddp_find_unused_parameters=False, dataloader_num_workers=0,
+        output_dir=str(work), num_train_epochs=recipe.epochs, gradient_accumulation_steps=1,
+        learning_rate=recipe.learning_rate, lr_scheduler_type=recipe.schedule, warmup_steps=recipe.warmup,
+        max_grad_norm=recipe.clip, seed=seed, data_seed=seed, eval_strategy="epoch", save_strategy="epoch",
+        save_total_limit=keep, logging_strategy="steps", logging_steps=20, disable_tqdm=True,
+        bf16=bfloat16(recipe.dtype, device), report_to=["tensorboard"], remove_unused_columns=False,
+        accelerator_config={"even_batches": False}, log_level="error", use_cpu=device == "cpu",
+        ddp_find_unused_parameters=False,
     )  # fmt: skip
-    if recipe.accumulate % arguments.world_size:
-        raise HeadwiseError(f"accumulate = {recipe.accumulate} batches per update cannot be shared out evenly to {arguments.world_size} processes.")
-    arguments.gradient_accumulation_steps = recipe.accumulate // arguments.world_size
-    log = Log(work / "log.csv", patience, progress)
-    trainer = TranslationTrainer(
-        data=data, dev=dev, recipe=recipe, smooth=recipe.label_smoothing, groups=groups, model=model, args=arguments, train_dataset=data, eval_dataset=dev,
-        processing_class=tokenizer, callbacks=[log, *(callbacks or [])],
-    )  # fmt: skip
-    trainer.remove_callback(PrinterCallback)
-    start, caching = time.perf_counter(), model.config.use_cache
-    before_steps = resume_point(work)
-    explicit = model.device.type == "cpu"
-    fast: contextlib.AbstractContextManager[Any] = FastDropout() if explicit else contextlib.nullcontext()
-    with capture(model, found, gates=gates, explicit=explicit), loss_forward(model, before, penalty), fast:
-        trainer.train(resume_from_checkpoint=str(before_steps) if before_steps else None)
-    model.config.use_cache = caching  # the Trainer turns it off
-    return {"seconds": time.perf_counter() - start, "updates": trainer.state.global_step}
+    processes = arguments.world_size
+    if recipe.accumulate % processes:
+        raise HeadwiseError(
+            f"accumulate = {recipe.accumulate} batches per update cannot be shared out evenly to {processes} processes."
+        )
+    arguments.gradient_accumulation_steps = recipe.accumulate // processes
+    return arguments
+
+
+def checkpoints(work: Path) -> list[Path]:
+    """The complete checkpoints, oldest first."""
+    found = (marker.parent for marker in work.glob(f"checkpoint-*/{MARKER}"))
+    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
 def resume_point(work: Path) -> Path | None:
     """The last complete checkpoint; half-written ones are cleared away."""
-    found = sorted(work.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    for path in found:
-        if not (path / MARKER).exists():
-            shutil.rmtree(path)
-    return next((path for path in reversed(found) if path.exists()), None)
+    complete = checkpoints(work)
+    for path in set(work.glob("checkpoint-*")) - set(complete):
+        shutil.rmtree(path)
+    return complete[-1] if complete else None
+
+
+def read_marker(checkpoint: Path | None) -> dict[str, Any]:
+    """What a completion marker says: the seconds of training up to there, and whether training was finished."""
+    if checkpoint is None:
+        return {"seconds": 0.0, "finished": False}
+    facts: dict[str, Any] = json.loads((checkpoint / MARKER).read_text())
+    return facts
+
+
+def tidy(state: TrainerState) -> str:
+    """What the Trainer logged, as CSV."""
+    lines = ["step,epoch,measure,value"]
+    for entry in state.log_history:
+        place = f"{entry['step']},{entry['epoch']:.4f}"
+        lines += [f"{place},{LOGGED[name]},{value:.8g}" for name, value in entry.items() if name in LOGGED]
+    return "\n".join(lines) + "\n"
 
 
 def average(model: PreTrainedModel, work: Path, count: int) -> int:
-    """Put the mean of the last `count` checkpoints into the model (Vaswani et al. 2017, section 6.1). Returns how many there were."""
-    found = sorted((p.parent for p in work.glob(f"checkpoint-*/{MARKER}")), key=lambda path: int(path.name.rpartition("-")[2]))[-count:]
+    """Put the mean of the last `count` checkpoints into the model (Vaswani et al. 2017, section 6.1).
+
+    Returns how many there were.
+    """
+    found = checkpoints(work)[-count:]
     total: dict[str, Tensor] = {}
     for path in found:
-        load_model(model, path / "model.safetensors", strict=False)
+        load_model(model, path / WEIGHTS, strict=False)
         for name, tensor in model.state_dict().items():
-            total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    model.load_state_dict({name: (tensor / len(found)).to(model.state_dict()[name].dtype) for name, tensor in total.items()})
+            wide = tensor.to(torch.float64, copy=True)
+            total[name] = total[name] + wide if name in total else wide
+    dtypes = {name: tensor.dtype for name, tensor in model.state_dict().items()}
+    model.load_state_dict({name: (tensor / len(found)).to(dtypes[name]) for name, tensor in total.items()})
     return len(found)
 
 
-def bfloat16(dtype: str) -> bool:
+def bfloat16(dtype: str, device: str) -> bool:
     """Whether to compute in bfloat16: asked for, or `auto` on a processor with native bfloat16 products."""
     if dtype != "auto":
         return dtype == "bf16"
-    if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported()
-    return bool(torch.cpu._is_avx512_bf16_supported())
+    return bool(torch.cpu._is_avx512_bf16_supported() if device == "cpu" else torch.cuda.is_bf16_supported())
