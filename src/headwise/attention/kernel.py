@@ -1,7 +1,8 @@
 """The one function every attention layer goes through, registered with transformers under the name `headwise`.
 
-It reads its orders from the module that calls it (`module.headwise`, a `Slot` or nothing), never from global state, so two models, or two captures
-of one model, do not meet. Without orders it hands over to `sdpa`; with orders it builds the weights itself, or scales the heads' outputs.
+It reads its orders from the module that calls it (`module.headwise`, a `Slot` or nothing), never from global state, so
+two models, or two captures of one model, do not meet. Without orders it hands over to `sdpa`; with orders it builds the
+weights itself, or scales the heads' outputs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
 NAME = "headwise"
-# Arguments that change the result and that `weigh` knows; the rest of what modeling files pass along is harmless.
+# Arguments that change the result and that `weigh` does not know; the rest of what modeling files pass on is harmless.
 _REFUSED = ("block_mask", "alibi", "cu_seqlens", "cu_seq_lens_q")
 
 
@@ -34,12 +35,12 @@ class Seen:
     value: Tensor  # B G K D
     mask: Tensor | None  # B 1 Q K, True where attention is allowed
     weights: Tensor | None  # B H Q K after softmax; None when only outputs were asked for
-    output: Tensor  # B Q H D, what every head hands to the output projection, before any gate
+    output: Tensor  # B Q H D, what every head hands to the output projection, before any gate of this capture
 
 
 @dataclass
 class Orders:
-    """What to do at one site: show it to `watch`, multiply its heads by `gate`, put `replace(seen)` in place of its output."""
+    """What to do at one site: show it to `watch`, put `replace(seen)` in its place, scale its heads by `gate`."""
 
     watch: Callable[[Seen], None] | None = None
     weights: bool = False  # whether `watch` and `replace` want the weights
@@ -48,18 +49,18 @@ class Orders:
 
 
 class Slot:
-    """The orders of one attention module: one per pass through it (ALBERT runs one module for all its layers)."""
+    """What hangs on one attention module: for each pass through it (ALBERT runs one module for all its layers) a site,
+    and the orders of every capture that is open, the outermost first."""
 
-    def __init__(self, sites: list[Site], explicit: bool = False) -> None:
-        self.sites = sites
-        self.orders = [Orders() for _ in sites]
-        self.explicit = explicit  # build the weights even when nobody looks: on CPU its backward is ten times faster than sdpa's
+    def __init__(self, explicit: bool = False) -> None:
+        self.explicit = explicit  # build the weights even when nobody looks: on CPU its backward is much faster
+        self.passes: list[tuple[Site, list[Orders]]] = []
         self.calls = 0
 
-    def next(self) -> tuple[Site, Orders]:
-        turn = self.calls % len(self.sites)
+    def next(self) -> tuple[Site, list[Orders]]:
+        """The site and orders of the pass that begins now."""
         self.calls += 1
-        return self.sites[turn], self.orders[turn]
+        return self.passes[(self.calls - 1) % len(self.passes)]
 
 
 def attend(
@@ -72,20 +73,19 @@ def attend(
         return hand_over(module, query, key, value, attention_mask, scaling, dropout, kwargs), None
     site, orders = slot.next()
     weights = None
-    if orders.weights or slot.explicit:
-        weights = weigh(query, key, attention_mask, scaling, kwargs)
-        shown = nn.functional.dropout(weights, dropout, module.training) if dropout else weights
-        output = torch.matmul(shown.to(value.dtype), repeat(value, query.shape[1])).transpose(1, 2)
+    if slot.explicit or any(order.weights for order in orders):
+        output, weights = explicit(module, query, key, value, attention_mask, scaling, dropout, kwargs)
     else:
         output = hand_over(module, query, key, value, attention_mask, scaling, dropout, kwargs)
-    if orders.watch or orders.replace:
-        seen = Seen(site, query, key, value, attention_mask, weights if orders.weights else None, output)
-        if orders.watch:
-            orders.watch(seen)
-        if orders.replace:
-            output = orders.replace(seen)
-    if orders.gate:
-        output = output * spread(orders.gate(), output)
+    for order in orders:
+        if order.watch or order.replace:
+            seen = Seen(site, query, key, value, attention_mask, weights if order.weights else None, output)
+            if order.watch:
+                order.watch(seen)
+            if order.replace:
+                output = order.replace(seen)
+        if order.gate:
+            output = output * spread(order.gate(), output)
     return output.contiguous(), weights
 
 
@@ -95,33 +95,65 @@ def hand_over(
 ) -> Tensor:  # fmt: skip
     """The stock fast kernel, which has no soft cap and no attention sinks of its own: those go the explicit way."""
     if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
-        weights = nn.functional.dropout(weigh(query, key, mask, scaling, kwargs), dropout, module.training)
-        return torch.matmul(weights.to(value.dtype), repeat(value, query.shape[1])).transpose(1, 2).contiguous()
+        return explicit(module, query, key, value, mask, scaling, dropout, kwargs)[0].contiguous()
     output: Tensor = sdpa_attention_forward(
         module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs
-    )[0]
+    )[0]  # fmt: skip
     return output
 
 
+def explicit(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
+    scaling: float | None, dropout: float, kwargs: dict[str, Any],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The heads' outputs B Q H D by plain matrix products, and the weights B H Q K (before dropout) they come from."""
+    weights = weigh(query, key, allowed(module, query, key, mask, kwargs), scaling, kwargs)
+    dropped = nn.functional.dropout(weights, dropout, module.training) if dropout else weights
+    return torch.matmul(dropped.to(value.dtype), repeat(value, query.shape[1])).transpose(1, 2), weights
+
+
+def allowed(
+    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, kwargs: dict[str, Any]
+) -> Tensor | None:
+    """The mask of a call, B 1 Q K. A model may give none and mean "not the future", by the flag that sdpa reads."""
+    if mask is not None or query.shape[2] == 1:
+        return mask
+    flag = kwargs.get("is_causal")
+    if not (getattr(module, "is_causal", True) if flag is None else flag):
+        return None
+    return torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
+
+
 def weigh(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None, kwargs: dict[str, Any]) -> Tensor:
-    """Attention weights B H Q K: softmax(scale · q kᵀ + bias), masked keys at exactly the smallest number, in float32 at least."""
+    """Attention weights B H Q K: softmax(scale · q kᵀ + bias), in float32 at least, exactly 0 on masked keys.
+
+    A query that may look nowhere (padding before the text) has only zeros, as under sdpa.
+    """
     for name in _REFUSED:
         if kwargs.get(name) is not None:
-            raise HeadwiseError(f"This model passes '{name}' to its attention, which headwise does not read: its heads cannot be watched.")
+            raise HeadwiseError(
+                f"This model passes '{name}' to its attention, which headwise does not read: "
+                "its heads cannot be watched."
+            )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scores = torch.matmul(query * scale, repeat(key, query.shape[1]).transpose(-1, -2))
+    scores = torch.matmul(query, repeat(key, query.shape[1]).transpose(-1, -2)) * scale
     if kwargs.get("softcap") is not None:
         scores = torch.tanh(scores / kwargs["softcap"]) * kwargs["softcap"]
     if kwargs.get("position_bias") is not None:
         scores = scores + kwargs["position_bias"][..., : scores.shape[-1]]
     if mask is not None:
         mask = mask[..., : scores.shape[-1]]
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min) if mask.dtype == torch.bool else scores + mask
+        hidden = torch.finfo(scores.dtype).min
+        scores = scores.masked_fill(~mask, hidden) if mask.dtype == torch.bool else scores + mask
     wide = torch.promote_types(scores.dtype, torch.float32)
     if kwargs.get("s_aux") is not None:  # one learned sink logit a head, which takes mass and is then dropped
         sink = kwargs["s_aux"].reshape(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
-        return torch.softmax(torch.cat([scores, sink], -1).to(wide), -1)[..., :-1]
-    return torch.softmax(scores.to(wide), -1)
+        weights = torch.softmax(torch.cat([scores, sink], -1).to(wide), -1)[..., :-1]
+    else:
+        weights = torch.softmax(scores.to(wide), -1)
+    if mask is not None and mask.dtype == torch.bool and not (somewhere := mask.any(-1, keepdim=True)).all():
+        weights = weights * somewhere
+    return weights
 
 
 def repeat(states: Tensor, heads: int) -> Tensor:
@@ -130,17 +162,30 @@ def repeat(states: Tensor, heads: int) -> Tensor:
 
 
 def spread(gate: Tensor, output: Tensor) -> Tensor:
-    """A gate (H, or B H) in the shape of an output B Q H D; under beam search the batch axis is repeated, and the gate follows."""
+    """A gate (H, or B H) in the shape of an output B Q H D.
+
+    Under beam search the batch axis is repeated, sentence by sentence, and the gate follows.
+    """
+    batch, _, heads, _ = output.shape
+    if gate.shape[-1:] != (heads,) or gate.dim() > 2 or batch % gate[..., 0].numel():
+        raise HeadwiseError(
+            f"A gate of shape {tuple(gate.shape)} was given for {heads} heads and a batch of {batch}: "
+            "give one number per head, or one per example and head."
+        )
+    gate = gate.to(output)
     if gate.dim() == 1:
-        return gate.to(output.dtype).view(1, 1, -1, 1)
-    if gate.shape[0] != output.shape[0]:
-        gate = gate.repeat_interleave(output.shape[0] // gate.shape[0], 0)
-    return gate.to(output.dtype)[:, None, :, None]
+        return gate.view(1, 1, -1, 1)
+    return gate.repeat_interleave(batch // gate.shape[0], 0)[:, None, :, None]
 
 
 def whole_mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    """A mask that is always built: sdpa's own leaves it out when a flag can say the same, and an explicit softmax would then see the future."""
-    mask: Tensor | None = sdpa_mask(*args, **(kwargs | {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}))
+    """A mask that is always built.
+
+    sdpa's own leaves it out when a flag can say the same, and an explicit softmax would then see the future
+    (tests/attention/test_kernel.py: test_no_future_is_seen).
+    """
+    always = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    mask: Tensor | None = sdpa_mask(*args, **(kwargs | always))
     return mask
 
 
