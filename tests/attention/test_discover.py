@@ -1,0 +1,166 @@
+"""Discovery: every family's heads by kind, and a clear word on those that cannot be seen."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from attention.families import CAUSAL, FAMILIES, SEQUENCE_TO_SEQUENCE, STACK, T5, TWO_STACKS, batch, build, output, tiny
+from headwise.attention import capture, discover, remove
+from headwise.errors import HeadsMissing, HeadwiseError
+from headwise.heads import HeadMask, Kind, Site
+
+GPT_J = {"vocab_size": 50, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}
+OUTSIDE: dict[str, dict[str, Any]] = {  # models that do not call transformers' attention registry
+    "DebertaV2Model": STACK,
+    "MPNetModel": STACK,
+    "GPTJForCausalLM": GPT_J,
+    "GPTNeoForCausalLM": {"vocab_size": 50, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 2]]},
+    "FalconForCausalLM": STACK,
+    "BloomForCausalLM": {"vocab_size": 50, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+    "XLNetModel": {"vocab_size": 50, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64},
+    "LEDForConditionalGeneration": {**TWO_STACKS, "attention_window": 4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_head_is_found(family: str) -> None:
+    found = discover(tiny(family))
+    kinds: tuple[Kind, ...] = ("decoder-self",) if family in CAUSAL else ("encoder-self",)
+    if family in SEQUENCE_TO_SEQUENCE:
+        kinds = ("encoder-self", "decoder-self", "cross")
+    assert found.heads.query == dict.fromkeys(kinds, (4, 4))
+    grouped = family in CAUSAL and family != "gpt2"
+    assert found.heads.key_value == dict.fromkeys(kinds, (2, 2) if grouped else (4, 4))
+    assert found.head_size == 8
+    assert set(found.modules) == set(found.names) == set(found.heads.sites)
+
+
+def test_sites_are_named_by_the_modules_that_serve_them() -> None:
+    model = tiny("marian")
+    found = discover(model)
+    assert found.names[Site("encoder-self", 1)] == "model.encoder.layers.1.self_attn"
+    assert found.names[Site("decoder-self", 0)] == "model.decoder.layers.0.self_attn"
+    assert found.names[Site("cross", 1)] == "model.decoder.layers.1.encoder_attn"
+    assert all(model.get_submodule(name) is found.modules[site] for site, name in found.names.items())
+
+
+def test_stacks_of_different_depth_and_width() -> None:
+    found = discover(tiny("marian", encoder_layers=3, decoder_layers=1, decoder_attention_heads=2))
+    assert found.heads.query == {"encoder-self": (4, 4, 4), "decoder-self": (2,), "cross": (2,)}
+
+
+@pytest.mark.parametrize("window", [2, 4, 128])
+def test_a_narrow_window_is_not_taken_for_a_hidden_future(window: int) -> None:
+    assert discover(tiny("modernbert", local_attention=window)).heads.kinds == ("encoder-self",)
+
+
+def test_a_causal_model_without_a_mask_of_its_own_is_a_decoder() -> None:
+    assert discover(build("CLIPTextModel", **STACK)).heads.kinds == ("decoder-self",)
+
+
+def test_a_language_model_with_eyes_shows_the_heads_of_its_text() -> None:
+    text = {**STACK, "num_key_value_heads": 2, "head_dim": 8}
+    eyes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 28,
+            "patch_size": 14}  # fmt: skip
+    found = discover(build("Gemma3ForConditionalGeneration", text_config=text, vision_config=eyes))
+    assert found.heads.query == {"decoder-self": (4, 4)}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_model_outside_the_seam_is_refused_by_name_and_left_alone(name: str) -> None:
+    model = build(name, **OUTSIDE[name])
+    implementation, inputs = model.config._attn_implementation, batch(model)
+    before = output(model, inputs)
+    with pytest.raises(HeadwiseError, match=rf"^{name} shows no attention head: .*registry.*\.$"):
+        discover(model)
+    with pytest.raises(HeadwiseError, match=name):
+        discover(model, allow_partial=True)
+    assert model.config._attn_implementation == implementation
+    assert not any("headwise" in module.__dict__ for module in model.modules())
+    assert torch.equal(output(model, inputs), before)
+
+
+def test_a_partial_map_is_refused_with_what_was_not_seen() -> None:
+    with pytest.raises(HeadsMissing) as refusal:
+        discover(build("LongT5ForConditionalGeneration", **T5))
+    message = str(refusal.value)
+    assert "LongT5ForConditionalGeneration declares 24 heads, the probe saw 16." in message
+    unseen = [f"encoder.block.{layer}.layer.0.LocalSelfAttention (LongT5LocalAttention)" for layer in range(2)]
+    assert f"Not seen: {', '.join(unseen)}: " in message
+    assert message.endswith("Pass allow_partial=True to work on the 16 that were seen.")
+
+
+def test_a_partial_map_can_be_asked_for_and_works() -> None:
+    model = build("LongT5ForConditionalGeneration", **T5)
+    found = discover(model, allow_partial=True)
+    assert found.heads.query == {"decoder-self": (4, 4), "cross": (4, 4)}
+    inputs = batch(model)
+    before = output(model, inputs)
+    with capture(model, found, gates={Site("cross", 1): torch.tensor([0.0, 1, 1, 1])}):
+        assert not torch.equal(output(model, inputs), before)
+
+
+def test_a_long_list_of_unseen_layers_is_cut_short() -> None:
+    with pytest.raises(HeadsMissing) as refusal:
+        discover(build("LongT5ForConditionalGeneration", **{**T5, "num_layers": 9}))
+    assert len(re.findall("LongT5LocalAttention", str(refusal.value))) == 6 and " …: they" in str(refusal.value)
+
+
+def test_without_a_declared_number_unseen_attention_modules_tell() -> None:
+    model = tiny("bert")
+    model.config.num_attention_heads = None
+    assert discover(model).heads.total == 8
+
+    class StrangeAttention(torch.nn.Module):
+        pass
+
+    model.encoder.layer[1].strange = StrangeAttention()
+    with pytest.raises(HeadsMissing, match=re.escape("encoder.layer.1.strange (StrangeAttention)")):
+        discover(model)
+
+
+@pytest.mark.parametrize("name", ["ViTModel", "WhisperForConditionalGeneration"])
+def test_a_model_that_does_not_read_text_is_refused_in_one_sentence(name: str) -> None:
+    sizes = {"ViTModel": {"image_size": 8, "patch_size": 4}, "WhisperForConditionalGeneration": TWO_STACKS}[name]
+    model = build(name, **{**STACK, **sizes} if name == "ViTModel" else sizes)
+    with pytest.raises(
+        HeadwiseError, match=rf"^{name} does not run on a few token ids \(.*\): headwise works on .*\.$"
+    ):
+        discover(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_cut_model_promises_its_layout() -> None:
+    model = tiny("bert")
+    found = discover(model)
+    smaller = remove(model, found, HeadMask.full(found.heads).without(list(found.heads)[:5]))
+    assert discover(smaller).heads.query == {"encoder-self": (0, 3)}
+    smaller.config.headwise_layout["kept"]["encoder-self"][0] = [1]
+    with pytest.raises(HeadsMissing, match="declares 4 heads, the probe saw 3"):
+        discover(smaller)
+
+
+def test_a_model_with_no_head_left_is_still_a_model() -> None:
+    model = tiny("marian")
+    found = discover(model)
+    smaller = remove(model, found, HeadMask(found.heads, frozenset()))
+    assert discover(smaller).heads.query == {"encoder-self": (0, 0), "decoder-self": (0, 0), "cross": (0, 0)}
+
+
+@pytest.mark.parametrize("words", [1, 2, 3, 5, 8])
+def test_a_tiny_vocabulary_is_enough_for_the_probe(words: int) -> None:
+    sizes = {**STACK, "vocab_size": words, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+    assert discover(build("BertModel", **sizes)).heads.total == 8
+
+
+def test_a_model_in_training_is_probed_without_dropout_or_gradient() -> None:
+    model = tiny("bert", hidden_dropout_prob=0.9).train()
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    discover(model)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert model.training and all(parameter.grad is None for parameter in model.parameters())
