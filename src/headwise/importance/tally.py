@@ -28,7 +28,10 @@ class Tally:
     def add(self, site: Site, sums: Tensor, counts: Tensor) -> None:
         """sums B H, counts B; sentences without a single counted token are left out."""
         if not bool(sums.isfinite().all()):
-            raise HeadwiseError(f"{site.kind} layer {site.layer} gave values that are not numbers (NaN or infinite): the model is broken there.")
+            where = f"{site.kind} layer {site.layer}"
+            raise HeadwiseError(
+                f"{where} gave values that are not numbers (NaN or infinite): the model is broken there."
+            )
         some = counts > 0
         self.sums[site].append(sums[some].double().cpu().numpy())
         self.counts[site].append(counts[some].double().cpu().numpy())
@@ -37,15 +40,18 @@ class Tally:
         """Tidy rows, one a head; n is the number of tokens."""
         out: list[dict[str, Any]] = []
         for site in self.heads.sites:
+            if not any(len(part) for part in self.counts[site]):
+                where = f"{site.kind} layer {site.layer}"
+                raise HeadwiseError(f"No token of the text counts for '{measure}' in {where}: the text is too short.")
             sums, counts = np.concatenate(self.sums[site]), np.concatenate(self.counts[site])
-            if len(counts) == 0:
-                raise HeadwiseError(f"No token of the text counts for '{measure}' in {site.kind} layer {site.layer}: the text is too short.")
-            draws = np.random.default_rng(seed).multinomial(len(counts), np.full(len(counts), 1 / len(counts)), size=RESAMPLES)
+            share = np.full(len(counts), 1 / len(counts))
+            draws = np.random.default_rng(seed).multinomial(len(counts), share, size=RESAMPLES)
             low, high = np.percentile((draws @ sums) / (draws @ counts)[:, None], [2.5, 97.5], axis=0)
             value = sums.sum(0) / counts.sum()
             for head in range(self.heads.count(site)):
-                out.append(
-                    {"kind": site.kind, "layer": site.layer, "head": head, "measure": measure, "value": value[head], "low": low[head],
-                     "high": high[head], "n": int(counts.sum()), "baseline": (baseline or {}).get(site)}
-                )  # fmt: skip
+                out.append({
+                    "kind": site.kind, "layer": site.layer, "head": head, "measure": measure, "value": value[head],
+                    "low": low[head], "high": high[head], "n": int(counts.sum()),
+                    "baseline": (baseline or {}).get(site),
+                })  # fmt: skip
         return out

@@ -1,10 +1,11 @@
-"""Hard Concrete gates: one random number in [0, 1] per head, exactly 0 and exactly 1 with some probability, that can be trained by gradient.
+"""Hard Concrete gates: a random number in [0, 1] per head, often exactly 0 or exactly 1, that is trained by gradient.
 
-Louizos et al. 2018 ("Learning sparse neural networks through L0 regularization"), as used on heads by Voita et al. 2019, section 6.1. With noise u ~ U(0, 1):
+Louizos et al. 2018 ("Learning sparse neural networks through L0 regularization"), as used on heads by Voita et al.
+2019, section 6.1. With noise u ~ U(0, 1):
 
     s = σ((ln u − ln(1 − u) + log α) / β),   s̄ = s·(ζ − γ) + γ,   z = min(1, max(0, s̄))
-    P(z ≠ 0) = σ(log α − β ln(−γ/ζ)),        P(z = 1) = σ(log α − β ln((1 − γ)/(ζ − 1)))
-    L_C = Σ_heads P(z ≠ 0)
+    P(z = 0) = σ(β ln(−γ/ζ) − log α),        P(z = 1) = σ(log α − β ln((1 − γ)/(ζ − 1)))
+    P(z ≠ 0) = σ(log α − β ln(−γ/ζ)),        L_C = Σ_heads P(z ≠ 0)
 """
 
 from __future__ import annotations
@@ -39,8 +40,12 @@ class HardConcrete:
         return (s * (self.high - self.low) + self.low).clamp(0, 1)
 
     def p_open(self, log_alpha: Tensor) -> Tensor:
-        """P(z ≠ 0), the term of L_C."""
+        """P(z ≠ 0), the term of L_C, kept a little away from 0 and 1 as in the released code."""
         return torch.sigmoid(log_alpha - self.temperature * math.log(-self.low / self.high)).clamp(EDGE, 1 - EDGE)
+
+    def p_zero(self, log_alpha: Tensor) -> Tensor:
+        """P(z = 0)."""
+        return torch.sigmoid(self.temperature * math.log(-self.low / self.high) - log_alpha)
 
     def p_one(self, log_alpha: Tensor) -> Tensor:
         """P(z = 1)."""
@@ -51,10 +56,12 @@ class HardConcrete:
         return (torch.sigmoid(log_alpha) * (self.high - self.low) + self.low).clamp(0, 1)
 
     def kept(self, log_alpha: Tensor, rule: Rule = "sign") -> Tensor:
-        """Which gates stay open: `sign`, the paper's rule (P(z = 1) > P(z = 0), footnote 7), or `deterministic` > 0, the code's."""
+        """Which gates stay open: `sign`, the paper's rule (P(z = 1) > P(z = 0), footnote 7: the sign of log α where the
+        stretch is symmetric), or `deterministic`, the code's (its gate at test time is not 0).
+        """
         if rule == "deterministic":
             return self.deterministic(log_alpha) > 0
-        return self.p_one(log_alpha) > 1 - torch.sigmoid(log_alpha - self.temperature * math.log(-self.low / self.high))
+        return self.p_one(log_alpha) > self.p_zero(log_alpha)
 
 
 class Gates(nn.Module):
@@ -86,14 +93,18 @@ class Gates(nn.Module):
         return {site: (lambda place=place: self.now[place]) for site, place in self.places.items()}  # type: ignore[misc]
 
     def penalty(self, scale: Scale = "paper") -> Tensor:
-        """L_C: `paper` sums P(open) over all heads; `code` takes the mean over attention layers of their sums, so λ_paper = λ_code / layers."""
+        """L_C: `paper` sums P(open) over all heads, `code` takes the mean over gated attention layers of their sums; so
+        the objective is the same for λ_paper = λ_code / layers.
+        """
         total = self.distribution.p_open(self.log_alpha).sum()
         return total if scale == "paper" else total / len(self.places)
 
     def mask(self, whole: HeadMap, rule: Rule = "sign") -> HeadMask:
         """The decided gates as a mask over all heads of the model; heads without a gate stay."""
         kept = self.distribution.kept(self.log_alpha.detach(), rule)
-        return HeadMask.full(whole).without(head for head, keep in zip(self.heads, kept.tolist(), strict=True) if not keep)
+        return HeadMask.full(whole).without(
+            head for head, keep in zip(self.heads, kept.tolist(), strict=True) if not keep
+        )
 
     def probabilities(self) -> dict[Head, float]:
         """P(open) of every head now."""

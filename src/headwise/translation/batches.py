@@ -1,8 +1,10 @@
 """Token batches in a few fixed shapes.
 
-Pairs are sorted into rungs by the longer of their two sides. A rung's length divides `batch_tokens`, so that every batch of every rung has exactly that many
-positions: linear layers always see the same shape, attention a few. What is left over in a rung moves up to the next one; only the last batch of
-an epoch has empty rows. The number of rows tells the shape, so no two rungs have the same. Numbers with many divisors (2520, 5040, 10080) pad least.
+Pairs are sorted into rungs by the longer of their two sides. A rung's length divides `batch_tokens`, so that every
+batch has exactly that many positions: linear layers always see the same shape, attention a few. Only the highest rung
+is as long as the longest pair, divisor or not: a model may have no positions beyond it. What is left over in a rung
+moves up to the next one; only the last batch of an epoch has empty rows. The number of rows tells the shape, so no two
+rungs have the same. Numbers with many divisors (2520, 5040, 10080) pad least.
 """
 
 from __future__ import annotations
@@ -27,9 +29,12 @@ IGNORED = -100  # the label of a position that is no target
 class Encoded:
     """Parallel text as token ids, memory-mapped, longer pairs than `max_length` left out and counted (`dropped`)."""
 
-    def __init__(self, text: ParallelText, tokenizer: PreTrainedTokenizerBase, max_length: int, cache: Path | None = None) -> None:
+    def __init__(
+        self, text: ParallelText, tokenizer: PreTrainedTokenizerBase, max_length: int, cache: Path | None = None
+    ) -> None:
         def ids(rows: dict[str, list[str]]) -> dict[str, list[list[int]]]:
-            return {"source": tokenizer(rows["source"])["input_ids"], "target": tokenizer(text_target=rows["target"])["input_ids"]}
+            source, target = tokenizer(rows["source"]), tokenizer(text_target=rows["target"])
+            return {"source": source["input_ids"], "target": target["input_ids"]}
 
         if cache:
             cache.mkdir(parents=True, exist_ok=True)
@@ -44,7 +49,10 @@ class Encoded:
         self.dropped = len(longest) - len(self.rows)
         self.dataset: Dataset = dataset
         if len(self.rows) == 0:
-            raise HeadwiseError(f"All {len(longest)} pairs are longer than max_length = {max_length} tokens: raise it or give shorter sentences.")
+            raise HeadwiseError(
+                f"All {len(longest)} pairs are longer than max_length = {max_length} tokens: "
+                "raise it or give shorter sentences."
+            )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -66,13 +74,20 @@ def lengths(dataset: Dataset, column: str) -> np.ndarray:
 
 
 class TokenBatches(Sampler[list[int]]):
-    """A batch sampler: shuffled batches of at most `tokens` positions a side, in few shapes; the same for the same seed and epoch."""
+    """A batch sampler: shuffled batches of at most `tokens` positions a side, the same for the same seed and epoch.
+
+    multiple: batches of an epoch come in whole groups of so many; what is over is left out (other pairs every epoch).
+    shuffle=False: every pair, shortest first.
+    """
 
     def __init__(self, data: Encoded, tokens: int, seed: int, multiple: int = 1, shuffle: bool = True) -> None:
         self.seed, self.epoch, self.shuffle = seed, 0, shuffle
         self.lengths, self.multiple = data.longest, multiple
         if data.longest.max() > tokens:
-            raise HeadwiseError(f"A batch of {tokens} tokens cannot hold the longest pair ({data.longest.max()} tokens): raise batch_tokens.")
+            raise HeadwiseError(
+                f"A batch of {tokens} tokens cannot hold the longest pair ({data.longest.max()} tokens): "
+                "raise batch_tokens."
+            )
         self.shapes = shapes(data.longest, tokens)
         if shuffle and int(data.longest.sum()) < tokens * multiple:
             raise HeadwiseError(
@@ -109,12 +124,14 @@ class TokenBatches(Sampler[list[int]]):
 
 
 def shapes(longest: np.ndarray, tokens: int) -> list[tuple[int, int]]:
-    """The shapes (length, rows) of all batches: lengths that divide `tokens`, each with at least one batch of pairs of its own, the last one long enough for all."""
-    divisors = [length for length in range(1, tokens + 1) if tokens % length == 0]
-    top = next(length for length in divisors if length >= longest.max())
+    """The shapes (length, rows) of all batches, shortest first.
+
+    Lengths divide `tokens`, and each has at least one batch of pairs of its own; the last is that of the longest pair.
+    """
+    top = int(longest.max())
     found: list[tuple[int, int]] = []
     waiting, below = 0, 0
-    for length in divisors[: divisors.index(top) + 1]:
+    for length in [*(length for length in range(1, top) if tokens % length == 0), top]:
         waiting += int(((longest > below) & (longest <= length)).sum())
         below = length
         if waiting >= tokens // length or length == top:
@@ -124,7 +141,9 @@ def shapes(longest: np.ndarray, tokens: int) -> list[tuple[int, int]]:
 
 
 class Collator:
-    """Pads a list of pairs to the shape its number of rows stands for, and gives the decoder its input: the labels shifted right behind the start token."""
+    """Pads a list of pairs to the shape its number of rows stands for, and gives the decoder its input: the labels,
+    shifted right behind the start token.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, start: int, shapes: Sequence[tuple[int, int]] = ()) -> None:
         self.pad, self.start = int(tokenizer.pad_token_id), start
@@ -149,8 +168,13 @@ def padded(rows: Sequence[Sequence[int]], fill: int, length: int | None) -> Tens
     return torch.from_numpy(out)
 
 
-def batches(data: Encoded, tokenizer: PreTrainedTokenizerBase, start: int, tokens: int = 4096) -> Iterator[dict[str, Any]]:
-    """The whole text once, in batches sorted by length, for scoring; `rows` gives each sentence's place in the text (−1: empty row)."""
+def batches(
+    data: Encoded, tokenizer: PreTrainedTokenizerBase, start: int, tokens: int = 4096
+) -> Iterator[dict[str, Any]]:
+    """The whole text once, in batches sorted by length, for scoring.
+
+    `rows` gives each sentence's place in the text (−1: empty row).
+    """
     sampler = TokenBatches(data, max(tokens, int(data.longest.max())), seed=0, shuffle=False)
     collate = Collator(tokenizer, start, sampler.shapes)
     for indices in sampler:

@@ -1,4 +1,7 @@
-"""A translation model from its description: a stock architecture of transformers, built from its configuration. No model code of our own."""
+"""A translation model from its description: a stock architecture of transformers, built from its configuration.
+
+No model code of our own.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,23 @@ from typing import Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from transformers import M2M100Config, M2M100ForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from headwise.errors import HeadwiseError
 
 
 class Architecture(BaseModel):
-    """The shape of a Transformer to train (Vaswani et al. 2017). `norm`: "post" builds Marian, "pre" builds M2M100, which is nearest to the paper's code."""
+    """The shape of a Transformer to train (Vaswani et al. 2017).
+
+    `norm`: "post" builds Marian, "pre" builds M2M100, which is nearest to the paper's code.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -18,7 +33,7 @@ class Architecture(BaseModel):
     encoder_layers: int = Field(default=3, ge=1)
     decoder_layers: int = Field(default=3, ge=1)
     heads: int = Field(default=8, ge=1)
-    width: int = Field(default=256, ge=2)
+    width: int = Field(default=256, ge=4)
     feedforward: int = Field(default=1024, ge=1)
     dropout: float = Field(default=0.1, ge=0, lt=1)
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -29,25 +44,46 @@ class Architecture(BaseModel):
 def build(shape: Architecture, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
     """A freshly initialised model for a joint vocabulary.
 
-    The encoder's embeddings are its own, so that the source side can train alone; the decoder's are tied to the output layer (M2M100 cannot tie
-    only those two, so there the output layer is its own as well). Sinusoidal positions, ReLU, embeddings times √width.
+    The encoder's embeddings are its own, so that the source side can train alone; the decoder's are tied to the output
+    layer (M2M100 cannot tie only those two, so there the output layer is its own as well). Sinusoidal positions, ReLU,
+    embeddings times √width.
     """
-    shared = dict(
-        vocab_size=len(tokenizer), d_model=shape.width, encoder_layers=shape.encoder_layers, decoder_layers=shape.decoder_layers,
-        encoder_attention_heads=shape.heads, decoder_attention_heads=shape.heads, encoder_ffn_dim=shape.feedforward,
-        decoder_ffn_dim=shape.feedforward, dropout=shape.dropout, attention_dropout=shape.attention_dropout, activation_dropout=0.0,
-        activation_function="relu", encoder_layerdrop=0.0, decoder_layerdrop=0.0, scale_embedding=True, init_std=shape.width**-0.5,
-        max_position_embeddings=max(shape.max_length + 8, 64), pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=tokenizer.bos_token_id, decoder_start_token_id=tokenizer.bos_token_id, forced_eos_token_id=None,
+    if shape.width % shape.heads:
+        raise HeadwiseError(
+            f"{shape.heads} heads were asked for in a width of {shape.width}: "
+            "give a width that can be shared out evenly to the heads."
+        )
+    common = dict(
+        vocab_size=len(tokenizer), d_model=shape.width, encoder_layers=shape.encoder_layers,
+        decoder_layers=shape.decoder_layers, encoder_attention_heads=shape.heads, decoder_attention_heads=shape.heads,
+        encoder_ffn_dim=shape.feedforward, decoder_ffn_dim=shape.feedforward, dropout=shape.dropout,
+        attention_dropout=shape.attention_dropout, activation_dropout=0.0, activation_function="relu",
+        encoder_layerdrop=0.0, decoder_layerdrop=0.0, scale_embedding=True, init_std=shape.width**-0.5,
+        max_position_embeddings=max(shape.max_length + 8, 64), pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id, bos_token_id=tokenizer.bos_token_id,
+        decoder_start_token_id=tokenizer.bos_token_id, forced_eos_token_id=None,
     )  # fmt: skip
     torch.manual_seed(seed)
     if shape.norm == "post":
-        model = MarianMTModel(MarianConfig(**shared, share_encoder_decoder_embeddings=False, decoder_vocab_size=len(tokenizer)))
+        common |= dict(share_encoder_decoder_embeddings=False, decoder_vocab_size=len(tokenizer))
+        model = MarianMTModel(MarianConfig(**common))
     else:
-        model = M2M100ForConditionalGeneration(M2M100Config(**shared, tie_word_embeddings=False))
-        model.model.shared.weight.requires_grad_(False)  # unused: encoder and decoder have their own
+        model = drop_unused(M2M100ForConditionalGeneration(M2M100Config(**common, tie_word_embeddings=False)))
     for name, parameter in model.named_parameters():
-        if parameter.dim() == 2 and "embed" not in name and "shared" not in name and "lm_head" not in name:
+        if parameter.dim() == 2 and "embed" not in name and "lm_head" not in name:
             torch.nn.init.xavier_uniform_(parameter)
+    model.config.architectures = [type(model).__name__]  # so that the configuration alone says what to load it as
     model.generation_config.update(max_length=shape.max_length, forced_eos_token_id=None)
     return model.eval()
+
+
+def drop_unused(model: PreTrainedModel) -> PreTrainedModel:
+    """Take away the matrix that M2M100 keeps for shared embeddings also where nothing is shared and nothing reads it.
+
+    It would be counted, saved, and missed by data-parallel training. Its name then stands for the encoder's own
+    embeddings (no part of the weights); other models stay as they are. `from_pretrained` makes the matrix anew.
+    """
+    if isinstance(model, M2M100ForConditionalGeneration) and not model.config.tie_word_embeddings:
+        del model.model.shared
+        vars(model.model)["shared"] = model.model.encoder.embed_tokens
+    return model

@@ -1,8 +1,8 @@
 """Dropout at the speed of memory on CPU, for any model, without touching it.
 
-torch draws one float per element, which on CPU takes longer than the matrix products around it. Here eight elements share one draw of 64 random bits: a
-byte each, so that p is rounded to 1/256; what is kept is scaled by the share that is really kept, so the mean stays right. The
-noise comes from torch's own generator: a resumed run draws the same.
+torch draws one float per element, which on CPU takes longer than the matrix products around it. Here eight elements
+share one draw of 64 random bits: a byte each, so that p is rounded to 1/256; what is kept is scaled by the share that
+is really kept, so the mean stays right. The noise comes from torch's own generator: a resumed run draws the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from torch.overrides import TorchFunctionMode
 class FastDropout(TorchFunctionMode):
     """Inside this block `torch.nn.functional.dropout` on CPU tensors draws bytes."""
 
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if func is torch.nn.functional.dropout and args[0].device.type == "cpu":
             return dropout(*args, **kwargs)

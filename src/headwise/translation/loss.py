@@ -1,7 +1,8 @@
 """Label-smoothed cross-entropy straight from the decoder's states, without ever holding the logits of a whole batch.
 
-Positions × vocabulary is the largest tensor of a small translation model. Here only real target positions are projected, a chunk at a time, and each
-chunk's gradient is taken while its softmax is still in the cache, so that the forward pass already knows both gradients.
+Positions × vocabulary is the largest tensor of a small translation model. Here only real target positions are
+projected, a chunk at a time, and each chunk's gradient is taken while its softmax is still in the cache, so that the
+forward pass already knows both gradients.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from headwise.translation.batches import IGNORED
 
@@ -19,26 +21,32 @@ CHUNK = 512  # positions projected at once; the last chunk is filled up, so that
 class FusedCrossEntropy(torch.autograd.Function):
     """Summed label-smoothed cross-entropy of `states @ weight.T + bias` against `labels`.
 
-    (1 − ε) · (−log p[label]) + ε · mean over the vocabulary of −log p (Szegedy et al. 2016; ε/V on every type, as in torch).
-    states N M, weight V M, bias V or None, labels N (IGNORED for filling). Second derivatives are not defined.
+    (1 − ε) · (−log p[label]) + ε · mean over the vocabulary of −log p (Szegedy et al. 2016; ε/V on every type, as in
+    torch). states N M, weight V M, bias V or None, labels N (IGNORED for filling). The softmax is taken in float32 at
+    least. The bias gets no gradient, and second derivatives are refused.
     """
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
-        total = states.new_zeros((), dtype=torch.float32)
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+    ) -> Tensor:
+        wide = torch.promote_types(states.dtype, torch.float32)
+        total = states.new_zeros((), dtype=wide)
         size = weight.shape[0]
-        grad_states = torch.empty_like(states)
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        grad_states = torch.empty_like(states) if any(ctx.needs_input_grad) else None
+        grad_weight = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
         for start in range(0, len(labels), CHUNK):
             chunk, gold = states[start : start + CHUNK], labels[start : start + CHUNK, None]
-            real = (gold != IGNORED).float()
+            real = (gold != IGNORED).to(wide)
             gold = gold.clamp_min(0)
-            logits = (chunk @ weight.t()).float()
+            logits = (chunk @ weight.t()).to(wide)
             if bias is not None:
                 logits += bias
             norm = torch.logsumexp(logits, -1, keepdim=True)
             hit, mean = norm - logits.gather(1, gold), norm - logits.mean(1, keepdim=True)
             total += ((1 - smoothing) * hit + smoothing * mean).mul_(real).sum()
+            if grad_states is None:
+                continue
             grad = logits.sub_(norm).exp_().sub_(smoothing / size)
             grad.scatter_add_(1, gold, grad.new_full(gold.shape, smoothing - 1))
             grad = grad.mul_(real).to(weight.dtype)
@@ -49,22 +57,29 @@ class FusedCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_states, grad_weight = ctx.saved_tensors
-        return grad_states * grads[0].to(grad_states.dtype), None if grad_weight is None else grad_weight * grads[0], None, None, None
+        if grad_weight is not None:
+            grad_weight = grad_weight * grads[0]
+        return grad_states * grads[0].to(grad_states.dtype), grad_weight, None, None, None
 
 
 def summed_loss(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
-    """The summed loss over the real positions of a batch: states B T M, labels B T. Under autocast the projection runs in its dtype."""
+    """The summed loss over the real positions of a batch: states B T M, labels B T.
+
+    Under autocast the projection runs in autocast's dtype. Gradients are taken only where autograd is on.
+    """
     where = (labels.flatten() != IGNORED).nonzero().squeeze(1)
     fill = -len(where) % CHUNK
     gold = torch.cat([labels.flatten()[where], labels.new_full((fill,), IGNORED)])
     where = torch.cat([where, where.new_zeros(fill)])
     chosen = states.flatten(0, 1).index_select(0, where)
+    weight = weight if torch.is_grad_enabled() else weight.detach()
     device = states.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         chosen, weight = chosen.to(dtype), weight.to(dtype)
     with torch.autocast(device, enabled=False):
-        loss: Tensor = FusedCrossEntropy.apply(chosen, weight, bias, gold, smoothing)
+        loss: Tensor = FusedCrossEntropy.apply(chosen, weight, bias, gold, smoothing)  # type: ignore[no-untyped-call]
     return loss

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from headwise.errors import HeadwiseError
 
 RESAMPLES, SEED = 1000, 12345  # sacreBLEU's own
 FEW = 10  # up to so many differing lines the test is exact
@@ -36,6 +39,7 @@ class Difference:
 
 def quality(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Quality, Quality]:
     """BLEU and chrF of detokenised text against one reference."""
+    check(hypotheses, references)
     out = []
     for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
         stats = statistics(metric, hypotheses, references)
@@ -49,9 +53,12 @@ def quality(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Quali
 def difference(system: Sequence[str], baseline: Sequence[str], references: Sequence[str]) -> Difference:
     """BLEU of a system minus BLEU of a baseline, paired over the same resampled sentences.
 
-    p as sacreBLEU's paired bootstrap: (#{|δ_b − mean δ_b| ≥ |δ|} + 1) / (n + 1), counting ties, so that identical output has p = 1. With at most 10 differing
-    lines the test is exact: every way of swapping those lines between the two systems.
+    p by paired bootstrap, two-sided: (#{|δ_b − mean δ_b| ≥ |δ|} + 1) / (n + 1). sacreBLEU's own centres |δ_b| instead,
+    which makes it about half as large, and does not count ties, so that identical output has p = 0.001 there; here it
+    has p = 1. With at most 10 differing lines the test is exact: every way of swapping those lines between the two.
     """
+    check(system, references)
+    check(baseline, references)
     metric = BLEU()
     ours, theirs = statistics(metric, system, references), statistics(metric, baseline, references)
     value = float(scored(metric, ours.sum(0)[None])[0] - scored(metric, theirs.sum(0)[None])[0])
@@ -68,6 +75,14 @@ def difference(system: Sequence[str], baseline: Sequence[str], references: Seque
         return Difference(value, float(low), float(high), float((np.abs(swapped) >= abs(value) - 1e-12).mean()))
     extreme = int((np.abs(deltas - deltas.mean()) >= abs(value)).sum())
     return Difference(value, float(low), float(high), (extreme + 1) / (len(deltas) + 1))
+
+
+def check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    if len(hypotheses) != len(references) or not references:
+        raise HeadwiseError(
+            f"{len(hypotheses)} translations were to be held against {len(references)} references: "
+            "give as many of one as of the other, and at least one."
+        )
 
 
 def statistics(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The subword model: one joint byte-pair vocabulary for both languages, as a fast tokenizer that gives character offsets."""
+"""The subword model: one joint byte-pair vocabulary for both languages, as a fast tokenizer with character offsets."""
 
 from __future__ import annotations
 
@@ -26,12 +26,20 @@ def learn_subwords(lines: Iterable[str], vocabulary: int) -> PreTrainedTokenizer
         [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation("isolated")]
     )
     tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=list(SPECIAL), show_progress=False)
+    letters = vocabulary - len(SPECIAL)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, limit_alphabet=letters, special_tokens=list(SPECIAL), show_progress=False
+    )
     tokenizer.train_from_iterator(lines, trainer)
     if tokenizer.get_vocab_size() <= len(SPECIAL):
-        raise HeadwiseError("A subword vocabulary was to be learned, but the training text has no letters: give it real text.")
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, SPECIAL.index(END))])
+        raise HeadwiseError(
+            "A subword vocabulary was to be learned, but the training text has no letters: give it real text."
+        )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}", special_tokens=[(END, SPECIAL.index(END))]
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, bos_token=START, unk_token=UNKNOWN,
         clean_up_tokenization_spaces=False, model_input_names=["input_ids", "attention_mask"],
+        split_special_tokens=True,  # a `</s>` that stands in the text is text
     )  # fmt: skip
