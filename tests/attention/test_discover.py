@@ -13,17 +13,21 @@ from headwise.attention import capture, discover, remove
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
 
-GPT_J = {"vocab_size": 50, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}
+NEO = {"num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 2]]}
+EYES = {
+    "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 28,
+    "patch_size": 14,
+}  # fmt: skip
 OUTSIDE: dict[str, dict[str, Any]] = {  # models that do not call transformers' attention registry
     "DebertaV2Model": STACK,
     "MPNetModel": STACK,
-    "GPTJForCausalLM": GPT_J,
-    "GPTNeoForCausalLM": {"vocab_size": 50, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 2]]},
+    "GPTJForCausalLM": {"vocab_size": 50, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4},
+    "GPTNeoForCausalLM": {"vocab_size": 50, "hidden_size": 32, **NEO},
     "FalconForCausalLM": STACK,
     "BloomForCausalLM": {"vocab_size": 50, "hidden_size": 32, "n_layer": 2, "n_head": 4},
     "XLNetModel": {"vocab_size": 50, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64},
     "LEDForConditionalGeneration": {**TWO_STACKS, "attention_window": 4},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -64,9 +68,7 @@ def test_a_causal_model_without_a_mask_of_its_own_is_a_decoder() -> None:
 
 def test_a_language_model_with_eyes_shows_the_heads_of_its_text() -> None:
     text = {**STACK, "num_key_value_heads": 2, "head_dim": 8}
-    eyes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 28,
-            "patch_size": 14}  # fmt: skip
-    found = discover(build("Gemma3ForConditionalGeneration", text_config=text, vision_config=eyes))
+    found = discover(build("Gemma3ForConditionalGeneration", text_config=text, vision_config=EYES))
     assert found.heads.query == {"decoder-self": (4, 4)}
 
 
@@ -112,7 +114,7 @@ def test_a_long_list_of_unseen_layers_is_cut_short() -> None:
 
 def test_without_a_declared_number_unseen_attention_modules_tell() -> None:
     model = tiny("bert")
-    model.config.num_attention_heads = None
+    model.config.num_attention_heads = 0  # a configuration that names this number in a way of its own
     assert discover(model).heads.total == 8
 
     class StrangeAttention(torch.nn.Module):
@@ -123,13 +125,10 @@ def test_without_a_declared_number_unseen_attention_modules_tell() -> None:
         discover(model)
 
 
-@pytest.mark.parametrize("name", ["ViTModel", "WhisperForConditionalGeneration"])
-def test_a_model_that_does_not_read_text_is_refused_in_one_sentence(name: str) -> None:
-    sizes = {"ViTModel": {"image_size": 8, "patch_size": 4}, "WhisperForConditionalGeneration": TWO_STACKS}[name]
-    model = build(name, **{**STACK, **sizes} if name == "ViTModel" else sizes)
-    with pytest.raises(
-        HeadwiseError, match=rf"^{name} does not run on a few token ids \(.*\): headwise works on .*\.$"
-    ):
+@pytest.mark.parametrize(("name", "sizes"), [("ViTModel", EYES), ("WhisperForConditionalGeneration", TWO_STACKS)])
+def test_a_model_that_does_not_read_text_is_refused_in_one_sentence(name: str, sizes: dict[str, Any]) -> None:
+    model = build(name, **sizes)
+    with pytest.raises(HeadwiseError, match=rf"^{name} does not run on a few token ids \(.*\): headwise works .*\.$"):
         discover(model)
     assert model.config._attn_implementation == "sdpa"
 

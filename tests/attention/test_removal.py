@@ -1,0 +1,241 @@
+"""Removal: what is cut out equals what is masked, on logits and on translations, and the weights are really gone."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from attention.families import SEQUENCE_TO_SEQUENCE, batch, output, real, tiny
+from headwise.attention import Seen, capture, discover, masked, remove
+from headwise.attention.removal import EmptyAttention, key_value_heads
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, HeadMap, HeadMask, Site
+
+REMOVABLE = ("marian", "m2m100", "bart", "bert", "distilbert", "llama", "qwen3", "gemma2")
+GROUPED = ("llama", "qwen3", "gemma2")
+REFUSED = {  # family: what the refusal says
+    "albert": "one module serves several layers",
+    "gpt2": "separate linear query, key, value and output projections were expected",
+    "modernbert": "separate linear query, key, value and output projections were expected",
+    "t5": "separate linear query, key, value and output projections were expected",
+    "gpt_oss": "without them it does not run",  # a learned sink for each head
+    "olmo2": "cannot be removed",  # its norm of queries runs over all heads
+}
+
+
+def masks(heads: HeadMap, count: int) -> list[HeadMask]:
+    """Random masks from nearly all to none, then every layer emptied in turn, and no head at all."""
+    generator = random.Random(0)
+    everyone = list(heads)
+    drawn = [frozenset(generator.sample(everyone, int(share * heads.total))) for share in (0.9, 0.6, 0.4, 0.2)[:count]]
+    emptied = [frozenset(h for h in heads if h[:2] != tuple(site)) for site in heads.sites]
+    return [HeadMask(heads, kept) for kept in (*drawn, *emptied, frozenset[Head]())]
+
+
+def same(model: Any, mask: HeadMask, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The outputs at tokens of the masked model and of the cut one."""
+    found = discover(model)
+    smaller = remove(model, found, mask)
+    with masked(model, found, mask):
+        expected = real(model, inputs, output(model, inputs))
+    return expected, real(model, inputs, output(smaller, inputs))
+
+
+def agree(got: Tensor, expected: Tensor) -> None:
+    """To 1e-6 in double precision; single precision by itself moves logits more."""
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-6 if got.dtype == torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("family", REMOVABLE)
+def test_removed_equals_masked_on_logits(family: str, dtype: torch.dtype) -> None:
+    # In float64, eager attention gives NaN to padding that sees nothing: a window as wide as the text leaves none.
+    model = tiny(family, **{"sliding_window": 64} if family == "gemma2" else {}).to(dtype)
+    inputs, whole = batch(model), real(model, batch(model), output(model, batch(model)))
+    for mask in masks(discover(model).heads, 4):
+        expected, got = same(model, mask, inputs)
+        agree(got, expected)
+        assert (expected - whole).abs().max() > 1e-3
+
+
+LLAMA = tiny("llama", num_attention_heads=8, num_key_value_heads=2).double()
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.sets(st.tuples(st.integers(0, 1), st.integers(0, 7))))
+def test_any_choice_of_grouped_heads_can_be_removed(kept: set[tuple[int, int]]) -> None:
+    heads = HeadMap({"decoder-self": (8, 8)}, {"decoder-self": (2, 2)})
+    mask = HeadMask(heads, frozenset(Head("decoder-self", *where) for where in kept))
+    expected, got = same(LLAMA, mask, batch(LLAMA))
+    agree(got, expected)
+
+
+@pytest.mark.parametrize("family", GROUPED)
+@pytest.mark.parametrize(
+    ("kept", "key_value"), [([0, 2], 2), ([1, 2], 2), ([0, 1], 1), ([3], 1), ([0, 2, 3], 3), ([0, 1, 2, 3], 2), ([], 0)]
+)
+def test_groups_stay_shared_where_they_can(family: str, kept: list[int], key_value: int) -> None:
+    model = tiny(family)
+    found = discover(model)
+    gone = [Head("decoder-self", 0, h) for h in range(4) if h not in kept]
+    smaller = discover(remove(model, found, HeadMask.full(found.heads).without(gone)))
+    assert smaller.heads.query == {"decoder-self": (len(kept), 4)}
+    assert smaller.heads.key_value == {"decoder-self": (key_value, 2)}
+
+
+@given(st.lists(st.booleans(), min_size=12, max_size=12), st.sampled_from([1, 2, 3, 4, 6, 12]), st.randoms())
+def test_every_kept_head_keeps_its_key_value_head(keep: list[bool], groups: int, chance: random.Random) -> None:
+    """Cut once and cut again: each query head is served by the group it had, and a cut in two steps gives the same."""
+    kept = [head for head in range(12) if keep[head]]
+    group = {head: head // (12 // groups) for head in range(12)}
+    first, share = key_value_heads([group[head] for head in kept], list(range(groups)))
+    assert [first[place // share] for place in range(len(kept))] == [group[head] for head in kept]
+    places = [place for place in range(len(kept)) if chance.random() < 0.6]
+    second, again = key_value_heads([place // share for place in places], first)
+    at_once, share_at_once = key_value_heads([group[kept[place]] for place in places], list(range(groups)))
+    assert again == share_at_once and [first[place] for place in second] == at_once
+
+
+@pytest.mark.parametrize("factory", ["tiny_marian", "tiny_m2m100"])
+def test_removed_equals_masked_on_beam_output(factory: str, request: pytest.FixtureRequest) -> None:
+    model = request.getfixturevalue(factory)()
+    found, ids = discover(model), batch(model)["input_ids"][:, :6].clamp(min=4)
+    search = {"num_beams": 4, "max_new_tokens": 10, "do_sample": False}
+    whole = model.generate(ids, **search).tolist()
+    different = 0
+    for mask in masks(found.heads, 3):
+        smaller = remove(model, found, mask)
+        with masked(model, found, mask):
+            expected = model.generate(ids, **search).tolist()
+        for cached in (True, False):
+            assert smaller.generate(ids, use_cache=cached, **search).tolist() == expected, (mask.kept, cached)
+        different += expected != whole
+    assert different > 5
+
+
+@pytest.mark.parametrize("family", ["bart", "llama", "gemma2"])
+def test_the_cache_of_an_emptied_layer_goes_on_counting(family: str) -> None:
+    model = tiny(family)
+    found, ids = discover(model), batch(model)["input_ids"][:1]
+    for kept in (frozenset(h for h in found.heads if h.kind != "decoder-self" or h.layer != 0), frozenset[Head]()):
+        smaller = remove(model, found, HeadMask(found.heads, kept))
+        written = [
+            smaller.generate(ids, max_new_tokens=8, do_sample=False, use_cache=cached).tolist()
+            for cached in (True, False)
+        ]
+        assert written[0] == written[1]
+
+
+def test_an_emptied_layer_gives_its_bias_and_nothing_else() -> None:
+    model = tiny("marian")
+    found = discover(model)
+    smaller = remove(model, found, HeadMask(found.heads, frozenset(h for h in found.heads if h[:2] != ("cross", 1))))
+    layer = smaller.model.decoder.layers[1].encoder_attn
+    assert isinstance(layer, EmptyAttention)
+    given_states, weights = layer(torch.randn(2, 3, 32))
+    assert weights is None and torch.equal(given_states, layer.out_proj.bias.expand(2, 3, 32))
+
+
+def test_observers_see_an_emptied_layer_with_no_heads() -> None:
+    model = tiny("marian")
+    found = discover(model)
+    smaller = remove(model, found, HeadMask(found.heads, frozenset(h for h in found.heads if h[:2] != ("cross", 0))))
+    seen: dict[Site, Seen] = {}
+    with capture(smaller, discover(smaller), watch=lambda s: seen.setdefault(s.site, s) and None, weights=True):
+        output(smaller, batch(smaller))
+    assert set(seen) == set(found.heads.sites)
+    empty, full = seen[Site("cross", 0)], seen[Site("cross", 1)]
+    assert empty.weights is not None and full.weights is not None
+    assert empty.weights.shape == (3, 0, 7, 9) and full.weights.shape == (3, 4, 7, 9)
+    assert empty.output.shape == (3, 7, 0, 8)
+
+
+@pytest.mark.parametrize("family", REMOVABLE)
+def test_the_weights_are_really_gone(family: str) -> None:
+    model = tiny(family)
+    found = discover(model)
+    before, whole = sum(p.numel() for p in model.parameters()), copy.deepcopy(model.state_dict())
+    mask = HeadMask.full(found.heads).without(h for h in found.heads if h.layer == 0 and h.head in (0, 3))
+    smaller = remove(model, found, mask)
+    bias = {"marian": 1, "m2m100": 1, "bart": 1, "bert": 1, "distilbert": 1}.get(family, 0)
+    rows = 4 if family not in GROUPED else 2  # one head of each group stays: the keys and values stay too
+    kinds = 3 if family in SEQUENCE_TO_SEQUENCE else 1
+    assert before - sum(p.numel() for p in smaller.parameters()) == kinds * 2 * 8 * (rows * 32 + 3 * bias)
+    assert all(torch.equal(whole[name], tensor) for name, tensor in model.state_dict().items())
+    assert not hasattr(model.config, "headwise_layout") and smaller.config.headwise_layout == mask.to_json()
+
+
+def test_heads_of_different_sizes_in_the_two_stacks() -> None:
+    model = tiny("marian", decoder_attention_heads=2)
+    for mask in masks(discover(model).heads, 4):
+        expected, got = same(model, mask, batch(model))
+        agree(got, expected)
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_what_cannot_be_removed_is_refused_in_one_sentence(family: str) -> None:
+    model = tiny(family)
+    found, inputs = discover(model), batch(model)
+    before = output(model, inputs)
+    with pytest.raises(HeadwiseError, match=REFUSED[family]) as refusal:
+        remove(model, found, HeadMask.full(found.heads).without([Head(*found.heads.sites[0], 1)]))
+    assert str(refusal.value).endswith("They can be masked.") and "\n" not in str(refusal.value)
+    assert torch.equal(output(model, inputs), before)
+
+
+def test_a_layout_of_another_model_is_refused() -> None:
+    model, other = tiny("bert"), tiny("bert", num_hidden_layers=3)
+    found = discover(model)
+    with pytest.raises(
+        HeadwiseError, match=r"for a model with encoder-self 4\+4\+4 heads, but .* encoder-self 4\+4\.$"
+    ):
+        remove(model, found, HeadMask.full(discover(other).heads))
+    with pytest.raises(HeadwiseError, match="discover its heads anew"):
+        remove(copy.deepcopy(model), found, HeadMask.full(found.heads))
+
+
+def test_a_cut_model_can_be_cut_again() -> None:
+    for family in ("marian", "bert", "llama"):
+        model = tiny(family)
+        first = masks(discover(model).heads, 2)[1]
+        once = remove(model, discover(model), first)
+        second = HeadMask.full(discover(once).heads).without([next(iter(discover(once).heads))])
+        expected, got = same(once, second, batch(model))
+        agree(got, expected)
+
+
+def test_a_cut_model_trains_and_what_was_frozen_stays_so() -> None:
+    model = tiny("marian")
+    found = discover(model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("decoder" not in name and "q_proj.bias" not in name)
+    cut = (Head("encoder-self", 0, 1), Head("encoder-self", 0, 2), *(Head("encoder-self", 1, h) for h in range(4)))
+    smaller = remove(model, found, HeadMask.full(found.heads).without(cut))
+    assert {n for n, p in smaller.named_parameters() if p.requires_grad} <= {
+        n for n, p in model.named_parameters() if p.requires_grad
+    }
+    assert smaller.model.encoder.layers[0].self_attn.q_proj.weight.requires_grad
+    assert not smaller.model.encoder.layers[0].self_attn.q_proj.bias.requires_grad
+    smaller.train()(**batch(smaller))[0].pow(2).mean().backward()
+    trained = {n for n, p in smaller.named_parameters() if p.grad is not None and bool((p.grad != 0).any())}
+    assert {f"model.encoder.layers.{i}.self_attn.out_proj.bias" for i in range(2)} <= trained and not any(
+        "decoder" in name for name in trained
+    )
+
+
+def test_a_copy_made_inside_a_block_owes_nothing_to_it() -> None:
+    model = tiny("bert")
+    found, inputs = discover(model), batch(model)
+    mask = HeadMask.full(found.heads).without([Head("encoder-self", 0, 1)])
+    expected = output(remove(model, found, mask), inputs)
+    with masked(model, found, HeadMask.full(found.heads)):
+        smaller = remove(model, found, mask)
+    assert torch.equal(output(smaller, inputs), expected)
+    assert not any("headwise" in module.__dict__ for module in smaller.modules())
