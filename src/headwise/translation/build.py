@@ -72,7 +72,6 @@ def build(shape: Architecture, tokenizer: PreTrainedTokenizerBase, seed: int) ->
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2 and "embed" not in name and "lm_head" not in name:
             torch.nn.init.xavier_uniform_(parameter)
-    model.config.architectures = [type(model).__name__]  # so that the configuration alone says what to load it as
     model.generation_config.update(max_length=shape.max_length, forced_eos_token_id=None)
     return model.eval()
 
