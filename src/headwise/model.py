@@ -29,6 +29,7 @@ from transformers import (
 from headwise.attention import Discovery, discover, remove
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
+from headwise.translation.build import drop_unused
 from headwise.translation.decode import Search, translate
 
 LAYOUT = "headwise.json"
@@ -153,6 +154,7 @@ def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> 
         config = AutoConfig.from_pretrained(source)
         if layout is None:
             hf, info = auto(config).from_pretrained(source, config=config, output_loading_info=True)
+            hf = drop_unused(hf)
             missing = info["missing_keys"]
         named = not path.exists() or any(path.glob("*token*"))
         tokenizer = AutoTokenizer.from_pretrained(source) if named else None
@@ -188,10 +190,12 @@ def cut_anew(path: Path, config: Any, layout: HeadMask) -> Any:
     if not hasattr(transformers, name):
         raise HeadwiseError(f"{path} was pruned from a {name}, which this version of transformers does not have.")
     config.headwise_layout = None
-    stock = getattr(transformers, name)._from_config(config).eval()
-    smaller: Any = remove(stock, discover(stock, allow_partial=True), layout)
+    stock = drop_unused(getattr(transformers, name)._from_config(config)).eval()
     try:
+        smaller: Any = remove(stock, discover(stock, allow_partial=True), layout)
         missing, unexpected = load_model(smaller, path / WEIGHTS, strict=False)
+    except HeadwiseError as error:
+        raise HeadwiseError(f"{path} cannot be cut to its layout. {error}") from error
     except (OSError, RuntimeError, SafetensorError) as error:
         raise HeadwiseError(f"The weights in {path} do not fit its layout: {one_line(error)}") from error
     wrong = sorted({*missing, *unexpected} - set(smaller._keys_to_ignore_on_save or ()))

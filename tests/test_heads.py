@@ -1,0 +1,172 @@
+"""The words: addresses, maps, masks and their layout files, tables of scores, files that are whole or not there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwise.errors import HeadwiseError
+from headwise.heads import COLUMNS, KINDS, Head, HeadMap, HeadMask, Kind, Scores, Site, describe, write_text
+
+MAP = HeadMap({"cross": (4, 0), "encoder-self": (2, 3, 4)}, {"encoder-self": (1, 3, 2)})
+LAYOUT = {
+    "format": "headwise-layout",
+    "version": 1,
+    "heads": {"encoder-self": [2, 3, 4], "cross": [4, 0]},
+    "key_value_heads": {"encoder-self": [1, 3, 2], "cross": [4, 0]},
+    "kept": {"encoder-self": [[1], [], [0, 3]], "cross": [[0, 1, 2, 3], []]},
+}
+KEPT = frozenset(
+    {Head("encoder-self", 0, 1), Head("encoder-self", 2, 0), Head("encoder-self", 2, 3)}
+    | {Head("cross", 0, head) for head in range(4)}
+)
+layouts = st.dictionaries(
+    st.sampled_from(KINDS), st.lists(st.lists(st.booleans(), max_size=5), max_size=4), min_size=1
+)  # by kind and layer, which heads are kept
+
+
+def mask_of(layout: dict[Kind, list[list[bool]]]) -> HeadMask:
+    heads = HeadMap({kind: tuple(map(len, layers)) for kind, layers in layout.items()})
+    return HeadMask(heads, frozenset(head for head in heads if layout[head.kind][head.layer][head.head]))
+
+
+@given(st.builds(Head, st.sampled_from(KINDS), st.integers(0, 99), st.integers(0, 99)))
+def test_an_address_is_read_back_from_its_text(head: Head) -> None:
+    assert Head.parse(str(head)) == head
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "encoder-self", "encoder-self/1", "encoder-self/1/", "encoder/0/3", "cross/-1/0", "cross/0/x", "cross/0/1/2"],
+)
+def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(HeadwiseError, match=f"'{re.escape(text)}' is no head: write .*encoder-self/0/3.*decoder-self"):
+        Head.parse(text)
+
+
+def test_a_map_counts_heads_by_layer() -> None:
+    assert MAP.kinds == ("encoder-self", "cross")
+    assert MAP.total == len(list(MAP)) == 13
+    assert MAP.sites == tuple(Site("encoder-self", n) for n in range(3)) + tuple(Site("cross", n) for n in range(2))
+    assert [MAP.count(site) for site in MAP.sites] == [2, 3, 4, 4, 0]
+    assert MAP.key_value == {"encoder-self": (1, 3, 2), "cross": (4, 0)}
+    assert describe(MAP) == "encoder-self 2+3+4, cross 4+0"
+    assert MAP.to_json() == {"query": LAYOUT["heads"], "key_value": LAYOUT["key_value_heads"]}
+
+
+def test_a_map_knows_its_heads() -> None:
+    assert all(head in MAP for head in MAP)
+    for stranger in (
+        Head("encoder-self", 0, 2), Head("encoder-self", 3, 0), Head("encoder-self", -1, 0), Head("cross", 0, -1),
+        Head("cross", 1, 0), Head("decoder-self", 0, 0), "cross/0/0", ("cross", 0, 0),
+    ):  # fmt: skip
+        assert stranger not in MAP
+
+
+def test_a_map_of_some_kinds() -> None:
+    assert MAP.only(["cross"]) == HeadMap({"cross": (4, 0)})
+    assert MAP.only(iter(["cross", "encoder-self"])) == MAP
+    with pytest.raises(HeadwiseError, match=r"kind 'decoder-self' .* only encoder-self, cross"):
+        MAP.only(["decoder-self"])
+
+
+def test_a_mask_counts_what_it_keeps() -> None:
+    mask = HeadMask(MAP, KEPT)
+    assert len(mask) == 7 and mask.count("encoder-self") == 3 and mask.count("decoder-self") == 0
+    assert [mask.of(site) for site in MAP.sites] == [[1], [], [0, 3], [0, 1, 2, 3], []]
+    assert len(HeadMask.full(MAP)) == MAP.total
+    assert len(mask.without([Head("cross", 0, 2), Head("cross", 0, 2), Head("encoder-self", 0, 0)])) == 6
+
+
+def test_heads_that_are_not_there_can_neither_stay_nor_go() -> None:
+    nobody = Head("cross", 1, 0)
+    with pytest.raises(HeadwiseError, match=r"keeps cross/1/0, .* no such head \(encoder-self 2\+3\+4, cross 4\+0\)"):
+        HeadMask(MAP, frozenset({nobody}))
+    with pytest.raises(HeadwiseError, match="cross/1/0 was to go, but"):
+        HeadMask.full(MAP).without([nobody])
+
+
+def test_a_layout_file_has_the_documented_form(tmp_path: Path) -> None:
+    mask, path = HeadMask(MAP, KEPT), tmp_path / "new" / "layout.json"
+    mask.save(path)
+    assert json.loads(path.read_text()) == LAYOUT
+    assert HeadMask.read(path) == mask
+
+
+@given(layouts)
+def test_every_mask_comes_back_from_its_layout(layout: dict[Kind, list[list[bool]]]) -> None:
+    mask = mask_of(layout)
+    assert HeadMask.from_json(json.loads(json.dumps(mask.to_json()))) == mask
+
+
+def test_a_layout_need_not_say_how_keys_are_grouped() -> None:
+    data = {key: value for key, value in LAYOUT.items() if key != "key_value_heads"}
+    assert HeadMask.from_json(data) == HeadMask(HeadMap(MAP.query), KEPT)
+
+
+BROKEN: dict[str, tuple[Any, str]] = {
+    "no JSON": ("{", "it is none"),
+    "a list": ([], "it is none"),
+    "nothing": ({}, "version 1 was expected, found None None"),
+    "another version": ({**LAYOUT, "version": 2}, "version 1 was expected, found headwise-layout 2"),
+    "no heads": ({**LAYOUT, "heads": None}, "it is none"),
+    "nothing kept": ({key: value for key, value in LAYOUT.items() if key != "kept"}, "it is none .*'kept'"),
+    "a kind not told": ({**LAYOUT, "kept": {"cross": [[], []]}}, "it is none .*'encoder-self'"),
+    "a layer not told": ({**LAYOUT, "kept": {"encoder-self": [[]], "cross": []}}, "has 3 encoder-self layers, .* 1"),
+    "a head too many": ({**LAYOUT, "kept": {"encoder-self": [[2], [], []], "cross": [[], []]}}, "keeps encoder-self/0"),
+    "a kind too many": ({**LAYOUT, "kept": {**LAYOUT["kept"], "decoder-self": [[0]]}}, "keeps decoder-self/0/0"),
+    "words for numbers": ({**LAYOUT, "kept": {"encoder-self": [["0"], [], []], "cross": [[], []]}}, "it is none"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_layout_file_is_named_in_one_sentence(name: str, tmp_path: Path) -> None:
+    content, reason = BROKEN[name]
+    path = tmp_path / "layout.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(HeadwiseError, match=reason) as refusal:
+        HeadMask.read(path)
+    assert str(path) in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_a_layout_file_that_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(HeadwiseError, match=r"gone\.json .* cannot be opened \(No such file"):
+        HeadMask.read(tmp_path / "gone.json")
+    (tmp_path / "latin.json").write_bytes(b'{"format": "\xe9"}')
+    with pytest.raises(HeadwiseError, match=r"latin\.json .* is none"):
+        HeadMask.read(tmp_path / "latin.json")
+
+
+def test_scores_are_a_tidy_table_with_a_signature(tmp_path: Path) -> None:
+    row = {"kind": "cross", "layer": 0, "head": 3, "measure": "confidence", "value": 0.123456789, "n": 7}
+    Scores.of([row], {"model": "tiny", "seed": 1}).save(tmp_path / "heads.csv")
+    header, line = (tmp_path / "heads.csv").read_text().splitlines()
+    assert header == ",".join(COLUMNS)
+    assert line == "cross,0,3,confidence,0.123457,,,7,"
+    assert json.loads((tmp_path / "heads.json").read_text()) == {"model": "tiny", "seed": 1}
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "deep" / "file.txt"
+    write_text(path, "old é\n")
+
+    def no_room(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", no_room)
+    with pytest.raises(HeadwiseError, match=r"file\.txt could not be written \(No space left on device\): choose"):
+        write_text(path, "new")
+    assert path.read_text(encoding="utf-8") == "old é\n"
+    assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
+
+
+def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HeadwiseError, match="could not be written"):
+        write_text(tmp_path / "file" / "heads.csv", "")
