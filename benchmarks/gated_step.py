@@ -2,7 +2,8 @@
 
     python benchmarks/gated_step.py --pairs 10 --steps 10
 
-Same model, batch, loss and optimiser on both sides; nothing is frozen, so that only the gates differ. The aim is a ratio of at most 1.05.
+Same model, batch, loss and optimiser on both sides; nothing is frozen, so that only the gates differ. The aim is a
+ratio of at most 1.05.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def main() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.dtype == "bf16"):
         seconds(False), seconds(True)
         ratios = [seconds(True) / seconds(False) for _ in range(options.pairs)]
-    print(f"{options.dtype}, {torch.get_num_threads()} threads, {ROWS} x {LENGTH} positions, {options.pairs} pairs of {options.steps} steps")
+    print(f"{options.dtype}, {torch.get_num_threads()} threads, {ROWS} x {LENGTH} positions")
+    print(f"{options.pairs} pairs of {options.steps} steps")
     print(f"gated / ungated: median {statistics.median(ratios):.3f}, from {min(ratios):.3f} to {max(ratios):.3f}")
 
 

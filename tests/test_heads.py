@@ -12,7 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.heads import COLUMNS, KINDS, Head, HeadMap, HeadMask, Kind, Scores, Site, describe, write_text
+from headwise.heads import (
+    COLUMNS,
+    KINDS,
+    Head,
+    HeadMap,
+    HeadMask,
+    Kind,
+    Site,
+    describe,
+    save_scores,
+    score_table,
+    write_text,
+)
 
 MAP = HeadMap({"cross": (4, 0), "encoder-self": (2, 3, 4)}, {"encoder-self": (1, 3, 2)})
 LAYOUT = {
@@ -145,7 +157,7 @@ def test_a_layout_file_that_cannot_be_opened(tmp_path: Path) -> None:
 
 def test_scores_are_a_tidy_table_with_a_signature(tmp_path: Path) -> None:
     row = {"kind": "cross", "layer": 0, "head": 3, "measure": "confidence", "value": 0.123456789, "n": 7}
-    Scores.of([row], {"model": "tiny", "seed": 1}).save(tmp_path / "heads.csv")
+    save_scores(score_table([row], {"model": "tiny", "seed": 1}), tmp_path / "heads.csv")
     header, line = (tmp_path / "heads.csv").read_text().splitlines()
     assert header == ",".join(COLUMNS)
     assert line == "cross,0,3,confidence,0.123457,,,7,"

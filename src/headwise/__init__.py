@@ -17,13 +17,13 @@ from headwise.report import write as report
 
 if TYPE_CHECKING:
     from headwise.data.text import ParallelText, Text
-    from headwise.heads import Head, HeadMap, HeadMask, Scores
+    from headwise.heads import Head, HeadMap, HeadMask
     from headwise.model import Model, load
     from headwise.study.single import evaluate, prune, score
 else:
     HOME = {
         "data.text": ("ParallelText", "Text"),
-        "heads": ("Head", "HeadMap", "HeadMask", "Scores"),
+        "heads": ("Head", "HeadMap", "HeadMask"),
         "model": ("Model", "load"),
         "study.single": ("evaluate", "prune", "score"),
     }
@@ -40,5 +40,5 @@ else:
 
 __all__ = [
     "load", "Model", "ParallelText", "Text", "score", "prune", "evaluate", "report", "Head", "HeadMap", "HeadMask",
-    "Scores", "HeadwiseError", "HeadsMissing",
+    "HeadwiseError", "HeadsMissing",
 ]  # fmt: skip

@@ -83,9 +83,9 @@ def study(plan: Plan, out: Path, quiet: bool, device: str, only: str | None = No
         run_study(plan, out, progress, only, device, write)
     except KeyboardInterrupt:
         raise HeadwiseError("Stopped. Run the same command again to go on where it was.") from None
-    if only is None:
-        progress.say(summary(out))
     if progress.main:
+        if only is None:
+            progress.say(summary(out))
         typer.echo(str(out / final))
 
 
@@ -148,10 +148,11 @@ def score(
 ) -> None:  # fmt: skip
     """How much does every head matter? Writes heads.csv."""
     import headwise as hw
+    from headwise.heads import save_scores
 
     text = hw.ParallelText.open(spec(source, target))
     place = folder(out) / "heads.csv"
-    hw.score(hw.load(model, device), text, measures or ["confidence"], seed=seed).save(place)
+    save_scores(hw.score(hw.load(model, device), text, measures or ["confidence"], seed=seed), place)
     if not quiet:
         options = "--source … --target … --dev-source … --dev-target … --penalty 0.01"
         typer.echo(f"Next: headwise prune {model} {options}", err=True)
@@ -283,7 +284,7 @@ def main() -> None:
     quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     for name, value in {**quiet, "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "true"}.items():
         os.environ.setdefault(name, value)
-    sys.exit(guarded(app))
+    sys.exit(guarded(lambda: app(prog_name="headwise")))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 
 class HeadwiseError(Exception):
-    """Bad input, told in one sentence: what was asked, what was found, what to do. The command line prints it and exits 1."""
+    """Bad input, told in one sentence: what was asked, what was found, what to do. The command line prints it."""
 
 
 class HeadsMissing(HeadwiseError):
-    """A model declares attention heads that the probe forward did not see; results on the rest would be silently partial."""
+    """A model declares attention heads that the probe forward did not see: results on the rest would be partial."""

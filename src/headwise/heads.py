@@ -196,21 +196,17 @@ def describe(heads: HeadMap) -> str:
     return ", ".join(f"{kind} {'+'.join(map(str, counts))}" for kind, counts in heads.query.items())
 
 
-@dataclass(frozen=True)
-class Scores:
-    """A tidy table of scores (one row a head and measure, columns COLUMNS), and the signature: how it was made."""
+def score_table(rows: Sequence[Mapping[str, Any]], signature: Mapping[str, Any]) -> pd.DataFrame:
+    """A tidy table of scores, one row a head and measure, columns COLUMNS; `attrs["signature"]`: how it was made."""
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table.attrs["signature"] = dict(signature)
+    return table
 
-    table: pd.DataFrame
-    signature: Mapping[str, Any]
 
-    @classmethod
-    def of(cls, rows: Sequence[Mapping[str, Any]], signature: Mapping[str, Any]) -> Scores:
-        return cls(pd.DataFrame(rows, columns=list(COLUMNS)), signature)
-
-    def save(self, path: Path) -> None:
-        """Write the table as CSV and the signature beside it as JSON."""
-        write_text(path, self.table.to_csv(index=False, float_format="%.6g"))
-        write_text(path.with_suffix(".json"), json.dumps(self.signature, indent=1) + "\n")
+def save_scores(table: pd.DataFrame, path: Path) -> None:
+    """Write a table of scores as CSV, and its signature beside it as JSON."""
+    write_text(path, table.to_csv(index=False, float_format="%.6g"))
+    write_text(path.with_suffix(".json"), json.dumps(table.attrs["signature"], indent=1) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -33,7 +33,7 @@ def set_measure(folder: Path, setting: str, measure: str, **cells: float) -> Non
 def test_savings_come_first_then_the_cost(run_folder: Path) -> None:
     summary = summarise(read_run(run_folder))
     assert isinstance(summary, Summary)
-    assert summary.headline == "15 of 24 encoder heads removed for 0.3 BLEU"
+    assert summary.headline == "15 of 24 encoder heads removed; no measurable change in BLEU"
     assert [tile.label for tile in summary.tiles] == ["Parameters", "Size on disk", "Decoding speed", "BLEU on test"]
     assert summary.tiles[0].value == "−2.6\u202f%"
     assert [p.lead for p in summary.paragraphs] == [
@@ -85,8 +85,14 @@ def test_a_choice_that_the_numbers_do_not_explain_is_not_explained(run_folder: P
     assert "run.json names λ\u00a0=\u00a00.02" in text
 
 
+def test_a_price_that_is_no_chance_is_in_the_headline(run_folder: Path) -> None:
+    set_measure(run_folder, "lambda-0.05", "bleu_difference", low=-0.6, high=-0.1)
+    assert summarise(read_run(run_folder)).headline == "15 of 24 encoder heads removed for 0.3 BLEU"
+
+
 def test_better_bleu_is_not_called_a_price(run_folder: Path) -> None:
     set_fact(run_folder, chosen="lambda-0.02")
+    set_measure(run_folder, "lambda-0.02", "bleu_difference", value=0.1, low=0.05, high=0.2)
     assert summarise(read_run(run_folder)).headline == "7 of 24 encoder heads removed; BLEU rose by 0.1"
 
 

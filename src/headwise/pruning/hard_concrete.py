@@ -20,11 +20,14 @@ from headwise.heads import HeadMask, Kind, write_text
 from headwise.model import Model
 from headwise.pruning.gates import Gates, HardConcrete, Rule, Scale
 from headwise.translation.batches import Encoded
-from headwise.translation.train import Recipe, average, dev_loss, fit, loss_forward
+from headwise.translation.train import SCHEDULES, Recipe, average, dev_loss, fit, loss_forward
 
 
 class GateRecipe(BaseModel):
-    """How to prune with gates. Rates are constant after a short warm-up; gates have one of their own and no decay."""
+    """How to prune with gates. Both rates climb for `warmup` updates and then fall to 0, so that gates settle.
+
+    Gates have a rate of their own and no weight decay.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -33,6 +36,7 @@ class GateRecipe(BaseModel):
     learning_rate: float = Field(default=3e-4, gt=0)
     gate_learning_rate: float = Field(default=0.05, gt=0)
     warmup: int = Field(default=50, ge=0)
+    schedule: str = Field(default="linear", pattern=SCHEDULES)
     temperature: float = Field(default=0.33, gt=0)
     start: float = Field(default=3.0, description="log α at the start; from 2.4 on step 0 is the converged model")
     rule: Rule = "sign"
@@ -120,8 +124,8 @@ def prune_by_gates(
         {"params": [p for p in trained if p.requires_grad], "lr": recipe.learning_rate},
         {"params": [gates.log_alpha], "lr": recipe.gate_learning_rate, "weight_decay": 0.0},
     ]
-    changes = {name: getattr(recipe, name) for name in ("epochs", "learning_rate", "warmup")}
-    tuning = training.model_copy(update={**changes, "schedule": "constant_with_warmup"})
+    changes = {name: getattr(recipe, name) for name in ("epochs", "learning_rate", "warmup", "schedule")}
+    tuning = training.model_copy(update=changes)
 
     def cost() -> Tensor:
         return penalty * gates.penalty(recipe.penalty_scale)

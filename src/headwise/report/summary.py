@@ -73,6 +73,9 @@ def _headline(full: Setting, chosen: Setting) -> str:
     if before is None or after is None:
         return start
     lost = round(before - after, 1)
+    change = chosen.measures.get("bleu_difference")
+    if change and change.low is not None and change.high is not None and change.low <= 0 <= change.high:
+        return f"{start}; no measurable change in BLEU"
     if lost < 0:
         return f"{start}; BLEU rose by {-lost:.1f}"
     return f"{start} for {lost:.1f} BLEU" if lost > 0 else f"{start}; BLEU stayed where it was"
@@ -125,7 +128,7 @@ def _saved(full: Setting, chosen: Setting) -> str:
         f"{chosen.removed} of {chosen.total} {chosen.heads} ({percent(chosen.removed / chosen.total)}) were cut out.",
         _then(full, chosen, "parameters", f"{why} model went from {{}} to {{}} parameters ({{}}).", quantity),
         _then(full, chosen, "bytes", "On disk it went from {} to {} ({}).", size),
-        _then(full, chosen, "memory", "Peak memory in decoding went from {} to {} ({}).", size),
+        _then(full, chosen, "memory", "In memory its weights went from {} to {} ({}).", size),
         _then(full, chosen, "tokens_per_second", "Measured, decoding went from {} to {} tokens/s ({}).", quantity),
         _speed_is_noise(full, chosen),
     ]

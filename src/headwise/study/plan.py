@@ -68,9 +68,10 @@ class Pruning(GateRecipe):
 
 
 class Speed(Strict):
-    """How decoding speed is measured: every model translates the same dev sentences, in turn, `rounds` times."""
+    """How decoding speed is measured: every model writes `tokens` tokens for the same dev sentences, `rounds` times."""
 
     sentences: int = Field(default=100, ge=1)
+    tokens: int = Field(default=16, ge=1)
     rounds: int = Field(default=3, ge=1)
 
 

@@ -11,10 +11,10 @@ import pandas as pd
 
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.heads import Kind, Scores
+from headwise.heads import Kind
 from headwise.model import Model
 from headwise.pruning.hard_concrete import GateRecipe, prune_by_gates
-from headwise.study.plan import checked
+from headwise.study.plan import Pruning, checked
 from headwise.study.stages import longest, score_confidence, translator
 from headwise.translation.batches import Encoded
 from headwise.translation.decode import Search, translate
@@ -24,8 +24,8 @@ from headwise.translation.train import Recipe
 MEASURES = ("confidence",)
 
 
-def score(model: Model, text: ParallelText, measures: Sequence[str] = MEASURES, seed: int = 0) -> Scores:
-    """Scores of every head on parallel text: a tidy table (`.table`) and its signature.
+def score(model: Model, text: ParallelText, measures: Sequence[str] = MEASURES, seed: int = 0) -> pd.DataFrame:
+    """Scores of every head on parallel text: a tidy table; `.attrs["signature"]` says how it was made.
 
     measures: names from MEASURES. Raises HeadwiseError for an unknown one.
     """
@@ -45,11 +45,13 @@ def prune(
     `Recipe` by name. work: a folder in which a killed run goes on.
     """
     gates = {key: recipe.pop(key) for key in list(recipe) if key in GateRecipe.model_fields}
-    options = checked(GateRecipe, gates, "prune"), checked(Recipe, recipe, "prune")
+    sweep = checked(Pruning, {**gates, "penalties": [penalty], "kinds": kinds}, "prune")
+    training = checked(Recipe, recipe, "prune")
     limit = longest(translator(model))
     with tempfile.TemporaryDirectory() as scratch:
         data, held_out = (Encoded(part, model.tokenizer, limit) for part in (text, dev))
-        return prune_by_gates(model, data, held_out, penalty, tuple(kinds), *options, Path(work or scratch), seed).model
+        folder = Path(work or scratch)
+        return prune_by_gates(model, data, held_out, penalty, tuple(sweep.kinds), sweep, training, folder, seed).model
 
 
 def evaluate(models: Sequence[Model], text: ParallelText, **search: Any) -> pd.DataFrame:

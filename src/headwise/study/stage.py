@@ -62,25 +62,26 @@ class RunFolder:
         done = read_record(record)
         known = done.get("key") == key and all((self.folder / path).exists() for path in outputs)
         PartialState().wait_for_everyone()  # all have looked before one writes
-        if known:
-            self.seconds[name] = done["seconds"]
-            self.progress.skip(name)
-            return dict(done["result"])
         work = self.folder / ".work" / f"{label}-{key}"
-        start = time.perf_counter()
-        with self.progress.stage(name):
-            result = make(work)
-        self.seconds[name] = max(time.perf_counter() - start, result.get("seconds", 0.0))
-        PartialState().wait_for_everyone()  # nobody still reads what now moves
-        if self.main:
-            record.unlink(missing_ok=True)
-            self.publish(work / MADE, outputs, done.get("outputs", []))
-            facts = {"key": key, "seconds": self.seconds[name], "outputs": list(outputs), "result": result}
-            write_text(record, json.dumps(facts, indent=1))
-            for unfinished in work.parent.glob(f"{label}-*"):
-                shutil.rmtree(unfinished, ignore_errors=True)
+        if known:
+            self.progress.skip(name)
+        else:
+            start = time.perf_counter()
+            with self.progress.stage(name):
+                result = make(work)
+            seconds = max(time.perf_counter() - start, result.get("seconds", 0.0))
+            PartialState().wait_for_everyone()  # nobody still reads what now moves
+            before, outputs = done.get("outputs", []), list(outputs)
+            done = {"key": key, "seconds": seconds, "outputs": outputs, "result": result}
+            if self.main:
+                record.unlink(missing_ok=True)
+                self.publish(work / MADE, outputs, before)
+                write_text(record, json.dumps(done, indent=1))
+        for unfinished in [work] if known else work.parent.glob(f"{label}-*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
         PartialState().wait_for_everyone()  # the next stage finds the outputs
-        return result
+        self.seconds[name] = done["seconds"]
+        return dict(done["result"])
 
     def publish(self, made: Path, outputs: Sequence[str], before: Sequence[str]) -> None:
         """Move outputs to their places, and take away what other inputs had left there."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from accelerate import PartialState
 
 from headwise.attention import discover
@@ -19,7 +20,7 @@ from headwise.data.grammar import Split, write_parallel
 from headwise.data.lines import read_lines
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.heads import Scores, write_text
+from headwise.heads import save_scores, score_table, write_text
 from headwise.importance.confidence import confidence
 from headwise.model import WEIGHTS, Model, load
 from headwise.pruning.hard_concrete import prune_by_gates
@@ -155,21 +156,21 @@ def score(study: Study) -> Result:
     """Confidence of every head on the dev text, as a tidy table."""
 
     def make(work: Path) -> Result:
-        score_confidence(study.full, study.dev_text).save(work / MADE / "heads.csv")
+        save_scores(score_confidence(study.full, study.dev_text), work / MADE / "heads.csv")
         return {}
 
     inputs = {"model": study.made(FULL), "dev": study.dev_text.fingerprint}
     return study.run.stage("score", inputs, make, ["heads.csv", "heads.json"])
 
 
-def score_confidence(model: Model, text: ParallelText, seed: int = 0) -> Scores:
+def score_confidence(model: Model, text: ParallelText, seed: int = 0) -> pd.DataFrame:
     """Confidence with special tokens left out; the unknown piece stands for a word and stays."""
     special = {i for i in model.tokenizer.all_special_ids if i != model.tokenizer.unk_token_id}
     data = Encoded(text, model.tokenizer, longest(model))
     stream = batches(data, model.tokenizer, model.hf.config.decoder_start_token_id)
     rows = confidence(model.hf, model.found, stream, special).rows("confidence", seed)
     signature = {"model": model.name, "text": text.fingerprint, "measures": ["confidence"], "exclude": "keyquery"}
-    return Scores.of(rows, {**signature, "seed": seed, **surroundings()})
+    return score_table(rows, {**signature, "seed": seed, **surroundings()})
 
 
 def prune(study: Study, penalty: float) -> Result:
@@ -244,8 +245,8 @@ def measure(study: Study, setting: str) -> dict[str, float]:
 
 
 def measure_speed(study: Study, settings: list[str]) -> dict[str, list[float]]:
-    """Tokens per second of decoding (median, least, most): all models translate the same sentences in turn, a few
-    rounds, so that a noisy machine hits all alike.
+    """Tokens per second of decoding (median, least, most): all models write equally many tokens for the same sentences,
+    in turn, a few rounds, so that a noisy machine and longer translations hit all alike.
     """
     plan, run = study.plan, study.run
     sentences = list(study.dev_text.sources)[: plan.speed.sentences]
@@ -255,7 +256,7 @@ def measure_speed(study: Study, settings: list[str]) -> dict[str, list[float]]:
         rates: dict[str, list[float]] = {setting: [] for setting in settings}
         for turn in range(plan.speed.rounds):
             for i, (setting, model) in enumerate(models.items()):
-                cost = translate(model.hf, model.tokenizer, sentences, plan.search)[1]
+                cost = translate(model.hf, model.tokenizer, sentences, plan.search, exactly=plan.speed.tokens)[1]
                 rates[setting].append(cost["tokens_per_second"])
                 run.progress((turn + (i + 1) / len(models)) / plan.speed.rounds, setting)
         return {setting: [float(np.median(values)), min(values), max(values)] for setting, values in rates.items()}

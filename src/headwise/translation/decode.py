@@ -24,11 +24,13 @@ class Search(BaseModel):
 
 def translate(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], search: Search | None = None,
-    progress: Callable[[float, str], None] = lambda share, text: None,
+    progress: Callable[[float, str], None] = lambda share, text: None, exactly: int | None = None,
 ) -> tuple[list[str], dict[str, float]]:  # fmt: skip
-    """Translate sentences; the result keeps their order. Also returns seconds, tokens (written, without padding) and tokens per second.
+    """Translate sentences; the result keeps their order.
 
-    Sentences longer than the model's positions are cut. The unknown piece is never written.
+    Also returns seconds, tokens (written, without padding) and tokens per second. Sentences longer than the model's
+    positions are cut. The unknown piece is never written. exactly: write so many tokens for each sentence, whatever it
+    says, so that the speed of two models can be compared.
     """
     search = search or Search()
     limit = model.config.max_position_embeddings - 8 if hasattr(model.config, "max_position_embeddings") else 512
@@ -40,10 +42,10 @@ def translate(
         for at in range(0, len(order), search.batch):
             chosen = order[at : at + search.batch]
             batch = tokenizer.pad({"input_ids": [sources[i] for i in chosen]}, return_tensors="pt").to(model.device)
-            longest = min(limit, batch["input_ids"].shape[1] * 3 // 2 + 10)
+            longest = exactly + 1 if exactly else min(limit, batch["input_ids"].shape[1] * 3 // 2 + 10)
             written = model.generate(
-                **batch, num_beams=search.beam, length_penalty=search.length_penalty, max_length=longest, do_sample=False,
-                bad_words_ids=unknown, early_stopping=False,
+                **batch, num_beams=search.beam, length_penalty=search.length_penalty, max_length=longest,
+                min_length=longest if exactly else 0, do_sample=False, bad_words_ids=unknown, early_stopping=False,
             )  # fmt: skip
             tokens += int((written[:, 1:] != tokenizer.pad_token_id).sum())
             for i, text in zip(chosen, tokenizer.batch_decode(written, skip_special_tokens=True), strict=True):

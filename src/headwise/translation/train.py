@@ -33,6 +33,7 @@ from headwise.translation.dropout import FastDropout
 from headwise.translation.loss import summed_loss
 
 MARKER = "complete"
+SCHEDULES = "^(inverse_sqrt|constant_with_warmup|linear|cosine)$"
 WEIGHTS = "model.safetensors"
 LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "eval_loss": "dev_loss"}
 
@@ -49,7 +50,7 @@ class Recipe(BaseModel):
     accumulate: int = Field(default=1, ge=1, description="batches per update, over all processes")
     learning_rate: float = Field(default=1e-3, gt=0)
     warmup: int = Field(default=1000, ge=0)
-    schedule: str = Field(default="inverse_sqrt", pattern="^(inverse_sqrt|constant_with_warmup|linear|cosine)$")
+    schedule: str = Field(default="inverse_sqrt", pattern=SCHEDULES)
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
     clip: float = Field(default=1.0, gt=0)
@@ -205,13 +206,13 @@ def fit(
     if resumed and facts["finished"]:
         load_model(model, resumed / WEIGHTS, strict=False)
     else:
+        caching = model.config.use_cache
         trainer = TranslationTrainer(
             data=data, dev=dev, recipe=recipe, groups=groups, seconds=facts["seconds"], model=model, args=arguments,
             train_dataset=data, eval_dataset=dev, processing_class=tokenizer,
             callbacks=[Watch(patience, progress), *(callbacks or [])],
         )  # fmt: skip
         trainer.remove_callback(PrinterCallback)
-        caching = model.config.use_cache
         explicit = model.device.type == "cpu"
         fast: contextlib.AbstractContextManager[Any] = FastDropout() if explicit else contextlib.nullcontext()
         try:

@@ -1,0 +1,277 @@
+"""Pruning with gates on a tiny trained model: what trains and what does not, what λ does, and that removed = masked."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+from transformers import MarianConfig, MarianMTModel
+from transformers.trainer_callback import TrainerCallback
+
+from headwise.attention import capture, discover, masked
+from headwise.data.grammar import examples
+from headwise.data.text import ParallelText
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, HeadMap, HeadMask, Kind
+from headwise.model import Model
+from headwise.pruning.gates import Gates, HardConcrete
+from headwise.pruning.hard_concrete import GateLog, GateRecipe, Pruned, decide, freeze, prune_by_gates
+from headwise.translation.batches import Encoded
+from headwise.translation.build import Architecture, build
+from headwise.translation.subwords import learn_subwords
+from headwise.translation.train import Recipe, dev_loss, fit, loss_forward
+
+SHAPE = Architecture(encoder_layers=2, decoder_layers=2, heads=4, width=32, feedforward=32, dropout=0.1, vocabulary=300)
+TRAINING = Recipe(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
+GATES = GateRecipe(epochs=2, gate_learning_rate=0.7, warmup=2)
+ENCODER: tuple[Kind, ...] = ("encoder-self",)
+State = dict[str, Tensor]
+
+
+@dataclass
+class Bench:
+    """A trained model that tests copy, with its data."""
+
+    model: Model
+    data: Encoded
+    dev: Encoded
+
+    def prune(
+        self, work: Path, penalty: float, kinds: tuple[Kind, ...] = ENCODER, model: Model | None = None, **changes: Any
+    ) -> tuple[Model, Pruned]:
+        """The tuned model and what came of it."""
+        model = model or copy.deepcopy(self.model)
+        recipe = GATES.model_copy(update=changes)
+        return model, prune_by_gates(model, self.data, self.dev, penalty, kinds, recipe, TRAINING, work, 5)
+
+    def loss(self, model: Model) -> float:
+        with loss_forward(model.hf):
+            return dev_loss(model.hf, self.dev, model.tokenizer, 1260)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    torch.set_num_threads(1)
+    pairs = [(e.source, e.target) for e in islice(examples("train", 2), 160)]
+    dev = [(e.source, e.target) for e in islice(examples("dev", 2), 20)]
+    tokenizer = learn_subwords((side for pair in pairs for side in pair), SHAPE.vocabulary)
+    data, held_out = (Encoded(ParallelText.from_pairs(part), tokenizer, SHAPE.max_length) for part in (pairs, dev))
+    hf = build(SHAPE, tokenizer, seed=1)
+    fit(hf, tokenizer, discover(hf), data, held_out, TRAINING, tmp_path_factory.mktemp("trained"), 1)
+    return Bench(Model(hf, tokenizer, "tiny"), data, held_out)
+
+
+@pytest.fixture(scope="module")
+def pruned(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Pruned, Path]:
+    """A run over encoder heads, and its folder."""
+    work = tmp_path_factory.mktemp("pruned")
+    return *bench.prune(work, 0.01), work
+
+
+def state_of(model: Model) -> State:
+    return {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
+
+
+def changed(before: Model, after: Model) -> set[str]:
+    one, other = state_of(before), state_of(after)
+    assert one.keys() == other.keys()
+    return {name for name in one if not torch.equal(one[name], other[name])}
+
+
+class TestAfterwards:
+    def test_no_gate_is_left_and_what_trained_before_trains_again(
+        self, bench: Bench, pruned: tuple[Model, Pruned, Path]
+    ) -> None:
+        flags = [{name: p.requires_grad for name, p in m.hf.named_parameters()} for m in (bench.model, pruned[0])]
+        assert flags[0] == flags[1]
+        for model in (pruned[0], pruned[1].model):
+            assert not any("gate" in name for name, _ in model.hf.named_modules())
+            assert not any("gate" in name for name in model.hf.state_dict())
+            assert "forward" not in vars(model.hf) and model.hf.config._attn_implementation == "sdpa"
+
+    def test_an_error_leaves_no_gate_either(self, bench: Bench, tmp_path: Path) -> None:
+        model = copy.deepcopy(bench.model)
+        flags = {name: parameter.requires_grad for name, parameter in model.hf.named_parameters()}
+        broken = TRAINING.model_copy(update={"batch_tokens": 10**6})
+        with pytest.raises(HeadwiseError, match="fewer than one batch"):
+            prune_by_gates(model, bench.data, bench.dev, 0.1, ENCODER, GATES, broken, tmp_path, 1)
+        assert {name: parameter.requires_grad for name, parameter in model.hf.named_parameters()} == flags
+        assert "headwise_gates" not in dict(model.hf.named_modules())
+
+    def test_a_kind_the_model_does_not_have(self, bench: Bench, tmp_path: Path) -> None:
+        model = copy.deepcopy(bench.model)
+        model.found = replace(model.found, heads=HeadMap({"encoder-self": (4, 4)}))
+        before = [p.requires_grad for p in model.hf.parameters()]
+        with pytest.raises(HeadwiseError, match="'cross' were asked for, but this model has only encoder-self"):
+            prune_by_gates(model, bench.data, bench.dev, 0.1, ("cross",), GATES, TRAINING, tmp_path, 1)
+        assert [p.requires_grad for p in model.hf.parameters()] == before
+
+
+class TestWhatTrains:
+    def test_the_decoder_stays_bit_for_bit_when_encoder_heads_are_pruned(
+        self, bench: Bench, pruned: tuple[Model, Pruned, Path]
+    ) -> None:
+        different = changed(bench.model, pruned[0])
+        assert different and all(name.startswith("model.encoder.") for name in different)
+        assert "model.encoder.embed_tokens.weight" in different, "the source embeddings train"
+        trained = {name for name, p in bench.model.hf.named_parameters() if p.requires_grad and ".encoder." in name}
+        assert different == trained
+        assert pruned[1].notes[0] == "The decoder was frozen; encoder, source embeddings and gates trained."
+
+    def test_everything_trains_when_decoder_heads_are_pruned(self, bench: Bench, tmp_path: Path) -> None:
+        model, result = bench.prune(tmp_path, 0.0, ("encoder-self", "decoder-self", "cross"), epochs=1)
+        trained = {name for name, parameter in bench.model.hf.named_parameters() if parameter.requires_grad}
+        assert changed(bench.model, model) >= trained
+        assert not any("frozen" in note for note in result.notes)
+
+    def test_tied_source_embeddings_stay_frozen_and_the_run_says_so(self, bench: Bench, tmp_path: Path) -> None:
+        size = len(bench.model.tokenizer)
+        special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 2, "forced_eos_token_id": None}
+        config = MarianConfig(
+            vocab_size=size, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
+            decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=128, **special,
+        )  # fmt: skip
+        model = Model(MarianMTModel(config), bench.model.tokenizer, "tied")
+        before = copy.deepcopy(model)
+        _, result = bench.prune(tmp_path, 0.0, model=model, epochs=1)
+        different = changed(before, model)
+        assert different and not any("embed" in name or "shared" in name or "lm_head" in name for name in different)
+        assert "source embeddings, which are tied" in result.notes[0]
+
+    def test_freeze_leaves_what_was_frozen_frozen(self, bench: Bench) -> None:
+        model = copy.deepcopy(bench.model.hf)
+        fixed = [name for name, p in model.named_parameters() if not p.requires_grad]
+        assert fixed, "sinusoidal positions"
+        freeze(model, ENCODER)
+        assert not any(p.requires_grad for name, p in model.named_parameters() if name in fixed)
+
+
+class TestPenalty:
+    def test_zero_keeps_all_heads(self, bench: Bench, tmp_path: Path) -> None:
+        _, result = bench.prune(tmp_path, 0.0)
+        assert result.mask == HeadMask.full(bench.model.heads) and result.model.heads == bench.model.heads
+        assert result.model.parameters == bench.model.parameters
+
+    @pytest.mark.parametrize("kinds", [ENCODER, ("encoder-self", "decoder-self", "cross")], ids=str)
+    def test_a_large_one_removes_all_and_says_so(self, bench: Bench, tmp_path: Path, kinds: tuple[Kind, ...]) -> None:
+        _, result = bench.prune(tmp_path, 3.0, kinds)
+        assert [result.mask.count(kind) for kind in kinds] == [0] * len(kinds)
+        assert result.mask.count("cross") == (0 if "cross" in kinds else 8)
+        assert [f"No {kind} head is left" in " ".join(result.notes) for kind in kinds] == [True] * len(kinds)
+        assert result.model.parameters < bench.model.parameters
+        assert len(result.model.translate(["She sees him."], beam=2)) == 1
+
+    def test_more_penalty_less_open(self, bench: Bench, pruned: tuple[Model, Pruned, Path], tmp_path: Path) -> None:
+        bench.prune(tmp_path, 0.3)
+        more, less = (pd.read_csv(work / "gates.csv") for work in (tmp_path, pruned[2]))
+        assert more[more.step == more.step.max()].p_open.sum() < less[less.step == less.step.max()].p_open.sum()
+
+    def test_the_two_scales(self, bench: Bench, tmp_path: Path) -> None:
+        """λ_paper = λ_code / layers: the same run."""
+        paper, code = tmp_path / "paper", tmp_path / "code"
+        bench.prune(paper, 0.02, epochs=1)
+        bench.prune(code, 0.04, epochs=1, penalty_scale="code")
+        assert (paper / "gates.csv").read_text() == (code / "gates.csv").read_text()
+
+
+class TestDecision:
+    def test_the_removed_model_is_the_masked_one(self, bench: Bench, pruned: tuple[Model, Pruned, Path]) -> None:
+        model, result, _ = pruned
+        with masked(model.hf, model.found, result.mask):
+            expected = bench.loss(model)
+        assert result.decided_loss == expected
+        assert bench.loss(result.model) == pytest.approx(expected, abs=1e-5)
+
+    @pytest.mark.parametrize("rule", ["sign", "deterministic"])
+    def test_gates_are_decided_by_the_rule_and_really_removed(self, bench: Bench, rule: Any) -> None:
+        """log α of −1 is shut by its sign, but the deterministic gate of the released code is still open there."""
+        gates = Gates(bench.model.heads.only(ENCODER), HardConcrete(), 3.0)
+        gates.log_alpha.data[:] = torch.tensor([9.0, -9.0, 0.5, -1.0, -9.0, -9.0, -9.0, -9.0])
+        result = decide(copy.deepcopy(bench.model), gates, bench.dev, rule, 1260, [], {})
+        kept = {0, 2} if rule == "sign" else {0, 2, 3}
+        left = {head for head in result.mask.kept if head.kind == "encoder-self"}
+        assert left == {Head("encoder-self", 0, head) for head in kept}
+        assert result.model.heads.query["encoder-self"] == (len(kept), 0)
+        assert bench.loss(result.model) == pytest.approx(result.decided_loss, abs=1e-5)
+        assert result.undecided == 2 / 8 and "25% were still between" in " ".join(result.notes)
+        assert result.soft_loss != result.decided_loss
+
+    def test_settled_gates_give_no_warning(self, bench: Bench) -> None:
+        gates = Gates(bench.model.heads.only(ENCODER), HardConcrete(), 9.0)
+        result = decide(copy.deepcopy(bench.model), gates, bench.dev, "sign", 1260, [], {})
+        assert result.notes == [] and result.undecided == 0
+        assert result.soft_loss == result.decided_loss == bench.loss(bench.model)
+
+    def test_at_the_start_the_gated_model_is_the_converged_one(self, bench: Bench) -> None:
+        """log α = 3: the gate at test time is exactly 1, so step 0 is the model as it came."""
+        model = copy.deepcopy(bench.model)
+        gates = Gates(model.heads.only(ENCODER), HardConcrete(GATES.temperature), GATES.start).eval()
+        gates.draw()
+        assert bool((gates.now == 1).all())
+        with capture(model.hf, model.found, gates=gates.by_site()):
+            assert bench.loss(model) == bench.loss(bench.model)
+
+
+class TestGateLog:
+    def test_it_has_every_head_at_every_tenth_update(self, pruned: tuple[Model, Pruned, Path]) -> None:
+        table, last = pd.read_csv(pruned[2] / "gates.csv"), int(pruned[1].cost["updates"])
+        assert list(table.columns) == ["step", "kind", "layer", "head", "p_open"]
+        assert list(table.step.unique()) == sorted({*range(0, last + 1, 10), last})
+        assert table.step.is_monotonic_increasing
+        assert (table.groupby("step").size() == 8).all() and not table.duplicated(
+            ["step", "kind", "layer", "head"]
+        ).any()
+        assert set(table[table.step == 0].p_open.round(3)) == {
+            round(float(HardConcrete().p_open(torch.tensor(3.0))), 3)
+        }
+        assert table.p_open.between(0, 1).all()
+
+    def test_a_broken_run_goes_on_bit_for_bit(
+        self, bench: Bench, pruned: tuple[Model, Pruned, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        half = int(pruned[1].cost["updates"]) // 2
+        monkeypatch.setattr(GateLog, "on_step_begin", crash_after(half + 1), raising=False)
+        with pytest.raises(Crash):
+            bench.prune(tmp_path, 0.01)
+        monkeypatch.undo()
+        assert (tmp_path / f"checkpoint-{half}" / "complete").exists()
+        with (tmp_path / "gates.csv").open("a") as file:
+            file.write(f"{half + 1},encoder-self,0,0,0.5\n1")  # written after the checkpoint; and a line cut in two
+        model, result = bench.prune(tmp_path, 0.01)
+        assert (tmp_path / "gates.csv").read_text() == (pruned[2] / "gates.csv").read_text()
+        assert changed(model, pruned[0]) == set()
+        assert result.mask == pruned[1].mask and result.soft_loss == pruned[1].soft_loss
+
+    def test_only_the_main_process_writes(self, tmp_path: Path) -> None:
+        gates = Gates(HeadMap({"encoder-self": (2,)}), HardConcrete(), 3.0)
+        log = GateLog(gates, tmp_path / "gates.csv")
+        other = SimpleNamespace(is_world_process_zero=False, global_step=0, max_steps=1)
+        log.on_train_begin(None, other, None)
+        log.on_step_end(None, other, None)
+        assert not (tmp_path / "gates.csv").exists()
+
+
+class Crash(Exception):
+    """A kill, as seen from inside."""
+
+
+def crash_after(step: int) -> Any:
+    def on_step_begin(self: TrainerCallback, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step >= step:
+            raise Crash
+
+    return on_step_begin
+
+
+def test_the_last_checkpoints_are_averaged_with_their_gates(bench: Bench, tmp_path: Path) -> None:
+    alone, both = bench.prune(tmp_path / "1", 0.3), bench.prune(tmp_path / "2", 0.3, average=2)
+    assert changed(alone[0], both[0])
+    assert alone[1].soft_loss != both[1].soft_loss

@@ -1,0 +1,312 @@
+"""A whole study: what it leaves, what it makes again, that it goes on after a kill, and that test text is read last."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import headwise as hw
+from headwise.data.grammar import write_parallel
+from headwise.heads import HeadMask
+from headwise.study import Plan, Progress, make_plan, run_study
+from headwise.study.study import choose
+
+
+class Notes(Progress):
+    """Remembers which stages were made and which were skipped."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.made: list[str] = []
+        self.skipped: list[str] = []
+        self.told: list[str] = []
+
+    def stage(self, name: str) -> Any:
+        self.made.append(name)
+        return super().stage(name)
+
+    def skip(self, name: str) -> None:
+        self.skipped.append(name)
+
+    def say(self, text: str) -> None:
+        self.told.append(text)
+
+
+def again(plan: Plan, out: Path, only: str | None = None) -> Notes:
+    notes = Notes()
+    run_study(plan, out, notes, only)
+    return notes
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run, to change."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def numbers(out: Path) -> dict[str, Any]:
+    """Everything a run reports or that is made from it, but for times."""
+    pruning = pd.read_csv(out / "pruning.csv")
+    files = [
+        "heads.csv",
+        "train/log.csv",
+        *(f"{place}/{name}" for place in ("layouts", "gates", "translations") for name in below(out / place)),
+    ]
+    weights = [path.relative_to(out) for path in sorted(out.glob("**/model.safetensors"))]
+    return {
+        "pruning": pruning[pruning.measure != "tokens_per_second"].to_csv(),
+        **{file: (out / file).read_text() for file in files},
+        **{str(path): (out / path).read_bytes() for path in weights},
+        **{key: value for key, value in json.loads((out / "run.json").read_text()).items() if key != "seconds"},
+    }  # fmt: skip
+
+
+def below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    assert [name for name in one if one[name] != other[name]] == []
+
+
+class TestFinished:
+    def test_the_tables(self, finished: Path) -> None:
+        heads = pd.read_csv(finished / "heads.csv")
+        assert list(heads.columns) == ["kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline"]
+        assert len(heads) == 2 * 4 * 3 and set(heads.measure) == {"confidence"}
+        pruning = pd.read_csv(finished / "pruning.csv")
+        assert list(pruning.setting.unique()) == ["full", "lambda-0.005", "lambda-1"]
+        assert not pruning.duplicated(["setting", "measure"]).any()
+        measures = set(pruning[pruning.setting == "lambda-1"].measure)
+        both = {"bleu", "chrf", "bleu_difference", "p_value"}
+        rest = {"parameters", "bytes", "memory", "tokens_per_second", "dev_loss", "soft_dev_loss", "undecided_gates"}
+        assert measures == both | {f"dev_{name}" for name in both} | rest
+        assert pruning[pruning.measure == "bleu"].low.notna().all()
+
+    def test_layout_model_and_table_agree(self, finished: Path) -> None:
+        pruning = pd.read_csv(finished / "pruning.csv").groupby("setting").first()
+        for setting in ("lambda-0.005", "lambda-1"):
+            mask = HeadMask.read(finished / "layouts" / f"{setting}.json")
+            model = hw.load(finished / "pruned" / setting)
+            assert model.layout == mask and pruning.kept[setting] == mask.count("encoder-self")
+            assert model.heads.total == len(mask) and pruning.total[setting] == 8
+        assert pruning.kept["full"] == 8 and pruning.kept["lambda-1"] == 0
+
+    def test_no_head_left_is_a_finished_result_with_a_warning(self, finished: Path) -> None:
+        notes = json.loads((finished / "run.json").read_text())["notes"]["lambda-1"]
+        assert any("No encoder-self head is left" in note for note in notes)
+        lines = (finished / "translations/test/lambda-1.txt").read_text().splitlines()
+        assert len(lines) == 40
+        assert hw.load(finished / "pruned/lambda-1").translate(["She sees him."], beam=2)
+
+    def test_run_json(self, finished: Path) -> None:
+        facts = json.loads((finished / "run.json").read_text())
+        assert facts["signature"]["seed"] == 3 and facts["threads"] == 1 and facts["versions"]["torch"]
+        assert facts["chosen"] in (None, "lambda-0.005", "lambda-1") and facts["max_drop"] == 0.5
+        assert facts["bleu_signature"].startswith("nrefs:1") and facts["chrf_signature"].startswith("nrefs:1")
+        assert all(facts["seconds"][stage] > 0 for stage in ("train", "prune/lambda-1", "translate/test/full"))
+
+    def test_the_report_can_be_written(self, copied: Path) -> None:
+        assert "lambda" in hw.report(copied).read_text(encoding="utf-8").lower()
+
+
+class TestCache:
+    def test_nothing_is_made_twice(self, copied: Path, tiny: dict[str, Any]) -> None:
+        shutil.copy(copied / "heads.csv", copied / "heads.before")
+        before = {path: path.stat().st_mtime_ns for path in copied.glob("**/*") if path.suffix != ".lock"}
+        notes = again(make_plan(tiny), copied)
+        assert notes.made == []
+        changed = {path.name for path, when in before.items() if path.is_file() and path.stat().st_mtime_ns != when}
+        assert changed <= {"plan.toml", "pruning.csv", "run.json"}, "written from what is known, never made again"
+
+    def test_a_new_penalty_makes_only_that(self, copied: Path, tiny: dict[str, Any]) -> None:
+        tiny["pruning"]["penalties"] = [0.005, 0.5]
+        notes = again(make_plan(tiny), copied)
+        settings = {f"{stage}/lambda-0.5" for stage in ("prune", "translate/dev", "measure", "translate/test")}
+        assert set(notes.made) == settings | {"speed"}
+        assert set(pd.read_csv(copied / "pruning.csv").setting) == {"full", "lambda-0.005", "lambda-0.5"}
+
+    def test_another_seed_makes_everything(self, copied: Path, tiny: dict[str, Any]) -> None:
+        text, weights = (copied / "corpus/train.en").read_text(), (copied / "model/model.safetensors").read_bytes()
+        notes = again(make_plan({**tiny, "seed": 4}), copied, only="prune")
+        assert notes.skipped == []
+        assert (copied / "corpus/train.en").read_text() != text
+        assert (copied / "model/model.safetensors").read_bytes() != weights
+
+    def test_a_lost_output_makes_its_stage(self, copied: Path, tiny: dict[str, Any]) -> None:
+        same_as = numbers(copied)
+        shutil.rmtree(copied / "pruned/lambda-1")
+        (copied / "translations/test/full.txt").unlink()
+        notes = again(make_plan(tiny), copied)
+        assert set(notes.made) == {"prune/lambda-1", "translate/test/full"}
+        same(numbers(copied), same_as)
+
+    def test_a_changed_search_translates_again_and_trains_nothing(self, copied: Path, tiny: dict[str, Any]) -> None:
+        tiny["search"]["beam"] = 1
+        notes = again(make_plan(tiny), copied)
+        assert {stage.split("/")[0] for stage in notes.made} == {"translate", "speed"}
+
+    def test_the_folder_of_another_plan_is_worked_over(
+        self, copied: Path, finished: Path, tiny: dict[str, Any]
+    ) -> None:
+        """A trained model, then a given one, then the trained one again: never one under the other's record."""
+        weights = (copied / "model/model.safetensors").read_bytes()
+        given = make_plan({**tiny, "model": str(finished / "pruned/lambda-0.005")})
+        assert "train" in again(given, copied, only="score").made
+        assert (copied / "model/headwise.json").exists() and not (copied / "train").exists()
+        assert "train" in again(given, copied, only="train").skipped
+        assert "train" in again(make_plan(tiny), copied, only="train").made
+        assert (copied / "model/model.safetensors").read_bytes() == weights and (copied / "train/log.csv").exists()
+
+    def test_a_given_model_that_changed_is_taken_again(
+        self, copied: Path, tmp_path: Path, tiny: dict[str, Any]
+    ) -> None:
+        given = Path(shutil.copytree(copied / "model", tmp_path / "given"))
+        plan = make_plan({**tiny, "model": str(given)})
+        assert "train" in again(plan, tmp_path / "out", only="train").made
+        assert "train" in again(plan, tmp_path / "out", only="train").skipped
+        hw.load(copied / "pruned/lambda-1").save(given)
+        assert "train" in again(plan, tmp_path / "out", only="train").made
+        assert hw.load(tmp_path / "out").heads.count(hw.load(given).heads.sites[0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("only", "last"), [("train", "train"), ("score", "score"), ("prune", "prune/lambda-1"), ("evaluate", None)]
+)
+def test_only_stops_after_its_stage(only: str, last: str | None, copied: Path, tiny: dict[str, Any]) -> None:
+    notes = again(make_plan(tiny), copied, only)
+    assert notes.skipped[-1] == (last or "translate/test/lambda-1")
+
+
+def test_only_with_a_wrong_name(tiny: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(hw.HeadwiseError, match="--only all was asked for, but the stages are train, score, prune, eva"):
+        run_study(make_plan(tiny), tmp_path / "out", Progress(quiet=True), only="all")
+    assert not (tmp_path / "out").exists()
+
+
+class TestChoice:
+    def test_dev_chooses_the_fewest_heads_within_the_drop(self) -> None:
+        dev, kept = (
+            {"full": 30.0, "a": 29.6, "b": 29.5, "c": 29.4, "d": 31.0},
+            {"full": 8, "a": 3, "b": 2, "c": 1, "d": 5},
+        )
+        assert choose(dev, kept, 0.5) == "b"
+        assert choose(dev, kept, 0.0) == "d" and choose(dev, kept, 9.0) == "c"
+        assert choose({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, 0.5) is None
+        assert choose({"full": 30.0, "a": 30.0, "b": 31.0}, {"full": 8, "a": 3, "b": 3}, 0.5) == "b"
+
+    def test_test_text_is_opened_after_every_choice(
+        self, copied: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        order: list[str] = []
+        for split in ("train", "dev", "test"):
+            write_parallel(tmp_path, split, 300 if split == "train" else 40, seed=3)  # type: ignore[arg-type]
+        texts = {split: [f"{tmp_path}/{split}.en", f"{tmp_path}/{split}.fr"] for split in ("train", "dev", "test")}
+        watch_files(monkeypatch, tmp_path, order)
+        monkeypatch.setattr("headwise.study.study.choose", lambda *a: order.append("choose") or choose(*a))
+        plan = make_plan({**tiny, "data": texts, "model": str(copied / "model")})
+        notes = again(plan, tmp_path / "out")
+        assert order.index("test.en") > order.index("choose") > order.index("dev.en")
+        tested = notes.made.index("translate/test/full")
+        assert all(stage.startswith("translate/test") for stage in notes.made[tested:])
+        assert order.count("choose") == 1
+
+    def test_without_test_text_there_are_dev_numbers(self, copied: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+        files = [str(file) for file in write_parallel(tmp_path, "dev", 40)]
+        tiny["pruning"] |= {"penalties": [1.0], "epochs": 1, "warmup": 0}
+        data = {"train": [str(copied / "corpus/train.en"), str(copied / "corpus/train.fr")], "dev": files}
+        notes = again(make_plan({**tiny, "data": data, "model": str(copied / "model")}), tmp_path / "out")
+        assert any("names no test text" in line for line in notes.told)
+        measures = set(pd.read_csv(tmp_path / "out/pruning.csv").measure)
+        assert "dev_bleu" in measures and "bleu" not in measures
+        assert hw.report(tmp_path / "out").exists()
+
+
+def watch_files(monkeypatch: pytest.MonkeyPatch, folder: Path, order: list[str]) -> None:
+    """Note the name of every file of a folder that is opened."""
+    opened = Path.open
+
+    def noted(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if self.parent == folder:
+            order.append(self.name)
+        return opened(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", noted)
+
+
+def started(plan: Path, out: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "headwise", "study", str(plan), "--out", str(out), "--only", "evaluate"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def completed(plan: Path, out: Path) -> str:
+    process = started(plan, out)
+    told = process.communicate()[1]
+    assert process.returncode == 0, told
+    return told
+
+
+def killed_when(plan: Path, out: Path, reached: Callable[[], bool]) -> None:
+    """Start a study, and kill -9 it as soon as it has got there."""
+    process = started(plan, out)
+    while not reached():
+        assert process.poll() is None, f"ended before it could be killed: {process.stderr and process.stderr.read()}"
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def markers(out: Path, stage: str) -> list[Path]:
+    return sorted(out.glob(f".work/{stage}-*/checkpoint-*/complete"), key=lambda p: int(p.parent.name.split("-")[1]))
+
+
+def signed(marker: Path) -> None:
+    """Let a checkpoint say that it took a thousand seconds: who goes on from it adds to them."""
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), "seconds": 1000.0}))
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_ends_with_the_same_numbers(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """kill -9 in training, in the gate phase and in evaluation; dropout is on."""
+    plan, unbroken, broken = tmp_path / "plan.toml", tmp_path / "unbroken", tmp_path / "broken"
+    plan.write_text(make_plan(tiny).to_toml())
+    completed(plan, unbroken)
+
+    killed_when(plan, broken, lambda: len(markers(broken, "train")) >= 1)
+    last = markers(broken, "train")[-1]
+    signed(last)
+    half = last.parent.with_name("checkpoint-1000000")  # a later one, killed while it was written
+    shutil.copytree(last.parent, half)
+    (half / "complete").unlink()
+    (half / "model.safetensors").write_bytes(b"half")
+    assert not (broken / "model").exists()
+
+    killed_when(plan, broken, lambda: len(markers(broken, "prune.lambda-1")) >= 1)
+    signed(markers(broken, "prune.lambda-1")[-1])
+    assert (broken / "pruned/lambda-0.005").exists() and not (broken / "pruned/lambda-1").exists()
+
+    killed_when(plan, broken, lambda: (broken / "translations/test/full.txt").exists())
+    made = [(broken / folder).stat().st_mtime_ns for folder in ("model", "pruned/lambda-0.005", "pruned/lambda-1")]
+    assert not (broken / "pruning.csv").exists() and not (broken / "run.json").exists()
+
+    told = completed(plan, broken)
+    stages = "corpus/train train score prune/lambda-0.005 prune/lambda-1 translate/dev/full speed"
+    assert [stage for stage in stages.split() if f"  {stage}: as before\n" not in told] == []
+    assert made == [(broken / f).stat().st_mtime_ns for f in ("model", "pruned/lambda-0.005", "pruned/lambda-1")]
+    seconds = json.loads((broken / "run.json").read_text())["seconds"]
+    assert seconds["train"] > 1000 and seconds["prune/lambda-1"] > 1000 > seconds["prune/lambda-0.005"]
+    same(numbers(broken), numbers(unbroken))
+    assert list((broken / ".work").iterdir()) == [broken / ".work/text"]

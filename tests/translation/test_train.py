@@ -1,0 +1,333 @@
+"""Training: what is logged, that a broken run goes on bit for bit, half-written checkpoints, averaging, errors."""
+
+from __future__ import annotations
+
+import errno
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.trainer_callback import TrainerCallback, TrainerState
+
+from headwise.attention import discover
+from headwise.data.grammar import examples
+from headwise.data.text import ParallelText
+from headwise.errors import HeadwiseError
+from headwise.translation.batches import Collator, Encoded, TokenBatches
+from headwise.translation.build import Architecture, build
+from headwise.translation.subwords import learn_subwords
+from headwise.translation.train import Recipe, average, bfloat16, dev_loss, fit, loss_forward, resume_point
+
+SHAPE = Architecture(encoder_layers=1, decoder_layers=1, heads=4, width=32, feedforward=32, dropout=0.1, vocabulary=300)
+RECIPE = Recipe(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
+State = dict[str, Tensor]
+
+
+class Crash(Exception):
+    """A kill, as seen from inside."""
+
+
+@dataclass
+class Steps(TrainerCallback):  # type: ignore[misc]
+    """Remembers the updates that were made, and crashes at one."""
+
+    crash_at: int | None = None
+    seen: list[int] = field(default_factory=list)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.seen.append(state.global_step)
+        if state.global_step == self.crash_at:
+            raise Crash
+
+
+@dataclass
+class Bench:
+    """Text, tokenizer and data for many short trainings; `run` trains a fresh model in a folder."""
+
+    tokenizer: PreTrainedTokenizerBase
+    data: Encoded
+    dev: Encoded
+
+    def model(self, shape: Architecture = SHAPE) -> PreTrainedModel:
+        return build(shape, self.tokenizer, seed=1)
+
+    def run(
+        self, work: Path, recipe: Recipe = RECIPE, steps: Steps | None = None, shape: Architecture = SHAPE, **more: Any
+    ) -> tuple[PreTrainedModel, dict[str, float]]:
+        model = self.model(shape)
+        callbacks: list[Any] = [steps] if steps else []
+        cost = fit(
+            model, self.tokenizer, discover(model), self.data, self.dev, recipe, work, 5, callbacks=callbacks, **more
+        )
+        return model, cost
+
+    def dev_loss(self, model: PreTrainedModel) -> float:
+        with loss_forward(model):
+            return dev_loss(model, self.dev, self.tokenizer, 1260)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    torch.set_num_threads(1)
+    pairs = [(e.source, e.target) for e in islice(examples("train", 2), 160)]
+    dev = [(e.source, e.target) for e in islice(examples("dev", 2), 20)]
+    tokenizer = learn_subwords((side for pair in pairs for side in pair), SHAPE.vocabulary)
+    texts = (ParallelText.from_pairs(part) for part in (pairs, dev))
+    return Bench(tokenizer, *(Encoded(text, tokenizer, SHAPE.max_length) for text in texts))
+
+
+@pytest.fixture(scope="module")
+def unbroken(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[State, str, int]:
+    """The weights, the log and the updates of an epoch of a training that nobody broke."""
+    work = tmp_path_factory.mktemp("unbroken")
+    model, cost = bench.run(work)
+    return state_of(model), (work / "log.csv").read_text(), int(cost["updates"]) // RECIPE.epochs
+
+
+def state_of(model: PreTrainedModel) -> State:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_equal(one: State, other: State) -> None:
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def names(work: Path) -> list[str]:
+    return sorted(path.name for path in work.glob("checkpoint-*"))
+
+
+class TestLog:
+    def test_it_is_tidy_and_the_dev_loss_falls(
+        self, bench: Bench, unbroken: tuple[State, str, int], tmp_path: Path
+    ) -> None:
+        (tmp_path / "log.csv").write_text(unbroken[1])
+        log, epoch = pd.read_csv(tmp_path / "log.csv"), unbroken[2]
+        assert list(log.columns) == ["step", "epoch", "measure", "value"]
+        dev = log[log.measure == "dev_loss"]
+        assert list(dev.step) == [epoch, 2 * epoch, 3 * epoch] and list(dev.epoch) == [1, 2, 3]
+        assert dev.value.is_monotonic_decreasing
+        assert {*range(20, 3 * epoch + 1, 20), *dev.step} == set(log[log.measure == "loss"].step)
+
+    def test_the_rate_follows_its_schedule(self, unbroken: tuple[State, str, int], tmp_path: Path) -> None:
+        (tmp_path / "log.csv").write_text(unbroken[1])
+        log = pd.read_csv(tmp_path / "log.csv")
+        for row in log[log.measure == "learning_rate"].itertuples():
+            step = int(row.step) - 1  # the rate of the update that was made
+            rate = 3e-3 * min(step / 10, math.sqrt(10 / max(step, 1)))
+            assert row.value == pytest.approx(rate, rel=1e-3)
+
+    def test_the_loss_is_the_mean_over_all_tokens_of_an_update(self, bench: Bench, tmp_path: Path) -> None:
+        """Accumulated batches have different numbers of target tokens: the sum over both by the count over both."""
+        shape = SHAPE.model_copy(update={"dropout": 0.0})
+        sampler = TokenBatches(bench.data, 1260, seed=5, multiple=4)
+        assert len(sampler) == 4
+        recipe = RECIPE.model_copy(update={"epochs": 1, "accumulate": 4})
+        bench.run(tmp_path, recipe, shape=shape)
+        log = pd.read_csv(tmp_path / "log.csv").set_index("measure").value
+        model, total, count = bench.model(shape), 0.0, 0
+        collate = Collator(bench.tokenizer, model.config.decoder_start_token_id, sampler.shapes)
+        with loss_forward(model), torch.no_grad():
+            for indices in sampler:
+                batch = collate(bench.data.__getitems__(indices))
+                total += float(model(**batch, smoothing=0.1))
+                count += int((batch["labels"] >= 0).sum())
+        assert log["loss"] == pytest.approx(total / count, rel=1e-6)
+
+
+class TestResume:
+    @pytest.mark.parametrize("where", ["just after a checkpoint", "in the middle of an epoch"])
+    def test_a_broken_run_goes_on_bit_for_bit(
+        self, bench: Bench, unbroken: tuple[State, str, int], tmp_path: Path, where: str
+    ) -> None:
+        weights, log, epoch = unbroken
+        with pytest.raises(Crash):
+            bench.run(tmp_path, steps=Steps(epoch + (1 if where.startswith("just") else epoch // 2)))
+        steps = Steps()
+        model, cost = bench.run(tmp_path, steps=steps)
+        assert steps.seen == list(range(epoch + 1, 3 * epoch + 1)) and cost["updates"] == 3 * epoch
+        assert_equal(state_of(model), weights)
+        assert (tmp_path / "log.csv").read_text() == log
+
+    def test_without_a_checkpoint_it_starts_anew(
+        self, bench: Bench, unbroken: tuple[State, str, int], tmp_path: Path
+    ) -> None:
+        with pytest.raises(Crash):
+            bench.run(tmp_path, steps=Steps(2))
+        assert_equal(state_of(bench.run(tmp_path)[0]), unbroken[0])
+
+    def test_killed_while_a_checkpoint_is_written(
+        self, bench: Bench, unbroken: tuple[State, str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        weights, log, epoch = unbroken
+        save, second = TrainerState.save_to_json, f"checkpoint-{2 * epoch}"
+
+        def die(self: TrainerState, path: str) -> None:
+            if second in path:
+                raise Crash
+            save(self, path)
+
+        monkeypatch.setattr(TrainerState, "save_to_json", die)
+        with pytest.raises(Crash):
+            bench.run(tmp_path)
+        monkeypatch.undo()
+        assert (tmp_path / second / "model.safetensors").exists() and not (tmp_path / second / "complete").exists()
+        steps = Steps()
+        model, _ = bench.run(tmp_path, steps=steps)
+        assert steps.seen[0] == epoch + 1
+        assert_equal(state_of(model), weights)
+        assert (tmp_path / "log.csv").read_text() == log
+
+    def test_resume_point_clears_what_is_half_written(self, tmp_path: Path) -> None:
+        for name in ("checkpoint-9", "checkpoint-20", "checkpoint-100"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "model.safetensors").write_bytes(b"half")
+        assert resume_point(tmp_path) is None and names(tmp_path) == []
+        for name in ("checkpoint-9", "checkpoint-20", "checkpoint-100"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "checkpoint-9" / "complete").write_text("{}")
+        (tmp_path / "checkpoint-20" / "complete").write_text("{}")
+        assert resume_point(tmp_path) == tmp_path / "checkpoint-20"
+        assert names(tmp_path) == ["checkpoint-20", "checkpoint-9"]
+
+    def test_finished_but_not_yet_used(self, bench: Bench, unbroken: tuple[State, str, int], tmp_path: Path) -> None:
+        first = bench.run(tmp_path)[1]
+        steps = Steps()
+        model, cost = bench.run(tmp_path, steps=steps)
+        assert steps.seen == [] and cost == first
+        assert_equal(state_of(model), unbroken[0])
+
+    def test_stopped_early_it_stays_stopped(self, bench: Bench, tmp_path: Path) -> None:
+        recipe = RECIPE.model_copy(update={"epochs": 9, "learning_rate": 2.0, "warmup": 0})
+        model, cost = bench.run(tmp_path, recipe, patience=2)
+        losses = pd.read_csv(tmp_path / "log.csv").query("measure == 'dev_loss'").value.tolist()
+        assert len(losses) < 9 and losses.index(min(losses)) == len(losses) - 3
+        steps = Steps()
+        again, cost_again = bench.run(tmp_path, recipe, steps, patience=2)
+        assert steps.seen == [] and cost_again == cost
+        assert_equal(state_of(again), state_of(model))
+
+    def test_the_seconds_of_broken_tries_count(self, bench: Bench, tmp_path: Path) -> None:
+        marker = tmp_path / "checkpoint-{}" / "complete"
+        steps = Steps()
+        bench.run(tmp_path, steps=steps)
+        shutil.rmtree(tmp_path / f"checkpoint-{steps.seen[-1]}")
+        kept = Path(str(marker).format(steps.seen[-1] * 2 // 3))
+        kept.write_text(kept.read_text().replace('"seconds": ', '"seconds": 1000'))
+        assert bench.run(tmp_path)[1]["seconds"] > 1000
+
+
+class TestAverage:
+    def test_the_mean_of_the_last_checkpoints(self, bench: Bench, tmp_path: Path) -> None:
+        model, cost = bench.run(tmp_path, keep=3)
+        assert len(names(tmp_path)) == 3
+        epoch = int(cost["updates"]) // 3
+        last = [load_file(tmp_path / f"checkpoint-{n * epoch}" / "model.safetensors") for n in (2, 3)]
+        assert average(model, tmp_path, 2) == 2
+        found = model.state_dict()
+        for name in last[0]:
+            expected = ((last[0][name].double() + last[1][name].double()) / 2).to(last[0][name].dtype)
+            assert torch.equal(found[name], expected), name
+        assert average(model, tmp_path, 9) == 3
+        assert average(model, tmp_path, 1) == 1
+        assert torch.equal(model.state_dict()[name], last[1][name])
+
+    def test_only_as_many_checkpoints_stay_as_asked(self, bench: Bench, tmp_path: Path) -> None:
+        bench.run(tmp_path)
+        assert len(names(tmp_path)) == 2
+
+
+class TestUndone:
+    def left(self, model: PreTrainedModel) -> tuple[Any, ...]:
+        marked = [name for name, module in model.named_modules() if "headwise" in vars(module)]
+        return model.config._attn_implementation, model.config.use_cache, "forward" in vars(model), marked
+
+    def test_training_leaves_the_model_as_it_was(self, bench: Bench, tmp_path: Path) -> None:
+        before = self.left(bench.model())
+        assert self.left(bench.run(tmp_path)[0]) == before
+
+    def test_so_does_an_error(self, bench: Bench, tmp_path: Path) -> None:
+        model = bench.model()
+        before = self.left(model)
+        found, steps = discover(model), Steps(2)
+        with pytest.raises(Crash):
+            fit(model, bench.tokenizer, found, bench.data, bench.dev, RECIPE, tmp_path, 1, callbacks=[steps])
+        assert self.left(model) == before
+
+    def test_the_forward_of_the_loss(self, bench: Bench) -> None:
+        """Inside the block the summed loss, with a penalty per token only in training; afterwards the stock forward."""
+        model = bench.model(SHAPE.model_copy(update={"dropout": 0.0}))
+        batch = Collator(bench.tokenizer, model.config.decoder_start_token_id)(bench.data.__getitems__([0, 1]))
+        count, drawn = int((batch["labels"] >= 0).sum()), []
+        with torch.no_grad():
+            expected = float(model(**batch).loss) * count
+            with loss_forward(model, lambda: drawn.append(1), lambda: torch.tensor(0.25)):
+                assert float(model.eval()(**batch, smoothing=0.0)) == pytest.approx(expected, rel=1e-5)
+                assert float(model.train()(**batch, smoothing=0.0)) == pytest.approx(expected + count / 4, rel=1e-5)
+            assert drawn == [1, 1] and float(model(**batch).loss) * count == pytest.approx(expected, rel=1e-5)
+
+
+class TestErrors:
+    def test_a_corpus_shorter_than_a_batch(self, bench: Bench, tmp_path: Path) -> None:
+        with pytest.raises(HeadwiseError, match="fewer than one batch of 50400 tokens: give more text or lower batch_"):
+            bench.run(tmp_path, RECIPE.model_copy(update={"batch_tokens": 50400}))
+        assert names(tmp_path) == []
+
+    @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("write failed")])
+    def test_a_full_disk_is_told_and_training_can_go_on(
+        self, bench: Bench, unbroken: tuple[State, str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        error: Exception,
+    ) -> None:  # fmt: skip
+        save: Callable[..., None] = torch.save
+
+        def full(value: Any, path: Any, *more: Any, **options: Any) -> None:
+            if f"checkpoint-{2 * unbroken[2]}" in str(path):
+                raise error
+            save(value, path, *more, **options)
+
+        monkeypatch.setattr(torch, "save", full)
+        with pytest.raises(HeadwiseError, match=rf"The checkpoint .*checkpoint-{2 * unbroken[2]} could not be written"):
+            bench.run(tmp_path)
+        monkeypatch.undo()
+        steps = Steps()
+        assert_equal(state_of(bench.run(tmp_path, steps=steps)[0]), unbroken[0])
+        assert steps.seen[0] == unbroken[2] + 1
+
+
+def test_bfloat16_only_where_it_is_native_or_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bfloat16("bf16", "cpu") and not bfloat16("fp32", "cpu")
+    for native in (True, False):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
+        assert bfloat16("auto", "cpu") is native
+
+
+def test_a_training_in_bfloat16_learns(bench: Bench, tmp_path: Path) -> None:
+    before = bench.dev_loss(bench.model())
+    recipe = RECIPE.model_copy(update={"dtype": "bf16", "epochs": 2})
+    model, _ = bench.run(tmp_path, recipe)
+    assert bench.dev_loss(model) < before
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_progress_names_epoch_and_best_dev_loss(bench: Bench, tmp_path: Path) -> None:
+    told: list[tuple[float, str]] = []
+    bench.run(tmp_path, progress=lambda share, text: told.append((share, text)))
+    assert told[0][1].startswith("epoch 0.") and "loss" not in told[0][1]
+    assert told[-1][0] == 1.0 and told[-1][1].startswith("epoch 3.0, loss ")
+    assert [share for share, _ in told] == sorted(share for share, _ in told)
+
+
+def test_the_schedules_a_plan_may_name_exist(bench: Bench, tmp_path: Path) -> None:
+    for schedule in ("constant_with_warmup", "linear", "cosine"):
+        with pytest.raises(Crash):
+            bench.run(tmp_path, RECIPE.model_copy(update={"schedule": schedule}), Steps(1))
