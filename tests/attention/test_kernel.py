@@ -106,6 +106,13 @@ def test_padded_keys_have_no_weight_at_all(family: str, left: bool) -> None:
     assert checked == (4 if family in SEQUENCE_TO_SEQUENCE else 2)
 
 
+def same(family: str, first: Tensor, second: Tensor) -> bool:
+    """Bit-equal; with experts (gpt_oss) other tokens change how many rows each multiplies, and so its last bit."""
+    if family == "gpt_oss":
+        return torch.allclose(first, second, rtol=0, atol=1e-5)
+    return torch.equal(first, second)
+
+
 @pytest.mark.parametrize("explicit", [False, True], ids=["idle", "explicit"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_padding_holds_does_not_matter(family: str, explicit: bool) -> None:
@@ -115,7 +122,7 @@ def test_what_padding_holds_does_not_matter(family: str, explicit: bool) -> None
     with capture(model, found, explicit=explicit):
         first, second = output(model, inputs), output(model, other)
     assert not torch.equal(first, second) or family in SEQUENCE_TO_SEQUENCE
-    assert torch.equal(real(model, inputs, first), real(model, inputs, second))
+    assert same(family, real(model, inputs, first), real(model, inputs, second))
 
 
 @pytest.mark.parametrize("explicit", [False, True], ids=["idle", "explicit"])
@@ -129,7 +136,7 @@ def test_no_future_is_seen(family: str, explicit: bool) -> None:
     changed[:, 4] = (changed[:, 4] - 4 + 1) % 46 + 4
     with capture(model, found, explicit=explicit):
         first, second = output(model, inputs), output(model, {**inputs, name: changed})
-    assert torch.equal(first[:, :4], second[:, :4])
+    assert same(family, first[:, :4], second[:, :4])
     assert (first[:, 4:] != second[:, 4:]).any(-1).all()
 
 
