@@ -125,12 +125,14 @@ def whole(folder: Path) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
             folder.rename(old)
         beside.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise HeadwiseError(f"{folder} could not be written ({reason}): choose another --out or make room.") from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+        for rest in (beside, old):
+            shutil.rmtree(rest, ignore_errors=True)
 
 
 def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> Model:
