@@ -468,8 +468,9 @@ class TestPlaces:
 
 
 def command(*words: Any, launch: bool = False) -> list[str]:
-    accelerate = ["-m", "accelerate.commands.launch", "--num_processes", "2", "--cpu", "-m", "headwise"]
-    return [sys.executable, *(accelerate if launch else ["-m", "headwise"]), *map(str, words)]
+    """A command line; with `launch` in two processes (`accelerate launch --cpu` starts only one without mpirun)."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    return [sys.executable, *(torchrun if launch else []), "-m", "headwise", *map(str, words)]
 
 
 ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -528,7 +529,13 @@ def test_two_processes_train_as_one_does(texts: list[str], tmp_path: Path) -> No
     assert (logs[0].value - logs[1].value).abs().max() < 1e-5
     weights = [load_file(folder / "model/model.safetensors") for folder in (one, two)]
     assert max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]) < 1e-4
-    assert [path.name for path in two.iterdir() if path.name == ".work"] and not list(two.glob(".work/train*"))
+    assert not list(two.glob(".work/train*"))
+
+    more = sets(*FAST, *LIGHT, "pruning.penalties=[1.5]", "training.accumulate=2", "training.batch_tokens=630")
+    words = command("prune", two, *texts, *more, "--quiet", "--out", tmp_path / "small", launch=True)
+    done = subprocess.run(words, env=ALONE, check=True, capture_output=True, text=True)
+    assert done.stdout == f"{tmp_path}/small/report.html\n"
+    assert hw.load(tmp_path / "small/pruned/lambda-1.5").heads.query["encoder-self"] == (0,)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`python -m headwise`, and `accelerate launch -m headwise`."""
+"""`python -m headwise`; with several processes `torchrun -m headwise` or `accelerate launch -m headwise`."""
 
 from headwise.cli import main
 

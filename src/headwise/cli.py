@@ -74,16 +74,17 @@ def folder(out: Path) -> Path:
 
 def study(plan: Plan, out: Path, quiet: bool, device: str, only: str | None = None, final: str = "") -> None:
     """Run a plan and say what came of it."""
+    from accelerate import PartialState
+
     from headwise.report import write
     from headwise.study import Progress, run_study
 
     progress = Progress(quiet)
-    progress.say(f"headwise: {plan.name} in {out}")
     try:
         run_study(plan, out, progress, only, device, write)
     except KeyboardInterrupt:
         raise HeadwiseError("Stopped. Run the same command again to go on where it was.") from None
-    if progress.main:
+    if PartialState().is_main_process:
         if only is None:
             progress.say(summary(out))
         typer.echo(str(out / final))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from accelerate import PartialState
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
@@ -13,11 +12,10 @@ from rich.table import Column
 
 
 class Progress:
-    """Bars on the terminal's error stream; silent when `quiet`, and in all processes but the main one."""
+    """Bars on the terminal's error stream; silent when `quiet`."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.main: bool = PartialState().is_main_process
-        self.console = Console(stderr=True, quiet=quiet or not self.main, highlight=False)
+        self.console = Console(stderr=True, quiet=quiet, highlight=False)
         self.report: Callable[[float, str], None] = lambda share, text: None
 
     def say(self, text: str) -> None:

@@ -1,6 +1,6 @@
 """Stages with a file cache: a stage is a plain function, and is skipped while what goes into it has not changed.
 
-Under `accelerate launch` every process runs a stage's function; only the main one writes.
+Of several processes every one runs a stage's function; only the main one writes.
 """
 
 from __future__ import annotations
@@ -40,11 +40,26 @@ class RunFolder:
         self.folder, self.progress = folder, progress
         self.seconds: dict[str, float] = {}
         self.made: dict[str, str] = {}
+        self.together = True
 
     @property
     def main(self) -> bool:
         """Whether this process is the one that writes."""
         return bool(PartialState().is_main_process)
+
+    def wait(self) -> None:
+        """Until all processes have come here; not while one works alone."""
+        if self.together:
+            PartialState().wait_for_everyone()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Stages of the block are run by one process, and wait for no other."""
+        self.together = False
+        try:
+            yield
+        finally:
+            self.together = True
 
     def stage(
         self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], Result], outputs: Sequence[str] = ()
@@ -61,7 +76,7 @@ class RunFolder:
         record = self.folder / ".stages" / f"{label}.json"
         done = read_record(record)
         known = done.get("key") == key and all((self.folder / path).exists() for path in outputs)
-        PartialState().wait_for_everyone()  # all have looked before one writes
+        self.wait()  # all have looked before one writes
         work = self.folder / ".work" / f"{label}-{key}"
         if known:
             self.progress.skip(name)
@@ -70,16 +85,17 @@ class RunFolder:
             with self.progress.stage(name):
                 result = make(work)
             seconds = max(time.perf_counter() - start, result.get("seconds", 0.0))
-            PartialState().wait_for_everyone()  # nobody still reads what now moves
+            self.wait()  # nobody still reads what now moves
             before, outputs = done.get("outputs", []), list(outputs)
             done = {"key": key, "seconds": seconds, "outputs": outputs, "result": result}
             if self.main:
                 record.unlink(missing_ok=True)
                 self.publish(work / MADE, outputs, before)
                 write_text(record, json.dumps(done, indent=1))
-        for unfinished in [work] if known else work.parent.glob(f"{label}-*"):
-            shutil.rmtree(unfinished, ignore_errors=True)
-        PartialState().wait_for_everyone()  # the next stage finds the outputs
+        if self.main:
+            for unfinished in [work] if known else work.parent.glob(f"{label}-*"):
+                shutil.rmtree(unfinished, ignore_errors=True)
+        self.wait()  # the next stage finds the outputs
         self.seconds[name] = done["seconds"]
         return dict(done["result"])
 
@@ -116,7 +132,7 @@ def opened(folder: str | Path, progress: Progress) -> Iterator[RunFolder]:
         raise HeadwiseError(
             f"The run was to be written to {folder}, but that is not possible ({error.strerror}): choose another --out."
         ) from None
-    PartialState().wait_for_everyone()
+    run.wait()
     try:
         yield run
     finally:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from accelerate import PartialState
 
 from headwise.attention import discover
 from headwise.data.grammar import Split, write_parallel
@@ -46,8 +45,7 @@ class Study:
     def text(self, split: Split) -> ParallelText:
         """One split of the parallel text, with a memory-mapped copy in the run folder."""
         spec = self.draw(split) if self.plan.data.embedded else getattr(self.plan.data, split)
-        with PartialState().main_process_first():
-            return ParallelText.open(spec, cache=self.run.folder / ".work" / "text")
+        return ParallelText.open(spec, cache=self.run.folder / ".work" / "text")
 
     def draw(self, split: Split) -> list[Path]:
         """Write one split of the embedded corpus."""
@@ -102,6 +100,7 @@ def longest(model: Model) -> int:
 def train(study: Study) -> Result:
     """Train the model of the plan, or take the given one; it comes to lie in model/."""
     plan, run = study.plan, study.run
+    texts = {"train": study.train_text.fingerprint, "dev": study.dev_text.fingerprint}
     if isinstance(plan.model, str):
         given = plan.model
 
@@ -113,8 +112,7 @@ def train(study: Study) -> Result:
 
         return run.stage("train", {"given": given, "files": files_of(given)}, take, ["model"])
     shape = plan.model
-    inputs = {"shape": shape.model_dump(), "recipe": plan.training.model_dump(), "seed": plan.seed,
-              "train": study.train_text.fingerprint, "dev": study.dev_text.fingerprint}  # fmt: skip
+    inputs = {"shape": shape.model_dump(), "recipe": plan.training.model_dump(), "seed": plan.seed, **texts}
     return run.stage("train", inputs, lambda work: train_model(study, shape, work), ["model", "train"])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from accelerate import PartialState
 
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, write_text
@@ -29,22 +30,27 @@ def run_study(
     """Run a plan in a folder; what is already there and unchanged is not made again. Returns the folder.
 
     only: stop after this stage (train, score, prune, evaluate). report: called at the end with the folder. Of several
-    processes (`accelerate launch`) all train and prune; the main one does the rest.
+    processes (started by `torchrun` or `accelerate launch`) all train and prune; the main one does the rest.
     """
     if only is not None and only not in STAGES:
         raise HeadwiseError(f"--only {only} was asked for, but the stages are {', '.join(STAGES)}.")
     wanted = STAGES if only is None else STAGES[: STAGES.index(only) + 1]
+    if not PartialState(cpu=device == "cpu").is_main_process:
+        progress = Progress(quiet=True)
+    progress.say(f"headwise: {plan.name} in {out}")
     with opened(out, progress) as run:
         study = Study(plan, run, device)
         if run.main:
             write_text(run.folder / "plan.toml", plan.to_toml())
         stages.train(study)
         if "score" in wanted and run.main:
-            stages.score(study)
+            with run.alone():
+                stages.score(study)
         if "prune" in wanted:
             results = {setting_name(penalty): stages.prune(study, penalty) for penalty in plan.pruning.penalties}
         if "evaluate" in wanted and run.main:
-            evaluate(study, results)
+            with run.alone():
+                evaluate(study, results)
         if report and only is None and run.main:
             with progress.stage("report"):
                 report(run.folder)

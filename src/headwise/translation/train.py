@@ -75,13 +75,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.begun = time.perf_counter() - seconds
         self.compute_loss_func = lambda *_: None  # so that the target tokens of an update are counted: see compute_loss
 
-    def get_train_dataloader(self) -> DataLoader[Any]:
+    def get_train_dataloader(self) -> Any:
         sampler = TokenBatches(self.data, self.recipe.batch_tokens, self.args.seed, multiple=self.recipe.accumulate)
         collate = Collator(self.processing_class, self.model.config.decoder_start_token_id, sampler.shapes)
         dataset: Any = self.data
-        loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=collate)
-        prepared: DataLoader[Any] = self.accelerator.prepare(loader)
-        return prepared
+        return self.accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, collate_fn=collate))
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -200,6 +198,7 @@ def fit(
     included) and the number of updates.
     """
     arguments = training_arguments(recipe, work, seed, keep, model.device.type)
+    arguments.ddp_find_unused_parameters = gates is not None  # a loaded model's fixed positions never get a gradient
     with PartialState().main_process_first():
         resumed = resume_point(work)
     facts = read_marker(resumed)
@@ -236,7 +235,6 @@ def training_arguments(recipe: Recipe, work: Path, seed: int, keep: int, device:
         save_total_limit=keep, logging_strategy="steps", logging_steps=20, disable_tqdm=True,
         bf16=bfloat16(recipe.dtype, device), report_to=["tensorboard"], remove_unused_columns=False,
         accelerator_config={"even_batches": False}, log_level="error", use_cpu=device == "cpu",
-        ddp_find_unused_parameters=False,
     )  # fmt: skip
     processes = arguments.world_size
     if recipe.accumulate % processes:
