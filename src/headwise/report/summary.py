@@ -153,7 +153,7 @@ def _speed_is_noise(full: Setting, chosen: Setting) -> str:
             return ""
         return "A difference below 5\u202f% is not to be counted on: one machine varies as much from run to run."
     if after.low <= before.high and before.low <= after.high:
-        return "The 95 % intervals of the two speeds overlap, so no real gain can be claimed."
+        return "The ranges of the two speeds over the rounds overlap, so no real gain can be claimed."
     return ""
 
 
