@@ -531,6 +531,12 @@ def test_two_processes_train_as_one_does(texts: list[str], tmp_path: Path) -> No
     assert max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]) < 1e-4
     assert not list(two.glob(".work/train*"))
 
+    more = sets(*FAST, *LIGHT, "pruning.penalties=[1.5]", "training.accumulate=2", "training.batch_tokens=630")
+    words = command("prune", two, *texts, *more, "--quiet", "--out", tmp_path / "small", launch=True)
+    done = subprocess.run(words, env=ALONE, check=True, capture_output=True, text=True)
+    assert done.stdout == f"{tmp_path}/small/report.html\n"
+    assert hw.load(tmp_path / "small/pruned/lambda-1.5").heads.query["encoder-self"] == (0,)
+
 
 @pytest.mark.slow
 def test_two_processes_cannot_share_an_odd_number_of_batches(texts: list[str], tmp_path: Path) -> None:
