@@ -243,3 +243,15 @@ class TestTally:
     def test_a_broken_model_is_named(self) -> None:
         with pytest.raises(HeadwiseError, match="encoder-self layer 0 gave values that are not numbers"):
             Tally(self.heads).add(self.site, torch.tensor([[0.0, float("nan")]]), torch.tensor([1]))
+
+
+def test_a_long_text_is_kept_in_units_of_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.importance.tally.UNITS", 8)
+    one = Tally(HeadMap({"encoder-self": (2,)}))
+    sums = torch.rand(100, 2, generator=torch.Generator().manual_seed(0))
+    for part in sums.split(5):
+        one.add(Site("encoder-self", 0), part, torch.ones(len(part)))
+        assert one.stored[Site("encoder-self", 0)] < 16
+    rows = one.rows("confidence")
+    assert [row["value"] for row in rows] == pytest.approx(sums.double().mean(0).tolist())
+    assert [row["n"] for row in rows] == [100, 100]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from accelerate.utils import gather_object
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 
 RESAMPLES = 1000
+AT_ONCE = 50  # resamples held in memory together
+UNITS = 20_000  # from twice so many sentences on, neighbours are put together, so that memory does not grow with text
 
 
 class Tally:
@@ -24,6 +28,7 @@ class Tally:
         self.heads = heads
         self.sums: dict[Site, list[np.ndarray]] = {site: [] for site in heads.sites}
         self.counts: dict[Site, list[np.ndarray]] = {site: [] for site in heads.sites}
+        self.stored = dict.fromkeys(heads.sites, 0)
 
     def add(self, site: Site, sums: Tensor, counts: Tensor) -> None:
         """sums B H, counts B; sentences without a single counted token are left out."""
@@ -35,18 +40,35 @@ class Tally:
         some = counts > 0
         self.sums[site].append(sums[some].double().cpu().numpy())
         self.counts[site].append(counts[some].double().cpu().numpy())
+        self.stored[site] += len(self.counts[site][-1])
+        if self.stored[site] >= 2 * UNITS:
+            for parts in (self.sums, self.counts):
+                whole = np.concatenate(parts[site])
+                parts[site] = [np.add.reduceat(whole, np.arange(0, len(whole), 2))]
+            self.stored[site] = len(self.counts[site][0])
+
+    def gather(self) -> Tally:
+        """The tally of all processes, of which each took every n-th batch, in the order of one."""
+        for parts in (self.sums, self.counts):
+            for site in self.heads.sites:
+                shares = gather_object([parts[site]])
+                turns = range(max(map(len, shares)))
+                parts[site] = [share[turn] for turn in turns for share in shares if turn < len(share)]
+        return self
+
+    def sentences(self, site: Site) -> tuple[np.ndarray, np.ndarray]:
+        """Sums (sentences x heads) and counts (sentences) of one layer."""
+        return np.concatenate(self.sums[site]), np.concatenate(self.counts[site])
 
     def rows(self, measure: str, seed: int = 0, baseline: Mapping[Site, float] | None = None) -> list[dict[str, Any]]:
-        """Tidy rows, one a head; n is the number of tokens."""
+        """Tidy rows, one a head; n is the sum of counts, which are tokens unless the measure says otherwise."""
         out: list[dict[str, Any]] = []
         for site in self.heads.sites:
             if not any(len(part) for part in self.counts[site]):
                 where = f"{site.kind} layer {site.layer}"
                 raise HeadwiseError(f"No token of the text counts for '{measure}' in {where}: the text is too short.")
-            sums, counts = np.concatenate(self.sums[site]), np.concatenate(self.counts[site])
-            share = np.full(len(counts), 1 / len(counts))
-            draws = np.random.default_rng(seed).multinomial(len(counts), share, size=RESAMPLES)
-            low, high = np.percentile((draws @ sums) / (draws @ counts)[:, None], [2.5, 97.5], axis=0)
+            sums, counts = self.sentences(site)
+            low, high = np.percentile(resampled(sums, counts, seed), [2.5, 97.5], axis=0)
             value = sums.sum(0) / counts.sum()
             for head in range(self.heads.count(site)):
                 out.append({
@@ -55,3 +77,16 @@ class Tally:
                     "baseline": (baseline or {}).get(site),
                 })  # fmt: skip
         return out
+
+
+def resampled(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
+    """Σ sums / Σ counts in each of RESAMPLES texts drawn with replacement: resamples x heads."""
+    tables = (draws(len(counts), seed, part) for part in range(RESAMPLES // AT_ONCE))
+    return np.concatenate([(table @ sums) / (table @ counts)[:, None] for table in tables])
+
+
+@lru_cache(maxsize=RESAMPLES // AT_ONCE)
+def draws(sentences: int, seed: int, part: int) -> np.ndarray:
+    """How often each sentence is drawn: resamples x sentences. The same for every layer and measure of a text."""
+    random = np.random.default_rng((seed, part))
+    return random.multinomial(sentences, np.full(sentences, 1 / sentences), size=AT_ONCE).astype(np.float64)

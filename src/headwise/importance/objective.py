@@ -1,0 +1,59 @@
+"""What a model is asked to do with a batch, and how badly it does it: the loss that every score speaks of.
+
+A batch holds what the model's forward takes (`input_ids` B S, `attention_mask` B S, for two stacks also
+`decoder_input_ids` B T), `labels` (B T: what the logits at each position should predict, IGNORED where nothing is
+asked) and perhaps `rows` (the place of each sentence in the text). Labels stand where their logits stand: nothing is
+shifted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import HeadwiseError
+
+IGNORED = -100
+NO_INPUT = ("rows", "labels")
+
+
+def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The batch where the model is; raises HeadwiseError for a sentence that asks for a word and has no source."""
+    device = next(model.parameters()).device
+    tensors = {name: tensor.to(device) for name, tensor in batch.items()}
+    if "labels" in tensors:
+        asked = (tensors["labels"] != IGNORED).any(1)
+        blank = asked & ~tensors["attention_mask"].bool().any(1)
+        if bool(blank.any()):
+            raise HeadwiseError(
+                f"Sentence {int(blank.nonzero()[0, 0])} of a batch has no token: leave blank lines out of the text."
+            )
+    return tensors
+
+
+def predict(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """The logits B T V of one forward without a cache. Raises HeadwiseError for a model that predicts no words."""
+    inputs = {name: tensor for name, tensor in batch.items() if name not in NO_INPUT}
+    options = {"use_cache": False} if "use_cache" in model.config.to_dict() else {}  # type: ignore[union-attr, operator]
+    logits: Tensor | None = getattr(model(**inputs, **options), "logits", None)
+    if logits is None:
+        raise HeadwiseError(
+            f"{type(model).__name__} predicts no words, so its heads cannot be scored by what it predicts: "
+            "load it with its language-model head."
+        )
+    return logits
+
+
+def sentence_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Negative log likelihood of each sentence's labels, summed over its tokens: nats, B. Labels B T, logits B T V."""
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    asked = (labels != IGNORED).nonzero(as_tuple=True)
+    lost = nn.functional.cross_entropy(logits[asked].to(wide), labels[asked], reduction="none")
+    return lost.new_zeros(len(labels)).index_add(0, asked[0], lost)
+
+
+def asked_tokens(labels: Tensor) -> Tensor:
+    """How many tokens of each sentence are to be predicted: B."""
+    return (labels != IGNORED).sum(1)
