@@ -1,0 +1,194 @@
+"""Removal curves: how long a model lasts when its heads go in the order of a score (Michel et al. 2019, section 4.2).
+
+This is the question that counts for pruning: a head whose work another one takes over looks unimportant alone, and is
+not once both are gone. Michel et al. found that the order by ablation of one head at a time does worse than the order
+by gradient. The random order is what every score has to beat. No model in here: the caller gives `lose` and `rescore`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, HeadMap, HeadMask
+from headwise.importance.judge import direction
+from headwise.importance.tally import resampled
+
+CURVES = ("measure", "order", "seed", "removed", "total", "loss", "low", "high")
+STEPS = 10
+RANDOM = "random"
+
+Order = Literal["once", "rescored", "random"]
+Row = dict[str, Any]
+Lose = Callable[[Sequence[HeadMask]], tuple[np.ndarray, np.ndarray]]
+Rescore = Callable[[HeadMask], Mapping[Head, float]]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a model loses on every sentence while `removed` of `total` heads go.
+
+    losses: sentences x steps, summed over tokens; counts: tokens of each sentence.
+    """
+
+    measure: str
+    order: Order
+    seed: int | None
+    kinds: str
+    total: int
+    removed: tuple[int, ...]
+    losses: np.ndarray
+    counts: np.ndarray
+
+    @property
+    def loss(self) -> np.ndarray:
+        """The loss a token at every step."""
+        found: np.ndarray = self.losses.sum(0) / self.counts.sum()
+        return found
+
+    def resampled(self, seed: int) -> np.ndarray | None:
+        """The same for texts drawn anew from its sentences: resamples x steps; None with a single sentence."""
+        return resampled(self.losses, self.counts, seed) if len(self.counts) > 1 else None
+
+
+def area(loss: np.ndarray) -> np.ndarray:
+    """The mean over all later steps of the loss above that of the whole model; loss … x steps."""
+    found: np.ndarray = loss[..., 1:].mean(-1) - loss[..., 0]
+    return found
+
+
+def removal_curves(
+    heads: HeadMap, values: Mapping[str, Mapping[Head, float]], lose: Lose,
+    rescore: Mapping[str, Rescore] | None = None, seeds: Sequence[int] = tuple(range(10)),
+) -> list[Curve]:  # fmt: skip
+    """The curve of each measure, in the order of its `values`, in that of `rescore` where given, and of random orders.
+
+    `values`: a value for each head that may go, the same heads in all measures; the others stay. `lose`: masks ->
+    losses of every sentence under each (sentences x masks, summed over tokens), and the tokens of the sentences. It is
+    called once, with every mask that is needed, each once. A quality without sentences (such as 100 − BLEU) is one
+    row of count 1. `rescore`: the values of a measure when only the heads of a mask are left.
+    """
+    chosen = _same_heads(values)
+    orders = _orders(heads, chosen, values, rescore or {}, seeds)
+    steps = removal_steps(len(chosen))
+    masks = {
+        frozenset(order[:gone]): HeadMask.full(heads).without(order[:gone])
+        for order in orders.values() for gone in steps
+    }  # fmt: skip
+    losses, counts = lose(list(masks.values()))
+    _checked(losses, counts, len(masks))
+    column = {gone: place for place, gone in enumerate(masks)}
+    kinds = "+".join(kind for kind in heads.kinds if any(head.kind == kind for head in chosen))
+    return [
+        Curve(*name, kinds, len(chosen), tuple(steps), losses[:, [column[frozenset(order[:gone])] for gone in steps]],
+              counts)
+        for name, order in orders.items()
+    ]  # fmt: skip
+
+
+def _orders(
+    heads: HeadMap, chosen: list[Head], values: Mapping[str, Mapping[Head, float]], rescore: Mapping[str, Rescore],
+    seeds: Sequence[int],
+) -> dict[tuple[str, Order, int | None], list[Head]]:  # fmt: skip
+    """Every order of removal, by measure, kind of order and seed."""
+    orders: dict[tuple[str, Order, int | None], list[Head]] = {}
+    for measure, found in values.items():
+        orders[measure, "once", None] = removal_order(_upward(measure, found))
+    for measure, score in rescore.items():
+        orders[measure, "rescored", None] = rescored_order(heads, chosen, _turned(measure, score))
+    for seed in seeds:
+        places = np.random.default_rng(seed).permutation(len(chosen))
+        orders[RANDOM, "random", seed] = [chosen[place] for place in places]
+    return orders
+
+
+def _turned(measure: str, score: Rescore) -> Rescore:
+    return lambda mask: _upward(measure, score(mask))
+
+
+def _same_heads(values: Mapping[str, Mapping[Head, float]]) -> list[Head]:
+    if not values:
+        raise HeadwiseError("Removal curves were asked for without a single score: score the heads first.")
+    first, *rest = values
+    for measure in rest:
+        if values[measure].keys() != values[first].keys():
+            told = f"{first} has {len(values[first])}, {measure} {len(values[measure])}"
+            raise HeadwiseError(f"Removal curves need the same heads in all scores, but {told}: score the same heads.")
+    return list(values[first])
+
+
+def _upward(measure: str, values: Mapping[Head, float]) -> dict[Head, float]:
+    """Values of which the high ones mean important."""
+    return {head: direction(measure) * value for head, value in values.items()}
+
+
+def _checked(losses: np.ndarray, counts: np.ndarray, masks: int) -> None:
+    if losses.shape != (len(counts), masks):
+        raise HeadwiseError(
+            f"Losses of {len(counts)} sentences under {masks} masks were asked for, but their shape is {losses.shape}."
+        )
+    if not np.isfinite(losses).all():
+        raise HeadwiseError("A loss with heads removed is not a number (NaN or infinite): the model is broken there.")
+
+
+def removal_order(values: Mapping[Head, float]) -> list[Head]:
+    """Heads from the least important on; ties stay in the order given."""
+    return sorted(values, key=lambda head: values[head])
+
+
+def removal_steps(total: int) -> list[int]:
+    """How many heads are gone at each step: none, a tenth … nine tenths, rounded up (as in Michel et al.'s program)."""
+    return sorted({-(-total * step // STEPS) for step in range(STEPS)})
+
+
+def rescored_order(heads: HeadMap, chosen: Collection[Head], rescore: Rescore) -> list[Head]:
+    """The order when the heads that are left are scored anew after every step."""
+    gone: list[Head] = []
+    for removed in [*removal_steps(len(chosen))[1:], len(chosen)]:
+        values = rescore(HeadMask.full(heads).without(gone))
+        order = removal_order({head: values[head] for head in chosen if head not in gone})
+        gone += order[: removed - len(gone)]
+    return gone
+
+
+def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
+    """The rows of curves.csv (CURVES): the loss a token at each step, and its 95 % interval over sentences."""
+    rows: list[Row] = []
+    for curve in curves:
+        drawn = curve.resampled(seed)
+        bounds = (
+            np.full((2, len(curve.removed)), np.nan) if drawn is None else np.percentile(drawn, [2.5, 97.5], axis=0)
+        )
+        rows += [
+            {"measure": curve.measure, "order": curve.order, "seed": curve.seed, "removed": removed,
+             "total": curve.total, "loss": float(loss), "low": float(low), "high": float(high)}
+            for removed, loss, low, high in zip(curve.removed, curve.loss, *bounds, strict=True)
+        ]  # fmt: skip
+    return rows
+
+
+def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
+    """The area under each curve, as rows of faithfulness.csv: `area`, `area.rescored`; the smaller, the better.
+
+    Intervals are over sentences, and n counts those; of the random orders the row has the mean, the least and the
+    most, and n counts the orders.
+    """
+    rows: list[Row] = []
+    for curve in (curve for curve in curves if curve.order != "random"):
+        drawn = curve.resampled(seed)
+        low, high = (np.nan, np.nan) if drawn is None else np.percentile(area(drawn), [2.5, 97.5])
+        rows.append(_area_row(curve, float(area(curve.loss)), float(low), float(high), len(curve.counts)))
+    if random := [curve for curve in curves if curve.order == "random"]:
+        areas = [float(area(curve.loss)) for curve in random]
+        rows.append(_area_row(random[0], float(np.mean(areas)), min(areas), max(areas), len(areas)))
+    return rows
+
+
+def _area_row(curve: Curve, value: float, low: float, high: float, n: int) -> Row:
+    statistic = "area.rescored" if curve.order == "rescored" else "area"
+    return {"measure": curve.measure, "against": "all heads", "kinds": curve.kinds, "statistic": statistic,
+            "value": value, "low": low, "high": high, "n": n}  # fmt: skip

@@ -1,0 +1,249 @@
+"""The judge: which score of heads should you believe on this model? Numbers in, tidy rows out; no model in here.
+
+`agreement`: does a score rank heads as exact ablation of one head at a time does? (`curves`, beside this file, asks the
+other question: how long does the model last when heads go in the order of the score?) `exceptions`: where two scores
+disagree most.
+
+A score is made on one text and judged on another. High values mean important; a measure whose low values do is given,
+and reported, with a minus before its name (`-entropy`), and is turned round before it is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from headwise.errors import HeadwiseError
+from headwise.heads import KINDS, Head, HeadMap, Site
+from headwise.importance.tally import Tally, resampled
+
+FAITHFULNESS = ("measure", "against", "kinds", "statistic", "value", "low", "high", "n")
+TOP = {"precision@10%": 0.1, "precision@25%": 0.25, "precision@50%": 0.5}
+SPLITS = 100  # random halves of the sentences
+PAIRS = 2**20  # pairs of heads compared together
+
+Row = dict[str, Any]
+Correlate = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def agreement(scores: Mapping[str, Tally], truth: Tally, seed: int = 0, against: str = "ablation.zero") -> list[Row]:
+    """How far each score ranks the heads as the truth does: rows of FAITHFULNESS, by kind and over all kinds.
+
+    `spearman`, `kendall` (tau-b) over all heads; `spearman.within`, `kendall.within`: the mean over layers of the
+    correlation inside the layer; `precision@10%` (`25%`, `50%`): of the truth's top tenth of heads, the share that is
+    in the score's. `stability`: Spearman between a score and itself on another text as long (two halves of its
+    sentences, SPLITS times, raised by Spearman and Brown's 2r / (1 + r)); `stability.half`: before raising;
+    `ceiling`, `ceiling.half`, `.within`: the same for the truth. n: heads.
+
+    Intervals: 1000 times the sentences of the truth and, apart from them, those of the score are drawn again. That
+    adds noise, which pushes rank correlations down; so the interval is moved until its median is the value.
+    """
+    heads = list(truth.heads)
+    scopes = _scopes(heads)
+    true = _measured(against, truth, truth.heads, seed)
+    rows = []
+    for kinds, scope in scopes.items():
+        start = {"measure": against, "against": against, "kinds": kinds, "n": len(scope.heads)}
+        rows += _repeated(true, scope, "ceiling", start)
+    for measure, tally in scores.items():
+        score = _measured(measure, tally, truth.heads, seed + 1)
+        for kinds, scope in scopes.items():
+            start = {"measure": measure, "against": against, "kinds": kinds, "n": len(scope.heads)}
+            spread = _statistics(scope, score.resamples, true.resamples)
+            for name, value in _statistics(scope, score.values[None], true.values[None]).items():
+                low, high = _moved(float(value[0]), spread[name], 0 if name in TOP else -1)
+                rows.append({**start, "statistic": name, "value": float(value[0]), "low": low, "high": high})
+            rows += _repeated(score, scope, "stability", {**start, "against": measure})
+    return rows
+
+
+def head_values(tally: Tally) -> dict[Head, float]:
+    """The value of every head over the whole text."""
+    found: dict[Head, float] = {}
+    for site in tally.heads.sites:
+        sums, counts = tally.sentences(site)
+        found |= {Head(*site, head): float(value) for head, value in enumerate(sums.sum(0) / counts.sum())}
+    return found
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Values of all heads: of the text (heads), of SPLITS halves and the other halves, of texts drawn anew (… x heads)."""
+
+    values: np.ndarray
+    halves: tuple[np.ndarray, np.ndarray]
+    resamples: np.ndarray
+
+
+def _measured(measure: str, tally: Tally, heads: HeadMap, seed: int) -> _Measured:
+    values, ones, others, resamples = [], [], [], []
+    for site in heads.sites:
+        sums, counts = _sentences(measure, tally, site, heads.count(site))
+        half = np.random.default_rng((seed, SPLITS)).permuted(np.tile(np.arange(len(counts)) % 2, (SPLITS, 1)), axis=1)
+        values.append(sums.sum(0) / counts.sum())
+        ones.append((half @ sums) / (half @ counts)[:, None])
+        others.append(((1 - half) @ sums) / ((1 - half) @ counts)[:, None])
+        resamples.append(resampled(sums, counts, seed))
+    sign = direction(measure)
+    one, other, drawn = (sign * np.concatenate(parts, axis=1) for parts in (ones, others, resamples))
+    return _Measured(sign * np.concatenate(values), (one, other), drawn)
+
+
+def _sentences(measure: str, tally: Tally, site: Site, heads: int) -> tuple[np.ndarray, np.ndarray]:
+    where = f"{site.kind} layer {site.layer}"
+    if site not in tally.heads.sites or tally.heads.count(site) != heads:
+        found = tally.heads.count(site) if site in tally.heads.sites else "none"
+        raise HeadwiseError(
+            f"'{measure}' was to be judged on {heads} heads of {where}, it has {found}: score them all."
+        )
+    if tally.stored[site] < 2:
+        raise HeadwiseError(
+            f"'{measure}' was measured on {tally.stored[site]} sentences in {where}: to be judged it needs at least 2."
+        )
+    return tally.sentences(site)
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """Some heads, as places in the list of all, and the same heads layer by layer (layers of one head left out)."""
+
+    heads: np.ndarray
+    layers: list[np.ndarray]
+
+
+def _scopes(heads: Sequence[Head]) -> dict[str, _Scope]:
+    """Every kind by its name, and, where there are several, all together."""
+    kinds = list(dict.fromkeys(head.kind for head in heads))
+    groups = [[kind] for kind in kinds] + ([kinds] if len(kinds) > 1 else [])
+    scopes = {}
+    for group in groups:
+        places = np.array([place for place, head in enumerate(heads) if head.kind in group])
+        sites = dict.fromkeys((heads[place].kind, heads[place].layer) for place in places)
+        layers = [np.array([p for p in places if (heads[p].kind, heads[p].layer) == site]) for site in sites]
+        scopes["+".join(group)] = _Scope(places, [layer for layer in layers if len(layer) > 1])
+    return scopes
+
+
+def _statistics(scope: _Scope, score: np.ndarray, truth: np.ndarray) -> dict[str, np.ndarray]:
+    """Every statistic of each row: score and truth are rows x heads."""
+    found = {}
+    for name, correlate in (("spearman", spearman), ("kendall", kendall)):
+        found[name] = correlate(score[:, scope.heads], truth[:, scope.heads])
+        found[f"{name}.within"] = _within(scope, score, truth, correlate)
+    for name, share in TOP.items():
+        count = max(1, round(share * len(scope.heads)))
+        found[name] = precision(score[:, scope.heads], truth[:, scope.heads], count)
+    return found
+
+
+def _within(scope: _Scope, one: np.ndarray, other: np.ndarray, correlate: Correlate) -> np.ndarray:
+    """Mean over layers of the correlation inside the layer: rows. Not a number where one layer has none."""
+    inside = [correlate(one[:, layer], other[:, layer]) for layer in scope.layers]
+    return np.mean(inside, axis=0) if inside else np.full(len(one), np.nan)
+
+
+def _repeated(measured: _Measured, scope: _Scope, statistic: str, start: Row) -> list[Row]:
+    """Spearman of two halves of the text, over all heads and within layers, raised to the whole text and as it is."""
+    one, other = measured.halves
+    overall = float(spearman(one[:, scope.heads], other[:, scope.heads]).mean())
+    within = float(_within(scope, one, other, spearman).mean())
+    whole, whole_within = (2 * r / (1 + r) if r > 0 else r for r in (overall, within))
+    found = {"": whole, ".half": overall, ".within": whole_within, ".within.half": within}
+    ends = {"low": math.nan, "high": math.nan}
+    return [{**start, "statistic": f"{statistic}{name}", "value": value, **ends} for name, value in found.items()]
+
+
+def direction(measure: str) -> int:
+    """−1 for a measure whose low values mean important, told by a minus before its name."""
+    return -1 if measure.startswith("-") else 1
+
+
+def _moved(value: float, spread: np.ndarray, least: int) -> tuple[float, float]:
+    """The middle 95 % of a spread, moved so that its median is the value, and cut to least … 1."""
+    if not math.isfinite(value) or np.isnan(spread).all():
+        return math.nan, math.nan
+    low, median, high = np.nanpercentile(spread, [2.5, 50, 97.5])
+    return max(least, float(value + low - median)), min(1, float(value + high - median))
+
+
+def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Rank correlation of each row of two arrays rows x heads; not a number where one of the rows is constant."""
+    ranks = [rankdata(values, axis=1) for values in (one, other)]
+    x, y = (rank - rank.mean(1, keepdims=True) for rank in ranks)
+    with np.errstate(invalid="ignore"):
+        found: np.ndarray = (x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1))
+    return found
+
+
+def kendall(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Kendall's tau-b of each row of two arrays rows x heads: pairs in the same order less pairs in the other order."""
+    i, j = np.triu_indices(one.shape[1], 1)
+    size = max(1, PAIRS // max(1, len(i)))
+    found = []
+    for start in range(0, len(one), size):
+        x, y = (np.sign(values[start : start + size, i] - values[start : start + size, j]) for values in (one, other))
+        with np.errstate(invalid="ignore"):
+            found.append((x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1)))
+    return np.concatenate(found)
+
+
+def precision(score: np.ndarray, truth: np.ndarray, count: int) -> np.ndarray:
+    """Share of the truth's top `count` heads that are among the score's, by row; heads tied for the last places share
+    them. Chance gives count / heads."""
+    score_top, truth_top = (_top(values, count) for values in (score, truth))
+    found: np.ndarray = (score_top * truth_top).sum(1) / count
+    return found
+
+
+def _top(values: np.ndarray, count: int) -> np.ndarray:
+    """1 for the `count` highest values of each row, 0 for the rest, a fraction for those tied at the edge."""
+    edge = np.sort(values, axis=1)[:, -count, None]
+    above, tied = values > edge, values == edge
+    found: np.ndarray = above + tied * (count - above.sum(1, keepdims=True)) / tied.sum(1, keepdims=True)
+    return found
+
+
+@dataclass(frozen=True)
+class Exceptions:
+    """How far two scores agree, and the heads in which they agree least.
+
+    `rows`: FAITHFULNESS rows (Spearman, overall and within layers; no intervals). `heads`: the head, and how many
+    places higher the first score puts it in its layer than the second, as a share of the places (−1 to 1).
+    """
+
+    rows: list[Row]
+    heads: list[tuple[Head, float]]
+
+
+def exceptions(
+    one: Mapping[Head, float],
+    other: Mapping[Head, float],
+    count: int = 5,
+    names: tuple[str, str] = ("lrp", "confidence"),
+) -> Exceptions:
+    """Where two scores of the same heads part, such as LRP and confidence, whose exception in Voita et al. 2019
+    (section 4) is the rare-token head of the first layer: most relevant there, and not confident."""
+    heads = sorted(one, key=lambda head: KINDS.index(head.kind))
+    if set(one) != set(other):
+        raise HeadwiseError(
+            f"{names[0]} has {len(one)} heads, {names[1]} {len(other)}, not the same ones: score the same heads."
+        )
+    x, y = (np.array([values[head] for head in heads])[None] for values in (one, other))
+    rows, places = list[Row](), np.zeros(len(heads))
+    scopes = _scopes(heads)
+    for kinds, scope in scopes.items():
+        found = {
+            "spearman": spearman(x[:, scope.heads], y[:, scope.heads]),
+            "spearman.within": _within(scope, x, y, spearman),
+        }
+        start = {"measure": names[0], "against": names[1], "kinds": kinds, "low": math.nan, "high": math.nan}
+        rows += [{**start, "statistic": n, "value": float(v[0]), "n": len(scope.heads)} for n, v in found.items()]
+        for layer in scope.layers:
+            places[layer] = (rankdata(x[0, layer]) - rankdata(y[0, layer])) / (len(layer) - 1)
+    most = sorted(zip(heads, places.tolist(), strict=True), key=lambda pair: -abs(pair[1]))
+    return Exceptions(rows, most[:count])
