@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -67,7 +68,15 @@ def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     scaling: float | None = None, dropout: float = 0.0, **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Attention for `AttentionInterface`: query B H Q D, key and value B G K D in, heads' outputs B Q H D out."""
+    """Attention for `AttentionInterface`: query B H Q D, key and value B G K D in, heads' outputs B Q H D out.
+
+    A TorchFunctionMode sees it as one function (relevance propagation takes an attention layer whole).
+    """
+    if has_torch_function((query, key, value)):
+        handled: tuple[Tensor, Tensor | None] = handle_torch_function(
+            attend, (query, key, value), module, query, key, value, attention_mask, scaling, dropout, **kwargs
+        )
+        return handled
     slot: Slot | None = module.__dict__.get(NAME)
     if slot is None:
         return hand_over(module, query, key, value, attention_mask, scaling, dropout, kwargs), None

@@ -1,0 +1,172 @@
+"""Which step a torch function is, by its name; and which modules are taken whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2CLS
+
+from headwise.errors import HeadwiseError
+from headwise.importance.lrp.steps import (
+    Addition,
+    LayerNorm,
+    Linear,
+    Moving,
+    Passing,
+    Product,
+    Reshaping,
+    RootMeanSquareNorm,
+    Step,
+)
+
+RESHAPING = {
+    "view", "reshape", "flatten", "unflatten", "contiguous", "clone", "squeeze", "unsqueeze", "to", "type_as", "float",
+    "double", "half", "bfloat16", "type", "detach", "view_as", "_unsafe_view", "ravel", "alias", "cpu", "cuda",
+}  # fmt: skip
+MOVING = {
+    "transpose", "permute", "swapaxes", "movedim", "t", "chunk", "split", "tensor_split", "unbind", "__getitem__",
+    "select", "narrow", "index_select", "cat", "concat", "stack", "expand", "expand_as", "repeat_interleave", "repeat",
+    "roll", "flip", "masked_fill", "pad",
+}  # fmt: skip
+PASSING = {
+    "relu", "gelu", "silu", "mish", "tanh", "sigmoid", "elu", "leaky_relu", "selu", "celu", "softplus", "hardswish",
+    "hardtanh", "relu6", "logsigmoid", "neg", "__neg__", "dropout", "nan_to_num", "clamp",
+}  # fmt: skip
+ADDING = {"add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "subtract"}
+MULTIPLYING = {"mul", "__mul__", "__rmul__", "multiply", "div", "__truediv__", "divide", "true_divide"}
+ACTIVATIONS: tuple[type[nn.Module], ...] = tuple(
+    {kind for entry in ACT2CLS.values() if isinstance(kind := entry[0] if isinstance(entry, tuple) else entry, type)}
+)
+
+
+def step_for(
+    func: Any, args: Sequence[Any], kwargs: dict[str, Any], carried: tuple[Tensor, ...], out: Tensor, part: int | None
+) -> Step | None:
+    """The step that a torch function was, or None where there is no rule. part: which of several outputs."""
+    name: str = func.__name__
+    if name in ("linear", "addmm", "matmul", "__matmul__", "mm"):
+        return linear(name, args, kwargs, carried, out)
+    if name == "layer_norm":
+        return layer_norm(args, kwargs, out)
+    if name == "rms_norm":
+        given = [*args, None, None][:4]
+        weight, epsilon = kwargs.get("weight", given[2]), kwargs.get("eps", given[3])
+        return RootMeanSquareNorm(args[0], out, weight, torch.finfo(out.dtype).eps if epsilon is None else epsilon)
+    if name in ADDING and len(args) > 1:
+        return addition(name, args, kwargs, carried)
+    if name in MULTIPLYING:
+        if len(carried) == 2:
+            return Product((carried[0], carried[1])) if "mul" in name else None
+        return (
+            None
+            if name.startswith(("div", "true_div", "__true")) and carried[0] is not args[0]
+            else Passing(carried[0].shape)
+        )
+    if name in RESHAPING:
+        return Reshaping(carried[0].shape)
+    if name in MOVING:
+        return moving(func, args, kwargs, carried, part)
+    return Passing(carried[0].shape) if name in PASSING and len(carried) == 1 else None
+
+
+def linear(
+    name: str, args: Sequence[Any], kwargs: dict[str, Any], carried: tuple[Tensor, ...], out: Tensor
+) -> Step | None:
+    """A product with a constant matrix; a product of two activations outside attention has no rule."""
+    if len(carried) != 1:
+        return None
+    x = carried[0]
+    if name == "linear":
+        given = [*args, None, None][:3]
+        weight, bias = kwargs.get("weight", given[1]), kwargs.get("bias", given[2])
+        return Linear(x, out, weight=weight, bias=bias)
+    bias, left, right = args if name == "addmm" else (None, *args)
+    return Linear(x, out, weight=right.t(), bias=bias) if left is x and right.dim() == 2 else None
+
+
+def layer_norm(args: Sequence[Any], kwargs: dict[str, Any], out: Tensor) -> Step | None:
+    given = dict(zip(("input", "normalized_shape", "weight", "bias", "eps"), args, strict=False)) | kwargs
+    if len(given["normalized_shape"]) != 1:
+        return None
+    return LayerNorm(
+        given["input"], out, scale=given.get("weight"), bias=given.get("bias"), epsilon=given.get("eps", 1e-5)
+    )
+
+
+def addition(name: str, args: Sequence[Any], kwargs: dict[str, Any], carried: tuple[Tensor, ...]) -> Step | None:
+    if kwargs.get("alpha", 1) != 1:
+        return None
+    like = carried[0]
+    a, b = (arg if isinstance(arg, Tensor) else torch.as_tensor(arg).to(like) for arg in args[:2])
+    if name in ("sub", "__sub__", "subtract"):
+        b = -b
+    elif name == "__rsub__":
+        a = -a
+    operands = (a, b) if args[0] is carried[0] else (b, a)
+    return Addition(operands, len(carried))
+
+
+def moving(
+    func: Any, args: Sequence[Any], kwargs: dict[str, Any], carried: tuple[Tensor, ...], part: int | None
+) -> Step | None:
+    """Run again with other numbers in the carrying places."""
+    places = {id(tensor): i for i, tensor in enumerate(carried)}
+
+    def put(value: Any, inputs: Sequence[Tensor]) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(put(one, inputs) for one in value)
+        return inputs[places[id(value)]] if isinstance(value, Tensor) and id(value) in places else value
+
+    def again(*inputs: Tensor) -> Tensor:
+        out = func(*(put(arg, inputs) for arg in args), **{key: put(value, inputs) for key, value in kwargs.items()})
+        result: Tensor = out if part is None else out[part]
+        return result
+
+    return Moving(again, carried) if len(places) == len(carried) else None
+
+
+def composite(module: nn.Module) -> Callable[[Tensor, Tensor], Step] | None:
+    """How to take a norm or activation module whole, or None for modules that are followed inside.
+
+    torch's own norms are single functions; transformers writes root-mean-square norms out in many.
+    """
+    if isinstance(module, ACTIVATIONS):
+        return lambda x, out: Passing(x.shape)
+    if (
+        "Norm" in type(module).__name__
+        and not isinstance(module, nn.LayerNorm | nn.RMSNorm)
+        and not [*module.children()]
+    ):
+        return partial(norm, module)
+    return None
+
+
+def norm(module: nn.Module, x: Tensor, out: Tensor) -> Step:
+    """A norm that a modeling file wrote out: recognised by what it computes, never by its name alone."""
+    epsilon = next(
+        (float(getattr(module, n)) for n in ("variance_epsilon", "eps", "epsilon") if hasattr(module, n)), 0.0
+    )
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    bias: Tensor | None = getattr(module, "bias", None)
+    for centre in (0, 1):
+        inner = wide - centre * wide.mean(-1, keepdim=True)
+        unit = inner * (inner.square().mean(-1, keepdim=True) + epsilon).rsqrt()
+        for scale in scales(module):
+            if torch.allclose(unit * scale + (0 if bias is None else bias), out.to(wide.dtype), rtol=1e-2, atol=1e-3):
+                if centre:
+                    return LayerNorm(x, out, scale=scale, bias=bias, epsilon=epsilon)
+                return RootMeanSquareNorm(x, out, scale, epsilon)
+    raise HeadwiseError(
+        f"The norm {type(module).__name__} computes neither layer norm nor root-mean-square norm: "
+        "there is no rule for it."
+    )
+
+
+def scales(module: nn.Module) -> list[Tensor]:
+    """The scale as it may be stored: itself, or (Gemma) its difference to one."""
+    weight: Tensor | None = getattr(module, "weight", None)
+    return [torch.ones(())] if weight is None else [weight.detach(), 1 + weight.detach()]

@@ -1,0 +1,186 @@
+"""Head relevance by layer-wise relevance propagation (Voita et al. 2019, section 4 and appendix A).
+
+Relevance starts as 1 at one logit of a target position, under teacher forcing, and is handed back by a rule (`rules`)
+to every head's output. A head's share of its layer's relevance is its score: 1/heads for a head like all others.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from headwise.attention import Discovery, Seen, capture, evaluating
+from headwise.errors import HeadwiseError
+from headwise.heads import Site
+from headwise.importance.lrp.rules import Rule
+from headwise.importance.lrp.steps import Addition, Linear, rescaled
+from headwise.importance.lrp.tape import Tape, Walk
+from headwise.importance.objective import IGNORED, on_device, predict
+from headwise.importance.tally import Tally
+
+Mode = Literal["per-step", "pooled"]
+Target = Literal["top", "reference", "contrast"]
+ROWS = 8192  # positions x starts that are walked together
+
+
+@dataclass
+class Relevance:
+    """What a run gave: tallies by measure name, and where the relevance that was started went (shares of it)."""
+
+    tallies: dict[str, Tally]
+    balance: dict[str, float]
+
+
+def relevance(
+    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], rule: Rule, mode: Mode = "per-step",
+    target: Target = "top",
+) -> Relevance:  # fmt: skip
+    """Every head's share of its layer's relevance, mean over all target positions of a text.
+
+    mode: `per-step`, the paper's: one start a target position, shares taken at each step, then averaged; one forward
+        serves all steps. `pooled`: all positions of a sentence are started at once, shares are taken of the sum; one
+        forward and one walk a batch.
+    target: the logit that relevance starts from: the `top` one, the `reference` token's, or the `contrast` of the top
+        one with the next.
+    A head's relevance sums over queries and neurons, signed or absolute as the rule says; the other reading is tallied
+    too, under `.signed` or `.absolute`. Half precision is handed on in float32. Raises HeadwiseError for operations
+    without a rule (named), and for values that are not numbers.
+    """
+    name = f"lrp.{rule.name}" + (".pooled" if mode == "pooled" else "")
+    names = {True: name + ("" if rule.signed else ".signed"), False: name + (".absolute" if rule.signed else "")}
+    tallies = {names[reading]: Tally(found.heads) for reading in (rule.signed, not rule.signed)}
+    balance: dict[str, float] = defaultdict(float)
+    for batch in batches:
+        tensors = on_device(model, batch)
+        for what, total in score_batch(model, found, tensors, rule, mode, target, names, tallies).items():
+            balance[what] += total
+    started = balance.pop("started")
+    return Relevance(tallies, {what: total / started for what, total in balance.items()})
+
+
+def score_batch(
+    model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], rule: Rule, mode: Mode, target: Target,
+    names: Mapping[bool, str], tallies: Mapping[str, Tally],
+) -> dict[str, float]:  # fmt: skip
+    """One forward, as many walks as needed; adds to the tallies and returns the balance of relevance."""
+    places, asked = positions(batch["labels"])
+    if not bool(asked.any()):
+        return {"started": 0.0}
+    with evaluating(model), torch.no_grad():
+        tape, logits = recorded(model, found, batch)
+        number, rows = first_rows(tape, model, logits, batch["labels"], rule, target)
+        sums: dict[tuple[bool, Site], Tensor] = {}
+        balance: dict[str, float] = defaultdict(float)
+        for steps in chunks(places.shape[1], batch, mode):
+            start = begin(rows, places[:, steps], asked[:, steps], mode)
+            there = asked[:, steps].T.to(rows.dtype) if mode == "per-step" else asked.sum(1)[None].to(rows.dtype)
+
+            def arrive(site: Site, at: Tensor, there: Tensor = there) -> None:
+                for signed in (True, False):
+                    heads = (at if signed else at.abs()).sum((2, 4))  # P B H
+                    layer = heads.sum(-1, keepdim=True)
+                    share = torch.where(layer == 0, 1 / heads.shape[-1], heads / layer) * there[..., None]
+                    sums[signed, site] = sums.get((signed, site), 0) + share.sum(0)
+
+            walk = Walk(tape, rule, {number: start}, arrive)
+            for what, total in {**walk.balance, "started": start.flatten(1).sum(1)}.items():
+                balance[what] += float(total.sum())
+    counts = asked.sum(1)
+    for (signed, site), total in sums.items():
+        tallies[names[signed]].add(site, total, counts)
+    return dict(balance)
+
+
+def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]) -> tuple[Tape, Tensor]:
+    """The tape of one forward, and the logits B T V."""
+    tape = Tape()
+
+    def show(seen: Seen) -> None:
+        tape.shown = seen
+
+    with capture(model, found, watch=show, weights=True), tape.watching(model):
+        logits = predict(model, batch)
+    return tape, logits
+
+
+def positions(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each sentence is asked for a token: places B P (its n-th asked position), and which of them are there."""
+    asked = labels != IGNORED
+    order = torch.argsort((~asked).to(torch.int8), dim=1, stable=True)[:, : int(asked.sum(1).max())]
+    return order, asked.gather(1, order)
+
+
+def chunks(steps: int, batch: Mapping[str, Tensor], mode: Mode) -> list[slice]:
+    """Slices of steps that are walked together."""
+    if mode == "pooled":
+        return [slice(0, steps)]
+    size = max(1, ROWS // max(batch["input_ids"].numel(), batch["labels"].numel()))
+    return [slice(first, first + size) for first in range(0, steps, size)]
+
+
+def begin(rows: Tensor, places: Tensor, asked: Tensor, mode: Mode) -> Tensor:
+    """The relevance of the states before the output layer, P B T M, from each position's own row B T M."""
+    if mode == "pooled":
+        chosen = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device).scatter(1, places, asked)
+        return (rows * chosen[..., None])[None]
+    start = rows.new_zeros(places.shape[1], *rows.shape)
+    sentence, step = asked.nonzero(as_tuple=True)
+    place = places[sentence, step]
+    start[step, sentence, place] = rows[sentence, place]
+    return start
+
+
+def first_rows(
+    tape: Tape, model: nn.Module, logits: Tensor, labels: Tensor, rule: Rule, target: Target
+) -> tuple[int, Tensor]:
+    """The output layer's step, for one logit a position: the states' tensor number, and relevance B T M.
+
+    A relevance of 1 at a logit goes through that logit's own row of the output matrix, so nothing of the size of
+    positions x vocabulary is walked.
+    """
+    head: nn.Module | None = model.get_output_embeddings()  # type: ignore[operator]
+    record = next(
+        (r for r in tape.records if isinstance(r.step, Linear) and r.step.weight is getattr(head, "weight", None)), None
+    )
+    if record is None:
+        raise HeadwiseError(f"{type(model).__name__} has no output layer that relevance could start from.")
+    layer = record.step
+    assert isinstance(layer, Linear) and layer.weight is not None
+    x = layer.x.to(torch.promote_types(layer.x.dtype, torch.float32))
+    top = logits.topk(2, -1).indices
+    chosen = labels.clamp_min(0) if target == "reference" else top[..., 0]
+    weight, bias = layer.weight[chosen].to(x.dtype), logit_bias(tape, layer, logits, chosen).to(x.dtype)
+    if target == "contrast":
+        weight = weight - layer.weight[top[..., 1]].to(x.dtype)
+        bias = bias - logit_bias(tape, layer, logits, top[..., 1]).to(x.dtype)
+    return record.inputs[0], output_row(rule, x, weight, bias)
+
+
+def output_row(rule: Rule, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """A relevance of 1 at x · weight + bias, handed to x. x and weight B T M, bias B T."""
+    impact = weight * x
+    sums = impact.sum(-1, keepdim=True) + bias[..., None]
+    if rule.bias == "spread":
+        impact = impact + bias[..., None] / x.shape[-1]
+    absolutes = impact.abs().sum(-1, keepdim=True) + (bias[..., None].abs() if rule.bias == "input" else 0)
+    one = torch.ones_like(sums)
+    c1, c2 = rule.share(one, sums, absolutes)
+    found = c1 * impact + (0 if c2 is None else c2 * impact.abs())
+    if rule.rescale:
+        for _ in range(2):  # in the row, and in the sentence, where the row is all there is
+            (found,) = rescaled(rule, one, found, axes=found.dim() - 1)
+    return found
+
+
+def logit_bias(tape: Tape, layer: Linear, logits: Tensor, chosen: Tensor) -> Tensor:
+    """What constants add to the chosen logits: the layer's bias, and what is added after it (Marian, BART). B T."""
+    bias = torch.zeros_like(chosen, dtype=logits.dtype) if layer.bias is None else layer.bias[chosen]
+    last = tape.records[-1].step
+    if isinstance(last, Addition) and last.carried == 1 and last.operands[0] is layer.out:
+        bias = bias + last.operands[1].expand_as(logits).gather(-1, chosen[..., None])[..., 0]
+    return bias

@@ -1,0 +1,112 @@
+"""The rules of relevance propagation, each a short declaration of how relevance is handed from outputs to inputs.
+
+For a map with impacts z[o, i] of input i on output o (weight times input), an output's relevance R[o] is divided over
+the inputs as R[i] = Σ_o c1[o] · z[o, i] + c2[o] · |z[o, i]|. A `Share` makes c1 and c2 from R[o], S[o] = Σ_i z[o, i]
+and A[o] = Σ_i |z[o, i]|. Positive and negative impacts are (z ± |z|)/2, so every rule of the papers has this form, and
+linear maps need nothing but matrix products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headwise.errors import HeadwiseError
+
+Share = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
+
+
+def stable(sums: Tensor, epsilon: float) -> Tensor:
+    """Denominators away from zero: S + ε · sign(S), with sign(0) = 1."""
+    return torch.where(sums < 0, sums - epsilon, sums + epsilon)
+
+
+@dataclass(frozen=True)
+class Epsilon:
+    """R[i] = Σ_o z[o, i] / (S[o] + ε sign S[o]) · R[o] (Bach et al. 2015; Voita et al. 2019, appendix A)."""
+
+    epsilon: float
+    absolute = False  # whether A is needed
+
+    def __call__(self, relevance: Tensor, sums: Tensor, absolutes: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return relevance / stable(sums, self.epsilon), None
+
+
+@dataclass(frozen=True)
+class AlphaBeta:
+    """R[i] = Σ_o (α z⁺[o, i] / Σ z⁺ + β z⁻[o, i] / Σ z⁻) · R[o], both fractions positive (Voita et al. 2021, section 2;
+    the released code has α = β = ½)."""
+
+    alpha: float = 0.5
+    beta: float = 0.5
+    epsilon: float = 1e-5
+    absolute = True
+
+    def __call__(self, relevance: Tensor, sums: Tensor, absolutes: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        assert absolutes is not None
+        positive = relevance * (self.alpha / ((absolutes + sums) / 2 + self.epsilon))
+        negative = relevance * (self.beta / ((sums - absolutes) / 2 - self.epsilon))
+        return (positive + negative) / 2, (positive - negative) / 2
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One way of handing relevance on.
+
+    share: how an output's relevance is divided over its inputs.
+    bias: absorbed (it stands in the denominator and keeps its share), spread (over all inputs evenly, so that an input
+        of zero gets some) or an input of its own.
+    norm: jacobian (the statistics are followed too), deviation-constant (only the standard deviation is held fixed) or
+        centring (only the mean is followed; scale, bias and deviation are ignored).
+    attention: jacobian (query, key and value), jacobian-of-values, products (query, key and value through the explicit
+        matrix products and softmax), values (weights are constants, shares by weight · value) or weights (raw weights).
+    rescale: every step hands on as much |relevance| as it received.
+    signed: whether a head's relevance is the signed sum over its neurons (the other reading is the absolute one).
+    """
+
+    name: str
+    paper: str
+    share: Epsilon | AlphaBeta
+    bias: Literal["absorbed", "spread", "input"]
+    norm: Literal["jacobian", "deviation-constant", "centring"]
+    attention: Literal["jacobian", "jacobian-of-values", "products", "values", "weights"]
+    rescale: bool = False
+    signed: bool = False
+
+
+RULES = {
+    rule.name: rule
+    for rule in (
+        Rule(
+            "ding", "Ding et al. 2017 as in Voita et al. 2019, appendix A", Epsilon(0.05), bias="absorbed",
+            norm="centring", attention="weights",
+        ),
+        Rule(
+            "alpha-beta", "Voita et al. 2021, section 2, as released", AlphaBeta(), bias="spread", norm="jacobian",
+            attention="jacobian", rescale=True, signed=True,
+        ),
+        Rule(
+            "alpha-beta-fast", "alpha-beta in matrix products", AlphaBeta(), bias="input", norm="deviation-constant",
+            attention="jacobian", rescale=True, signed=True,
+        ),
+        Rule(
+            "attnlrp", "Achtibat et al. 2024, section 3", Epsilon(1e-6), bias="absorbed", norm="deviation-constant",
+            attention="products",
+        ),
+        Rule(
+            "cp", "Ali et al. 2022, section 4", Epsilon(1e-6), bias="absorbed", norm="deviation-constant",
+            attention="values",
+        ),
+    )
+}  # fmt: skip
+
+
+def rule_of(name: str) -> Rule:
+    """A rule by its name."""
+    if name not in RULES:
+        raise HeadwiseError(f"The relevance rule '{name}' was asked for; there are {', '.join(RULES)}.")
+    return RULES[name]

@@ -1,0 +1,280 @@
+"""The steps of a forward pass and how each hands relevance from its output to its inputs.
+
+Letters: P starts of relevance that are walked together, N rows (everything before the last axis), O outputs and I
+inputs of a row. Relevance has the shape of its tensor with P in front. A step keeps what it needs of the forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from headwise.importance.lrp.rules import Rule
+
+CHUNK = 1 << 21  # elements of a rows x outputs x inputs tensor that is built at once
+Absorber = Literal["bias", "norm", "softmax", "other"]
+
+
+class Step(Protocol):
+    """One recorded operation. `hand_on` gives the relevance of every input, P and the input's shape."""
+
+    absorber: ClassVar[Absorber]  # what its missing relevance is booked under
+
+    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]: ...
+
+
+def amount(relevance: Tensor, axes: int = 2) -> Tensor:
+    """Σ |R| over all but the first axes (P and the batch), kept for broadcasting."""
+    return relevance.abs().sum(tuple(range(axes, relevance.dim())), keepdim=True)
+
+
+def rescaled(rule: Rule, wanted: Tensor, *parts: Tensor, axes: int = 2) -> tuple[Tensor, ...]:
+    """The parts, times one factor for each index of the first axes, so that their Σ |R| is that of `wanted`."""
+    total = torch.stack([amount(part, axes).flatten(axes) for part in parts]).sum(0)
+    factor = amount(wanted, axes).flatten(axes) / (total + rule.share.epsilon)
+    return tuple(part * factor.reshape(factor.shape[:axes] + (1,) * (part.dim() - axes)) for part in parts)
+
+
+def unbroadcast(relevance: Tensor, shape: torch.Size) -> Tensor:
+    """The relevance of a broadcast operand: summed over the axes along which it was repeated."""
+    extra = relevance.dim() - 1 - len(shape)
+    if extra:
+        relevance = relevance.sum(tuple(range(1, 1 + extra)))
+    repeated = [axis + 1 for axis, size in enumerate(shape) if size == 1 and relevance.shape[axis + 1] != 1]
+    return relevance.sum(repeated, keepdim=True) if repeated else relevance
+
+
+def spans(rows: int, each: int) -> Iterator[slice]:
+    """Slices of rows so that rows x each stays below CHUNK elements."""
+    size = max(1, CHUNK // each)
+    return (slice(start, start + size) for start in range(0, rows, size))
+
+
+@dataclass
+class Rows:
+    """Shared by maps that work on each row (last axis) by itself: rescaling in the row, then in the sentence."""
+
+    x: Tensor
+    out: Tensor
+    absorber: ClassVar[Absorber] = "bias"
+
+    def settle(self, rule: Rule, relevance: Tensor, found: Tensor) -> tuple[Tensor]:
+        if rule.rescale:
+            (found,) = rescaled(rule, relevance, found, axes=relevance.dim() - 1)
+            (found,) = rescaled(rule, relevance, found)
+        return (found,)
+
+    def dense(
+        self, rule: Rule, relevance: Tensor, sums: Tensor, absolute: Callable[[slice], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """(Σ_o c2[o] · |z[o, i]|, c1), with |z| built for some rows at a time: `absolute(rows)` gives N O I."""
+        flat, sums = relevance.flatten(1, -2), sums.flatten(0, -2)
+        found = flat.new_empty(*flat.shape[:2], self.x.shape[-1])
+        first = torch.empty_like(flat)
+        for rows in spans(flat.shape[1], flat.shape[2] * self.x.shape[-1]):
+            impact = absolute(rows)
+            c1, c2 = rule.share(flat[:, rows], sums[rows], impact.sum(-1))
+            assert c2 is not None
+            first[:, rows] = c1
+            found[:, rows] = torch.bmm(c2.transpose(0, 1), impact).transpose(0, 1)
+        return found.unflatten(1, self.x.shape[:-1]), first.unflatten(1, self.x.shape[:-1])
+
+
+@dataclass
+class Linear(Rows):
+    """out = x Wᵀ + b (Ding et al. 2017, eq. for linear maps; eq. 8 of Achtibat et al. 2024). weight O I, bias O."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+        weight, x, out = (t.detach().to(relevance.dtype) for t in (self.weight, self.x, self.out))
+        bias = None if self.bias is None else self.bias.detach().to(relevance.dtype)
+        if bias is not None and rule.bias == "spread":
+            return self.settle(rule, relevance, self.spread(rule, relevance, x, out, weight, bias))
+        absolutes = None
+        if rule.share.absolute:
+            absolutes = x.abs() @ weight.abs().T
+            absolutes = absolutes if bias is None else absolutes + bias.abs()
+        c1, c2 = rule.share(relevance, out, absolutes)
+        found = (c1 @ weight) * x
+        if c2 is not None:
+            found = found + (c2 @ weight.abs()) * x.abs()
+        return self.settle(rule, relevance, found)
+
+    def spread(self, rule: Rule, relevance: Tensor, x: Tensor, out: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Impacts z[o, i] = W[o, i] x[i] + b[o] / I."""
+        each, inputs = bias[:, None] / x.shape[-1], x.flatten(0, -2)[:, None, :]
+        if rule.share.absolute:
+            found, c1 = self.dense(rule, relevance, out, lambda rows: torch.addcmul(each, weight, inputs[rows]).abs_())
+        else:
+            (c1, _), found = rule.share(relevance, out, None), torch.zeros_like(x)
+        return found + (c1 @ weight) * x + c1 @ each
+
+
+@dataclass
+class LayerNorm(Rows):
+    """out = γ (x − mean) / σ + β over the last axis. γ and β have the size of that axis, or are None."""
+
+    scale: Tensor | None = None
+    bias: Tensor | None = None
+    epsilon: float = 1e-5
+    absorber: ClassVar[Absorber] = "norm"
+
+    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+        x, out = self.x.to(relevance.dtype), self.out.to(relevance.dtype)
+        size = x.shape[-1]
+        scale = x.new_ones(size) if self.scale is None else self.scale.to(x.dtype)
+        bias = x.new_zeros(size) if self.bias is None else self.bias.to(x.dtype)
+        centred = x - x.mean(-1, keepdim=True)
+        variance = centred.square().mean(-1, keepdim=True)
+        if rule.norm == "jacobian":
+            return self.settle(rule, relevance, self.jacobian(rule, relevance, x, centred, variance, scale, bias))
+        if rule.norm == "centring":
+            c1, _ = rule.share(relevance, centred, None)
+            return self.settle(rule, relevance, x * (c1 - c1.mean(-1, keepdim=True)))
+        steep = scale * (variance + self.epsilon).rsqrt()
+        absolutes = None
+        if rule.share.absolute:
+            both = x.abs()
+            absolutes = steep.abs() * ((1 - 2 / size) * both + both.mean(-1, keepdim=True)) + bias.abs()
+        c1, c2 = rule.share(relevance, out, absolutes)
+        steep1 = c1 * steep
+        found = x * (steep1 - steep1.mean(-1, keepdim=True))
+        if c2 is not None:
+            steep2 = c2 * steep.abs()
+            found = found + x.abs() * ((1 - 2 / size) * steep2 + steep2.mean(-1, keepdim=True))
+        return self.settle(rule, relevance, found)
+
+    def jacobian(
+        self, rule: Rule, relevance: Tensor, x: Tensor, centred: Tensor, variance: Tensor, scale: Tensor, bias: Tensor
+    ) -> Tensor:
+        """Impacts z[o, i] = β[o]/D + γ[o] ((δ[o, i] − 1/D)/√v − c[o] c[i] (v + ε)^(−3/2)/D) x[i], c = x − mean.
+
+        As in the released code, the first root is of the bare variance.
+        """
+        size = x.shape[-1]
+        root = variance.clamp_min(torch.finfo(x.dtype).tiny).rsqrt()
+        curve = (variance + self.epsilon).pow(-1.5) / size
+        sums = bias + scale * centred * (root - curve * centred.square().sum(-1, keepdim=True))
+        if rule.share.absolute:
+            c, inputs, roots, curves = (t.flatten(0, -2) for t in (centred, x, root, curve))
+
+            def absolute(rows: slice) -> Tensor:
+                impact = torch.einsum("no,ni->noi", -curves[rows] * c[rows], c[rows])
+                impact -= roots[rows, :, None] / size
+                impact.diagonal(dim1=1, dim2=2).add_(roots[rows])
+                impact *= scale[:, None]
+                impact *= inputs[rows, None, :]
+                return impact.add_(bias[:, None] / size).abs_()
+
+            found, c1 = self.dense(rule, relevance, sums, absolute)
+        else:
+            c1, _ = rule.share(relevance, sums, None)
+            found = torch.zeros_like(x)
+        steep = c1 * scale
+        direct = root * (steep - steep.mean(-1, keepdim=True)) - curve * centred * (steep * centred).sum(
+            -1, keepdim=True
+        )
+        return found + x * direct + (c1 @ (bias / size))[..., None]
+
+
+@dataclass
+class RootMeanSquareNorm(Rows):
+    """out = γ x / √(mean x² + ε). Prop. 3.4 of Achtibat et al. 2024: with the root held fixed, relevance passes."""
+
+    scale: Tensor | None = None
+    epsilon: float = 1e-6
+    absorber: ClassVar[Absorber] = "norm"
+
+    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+        if rule.norm != "jacobian":
+            return (relevance,)
+        x = self.x.to(relevance.dtype)
+        scale = x.new_ones(x.shape[-1]) if self.scale is None else self.scale.to(x.dtype)
+        root = (x.square().mean(-1, keepdim=True) + self.epsilon).rsqrt()
+        curve = root.square() * x.square() / x.shape[-1]  # z[o, i] = γ[o] x[o] / rms · (δ[o, i] − curve[i])
+        direct = scale * x * root
+        absolutes = direct.abs() * (1 - 2 * curve + curve.sum(-1, keepdim=True)) if rule.share.absolute else None
+        c1, c2 = rule.share(relevance, direct * (1 - curve.sum(-1, keepdim=True)), absolutes)
+        part = c1 * direct
+        found = part - curve * part.sum(-1, keepdim=True)
+        if c2 is not None:
+            part = c2 * direct.abs()
+            found = found + part * (1 - 2 * curve) + curve * part.sum(-1, keepdim=True)
+        return self.settle(rule, relevance, found)
+
+
+@dataclass
+class Addition:
+    """out = a + b, or a plus a constant that absorbs its share. `operands`: those that carry relevance come first."""
+
+    operands: tuple[Tensor, Tensor]
+    carried: int
+    absorber: ClassVar[Absorber] = "bias"
+
+    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+        a, b = (operand.to(relevance.dtype) for operand in self.operands)
+        absolutes = a.abs() + b.abs() if rule.share.absolute else None
+        c1, c2 = rule.share(relevance, a + b, absolutes)
+        parts = [c1 * a, c1 * b][: self.carried]
+        if c2 is not None:
+            parts = [part + c2 * operand.abs() for part, operand in zip(parts, (a, b), strict=False)]
+        if rule.rescale:
+            parts = list(rescaled(rule, relevance, *parts, axes=relevance.dim() - 1))
+            sizes = [amount(part) for part in parts]
+            parts = [part * (size / (size + rule.share.epsilon)) for part, size in zip(parts, sizes, strict=True)]
+        return tuple(unbroadcast(part, o.shape) for part, o in zip(parts, self.operands, strict=False))
+
+
+@dataclass
+class Product:
+    """out = a · b, both carrying relevance: half each (Prop. 3.2 of Achtibat et al. 2024; shares by Jacobian agree)."""
+
+    operands: tuple[Tensor, Tensor]
+    absorber: ClassVar[Absorber] = "other"
+
+    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+        return tuple(unbroadcast(relevance / 2, operand.shape) for operand in self.operands)
+
+
+@dataclass
+class Passing:
+    """Element by element, unchanged: activations (Ding et al. 2017; eq. 9 of Achtibat et al. 2024), scaling by a
+    constant, a dropout that is off."""
+
+    shape: torch.Size
+    absorber: ClassVar[Absorber] = "other"
+
+    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+        return (unbroadcast(relevance, self.shape),)
+
+
+@dataclass
+class Reshaping:
+    """The same numbers in the same order under another shape."""
+
+    shape: torch.Size
+    absorber: ClassVar[Absorber] = "other"
+
+    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+        return (relevance.reshape(relevance.shape[0], *self.shape),)
+
+
+@dataclass
+class Moving:
+    """Numbers that were picked, swapped, joined or repeated: relevance goes back to where they came from."""
+
+    function: Callable[..., Tensor]  # the carrying inputs in, one output out
+    inputs: tuple[Tensor, ...]
+    absorber: ClassVar[Absorber] = "other"
+
+    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+        inputs = tuple(x.detach().to(relevance.dtype) for x in self.inputs)
+        back = torch.func.vjp(self.function, *inputs)[1]
+        found: tuple[Tensor, ...] = torch.vmap(back)(relevance)
+        return found

@@ -1,0 +1,237 @@
+"""A tape of one forward pass: every operation between embeddings and logits, recorded as the model runs, unmodified.
+
+`with Tape(...) as tape: model(...)`; then `Walk(tape, rule, ...)` hands relevance back, as often as wanted. Attention
+layers arrive as one step, because `attention.kernel.attend` lets itself be overridden like torch's own functions; norm
+and activation modules are taken whole, by hooks. What only makes masks and positions carries no relevance and is left
+alone. An operation without a rule is an error when relevance comes to it, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from headwise.attention.kernel import Seen, attend
+from headwise.errors import HeadwiseError
+from headwise.heads import Site
+from headwise.importance.lrp.attention import Attention
+from headwise.importance.lrp.operations import composite, step_for
+from headwise.importance.lrp.rules import Rule
+from headwise.importance.lrp.steps import Addition, LayerNorm, RootMeanSquareNorm, Step, amount
+
+
+@dataclass
+class Record:
+    """A step of the tape: the numbers of the tensors it went from and to. `step` is None where there is no rule."""
+
+    step: Step | None
+    inputs: tuple[int, ...]
+    output: int
+    name: str
+
+
+@dataclass
+class Block:
+    """A residual block in the walk: what came in at its addition, and what left it other than by its skip."""
+
+    skip: int
+    start: Tensor
+    leaks: list[Tensor] = field(default_factory=list)
+
+
+class Tape(TorchFunctionMode):
+    """Records a forward pass. `sites`: the tensor number of every attention layer's output (B Q H D)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[Record] = []
+        self.tensors: list[Tensor] = []  # kept, so that no number is given twice
+        self.numbers: dict[int, int] = {}
+        self.leaves: set[int] = set()
+        self.sites: dict[Site, int] = {}
+        self.shown: Seen | None = None
+        self.inside = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.inside:
+            return func(*args, **kwargs)
+        if func is attend:
+            return self.attention(args, kwargs)
+        if (
+            func.__name__.startswith("__i") and func.__name__ != "__invert__"
+        ):  # a += b binds the name to what comes back
+            func = getattr(torch.Tensor, f"__{func.__name__[3:]}", func)
+        out = func(*args, **kwargs)
+        if func.__name__ == "embedding":
+            self.track(out)
+        else:
+            self.record(func, args, kwargs, out)
+        return out
+
+    def track(self, tensor: Tensor) -> Tensor:
+        """Let relevance begin to be followed here: a leaf, where it arrives."""
+        self.leaves.add(self.number(tensor))
+        return tensor
+
+    def number(self, tensor: Tensor) -> int:
+        """A new number for a tensor, under which it is known from now on."""
+        self.tensors.append(tensor)
+        self.numbers[id(tensor)] = len(self.tensors) - 1
+        return len(self.tensors) - 1
+
+    def carried(self, values: Any) -> Iterator[Tensor]:
+        """The tensors among arguments that carry relevance."""
+        for value in values:
+            if isinstance(value, Tensor) and id(value) in self.numbers:
+                yield value
+            elif isinstance(value, list | tuple):
+                yield from self.carried(value)
+
+    def record(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Note what a torch function did, if it took in and gave out something that carries relevance."""
+        carried = tuple(self.carried((*args, *kwargs.values())))
+        if not carried:
+            return
+        outputs = out if isinstance(out, list | tuple) else [out]
+        for i, output in enumerate(outputs):
+            if isinstance(output, Tensor) and output.is_floating_point() and id(output) not in self.numbers:
+                step = step_for(func, args, kwargs, carried, output, None if output is out else i)
+                self.note(step, carried, output, func.__name__)
+            elif func.__name__.endswith("_") and not func.__name__.startswith("__"):  # x.add_(y): x is another now
+                self.note(None, carried, output, func.__name__)
+
+    def note(self, step: Step | None, carried: Sequence[Tensor], output: Tensor, name: str) -> None:
+        inputs = tuple(self.numbers[id(tensor)] for tensor in carried)
+        self.records.append(Record(step, inputs, self.number(output), name))
+
+    def attention(self, args: Any, kwargs: Any) -> Any:
+        """One attention layer, whole."""
+        self.shown = None
+        out = attend(*args, **kwargs)
+        seen: Seen | None = self.shown
+        if seen is None:
+            raise HeadwiseError(
+                f"An attention layer ({type(args[0]).__name__}) is not in the map of heads, so relevance would be lost "
+                "there: discover the model's heads whole."
+            )
+        assert seen.weights is not None
+        if not bool(out[0].isfinite().all()):
+            raise HeadwiseError(
+                f"{seen.site.kind} layer {seen.site.layer} gave values that are not numbers (NaN or infinite): "
+                "the model is broken there."
+            )
+        scale = kwargs.get("scaling", args[5] if len(args) > 5 else None)
+        scale = seen.query.shape[-1] ** -0.5 if scale is None else float(scale)
+        capped = kwargs.get("softcap") is not None
+        step = Attention(seen.query, seen.key, seen.value, seen.weights.detach(), scale, capped)
+        self.note(step, args[1:4], out[0], "attention")
+        self.sites[seen.site] = self.numbers[id(out[0])]
+        return out
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[Tape]:
+        """Record what runs in the block; norm and activation modules of `model` are taken as one step each."""
+        wholes = {module: step for module in model.modules() if (step := composite(module))}
+
+        def enter(module: nn.Module, args: Any) -> None:
+            self.inside += 1
+
+        def leave(module: nn.Module, args: Any, out: Any) -> None:
+            self.inside -= 1
+            if not self.inside and id(args[0]) in self.numbers:
+                self.note(wholes[module](args[0], out), args[:1], out, type(module).__name__)
+
+        with ExitStack() as stack:
+            for module in wholes:
+                stack.callback(module.register_forward_pre_hook(enter).remove)
+                stack.callback(module.register_forward_hook(leave).remove)
+            stack.enter_context(self)
+            yield self
+
+
+class Walk:
+    """One way back along a tape, by a rule, from `start` (tensor number -> relevance, P and the tensor's shape).
+
+    arrive: called with every attention layer's relevance, P B Q H D. Afterwards `leaves` holds what came to embeddings,
+    by tensor number, and `balance` what became of all relevance, P each: `arrived` at leaves, and what each kind of
+    step absorbed.
+    """
+
+    def __init__(
+        self, tape: Tape, rule: Rule, start: dict[int, Tensor], arrive: Callable[[Site, Tensor], None]
+    ) -> None:
+        self.tape, self.rule, self.arrive = tape, rule, arrive
+        self.pending: dict[int, list[Tensor]] = {number: [relevance] for number, relevance in start.items()}
+        self.blocks: list[Block] = []
+        self.before_norm: dict[int, Tensor] = {}
+        self.sites = {number: site for site, number in tape.sites.items()}
+        self.balance: dict[str, Tensor] = {}
+        self.leaves: dict[int, Tensor] = {}
+        self.run()
+
+    def run(self) -> None:
+        for record in reversed(self.tape.records):
+            if record.output not in self.pending:
+                continue
+            relevance = self.merge(record.output)
+            if record.output in self.sites:
+                self.arrive(self.sites[record.output], relevance)
+            if record.step is None:
+                raise HeadwiseError(
+                    f"Relevance came to the operation '{record.name}', for which there is no rule: "
+                    "headwise cannot score this model by relevance propagation."
+                )
+            self.hand_on(record, record.step, relevance)
+        for leaf in sorted(self.tape.leaves & self.pending.keys(), reverse=True):
+            self.leaves[leaf] = self.merge(leaf)
+            self.book("arrived", self.leaves[leaf])
+
+    def hand_on(self, record: Record, step: Step, relevance: Tensor) -> None:
+        parts = step.hand_on(self.rule, relevance)
+        self.book(step.absorber, relevance)
+        for part in parts:
+            self.book(step.absorber, part, -1)
+        if self.rule.rescale and isinstance(step, LayerNorm | RootMeanSquareNorm):
+            self.before_norm[record.inputs[0]] = amount(relevance)
+        if self.rule.rescale and isinstance(step, Addition) and len(parts) == 2:
+            start = self.before_norm.get(record.output, amount(relevance))
+            self.blocks.append(Block(min(record.inputs), start))
+        for number, part in zip(record.inputs, parts, strict=True):
+            self.pending.setdefault(number, []).append(part)
+            for block in self.blocks:
+                if number < block.skip:
+                    block.leaks.append(part)
+
+    def merge(self, number: int) -> Tensor:
+        """All that came to a tensor. Rules that rescale keep Σ |R| where paths meet (golden set, sections 6 and 7)."""
+        parts = self.pending.pop(number)
+        total = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+        if self.rule.rescale and len(parts) > 1:
+            self.before_norm.pop(number, None)
+            wanted = torch.stack([amount(part) for part in parts]).sum(0)
+            total = total * (wanted / amount(total).clamp_min(torch.finfo(total.dtype).tiny))
+        while self.blocks and self.blocks[-1].skip == number:
+            total = self.close(self.blocks.pop(), total)
+        return total
+
+    def close(self, block: Block, total: Tensor) -> Tensor:
+        """A residual block hands on, to its skip and elsewhere, as much as came to it."""
+        if not block.leaks:
+            return total
+        leaked = torch.stack([amount(leak).flatten(1) for leak in block.leaks]).sum(0)
+        both = amount(total) + leaked.reshape(block.start.shape)
+        factor = block.start / both.clamp_min(torch.finfo(both.dtype).tiny)
+        for leak in block.leaks:
+            leak *= factor.reshape(factor.shape[:2] + (1,) * (leak.dim() - 2))
+        return total * factor
+
+    def book(self, what: str, relevance: Tensor, sign: int = 1) -> None:
+        total = sign * relevance.flatten(1).sum(-1)
+        self.balance[what] = self.balance[what] + total if what in self.balance else total
