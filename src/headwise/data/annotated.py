@@ -6,10 +6,10 @@ Words, mentions and sentences count from 0, ends are exclusive, as in Python. `t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Literal
 
 Kind = Literal["pronoun", "proper", "nominal"]
@@ -84,34 +84,29 @@ class Annotated:
         words = tuple(Word(form, form, "X", -1, "", "", True) for form in forms)
         return cls(words, id, id)
 
-    def merged(self, groups: Sequence[Span]) -> Annotated:
-        """The same sentence where the words [start, end) of each group are one word, written as they are in the text.
+    def merged(self, glued: Collection[int]) -> Annotated:
+        """The same sentence where each of these words is one with the word before it, written as they are in the text.
 
-        It has the grammar of the one nearest the root; relations inside a group are gone. Groups do not overlap.
+        It has the grammar of the one of them that is nearest the root; relations between them are gone.
         """
-        if not groups:
+        if not glued:
             return self
-        inside = {index for start, end in groups for index in range(start, end)}
-        alone = [(index, index + 1) for index in range(len(self.words)) if index not in inside]
-        units = sorted([*groups, *alone])
-        new = {index: unit for unit, (start, end) in enumerate(units) for index in range(start, end)}
-        spans = tuple((self.spans[start][0], max(self.spans[i][1] for i in range(start, end))) for start, end in units)
-        words = tuple(
-            self.words[start] if end == start + 1 else self._one_word(start, end, self.text[slice(*spans[unit])])
-            for unit, (start, end) in enumerate(units)
-        )
-        return replace(
-            self,
-            words=tuple(replace(word, governor=new.get(word.governor, -1)) for word in words),
-            mentions=tuple(
-                replace(m, start=new[m.start], end=new[m.end - 1] + 1, head=new[m.head]) for m in self.mentions
-            ),
-            written=(self.text, spans),
-        )
+        new = merged_places(len(self.words), glued)
+        units = [list(unit) for _, unit in groupby(range(len(self.words)), new.__getitem__)]
+        spans = tuple((self.spans[unit[0]][0], max(self.spans[index][1] for index in unit)) for unit in units)
+        words: list[Word] = []
+        for unit, span in zip(units, spans, strict=True):
+            leader = self.words[nearest_root(self.words, unit)]
+            governor = leader.governor if leader.governor < 0 else new[leader.governor]
+            form = leader.form if len(unit) == 1 else self.text[slice(*span)]
+            words.append(replace(leader, form=form, governor=governor, space_after=self.words[unit[-1]].space_after))
+        mentions = (replace(m, start=new[m.start], end=new[m.end - 1] + 1, head=new[m.head]) for m in self.mentions)
+        return replace(self, words=tuple(words), mentions=tuple(mentions), written=(self.text, spans))
 
-    def _one_word(self, start: int, end: int, form: str) -> Word:
-        leader = self.words[nearest_root(self.words, range(start, end))]
-        return replace(leader, form=form, space_after=self.words[end - 1].space_after)
+
+def merged_places(count: int, glued: Collection[int]) -> list[int]:
+    """The index that each of `count` words has after `Annotated.merged`."""
+    return list(accumulate((index not in glued for index in range(1, count)), initial=0))[:count]
 
 
 def laid_out(tokens: Sequence[tuple[str, bool]]) -> tuple[str, tuple[Span, ...]]:
