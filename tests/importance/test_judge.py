@@ -53,11 +53,13 @@ def test_correlations_are_scipys(pair: list[list[int]]) -> None:
             assert np.isnan(kendall(one, other)[row])
 
 
-def test_many_rows_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = np.random.default_rng(1).random((2, 50, 9))
+def test_many_rows_are_taken_in_parts_and_many_heads_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = np.random.default_rng(1).integers(0, 7, (2, 50, 9)).astype(float)
     whole = kendall(one, other)
     monkeypatch.setattr(judge, "PAIRS", 100)
     assert np.array_equal(kendall(one, other), whole)
+    monkeypatch.setattr(judge, "MANY", 9)
+    np.testing.assert_allclose(kendall(one, other), whole)
 
 
 @settings(max_examples=80, deadline=None)
