@@ -74,7 +74,7 @@ def head_values(tally: Tally) -> dict[Head, float]:
 
 @dataclass(frozen=True)
 class _Measured:
-    """Values of all heads: on the text (heads), on halves and on their other halves, on texts drawn anew (… x heads)."""
+    """Values of heads: on the text (heads), on halves and on their other halves, on texts drawn anew (… x heads)."""
 
     values: np.ndarray
     halves: tuple[np.ndarray, np.ndarray]
