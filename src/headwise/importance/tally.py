@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from headwise.heads import HeadMap, Site
 
 RESAMPLES = 1000
 AT_ONCE = 50  # resamples held in memory together
+Scale = Callable[[np.ndarray], np.ndarray]
 UNITS = 20_000  # from twice so many sentences on, neighbours are put together, so that memory does not grow with text
 
 
@@ -22,10 +23,11 @@ class Tally:
     """Collects, for every head, a sum and a count per sentence; the value is Σ sums / Σ counts over the text.
 
     Intervals are 95 % percentiles of a bootstrap over sentences: tokens of one sentence are not independent.
+    `scale` puts the values of a layer in another scale (… x heads in and out), of every text that is drawn as well.
     """
 
-    def __init__(self, heads: HeadMap) -> None:
-        self.heads = heads
+    def __init__(self, heads: HeadMap, scale: Scale | None = None) -> None:
+        self.heads, self.scale = heads, scale
         self.sums: dict[Site, list[np.ndarray]] = {site: [] for site in heads.sites}
         self.counts: dict[Site, list[np.ndarray]] = {site: [] for site in heads.sites}
         self.stored = dict.fromkeys(heads.sites, 0)
@@ -51,9 +53,7 @@ class Tally:
         """The tally of all processes, of which each took every n-th batch, in the order of one."""
         for parts in (self.sums, self.counts):
             for site in self.heads.sites:
-                shares = gather_object([parts[site]])
-                turns = range(max(map(len, shares)))
-                parts[site] = [share[turn] for turn in turns for share in shares if turn < len(share)]
+                parts[site] = gathered(parts[site])
         return self
 
     def sentences(self, site: Site) -> tuple[np.ndarray, np.ndarray]:
@@ -68,8 +68,10 @@ class Tally:
                 where = f"{site.kind} layer {site.layer}"
                 raise HeadwiseError(f"No token of the text counts for '{measure}' in {where}: the text is too short.")
             sums, counts = self.sentences(site)
-            low, high = np.percentile(resampled(sums, counts, seed), [2.5, 97.5], axis=0)
-            value = sums.sum(0) / counts.sum()
+            value, drawn = sums.sum(0) / counts.sum(), resampled(sums, counts, seed)
+            if self.scale:
+                value, drawn = self.scale(value), self.scale(drawn)
+            low, high = np.percentile(drawn, [2.5, 97.5], axis=0)
             for head in range(self.heads.count(site)):
                 out.append({
                     "kind": site.kind, "layer": site.layer, "head": head, "measure": measure, "value": value[head],
@@ -77,6 +79,13 @@ class Tally:
                     "baseline": (baseline or {}).get(site),
                 })  # fmt: skip
         return out
+
+
+def gathered(parts: list[np.ndarray]) -> list[np.ndarray]:
+    """What each process has of every batch, from all processes, of which each took every n-th: in the order of one."""
+    shares = gather_object([parts])
+    turns = range(max(map(len, shares)))
+    return [share[turn] for turn in turns for share in shares if turn < len(share)]
 
 
 def resampled(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:

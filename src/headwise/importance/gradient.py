@@ -1,0 +1,163 @@
+"""Gradient sensitivity (Michel et al. 2019) and its relatives, all from one forward and one backward pass a batch.
+
+Everything follows from c_h, what head h hands to the output projection, and ∂L/∂c_h. A gate ξ_h on the head has the
+derivative ∂L/∂ξ_h = Σ_q ⟨c_h[q], ∂L/∂c_h[q]⟩, and the attention weights have ∂L/∂A_h = ∂L/∂c_h V_hᵀ, so neither gates
+nor weights are built. L is the negative log likelihood of a sentence, summed over its tokens. No parameter needs a
+gradient: autograd begins at the output of the first attention layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headwise.attention import Discovery, Seen, capture, evaluating
+from headwise.attention.kernel import repeat
+from headwise.errors import HeadwiseError
+from headwise.heads import Site
+from headwise.importance.objective import IGNORED, asked_tokens, on_device, predict, sentence_losses
+from headwise.importance.reading import sides
+from headwise.importance.tally import Tally
+
+GRADIENTS = (
+    "gradient", "gradient.normalised", "gradient.token", "gradient.batch", "attention-gradient", "attribution.zero",
+)  # fmt: skip
+
+
+def gradients(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]) -> dict[str, Tally]:
+    """How much the loss moves when a head is turned down a little. With s_h = Σ_q ⟨c_h[q], ∂L/∂c_h[q]⟩ of a sentence:
+
+    gradient: E|s_h| over sentences (Michel et al. 2019, equation 2); gradient.normalised: the same, divided by the ℓ2
+        norm over the heads of its layer and kind (section 4.1), in every resample of an interval as well.
+    gradient.token: |·| at every query token, divided by the number of tokens (the authors' code).
+    gradient.batch: |Σ s_h| over the sentences of a batch, mean over batches: it falls as batches grow (the mask of
+        Hugging Face's run_bertology.py).
+    attention-gradient: E|∂L/∂A_h| over pairs of a query and a key that it may see; another score than Michel's.
+    attribution.zero: −Σ s_h for each token asked for, signed: the change of the loss when the head is silenced, to
+        first order (attribution patching); it stands beside ablation.zero.
+
+    One forward and one backward pass a batch, in evaluation mode. Raises HeadwiseError where numbers are not finite.
+    """
+    tallies = {name: Tally(found.heads) for name in GRADIENTS}
+    tallies["gradient.normalised"] = Tally(found.heads, scale=unit)
+    with evaluating(model), frozen(model), torch.enable_grad():
+        for batch in batches:
+            tensors = on_device(model, batch)
+            asked, there = asked_tokens(tensors["labels"]), positions(tensors)
+            traces = traced(model, found, tensors, there)
+            for site in found.modules:
+                if site in traces:
+                    seen, gradient = traces[site]
+                    queries, keys = (there[side] for side in sides(site))
+                    numbers = reduced(seen, gradient, queries, keys, asked)
+                else:  # a layer without heads
+                    numbers = dict.fromkeys(GRADIENTS, (asked.new_zeros(len(asked), 0), asked))
+                for name, (sums, counts) in numbers.items():
+                    tallies[name].add(site, sums, counts)
+    return tallies
+
+
+def traced(
+    model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], there: Mapping[str, Tensor]
+) -> dict[Site, tuple[Seen, Tensor]]:
+    """What every attention layer did with a batch, and the gradient of the loss at its output, B Q H D."""
+    layers: dict[Site, Seen] = {}
+
+    def begin(seen: Seen) -> Tensor:
+        layers[seen.site] = seen
+        return seen.output.requires_grad_()
+
+    with capture(model, found, replace=dict.fromkeys(found.modules, begin)):
+        losses = sentence_losses(predict(model, batch), batch["labels"])
+    refuse_broken(layers.values(), there, losses)
+    outputs = [seen.output for seen in layers.values()]
+    steps = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
+    return {site: (seen, step) for (site, seen), step in zip(layers.items(), steps, strict=True)}
+
+
+@torch.no_grad()
+def reduced(
+    seen: Seen, gradient: Tensor, queries: Tensor, keys: Tensor, asked: Tensor
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """The sums and counts of every measure, B H and B, of one layer.
+
+    gradient B Q H D; queries B Q and keys B K, where a token is; asked B, how many tokens each sentence asks for.
+    """
+    wide = torch.promote_types(gradient.dtype, torch.float32)
+    moves = (seen.output.to(wide) * gradient.to(wide)).sum(-1)  # B Q H
+    total = moves.sum(1)
+    some = asked > 0
+    weights = torch.matmul(gradient.transpose(1, 2), repeat(seen.value, gradient.shape[2]).transpose(-1, -2))
+    pairs = visible(seen, queries, keys)
+    once = total.abs(), some
+    return {
+        "gradient": once,
+        "gradient.normalised": once,
+        "gradient.token": ((moves.abs() * queries[..., None]).sum(1), queries.sum(1) * some),
+        "gradient.batch": (total.sum(0, keepdim=True).abs(), some.any()[None]),
+        "attention-gradient": ((weights.abs() * pairs).sum((2, 3), dtype=wide), pairs.sum((1, 2, 3)) * some),
+        "attribution.zero": (-total, asked),
+    }
+
+
+def positions(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By side, where a token is and no padding: B S and B T.
+
+    A decoder's tokens end with the last one that is asked for: nothing later can be seen from there.
+    """
+    source = batch["attention_mask"].bool()
+    if "decoder_input_ids" not in batch:
+        return {"source": source, "target": source}
+    asked = batch["labels"] != IGNORED
+    return {"source": source, "target": asked.flip(1).cumsum(1).flip(1) > 0}
+
+
+def visible(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
+    """Which key each query may see, B 1 Q K; queries B Q and keys B K say where a token is.
+
+    A layer without a mask sees everything, or, in a decoder's own attention, everything but the future.
+    """
+    pairs = queries[:, None, :, None] & keys[:, None, None, :]
+    if seen.mask is not None:
+        mask = seen.mask[..., : keys.shape[1]]
+        return pairs & (mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2)
+    return pairs.tril() if seen.site.kind == "decoder-self" else pairs
+
+
+def refuse_broken(layers: Iterable[Seen], there: Mapping[str, Tensor], losses: Tensor) -> None:
+    """A model that computes no numbers is told by its first layer that does not, not by a gradient that came back."""
+    for seen in layers:
+        tokens = there[sides(seen.site)[0]]
+        if not bool(seen.output.detach().sum((2, 3), dtype=torch.float32)[tokens].isfinite().all()):
+            where = f"{seen.site.kind} layer {seen.site.layer}"
+            raise HeadwiseError(
+                f"{where} gave heads that are not numbers (NaN or infinite): the model is broken there."
+            )
+    if not bool(losses.isfinite().all()):
+        raise HeadwiseError(
+            "The loss is not a number (NaN or infinite): the model is broken behind its attention layers."
+        )
+
+
+def unit(values: np.ndarray) -> np.ndarray:
+    """Values … x heads divided by their ℓ2 norm over the heads; all zero stays zero."""
+    norm = np.linalg.norm(values, axis=-1, keepdims=True)
+    scaled: np.ndarray = np.divide(values, norm, out=np.zeros_like(values), where=norm > 0)
+    return scaled
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """No parameter asks for a gradient inside the block; those that did ask for one again afterwards."""
+    asking = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in asking:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in asking:
+            parameter.requires_grad_(True)
