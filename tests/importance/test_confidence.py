@@ -16,7 +16,8 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, Mar
 from headwise.attention import discover
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
-from headwise.importance.confidence import Exclude, confidence, pointing
+from headwise.importance.confidence import confidence
+from headwise.importance.reading import Exclude, pointing
 from headwise.importance.tally import Tally
 from headwise.translation.batches import Collator
 from pruning.golden_model import SITES, GoldenModel, inputs

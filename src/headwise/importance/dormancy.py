@@ -1,0 +1,39 @@
+"""Dormancy: which heads add next to nothing to the residual stream, wherever they look.
+
+    dormancy(h) = mean_q ‖c_h W_h‖ / Σ_h' ‖c_h' W_h'‖
+
+c_h (of D) is the head's output at a token and W_h (D M) its slice of the output projection; the sum runs over the heads
+of the layer. So 1/H is average and 0 is dormant. Sandoval-Segura et al. 2025 ("Identifying and evaluating inactive
+heads in pretrained LLMs") find the norm of a head's output, held against its layer, a better sign than where the head
+looks. Here it is held against the layer token by token, then averaged, so that no token weighs more than another.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from headwise.attention import Discovery
+from headwise.attention.projection import output_weights
+from headwise.heads import Site
+
+
+def squares(model: nn.Module, found: Discovery) -> dict[Site, Tensor]:
+    """W_h W_hᵀ of every head, H D D by site: ‖c W‖² = c (W Wᵀ) cᵀ, without ever making the H × M numbers c W."""
+    forms = {}
+    for site, weight in output_weights(model, found).items():
+        wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+        forms[site] = wide @ wide.transpose(1, 2)
+    return forms
+
+
+def contribution(output: Tensor, forms: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """Each head's share of its layer's contributions, summed over the queries of each sentence, and how many those are.
+
+    output B Q H D, forms H D D, queries B Q; returns B H and B. A layer that adds nothing gives 0 to all its heads.
+    """
+    output = output.to(forms.dtype)
+    sizes = torch.einsum("bqhd,hde,bqhe->bqh", output, forms, output).clamp_min(0).sqrt()
+    whole = sizes.sum(-1, keepdim=True)
+    shares = torch.where(whole == 0, 0, sizes / whole)
+    return (shares * queries[..., None]).sum(1), queries.sum(-1)

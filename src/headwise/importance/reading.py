@@ -1,0 +1,169 @@
+"""One forward, many readings of every head: how sharply it points, where its weight goes, how much it adds.
+
+    confidence          mean_q max_k A[q, k]                    Voita et al. 2019, section 4
+    entropy             mean_q −Σ_k A[q, k] ln A[q, k]          nats; Clark et al. 2019; Vig & Belinkov 2019, eq. 7
+    attention-to-end    mean_q Σ_{k: end of sentence} A[q, k]   Clark et al. 2019: attention to [SEP]
+    attention-to-first  mean_q A[q, first token]                Vig & Belinkov 2019: "null" attention
+    dormancy            mean_q ‖c_h W_h‖ / Σ_h' ‖c_h' W_h'‖     headwise.importance.dormancy
+
+Queries q are words: padding never counts, special tokens only where that is asked for. Weights are not renormalised.
+Nothing of size query × key outlives the layer it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from headwise.attention import Discovery, Seen, capture, evaluating
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMap, Site
+from headwise.importance.dormancy import contribution, squares
+from headwise.importance.objective import IGNORED, NO_INPUT, on_device
+from headwise.importance.tally import Tally
+
+Exclude = Literal["none", "key", "query", "keyquery"]
+Reading = Literal["confidence", "entropy", "attention-to-end", "attention-to-first", "dormancy"]
+READINGS: tuple[Reading, ...] = get_args(Reading)
+
+
+@dataclass(frozen=True)
+class Side:
+    """Positions of one side of a batch, each B N: all tokens but padding, words, the first token, ends of sentence."""
+
+    tokens: Tensor
+    words: Tensor
+    first: Tensor
+    end: Tensor
+
+
+def read(
+    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], special: Iterable[int],
+    measures: Iterable[Reading] = READINGS, exclude: Exclude = "keyquery",
+) -> dict[str, Tally]:  # fmt: skip
+    """Several readings of every head from one pass over the text: by name, a tally each.
+
+    special: the ids of end of sentence, start, padding. `exclude` says where they are left out: as keys of confidence
+    and as queries of everything (default), or only as one, or nowhere. A decoder's first position, which can only look
+    at itself, counts as special. `attention-to-end` is told only of attention that sees the end of a sentence: it has
+    no decoder-self heads, and is missing for a source text without end tokens.
+    """
+    measures = tuple(measures)
+    for name in measures:
+        if name not in READINGS:
+            raise HeadwiseError(f"'{name}' cannot be read off one forward pass, which tells: {', '.join(READINGS)}.")
+    tallies: dict[str, Tally] = {name: Tally(heads) for name in measures if (heads := telling(name, found.heads)).kinds}
+    ids = torch.tensor(sorted(special), dtype=torch.long, device=next(model.parameters()).device)
+    forms = squares(model, found) if "dormancy" in tallies else {}
+    now: dict[str, Side] = {}
+
+    def watch(seen: Seen) -> None:
+        queries, keys = sides(seen.site)
+        ways = readings(seen, now[queries], now[keys], exclude, forms)
+        for name, tally in tallies.items():
+            if seen.site in tally.sums:
+                tally.add(seen.site, *ways[name]())
+
+    weights, ended = any(name != "dormancy" for name in tallies), False
+    options = {"use_cache": False} if "use_cache" in model.config.to_dict() else {}  # type: ignore[union-attr, operator]
+    with evaluating(model), torch.no_grad(), capture(model, found, watch=watch, weights=weights):
+        for batch in batches:
+            tensors = on_device(model, batch)
+            now.update(tokens(tensors, ids))
+            ended = ended or bool(now["source"].end.any())
+            model(**{name: tensor for name, tensor in tensors.items() if name not in NO_INPUT}, **options)
+    if now and not ended:
+        tallies.pop("attention-to-end", None)
+    return tallies
+
+
+def telling(name: str, heads: HeadMap) -> HeadMap:
+    """The heads that a reading tells of: no word of a decoder sees the end of its own sentence."""
+    return heads if name != "attention-to-end" else heads.only(kind for kind in heads.kinds if kind != "decoder-self")
+
+
+def readings(
+    seen: Seen, queries: Side, keys: Side, exclude: Exclude, forms: Mapping[Site, Tensor]
+) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
+    """How each reading is taken at one site: functions that give its sums B H and counts B."""
+    asked = queries.words if "query" in exclude else queries.tokens
+    looked_at = keys.words if exclude.startswith("key") else keys.tokens
+
+    def weights() -> Tensor:
+        assert seen.weights is not None
+        return seen.weights
+
+    return {
+        "confidence": lambda: pointing(weights(), looked_at, asked),
+        "entropy": lambda: spreading(weights(), asked),
+        "attention-to-end": lambda: sharing(weights(), keys.end, seeing(seen, keys.end, asked)),
+        "attention-to-first": lambda: sharing(weights(), keys.first, seeing(seen, keys.first, asked)),
+        "dormancy": lambda: contribution(seen.output, forms[seen.site], asked),
+    }
+
+
+def sides(site: Site) -> tuple[str, str]:
+    """Which side of the batch a site's queries and keys are; the text of a one-stack decoder is a target."""
+    if site.kind == "encoder-self":
+        return "source", "source"
+    return "target", "source" if site.kind == "cross" else "target"
+
+
+def tokens(batch: Mapping[str, Tensor], special: Tensor) -> dict[str, Side]:
+    """The two sides of a batch; of a model of one stack, the same text read as one or the other."""
+    ids, there = batch["input_ids"], batch["attention_mask"].bool()
+    source = side(ids, there, special)
+    if "decoder_input_ids" in batch:
+        ids, there = batch["decoder_input_ids"], batch["labels"] != IGNORED
+    target = side(ids, there, special)
+    return {"source": source, "target": Side(target.tokens, target.words & ~target.first, target.first, target.end)}
+
+
+def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:
+    """What stands where, ids and there B N. A sentence ends where its last token is special, and where the same token
+    stands inside it (between the two parts of a BERT pair)."""
+    marked = there & torch.isin(ids, special)
+    place = there.cumsum(1)
+    first, last = there & (place == 1), there & (place == place[:, -1:])
+    closing = torch.where(marked & last, ids, -1).amax(1, keepdim=True)
+    return Side(there, there & ~marked, first, there & ~first & (ids == closing))
+
+
+def pointing(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest weight on an allowed key, summed over the allowed queries of each sentence, and how many those are.
+
+    weights B H Q K, keys B K, queries B Q; returns B H and B.
+    """
+    return over(queries, (weights * keys[:, None, None, :]).amax(-1))
+
+
+def spreading(weights: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """The entropy of the weights over all keys, in nats; 0 ln 0 = 0. weights B H Q K, queries B Q; returns B H and B.
+
+    Where a learned sink takes weight away (gpt-oss), the sink itself is no key and has no term.
+    """
+    surprise = weights.clamp_min(torch.finfo(weights.dtype).tiny).log_().neg_()
+    return over(queries, torch.einsum("bhqk,bhqk->bhq", weights, surprise))
+
+
+def sharing(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """The weight on some keys together. weights B H Q K, keys B K, queries B Q; returns B H and B."""
+    return over(queries, torch.matmul(weights, keys[:, None, :, None].to(weights.dtype)).squeeze(-1))
+
+
+def over(queries: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Values B H Q summed over queries B Q, and how many queries those are."""
+    return (values * queries[:, None, :]).sum(-1), queries.sum(-1)
+
+
+def seeing(seen: Seen, keys: Tensor, queries: Tensor) -> Tensor:
+    """The queries B Q that may look at one of some keys B K at all: not those whose window ends before it."""
+    if seen.mask is None:
+        return queries & keys.any(1, keepdim=True)
+    mask = seen.mask[..., : keys.shape[1]]
+    allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    return queries & (allowed & keys[:, None, None, :]).any(-1).any(1)

@@ -1,0 +1,83 @@
+"""The output projection, head by head: together the heads give what the layer gives, in every family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from attention.families import FAMILIES, batch, output, tiny
+from headwise.attention import Seen, capture, discover, masked, remove
+from headwise.attention.projection import output_weights
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, HeadMask, Site
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_add_up_to_what_the_projection_gives(family: str) -> None:
+    """Σ_h c_h W_h plus the bias is the output of the linear layer that these weights belong to."""
+    model = tiny(family)
+    found = discover(model)
+    weights = output_weights(model, found)
+    assert set(weights) == set(found.heads.sites)
+    given: dict[int, Tensor] = {}  # every linear layer's last output, by the place of its weights in memory
+    layers = [module for module in model.modules() if isinstance(module, (nn.Linear, Conv1D))]
+    hooks = [m.register_forward_hook(lambda m, _, out: given.update({m.weight.data_ptr(): out})) for m in layers]
+    bias = {m.weight.data_ptr(): 0 if m.bias is None else m.bias for m in layers}
+    checked = []
+
+    def watch(seen: Seen) -> None:
+        if waiting:
+            compare(waiting.pop())
+        waiting.append(seen)
+
+    def compare(seen: Seen) -> None:
+        weight = weights[seen.site]
+        together = torch.einsum("bqhd,hdm->bqm", seen.output, weight) + bias[weight.data_ptr()]
+        torch.testing.assert_close(together, given[weight.data_ptr()].view_as(together), rtol=1e-4, atol=1e-4)
+        checked.append(seen.site)
+
+    waiting: list[Seen] = []
+    with capture(model, found, watch=watch):
+        output(model, batch(model))
+    compare(waiting.pop())
+    assert checked and set(checked) == set(found.heads.sites)
+    for hook in hooks:
+        hook.remove()
+
+
+def test_the_model_is_left_alone_and_gates_do_not_disturb() -> None:
+    model = tiny("gpt2")
+    found = discover(model)
+    before, expected = output(model, batch(model)), output_weights(model, found)
+    per_example = {site: torch.zeros(3, 4) for site in found.heads.sites}
+    with masked(model, found, HeadMask(found.heads, frozenset())), capture(model, found, gates=per_example):
+        weights = output_weights(model, found)
+    assert all(torch.equal(weights[site], expected[site]) for site in expected)
+    assert torch.equal(output(model, batch(model)), before)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert not any(weight.requires_grad for weight in weights.values())
+
+
+@pytest.mark.parametrize("family", ["marian", "bert"])
+def test_removed_heads_have_no_weights(family: str) -> None:
+    model = tiny(family)
+    found = discover(model)
+    gone = [Head("encoder-self", 0, h) for h in range(4)] + [Head("encoder-self", 1, 2)]
+    smaller = remove(model, found, HeadMask.full(found.heads).without(gone))
+    weights, whole = output_weights(smaller, discover(smaller)), output_weights(model, found)
+    assert weights[Site("encoder-self", 0)].shape == (0, 8, 32)
+    assert torch.equal(weights[Site("encoder-self", 1)], whole[Site("encoder-self", 1)][[0, 1, 3]])
+
+
+def test_heads_that_go_through_something_else_first_are_refused() -> None:
+    model: Any = tiny("llama")
+    attention = model.model.layers[1].self_attn
+    attention.o_proj = nn.Sequential(nn.LayerNorm(32), attention.o_proj)
+    with pytest.raises(
+        HeadwiseError, match=r"model.layers.1.self_attn \(LlamaAttention\) was to be read, but no linear"
+    ):
+        output_weights(model, discover(model))
