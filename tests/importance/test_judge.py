@@ -175,12 +175,49 @@ def test_a_constant_score_has_no_correlation() -> None:
 
 
 def test_what_cannot_be_judged_is_told() -> None:
-    with pytest.raises(HeadwiseError, match="4 heads of cross layer 0, it has none"):
-        agreement({"part": tally(WORTH[:12], heads=HEADS.only(["encoder-self"]))}, tally(WORTH))
-    with pytest.raises(HeadwiseError, match="'part' was measured on 1 sentences"):
-        agreement({"part": tally(WORTH, sentences=1)}, tally(WORTH))
+    with pytest.raises(HeadwiseError, match="6 heads of encoder-self layer 1, it has none"):
+        agreement({"part": tally(WORTH, heads=HeadMap({"encoder-self": (6,), "cross": (4, 4, 4)}))}, tally(WORTH))
+    with pytest.raises(HeadwiseError, match="No token of the text counts for none in encoder-self layer 0"):
+        agreement({"none": Tally(HEADS)}, tally(WORTH))
     with pytest.raises(HeadwiseError, match="score the same heads"):
         exceptions({Head("cross", 0, 0): 1.0}, {})
+
+
+def test_a_single_sentence_has_a_correlation_and_no_interval() -> None:
+    rows = by_name(agreement({"s": tally(WORTH, sentences=1)}, tally(WORTH)), "s")
+    assert rows["spearman"]["value"] > 0.5
+    assert all(
+        math.isnan(rows[name][end]) for name, end in [("spearman", "low"), ("kendall", "high"), ("stability", "value")]
+    )
+
+
+def test_a_score_that_tells_of_one_kind_is_judged_on_it() -> None:
+    some = HEADS.only(["cross"])
+    rows = agreement({"part": tally(WORTH[12:], heads=some), "whole": tally(WORTH)}, tally(WORTH, seed=1))
+    assert {row["kinds"] for row in rows if row["measure"] == "part"} == {"cross"}
+    assert len({row["kinds"] for row in rows if row["measure"] == "whole"}) == 3
+    assert by_name(rows, "part", "cross")["spearman"]["value"] > 0.9
+
+
+def test_values_in_another_scale_are_judged_in_it() -> None:
+    def most_is_one(values: np.ndarray) -> np.ndarray:
+        scaled: np.ndarray = values / values.max(-1, keepdims=True)
+        return scaled
+
+    plain, scaled = tally(WORTH), tally(WORTH)
+    scaled.scale = most_is_one
+    rows = agreement({"plain": plain, "scaled": scaled}, tally(WORTH, seed=1))
+    one, other = by_name(rows, "plain"), by_name(rows, "scaled")
+    assert one["spearman.within"]["value"] == pytest.approx(other["spearman.within"]["value"])
+    assert one["spearman"]["value"] > other["spearman"]["value"] + 0.01
+    assert max(head_values(scaled).values()) == 1
+
+
+def test_a_layer_whose_heads_are_all_removed_is_no_obstacle() -> None:
+    heads = HeadMap({"encoder-self": (5, 0, 5)})
+    worth = np.arange(10.0)
+    rows = agreement({"s": tally(worth, heads=heads)}, tally(worth, heads=heads, seed=1))
+    assert by_name(rows, "s", "encoder-self")["spearman"]["n"] == 10
 
 
 def test_a_truth_of_some_kinds_judges_those() -> None:

@@ -4,8 +4,9 @@
 other question: how long does the model last when heads go in the order of the score?) `exceptions`: where two scores
 disagree most.
 
-A score is made on one text and judged on another. High values mean important; a measure whose low values do is given,
-and reported, with a minus before its name (`-entropy`), and is turned round before it is used.
+A score is made on one text and judged on another, on the kinds of heads that it has. High values mean important; a
+measure whose low values do is given, and reported, with a minus before its name (`-entropy`), and is turned round
+before it is used.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ def agreement(scores: Mapping[str, Tally], truth: Tally, seed: int = 0, against:
     Intervals: 1000 times the sentences of the truth and, apart from them, those of the score are drawn again. That
     adds noise, which pushes rank correlations down; so the interval is moved until its median is the value.
     """
-    heads = list(truth.heads)
-    scopes = _scopes(heads)
-    true = _measured(against, truth, truth.heads, seed)
     rows = []
-    for kinds, scope in scopes.items():
+    true = _measured(against, truth, truth.heads, seed)
+    for kinds, scope in _scopes(list(truth.heads)).items():
         start = {"measure": against, "against": against, "kinds": kinds, "n": len(scope.heads)}
         rows += _repeated(true, scope, "ceiling", start)
     for measure, tally in scores.items():
-        score = _measured(measure, tally, truth.heads, seed + 1)
-        for kinds, scope in scopes.items():
+        shared = truth.heads.only(kind for kind in truth.heads.kinds if kind in tally.heads.kinds)
+        places = np.array([place for place, head in enumerate(truth.heads) if head.kind in shared.kinds], dtype=int)
+        score = _measured(measure, tally, shared, seed + 1)
+        for kinds, scope in _scopes(list(shared)).items():
             start = {"measure": measure, "against": against, "kinds": kinds, "n": len(scope.heads)}
-            spread = _statistics(scope, score.resamples, true.resamples)
-            for name, value in _statistics(scope, score.values[None], true.values[None]).items():
+            spread = _statistics(scope, score.resamples, true.resamples[:, places])
+            for name, value in _statistics(scope, score.values[None], true.values[None, places]).items():
                 low, high = _moved(float(value[0]), spread[name], 0 if name in TOP else -1)
                 rows.append({**start, "statistic": name, "value": float(value[0]), "low": low, "high": high})
             rows += _repeated(score, scope, "stability", {**start, "against": measure})
@@ -66,9 +67,11 @@ def agreement(scores: Mapping[str, Tally], truth: Tally, seed: int = 0, against:
 def head_values(tally: Tally) -> dict[Head, float]:
     """The value of every head over the whole text."""
     found: dict[Head, float] = {}
-    for site in tally.heads.sites:
-        sums, counts = tally.sentences(site)
-        found |= {Head(*site, head): float(value) for head, value in enumerate(sums.sum(0) / counts.sum())}
+    for site in (site for site in tally.heads.sites if tally.heads.count(site)):
+        sums, counts = _sentences("a score", tally, site, tally.heads.count(site))
+        values = sums.sum(0) / counts.sum()
+        values = tally.scale(values) if tally.scale else values
+        found |= {Head(*site, head): float(value) for head, value in enumerate(values)}
     return found
 
 
@@ -82,30 +85,29 @@ class _Measured:
 
 
 def _measured(measure: str, tally: Tally, heads: HeadMap, seed: int) -> _Measured:
+    """High values mean important. Of a single sentence there are no halves and no other texts: not a number."""
     values, ones, others, resamples = [], [], [], []
-    for site in heads.sites:
+    for site in (site for site in heads.sites if heads.count(site)):
         sums, counts = _sentences(measure, tally, site, heads.count(site))
+        scale = tally.scale or (lambda values: values)
         half = np.random.default_rng((seed, SPLITS)).permuted(np.tile(np.arange(len(counts)) % 2, (SPLITS, 1)), axis=1)
-        values.append(sums.sum(0) / counts.sum())
-        ones.append((half @ sums) / (half @ counts)[:, None])
-        others.append(((1 - half) @ sums) / ((1 - half) @ counts)[:, None])
-        resamples.append(resampled(sums, counts, seed))
-    sign = direction(measure)
-    one, other, drawn = (sign * np.concatenate(parts, axis=1) for parts in (ones, others, resamples))
-    return _Measured(sign * np.concatenate(values), (one, other), drawn)
+        values.append(scale(sums.sum(0) / counts.sum()))
+        with np.errstate(invalid="ignore"):
+            ones.append(scale((half @ sums) / (half @ counts)[:, None]))
+            others.append(scale(((1 - half) @ sums) / ((1 - half) @ counts)[:, None]))
+        drawn = resampled(sums, counts, seed)
+        resamples.append(scale(drawn if len(counts) > 1 else np.full_like(drawn, np.nan)))
+    one, other, drawn = (direction(measure) * np.concatenate(parts, axis=1) for parts in (ones, others, resamples))
+    return _Measured(direction(measure) * np.concatenate(values), (one, other), drawn)
 
 
 def _sentences(measure: str, tally: Tally, site: Site, heads: int) -> tuple[np.ndarray, np.ndarray]:
     where = f"{site.kind} layer {site.layer}"
-    if site not in tally.heads.sites or tally.heads.count(site) != heads:
-        found = tally.heads.count(site) if site in tally.heads.sites else "none"
-        raise HeadwiseError(
-            f"'{measure}' was to be judged on {heads} heads of {where}, it has {found}: score them all."
-        )
-    if tally.stored[site] < 2:
-        raise HeadwiseError(
-            f"'{measure}' was measured on {tally.stored[site]} sentences in {where}: to be judged it needs at least 2."
-        )
+    found = tally.heads.count(site) if site in tally.heads.sites else "none"
+    if found != heads:
+        raise HeadwiseError(f"{measure} was to be judged on {heads} heads of {where}, it has {found}: score them all.")
+    if not tally.stored[site]:
+        raise HeadwiseError(f"No token of the text counts for {measure} in {where}: the text is too short.")
     return tally.sentences(site)
 
 
@@ -207,7 +209,8 @@ def _top(values: np.ndarray, count: int) -> np.ndarray:
     """1 for the `count` highest values of each row, 0 for the rest, a fraction for those tied at the edge."""
     edge = np.sort(values, axis=1)[:, -count, None]
     above, tied = values > edge, values == edge
-    found: np.ndarray = above + tied * (count - above.sum(1, keepdims=True)) / tied.sum(1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        found: np.ndarray = above + tied * (count - above.sum(1, keepdims=True)) / tied.sum(1, keepdims=True)
     return found
 
 
