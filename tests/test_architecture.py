@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "pruning": WORDS | {"attention", "data", "model", "translation"},
     "study": WORDS | {"attention", "data", "importance", "model", "pruning", "translation"},
     "report": WORDS,
+    "roles": WORDS | {"attention", "data", "importance"},
 }
 FREE = {"__init__", "__main__", "cli"}  # the doors: they may open every room, and no room may call them
 REGISTRY = {"AttentionInterface", "AttentionMaskInterface", "ALL_ATTENTION_FUNCTIONS", "ALL_MASK_ATTENTION_FUNCTIONS"}

@@ -1,0 +1,123 @@
+"""A batch of annotated sentences as a model's tokens, and what an attention layer did with it, in tokens and in words.
+
+Attention *to* a word is the sum over its pieces, *from* a word the mean over its pieces, so that rows still sum to 1
+(Clark et al. 2019, section 4.1); or a word is its first piece. Special tokens are no words: they are left out as keys
+and as queries. Where no start token takes the first place of a text that is read from left to right, its first word is
+left out in the same way: it can only look at itself, and attention rests there when it has nowhere to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from headwise.data.annotated import Annotated
+from headwise.data.pieces import Aligned
+
+
+@dataclass
+class Passage:
+    """One side of a batch: B sentences of at most S tokens and W words.
+
+    ids B S; there B S (no padding); word_of B S, the word a token is a piece of, −1 for special tokens, padding and
+    words left out; sentences B (none for text without annotation); causal: a token sees only those before it.
+    """
+
+    ids: Tensor
+    there: Tensor
+    word_of: Tensor
+    sentences: Sequence[Annotated] = ()
+    causal: bool = False
+    first_piece: bool = False
+
+    def __post_init__(self) -> None:
+        if self.causal:
+            first = self.word_of[:, :1]
+            self.word_of = torch.where((self.word_of == first) & (first >= 0), -1, self.word_of)
+
+    @classmethod
+    def of(
+        cls, aligned: Sequence[Aligned], pad: int, device: torch.device | str = "cpu", causal: bool = False,
+        first_piece: bool = False,
+    ) -> Passage:  # fmt: skip
+        """Sentences that were cut into pieces, filled up on the right."""
+        length = max(len(each.ids) for each in aligned)
+        ids = torch.full((len(aligned), length), pad)
+        word_of = torch.full_like(ids, -1)
+        for row, each in enumerate(aligned):
+            ids[row, : len(each.ids)] = torch.tensor(each.ids)
+            word_of[row, : len(each.ids)] = torch.tensor(each.word_of)
+        lengths = torch.tensor([len(each.ids) for each in aligned])
+        there = torch.arange(length) < lengths[:, None]
+        sentences = [each.sentence for each in aligned]
+        return cls(ids.to(device), there.to(device), word_of.to(device), sentences, causal, first_piece)
+
+    @cached_property
+    def words(self) -> Tensor:
+        """Which tokens are pieces of words: B S."""
+        return self.word_of >= 0
+
+    @cached_property
+    def membership(self) -> Tensor:
+        """Which token is which word's piece, as 0 and 1: B S W."""
+        member = torch.nn.functional.one_hot(self.word_of + 1)[..., 1:].float()
+        return member * (member.cumsum(1) == 1) if self.first_piece else member
+
+    @cached_property
+    def pieces(self) -> Tensor:
+        """How many tokens every word is made of, 0 where there is no such word: B W."""
+        return self.membership.sum(1)
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """How many words a word could point at, itself not counted: B W."""
+        present = (self.pieces > 0).float()
+        if self.causal:
+            return present * (present.cumsum(1) - 1)
+        return present * (present.sum(1, keepdim=True) - 1)
+
+
+class View:
+    """What the heads of one layer did with a batch. weights B H Q K; every reading is made once, when first asked for.
+
+    Where two keys weigh the same, the first counts as the largest.
+    """
+
+    def __init__(self, weights: Tensor, queries: Passage, keys: Passage) -> None:
+        self.weights, self.queries, self.keys = weights, queries, keys
+
+    @cached_property
+    def pointed(self) -> Tensor:
+        """The piece of a word that every token looks at most, itself allowed: B H Q."""
+        return self.weights.masked_fill(~self.keys.words[:, None, None], -1).argmax(-1)
+
+    @cached_property
+    def between(self) -> Tensor:
+        """Attention between words, B H W V: the sum over the pieces of the key, the mean over those of the query."""
+        batch, heads, queries, keys = self.weights.shape
+        to = self.weights.reshape(batch, heads * queries, keys) @ self.keys.membership.to(self.weights.dtype)
+        share = self.queries.membership / self.queries.pieces.clamp_min(1)[:, None]
+        return torch.matmul(share.transpose(1, 2)[:, None].to(to.dtype), to.view(batch, heads, queries, -1))
+
+    @cached_property
+    def others(self) -> Tensor:
+        """Attention between words, −1 on a word itself and where there is no word: B H W V."""
+        hidden = (self.keys.pieces == 0)[:, None, :].expand(-1, self.between.shape[2], -1)
+        if self.queries is self.keys:
+            hidden = hidden | torch.eye(hidden.shape[1], dtype=torch.bool, device=hidden.device)
+        return self.between.masked_fill(hidden[:, None], -1)
+
+    @cached_property
+    def pointed_words(self) -> Tensor:
+        """The other word that every word looks at most: B H W."""
+        return self.others.argmax(-1)
+
+    @cached_property
+    def looking_words(self) -> Tensor:
+        """The other word that looks most at every word: B H V."""
+        absent = (self.queries.pieces == 0)[:, None, :, None]
+        return self.others.masked_fill(absent, -1).argmax(-2)

@@ -1,0 +1,60 @@
+"""Positional heads: those that look at a neighbour (Voita et al. 2019, section 5.1)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headwise.roles.passage import Passage, View
+from headwise.roles.question import Question, over
+
+OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
+
+
+def positional(passage: Passage, edges: bool = False) -> Question:
+    """How often, and how much, tokens look at the token so many places on.
+
+    positional.r = share of query tokens q with argmax_k A_h[q, k] = q + r; attention-at.r = mean of A_h[q, q + r]
+    (Olsson et al. 2022, Vig 2019). Tokens are the model's pieces; a token may look at itself. Queries that have no
+    token at the offset do not count, or with `edges` they count as misses. Baseline: one of the tokens in sight, drawn
+    at random.
+    """
+    queries = passage.words
+    length = queries.shape[1]
+    there = [queries & shifted(queries, offset) for offset in OFFSETS]
+    if passage.causal:
+        there = [each if offset <= 0 else torch.zeros_like(each) for each, offset in zip(there, OFFSETS, strict=True)]
+    asked = [queries] * len(OFFSETS) if edges else there
+    sight = queries.cumsum(1) if passage.causal else queries.sum(1, keepdim=True).expand(-1, length)
+    counts = torch.stack([each.sum(1) for each in asked], -1).float()
+    chance = torch.stack([(each / sight.clamp_min(1)).sum(1) for each in there], -1)
+    here = torch.arange(length, device=queries.device)
+
+    def answer(view: View) -> Tensor:
+        offset = view.pointed - here
+        shares = [over(each, offset == r) for each, r in zip(there, OFFSETS, strict=True)]
+        weights = [over(each, neighbour(view.weights, r)) for each, r in zip(there, OFFSETS, strict=True)]
+        return torch.stack(shares + weights, -1)
+
+    names = [f"{name}.{offset}" for name in ("positional", "attention-at") for offset in OFFSETS]
+    return Question(names, counts.repeat(1, 2), chance.repeat(1, 2)[:, None], answer)
+
+
+def shifted(marks: Tensor, offset: int) -> Tensor:
+    """marks B S, read `offset` places further on; False beyond the edges."""
+    out = torch.zeros_like(marks)
+    if abs(offset) < marks.shape[1]:
+        from_, to = (marks[:, offset:], out[:, : marks.shape[1] - offset]) if offset >= 0 else (
+            marks[:, :offset], out[:, -offset:]
+        )  # fmt: skip
+        to.copy_(from_)
+    return out
+
+
+def neighbour(weights: Tensor, offset: int) -> Tensor:
+    """The weight of every query on the token `offset` places further on, 0 beyond the edges: B H Q K in, B H Q out."""
+    out = weights.new_zeros(weights.shape[:3])
+    diagonal = weights.diagonal(offset, -2, -1)
+    start = max(-offset, 0)
+    out[..., start : start + diagonal.shape[-1]] = diagonal
+    return out

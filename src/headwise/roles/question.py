@@ -1,0 +1,103 @@
+"""What a test asks of a batch of text, prepared once, and answered by each layer's attention without a loop over heads.
+
+A test is a function from a passage to a `Question`. A new test is one such function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.roles.passage import Passage, View
+
+REACH = 10  # the fixed offsets that a baseline may choose from: 1 … REACH words to either side
+
+
+@dataclass
+class Question:
+    """M measures over B sentences. The value of a measure is Σ answers / Σ counts over the text.
+
+    counts B M: how many tokens are asked about. baseline B N M: what each of N rules without attention would answer
+    (the best of them is the baseline; N may be 0). answer: from a layer's view to sums B H M. per: the name of that
+    measure which all others are divided by instead of counts (it is not reported itself).
+    """
+
+    measures: Sequence[str]
+    counts: Tensor
+    baseline: Tensor
+    answer: Callable[[View], Tensor]
+    per: str | None = None
+
+
+Test = Callable[[Passage], Question]
+
+
+class Arc(NamedTuple):
+    """A right answer: in this sentence, the word `query` should point at the word `key`."""
+
+    sentence: int
+    query: int
+    key: int
+    measure: str
+
+
+def pointing(
+    arcs: Iterable[Arc],
+    passage: Passage,
+    baseline: Literal["offset", "chance"],
+    reading: Literal["pointed_words", "looking_words"] = "pointed_words",
+) -> Question:
+    """How often words point at a right answer: per query word, with any of its right answers accepted.
+
+    share(h) = mean over query words q with a right answer of 1[argmax_k≠q A_h[q, k] is one of them]; with the reading
+    `looking_words`, the argmax runs over the words that look at q. The baseline is the best fixed offset (always
+    the word k − q = r further on), or chance: a word drawn from all others in sight. Answers out of sight do not count.
+    """
+    names: dict[str, int] = {}
+    rows = [(s, q, k, names.setdefault(measure, len(names))) for s, q, k, measure in arcs]
+    table = torch.tensor(rows, dtype=torch.long, device=passage.ids.device).view(-1, 4)
+    sentence, query, key, _ = table.T
+    width = passage.pieces.shape[1]
+    if width:
+        seen = (passage.pieces[sentence, query] > 0) & (passage.pieces[sentence, key] > 0)
+    else:
+        seen = torch.zeros(len(table), dtype=torch.bool, device=table.device)
+    if passage.causal:
+        seen &= key < query if reading == "pointed_words" else key > query
+    sentence, query, key, measure = table[seen].T
+    size, count = len(passage.ids), len(names)
+    cell = sentence * count + measure  # a sentence and a measure as one number
+    asked = (cell * max(width, 1) + query).unique() // max(width, 1)
+    counts = tally(asked, torch.ones_like(asked, dtype=torch.float), size * count).view(size, count)
+    if baseline == "offset":
+        offset = key - query
+        near = offset.abs() <= REACH
+        place = (sentence * (2 * REACH + 1) + offset + REACH) * count + measure
+        rules = tally(place[near], near[near].float(), size * (2 * REACH + 1) * count)
+        rules = rules.view(size, 2 * REACH + 1, count)
+    else:
+        chance = 1 / passage.visible[sentence, query].clamp_min(1)
+        rules = tally(cell, chance, size * count).view(size, 1, count)
+
+    def answer(view: View) -> Tensor:
+        chosen: Tensor = getattr(view, reading)
+        hits = (chosen[sentence, :, query] == key[:, None]).float()  # arcs x H
+        sums: Tensor = hits.new_zeros(size * count, chosen.shape[1]).index_add_(0, cell, hits)
+        return sums.view(size, count, chosen.shape[1]).transpose(1, 2)
+
+    return Question(list(names), counts, rules, answer)
+
+
+def tally(places: Tensor, values: Tensor, size: int) -> Tensor:
+    """The sum of the values at every place: `size` numbers."""
+    return values.new_zeros(size).index_add_(0, places, values)
+
+
+def over(queries: Tensor, hits: Tensor) -> Tensor:
+    """hits B H Q summed over the chosen queries B Q: B H."""
+    sums: Tensor = (hits * queries[:, None]).sum(-1)
+    return sums
