@@ -73,7 +73,9 @@ def traced(
 
     with capture(model, found, replace=dict.fromkeys(found.modules, begin)):
         losses = sentence_losses(predict(model, batch), batch["labels"])
-    refuse_broken(layers.values(), there, losses)
+    for seen in layers.values():
+        refuse_broken(seen, there)
+    refuse_broken_loss(losses)
     outputs = [seen.output for seen in layers.values()]
     steps = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
     return {site: (seen, step) for (site, seen), step in zip(layers.items(), steps, strict=True)}
@@ -128,19 +130,17 @@ def visible(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
     return pairs.tril() if seen.site.kind == "decoder-self" else pairs
 
 
-def refuse_broken(layers: Iterable[Seen], there: Mapping[str, Tensor], losses: Tensor) -> None:
-    """A model that computes no numbers is told by its first layer that does not, not by a gradient that came back."""
-    for seen in layers:
-        tokens = there[sides(seen.site)[0]]
-        if not bool(seen.output.detach().sum((2, 3), dtype=torch.float32)[tokens].isfinite().all()):
-            where = f"{seen.site.kind} layer {seen.site.layer}"
-            raise HeadwiseError(
-                f"{where} gave heads that are not numbers (NaN or infinite): the model is broken there."
-            )
+def refuse_broken(seen: Seen, there: Mapping[str, Tensor]) -> None:
+    """A model that computes no numbers is told by its first layer that does not, not by a loss or a gradient."""
+    tokens = there[sides(seen.site)[0]]
+    if not bool(seen.output.detach().sum((2, 3), dtype=torch.float32)[tokens].isfinite().all()):
+        where = f"{seen.site.kind} layer {seen.site.layer}"
+        raise HeadwiseError(f"{where} gave heads that are not numbers (NaN or infinite): the model is broken there.")
+
+
+def refuse_broken_loss(losses: Tensor) -> None:
     if not bool(losses.isfinite().all()):
-        raise HeadwiseError(
-            "The loss is not a number (NaN or infinite): the model is broken behind its attention layers."
-        )
+        raise HeadwiseError("The loss is not a number (NaN or infinite): the model is broken behind its attention.")
 
 
 def unit(values: np.ndarray) -> np.ndarray:

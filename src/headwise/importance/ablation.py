@@ -1,0 +1,234 @@
+"""Ablation: what really happens to the loss when one head is taken away (Michel et al. 2019, section 3).
+
+This is the truth that cheap scores are held against. It is exact, one forward for every head, but shares work: what
+lies before the head is computed once for a batch, and several heads go through together (headwise.attention.reuse).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+
+from headwise.attention import Discovery, Seen, capture, evaluating
+from headwise.attention.capture import refuse_other_heads
+from headwise.attention.reuse import Recording, Trial, recording, trying
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMask, Site
+from headwise.importance.gradient import positions, refuse_broken, refuse_broken_loss, visible
+from headwise.importance.objective import asked_tokens, on_device, predict, sentence_losses
+from headwise.importance.reading import sides
+from headwise.importance.tally import Tally, gathered
+
+Means = Mapping[Site, Tensor]  # H D
+TOKENS = 4096  # positions that go through the model together
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch and what the whole model makes of it.
+
+    losses B and asked B (tokens) by sentence; there: by side, where a token is (B S and B T); kept: what to reuse.
+    """
+
+    tensors: dict[str, Tensor]
+    losses: Tensor
+    asked: Tensor
+    there: dict[str, Tensor]
+    kept: Recording
+
+
+def ablate(
+    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], measures: Iterable[str],
+    tokens: int = TOKENS,
+) -> dict[str, Tally]:  # fmt: skip
+    """The change of the loss when a head is replaced, nats for each token asked for: above 0, the head was of use.
+
+    ablation.zero: by nothing (Michel et al. 2019, section 3.2); ablation.all-but-one: all *other* heads of its layer
+        are silenced (section 3.3).
+    ablation.mean: by its mean output over all query tokens of the text, which a first pass collects.
+    ablation.example: by its output for the next sentence of the batch, at the same place modulo that one's length. A
+        sentence that is alone in its batch is left out, and `n` is smaller.
+    ablation.uniform: by what it would give if it looked at all keys it may see alike.
+
+    tokens: how many positions go through the model together; more than one batch's only saves time on a GPU.
+    Evaluation mode, no gradients. Raises HeadwiseError for unknown measures and where numbers are not finite.
+    """
+    measures = tuple(measures)
+    for name in measures:
+        if name not in CHANGES:
+            raise HeadwiseError(f"'{name}' is no ablation: ask for {', '.join(CHANGES)}.")
+    with evaluating(model), torch.no_grad():
+        means = mean_outputs(model, found, batches) if "ablation.mean" in measures else {}
+        tallies = {name: Tally(found.heads) for name in measures}
+        for place, tensors in enumerate(batches):
+            batch = whole(model, found, tensors, check=place == 0)
+            for name, tally in tallies.items():
+                counts = batch.asked * ((batch.asked > 0).sum() > 1) if name == "ablation.example" else batch.asked
+                changes = one_by_one(model, found, batch, partial(CHANGES[name], batch=batch, means=means), tokens)
+                for site, change in changes.items():
+                    tally.add(site, change, counts)
+    return tallies
+
+
+def removal_losses(
+    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], masks: Sequence[HeadMask],
+    tokens: int = TOKENS,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """What every sentence loses when only the heads of a mask are left, summed over its tokens: sentences x masks; and
+    how many tokens it asks for. Of all processes, in the order of one."""
+    for mask in masks:
+        refuse_other_heads(found, mask)
+    everything = {site: range(found.heads.count(site)) for site in found.modules}
+    gone = [{site: sorted(set(all_of) - set(mask.of(site))) for site, all_of in everything.items()} for mask in masks]
+    trials = [{site: partial(silent, heads=heads) for site, heads in sites.items() if heads} for sites in gone]
+    lost, counts = list[np.ndarray](), list[np.ndarray]()
+    with evaluating(model), torch.no_grad():
+        for place, tensors in enumerate(batches):
+            batch = whole(model, found, tensors, check=place == 0)
+            some = batch.asked > 0
+            lost.append(losses(model, found, batch, trials, tokens)[:, some].T.double().cpu().numpy())
+            counts.append(batch.asked[some].double().cpu().numpy())
+    lost, counts = gathered(lost), gathered(counts)
+    if not lost:
+        raise HeadwiseError("The loss without some heads was asked for, but the text has no sentence: give some.")
+    return np.concatenate(lost), np.concatenate(counts)
+
+
+def whole(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], check: bool) -> Batch:
+    """The batch through the whole model. `check`: make sure that what is kept of it gives the same again."""
+    tensors = on_device(model, batch)
+    there = positions(tensors)
+    with recording(model, found, len(tensors["labels"]), partial(refuse_broken, there=there)) as kept:
+        lost = sentence_losses(predict(model, tensors), tensors["labels"])
+    refuse_broken_loss(lost)
+    made = Batch(tensors, lost, asked_tokens(tensors["labels"]), there, kept)
+    if check and kept.calls:
+        unchanged: Trial = {kept.calls[-1].sites[-1]: lambda seen: seen.output}
+        again = losses(model, found, made, [unchanged, unchanged], tokens=2 * max(map(Tensor.numel, tensors.values())))
+        near = torch.finfo(next(model.parameters()).dtype).eps ** 0.5
+        if not torch.allclose(again, lost.expand_as(again), rtol=near, atol=near):
+            raise HeadwiseError(
+                f"{type(model).__name__} gives another loss when its first layers are taken from an earlier forward: "
+                "headwise cannot ablate its heads."
+            )
+    return made
+
+
+def one_by_one(
+    model: nn.Module, found: Discovery, batch: Batch, change: Callable[..., Tensor], tokens: int
+) -> dict[Site, Tensor]:
+    """By site, how the loss of each sentence changes with a change of one of its heads: B H."""
+    heads = {site: range(found.heads.count(site)) for site in found.modules}
+    trials: list[Trial] = [{site: partial(change, head=head)} for site, all_of in heads.items() for head in all_of]
+    changes = losses(model, found, batch, trials, tokens) - batch.losses
+    return dict(zip(heads, changes.T.split([len(all_of) for all_of in heads.values()], 1), strict=True))
+
+
+def losses(model: nn.Module, found: Discovery, batch: Batch, trials: Sequence[Trial], tokens: int) -> Tensor:
+    """The loss of each sentence in each trial, T B. Trials that begin in the same block go through together."""
+    out = batch.losses.repeat(len(trials), 1)
+    longest = max(batch.tensors["labels"].shape[1], batch.tensors["input_ids"].shape[1])
+    together = max(1, tokens // (len(batch.losses) * longest))
+    first = {place: batch.kept.first(list(trial)) for place, trial in enumerate(trials) if trial}
+    for _, places in groupby(sorted(first, key=first.__getitem__), key=first.__getitem__):
+        waiting = list(places)
+        for start in range(0, len(waiting), together):
+            now = waiting[start : start + together]
+            tensors = {
+                name: tensor.repeat(len(now), *[1] * (tensor.dim() - 1)) for name, tensor in batch.tensors.items()
+            }
+            with trying(model, found, batch.kept, [trials[place] for place in now]):
+                out[now] = sentence_losses(predict(model, tensors), tensors["labels"]).view(len(now), -1)
+    return out
+
+
+def mean_outputs(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]) -> dict[Site, Tensor]:
+    """The mean output of every head over all query tokens of the text, of all processes: H D by site."""
+    if isinstance(batches, Iterator):
+        raise HeadwiseError(
+            "ablation.mean reads the text twice, but was given batches that can be read only once: give a list of them."
+        )
+    sums: dict[Site, Tensor] = {}
+    counts: dict[Site, int] = defaultdict(int)
+    there: dict[str, Tensor] = {}
+
+    def watch(seen: Seen) -> None:
+        queries = there[sides(seen.site)[0]]
+        refuse_broken(seen, there)
+        wide = torch.promote_types(seen.output.dtype, torch.float32)
+        total = (seen.output * queries[..., None, None]).sum((0, 1), dtype=wide).double().cpu()
+        sums[seen.site] = sums.get(seen.site, 0) + total
+        counts[seen.site] += int(queries.sum())
+
+    with capture(model, found, watch=watch):
+        for batch in batches:
+            tensors = on_device(model, batch)
+            there.update(positions(tensors))
+            predict(model, tensors)
+    shares = gather_object([(sums, counts)])
+    return {
+        site: sum(total[site] for total, _ in shares if site in total)
+        / max(1, sum(count[site] for _, count in shares if site in count))
+        for site in found.modules
+        if any(site in total for total, _ in shares)
+    }
+
+
+def silent(seen: Seen, heads: Sequence[int]) -> Tensor:
+    """The outputs B Q H D with some heads at zero."""
+    return placed(seen, heads, 0)
+
+
+def zero(seen: Seen, head: int, batch: Batch, means: Means) -> Tensor:
+    return placed(seen, head, 0)
+
+
+def mean(seen: Seen, head: int, batch: Batch, means: Means) -> Tensor:
+    return placed(seen, head, means[seen.site][head].to(seen.output))
+
+
+def example(seen: Seen, head: int, batch: Batch, means: Means) -> Tensor:
+    """Each sentence has the outputs of the next one that asks for something; the last has those of the first."""
+    queries = batch.there[sides(seen.site)[0]]
+    asking = (batch.asked > 0).nonzero()[:, 0]
+    other = torch.arange(len(queries), device=queries.device)
+    other[asking] = asking.roll(-1)
+    tokens_first = (~queries).long().argsort(dim=1, stable=True)
+    turn = (queries.cumsum(1) - 1).clamp_min(0) % queries.sum(1).clamp_min(1)[other, None]
+    places = tokens_first[other].gather(1, turn)
+    return placed(seen, head, seen.output[other[:, None], places, head])
+
+
+def uniform(seen: Seen, head: int, batch: Batch, means: Means) -> Tensor:
+    pairs = visible(seen, *(batch.there[side] for side in sides(seen.site)))[:, 0].to(seen.value)
+    weights = pairs / pairs.sum(-1, keepdim=True).clamp_min(1)
+    group = head * seen.value.shape[1] // seen.output.shape[2]
+    return placed(seen, head, weights @ seen.value[:, group])
+
+
+def all_but_one(seen: Seen, head: int, batch: Batch, means: Means) -> Tensor:
+    return silent(seen, [other for other in range(seen.output.shape[2]) if other != head])
+
+
+def placed(seen: Seen, heads: int | Sequence[int], stand_in: Tensor | float) -> Tensor:
+    """The outputs B Q H D with something else for some heads."""
+    output = seen.output.clone()
+    output[:, :, heads] = stand_in
+    return output
+
+
+CHANGES: dict[str, Callable[..., Tensor]] = {
+    "ablation.zero": zero,
+    "ablation.mean": mean,
+    "ablation.example": example,
+    "ablation.uniform": uniform,
+    "ablation.all-but-one": all_but_one,
+}

@@ -1,0 +1,123 @@
+"""Reuse of earlier layers: what is kept is not computed again, and gives the same; the model comes back as it was."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from attention.families import ENCODERS, FAMILIES, SEQUENCE_TO_SEQUENCE, batch, output, real, tiny
+from headwise.attention import Seen, discover
+from headwise.attention.discover import Discovery
+from headwise.attention.reuse import Recording, blocks, recording, repeated, trying
+from headwise.errors import HeadwiseError
+from headwise.heads import Site
+
+
+def recorded(model: PreTrainedModel, found: Discovery, inputs: dict[str, Tensor]) -> tuple[Recording, Tensor]:
+    with recording(model, found, len(inputs["input_ids"]), lambda seen: None) as kept:
+        states = output(model, inputs)
+    return kept, states
+
+
+def same(seen: Seen) -> Tensor:
+    return seen.output
+
+
+def silent(seen: Seen) -> Tensor:
+    return torch.zeros_like(seen.output)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_start_gives_the_whole_forward(family: str) -> None:
+    """The batch three times over: unchanged, with one layer silent, unchanged."""
+    model = tiny(family)
+    found, inputs = discover(model), batch(model)
+    kept, states = recorded(model, found, inputs)
+    assert [site for call in kept.calls for site in call.sites] == in_order(found)
+    thrice = {name: tensor.repeat(3, 1) for name, tensor in inputs.items()}
+    for site in found.modules:
+        with trying(model, found, kept, [{site: same}, {site: silent}, {site: same}]):
+            first, other, last = output(model, thrice).chunk(3)
+        near = {"rtol": 2e-4, "atol": 2e-4}
+        torch.testing.assert_close(real(model, inputs, first), real(model, inputs, states), **near)
+        torch.testing.assert_close(real(model, inputs, last), real(model, inputs, states), **near)
+        with trying(model, found, Recording(3), [{site: silent}]):  # nothing kept: all is computed
+            alone = output(model, inputs)
+        torch.testing.assert_close(real(model, inputs, other), real(model, inputs, alone), **near)
+        assert not torch.allclose(real(model, inputs, other), real(model, inputs, states), atol=1e-2)
+
+
+def in_order(found: Discovery) -> list[Site]:
+    """Encoder layers first; in a decoder layer its own attention, then cross attention."""
+    return sorted(found.modules, key=lambda site: (site.kind != "encoder-self", site.layer, site.kind == "cross"))
+
+
+@pytest.mark.parametrize("family", [*SEQUENCE_TO_SEQUENCE, *ENCODERS, "gpt2"])
+def test_what_comes_before_does_not_run_again(family: str) -> None:
+    model = tiny(family)
+    found, inputs = discover(model), batch(model)
+    kept, _ = recorded(model, found, inputs)
+    ran: Counter[nn.Module] = Counter()
+    for module in set(found.modules.values()):
+        module.register_forward_pre_hook(lambda module, _: ran.update([module]))
+    order = in_order(found)
+    for site in order:
+        ran.clear()
+        block = next(call.sites for call in kept.calls if site in call.sites)
+        with trying(model, found, kept, [{site: same}]):
+            output(model, inputs)
+        assert sum(ran.values()) == len(order) - order.index(block[0])
+
+
+def test_several_sites_begin_at_the_first() -> None:
+    model = tiny("marian")
+    found = discover(model)
+    kept, _ = recorded(model, found, batch(model))
+    assert kept.first([Site("cross", 1), Site("encoder-self", 1)]) == 1
+    assert kept.first([Site("cross", 1)]) == kept.first([Site("decoder-self", 1)]) == 3
+    assert kept.first([]) == 4
+    assert kept.first([Site("cross", 1), Site("cross", 7)]) == 0, "a layer outside all blocks"
+
+
+@pytest.mark.parametrize("family", ["marian", "albert"])
+def test_the_model_comes_back_after_an_error(family: str) -> None:
+    model = tiny(family)
+    found, inputs = discover(model), batch(model)
+    kept, before = recorded(model, found, inputs)
+
+    def fail(seen: Seen) -> Tensor:
+        raise RuntimeError("stop")
+
+    for block in (recording(model, found, 3, fail), trying(model, found, kept, [{found.heads.sites[-1]: fail}])):  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match="stop"), block:
+            output(model, inputs)
+        assert not any("forward" in vars(module) or "headwise" in vars(module) for module in model.modules())
+        assert torch.equal(output(model, inputs), before)
+
+
+def test_a_forward_that_somebody_else_put_there_stays() -> None:
+    model = tiny("gpt2")
+    found, inputs = discover(model), batch(model)
+    block = next(iter(blocks(model, found)))
+    usual = block.forward
+    block.forward = lambda *args, **kwargs: usual(*args, **kwargs) * 0.5
+    own, before = block.forward, output(model, inputs)
+    kept, states = recorded(model, found, inputs)
+    assert torch.equal(states, before)
+    assert block.forward is own
+    with trying(model, found, kept, [{Site("decoder-self", 0): same}]):
+        assert torch.equal(output(model, inputs), before)
+    assert block.forward is own
+
+
+def test_what_cannot_be_repeated_is_refused() -> None:
+    shared, states = torch.ones(1, 2), torch.arange(6.0).view(3, 2)
+    first, second, third = repeated((states, shared, None), 3, 2)
+    assert torch.equal(first, torch.cat([states, states]))
+    assert second is shared and third is None
+    with pytest.raises(HeadwiseError, match="returns a dict"):
+        repeated({"states": states}, 3, 2)

@@ -1,0 +1,240 @@
+"""Ablation: equal to the removed and to the masked model, to slow one-head twins; padding; the model untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headwise.attention import Seen, capture, discover, masked, remove
+from headwise.attention.discover import Discovery
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, HeadMask, Site
+from headwise.importance.ablation import CHANGES, ablate, removal_losses
+from headwise.importance.objective import asked_tokens, predict, sentence_losses
+from importance.asking import ASKED, asking, broken, sentence, state, where, worded
+
+ROUNDED = ("llama", "qwen3", "t5")  # norms and softmax in float32 even in a float64 model
+# two stacks; tuples with a shared bias; one module for all layers; grouped queries
+TELLING = ("marian", "t5", "albert", "llama")
+
+
+def wide(family: str) -> tuple[PreTrainedModel, Discovery, dict[str, Tensor], float]:
+    """A float64 model of three layers a stack, its heads, a batch, and how near two ways of computing must come."""
+    layers = {"marian": {"encoder_layers": 3}, "albert": {"num_hidden_layers": 3}, "t5": {"num_decoder_layers": 3}}
+    model = worded(family, **layers.get(family, {})).double()
+    return model, discover(model), asking(model, family), 1e-5 if family in ROUNDED else 1e-8
+
+
+def loss(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:
+    with torch.no_grad():
+        return sentence_losses(predict(model, inputs), inputs["labels"])
+
+
+def looked(model: PreTrainedModel, found: Discovery, inputs: dict[str, Tensor]) -> dict[Site, Seen]:
+    """What every layer does with one sentence, weights included."""
+    seen: dict[Site, Seen] = {}
+    with capture(model, found, weights=True, watch=lambda now: seen.update({now.site: now})):
+        loss(model, inputs)
+    return seen
+
+
+def twin(own: Seen, measure: str, head: int, others: list[Seen], following: Seen) -> Tensor:
+    """The outputs 1 Q H D of one sentence with one head changed, by loops."""
+    output = own.output.clone()
+    if measure == "ablation.all-but-one":
+        for other in range(output.shape[2]):
+            if other != head:
+                output[:, :, other] = 0
+        return output
+    for q in range(output.shape[1]):
+        if measure == "ablation.zero":
+            output[0, q, head] = 0
+        elif measure == "ablation.mean":
+            output[0, q, head] = torch.cat([seen.output[0, :, head] for seen in others]).mean(0)
+        elif measure == "ablation.example":
+            output[0, q, head] = following.output[0, q % following.output.shape[1], head]
+        else:
+            assert own.weights is not None
+            keys = [k for k in range(own.value.shape[2]) if own.weights[0, head, q, k] > 0]
+            values = own.value[0, head * own.value.shape[1] // output.shape[2]]
+            output[0, q, head] = sum(values[k] for k in keys) / len(keys)
+    return output
+
+
+@pytest.mark.parametrize("family", ASKED)
+def test_every_ablation_agrees_with_a_slow_twin(family: str) -> None:
+    """One sentence without padding and one head at a time, in whole forwards."""
+    model, found, inputs, near = wide(family)
+    tallies = ablate(model, found, [inputs], CHANGES)
+    alone = [sentence(inputs, row) for row in range(3)]
+    seen, whole = [looked(model, found, one) for one in alone], [loss(model, one) for one in alone]
+    for site in found.modules:
+        for measure, tally in tallies.items():
+            sums, counts = tally.sentences(site)
+            for row, one in enumerate(alone):
+                assert counts[row] == int(asked_tokens(one["labels"]))
+                for head in range(found.heads.count(site)):
+                    following = seen[(row + 1) % 3][site]
+                    output = twin(seen[row][site], measure, head, [every[site] for every in seen], following)
+                    with capture(model, found, replace={site: lambda _, output=output: output}):
+                        change = float(loss(model, one) - whole[row])
+                    assert sums[row, head] == pytest.approx(change, rel=near, abs=near), (measure, site, head)
+
+
+@pytest.mark.parametrize("family", ["marian", "m2m100", "bart", "bert"])
+def test_silenced_is_removed_is_masked(family: str) -> None:
+    model, found, inputs, near = wide(family)
+    sums = ablate(model, found, [inputs], ["ablation.zero"])["ablation.zero"]
+    whole = loss(model, inputs)
+    for site in found.modules:
+        mask = HeadMask.full(found.heads).without([Head(*site, 2)])
+        with masked(model, found, mask):
+            by_mask = loss(model, inputs) - whole
+        by_ablation = sums.sentences(site)[0][:, 2]
+        np.testing.assert_allclose(by_ablation, by_mask[:3], rtol=near, atol=near)
+        by_removal = loss(remove(model, found, mask), inputs) - whole  # type: ignore[arg-type]
+        np.testing.assert_allclose(by_ablation, by_removal[:3], rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("family", TELLING)
+@given(tokens=st.integers(1, 400))
+@settings(max_examples=5, deadline=None)
+def test_how_many_heads_go_together_changes_nothing(family: str, tokens: int) -> None:
+    model, found, inputs, near = wide(family)
+    together, few = (ablate(model, found, [inputs], ["ablation.zero"], tokens=n) for n in (4096, tokens))
+    for site in found.modules:
+        one, other = (tallies["ablation.zero"].sentences(site)[0] for tallies in (together, few))
+        np.testing.assert_allclose(one, other, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("family", TELLING)
+def test_losses_of_smaller_models_are_those_of_masked_ones(family: str) -> None:
+    model, found, inputs, near = wide(family)
+    every = list(found.heads)
+    order = torch.randperm(len(every), generator=torch.Generator().manual_seed(3)).tolist()
+    masks = [HeadMask.full(found.heads).without(every[i] for i in order[:gone]) for gone in (0, 1, 2, 5, len(every))]
+    masks.append(HeadMask.full(found.heads).without(head for head in every if head.layer == 1))
+    lost, counts = removal_losses(model, found, [inputs, sentence(inputs, 1)], masks, tokens=100)
+    assert lost.shape == (4, len(masks))
+    assert counts.tolist() == [*asked_tokens(inputs["labels"])[:3].tolist(), counts[1]]
+    for column, mask in enumerate(masks):
+        with masked(model, found, mask):
+            expected = torch.cat([loss(model, inputs)[:3], loss(model, sentence(inputs, 1))])
+        np.testing.assert_allclose(lost[:, column], expected, rtol=near, atol=near)
+
+
+def test_the_mean_is_that_of_the_whole_text() -> None:
+    model, found, inputs, near = wide("bart")
+    both = ablate(model, found, [sentence(inputs, row) for row in range(3)], ["ablation.mean"])["ablation.mean"]
+    once = ablate(model, found, [inputs], ["ablation.mean"])["ablation.mean"]
+    for site in found.modules:
+        np.testing.assert_allclose(both.sentences(site)[0], once.sentences(site)[0], rtol=near, atol=near)
+
+
+def test_left_padding_changes_no_example() -> None:
+    model, found, inputs, near = wide("gpt2")
+    turned = {name: inputs[name].clone() for name in ("input_ids", "attention_mask", "labels")}
+    for row in range(3):
+        gap = int((inputs["attention_mask"][row] == 0).sum())
+        for tensor in turned.values():
+            tensor[row] = tensor[row].roll(gap)
+    places = (turned["attention_mask"].cumsum(1) - 1).clamp_min(0)
+    right, left = (
+        ablate(model, found, [batch], ["ablation.example"])["ablation.example"]
+        for batch in (inputs, {**turned, "position_ids": places})
+    )
+    for site in found.modules:
+        np.testing.assert_allclose(right.sentences(site)[0], left.sentences(site)[0], rtol=near, atol=near)
+
+
+def test_a_sentence_alone_in_its_batch_has_no_example() -> None:
+    model, found, inputs, _ = wide("marian")
+    tallies = ablate(model, found, [inputs, sentence(inputs, 0)], ["ablation.example", "ablation.zero"])
+    assert {name: len(tally.sentences(Site("cross", 0))[1]) for name, tally in tallies.items()} == {
+        "ablation.example": 3, "ablation.zero": 4,
+    }  # fmt: skip
+    with pytest.raises(HeadwiseError, match="too short"):
+        ablate(model, found, [sentence(inputs, 0)], ["ablation.example"])["ablation.example"].rows("ablation.example")
+
+
+def test_a_masked_model_is_ablated_as_it_is() -> None:
+    """Scoring anew while heads go: the ablation of a head that is gone already costs nothing."""
+    model, found, inputs, near = wide("marian")
+    gone = Head("encoder-self", 1, 0)
+    mask = HeadMask.full(found.heads).without([gone])
+    with masked(model, found, mask):
+        sums = ablate(model, found, [inputs], ["ablation.zero"])["ablation.zero"].sentences
+        base = loss(model, inputs)
+    assert not sums(Site("encoder-self", 1))[0][:, 0].any()
+    with masked(model, found, mask.without([Head("cross", 0, 1)])):
+        change = loss(model, inputs) - base
+    np.testing.assert_allclose(sums(Site("cross", 0))[0][:, 1], change[:3], rtol=near, atol=near)
+
+
+def test_a_layer_without_heads_has_no_row() -> None:
+    model, found, inputs, _ = wide("marian")
+    gone = [Head("encoder-self", 0, head) for head in range(4)] + [Head("cross", 1, head) for head in range(4)]
+    smaller = remove(model, found, HeadMask.full(found.heads).without(gone))
+    for name, tally in ablate(smaller, discover(smaller), [inputs], CHANGES).items():
+        assert len(tally.rows(name)) == found.heads.total - 8
+
+
+@pytest.mark.parametrize("measure", [ablate, removal_losses])
+@pytest.mark.parametrize("family", TELLING)
+def test_the_model_is_untouched(family: str, measure: Callable[..., object]) -> None:
+    model = worded(family)
+    found, inputs = discover(model), asking(model, family)
+    what = [*CHANGES] if measure is ablate else [HeadMask(found.heads, frozenset())]
+    model.train()
+    before = state(model)
+    measure(model, found, [inputs], what)
+    assert state(model) == before
+    with pytest.raises(IndexError):
+        measure(model, found, [inputs, {**inputs, "input_ids": inputs["input_ids"] + 1000}], what)
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("family", ["marian", "t5", "bert", "llama"])
+@pytest.mark.parametrize("measure", ["ablation.zero", "ablation.mean"])
+def test_a_broken_model_is_told_by_its_layer(family: str, measure: str) -> None:
+    model = worded(family)
+    found, inputs = discover(model), asking(model, family)
+    site = found.heads.sites[-1]
+    broken(model, found.modules[site])
+    with pytest.raises(HeadwiseError, match=where(site)):
+        ablate(model, found, [inputs], [measure])
+
+
+def test_a_model_whose_first_layers_cannot_be_kept_is_refused() -> None:
+    """This one is another model in every forward."""
+    model = worded("gpt2")
+    found, inputs = discover(model), asking(model, "gpt2")
+    runs = iter(range(1, 100))
+    hook = model.transformer.ln_f.register_forward_hook(lambda *given: given[2] * next(runs))
+    with pytest.raises(HeadwiseError, match="earlier forward"):
+        ablate(model, found, [inputs], ["ablation.zero"])
+    hook.remove()
+
+
+def test_a_text_that_can_be_read_only_once_has_no_mean() -> None:
+    model, found, inputs, _ = wide("gpt2")
+    with pytest.raises(HeadwiseError, match="twice"):
+        ablate(model, found, iter([inputs]), ["ablation.mean"])
+
+
+def test_what_is_asked_for_must_exist() -> None:
+    model, found, inputs, _ = wide("gpt2")
+    with pytest.raises(HeadwiseError, match=r"ablation\.none.*ablation\.zero"):
+        ablate(model, found, [inputs], ["ablation.none"])
+    with pytest.raises(HeadwiseError, match="no sentence"):
+        removal_losses(model, found, [], [HeadMask.full(found.heads)])
+    with pytest.raises(HeadwiseError, match="layout is for a model"):
+        other = discover(worded("bert"))
+        removal_losses(model, found, [inputs], [HeadMask.full(other.heads)])
