@@ -1,4 +1,4 @@
-"""Coreference in the `Entity` item of CoNLL-U's last column, as GUM and CorefUD write it.
+"""Coreference in brackets, as GUM and CorefUD write it in CoNLL-U (`Entity` of the last column), and CoNLL-2012.
 
 "(1-person-new" opens a mention of entity 1 at this word, "1)" closes it, "(1-person-new)" is a mention of one word; the
 fields behind the entity are not used. Entities hold inside one document.
@@ -18,23 +18,23 @@ _PART = re.compile(r"\[(\d+)/\d+\]$")  # "e1[1/2]": the first of two parts of a 
 def entity_mentions(
     rows: Sequence[tuple[int, bool, str]], words: Sequence[Word], sentence: int, where: str
 ) -> tuple[tuple[Mention, ...], int]:
-    """The mentions in the `Entity` values of one sentence, and how many had to be left out.
+    """The mentions in the brackets of one sentence, and how many had to be left out.
 
-    rows: (index of the word, True, value), or for an empty node (index of the next word, False, value). Left out are
-    mentions of empty nodes only (pronouns that are not written) and those in several parts. where: the sentence, for
-    errors. Raises HeadwiseError for brackets that do not match.
+    rows: (index of the word, True, brackets), or for an empty node (index of the next word, False, brackets). Left out
+    are mentions of empty nodes only (pronouns that are not written) and those in several parts. where: the sentence,
+    for errors. Raises HeadwiseError for brackets that do not match.
     """
     opened: dict[str, list[int]] = defaultdict(list)
     spans: list[tuple[int, int, str]] = []
     for index, is_word, value in rows:
         if _BRACKET.sub("", value):
-            raise HeadwiseError(f"{where}: 'Entity={value}' is not a run of brackets such as '(e1' and 'e1)'.")
+            raise HeadwiseError(f"{where}: the coreference '{value}' is not a run of brackets such as '(e1' and 'e1)'.")
         for opener, closed_at_once, closer in _BRACKET.findall(value):
             entity = (opener or closer).split("-")[0]
             if opener:
                 opened[entity].append(index)
             if closer and not opened[entity]:
-                raise HeadwiseError(f"{where}: 'Entity={value}' closes '{entity}', which is not open in this sentence.")
+                raise HeadwiseError(f"{where}: the coreference '{value}' closes '{entity}', which is not open.")
             if closer or closed_at_once:
                 spans.append((opened[entity].pop(), index + is_word, entity))
     if left := [entity for entity, starts in opened.items() if starts]:

@@ -129,10 +129,12 @@ def _placed_by_letters(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[l
     places: list[Place] = []
     earlier = 0
     for index, piece in enumerate(bare):
-        later = min((letter for some in found[index + 1 :] for letter in some), default=len(text))
-        here = found[index] or range(earlier, later if piece else earlier)
-        places.append((min(here), max(here) + 1) if here else (earlier, earlier))
-        earlier = max(earlier, *(letter + 1 for letter in found[index])) if found[index] else earlier
+        if here := found[index]:
+            places.append((min(here), max(here) + 1))
+            earlier = max(earlier, max(here) + 1)
+        else:
+            later = min((letter for some in found[index + 1 :] for letter in some), default=len(text))
+            places.append((earlier, max(earlier, later) if piece else earlier))
     return ids, [None] * before + places + [None] * (len(ids) - before - len(inner))
 
 

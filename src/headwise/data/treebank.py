@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Self
 
 from headwise.data.annotated import Annotated, Mention, Word
+from headwise.data.conll2012 import BEGIN, read_conll2012
 from headwise.data.conllu_file import read_conllu
 from headwise.data.lines import existing_file, read_lines
+from headwise.data.parse import write_parsed
 from headwise.data.store import file_key
 from headwise.errors import HeadwiseError
 
@@ -39,7 +41,7 @@ class Counts:
 
 
 class Treebank:
-    """Sentences of one or more CoNLL-U files: `for sentence in treebank`, `len(treebank)`, `.documents()`, `.counts`.
+    """Sentences of files: `for sentence in treebank`, `len(treebank)`, `.documents()`, `.counts`, `.fingerprint`.
 
     name: the files' names. language: as the caller gave it.
     """
@@ -53,13 +55,22 @@ class Treebank:
 
     @classmethod
     def read(cls, *paths: str | PathLike[str], language: str | None = None) -> Self:
-        """The sentences of these CoNLL-U files, gzip or plain, in this order.
+        """The sentences of these files, gzip or plain, in this order: CoNLL-U, or CoNLL-2012 (told by its first line).
 
-        Raises HeadwiseError, in one sentence with file and line, for a file that is not there or is not CoNLL-U.
+        Raises HeadwiseError, in one sentence with file and line, for a file that is not there or is neither.
         """
         if not paths:
             raise HeadwiseError("A treebank was asked for without a file: name one CoNLL-U file or more.")
         return cls(tuple(existing_file(path) for path in paths), language)
+
+    @classmethod
+    def parse(cls, path: str | PathLike[str], language: str, cache: str | PathLike[str] | None = None) -> Self:
+        """The sentences of a text file, one a line, with the trees that Stanza finds ("en", "ru": its language codes).
+
+        The trees are written to a CoNLL-U file, in a temporary folder until Python ends or in `cache`, where a later
+        run finds them again. Raises HeadwiseError when Stanza or its models are not installed.
+        """
+        return cls((write_parsed(existing_file(path), language, cache),), language)
 
     def __len__(self) -> int:
         return self.counts.sentences
@@ -76,10 +87,10 @@ class Treebank:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the lines of the files, in hexadecimal, whatever their compression and line ends."""
+        """SHA-256 of the lines that are not blank, in hexadecimal: the same whatever compression and line ends."""
         digest = hashlib.sha256()
         for file in self.files:
-            for line in read_lines(file):
+            for line in filter(None, read_lines(file)):
                 digest.update(line.encode() + b"\n")
         return digest.hexdigest()
 
@@ -87,7 +98,7 @@ class Treebank:
         if file_key("treebank", *self.files) != self._key:
             raise HeadwiseError(f"'{self.name}' has changed on disk since it was opened: open it again.")
         for file in self.files:
-            for _, sentences in groupby(read_conllu(file), lambda sentence: sentence.document):
+            for _, sentences in groupby(_read(file), lambda sentence: sentence.document):
                 yield sentences
 
     def _count(self) -> Counts:
@@ -106,3 +117,8 @@ class Treebank:
         if not total["sentences"]:
             raise HeadwiseError(f"There is no sentence in '{self.name}', only comments and blank lines.")
         return Counts(**total)
+
+
+def _read(file: Path) -> Iterator[Annotated]:
+    first = next((line for line in read_lines(file) if line), "")
+    return (read_conll2012 if first.startswith(BEGIN) else read_conllu)(file)

@@ -1,0 +1,78 @@
+"""Trees for raw text, found by Stanza (Qi et al. 2020) and written as CoNLL-U, so that they are found only once.
+
+Stanza is an extra (`pip install "headwise[parse]"`) and its models are downloads of their own: `stanza.download("en")`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Iterator
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from headwise.data.lines import read_lines
+from headwise.data.store import file_key, scratch_folder
+from headwise.errors import HeadwiseError
+
+AT_ONCE = 64  # sentences that Stanza is given at a time
+
+
+def write_parsed(file: Path, language: str, cache: str | PathLike[str] | None) -> Path:
+    """The CoNLL-U file with a tree for every line of `file` that is not blank; `sent_id` is the number of the line."""
+    if importlib.util.find_spec("stanza") is None:
+        raise HeadwiseError(
+            f"Trees for '{file}' were asked for, but Stanza is not installed: pip install \"headwise[parse]\", "
+            "or give a treebank that has trees already."
+        )
+    version = importlib.metadata.version("stanza")
+    folder = scratch_folder() if cache is None else Path(cache).expanduser()
+    whole = folder / f"{file.name}-{file_key(f'parse {language} {version}', file)}.conllu"
+    if whole.exists():
+        return whole
+    pipeline = _pipeline(language, file)
+    half = whole.with_suffix(f".{os.getpid()}.part")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with half.open("w", encoding="utf-8") as out:
+            out.writelines(_parsed(pipeline, file))
+        half.replace(whole)
+    except OSError as error:
+        raise HeadwiseError(
+            f"Cannot keep the trees of '{file}' in '{folder}': {error.strerror or error}; name another cache folder."
+        ) from error
+    finally:
+        half.unlink(missing_ok=True)
+    return whole
+
+
+def _pipeline(language: str, file: Path) -> Any:
+    """Stanza's parser of this language from the models on this machine: nothing is downloaded behind one's back."""
+    stanza = importlib.import_module("stanza")
+    try:
+        return stanza.Pipeline(
+            language,
+            processors="tokenize,pos,lemma,depparse",
+            tokenize_no_ssplit=True,
+            download_method=None,
+            verbose=False,
+        )
+    except (OSError, ValueError) as error:
+        raise HeadwiseError(
+            f"Trees for '{file}' were asked for, but Stanza has no models for '{language}' here: "
+            f'run python -c "import stanza; stanza.download({language!r})", or give a treebank that has trees already.'
+        ) from error
+
+
+def _parsed(pipeline: Any, file: Path) -> Iterator[str]:
+    """The CoNLL-U text, sentence after sentence."""
+    numbered = ((number, line) for number, line in enumerate(read_lines(file), start=1) if line)
+    while some := list(islice(numbered, AT_ONCE)):
+        for (number, line), document in zip(some, pipeline.bulk_process([line for _, line in some]), strict=True):
+            for part, sentence in enumerate(document.sentences):
+                id = f"{number}.{part + 1}" if part else f"{number}"
+                yield f"# sent_id = {id}\n# text = {line}\n{sentence:c-o}\n\n"

@@ -1,0 +1,214 @@
+"""Coreference: brackets of GUM, CorefUD and CoNLL-2012, heads and kinds of mentions, faults, GUM's own counts."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwise.data.annotated import Mention, Word, mention
+from headwise.data.coreference import entity_mentions
+from headwise.data.lines import read_lines
+from headwise.data.treebank import Counts, Treebank
+from headwise.errors import HeadwiseError
+
+GUM = """\
+# newdoc id = made_up
+# global.Entity = GRP-etype-infstat-salience-centering-minspan-link-identity
+# sent_id = made_up-1
+1	Anna	Anna	PROPN	_	_	2	nsubj	_	Entity=(1-person-new-sssss-cf1-1-coref-Anna_(name%29)
+2	sold	sell	VERB	_	_	0	root	_	_
+3	her	her	PRON	_	_	5	nmod:poss	_	Entity=(2-object-new-snnnn-cf2-3-coref(1-person-giv:act-sssss-cf1-1-ana)
+4	old	old	ADJ	_	_	5	amod	_	_
+5	bike	bike	NOUN	_	_	2	obj	_	Bridge=1<2|Entity=2)|SpaceAfter=No
+6	;	;	PUNCT	_	_	2	punct	_	_
+
+# sent_id = made_up-2
+1	it	it	PRON	_	_	2	nsubj	_	Entity=(2-object-giv:act-snnnn-cf2*-1-ana)
+2	squeaked	squeak	VERB	_	_	0	root	_	_
+
+# newdoc id = another
+# sent_id = another-1
+1	Anna	Anna	PROPN	_	_	0	root	_	Entity=(1-person-new-sssss-cf1-1-sgl)
+"""
+
+ONTONOTES = """\
+#begin document (bc/made/00/up_0001); part 000
+bc/made/00/up_0001 0 0 Anna NNP (TOP(S(NP*) - - - A (PERSON) * (1)
+bc/made/00/up_0001 0 1 sold VBD (VP* sell 01 1 A * (V*) -
+bc/made/00/up_0001 0 2 her PRP$ (NP* - - - A * * (2|(1)
+bc/made/00/up_0001 0 3 old JJ * - - - A * * -
+bc/made/00/up_0001 0 4 bike NN *) bike - - A * * 2)
+bc/made/00/up_0001 0 5 to IN (PP* - - - A * * -
+bc/made/00/up_0001 0 6 the DT (NP(NP* - - - A * * (3
+bc/made/00/up_0001 0 7 president NN *) president - - A * * -
+bc/made/00/up_0001 0 8 of IN (PP* - - - A * * -
+bc/made/00/up_0001 0 9 Mali NNP (NP*))))) - - - A (GPE) * 3)
+bc/made/00/up_0001 0 10 -LRB- -LRB- * - - - A * * -
+bc/made/00/up_0001 0 11 /. . *)) - - - A * * -
+
+bc/made/00/up_0001 0 0 It PRP (TOP(S(NP*) - - - B * (2)
+bc/made/00/up_0001 0 1 has VBZ (VP* have - - B * -
+bc/made/00/up_0001 0 2 been VBN (VP* be - - B * -
+bc/made/00/up_0001 0 3 sold VBN (VP*))) sell - - B * -
+bc/made/00/up_0001 0 4 . . *)) - - - B * -
+
+#end document
+#begin document (bc/made/00/up_0001); part 001
+bc/made/00/up_0001 1 0 Yes UH (TOP(INTJ*)) - - - A * -
+
+#end document
+"""
+
+
+def written(folder: Path, text: str, name: str = "made.conllu") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_gum(tmp_path: Path) -> None:
+    """The example of GUM's own description: an inner mention on the row where the outer one begins."""
+    treebank = Treebank.read(written(tmp_path, GUM.replace("(name%29", "%28name%29")))
+    first, second, third = treebank
+    assert first.mentions == (
+        Mention("1", 0, 0, 1, 0, "proper"),
+        Mention("2", 0, 2, 5, 4, "nominal"),
+        Mention("1", 0, 2, 3, 2, "pronoun"),
+    )
+    assert second.mentions == (Mention("2", 1, 0, 1, 0, "pronoun"),)
+    assert third.mentions == (Mention("1", 0, 0, 1, 0, "proper"),)
+    assert [len(document) for document in treebank.documents()] == [2, 1]
+    assert treebank.counts == Counts(3, 9, documents=2, mentions=5, entities=3, chains=2)
+
+
+def test_conll2012(tmp_path: Path) -> None:
+    path = tmp_path / "made.v4_gold_conll"
+    path.write_bytes(gzip.compress(ONTONOTES.encode()))
+    treebank = Treebank.read(path)
+    first, second, third = treebank
+    assert first.text == "Anna sold her old bike to the president of Mali ( ."
+    assert [(m.entity, m.start, m.end, first.words[m.head].form, m.kind) for m in first.mentions] == [
+        ("1", 0, 1, "Anna", "proper"),
+        ("2", 2, 5, "bike", "nominal"),
+        ("1", 2, 3, "her", "pronoun"),
+        ("3", 6, 10, "president", "nominal"),
+    ]
+    assert second.mentions == (Mention("2", 1, 0, 1, 0, "pronoun"),)
+    assert [word.governor for word in second.words] == [3, 3, 3, -1, 3]
+    assert first.words[1] == Word("sold", "sell", "VERB", -1, "", "", True)
+    assert [one.document for one in treebank] == ["bc/made/00/up_0001/000"] * 2 + ["bc/made/00/up_0001/001"]
+    assert third.mentions == () and treebank.counts.chains == 2
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("*) bike - - A * * 2)", "*) bike A * * 2)", "Line 6 of .* has 11 columns"),
+        ("(NP*) - - - A (PERSON)", "(NP* - - - A (PERSON)", "at line 2 of .* brackets that do not match"),
+        ("*)) - - - A * * -\n\n", "*)))) - - - A * * -\n\n", "at line 2 of .* brackets that do not match"),
+        ("#begin document (bc/made/00/up_0001); part 001", "#begin document", "at line 23 of .* is in no document"),
+        ("president - - A * * -", "president - - A * * 7)", "at line 2 of .* closes '7', which is not open"),
+        ("* (2)", "* (2", "at line 15 of .*: the mention of entity '2' is opened but never closed"),
+    ],
+)
+def test_faults_of_conll2012(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in ONTONOTES
+    text = ONTONOTES.replace(old, new, 1)
+    with pytest.raises(HeadwiseError, match=message):
+        Treebank.read(written(tmp_path, text, "made.conll"))
+
+
+def test_a_conll2012_file_cut_off(tmp_path: Path) -> None:
+    with pytest.raises(HeadwiseError, match="ends at line 5 without '#end document'"):
+        Treebank.read(written(tmp_path, "\n".join(ONTONOTES.split("\n")[:5]), "made.conll"))
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("Entity=2)", "Entity=3)", r"at line 4 of .*: the coreference '3\)' closes '3', which is not open"),
+        ("Entity=2)|", "", "at line 4 of .*: the mention of entity '2' is opened but never closed"),
+        ("Entity=2)", "Entity=two", "at line 4 of .*: the coreference 'two' is not a run of brackets"),
+        ("# newdoc id = made_up\n", "", "at line 3 of .* is in no document: write '# newdoc id = NAME'"),
+    ],
+)
+def test_faults_of_entities(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = GUM.replace("(name%29", "%28name%29")
+    assert old in text
+    with pytest.raises(HeadwiseError, match=message):
+        Treebank.read(written(tmp_path, text.replace(old, new, 1)))
+
+
+def test_mentions_without_words_and_in_parts_are_counted(tmp_path: Path) -> None:
+    """CorefUD: a pronoun that is not written is an empty node; a mention may stand in two parts."""
+    text = """\
+# newdoc id = made_up
+0.1	_	on	PRON	_	_	_	_	2:nsubj	Entity=(e1)
+1	dnes	dnes	ADV	_	_	2	advmod	_	Entity=(e2[1/2])(e3
+2	přišel	přijít	VERB	_	_	0	root	_	_
+2.1	_	on	PRON	_	_	_	_	2:obj	Entity=e3)(e4
+3	sám	sám	ADJ	_	_	2	xcomp	_	Entity=(e2[2/2])e4)
+"""
+    treebank = Treebank.read(written(tmp_path, text))
+    (sentence,) = treebank
+    assert [(one.entity, one.start, one.end) for one in sentence.mentions] == [("e3", 0, 2), ("e4", 2, 3)]
+    assert sentence.skipped_mentions == treebank.counts.skipped_mentions == 2
+
+
+def test_head_is_the_word_whose_governor_is_outside_nearest_the_root() -> None:
+    """In "saw [old Anna , a friend]" with a broken annotation two words hang outside; the higher one is the head."""
+    heads = (-1, 2, 0, 2, 5, 1)
+    tags = ("VERB", "ADJ", "PROPN", "PUNCT", "DET", "NOUN")
+    words = [Word("w", "w", tag, head, "dep", "dep", True) for tag, head in zip(tags, heads, strict=True)]
+    assert mention(words, "e", 0, 1, 6) == Mention("e", 0, 1, 6, 2, "proper")
+    assert mention(words, "e", 0, 4, 6).head == 5
+    assert mention(words, "e", 0, 3, 5).head == 3  # at the same depth as nobody else: 2 steps against 4
+    assert [mention(words, "e", 0, n, n + 1).kind for n in (2, 5)] == ["proper", "nominal"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(1, 8), st.sampled_from("abc")), max_size=8))
+def test_brackets_of_any_mentions_are_read_back(drawn: list[tuple[int, int, str]]) -> None:
+    """Mentions of one entity must nest, as brackets can say no more; of different ones they may cross."""
+    spans = {(start, end, entity) for start, end, entity in drawn if start < end}
+    kept: set[tuple[int, int, str]] = set()
+    for start, end, entity in sorted(spans):
+        if all(not (e == entity and (a < start < b < end or start < a < end < b)) for a, b, e in kept):
+            kept.add((start, end, entity))
+    rows = []
+    for index in range(8):
+        closed = sorted((s for s in kept if s[1] - 1 == index and s[1] - s[0] > 1), key=lambda s: -s[0])
+        opened = sorted((s for s in kept if s[0] == index), key=lambda s: -s[1])
+        value = "".join(f"{entity})" for _, _, entity in closed)
+        value += "".join(f"({entity}-x" + ")" * (end - start == 1) for start, end, entity in opened)
+        if value:
+            rows.append((index, True, value))
+    words = [Word("w", "w", "NOUN", index - 1, "dep", "dep", True) for index in range(8)]
+    mentions, skipped = entity_mentions(rows, words, 0, "here")
+    assert Counter((m.start, m.end, m.entity) for m in mentions) == Counter(kept) and skipped == 0
+
+
+def slow_chains(path: Path) -> tuple[int, int]:
+    """Entities and chains by looking for openers only, one document's text at a time."""
+    documents = "\n".join(read_lines(path)).split("# newdoc")[1:]
+    columns = [[line.split("\t")[9] for line in one.split("\n") if line.count("\t") == 9] for one in documents]
+    sizes = [Counter(re.findall(r"\((\d+)-", "\n".join(column))) for column in columns]
+    return sum(map(len, sizes)), sum(count > 1 for size in sizes for count in size.values())
+
+
+@pytest.mark.parametrize(
+    "part, expected", [("dev", (1_575, 28_119, 30, 7_897, 2_104)), ("train", (10_224, 177_410, 177, 49_649, 12_542))]
+)
+def test_gum_is_read_whole(data_dir: Path, part: str, expected: tuple[int, ...]) -> None:
+    """Sentences, words, documents, mentions and one-word pronoun mentions as its own description counts them."""
+    treebank = Treebank.read(path := data_dir / f"ud_english_gum/en_gum-ud-{part}.conllu.gz")
+    counts, mentions = treebank.counts, [mention for sentence in treebank for mention in sentence.mentions]
+    pronouns = sum(one.kind == "pronoun" and one.end - one.start == 1 for one in mentions)
+    assert (counts.sentences, counts.words, counts.documents, counts.mentions, pronouns) == expected
+    assert (counts.entities, counts.chains) == slow_chains(path)
+    assert len(mentions) == counts.mentions and counts.skipped_mentions == 0
