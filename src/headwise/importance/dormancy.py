@@ -1,15 +1,16 @@
 """Dormancy: which heads add next to nothing to the residual stream, wherever they look.
 
-    dormancy(h) = mean_q ‖c_h W_h‖ / Σ_h' ‖c_h' W_h'‖
+    dormancy(h) = mean_q ‖c_h W_h‖ / Σ_h' mean_q ‖c_h' W_h'‖
 
 c_h (of D) is the head's output at a token and W_h (D M) its slice of the output projection; the sum runs over the heads
 of the layer. So 1/H is average and 0 is dormant. Sandoval-Segura et al. 2025 ("Identifying and evaluating inactive
-heads in pretrained LLMs") find the norm of a head's output, held against its layer, a better sign than where the head
-looks. Here it is held against the layer token by token, then averaged, so that no token weighs more than another.
+heads in pretrained LLMs") find the mean norm of a head's output, held against its layer, a better sign than where the
+head looks.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,12 +29,17 @@ def squares(model: nn.Module, found: Discovery) -> dict[Site, Tensor]:
 
 
 def contribution(output: Tensor, forms: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
-    """Each head's share of its layer's contributions, summed over the queries of each sentence, and how many those are.
+    """‖c_h W_h‖ of every head, summed over the queries of each sentence, and how many those are.
 
-    output B Q H D, forms H D D, queries B Q; returns B H and B. A layer that adds nothing gives 0 to all its heads.
+    output B Q H D, forms H D D, queries B Q; returns B H and B.
     """
     output = output.to(forms.dtype)
-    sizes = torch.einsum("bqhd,hde,bqhe->bqh", output, forms, output).clamp_min(0).sqrt()
-    whole = sizes.sum(-1, keepdim=True)
-    shares = torch.where(whole == 0, 0, sizes / whole)
-    return (shares * queries[..., None]).sum(1), queries.sum(-1)
+    sizes = (torch.einsum("bqhd,hde->bqhe", output, forms) * output).sum(-1).clamp_min(0).sqrt()
+    return (sizes * queries[..., None]).sum(1), queries.sum(-1)
+
+
+def relative(sizes: np.ndarray) -> np.ndarray:
+    """Sizes … x heads of a layer as shares of their sum; where a layer adds nothing, all its heads are at 0."""
+    whole = sizes.sum(-1, keepdims=True)
+    shares: np.ndarray = np.divide(sizes, whole, out=np.zeros_like(sizes), where=whole > 0)
+    return shares

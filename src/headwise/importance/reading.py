@@ -4,7 +4,7 @@
     entropy             mean_q −Σ_k A[q, k] ln A[q, k]          nats; Clark et al. 2019; Vig & Belinkov 2019, eq. 7
     attention-to-end    mean_q Σ_{k: end of sentence} A[q, k]   Clark et al. 2019: attention to [SEP]
     attention-to-first  mean_q A[q, first token]                Vig & Belinkov 2019: "null" attention
-    dormancy            mean_q ‖c_h W_h‖ / Σ_h' ‖c_h' W_h'‖     headwise.importance.dormancy
+    dormancy            mean_q ‖c_h W_h‖, of its layer's        headwise.importance.dormancy
 
 Queries q are words: padding never counts, special tokens only where that is asked for. Weights are not renormalised.
 Nothing of size query × key outlives the layer it is of.
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from headwise.attention import Discovery, Seen, capture, evaluating
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
-from headwise.importance.dormancy import contribution, squares
+from headwise.importance.dormancy import contribution, relative, squares
 from headwise.importance.objective import IGNORED, NO_INPUT, on_device
 from headwise.importance.tally import Tally
 
@@ -56,7 +56,11 @@ def read(
     for name in measures:
         if name not in READINGS:
             raise HeadwiseError(f"'{name}' cannot be read off one forward pass, which tells: {', '.join(READINGS)}.")
-    tallies: dict[str, Tally] = {name: Tally(heads) for name in measures if (heads := telling(name, found.heads)).kinds}
+    tallies: dict[str, Tally] = {
+        name: Tally(heads, relative if name == "dormancy" else None)
+        for name in measures
+        if (heads := telling(name, found.heads)).kinds
+    }
     ids = torch.tensor(sorted(special), dtype=torch.long, device=next(model.parameters()).device)
     forms = squares(model, found) if "dormancy" in tallies else {}
     now: dict[str, Side] = {}
@@ -152,7 +156,7 @@ def spreading(weights: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
 
 def sharing(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
     """The weight on some keys together. weights B H Q K, keys B K, queries B Q; returns B H and B."""
-    return over(queries, torch.matmul(weights, keys[:, None, :, None].to(weights.dtype)).squeeze(-1))
+    return over(queries, (weights * keys[:, None, None, :]).sum(-1))
 
 
 def over(queries: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

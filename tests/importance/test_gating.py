@@ -1,0 +1,169 @@
+"""Causal head gating: a harmful, a needed and a useless head are told apart; seeds, samples and refusals."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import MarianMTModel
+
+from attention.families import tiny
+from headwise.attention import discover, masked, remove
+from headwise.errors import HeadwiseError
+from headwise.heads import COLUMNS, Head, HeadMask
+from headwise.importance.gating import GATINGS, gate_heads, in_turn, sample
+from headwise.importance.objective import predict, sentence_losses
+
+START, LENGTH = 3, 8
+NEEDED, USELESS, HARMFUL = (Head("decoder-self", layer, head) for layer, head in ((0, 0), (0, 2), (1, 1)))
+
+
+def copying(rows: int, seed: int) -> dict[str, Tensor]:
+    """`START a b c …`: every label is the token before the one that is read, which takes attention to find."""
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.randint(4, 20, (rows, LENGTH), generator=generator)
+    ids = torch.cat([torch.full((rows, 1), START), words], 1)
+    labels = torch.cat([torch.full((rows, 2), -100), words[:, :-1]], 1)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+
+
+@cache
+def trained() -> Any:
+    """A model that copies through one head. Of the others, one is made to write noise, the rest to write nothing."""
+    model = tiny("gpt2")
+    found = discover(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with masked(model, found, HeadMask(found.heads, frozenset([NEEDED]))):
+        for step in range(150):
+            batch = copying(32, step)
+            loss = sentence_losses(predict(model, batch), batch["labels"]).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    for layer in range(2):
+        weight = model.transformer.h[layer].attn.c_proj.weight.data.unflatten(0, (4, 8))
+        for head in range(4):
+            if (layer, head) not in (NEEDED[1:], HARMFUL[1:]):
+                weight[head] = 0
+    noise = torch.Generator().manual_seed(0)
+    model.transformer.h[1].attn.c_proj.weight.data[8:16] = torch.randn(8, 32, generator=noise) * 8
+    return model
+
+
+def by_head(table: list[dict[str, Any]]) -> dict[Head, dict[str, float]]:
+    out: dict[Head, dict[str, float]] = {}
+    for row in table:
+        out.setdefault(Head(row["kind"], row["layer"], row["head"]), {})[row["measure"]] = row["value"]
+    return out
+
+
+def loss_without(model: Any, *gone: Head) -> float:
+    """Nats a word on text that was not trained on."""
+    found, batch = discover(model), copying(64, 999)
+    with torch.no_grad(), masked(model, found, HeadMask.full(found.heads).without(gone)):
+        return float(sentence_losses(predict(model, batch), batch["labels"]).mean()) / (LENGTH - 1)
+
+
+def test_heads_that_help_hurt_and_do_nothing_are_told_apart() -> None:
+    model = trained()
+    whole = loss_without(model)
+    assert loss_without(model, NEEDED) > whole + 1 > loss_without(model, HARMFUL) + 2
+    assert loss_without(model, USELESS) == pytest.approx(whole, abs=1e-5)
+    for seed in range(2):
+        found = by_head(gate_heads(model, discover(model), [copying(32, i) for i in range(4)], [seed], steps=40))
+        for head, values in found.items():
+            role = {NEEDED: "gating.facilitating", HARMFUL: "gating.interfering"}.get(head, "gating.irrelevant")
+            assert set(values) == set(GATINGS) and values[role] > 0.7
+            assert all(0 <= value < 0.3 for name, value in values.items() if name != role)
+        edge = 1 / (1 + np.exp(-4))  # a head that does nothing goes as far as gates can go, both ways
+        assert found[USELESS]["gating.irrelevant"] == pytest.approx(edge**2, abs=1e-6)
+
+
+class TestTheTable:
+    def test_is_tidy_and_the_same_for_the_same_seed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        model = trained()
+        found, batches = discover(model), [copying(8, i) for i in range(3)]
+        said: list[float] = []
+        first = gate_heads(model, found, iter(batches), [4], steps=6, progress=lambda share, _: said.append(share))
+        assert first == gate_heads(model, found, batches, [4], steps=6)
+        assert first != gate_heads(model, found, batches, [5], steps=6)
+        assert [(row["measure"], str(row["layer"]), row["head"]) for row in first] == [
+            (measure, str(head.layer), head.head) for measure in GATINGS for head in found.heads
+        ]
+        assert set(first[0]) == set(COLUMNS)
+        assert all(
+            row["n"] == 3 * 8 * (LENGTH - 1) and row["low"] is row["high"] is row["baseline"] is None for row in first
+        )
+        assert said == pytest.approx([1 / 3, 2 / 3, 1]) and capsys.readouterr() == ("", "")
+
+    def test_several_seeds_give_their_mean_and_its_interval(self) -> None:
+        model = trained()
+        found, batches = discover(model), [copying(8, 0)]
+        alone = [gate_heads(model, found, batches, [seed], steps=4) for seed in (1, 2, 3)]
+        for row, *single in zip(gate_heads(model, found, batches, [1, 2, 3], steps=4), *alone, strict=True):
+            values = [other["value"] for other in single]
+            assert row["value"] == pytest.approx(np.mean(values))
+            reach = 4.3027 * np.std(values, ddof=1) / np.sqrt(3)  # the 97.5 % point of t with 2 degrees of freedom
+            assert row["low"] == pytest.approx(max(0, np.mean(values) - reach), abs=1e-5)
+            assert row["high"] == pytest.approx(min(1, np.mean(values) + reach), abs=1e-5)
+
+    def test_two_stacks_and_layers_without_heads(self, tiny_marian: Callable[..., MarianMTModel]) -> None:
+        model = tiny_marian()
+        found = discover(model)
+        smaller = remove(
+            model, found, HeadMask.full(found.heads).without(h for h in found.heads if h[:2] == ("cross", 1))
+        )
+        ids = torch.randint(4, 50, (2, 5), generator=torch.Generator().manual_seed(0))
+        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": ids, "labels": ids}
+        table = gate_heads(smaller, discover(smaller), [batch], steps=2)
+        assert len(by_head(table)) == found.heads.total - 4
+
+
+def test_the_model_is_as_before() -> None:
+    model = copy.deepcopy(trained()).train()
+    model.transformer.wpe.weight.requires_grad_(False)
+    before = {name: (p.clone(), p.requires_grad) for name, p in model.named_parameters()}
+    gate_heads(model, discover(model), [copying(4, 0)], steps=2)
+    assert model.training and not any("headwise" in module.__dict__ for module in model.modules())
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name][0]) and parameter.requires_grad == before[name][1]
+        assert parameter.grad is None
+
+
+class TestTheBatchesThatAreUsed:
+    def numbered(self, count: int) -> list[dict[str, Tensor]]:
+        return [{"labels": torch.tensor([[i]])} for i in range(count)]
+
+    def test_are_all_of_a_short_text(self) -> None:
+        assert len(sample(self.numbered(7), 7, torch.Generator())) == 7
+
+    def test_are_drawn_evenly_from_a_long_one(self) -> None:
+        drawn = np.zeros(20)
+        for seed in range(2000):
+            for batch in sample(iter(self.numbered(20)), 5, torch.Generator().manual_seed(seed)):
+                drawn[int(batch["labels"])] += 1
+        assert drawn.sum() == 10_000 and abs(drawn / 500 - 1).max() < 0.2
+
+    def test_come_in_turn(self) -> None:
+        order = [int(batch["labels"]) for batch in in_turn(self.numbered(3), 8, torch.Generator().manual_seed(0))]
+        assert [sorted(order[:3]), sorted(order[3:6]), len(order)] == [[0, 1, 2], [0, 1, 2], 8]
+
+    def test_ask_for_something(self) -> None:
+        nothing = {"labels": torch.full((2, 3), -100)}
+        assert sample([nothing, *self.numbered(1)], 3, torch.Generator()) == self.numbered(1)
+        for text in ([], [nothing], [{"input_ids": torch.ones(1, 2)}]):
+            with pytest.raises(HeadwiseError, match="it has no word to predict: give a longer one"):
+                sample(text, 3, torch.Generator())
+
+
+def test_a_broken_model_is_told() -> None:
+    model = copy.deepcopy(trained())
+    model.transformer.ln_f.bias.data[0] = float("nan")
+    with pytest.raises(HeadwiseError, match="not a number"):
+        gate_heads(model, discover(model), [copying(4, 0)], steps=2)
