@@ -71,10 +71,9 @@ def gate_heads(
 
 
 def fit(
-    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], start: Tensor, pull: float
+    model: nn.Module, found: Discovery, batches: Sequence[Mapping[str, Tensor]], start: Tensor, pull: float
 ) -> Tensor:
     """The a of all heads, in the order of the map, after one update a batch."""
-    batches = list(batches)
     a = start.to(next(model.parameters()).device).clone().requires_grad_()
     optimizer = torch.optim.Adam([a], lr=1.0)
     gates: dict[Site, Tensor] = {}
