@@ -20,6 +20,6 @@ def test_a_random_model_has_no_role(
     out = roles(model, tokenizer, discover(model), treebank)
     assert list(out.table.columns) == list(COLUMNS)
     assert set(out.labels["kind"]) == {"encoder-self"} and set(out.labels["label"]) == {NO_ROLE}
-    assert out.coverage.used == 400 and out.roles.empty
+    assert out.coverage["treebank"].used == 400 and out.roles.empty
     assert (out.table["low"] <= out.table["value"]).all() and (out.table["value"] <= out.table["high"]).all()
     assert any("positional −1" in text for text in out.absent)

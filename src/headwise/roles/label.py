@@ -163,6 +163,8 @@ def reason(here: pd.DataFrame, measure: str, bar: Bar) -> str:
     needed = bar.of(measure, best["baseline"])
     if best["n"] < 2 * ENOUGH[0] or best["units"] < 2 * ENOUGH[1]:
         return f"seen only {best['n']:.0f} times"
+    if needed > 1:
+        return f"the baseline itself reaches {best['baseline']:.2f} on this text, which leaves no room to be better"
     name = f"{kind_of_head(best)} reaches {best['value']:.2f}"
     return f"{name}, {needed:.2f} is needed" if best["value"] < needed else f"{name}, but not surely on both halves"
 

@@ -52,7 +52,7 @@ def observe(
         if seen.site.kind in now:
             sides, questions = now[seen.site.kind]
             assert seen.weights is not None
-            view = View(seen.weights, sides[0], sides[-1])
+            view = View(seen.weights, sides[0], sides[-1], seen)
             answers[seen.site.kind][seen.site.layer] = [question.answer(view) for question in questions]
 
     with evaluating(model), torch.no_grad(), capture(model, found, watch=watch, weights=True):

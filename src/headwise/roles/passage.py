@@ -9,12 +9,13 @@ left out in the same way: it can only look at itself, and attention rests there 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from headwise.attention import Seen
 from headwise.data.annotated import Annotated
 from headwise.data.pieces import Aligned
 
@@ -56,6 +57,10 @@ class Passage:
         sentences = [each.sentence for each in aligned]
         return cls(ids.to(device), there.to(device), word_of.to(device), sentences, causal, first_piece)
 
+    def to(self, device: torch.device) -> Passage:
+        """The same on another device."""
+        return replace(self, ids=self.ids.to(device), there=self.there.to(device), word_of=self.word_of.to(device))
+
     @cached_property
     def words(self) -> Tensor:
         """Which tokens are pieces of words: B S."""
@@ -64,8 +69,18 @@ class Passage:
     @cached_property
     def membership(self) -> Tensor:
         """Which token is which word's piece, as 0 and 1: B S W."""
-        member = torch.nn.functional.one_hot(self.word_of + 1)[..., 1:].float()
-        return member * (member.cumsum(1) == 1) if self.first_piece else member
+        words = max(int(self.word_of.max()) + 1, 1)
+        return torch.nn.functional.one_hot(self.word_of + 1, words + 1)[..., 1:].float()
+
+    @cached_property
+    def as_key(self) -> Tensor:
+        """What every token adds to the attention to every word: B S W."""
+        return self.membership * (self.membership.cumsum(1) == 1) if self.first_piece else self.membership
+
+    @cached_property
+    def as_query(self) -> Tensor:
+        """What every token adds to the attention from every word: B S W."""
+        return self.as_key / self.as_key.sum(1, keepdim=True).clamp_min(1)
 
     @cached_property
     def pieces(self) -> Tensor:
@@ -84,11 +99,11 @@ class Passage:
 class View:
     """What the heads of one layer did with a batch. weights B H Q K; every reading is made once, when first asked for.
 
-    Where two keys weigh the same, the first counts as the largest.
+    seen: all that the layer did, if there is a model. Where two keys weigh the same, the first counts as the largest.
     """
 
-    def __init__(self, weights: Tensor, queries: Passage, keys: Passage) -> None:
-        self.weights, self.queries, self.keys = weights, queries, keys
+    def __init__(self, weights: Tensor, queries: Passage, keys: Passage, seen: Seen | None = None) -> None:
+        self.weights, self.queries, self.keys, self.seen = weights, queries, keys, seen
 
     @cached_property
     def pointed(self) -> Tensor:
@@ -99,9 +114,9 @@ class View:
     def between(self) -> Tensor:
         """Attention between words, B H W V: the sum over the pieces of the key, the mean over those of the query."""
         batch, heads, queries, keys = self.weights.shape
-        to = self.weights.reshape(batch, heads * queries, keys) @ self.keys.membership.to(self.weights.dtype)
-        share = self.queries.membership / self.queries.pieces.clamp_min(1)[:, None]
-        return torch.matmul(share.transpose(1, 2)[:, None].to(to.dtype), to.view(batch, heads, queries, -1))
+        to = self.weights.reshape(batch, heads * queries, keys) @ self.keys.as_key.to(self.weights.dtype)
+        from_ = self.queries.as_query.transpose(1, 2)[:, None].to(to.dtype)
+        return torch.matmul(from_, to.view(batch, heads, queries, to.shape[-1]))
 
     @cached_property
     def others(self) -> Tensor:

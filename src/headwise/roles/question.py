@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headwise.roles.passage import Passage, View
 
-REACH = 10  # the fixed offsets that a baseline may choose from: 1 … REACH words to either side
+REACH = 10  # the fixed offsets that a baseline may choose from: up to REACH words to either side
 
 
 @dataclass
@@ -47,40 +47,35 @@ class Arc(NamedTuple):
 
 def pointing(
     arcs: Iterable[Arc],
-    passage: Passage,
+    queries: Passage,
+    keys: Passage,
     baseline: Literal["offset", "chance"],
     reading: Literal["pointed_words", "looking_words"] = "pointed_words",
 ) -> Question:
     """How often words point at a right answer: per query word, with any of its right answers accepted.
 
     share(h) = mean over query words q with a right answer of 1[argmax_k≠q A_h[q, k] is one of them]; with the reading
-    `looking_words`, the argmax runs over the words that look at q. The baseline is the best fixed offset (always
-    the word k − q = r further on), or chance: a word drawn from all others in sight. Answers out of sight do not count.
+    `looking_words`, the argmax runs over the words that look at q. The baseline is the best fixed offset (always the
+    word k − q = r further on; between two texts, further on from the same share of the way), or chance: a word drawn
+    from all others in sight. Answers out of sight do not count.
     """
     names: dict[str, int] = {}
     rows = [(s, q, k, names.setdefault(measure, len(names))) for s, q, k, measure in arcs]
-    table = torch.tensor(rows, dtype=torch.long, device=passage.ids.device).view(-1, 4)
-    sentence, query, key, _ = table.T
-    width = passage.pieces.shape[1]
-    if width:
-        seen = (passage.pieces[sentence, query] > 0) & (passage.pieces[sentence, key] > 0)
-    else:
-        seen = torch.zeros(len(table), dtype=torch.bool, device=table.device)
-    if passage.causal:
-        seen &= key < query if reading == "pointed_words" else key > query
-    sentence, query, key, measure = table[seen].T
-    size, count = len(passage.ids), len(names)
+    table = torch.tensor(rows, dtype=torch.long, device=queries.ids.device).view(-1, 4)
+    table = table[in_sight(table, queries, keys, forward=reading == "looking_words")]
+    sentence, query, key, measure = table.T
+    size, count, width = len(queries.ids), len(names), queries.pieces.shape[1]
     cell = sentence * count + measure  # a sentence and a measure as one number
-    asked = (cell * max(width, 1) + query).unique() // max(width, 1)
+    asked = (cell * width + query).unique() // max(width, 1)
     counts = tally(asked, torch.ones_like(asked, dtype=torch.float), size * count).view(size, count)
     if baseline == "offset":
-        offset = key - query
+        offset = key - (query if queries is keys else same_way(sentence, query, queries, keys))
         near = offset.abs() <= REACH
         place = (sentence * (2 * REACH + 1) + offset + REACH) * count + measure
         rules = tally(place[near], near[near].float(), size * (2 * REACH + 1) * count)
         rules = rules.view(size, 2 * REACH + 1, count)
     else:
-        chance = 1 / passage.visible[sentence, query].clamp_min(1)
+        chance = 1 / queries.visible[sentence, query].clamp_min(1)
         rules = tally(cell, chance, size * count).view(size, 1, count)
 
     def answer(view: View) -> Tensor:
@@ -90,6 +85,24 @@ def pointing(
         return sums.view(size, count, chosen.shape[1]).transpose(1, 2)
 
     return Question(list(names), counts, rules, answer)
+
+
+def in_sight(table: Tensor, queries: Passage, keys: Passage, forward: bool) -> Tensor:
+    """Which answers (sentence, query, key, measure) join two words that are there and, where text is read from left to
+    right, of which the one that looks comes later (`forward`: the key looks)."""
+    sentence, query, key, _ = table.T
+    if not len(table):
+        return torch.zeros(0, dtype=torch.bool, device=table.device)
+    there: Tensor = (queries.pieces[sentence, query] > 0) & (keys.pieces[sentence, key] > 0)
+    if not (queries is keys and queries.causal):
+        return there
+    return there & (key > query if forward else key < query)
+
+
+def same_way(sentence: Tensor, query: Tensor, queries: Passage, keys: Passage) -> Tensor:
+    """The word of the other text that stands at the same share of its length."""
+    last = [(side.pieces > 0).sum(1)[sentence] - 1 for side in (queries, keys)]
+    return (query * last[1] / last[0].clamp_min(1)).round().long()
 
 
 def tally(places: Tensor, values: Tensor, size: int) -> Tensor:

@@ -22,7 +22,7 @@ def syntactic(passage: Passage) -> Question:
             yield Arc(sentence, word, governor, f"syntactic.{relation}.to-governor")
             yield Arc(sentence, governor, word, f"syntactic.{relation}.to-dependent")
 
-    return pointing(arcs(), passage, "offset")
+    return pointing(arcs(), passage, passage, "offset")
 
 
 def attachment(passage: Passage) -> Question:
@@ -32,7 +32,7 @@ def attachment(passage: Passage) -> Question:
     for `syntactic`.
     """
     arcs = (Arc(s, word, governor, f"attachment.{relation}") for s, word, governor, relation in dependencies(passage))
-    return pointing(arcs, passage, "offset", "looking_words")
+    return pointing(arcs, passage, passage, "offset", "looking_words")
 
 
 def dependencies(passage: Passage) -> Iterator[tuple[int, int, int, str]]:

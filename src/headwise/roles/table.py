@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import pandas as pd
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import Discovery
 from headwise.data.annotated import Annotated
 from headwise.data.pieces import Coverage
 from headwise.errors import HeadwiseError
-from headwise.heads import COLUMNS, HeadMap, Kind
+from headwise.heads import COLUMNS, HeadMap
 from headwise.roles.label import ENOUGH, Bar, absent, find, labels, patterns
-from headwise.roles.ledger import Ledger, together
-from headwise.roles.observe import Batch, Half, Tests, aligned_batches, half_of, observe
-from headwise.roles.passage import Passage
-from headwise.roles.positional import positional
-from headwise.roles.syntactic import attachment, syntactic
+from headwise.roles.ledger import together
+from headwise.roles.passes import Ledgers, Progress, Reading, Subject, on_pairs, on_probes, on_treebank
 
-MAX_LENGTH = 512  # pieces of a sentence, where the model sets no lower limit
-
-Ledgers = dict[tuple[Kind, Half], Ledger]
+FOREIGN = 0.1  # share of unknown pieces from which on a text is told to be in another language
 
 
 @dataclass
@@ -34,7 +27,7 @@ class Roles:
     table: a row a head and measure, columns COLUMNS. roles: its rows that are roles, with `role`, `text` and the
     corrected `p`. labels: one for every head of the kinds that were tested. patterns: which role in which layer.
     absent: expected roles that no head has, with the reason. seldom: measures that the text asks about too rarely.
-    coverage: what became of the sentences.
+    coverage: what became of the sentences, by text. warnings: what a reader of the numbers should know.
     """
 
     table: pd.DataFrame
@@ -43,68 +36,42 @@ class Roles:
     patterns: pd.DataFrame
     absent: list[str]
     seldom: list[str]
-    coverage: Coverage
+    coverage: dict[str, Coverage]
+    warnings: list[str]
 
 
 def roles(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, treebank: Iterable[Annotated], *,
-    confirm: Iterable[Annotated] | None = None, max_length: int = MAX_LENGTH, first_piece: bool = False,
-    edges: bool = False, bar: Bar | None = None, seed: int = 0,
-    progress: Callable[[int], None] = lambda sentences: None,
+    confirm: Iterable[Annotated] | None = None, pairs: Iterable[tuple[str, str]] | None = None,
+    frequencies: Mapping[int, int] | None = None, reading: Reading | None = None, bar: Bar | None = None,
+    seed: int = 0, progress: Progress = lambda sentences: None,
 ) -> Roles:  # fmt: skip
-    """Every test of roles on a treebank, in one pass, and the roles that its second half confirms.
+    """Every test of roles on a treebank (which can be walked through twice), and the roles that hold on both halves.
 
-    Of an encoder-decoder the encoder is run, on the treebank as its source. confirm: another treebank to confirm
-    roles on, instead of half of the documents. max_length: longer sentences (in pieces) are left out and counted, and
-    those the model has no positions for. first_piece: a word is its first piece. edges: see `positional`.
+    Of an encoder-decoder the encoder is run, on the treebank as its source; its decoder and cross attention are tested
+    on sentence `pairs`, which takes eflomal. Language models are asked on repeated random tokens too. confirm: another
+    treebank to confirm roles on, instead of half of the documents. frequencies: how often each token id occurs in the
+    training text (`rare.frequencies`), without which no head is tested for rare tokens. reading: how text is read.
+    bar: what makes a role. progress: called with the number of sentences of every batch.
     """
-    kind: Kind = "encoder-self" if "encoder-self" in found.heads.kinds else "decoder-self"
-    coverage = Coverage()
-    limit = min(max_length, longest(model, tokenizer))
-    parts: list[tuple[Iterable[Annotated], Callable[[Annotated], Half]]] = [(treebank, half_of)]
-    if confirm is not None:
-        parts = [(treebank, lambda sentence: 0), (confirm, lambda sentence: 1)]
-
-    def batches() -> Iterator[Batch]:
-        for sentences, half in parts:
-            for which, aligned in aligned_batches(sentences, tokenizer, limit, coverage, half):
-                passage = Passage.of(
-                    aligned, tokenizer.pad_token_id or 0, model.device, kind == "decoder-self", first_piece
-                )
-                yield Batch(which, inputs_of(passage), {kind: (passage,)})
-
-    tests: Tests = {kind: [partial(positional, edges=edges), syntactic, attachment]}
-    ledgers = observe(model, found, batches(), tests, progress)
-    refuse_nothing(coverage, limit)
-    return conclude(found.heads, [ledgers], bar or Bar(), seed, coverage)
+    bar = bar or Bar()
+    subject = Subject(model, tokenizer, found, reading or Reading())
+    passes = [on_treebank(subject, treebank, confirm, frequencies, progress)]
+    if pairs is not None:
+        if not model.config.is_encoder_decoder:
+            raise HeadwiseError(f"Sentence pairs were given, but a {type(model).__name__} does not translate.")
+        passes.append(on_pairs(subject, pairs, progress))
+    if subject.kind == "decoder-self":
+        passes.append(on_probes(subject, frequencies, seed))
+    return conclude(found.heads, passes, bar, seed, subject.coverage)
 
 
-def inputs_of(passage: Passage) -> dict[str, Tensor]:
-    return {"input_ids": passage.ids, "attention_mask": passage.there.long()}
-
-
-def longest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The most tokens a text may have, as the model and its tokenizer tell."""
-    positions = getattr(model.config, "max_position_embeddings", None) or MAX_LENGTH
-    return min(int(positions), int(tokenizer.model_max_length))
-
-
-def refuse_nothing(coverage: Coverage, limit: int) -> None:
-    """A text of which no sentence is left is an error."""
-    if not coverage.used:
-        raise HeadwiseError(
-            f"None of the {coverage.sentences} sentences can be used: {coverage.too_long} have more than "
-            f"{limit} pieces, {coverage.unalignable} have words that the tokenizer drops. "
-            "Give other text, or raise max_length."
-        )
-
-
-def conclude(heads: HeadMap, passes: Sequence[Ledgers], bar: Bar, seed: int, coverage: Coverage) -> Roles:
+def conclude(heads: HeadMap, passes: Sequence[Ledgers], bar: Bar, seed: int, coverage: dict[str, Coverage]) -> Roles:
     """Tables, roles and what is missing, from the ledgers of every pass."""
     whole: list[pd.DataFrame] = []
     halves: tuple[list[pd.DataFrame], list[pd.DataFrame]] = ([], [])
     for ledgers in passes:
-        for kind in {kind: None for kind, _ in ledgers}:
+        for kind in dict.fromkeys(kind for kind, _ in ledgers):
             if not all((kind, half) in ledgers for half in (0, 1)):
                 raise HeadwiseError(
                     "The text has no second half to confirm roles on (all of it is one document): "
@@ -115,10 +82,23 @@ def conclude(heads: HeadMap, passes: Sequence[Ledgers], bar: Bar, seed: int, cov
             for half, ledger in zip(halves, both, strict=True):
                 half.append(ledger.table())
     scores = pd.concat(whole, ignore_index=True)
-    often = (scores["n"] >= ENOUGH[0]) & (scores["units"] >= ENOUGH[1])
     heads = heads.only(dict.fromkeys(scores["kind"]))
+    often = (scores["n"] >= ENOUGH[0]) & (scores["units"] >= ENOUGH[1])
     found = find(scores[often], pd.concat(halves[0]), pd.concat(halves[1]), bar)
     return Roles(
         scores.loc[often, list(COLUMNS)].reset_index(drop=True), found, labels(heads, found), patterns(heads, found),
-        absent(scores, found, bar), sorted(set(scores.loc[~often, "measure"])), coverage,
+        absent(scores, found, bar), sorted(set(scores.loc[~often, "measure"])), coverage, warnings(coverage),
     )  # fmt: skip
+
+
+def warnings(coverage: Mapping[str, Coverage]) -> list[str]:
+    """What was left out or looks wrong, in sentences."""
+    told = []
+    for name, text in coverage.items():
+        if text.unknown_share > FOREIGN:
+            told.append(f"{text.unknown_share:.0%} of the pieces of the {name} are unknown: is it in another language?")
+        if text.too_long:
+            told.append(f"{text.too_long} of {text.sentences} sentences of the {name} are too long and were left out.")
+        if text.unalignable:
+            told.append(f"{text.unalignable} of {text.sentences} sentences of the {name} lose words in the tokenizer.")
+    return told

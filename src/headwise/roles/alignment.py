@@ -1,0 +1,145 @@
+"""Alignment heads: cross attention from a target word to the source word it translates.
+
+What translates what is told by a statistical aligner, eflomal (Östling & Tiedemann 2016), an optional package. It runs
+as a program of its own; its sampler draws differently every time, so alignments of rare words may differ between runs.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.data.annotated import Annotated, Word
+from headwise.data.pieces import Aligned, Coverage, pieces_of
+from headwise.errors import HeadwiseError
+from headwise.roles.passage import Passage, View
+from headwise.roles.question import Arc, Question, pointing
+
+Links = frozenset[tuple[int, int]]  # (source word, target word)
+PROGRAM = "eflomal-align"
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def alignment(target: Passage, source: Passage, links: Mapping[str, Links]) -> Question:
+    """How often the position that writes a target word looks most at a source word it is aligned with.
+
+    alignment = share of target words with a link where argmax_s A_h[t, s] is a linked source word. The query of a
+    target word are the decoder's positions that *write* its pieces, not those that read them. Baseline: the diagonal,
+    moved by the best fixed number of words. links: by the id of the sentence.
+    """
+    arcs = (
+        Arc(number, written, read, "alignment")
+        for number, sentence in enumerate(target.sentences)
+        for read, written in links[sentence.id]
+    )
+    return pointing(arcs, target, source, "offset")
+
+
+def monotonicity(target: Passage, source: Passage) -> Question:
+    """How steadily a head goes through the source: of two target words in a row, how often the second looks further on.
+
+    monotonicity = share of neighbouring target words (t, t + 1) with argmax A_h[t + 1, ·] > argmax A_h[t, ·]. Baseline:
+    source words drawn at random.
+    """
+    there = target.pieces > 0
+    both = there[:, 1:] & there[:, :-1]
+    counts = both.sum(1)[:, None].float()
+    length = source.visible.gt(0).sum(1, keepdim=True).clamp_min(1)
+    chance = counts * (length - 1) / (2 * length)
+
+    def answer(view: View) -> Tensor:
+        further: Tensor = view.pointed_words.diff(dim=-1) > 0
+        return (further & both[:, None]).sum(-1, keepdim=True).float()
+
+    return Question(["monotonicity"], counts, chance[:, None], answer)
+
+
+def sentence(text: str, name: str) -> Annotated:
+    """A plain sentence in words and punctuation marks, without grammar."""
+    places = [match.span() for match in _WORD.finditer(text)]
+    words = tuple(Word(text[a:b], text[a:b], "X", -1, "", "", text[b : b + 1].isspace()) for a, b in places)
+    return Annotated(words, name, name, written=(text, tuple(places)))
+
+
+def aligned_pairs(
+    text: Iterable[tuple[str, str]], tokenizer: Any, limit: int, sources: Coverage, targets: Coverage
+) -> list[tuple[Aligned, Aligned]]:
+    """Sentence pairs in pieces, in their order, each with its place as its id; pairs with a side that does not fit are
+    left out, and counted for that side."""
+    pairs = list(text)
+    read = pieces_of(tokenizer, [sentence(one, str(n)) for n, (one, _) in enumerate(pairs)], limit, sources)
+    with writing(tokenizer):
+        written = pieces_of(tokenizer, [sentence(two, str(n)) for n, (_, two) in enumerate(pairs)], limit, targets)
+    by_id = {aligned.sentence.id: aligned for aligned in written}
+    return [(one, by_id[one.sentence.id]) for one in read if one.sentence.id in by_id]
+
+
+@contextmanager
+def writing(tokenizer: Any) -> Iterator[None]:
+    """A tokenizer of two languages in the mode of the target, as `text_target=` has it."""
+    if not hasattr(tokenizer, "_switch_to_target_mode"):
+        yield
+        return
+    tokenizer._switch_to_target_mode()
+    try:
+        yield
+    finally:
+        tokenizer._switch_to_input_mode()
+
+
+def links(pairs: Sequence[tuple[Aligned, Aligned]]) -> dict[str, Links]:
+    """Which words translate each other, by sentence id: the links that eflomal draws in both directions.
+
+    Raises HeadwiseError when eflomal is not installed or fails.
+    """
+    beside = Path(sys.executable).with_name(PROGRAM)
+    program = str(beside) if beside.exists() else shutil.which(PROGRAM)
+    if program is None:
+        raise HeadwiseError(
+            "Alignment heads need the word aligner eflomal, which is not installed: pip install eflomal "
+            "(it is compiled on your machine, which takes a C compiler)."
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        files = {name: Path(folder) / name for name in ("source", "target", "forward", "backward")}
+        for name, side in (("source", 0), ("target", 1)):
+            lines = (" ".join(word.form.lower() for word in pair[side].sentence.words) for pair in pairs)
+            files[name].write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        options = ["-s", "source", "-t", "target", "-f", "forward", "-r", "backward"]
+        done = subprocess.run([program, *options], cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode or not all(file.exists() for file in files.values()):
+            raise HeadwiseError(f"{PROGRAM} failed on {len(pairs)} sentence pairs: {done.stderr.strip()[-300:]}")
+        drawn = [files[name].read_text(encoding="utf-8").splitlines() for name in ("forward", "backward")]
+    return {
+        pair[0].sentence.id: pharaoh(forward) & pharaoh(backward)
+        for pair, forward, backward in zip(pairs, *drawn, strict=True)
+    }
+
+
+def pharaoh(line: str) -> Links:
+    """Links written as `0-0 1-2`."""
+    return frozenset((int(source), int(target)) for source, target in (link.split("-") for link in line.split()))
+
+
+def decoder_sides(
+    aligned: Sequence[Aligned], start: int, pad: int, device: torch.device
+) -> tuple[Tensor, Passage, Passage]:
+    """The decoder's input B T of target sentences, and its positions as what they write and as what they read.
+
+    Writing: the pieces of each word stand where they are predicted. Reading: one place later, behind the start token.
+    """
+    writing = Passage.of(aligned, pad, device)
+    ids, word_of = writing.ids.roll(1, 1), writing.word_of.roll(1, 1)
+    ids[:, 0], word_of[:, 0] = start, -1
+    there = writing.there
+    reading = Passage(ids, there, torch.where(there, word_of, -1), writing.sentences, causal=True)
+    return ids, writing, reading

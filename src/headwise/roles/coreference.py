@@ -1,0 +1,154 @@
+"""Semantic heads: those that look at an antecedent (Clark et al. 2019, section 4.3), and their weaker companions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.data.annotated import Annotated, Mention, Span, Word
+from headwise.roles.passage import Passage, View
+from headwise.roles.question import Arc, Question, pointing
+
+MEASURES = ["coreference", "coreference.pronoun", "coreference.proper", "coreference.nominal"]
+
+
+class Choice(NamedTuple):
+    """A mention that has an antecedent: its head word, the heads of the mentions before it, those of antecedents."""
+
+    sentence: int
+    query: int
+    kind: str
+    candidates: tuple[int, ...]
+    antecedents: frozenset[int]
+
+
+def coreference(passage: Passage) -> Question:
+    """Antecedent selection: how often a mention looks more at an antecedent than at any other mention before it.
+
+    coreference = share of mentions with an antecedent in sight where argmax over the head words c of the mentions
+    before it of A_h[head of the mention, c] is the head word of a mention of the same entity; the same for mentions
+    that are pronouns, proper nouns and others. Baseline: the nearest mention before it, or the nearest with the same
+    head word, whichever is right more often.
+    """
+    chosen = [choice for choice in choices(passage) if in_sight(choice, passage)]
+    device, size, width = passage.ids.device, len(passage.ids), passage.pieces.shape[1]
+    sentence = torch.tensor([choice.sentence for choice in chosen], dtype=torch.long, device=device)
+    query = torch.tensor([choice.query for choice in chosen], dtype=torch.long, device=device)
+    allowed = marks([choice.candidates for choice in chosen], width, device)
+    right = marks([choice.antecedents for choice in chosen], width, device)
+    speaks = torch.tensor(
+        [[True, *(measure.endswith(choice.kind) for measure in MEASURES[1:])] for choice in chosen],
+        dtype=torch.float, device=device,
+    ).view(-1, len(MEASURES))  # fmt: skip
+
+    def summed(values: Tensor) -> Tensor:
+        """Values of choices, N x …, added up by sentence and measure: B x … x M."""
+        spread = values[..., None] * speaks.view(-1, *[1] * (values.dim() - 1), len(MEASURES))
+        out: Tensor = spread.new_zeros(size, *spread.shape[1:]).index_add_(0, sentence, spread)
+        return out
+
+    def answer(view: View) -> Tensor:
+        weights = view.between[sentence, :, query].masked_fill(~allowed[:, None], -1)  # N H W
+        pointed = weights.argmax(-1)
+        return summed(right.gather(1, pointed).float())
+
+    rules = torch.tensor([by_rule(choice, passage.sentences[choice.sentence]) for choice in chosen]).view(-1, 2)
+    return Question(MEASURES, summed(torch.ones(len(chosen), device=device)), summed(rules.float().to(device)), answer)
+
+
+def choices(passage: Passage) -> Iterator[Choice]:
+    """The mentions of every sentence that have an antecedent. "Before" goes by head words."""
+    for number, sentence in enumerate(passage.sentences):
+        for mention in sentence.mentions:
+            before = [other for other in sentence.mentions if other.head < mention.head]
+            antecedents = frozenset(other.head for other in before if other.entity == mention.entity)
+            if antecedents:
+                candidates = tuple(sorted({other.head for other in before}))
+                yield Choice(number, mention.head, mention.kind, candidates, antecedents)
+
+
+def in_sight(choice: Choice, passage: Passage) -> bool:
+    """Whether all the words that a choice is about have a token."""
+    return bool((passage.pieces[choice.sentence, [choice.query, *choice.candidates]] > 0).all())
+
+
+def by_rule(choice: Choice, sentence: Annotated) -> tuple[bool, bool]:
+    """Whether the nearest mention, and whether the nearest with the same head word, is an antecedent."""
+    form = sentence.words[choice.query].form.lower()
+    same = [c for c in choice.candidates if sentence.words[c].form.lower() == form]
+    return max(choice.candidates) in choice.antecedents, bool(same) and max(same) in choice.antecedents
+
+
+def marks(places: Sequence[Iterable[int]], width: int, device: torch.device) -> Tensor:
+    """Rows of True at the places: N W."""
+    out = torch.zeros(len(places), width, dtype=torch.bool)
+    for row, each in zip(out, places, strict=True):
+        row[list(each)] = True
+    return out.to(device)
+
+
+def alike(passage: Passage) -> Question:
+    """How often a word looks at another one that is alike.
+
+    same-word: of the same form; same-lemma: of the same lemma and another form; same-entity: from the head word of a
+    mention to that of another mention of the entity. Of the words that have one in sight, the share that point at one,
+    themselves not allowed; punctuation is left out. Baseline: another word drawn at random. These make no roles.
+    """
+
+    def arcs() -> Iterator[Arc]:
+        for number, sentence in enumerate(passage.sentences):
+            words = [(index, word) for index, word in enumerate(sentence.words) if word.upos != "PUNCT"]
+            forms = {index: word.form.lower() for index, word in words}
+            for one, other in pairs(forms.items()):
+                yield Arc(number, one, other, "same-word")
+            for one, other in pairs((index, word.lemma) for index, word in words if word.lemma):
+                if forms[one] != forms[other]:
+                    yield Arc(number, one, other, "same-lemma")
+            for one, other in set(pairs((mention.head, mention.entity) for mention in sentence.mentions)):
+                yield Arc(number, one, other, "same-entity")
+
+    return pointing(arcs(), passage, passage, "chance")
+
+
+def pairs(named: Iterable[tuple[int, Hashable]]) -> Iterator[tuple[int, int]]:
+    """All ordered pairs of different words that have the same name."""
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for index, name in named:
+        groups[name].append(index)
+    return ((one, other) for group in groups.values() for one in group for other in group if one != other)
+
+
+def windows(sentences: Iterable[Annotated], context: int) -> Iterator[Annotated]:
+    """Every `context` neighbouring sentences of a document as one, so that antecedents further back are in sight."""
+    waiting: list[Annotated] = []
+    for sentence in sentences:
+        if waiting and (len(waiting) == context or sentence.document != waiting[0].document):
+            yield joined(waiting)
+            waiting = []
+        waiting.append(sentence)
+    if waiting:
+        yield joined(waiting)
+
+
+def joined(sentences: Sequence[Annotated]) -> Annotated:
+    """Sentences as one, with a blank between them."""
+    if len(sentences) == 1:
+        return sentences[0]
+    words: list[Word] = []
+    mentions: list[Mention] = []
+    spans: list[Span] = []
+    text = ""
+    for sentence in sentences:
+        start, at = len(words), len(text) + bool(text)
+        text = f"{text} {sentence.text}" if text else sentence.text
+        words += [replace(w, governor=w.governor + start if w.governor >= 0 else -1) for w in sentence.words]
+        mentions += [
+            replace(m, start=m.start + start, end=m.end + start, head=m.head + start) for m in sentence.mentions
+        ]
+        spans += [(left + at, right + at) for left, right in sentence.spans]
+    return replace(sentences[0], words=tuple(words), mentions=tuple(mentions), written=(text, tuple(spans)))

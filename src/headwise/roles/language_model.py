@@ -1,0 +1,161 @@
+"""Roles of language models: previous token, duplicate token, induction, copying, and the place where attention rests.
+
+Induction needs text in which nothing but repetition can be predicted: probes of random tokens, said several times
+(Olsson et al. 2022, "Data Collection").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from headwise.attention import Discovery
+from headwise.attention.removal import projections
+from headwise.errors import HeadwiseError
+from headwise.heads import Site
+from headwise.roles.passage import Passage, View
+from headwise.roles.positional import neighbour, shifted
+from headwise.roles.question import Question, over
+
+LENGTH, REPEATS = 25, 4  # Olsson et al. 2022
+PROBES = 20  # in each half
+PREFIX = {"induction": 1, "duplicate-token": 0, "induction.-1": -1}  # how far behind an earlier copy a head looks
+
+
+def sink(passage: Passage) -> Question:
+    """How much attention rests on tokens that are no words: special ones, or the first word where none starts a text.
+
+    sink = mean over the tokens q of words of Σ A_h[q, k] over such k. Baseline: weight spread evenly.
+    """
+    return resting(passage, passage)
+
+
+def resting(queries: Passage, keys: Passage) -> Question:
+    """`sink` between two texts (cross attention), or in one."""
+    rest = keys.there & ~keys.words
+    asked = queries.words & rest.any(1, keepdim=True)
+    if queries is keys and queries.causal:
+        seen, places = rest.cumsum(1), keys.there.cumsum(1)
+    else:
+        seen, places = (marks.sum(1, keepdim=True) for marks in (rest, keys.there))
+    chance = ((seen / places.clamp_min(1)) * asked).sum(1)
+
+    def answer(view: View) -> Tensor:
+        weights = torch.matmul(view.weights, rest[:, None, :, None].to(view.weights.dtype))[..., 0]
+        return over(asked, weights)[..., None]
+
+    return Question(["sink"], asked.sum(1)[:, None].float(), chance[:, None, None], answer)
+
+
+def previous(passage: Passage) -> Question:
+    """previous-token = mean of A_h[q, q − 1] over tokens q behind another one (Olsson et al. 2022; on real text)."""
+    asked = passage.words & shifted(passage.words, -1)
+    chance = (asked / passage.there.cumsum(1).clamp_min(1)).sum(1)
+
+    def answer(view: View) -> Tensor:
+        return over(asked, neighbour(view.weights, -1))[..., None]
+
+    return Question(["previous-token"], asked.sum(1)[:, None].float(), chance[:, None, None], answer)
+
+
+def probes(
+    tokens: Sequence[int], start: int | None, longest: int, seed: int, counts: Mapping[int, int] | None = None
+) -> Iterator[tuple[int, Passage]]:
+    """For each half, PROBES sequences of LENGTH random tokens said REPEATS times, behind a start token if there is one.
+
+    tokens: the ids to draw from; with counts (how often they occur in training text), the tenth that is most common and
+    the tenth that is least common stay out. A model of few positions gets shorter sequences.
+    """
+    if counts:
+        order = sorted((each for each in tokens if counts.get(each)), key=lambda each: counts[each])
+        tokens = order[len(order) // 10 : len(order) - len(order) // 10]
+    length = min(LENGTH, (longest - 1) // REPEATS, len(tokens))
+    if length < 2:
+        raise HeadwiseError(
+            f"Sequences of random tokens, said {REPEATS} times, do not fit: the model has {longest} positions "
+            f"and there are {len(tokens)} tokens to draw from."
+        )
+    random = torch.Generator().manual_seed(seed)
+    for half in (0, 1):
+        drawn = torch.stack([torch.randperm(len(tokens), generator=random)[:length] for _ in range(PROBES)])
+        ids = torch.tensor(tokens)[drawn].repeat(1, REPEATS)
+        word_of = torch.arange(ids.shape[1]).repeat(PROBES, 1)
+        if start is not None:
+            ids = torch.nn.functional.pad(ids, (1, 0), value=start)
+            word_of = torch.nn.functional.pad(word_of, (1, 0), value=-1)
+        yield half, Passage(ids, torch.ones_like(ids, dtype=torch.bool), word_of, causal=True)
+
+
+def repetition(passage: Passage) -> Question:
+    """Where a repeated token's attention goes, on probes.
+
+    For the token q, said before at the places p: induction = mean over q of Σ_p A_h[q, p + 1] (what followed it then:
+    "prefix matching"), duplicate-token = Σ_p A_h[q, p], induction.-1 = Σ_p A_h[q, p − 1] (the other reading of Olsson's
+    words). Tokens said for the first time are no queries. Baseline: weight spread evenly over what is in sight.
+    """
+    ids, words = passage.ids, passage.words
+    length = ids.shape[1]
+    same = (ids[:, :, None] == ids[:, None]) & words[:, :, None] & words[:, None]
+    same = same & torch.ones_like(same).tril(-1)
+    asked = same.any(2)
+    looked = torch.stack([moved(same, offset) for offset in PREFIX.values()], -1)
+    looked = looked & words[:, None, :, None] & torch.ones_like(same).tril()[..., None]
+    chance = (looked.sum(2) / passage.there.cumsum(1).clamp_min(1)[..., None]).sum(1)
+    features = looked.flatten(1, 2)
+
+    def answer(view: View) -> Tensor:
+        return view.weights.reshape(*view.weights.shape[:2], length * length) @ features.to(view.weights.dtype)
+
+    counts = asked.sum(1, keepdim=True).expand(-1, len(PREFIX)).float()
+    return Question(list(PREFIX), counts, chance[:, None], answer)
+
+
+def moved(marks: Tensor, offset: int) -> Tensor:
+    """Marks B Q K with every key moved `offset` places on."""
+    rolled = marks.roll(offset, 2)
+    if offset:
+        rolled[..., 0 if offset > 0 else -1] = False
+    return rolled
+
+
+def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor) -> Question:
+    """How far a head raises the chance of the token it looks at, by the straight way from its output to the logits.
+
+    For each token q of a probe, ℓ = the logits of the probe's different tokens from the head's output alone, less their
+    mean over the vocabulary; copying = mean over q of 2 · ReLU(ℓ[token of argmax_k A_h[q, k]]) / Σ ReLU(ℓ) − 1: 1 when
+    nothing else is raised, −1 when it is not raised itself (Olsson et al. 2022). The norm before the logits is
+    left out. outputs: by layer the output projection, H D M; embeddings: the output embedding V M.
+    """
+    words, number = passage.words, passage.ids.shape[1] // REPEATS
+    tokens = passage.ids[:, -number:]
+    raised_by = embeddings[tokens] - embeddings.mean(0)  # B n M
+    which = (passage.ids[:, :, None] == tokens[:, None]).float()  # B S n
+
+    def answer(view: View) -> Tensor:
+        assert view.seen is not None
+        if not view.weights.shape[1]:
+            return view.weights.new_zeros(len(words), 0, 1)
+        states = torch.einsum("bqhd,hdm->bhqm", view.seen.output, outputs[view.seen.site])
+        raised = torch.relu(torch.einsum("bhqm,bnm->bhqn", states, raised_by))
+        at = view.pointed[..., None].expand(*view.pointed.shape, number)
+        own = (raised * which[:, None].expand(-1, raised.shape[1], -1, -1).gather(2, at)).sum(-1)
+        return over(words, 2 * own / raised.sum(-1).clamp_min(1e-12) - 1)[..., None]
+
+    return Question(["copying"], words.sum(1)[:, None].float(), words.new_zeros(len(words), 0, 1).float(), answer)
+
+
+def output_weights(model: nn.Module, found: Discovery) -> dict[Site, Tensor] | None:
+    """The part of every head in the output projection of its layer, H D M; None for projections of another form."""
+    modules, weights = dict(model.named_modules()), {}
+    for site, name in found.names.items():
+        if not found.heads.count(site):
+            continue
+        try:
+            parent, output = projections(modules, name)[1]
+        except HeadwiseError:
+            return None
+        weight: Tensor = getattr(parent, output).weight  # M HD
+        weights[site] = weight.T.reshape(found.heads.count(site), -1, weight.shape[0])
+    return weights

@@ -1,0 +1,179 @@
+"""The texts that tests are asked on, and which tests: a treebank, sentence pairs, and probes of random tokens."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headwise.attention import Discovery
+from headwise.data.annotated import Annotated
+from headwise.data.pieces import Aligned, Coverage
+from headwise.errors import HeadwiseError
+from headwise.heads import Kind
+from headwise.roles.alignment import aligned_pairs, alignment, decoder_sides, links, monotonicity
+from headwise.roles.coreference import alike, coreference, windows
+from headwise.roles.language_model import copying, output_weights, previous, probes, repetition, resting, sink
+from headwise.roles.ledger import Ledger
+from headwise.roles.observe import TOKENS, Batch, Half, Tests, aligned_batches, half_of, observe
+from headwise.roles.passage import Passage
+from headwise.roles.positional import positional
+from headwise.roles.rare import TOP, histogram, rare
+from headwise.roles.shape import means, opening, shape, variability
+from headwise.roles.syntactic import attachment, syntactic
+
+MAX_LENGTH = 512  # pieces of a sentence, where the model sets no lower limit
+SAMPLE = 256  # sentences from which `variability` takes the mean attention
+
+Ledgers = dict[tuple[Kind, Half], Ledger]
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How text is read. The choices where the papers are silent or differ.
+
+    max_length: sentences of more pieces are left out and counted. first_piece: a word is its first piece, instead of
+    the sum (as a key) or mean (as a query) of its pieces. edges: queries without a token at an offset count as misses
+    for positional heads. top: how many of the most frequent tokens are never rare. context: neighbouring sentences of a
+    document that are read as one.
+    """
+
+    max_length: int = MAX_LENGTH
+    first_piece: bool = False
+    edges: bool = False
+    top: int = TOP
+    context: int = 1
+
+
+@dataclass
+class Subject:
+    """The model that is asked: with its tokenizer, its heads, how text is read, and what became of it (`coverage`)."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+    found: Discovery
+    reading: Reading = field(default_factory=Reading)
+    coverage: dict[str, Coverage] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> Kind:
+        """The self-attention that reads a text."""
+        return "encoder-self" if "encoder-self" in self.found.heads.kinds else "decoder-self"
+
+    @property
+    def pad(self) -> int:
+        return self.tokenizer.pad_token_id or 0
+
+    @property
+    def limit(self) -> int:
+        """The most tokens of a sentence, as the model, its tokenizer and the reading tell."""
+        positions = getattr(self.model.config, "max_position_embeddings", None) or MAX_LENGTH
+        return min(int(positions), int(self.tokenizer.model_max_length), self.reading.max_length)
+
+
+def on_treebank(
+    subject: Subject, treebank: Iterable[Annotated], confirm: Iterable[Annotated] | None,
+    frequencies: Mapping[int, int] | None, progress: Progress,
+) -> Ledgers:  # fmt: skip
+    """Every test of one text, in one pass (and a short one before it, for the mean that `variability` needs)."""
+    kind, coverage = subject.kind, subject.coverage.setdefault("treebank", Coverage())
+    sample = treebank_batches(subject, islice(treebank, SAMPLE), lambda sentence: 0, Coverage())
+    first = observe(subject.model, subject.found, sample, {kind: [opening]})
+    refuse_nothing(subject, first)
+    tests: list[Callable[[Passage], Any]] = [
+        partial(positional, edges=subject.reading.edges), syntactic, attachment, coreference, alike, shape, sink,
+        partial(variability, mean=means(first[kind, 0])),
+    ]  # fmt: skip
+    if kind == "decoder-self":
+        tests.append(previous)
+    if frequencies is not None and kind == "encoder-self":
+        tests.append(partial(rare, counts=histogram(frequencies), top=subject.reading.top))
+    parts: list[tuple[Iterable[Annotated], Callable[[Annotated], Half]]] = [(treebank, half_of)]
+    if confirm is not None:
+        parts = [(treebank, lambda sentence: 0), (confirm, lambda sentence: 1)]
+    batches = (batch for text, half in parts for batch in treebank_batches(subject, text, half, coverage))
+    return observe(subject.model, subject.found, batches, {kind: tests}, progress)
+
+
+def treebank_batches(
+    subject: Subject, treebank: Iterable[Annotated], half: Callable[[Annotated], Half], coverage: Coverage
+) -> Iterator[Batch]:
+    """Sentences, or windows of several, as batches for self-attention."""
+    reading, kind, device = subject.reading, subject.kind, subject.model.device
+    text = windows(treebank, reading.context)
+    for which, aligned in aligned_batches(text, subject.tokenizer, subject.limit, coverage, half):
+        passage = Passage.of(aligned, subject.pad, device, kind == "decoder-self", reading.first_piece)
+        yield Batch(which, inputs_of(passage), {kind: (passage,)})
+
+
+def inputs_of(passage: Passage) -> dict[str, Tensor]:
+    return {"input_ids": passage.ids, "attention_mask": passage.there.long()}
+
+
+def refuse_nothing(subject: Subject, first: Ledgers) -> None:
+    """A text of which no sentence can be used is an error."""
+    if not first:
+        raise HeadwiseError(
+            f"None of the first {SAMPLE} sentences can be used: they have more than {subject.limit} pieces, or words "
+            "that the tokenizer drops. Give other text, or raise max_length."
+        )
+
+
+def on_pairs(subject: Subject, text: Iterable[tuple[str, str]], progress: Progress) -> Ledgers:
+    """The tests of cross attention and of a decoder's self-attention, on sentence pairs; a pair goes to one half or the
+    other by its source."""
+    coverage = [subject.coverage.setdefault(name, Coverage()) for name in ("source", "target")]
+    pairs = aligned_pairs(text, subject.tokenizer, subject.limit, coverage[0], coverage[1])
+    if not pairs:
+        raise HeadwiseError(f"No sentence pair can be used: none has at most {subject.limit} pieces on both sides.")
+    tests: Tests = {
+        "cross": [partial(alignment, links=links(pairs)), monotonicity, resting],
+        "decoder-self": [partial(positional, edges=subject.reading.edges), sink],
+    }
+    batches = pair_batches(subject, pairs)
+    return observe(subject.model, subject.found, batches, tests, progress)
+
+
+def pair_batches(subject: Subject, pairs: Sequence[tuple[Aligned, Aligned]]) -> Iterator[Batch]:
+    """Pairs of nearly one length; source and target for cross attention, the decoder's input for its own."""
+    start, device = int(subject.model.config.decoder_start_token_id), subject.model.device
+    for half in (0, 1):
+        rows = [pair for pair in pairs if zlib.crc32(pair[0].sentence.text.encode()) & 1 == half]
+        rows.sort(key=lambda pair: max(len(side.ids) for side in pair))
+        while rows:
+            batch, rows = cut_off(rows)
+            source = Passage.of([pair[0] for pair in batch], subject.pad, device)
+            ids, written, read = decoder_sides([pair[1] for pair in batch], start, subject.pad, device)
+            inputs = {**inputs_of(source), "decoder_input_ids": ids}
+            yield Batch(half, inputs, {"cross": (written, source), "decoder-self": (read,)})
+
+
+def cut_off(rows: list[tuple[Aligned, Aligned]]) -> tuple[list[tuple[Aligned, Aligned]], list[tuple[Aligned, Aligned]]]:
+    """As many of the first rows as fit into TOKENS positions, one at least, and the rest."""
+    size = 1
+    while size < len(rows) and max(len(side.ids) for side in rows[size]) * (size + 1) <= TOKENS:
+        size += 1
+    return rows[:size], rows[size:]
+
+
+def on_probes(subject: Subject, frequencies: Mapping[int, int] | None, seed: int) -> Ledgers:
+    """The tests of language models that need repeated random tokens."""
+    tokenizer, model = subject.tokenizer, subject.model
+    special = set(tokenizer.all_special_ids)
+    words = [
+        each for each in range(min(len(tokenizer), model.config.get_text_config().vocab_size)) if each not in special
+    ]
+    tests = [repetition]
+    embeddings, outputs = model.get_output_embeddings(), output_weights(model, subject.found)
+    if embeddings is not None and outputs is not None:
+        tests.append(partial(copying, outputs=outputs, embeddings=embeddings.weight))
+    drawn = probes(words, tokenizer.bos_token_id, subject.limit, seed, frequencies)
+    batches = (Batch(half, inputs_of(p := passage.to(model.device)), {"decoder-self": (p,)}) for half, passage in drawn)
+    return observe(model, subject.found, batches, {"decoder-self": tests})

@@ -1,0 +1,92 @@
+"""Rare-token heads: those that look at the least frequent token of a sentence (Voita et al. 2019, section 5.3)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from headwise.errors import HeadwiseError
+from headwise.roles.passage import Passage, View
+from headwise.roles.question import Question, over
+
+TOP = 500
+MEASURES = ["rare.rarest", "rare.two-rarest", "rare.rarest.own", "rare.rarest.vote"]
+
+
+def frequencies(lines: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Counter[int]:
+    """How often every token id occurs in a text (of the training corpus), special tokens not counted."""
+    counts: Counter[int] = Counter()
+    stream = iter(lines)
+    while some := list(islice(stream, 1000)):
+        for ids in tokenizer(some, add_special_tokens=False)["input_ids"]:
+            counts.update(ids)
+    return counts
+
+
+def histogram(counts: Mapping[int, int]) -> Tensor:
+    """Counts by id as one tensor, 0 for ids that never occur."""
+    out = torch.zeros(max(counts, default=0) + 1)
+    out[torch.tensor(list(counts), dtype=torch.long)] = torch.tensor(list(counts.values()), dtype=torch.float)
+    return out
+
+
+def rare(passage: Passage, counts: Tensor, top: int = TOP) -> Question:
+    """How often tokens look at the rarest token of their sentence, or at one of the two rarest.
+
+    Of the sentences whose rarest token is not among the `top` most frequent of the training corpus (counts: V, its
+    frequencies by id):
+    rare.rarest, rare.two-rarest = share of query tokens q with argmax_k A_h[q, k] among them, any of several that are
+    equally rare accepted. A token that is itself among them is no query, so that nothing is won by looking at oneself;
+    rare.rarest.own counts these queries too. rare.rarest.vote = share of sentences in which the token that most
+    queries point at is a rarest one. Baseline: another token of the sentence drawn at random.
+
+    Raises HeadwiseError when most tokens have no frequency: that is not this tokenizer's list.
+    """
+    often = torch.full(passage.ids.shape, torch.inf, device=passage.ids.device)
+    known = passage.ids < len(counts)
+    often[known] = counts.to(often)[passage.ids[known]]
+    often[~known] = 0
+    refuse_other_list(often, passage.words)
+    often[~passage.words] = torch.inf
+    least = often.sort(1).values[:, :2]
+    limit = counts.sort(descending=True).values[top - 1] if len(counts) >= top else 0
+    rarest, two = (passage.words & (often <= least[:, [each]]) for each in (0, -1))
+    counted = (passage.words.sum(1, keepdim=True) > 1) & (least[:, :1] < limit)
+    asked = [passage.words & counted & ~rarest, passage.words & counted & ~two, passage.words & counted]
+    others = (passage.words.sum(1) - 1).clamp_min(1)
+    shares = [rarest.sum(1) / others, two.sum(1) / others, *[rarest.sum(1) / (others + 1)] * 2]
+
+    def answer(view: View) -> Tensor:
+        hits = [lookup(right, view.pointed) for right in (rarest, two)]
+        tokens = [over(asked[0], hits[0]), over(asked[1], hits[1]), over(asked[2], hits[0])]
+        return torch.stack([*tokens, lookup(rarest, votes(view.pointed, asked[0])[..., None])[..., 0] * some], -1)
+
+    some = asked[0].any(1)[:, None].float()
+    numbers = torch.stack([*(each.sum(1) for each in asked), some[:, 0]], -1).float()
+    return Question(MEASURES, numbers, (numbers * torch.stack(shares, -1))[:, None], answer)
+
+
+def votes(pointed: Tensor, queries: Tensor) -> Tensor:
+    """The key that most queries point at: pointed B H Q, queries B Q; B H."""
+    ballots = queries[:, None].expand_as(pointed).float()
+    return ballots.new_zeros(pointed.shape).scatter_add(2, pointed, ballots).argmax(-1)
+
+
+def lookup(marks: Tensor, places: Tensor) -> Tensor:
+    """The marks B K at places B H Q, as numbers."""
+    return marks[:, None].expand(-1, places.shape[1], -1).gather(2, places).float()
+
+
+def refuse_other_list(often: Tensor, words: Tensor) -> None:
+    """Frequencies that know less than half of the tokens are those of another tokenizer or language."""
+    unknown = float((often[words] == 0).float().mean()) if bool(words.any()) else 0.0
+    if unknown > 0.5 and int(words.sum()) >= 100:
+        raise HeadwiseError(
+            f"The list of frequencies has no count for {unknown:.0%} of the tokens of the text: "
+            "count the training text with the tokenizer of this model."
+        )

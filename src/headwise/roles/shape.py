@@ -1,0 +1,140 @@
+"""How attention is spread over a sentence, by the measures of Vig & Belinkov 2019 (section 4); none makes a role.
+
+Attention to tokens that are no words ("null" attention: special tokens, or the first word where there is no start
+token) is left out, and the rest is the denominator: D = Σ A_h[q, k] over the pieces q and k of words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from headwise.heads import Site
+from headwise.roles.ledger import Ledger
+from headwise.roles.passage import Passage, View
+from headwise.roles.question import Question
+from headwise.roles.syntactic import dependencies
+
+TAGS = (
+    "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM",
+    "VERB", "X",
+)  # fmt: skip
+OPENING = 10  # tokens at the beginning of a sentence that `variability` compares
+
+
+def shape(passage: Passage) -> Question:
+    """Where attention goes, as shares of D.
+
+    distance = Σ A_h[q, k] · |q − k| / D, in pieces; dependency-alignment = Σ A_h[q, k] · 1[one of the words of q and k
+    governs the other] / D; pos.TAG = Σ A_h[q, k] · 1[the word of k is a TAG] / D. Pieces have the tag and
+    the governor of their word.
+    """
+    words = passage.words.float()
+    size, length = words.shape
+    both = words[:, :, None] * words[:, None]
+    place = torch.arange(length, device=words.device)
+    far = both * (place[:, None] - place).abs()
+    features = torch.stack([both, far, both * governed(passage)], -1).view(size, length * length, 3)
+    tags = passage.membership @ tagged(passage)
+
+    def answer(view: View) -> Tensor:
+        heads = view.weights.shape[1]
+        sums = view.weights.reshape(size, heads, length * length) @ features.to(view.weights.dtype)
+        received = torch.matmul(words[:, None, None].to(view.weights.dtype), view.weights)[:, :, 0]  # B H K
+        return torch.cat([sums, received @ tags.to(received.dtype)], -1)
+
+    names = ["mass", "distance", "dependency-alignment", *(f"pos.{tag}" for tag in TAGS)]
+    counts = words.sum(1, keepdim=True).expand(-1, len(names))
+    return Question(names, counts, words.new_zeros(size, 0, len(names)), answer, per="mass")
+
+
+def tagged(passage: Passage) -> Tensor:
+    """Which word has which part of speech: B W TAGS."""
+    rows = [
+        (number, index, TAGS.index(word.upos))
+        for number, sentence in enumerate(passage.sentences)
+        for index, word in enumerate(sentence.words)
+        if word.upos in TAGS
+    ]
+    out = torch.zeros(*passage.pieces.shape, len(TAGS), device=passage.ids.device)
+    return marked(out, rows)
+
+
+def governed(passage: Passage) -> Tensor:
+    """Which pieces belong to two words of which one governs the other: B S S."""
+    rows = [
+        (number, *pair)
+        for number, word, governor, _ in dependencies(passage)
+        for pair in ((word, governor), (governor, word))
+    ]
+    width = passage.pieces.shape[1]
+    linked = marked(torch.zeros(len(passage.ids), width, width, device=passage.ids.device), rows)
+    return passage.membership @ linked @ passage.membership.transpose(1, 2)
+
+
+def marked(out: Tensor, rows: list[tuple[int, int, int]]) -> Tensor:
+    """1 at every place of the list that lies inside."""
+    places = torch.tensor(rows, dtype=torch.long, device=out.device).view(-1, 3)
+    places = places[(places < torch.tensor(out.shape, device=out.device)).all(1)]
+    out[tuple(places.T)] = 1
+    return out
+
+
+def opening(passage: Passage) -> Question:
+    """Every weight between the first tokens of sentences, for its mean over sentences: what `variability` needs first.
+
+    opening.q.k = mean over sentences of A_h[q, k], for q and k among the first OPENING tokens, pieces of words.
+    """
+    there = first_tokens(passage).flatten(1)
+
+    def answer(view: View) -> Tensor:
+        return first_weights(view).flatten(2) * there[:, None]
+
+    names = [f"opening.{q}.{k}" for q in range(OPENING) for k in range(OPENING)]
+    return Question(names, there, there.new_zeros(len(there), 0, len(names)), answer)
+
+
+def means(ledger: Ledger) -> dict[Site, Tensor]:
+    """The mean weights H OPENING OPENING of every layer, from what `opening` gathered."""
+    counts = torch.from_numpy(ledger.whole(ledger.counts)).sum(0).clamp_min(1)
+    return {
+        Site(ledger.kind, layer): (torch.from_numpy(ledger.whole(parts)).sum(0) / counts).unflatten(
+            -1, (OPENING, OPENING)
+        )
+        for layer, parts in ledger.sums.items()
+    }
+
+
+def variability(passage: Passage, mean: Mapping[Site, Tensor]) -> Question:
+    """How much attention depends on what the sentence says: 0 for a head that only goes by positions.
+
+    variability = Σ |A_h[q, k] − mean A_h[q, k]| / 2 D over the first OPENING tokens of each sentence; the mean is over
+    sentences (`mean`, by layer, H OPENING OPENING).
+    """
+    there = first_tokens(passage)
+
+    def answer(view: View) -> Tensor:
+        assert view.seen is not None
+        weights = first_weights(view) * there[:, None]
+        away = (weights - mean[view.seen.site].to(weights)).abs() * there[:, None]
+        return torch.stack([2 * weights.sum((-1, -2)), away.sum((-1, -2))], -1)
+
+    counts = there.any(2).sum(1, keepdim=True).float().expand(-1, 2)
+    return Question(
+        ["opening mass", "variability"], counts, there.new_zeros(len(there), 0, 2), answer, per="opening mass"
+    )
+
+
+def first_tokens(passage: Passage) -> Tensor:
+    """Which pairs of the first tokens are pieces of words, and the key in sight, as 0 and 1: B OPENING OPENING."""
+    words = torch.nn.functional.pad(passage.words[:, :OPENING].float(), (0, max(OPENING - passage.words.shape[1], 0)))
+    both = words[:, :, None] * words[:, None]
+    return both.tril() if passage.causal else both
+
+
+def first_weights(view: View) -> Tensor:
+    """The weights between the first tokens, B H OPENING OPENING, filled up with 0."""
+    some = view.weights[..., :OPENING, :OPENING]
+    return torch.nn.functional.pad(some, (0, OPENING - some.shape[-1], 0, OPENING - some.shape[-2]))
