@@ -232,3 +232,4 @@ CHANGES: dict[str, Callable[..., Tensor]] = {
     "ablation.uniform": uniform,
     "ablation.all-but-one": all_but_one,
 }
+ABLATIONS = tuple(CHANGES)
