@@ -6,6 +6,7 @@ import json
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -248,13 +249,42 @@ def refused(spec: str | Path, reason: str) -> None:
 
 
 def test_what_is_not_there_or_no_model_is_said(tmp_path: Path) -> None:
-    refused(tmp_path / "gone", "is no local folder, and not a whole model that transformers can load")
-    refused("no/such/model/anywhere", "is no local folder")
+    refused("no such model", "is no local folder, and not a whole model that transformers can load")
     refused(tmp_path, "has no config.json: give a model's folder or the folder of a finished study")
     (tmp_path / "config.json").write_text("{")
     refused(tmp_path, "is a folder, but not a whole model that transformers can load")
     (tmp_path / "config.json").write_text('{"model_type": "abacus"}')
     refused(tmp_path, "abacus")
+
+
+@pytest.mark.parametrize("spec", ["./gone", "../gone", "/gone/model", "~/gone", "runs/gone/model", "gone/", "no/such/"])
+def test_a_folder_that_is_not_there_is_looked_for_nowhere_else(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.model.AutoConfig", SimpleNamespace(from_pretrained=lambda _: pytest.fail("asked")))
+    refused(spec, "there is no such folder: give a model's folder, the folder of a finished study, or a hub id")
+
+
+@pytest.mark.parametrize("spec", ["gpt2", "Helsinki-NLP/opus-mt-en-de", "google/flan-t5-base"])
+def test_a_hub_id_is_no_path(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("headwise.model.AutoConfig", SimpleNamespace(from_pretrained=asked.append))
+    with pytest.raises(HeadwiseError, match="is no local folder"):
+        load(spec)
+    assert asked == [spec]
+
+
+def fixed(model: Model) -> set[str]:
+    return {name for name, parameter in model.hf.named_parameters() if not parameter.requires_grad}
+
+
+def test_what_a_model_does_not_train_it_does_not_train_after_loading(translator: Model, tmp_path: Path) -> None:
+    """Sinusoidal positions: a trained change to them would neither be saved nor loaded."""
+    positions = {f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}
+    whole = load(translator.save(tmp_path / "whole"))
+    assert fixed(translator) == fixed(whole) == positions
+    small = whole.remove(cut(whole))
+    again = load(small.save(tmp_path / "small"))
+    assert fixed(small) == fixed(again) == positions
+    assert fixed(load(Model(tiny("bart"), None, "tiny").save(tmp_path / "bart"))) == set()
 
 
 def change(folder: Path, name: str, tensor: Tensor | None) -> None:

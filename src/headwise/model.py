@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_model
@@ -141,14 +142,7 @@ def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> 
     spec: a local folder or a hub id. Raises HeadwiseError for what is not there or not whole, HeadsMissing for a model
     that the seam does not see whole.
     """
-    path = Path(spec)
-    if (path / "model" / "config.json").exists():
-        path = path / "model"
-    if path.exists() and not (path / "config.json").exists():
-        raise HeadwiseError(
-            f"{spec} was to be loaded as a model, but it has no config.json: "
-            "give a model's folder or the folder of a finished study."
-        )
+    path = folder_of(spec)
     source = str(path if path.exists() else spec)
     layout = HeadMask.read(path / LAYOUT) if (path / LAYOUT).exists() else None
     missing: Iterable[str] = ()
@@ -156,7 +150,7 @@ def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> 
         config = AutoConfig.from_pretrained(source)
         if layout is None:
             hf, info = auto(config).from_pretrained(source, config=config, output_loading_info=True)
-            hf = drop_unused(hf)
+            hf = drop_unused(frozen_as_made(hf))
             missing = info["missing_keys"]
         named = not path.exists() or any(path.glob("*token*"))
         tokenizer = AutoTokenizer.from_pretrained(source) if named else None
@@ -173,6 +167,38 @@ def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> 
             "it would work with random ones. Fetch or save the model again."
         )
     return model
+
+
+def folder_of(spec: str | Path) -> Path:
+    """Where a local model lies; of a finished study, its trained model. A hub id comes back as it is.
+
+    What can be no hub id (`name` or `owner/name`) and is not there is refused, before the hub is asked for it.
+    """
+    path, name = Path(spec), str(spec)
+    if not path.exists() and (name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1):
+        raise HeadwiseError(
+            f"{spec} was to be loaded as a model, but there is no such folder: "
+            "give a model's folder, the folder of a finished study, or a hub id such as Helsinki-NLP/opus-mt-en-de."
+        )
+    if (path / "model" / "config.json").exists():
+        path = path / "model"
+    if path.exists() and not (path / "config.json").exists():
+        raise HeadwiseError(
+            f"{spec} was to be loaded as a model, but it has no config.json: "
+            "give a model's folder or the folder of a finished study."
+        )
+    return path
+
+
+def frozen_as_made(hf: PreTrainedModel) -> PreTrainedModel:
+    """The model with its fixed weights fixed: `from_pretrained` lets all of them train, Marian's sinusoidal positions
+    too, which are then neither saved nor loaded."""
+    with torch.device("meta"):
+        made = type(hf)(hf.config)
+    for name, parameter in made.named_parameters():
+        if not parameter.requires_grad:
+            hf.get_parameter(name).requires_grad_(False)
+    return hf
 
 
 def auto(config: Any) -> Any:

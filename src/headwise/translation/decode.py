@@ -29,15 +29,17 @@ def translate(
     """Translate sentences; the result keeps their order.
 
     Also returns seconds, tokens (written, without padding) and tokens per second. Sentences longer than the model's
-    positions are cut. The unknown piece is never written. exactly: write so many tokens for each sentence, whatever it
-    says, so that the speed of two models can be compared.
+    positions are cut. A blank sentence stays blank. The unknown piece is never written. exactly: write so many tokens
+    for each sentence, whatever it says, so that the speed of two models can be compared.
     """
     search = search or Search()
     limit = model.config.max_position_embeddings - 8 if hasattr(model.config, "max_position_embeddings") else 512
-    sources = tokenizer(list(sentences), truncation=True, max_length=limit)["input_ids"]
-    order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
+    said = [i for i, sentence in enumerate(sentences) if sentence.strip()]
+    ids = tokenizer([sentences[i] for i in said], truncation=True, max_length=limit)["input_ids"] if said else []
+    sources = dict(zip(said, ids, strict=True))
+    order = sorted(said, key=lambda i: -len(sources[i]))
     unknown = [[tokenizer.unk_token_id]] if tokenizer.unk_token_id is not None else None
-    out, tokens, start = [""] * len(sources), 0, time.perf_counter()
+    out, tokens, start = [""] * len(sentences), 0, time.perf_counter()
     with evaluating(model), torch.no_grad():
         for at in range(0, len(order), search.batch):
             chosen = order[at : at + search.batch]
