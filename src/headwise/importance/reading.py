@@ -52,15 +52,7 @@ def read(
     at itself, counts as special. `attention-to-end` is told only of attention that sees the end of a sentence: it has
     no decoder-self heads, and is missing for a source text without end tokens.
     """
-    measures = tuple(measures)
-    for name in measures:
-        if name not in READINGS:
-            raise HeadwiseError(f"'{name}' cannot be read off one forward pass, which tells: {', '.join(READINGS)}.")
-    tallies: dict[str, Tally] = {
-        name: Tally(heads, relative if name == "dormancy" else None)
-        for name in measures
-        if (heads := telling(name, found.heads)).kinds
-    }
+    tallies = empty(measures, found.heads)
     ids = torch.tensor(sorted(special), dtype=torch.long, device=next(model.parameters()).device)
     forms = squares(model, found) if "dormancy" in tallies else {}
     now: dict[str, Side] = {}
@@ -85,9 +77,16 @@ def read(
     return tallies
 
 
-def telling(name: str, heads: HeadMap) -> HeadMap:
-    """The heads that a reading tells of: no word of a decoder sees the end of its own sentence."""
-    return heads if name != "attention-to-end" else heads.only(kind for kind in heads.kinds if kind != "decoder-self")
+def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, Tally]:
+    """A tally for each reading, over the heads that it tells of: no word of a decoder sees its own sentence's end."""
+    tallies = {}
+    for name in measures:
+        if name not in READINGS:
+            raise HeadwiseError(f"'{name}' cannot be read off one forward pass, which tells: {', '.join(READINGS)}.")
+        seeing = [kind for kind in heads.kinds if name != "attention-to-end" or kind != "decoder-self"]
+        if seeing:
+            tallies[name] = Tally(heads.only(seeing), relative if name == "dormancy" else None)
+    return tallies
 
 
 def readings(
