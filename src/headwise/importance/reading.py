@@ -79,7 +79,7 @@ def read(
 
 def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, Tally]:
     """A tally for each reading, over the heads that it tells of: no word of a decoder sees its own sentence's end."""
-    tallies = {}
+    tallies: dict[str, Tally] = {}
     for name in measures:
         if name not in READINGS:
             raise HeadwiseError(f"'{name}' cannot be read off one forward pass, which tells: {', '.join(READINGS)}.")
