@@ -21,7 +21,8 @@ QUIET = [
     "--disable-sync",
     "--no-first-run",
 ]
-CHARTS = 15  # head map, confidence, 3 × 3 layers of gates, BLEU on test and dev, layers, training
+CHARTS = 24  # head map, 4 scores, 6 removal curves, 3 × 3 layers of gates, BLEU on test and dev, layers, training
+TABLES = 3
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 
@@ -85,7 +86,7 @@ def test_charts_stay_inside_their_cards_on_a_phone(browser: Any, report_page: Pa
     edges = seen.page.evaluate(
         "[...document.querySelectorAll('.scroll, .table')].map(e => e.getBoundingClientRect().right)"
     )
-    assert len(edges) == CHARTS + 1
+    assert len(edges) == CHARTS + TABLES
     assert max(edges) <= 400
     seen.page.context.close()
 
@@ -108,12 +109,11 @@ def test_charts_follow_a_change_of_theme_and_of_width(browser: Any, report_page:
 
 def test_pointing_at_a_cell_tells_its_interval(browser: Any, report_page: Path) -> None:
     seen = visit(browser, report_page, 1280, "light")
-    seen.page.locator("#chart-confidence-encoder-self-0 svg path[aria-roledescription='rect mark']").first.hover(
-        force=True
-    )
+    seen.page.locator("#chart-scores-encoder-self-1 svg path[aria-roledescription='rect mark']").first.hover(force=True)
     tooltip = seen.page.locator("#vg-tooltip-element.visible")
     tooltip.wait_for(timeout=5_000)
-    assert "encoder-self/0/3" in tooltip.inner_text()
+    assert "encoder-self/0/0" in tooltip.inner_text()
+    assert "confidence" in tooltip.inner_text()
     assert "95 % interval" in tooltip.inner_text()
     seen.page.context.close()
 

@@ -13,8 +13,10 @@ import pytest
 from headwise.heads import HeadMap, HeadMask
 from headwise.report.curve_figures import bleu_by_heads, gate_curves, training_curve
 from headwise.report.figure import Figure
-from headwise.report.head_figures import TURN, head_map, heads_by_layer, score_maps
+from headwise.report.head_figures import head_map, heads_by_layer
+from headwise.report.removal_figures import removal_curves
 from headwise.report.run import Run, read_run
+from headwise.report.score_figures import TURN, score_maps
 from headwise.report.theme import DARK, LIGHT, Palette
 
 
@@ -26,8 +28,9 @@ def data_of(figure: Figure, panel: int = 0) -> list[dict[str, Any]]:
 
 def all_figures(run: Run) -> list[Figure]:
     assert run.chosen is not None
-    found = [head_map(run, run.chosen), *score_maps(run, "confidence"), *gate_curves(run)]
-    return found + [f for f in (bleu_by_heads(run), heads_by_layer(run), training_curve(run)) if f is not None]
+    found = [head_map(run, run.chosen), *score_maps(run), *gate_curves(run)]
+    some = (removal_curves(run), bleu_by_heads(run), heads_by_layer(run), training_curve(run))
+    return found + [f for f in some if f is not None]
 
 
 def test_every_figure_is_written_as_png_and_svg(run_folder: Path, tmp_path: Path) -> None:
@@ -35,7 +38,7 @@ def test_every_figure_is_written_as_png_and_svg(run_folder: Path, tmp_path: Path
     for figure in figures:
         figure.save(tmp_path / "figures")
     names = {figure.name for figure in figures}
-    assert len(names) == len(figures) == 8
+    assert len(names) == len(figures) == 9
     assert {p.name for p in (tmp_path / "figures").iterdir()} == {f"{n}.{end}" for n in names for end in ("png", "svg")}
     assert (tmp_path / "figures" / "head-map.png").read_bytes().startswith(b"\x89PNG")
     assert "9 of 24 encoder heads kept" in (tmp_path / "figures" / "head-map.svg").read_text(encoding="utf-8").replace(
@@ -67,16 +70,6 @@ def test_only_kinds_that_could_be_pruned_are_in_the_map(run_folder: Path) -> Non
     run = read_run(run_folder)
     assert run.chosen is not None
     assert len(head_map(run, run.chosen).panels) == 1
-
-
-def test_heads_are_sorted_within_their_layer(run_folder: Path) -> None:
-    (figure,) = score_maps(read_run(run_folder), "confidence")
-    cells = data_of(figure)
-    for layer in range(3):
-        values = [c["value"] for c in sorted(cells, key=lambda c: c["rank"]) if c["layer"] == layer]
-        assert values == sorted(values, reverse=True)
-        assert sorted(c["rank"] for c in cells if c["layer"] == layer) == list(range(1, 9))
-    assert cells[0]["interval"].count(" to ") == 1
 
 
 def test_the_interval_stands_where_the_full_model_puts_it(run_folder: Path) -> None:

@@ -47,7 +47,7 @@ def test_text_from_the_run_is_text(report_page: Path) -> None:
 
 def test_the_table_has_a_row_a_model(report_page: Path) -> None:
     text = text_of(report_page)
-    body = re.search(r"<tbody>(.*?)</tbody>", text, flags=re.DOTALL)
+    body = re.search(r'aria-label="All settings".*?<tbody>(.*?)</tbody>', text, flags=re.DOTALL)
     assert body is not None
     lines = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", line) for line in body[1].split("</tr>")[:-1]]
     assert [line[0].split("<")[0] for line in lines] == [
@@ -75,7 +75,10 @@ def test_the_table_has_a_row_a_model(report_page: Path) -> None:
             ["Nothing has been pruned", "No head map", "No gate curves", "No BLEU curve", "No chart of layers"],
         ),
         ("translations", ["No example translations"]),
-        ("heads.csv", ["No confidence map"]),
+        ("heads.csv", ["No maps of scores"]),
+        ("faithfulness.csv", []),
+        ("curves.csv", []),
+        ("lrp.csv", []),
         ("train", ["No training curve"]),
         ("gates", ["No gate curves"]),
         ("layouts", ["No head map", "No chart of layers"]),

@@ -41,6 +41,7 @@ def test_savings_come_first_then_the_cost(run_folder: Path) -> None:
         "What it cost",
         "How it was chosen",
         "What is left",
+        "Which score to believe",
     ]
 
 
@@ -58,6 +59,15 @@ def test_the_sentences(run_folder: Path) -> None:
     assert text["What is left"].endswith(
         "Encoder self-attention, from the first layer to the last: 3, 2 and 4 of 8 heads."
     )
+
+
+def test_the_score_to_believe_in_one_sentence(run_folder: Path) -> None:
+    assert told(run_folder)["Which score to believe"] == (
+        "Gradient: removing heads in its order costs 0.31 nats a token on average (random orders: 0.80) and its rank "
+        "correlation with exact ablation is 0.71 (of the ablation with itself: 0.93)."
+    )
+    set_fact(run_folder, chosen=None)
+    assert list(told(run_folder)) == ["Pruning", "Which score to believe"]
 
 
 def test_a_real_loss_is_called_real(run_folder: Path) -> None:
@@ -98,6 +108,7 @@ def test_better_bleu_is_not_called_a_price(run_folder: Path) -> None:
 
 def test_nothing_within_the_allowed_loss(run_folder: Path) -> None:
     set_fact(run_folder, chosen="full", max_drop=0.1)
+    (run_folder / "faithfulness.csv").unlink()
     assert told(run_folder) == {
         "Pruning": "No pruned model stayed within 0.1 BLEU of the full one on dev text: it was kept, nothing is saved."
     }

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from headwise.report.wording import change, duration, interval, listed, percent, probability, quantity, signed, size
+from headwise.report.wording import (
+    change,
+    duration,
+    interval,
+    listed,
+    measure_name,
+    number,
+    ordinal,
+    percent,
+    probability,
+    quantity,
+    signed,
+    size,
+)
 
 
 def test_signs_are_real_and_zero_has_none() -> None:
@@ -43,3 +56,43 @@ def test_intervals_and_lists() -> None:
     assert interval(-0.71, 0.11) == "[−0.71, +0.11]"
     assert interval(None, 0.11) == ""
     assert (listed([]), listed(["a"]), listed(["a", "b", "c"])) == ("", "a", "a, b and c")
+
+
+@pytest.mark.parametrize(
+    ("measure", "name"),
+    [
+        ("confidence", "confidence"),
+        ("lrp.ding", "LRP-Ding"),
+        ("lrp.alpha-beta.pooled", "LRP-αβ, pooled"),
+        ("lrp.attnlrp.signed", "AttnLRP, signed"),
+        ("lrp.epsilon", "LRP-epsilon"),
+        ("ablation.zero", "zero ablation"),
+        ("gradient.normalised", "normalised gradient"),
+        ("attention-gradient", "attention gradient"),
+        ("-entropy", "entropy, low first"),
+    ],
+)
+def test_scores_have_names(measure: str, name: str) -> None:
+    assert measure_name(measure) == name
+
+
+@pytest.mark.parametrize(
+    ("value", "scale", "text"),
+    [
+        (0.1249, 0.21, "0.12"),
+        (0.0031, 0.05, "0.003"),
+        (-0.0001, 0.05, "0.000"),
+        (-12.4, 33.0, "−12"),
+        (3.17, 3.3, "3.2"),
+        (2e-7, 3e-7, "2.0e−07"),
+        (0.0, 0.0, "0.0"),
+    ],
+)
+def test_a_number_shows_two_digits_of_its_scale(value: float, scale: float, text: str) -> None:
+    assert number(value, scale) == text
+
+
+def test_places() -> None:
+    assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)] == [
+        "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th",
+    ]  # fmt: skip

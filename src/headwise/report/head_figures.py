@@ -1,4 +1,4 @@
-"""Figures with a cell or a bar for heads: the head map, the confidence maps, the heads left by layer."""
+"""Figures of the heads that pruning keeps: the head map, the heads left by layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from headwise.report.setting import Setting
 from headwise.report.wording import KIND_NAMES, listed
 
 CELL = 48
-TURN = 0.55  # the value from which the heat scale needs the other text colour
 
 
 def head_map(run: Run, setting: Setting) -> Figure:
@@ -65,7 +64,9 @@ def _map_panel(mask: HeadMask, kind: Kind, cells: Rows) -> Panel:
     y = alt.Y("layer:O", title="layer")
     size = max(mask.heads.query[kind])
     tooltip = [alt.Tooltip("address:N", title="head"), alt.Tooltip("fate:N"), alt.Tooltip("confidence:Q", format=".3f")]
-    base = alt.Chart(rows(cells)).encode(x=x, y=y, color=_heat("confidence"), tooltip=tooltip)
+    legend = alt.Legend(orient="bottom", title="confidence", gradientLength=180, titleOrient="left", values=[0, 0.5, 1])
+    colour = alt.Color("confidence:Q", scale=alt.Scale(range="heatmap", domain=[0, 1]), legend=legend)
+    base = alt.Chart(rows(cells)).encode(x=x, y=y, color=colour, tooltip=tooltip)
     kept = base.transform_filter("datum.fate == 'kept'").mark_rect(cornerRadius=5)
     removed = base.transform_filter("datum.fate == 'removed'").mark_circle(size=110, opacity=1)
     layers = range(len(mask.heads.query[kind]))
@@ -75,78 +76,15 @@ def _map_panel(mask: HeadMask, kind: Kind, cells: Rows) -> Panel:
         .mark_text(style="label", align="left", dx=10)
         .encode(y=y, text="text:N", x=alt.value("width"))
     )
-    chart = _cells(alt.layer(kept, removed, told), len(layers), f"Head map, {KIND_NAMES[kind]}")
+    chart = alt.layer(kept, removed, told).properties(
+        height=len(layers) * 44, description=f"Head map, {KIND_NAMES[kind]}"
+    )
     return Panel(chart, KIND_NAMES[kind], width=size * CELL, narrowest=120 + size * 22, widest=150 + size * 50)
 
 
 def _count(cells: Rows, layer: int) -> str:
     inside = [cell for cell in cells if cell["layer"] == layer]
     return f"{sum(cell['fate'] == 'kept' for cell in inside)} of {len(inside)} kept"
-
-
-def score_maps(run: Run, measure: str) -> list[Figure]:
-    """One heat map for each attention kind: layers × heads, the heads sorted within each layer by the measure."""
-    if run.heads is None:
-        return []
-    table = run.heads[run.heads["measure"] == measure].dropna(subset=["value"])
-    kinds = [kind for kind in KIND_NAMES if kind in set(table["kind"])]
-    return [_score_map(table[table["kind"] == kind], kind, measure) for kind in kinds]
-
-
-def _score_map(table: pd.DataFrame, kind: str, measure: str) -> Figure:
-    cells = _ranked(table)
-    size, layers = max(cell["rank"] for cell in cells), table["layer"].nunique()
-    chart = _cells(_score_layers(cells, measure), layers, f"{measure}, {KIND_NAMES[kind]}")
-    return Figure(
-        name=f"{measure}-{kind}",
-        title=f"{measure[0].upper()}{measure[1:]} of the heads: {KIND_NAMES[kind]}",
-        note=f"layers × heads, sorted in each layer by {measure}",
-        caption=(
-            "Each row is a layer, its most confident head first, as in the paper; the small label is the head's number "
-            "in the model. A head at 1.00 puts all its attention on one word, whatever the word; a low number means "
-            "that it spreads it. Point at a cell to see its 95 % interval."
-        ),
-        panels=[Panel(chart, KIND_NAMES[kind], width=size * CELL, narrowest=70 + size * 31, widest=90 + size * 92)],
-    )
-
-
-def _ranked(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A cell for every head, with its rank in its layer: 1 has the highest value."""
-    rank = table.groupby("layer")["value"].rank(method="first", ascending=False).astype(int)
-    return [
-        {
-            "address": f"{row['kind']}/{row['layer']}/{row['head']}",
-            "layer": row["layer"],
-            "head": f"h{row['head']}",
-            "rank": row["rank"],
-            "value": round(row["value"], 4),
-            "interval": "not measured" if pd.isna(row["low"]) else f"{row['low']:.3f} to {row['high']:.3f}",
-            "n": None if pd.isna(row["n"]) else int(row["n"]),
-        }
-        for row in table.assign(rank=rank).sort_values(["layer", "rank"]).to_dict("records")
-    ]
-
-
-def _score_layers(cells: Rows, measure: str) -> Any:
-    """Coloured cells with their value and the head's number printed in them."""
-    top = alt.Axis(orient="top", labels=False, titlePadding=2)
-    tooltip = [
-        alt.Tooltip("address:N", title="head"),
-        alt.Tooltip("value:Q", title=measure, format=".3f"),
-        alt.Tooltip("interval:N", title="95 % interval"),
-        alt.Tooltip("n:Q", title="measured on", format=","),
-    ]
-    base = alt.Chart(rows(cells)).encode(
-        x=alt.X("rank:O", title=f"heads of the layer, by {measure}: highest first", axis=top),
-        y=alt.Y("layer:O", title="layer"),
-        tooltip=tooltip,
-    )
-    marks = [base.mark_rect(cornerRadius=3).encode(color=_heat("value", measure))]
-    for test, style in ((f"datum.value < {TURN}", "on-low"), (f"datum.value >= {TURN}", "on-high")):
-        seen = base.transform_filter(test)
-        marks.append(seen.mark_text(style=style, dy=-5).encode(text=alt.Text("value:Q", format=".2f")))
-        marks.append(seen.mark_text(style=f"small-{style}", dy=11).encode(text="head:N"))
-    return alt.layer(*marks)
 
 
 def heads_by_layer(run: Run) -> Figure | None:
@@ -199,16 +137,6 @@ def _stack(run: Run, known: list[Setting], kind: Kind, order: list[str]) -> Pane
         marks.append(seen.mark_text(style=style).encode(text=alt.condition(test, alt.Text("kept:Q"), alt.value(""))))
     chart = alt.layer(*marks).properties(height=34 * len(order), description=f"Heads kept by layer, {KIND_NAMES[kind]}")
     return Panel(chart, KIND_NAMES[kind], width=560)
-
-
-def _heat(field: str, title: str = "confidence") -> Any:
-    """The sequential colour scale from 0 to 1, the same in every figure: a colour always means the same number."""
-    legend = alt.Legend(orient="bottom", title=title, gradientLength=180, titleOrient="left", values=[0, 0.5, 1])
-    return alt.Color(f"{field}:Q", scale=alt.Scale(range="heatmap", domain=[0, 1]), legend=legend)
-
-
-def _cells(chart: Any, layers: int, description: str) -> Any:
-    return chart.properties(height=layers * 44, description=description).resolve_scale(color="shared")
 
 
 def _by_head(table: pd.DataFrame | None, measure: str) -> dict[tuple[Any, ...], float]:

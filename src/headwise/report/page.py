@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,34 +15,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from headwise.heads import write_text
 from headwise.report.curve_figures import bleu_by_heads, gate_curves, training_curve
 from headwise.report.examples import choose_examples
+from headwise.report.faithfulness import judge_table, verdicts
 from headwise.report.figure import VEGA_LITE, Figure
-from headwise.report.head_figures import head_map, heads_by_layer, score_maps
+from headwise.report.head_figures import head_map, heads_by_layer
+from headwise.report.relevance import conservation_table, pooled_sentences
+from headwise.report.removal_figures import removal_curves
 from headwise.report.run import Run, read_run
-from headwise.report.setting import Setting
+from headwise.report.score_figures import score_lede, score_maps
 from headwise.report.summary import summarise
+from headwise.report.table import settings_table
 from headwise.report.theme import DARK, FONT, LIGHT, vega_config
-from headwise.report.wording import duration, interval, percent, probability, quantity, signed, size
-
-COLUMNS = (
-    "model",
-    "heads kept",
-    "BLEU",
-    "difference [95 %]",
-    "p",
-    "chrF",
-    "dev BLEU",
-    "parameters",
-    "size",
-    "tokens/s",
-)
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of the table of settings."""
-
-    cells: list[str]
-    chosen: bool
+from headwise.report.wording import duration
 
 
 def write(run: Path) -> Path:
@@ -66,7 +48,8 @@ def draw(run: Run) -> dict[str, list[Figure]]:
     chosen = run.chosen
     return {
         "head-map": [head_map(run, chosen)] if chosen is not None and chosen.name in run.layouts else [],
-        "confidence": score_maps(run, "confidence"),
+        "scores": score_maps(run),
+        "removal": [f for f in [removal_curves(run)] if f is not None],
         "gates": gate_curves(run),
         "bleu": [f for f in [bleu_by_heads(run)] if f is not None],
         "layers": [f for f in [heads_by_layer(run)] if f is not None],
@@ -95,8 +78,12 @@ def render(run: Run, figures: Mapping[str, list[Figure]]) -> str:
         figures=figures,
         examples=choose_examples(run),
         chosen=run.chosen,
-        columns=COLUMNS,
-        table=[_line(setting, run) for setting in run.settings],
+        settings=settings_table(run),
+        lede=score_lede(run),
+        judged=judge_table(run),
+        verdicts=verdicts(run),
+        pooled=pooled_sentences(run),
+        conserved=conservation_table(run),
         facts=_facts(run),
         plan=run.plan,
         light=LIGHT,
@@ -113,32 +100,6 @@ def _library() -> str:
     """Vega, Vega-Lite and vega-embed as one script, made safe to stand inside a script element."""
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
     return re.sub(r"<(?=/script|!--)", r"\\x3C", bundle, flags=re.IGNORECASE)
-
-
-def _line(setting: Setting, run: Run) -> Line:
-    """A setting as a row; what was not measured is a dash."""
-    difference, p = setting.measures.get("bleu_difference"), setting.value("p_value")
-    told = (
-        "" if difference is None else f"{signed(difference.value)} {interval(difference.low, difference.high)}".strip()
-    )
-    cells = [
-        setting.label,
-        f"{setting.kept} ({percent(setting.kept / setting.total)})",
-        _cell(setting, "bleu"),
-        told or "–",
-        "–" if p is None else probability(p),
-        _cell(setting, "chrf"),
-        _cell(setting, "dev_bleu"),
-        _cell(setting, "parameters", quantity),
-        _cell(setting, "bytes", size),
-        _cell(setting, "tokens_per_second", quantity),
-    ]
-    return Line(cells, setting is run.chosen)
-
-
-def _cell(setting: Setting, measure: str, told: Any = "{:.2f}".format) -> str:
-    value = setting.value(measure)
-    return "–" if value is None else str(told(value))
 
 
 def _facts(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -15,9 +15,13 @@ from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, HeadMask, Kind
 from headwise.report.setting import Setting, read_settings
 
+TEXT = ("setting", "kind", "measure", "against", "kinds", "statistic", "order", "mode", "what")  # never numbers
 LOG_COLUMNS = ("step", "epoch", "measure", "value")
 GATE_COLUMNS = ("step", "kind", "layer", "head", "p_open")
 PRUNING_COLUMNS = ("method", "kinds", "setting", "seed", "kept", "total", "measure", "value", "low", "high")
+FAITHFULNESS_COLUMNS = ("measure", "against", "kinds", "statistic", "value", "low", "high", "n")
+CURVE_COLUMNS = ("measure", "order", "seed", "removed", "total", "loss", "low", "high")
+LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,9 @@ class Run:
     plan: str | None
     training: pd.DataFrame | None
     heads: pd.DataFrame | None
+    faithfulness: pd.DataFrame | None
+    curves: pd.DataFrame | None
+    lrp: pd.DataFrame | None
     settings: tuple[Setting, ...]
     layouts: Mapping[str, HeadMask]
     gates: Mapping[str, pd.DataFrame]
@@ -73,6 +80,9 @@ def read_run(folder: Path) -> Run:
         plan=_text(folder / "plan.toml"),
         training=_table(folder / "train" / "log.csv", LOG_COLUMNS),
         heads=_table(folder / "heads.csv", COLUMNS),
+        faithfulness=_table(folder / "faithfulness.csv", FAITHFULNESS_COLUMNS),
+        curves=_table(folder / "curves.csv", CURVE_COLUMNS),
+        lrp=_table(folder / "lrp.csv", LRP_COLUMNS),
         settings=settings,
         layouts={name: HeadMask.read(path) for name, path in layouts.items() if path.is_file()},
         gates={name: table for name, table in gates.items() if table is not None},
@@ -98,7 +108,7 @@ def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
     if not path.is_file():
         return None
     try:
-        table = pd.read_csv(path, encoding="utf-8", dtype={"setting": str, "kind": str, "measure": str})
+        table = pd.read_csv(path, encoding="utf-8", dtype=dict.fromkeys(TEXT, str))
     except (OSError, ValueError) as error:
         raise HeadwiseError(
             f"{path} was to be read as a table, but that failed ({error}): run its stage again."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 KIND_NAMES = {
@@ -11,6 +12,8 @@ KIND_NAMES = {
 }
 HEADS_OF_KIND = {"encoder-self": "encoder heads", "decoder-self": "decoder heads", "cross": "cross-attention heads"}
 NO_BREAK = "\u202f"
+NONE = "–"
+LRP_RULES = {"ding": "LRP-Ding", "alpha-beta": "LRP-αβ", "attnlrp": "AttnLRP", "cp": "CP-LRP"}
 
 
 def signed(value: float, digits: int = 2) -> str:
@@ -19,6 +22,17 @@ def signed(value: float, digits: int = 2) -> str:
     if float(text) == 0:
         return text
     return f"{'−' if value < 0 else '+'}{text}"
+
+
+def number(value: float, scale: float, more: int = 0) -> str:
+    """With as many decimals as show two digits of `scale`, and `more`: 0.0023 on a scale to 0.05 is `0.002`."""
+    place = math.floor(math.log10(scale)) if scale > 0 else 0
+    decimals = max(0, 1 - place) + more
+    minus = "−" if value < 0 else ""
+    if decimals - more > 5:
+        return f"{minus}{abs(value):.{1 + more}e}".replace("e-", "e−")
+    text = f"{abs(value):.{decimals}f}"
+    return f"{minus}{text}" if float(text) else text
 
 
 def percent(share: float, digits: int = 0) -> str:
@@ -64,6 +78,26 @@ def probability(p: float) -> str:
 def interval(low: float | None, high: float | None) -> str:
     """`[−0.71, +0.11]`, or nothing where there is no interval."""
     return "" if low is None or high is None else f"[{signed(low)}, {signed(high)}]"
+
+
+def measure_name(measure: str) -> str:
+    """A score as a reader says it: `lrp.ding.pooled` is `LRP-Ding, pooled`, `-entropy` is `entropy, low first`."""
+    low = measure.startswith("-")
+    family, _, rest = measure.removeprefix("-").partition(".")
+    way, _, reading = rest.partition(".")
+    name = LRP_RULES.get(way, f"LRP-{way}") if family == "lrp" else f"{way} {family}".strip().replace("-", " ")
+    return name + (f", {reading}" if reading else "") + (", low first" if low else "")
+
+
+def ordinal(place: int) -> str:
+    """`1st`, `2nd`, `3rd`, `4th`, `11th`."""
+    end = {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
+    return f"{place}{'th' if place % 100 in (11, 12, 13) else end}"
+
+
+def sentence(text: str) -> str:
+    """With a capital first letter; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
 
 
 def listed(items: Sequence[str]) -> str:
