@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -11,6 +12,7 @@ from transformers import PreTrainedModel
 from attention.families import CAUSAL, ENCODERS, FAMILIES, WORDS, batch, build
 from headwise.heads import Site
 from headwise.importance.objective import IGNORED
+from headwise.importance.tally import Tally
 
 ASKED = ("marian", "m2m100", "bart", "t5", "bert", "albert", "modernbert", "gpt2", "llama", "qwen3")
 TARGETS = (7, 4, 2)  # tokens of the three targets
@@ -66,6 +68,12 @@ def broken(model: nn.Module, module: nn.Module) -> None:
     name = next(name for name, _ in module.named_parameters() if name.split(".")[0] in ("v_proj", "value", "v"))
     with torch.no_grad():
         module.get_parameter(name).fill_(float("nan"))
+
+
+def counted(tally: Tally, site: Site) -> tuple[np.ndarray, np.ndarray]:
+    """Sums and counts of the sentences that count."""
+    sums, counts = tally.sentences(site)
+    return sums[counts > 0], counts[counts > 0]
 
 
 def where(site: Site) -> str:

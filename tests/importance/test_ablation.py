@@ -18,7 +18,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.ablation import CHANGES, ablate, removal_losses
 from headwise.importance.objective import asked_tokens, predict, sentence_losses
-from importance.asking import ASKED, asking, broken, sentence, state, where, worded
+from importance.asking import ASKED, asking, broken, counted, sentence, state, where, worded
 
 ROUNDED = ("llama", "qwen3", "t5")  # norms and softmax in float32 even in a float64 model
 # two stacks; tuples with a shared bias; one module for all layers; grouped queries
@@ -77,7 +77,7 @@ def test_every_ablation_agrees_with_a_slow_twin(family: str) -> None:
     seen, whole = [looked(model, found, one) for one in alone], [loss(model, one) for one in alone]
     for site in found.modules:
         for measure, tally in tallies.items():
-            sums, counts = tally.sentences(site)
+            sums, counts = counted(tally, site)
             for row, one in enumerate(alone):
                 assert counts[row] == int(asked_tokens(one["labels"]))
                 for head in range(found.heads.count(site)):
@@ -97,7 +97,7 @@ def test_silenced_is_removed_is_masked(family: str) -> None:
         mask = HeadMask.full(found.heads).without([Head(*site, 2)])
         with masked(model, found, mask):
             by_mask = loss(model, inputs) - whole
-        by_ablation = sums.sentences(site)[0][:, 2]
+        by_ablation = counted(sums, site)[0][:, 2]
         np.testing.assert_allclose(by_ablation, by_mask[:3], rtol=near, atol=near)
         by_removal = loss(remove(model, found, mask), inputs) - whole  # type: ignore[arg-type]
         np.testing.assert_allclose(by_ablation, by_removal[:3], rtol=near, atol=near)
@@ -110,7 +110,7 @@ def test_how_many_heads_go_together_changes_nothing(family: str, tokens: int) ->
     model, found, inputs, near = wide(family)
     together, few = (ablate(model, found, [inputs], ["ablation.zero"], tokens=n) for n in (4096, tokens))
     for site in found.modules:
-        one, other = (tallies["ablation.zero"].sentences(site)[0] for tallies in (together, few))
+        one, other = (counted(tallies["ablation.zero"], site)[0] for tallies in (together, few))
         np.testing.assert_allclose(one, other, rtol=near, atol=near)
 
 
@@ -135,7 +135,7 @@ def test_the_mean_is_that_of_the_whole_text() -> None:
     both = ablate(model, found, [sentence(inputs, row) for row in range(3)], ["ablation.mean"])["ablation.mean"]
     once = ablate(model, found, [inputs], ["ablation.mean"])["ablation.mean"]
     for site in found.modules:
-        np.testing.assert_allclose(both.sentences(site)[0], once.sentences(site)[0], rtol=near, atol=near)
+        np.testing.assert_allclose(counted(both, site)[0], counted(once, site)[0], rtol=near, atol=near)
 
 
 def test_left_padding_changes_no_example() -> None:
@@ -151,13 +151,13 @@ def test_left_padding_changes_no_example() -> None:
         for batch in (inputs, {**turned, "position_ids": places})
     )
     for site in found.modules:
-        np.testing.assert_allclose(right.sentences(site)[0], left.sentences(site)[0], rtol=near, atol=near)
+        np.testing.assert_allclose(counted(right, site)[0], counted(left, site)[0], rtol=near, atol=near)
 
 
 def test_a_sentence_alone_in_its_batch_has_no_example() -> None:
     model, found, inputs, _ = wide("marian")
     tallies = ablate(model, found, [inputs, sentence(inputs, 0)], ["ablation.example", "ablation.zero"])
-    assert {name: len(tally.sentences(Site("cross", 0))[1]) for name, tally in tallies.items()} == {
+    assert {name: len(counted(tally, Site("cross", 0))[1]) for name, tally in tallies.items()} == {
         "ablation.example": 3, "ablation.zero": 4,
     }  # fmt: skip
     with pytest.raises(HeadwiseError, match="too short"):
@@ -170,12 +170,12 @@ def test_a_masked_model_is_ablated_as_it_is() -> None:
     gone = Head("encoder-self", 1, 0)
     mask = HeadMask.full(found.heads).without([gone])
     with masked(model, found, mask):
-        sums = ablate(model, found, [inputs], ["ablation.zero"])["ablation.zero"].sentences
+        sums = ablate(model, found, [inputs], ["ablation.zero"])["ablation.zero"]
         base = loss(model, inputs)
-    assert not sums(Site("encoder-self", 1))[0][:, 0].any()
+    assert not counted(sums, Site("encoder-self", 1))[0][:, 0].any()
     with masked(model, found, mask.without([Head("cross", 0, 1)])):
         change = loss(model, inputs) - base
-    np.testing.assert_allclose(sums(Site("cross", 0))[0][:, 1], change[:3], rtol=near, atol=near)
+    np.testing.assert_allclose(counted(sums, Site("cross", 0))[0][:, 1], change[:3], rtol=near, atol=near)
 
 
 def test_a_layer_without_heads_has_no_row() -> None:

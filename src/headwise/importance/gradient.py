@@ -146,7 +146,7 @@ def refuse_broken_loss(losses: Tensor) -> None:
 def unit(values: np.ndarray) -> np.ndarray:
     """Values … x heads divided by their ℓ2 norm over the heads; all zero stays zero."""
     norm = np.linalg.norm(values, axis=-1, keepdims=True)
-    scaled: np.ndarray = np.divide(values, norm, out=np.zeros_like(values), where=norm > 0)
+    scaled: np.ndarray = np.divide(values, norm, out=np.zeros_like(values), where=norm != 0)
     return scaled
 
 
