@@ -188,6 +188,8 @@ def test_another_language_shows_as_unknown_pieces(tokenizers: dict[str, PreTrain
         pieces_of(tokenizers[kind], LINES[:20], 99, own)
         pieces_of(tokenizers[kind], ["Кошка спит на столе.", "Идёт дождь."], 99, foreign)
         assert own.unknown_share == 0 and foreign.unknown_share > 0.4
+    pieces_of(tokenizers["bytes"], ["Кошка спит на столе."], 99, foreign := Coverage())
+    assert foreign.unknown_share == 0 and foreign.split_share == 1
 
 
 def test_normalised_letters_are_found(tokenizers: dict[str, PreTrainedTokenizerBase]) -> None:
@@ -208,6 +210,9 @@ def test_what_does_not_fit_is_counted(tokenizers: dict[str, PreTrainedTokenizerB
     assert [row.sentence.text for row in pieces_of(tokenizer, [long, short], length, coverage)] == [short]
     assert pieces_of(tokenizer, [short], length - 1, coverage) == []
     assert (coverage.sentences, coverage.used, coverage.too_long) == (3, 1, 2)
+    assert coverage.words == 2 and coverage.pieces == sum(
+        len(tokenizer(one)["input_ids"]) - 1 for one in (long, short, short)
+    )
     assert pieces_of(tokenizers["wordpiece"], [sentence("a", "\x07", "b"), ""], 99, coverage) == []
     assert (coverage.sentences, coverage.unalignable) == (5, 2)
 

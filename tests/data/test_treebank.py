@@ -1,15 +1,12 @@
-"""CoNLL-U: what is read, what is refused and how; the real treebanks' counts; raw text through a parser."""
+"""CoNLL-U: what is read, what is refused and how; the real treebanks' counts."""
 
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import re
-import sys
-from dataclasses import dataclass
+import tracemalloc
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -120,6 +117,17 @@ def test_documents(tmp_path: Path) -> None:
     assert [one for document in documents for one in document] == list(treebank)
     assert treebank.counts == Counts(sentences=6, words=18, documents=5)
     assert treebank.name == "made.conllu+second.conllu" and treebank.language == "en"
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, conllu(CATS) * 4000)
+    tracemalloc.start()
+    try:
+        treebank = Treebank.read(path)
+        assert sum(len(sentence.words) for sentence in treebank) == treebank.counts.words == 12_000
+        assert tracemalloc.get_traced_memory()[1] < 400_000  # all sentences at once take 4 MB
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_file_that_changes_is_not_mixed_up(tmp_path: Path) -> None:
@@ -267,58 +275,3 @@ def test_real_text_is_put_together_as_it_was(data_dir: Path, name: str) -> None:
     treebank = Treebank.read(path := data_dir / f"{name}.conllu.gz")
     texts = [line.removeprefix("# text = ") for line in read_lines(path) if line.startswith("# text = ")]
     assert [re.sub(r"\s+", " ", sentence.text) for sentence in treebank] == [re.sub(r"\s+", " ", t) for t in texts]
-
-
-def test_a_parser_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "stanza", None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(HeadwiseError, match=r'Stanza is not installed: pip install "headwise\[parse\]"'):
-        Treebank.parse(written(tmp_path, "Cats sleep.\n", "raw.txt"), "en")
-
-
-@dataclass
-class Parser:
-    """Takes the place of Stanza's pipeline: every sentence is "Cats sleep." and the calls are counted."""
-
-    calls: int = 0
-
-    def bulk_process(self, lines: list[str]) -> list[SimpleNamespace]:
-        self.calls += 1
-        return [SimpleNamespace(sentences=[Row()]) for _ in lines]
-
-
-class Row:
-    def __format__(self, spec: str) -> str:
-        assert spec == "c-o"
-        return conllu(CATS).rstrip("\n")
-
-
-@pytest.fixture
-def parser(monkeypatch: pytest.MonkeyPatch) -> Parser:
-    """A module named stanza with models for English only."""
-    pipeline = Parser()
-
-    def build(language: str, **options: object) -> Parser:
-        if language != "en":
-            raise FileNotFoundError("no resources")
-        assert options["download_method"] is None and options["tokenize_no_ssplit"] is True
-        return pipeline
-
-    monkeypatch.setitem(sys.modules, "stanza", SimpleNamespace(Pipeline=build))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.0")
-    return pipeline
-
-
-def test_raw_text_is_parsed_once_and_kept(tmp_path: Path, parser: Parser) -> None:
-    path = written(tmp_path, "Cats sleep.\n\nCats sleep.\n", "raw.txt")
-    first = Treebank.parse(path, "en", cache=tmp_path / "cache")
-    assert [sentence.id for sentence in first] == ["1", "3"] and first.language == "en"
-    assert [sentence.text for sentence in Treebank.parse(path, "en", cache=tmp_path / "cache")] == ["Cats sleep."] * 2
-    assert parser.calls == 1
-    assert len(Treebank.parse(path, "en")) == 2 and parser.calls == 2
-
-
-def test_a_language_without_models(tmp_path: Path, parser: Parser) -> None:
-    with pytest.raises(HeadwiseError, match=r"no models for 'xx' here: run python -c .*download\('xx'\)"):
-        Treebank.parse(written(tmp_path, "Cats sleep.\n", "raw.txt"), "xx")

@@ -6,8 +6,6 @@ Stanza is an extra (`pip install "headwise[parse]"`) and its models are download
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
-import importlib.util
 import os
 from collections.abc import Iterator
 from itertools import islice
@@ -24,17 +22,18 @@ AT_ONCE = 64  # sentences that Stanza is given at a time
 
 def write_parsed(file: Path, language: str, cache: str | PathLike[str] | None) -> Path:
     """The CoNLL-U file with a tree for every line of `file` that is not blank; `sent_id` is the number of the line."""
-    if importlib.util.find_spec("stanza") is None:
+    try:
+        stanza = importlib.import_module("stanza")
+    except ImportError as error:
         raise HeadwiseError(
-            f"Trees for '{file}' were asked for, but Stanza is not installed: pip install \"headwise[parse]\", "
-            "or give a treebank that has trees already."
-        )
-    version = importlib.metadata.version("stanza")
+            f"Trees for '{file}' were asked for, but Stanza is not installed ({error}): "
+            'pip install "headwise[parse]", or give a treebank that has trees already.'
+        ) from error
     folder = scratch_folder() if cache is None else Path(cache).expanduser()
-    whole = folder / f"{file.name}-{file_key(f'parse {language} {version}', file)}.conllu"
+    whole = folder / f"{file.name}-{file_key(f'parse {language} {stanza.__version__}', file)}.conllu"
     if whole.exists():
         return whole
-    pipeline = _pipeline(language, file)
+    pipeline = _pipeline(stanza, language, file)
     half = whole.with_suffix(f".{os.getpid()}.part")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,9 +49,8 @@ def write_parsed(file: Path, language: str, cache: str | PathLike[str] | None) -
     return whole
 
 
-def _pipeline(language: str, file: Path) -> Any:
+def _pipeline(stanza: Any, language: str, file: Path) -> Any:
     """Stanza's parser of this language from the models on this machine: nothing is downloaded behind one's back."""
-    stanza = importlib.import_module("stanza")
     try:
         return stanza.Pipeline(
             language,
@@ -75,4 +73,4 @@ def _parsed(pipeline: Any, file: Path) -> Iterator[str]:
         for (number, line), document in zip(some, pipeline.bulk_process([line for _, line in some]), strict=True):
             for part, sentence in enumerate(document.sentences):
                 id = f"{number}.{part + 1}" if part else f"{number}"
-                yield f"# sent_id = {id}\n# text = {line}\n{sentence:c-o}\n\n"
+                yield f"# sent_id = {id}\n# text = {line}\n{sentence:c}\n\n"

@@ -41,9 +41,9 @@ class Aligned:
 class Coverage:
     """What became of the sentences and words that were to be aligned, added up from call to call.
 
-    used + too_long + unalignable = sentences; the counts behind are of the used sentences. words: after merging.
-    merged_words: words that shared a piece with a neighbour and are one with it now. split_words: of several pieces.
-    pieces: without special tokens; unknown_pieces: those the tokenizer has no entry for.
+    used + too_long + unalignable = sentences. Of the used sentences: words (after merging), merged_words (that shared a
+    piece with a neighbour and are one with it now), split_words (of several pieces). Of all sentences: pieces (special
+    tokens left out) and unknown_pieces (those the tokenizer has no entry for).
     """
 
     sentences: int = 0
@@ -61,6 +61,11 @@ class Coverage:
         """Unknown pieces among all: near zero for text in the model's language."""
         return self.unknown_pieces / max(self.pieces, 1)
 
+    @property
+    def split_share(self) -> float:
+        """Words of several pieces among all: tells another language where no piece is unknown (pieces of bytes)."""
+        return self.split_words / max(self.words, 1)
+
 
 def pieces_of(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Annotated | str], max_length: int, coverage: Coverage
@@ -74,27 +79,22 @@ def pieces_of(
     kept: list[Aligned] = []
     asked = [Annotated.plain(sentence) if isinstance(sentence, str) else sentence for sentence in sentences]
     for sentence, (ids, places) in zip(asked, _placed(tokenizer, [one.text for one in asked]), strict=True):
+        inner = [id for id, place in zip(ids, places, strict=True) if place is not None]
         coverage.sentences += 1
+        coverage.pieces += len(inner)
+        coverage.unknown_pieces += inner.count(tokenizer.unk_token_id)
         if len(ids) > max_length:
             coverage.too_long += 1
         elif (aligned := _aligned(sentence, ids, places)) is None:
             coverage.unalignable += 1
         else:
             kept.append(aligned)
-            _count(coverage, aligned, len(sentence.words), tokenizer.unk_token_id)
+            per_word = Counter(word for word in aligned.word_of if word != SPECIAL)
+            coverage.used += 1
+            coverage.words += len(per_word)
+            coverage.merged_words += len(sentence.words) - len(per_word)
+            coverage.split_words += sum(count > 1 for count in per_word.values())
     return kept
-
-
-def _count(coverage: Coverage, aligned: Aligned, words_before: int, unknown: int | None) -> None:
-    per_word = Counter(word for word in aligned.word_of if word != SPECIAL)
-    coverage.used += 1
-    coverage.words += len(per_word)
-    coverage.merged_words += words_before - len(per_word)
-    coverage.split_words += sum(count > 1 for count in per_word.values())
-    coverage.pieces += per_word.total()
-    coverage.unknown_pieces += sum(
-        id == unknown and word != SPECIAL for id, word in zip(aligned.ids, aligned.word_of, strict=True)
-    )
 
 
 def _placed(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Iterator[tuple[list[int], list[Place]]]:

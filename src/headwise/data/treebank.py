@@ -43,13 +43,13 @@ class Counts:
 class Treebank:
     """Sentences of files: `for sentence in treebank`, `len(treebank)`, `.documents()`, `.counts`, `.fingerprint`.
 
-    name: the files' names. language: as the caller gave it.
+    name: what it is called in results, by default its files' names. language: as the caller gave it.
     """
 
-    def __init__(self, files: tuple[Path, ...], language: str | None = None) -> None:
+    def __init__(self, files: tuple[Path, ...], language: str | None = None, name: str | None = None) -> None:
         self.files = files
         self.language = language
-        self.name = "+".join(file.name for file in files)
+        self.name = name or "+".join(file.name for file in files)
         self._key = file_key("treebank", *files)
         self.counts = self._count()
 
@@ -70,7 +70,8 @@ class Treebank:
         The trees are written to a CoNLL-U file, in a temporary folder until Python ends or in `cache`, where a later
         run finds them again. Raises HeadwiseError when Stanza or its models are not installed.
         """
-        return cls((write_parsed(existing_file(path), language, cache),), language)
+        file = existing_file(path)
+        return cls((write_parsed(file, language, cache),), language, f"{file.name} (trees by Stanza)")
 
     def __len__(self) -> int:
         return self.counts.sentences
