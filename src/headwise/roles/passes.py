@@ -41,13 +41,14 @@ class Reading:
 
     max_length: sentences of more pieces are left out and counted. first_piece: a word is its first piece, instead of
     the sum (as a key) or mean (as a query) of its pieces. edges: queries without a token at an offset count as misses
-    for positional heads. top: how many of the most frequent tokens are never rare. context: neighbouring sentences of a
-    document that are read as one.
+    for positional heads. per_arc: the unit of syntax is the dependency, not the word that has one. top: how many of the
+    most frequent tokens are never rare. context: neighbouring sentences of a document that are read as one.
     """
 
     max_length: int = MAX_LENGTH
     first_piece: bool = False
     edges: bool = False
+    per_arc: bool = False
     top: int = TOP
     context: int = 1
 
@@ -88,7 +89,8 @@ def on_treebank(
     first = observe(subject.model, subject.found, sample, {kind: [opening]})
     refuse_nothing(subject, first)
     tests: list[Callable[[Passage], Any]] = [
-        partial(positional, edges=subject.reading.edges), syntactic, attachment, coreference, alike, shape, sink,
+        partial(positional, edges=subject.reading.edges), partial(syntactic, per_arc=subject.reading.per_arc),
+        attachment, coreference, alike, shape, sink,
         partial(variability, mean=means(first[kind, 0])),
     ]  # fmt: skip
     if kind == "decoder-self":

@@ -51,13 +51,15 @@ def pointing(
     keys: Passage,
     baseline: Literal["offset", "chance"],
     reading: Literal["pointed_words", "looking_words"] = "pointed_words",
+    per_arc: bool = False,
 ) -> Question:
     """How often words point at a right answer: per query word, with any of its right answers accepted.
 
     share(h) = mean over query words q with a right answer of 1[argmax_k≠q A_h[q, k] is one of them]; with the reading
     `looking_words`, the argmax runs over the words that look at q. The baseline is the best fixed offset (always the
     word k − q = r further on; between two texts, further on from the same share of the way), or chance: a word drawn
-    from all others in sight. Answers out of sight do not count.
+    from all others in sight. Answers out of sight do not count. per_arc: the unit is the right answer instead of the
+    query word, so that a word with two of them can be right once at most.
     """
     names: dict[str, int] = {}
     rows = [(s, q, k, names.setdefault(measure, len(names))) for s, q, k, measure in arcs]
@@ -66,7 +68,7 @@ def pointing(
     sentence, query, key, measure = table.T
     size, count, width = len(queries.ids), len(names), queries.pieces.shape[1]
     cell = sentence * count + measure  # a sentence and a measure as one number
-    asked = (cell * width + query).unique() // max(width, 1)
+    asked = cell if per_arc else (cell * width + query).unique() // max(width, 1)
     counts = tally(asked, torch.ones_like(asked, dtype=torch.float), size * count).view(size, count)
     if baseline == "offset":
         offset = key - (query if queries is keys else same_way(sentence, query, queries, keys))
@@ -93,10 +95,11 @@ def in_sight(table: Tensor, queries: Passage, keys: Passage, forward: bool) -> T
     sentence, query, key, _ = table.T
     if not len(table):
         return torch.zeros(0, dtype=torch.bool, device=table.device)
-    there: Tensor = (queries.pieces[sentence, query] > 0) & (keys.pieces[sentence, key] > 0)
+    there = (queries.pieces[sentence, query] > 0) & (keys.pieces[sentence, key] > 0)
     if not (queries is keys and queries.causal):
         return there
-    return there & (key > query if forward else key < query)
+    later: Tensor = key > query if forward else key < query
+    return there & later
 
 
 def same_way(sentence: Tensor, query: Tensor, queries: Passage, keys: Passage) -> Tensor:

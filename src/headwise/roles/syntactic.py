@@ -8,13 +8,14 @@ from headwise.roles.passage import Passage
 from headwise.roles.question import Arc, Question, pointing
 
 
-def syntactic(passage: Passage) -> Question:
+def syntactic(passage: Passage, per_arc: bool = False) -> Question:
     """How often a word looks at its governor, or a governor at one of its dependents, for every relation.
 
     syntactic.REL.to-governor: of the words that hang on another by REL, the share that point at it;
     syntactic.REL.to-dependent: of the words that have a REL, the share that point at one. A word may not point at
     itself. Baseline: the best fixed offset between words on the same text, in the same unit. REL is the relation
-    without its subtype. The first is also Clark's attachment accuracy.
+    without its subtype. The first is also Clark's attachment accuracy. per_arc: every dependency counts, not every
+    governor that has one.
     """
 
     def arcs() -> Iterator[Arc]:
@@ -22,7 +23,7 @@ def syntactic(passage: Passage) -> Question:
             yield Arc(sentence, word, governor, f"syntactic.{relation}.to-governor")
             yield Arc(sentence, governor, word, f"syntactic.{relation}.to-dependent")
 
-    return pointing(arcs(), passage, passage, "offset")
+    return pointing(arcs(), passage, passage, "offset", per_arc=per_arc)
 
 
 def attachment(passage: Passage) -> Question:

@@ -1,0 +1,86 @@
+"""Attention made by hand, over sentences whose words are cut into pieces at random, and what tests say of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from headwise.data.annotated import Annotated
+from headwise.data.pieces import Aligned
+from headwise.heads import Kind
+from headwise.roles.ledger import Ledger
+from headwise.roles.passage import Passage, View
+from headwise.roles.question import Question
+
+END = 1
+
+
+def in_pieces(sentences: Iterable[Annotated], seed: int = 0, most: int = 3, start: bool = False) -> list[Aligned]:
+    """Every word as one to `most` pieces with ids of their own, an end token behind, perhaps a start token in front."""
+    draw = random.Random(seed)
+    ids: dict[tuple[str, int], int] = {}
+    out = []
+    for sentence in sentences:
+        cut = [(index, piece) for index in range(len(sentence.words)) for piece in range(draw.randint(1, most))]
+        pieces = [ids.setdefault((sentence.words[i].form, piece), len(ids) + 3) for i, piece in cut]
+        words = [index for index, _ in cut]
+        front = ([2], [-1]) if start else ([], [])
+        out.append(Aligned([*front[0], *pieces, END], [*front[1], *words, -1], sentence))
+    return out
+
+
+def random_weights(passage: Passage, heads: int, seed: int = 0, keys: Passage | None = None) -> Tensor:
+    """Softmax of random scores over what is there (and in sight): B H Q K, zero in rows of padding."""
+    keys = keys or passage
+    generator = torch.Generator().manual_seed(seed)
+    scores = 2 * torch.randn(len(passage.ids), heads, passage.ids.shape[1], keys.ids.shape[1], generator=generator)
+    hidden = ~keys.there[:, None, None]
+    if passage.causal:
+        hidden = hidden | ~torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    return scores.masked_fill(hidden, -1e9).softmax(-1) * passage.there[:, None, :, None]
+
+
+def looking(passage: Passage, where: Callable[[int, int], int | None], noise: Tensor) -> Tensor:
+    """One head B Q K that gives 0.9 of its weight to the token `where(row, query)`, the rest, and where there is none
+    all, to the weights of `noise`."""
+    out = noise.clone()
+    for row, query in passage.words.nonzero().tolist():
+        key = where(row, query)
+        if key is not None:
+            out[row, query] *= 0.1
+            out[row, query, key] += 0.9
+    return out
+
+
+def first_piece(passage: Passage, row: int, word: int) -> int:
+    return int((passage.word_of[row] == word).nonzero()[0, 0])
+
+
+def values(question: Question, weights: Tensor, passage: Passage, keys: Passage | None = None) -> dict[str, Tensor]:
+    """Σ answers / Σ counts of every measure, by head."""
+    answers = question.answer(View(weights, passage, keys or passage))
+    assert answers.shape == (len(passage.ids), weights.shape[1], len(question.measures))
+    assert question.counts.shape == (len(passage.ids), len(question.measures))
+    if question.per:
+        below = answers[..., [list(question.measures).index(question.per)]].sum(0)
+    else:
+        below = question.counts.sum(0)[None]
+    shares = answers.sum(0) / below
+    return {name: shares[:, column] for column, name in enumerate(question.measures)}
+
+
+def baselines(question: Question) -> dict[str, float]:
+    """The share of the best rule, by measure."""
+    best = question.baseline.sum(0).amax(0) / question.counts.sum(0)
+    return dict(zip(question.measures, best.tolist(), strict=True))
+
+
+def ledger(passage: Passage, questions: Sequence[Question], weights: Tensor, kind: Kind = "encoder-self") -> Ledger:
+    """What one layer of attention answers."""
+    out = Ledger(kind)
+    view = View(weights, passage, passage)
+    out.add(questions, {0: [question.answer(view) for question in questions]})
+    return out

@@ -1,0 +1,66 @@
+"""Pieces put together to words."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwise.data.treebank import Treebank
+from headwise.roles.passage import Passage, View
+from roles.handmade import in_pieces, random_weights
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    counts=st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=5), min_size=1, max_size=3),
+    seed=st.integers(0, 99),
+)
+def test_rows_still_sum_to_one(counts: list[list[int]], seed: int) -> None:
+    """Sum for "to", mean for "from": a row of weights that sums to 1 does so between words, too."""
+    length = max(sum(row) for row in counts)
+    word_of = torch.full((len(counts), length), -1)
+    for row, each in zip(word_of, counts, strict=True):
+        row[: sum(each)] = torch.arange(len(each)).repeat_interleave(torch.tensor(each))
+    passage = Passage(torch.zeros_like(word_of), word_of >= 0, word_of)
+    between = View(random_weights(passage, 2, seed), passage, passage).between
+    there = (passage.pieces > 0)[:, None].expand(-1, 2, -1)
+    assert between.sum(-1)[there] == pytest.approx(1.0)
+    assert between.sum(-1)[~there].abs().sum() == 0
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_against_a_slow_twin(treebank: Treebank, first: bool) -> None:
+    passage = Passage.of(in_pieces(islice(treebank, 6)), 0, first_piece=first)
+    weights = random_weights(passage, 3)
+    view = View(weights, passage, passage)
+    for row, sentence in enumerate(passage.sentences):
+        pieces = [(passage.word_of[row] == word).nonzero()[:, 0].tolist() for word in range(len(sentence.words))]
+        pieces = [each[:1] for each in pieces] if first else pieces
+        for head in range(3):
+            for q, from_ in enumerate(pieces):
+                slow = [sum(float(weights[row, head, i, j]) for i in from_ for j in to) / len(from_) for to in pieces]
+                assert view.between[row, head, q, : len(pieces)].tolist() == pytest.approx(slow, abs=1e-6)
+                slow[q] = -1.0
+                assert view.pointed_words[row, head, q] == slow.index(max(slow))
+
+
+def test_special_tokens_are_never_pointed_at(treebank: Treebank) -> None:
+    passage = Passage.of(in_pieces(islice(treebank, 4), start=True), 0)
+    weights = random_weights(passage, 2)
+    weights[..., 0] = 5
+    pointed = View(weights, passage, passage).pointed
+    assert passage.words[:, None].expand(-1, 2, -1).gather(2, pointed).all()
+
+
+def test_the_first_word_of_a_text_without_a_start_token_is_left_out_where_nothing_else_is_in_sight(
+    treebank: Treebank,
+) -> None:
+    sentences = list(islice(treebank, 4))
+    bare = Passage.of(in_pieces(sentences), 0, causal=True)
+    assert not (bare.word_of == 0).any() and (bare.pieces[:, 0] == 0).all() and (bare.visible[:, 1] == 0).all()
+    started = Passage.of(in_pieces(sentences, start=True), 0, causal=True)
+    assert (started.word_of == 0).any() and (started.visible[:, 1] == 1).all()

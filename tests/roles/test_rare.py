@@ -1,0 +1,111 @@
+"""Rare-token heads: made by hand, ties, and against a slow twin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from headwise.data.treebank import Treebank
+from headwise.errors import HeadwiseError
+from headwise.roles.passage import Passage, View
+from headwise.roles.rare import frequencies, histogram, rare
+from roles.handmade import END, baselines, in_pieces, looking, random_weights, values
+
+TOP = 500
+
+
+@pytest.fixture(scope="module")
+def passage(treebank: Treebank) -> Passage:
+    return Passage.of(in_pieces(islice(treebank, 40)), 0)
+
+
+@pytest.fixture(scope="module")
+def counts(treebank: Treebank) -> Tensor:
+    pieces: Counter[int] = Counter()
+    for each in in_pieces(treebank):
+        pieces.update(each.ids)
+    return histogram(pieces)
+
+
+def rarest(passage: Passage, counts: Tensor, row: int, number: int) -> list[int]:
+    """The tokens of a sentence that are as rare as its first or second rarest."""
+    words = passage.words[row].nonzero()[:, 0].tolist()
+    often = {k: float(counts[passage.ids[row, k]]) for k in words}
+    return [k for k in words if often[k] <= sorted(often.values())[number - 1]]
+
+
+def test_a_head_that_looks_at_the_rarest_token_scores_one(passage: Passage, counts: Tensor) -> None:
+    def rare_one(row: int, query: int) -> int:
+        return rarest(passage, counts, row, 1)[-1]  # of several that are equally rare, any is right
+
+    weights = looking(passage, rare_one, random_weights(passage, 1)[:, 0])[:, None]
+    found = values(rare(passage, counts, TOP), weights, passage)
+    assert (
+        found["rare.rarest"] == found["rare.two-rarest"] == found["rare.rarest.vote"] == found["rare.rarest.own"] == 1
+    )
+
+
+def test_nothing_is_won_by_looking_at_oneself(passage: Passage, counts: Tensor) -> None:
+    weights = looking(passage, lambda row, query: query, random_weights(passage, 1)[:, 0])[:, None]
+    found = values(rare(passage, counts, TOP), weights, passage)
+    assert found["rare.rarest"] == found["rare.two-rarest"] == 0 and found["rare.rarest.own"] > 0
+
+
+def test_against_a_slow_twin(passage: Passage, counts: Tensor) -> None:
+    weights = random_weights(passage, 2)
+    question = rare(passage, counts, TOP)
+    pointed = View(weights, passage, passage).pointed
+    limit = sorted(counts.tolist(), reverse=True)[TOP - 1]
+    hits, chance = ({name: [] for name in question.measures} for _ in range(2))
+    sentences = 0
+    for row in range(len(passage.ids)):
+        one, two = (rarest(passage, counts, row, number) for number in (1, 2))
+        words = passage.words[row].nonzero()[:, 0].tolist()
+        if float(counts[passage.ids[row, one[0]]]) >= limit:
+            continue
+        sentences += 1
+        votes = [Counter[int](), Counter[int]()]
+        for q in words:
+            chosen = pointed[row, :, q].tolist()
+            for name, right, asked in (
+                ("rare.rarest", one, q not in one),
+                ("rare.two-rarest", two, q not in two),
+                ("rare.rarest.own", one, True),
+            ):
+                if asked:
+                    hits[name].append([k in right for k in chosen])
+                    chance[name].append(len(right) / (len(words) - (name != "rare.rarest.own")))
+            if q not in one:
+                for head, k in enumerate(chosen):
+                    votes[head][k] += 1
+        if votes[0]:
+            elected = [min(vote, key=lambda k, vote=vote: (-vote[k], k)) for vote in votes]
+            hits["rare.rarest.vote"].append([k in one for k in elected])
+            chance["rare.rarest.vote"].append(len(one) / len(words))
+    assert 0 < sentences < len(passage.ids)
+    found, by_chance = values(question, weights, passage), baselines(question)
+    for name in question.measures:
+        assert found[name].tolist() == pytest.approx(torch.tensor(hits[name]).float().mean(0).tolist())
+        assert by_chance[name] == pytest.approx(sum(chance[name]) / len(chance[name]))
+
+
+def test_a_small_list_makes_nothing_rare(passage: Passage, counts: Tensor) -> None:
+    """Where there are not so many types, none lies outside the most frequent."""
+    assert rare(passage, counts, top=100_000).counts.sum() == 0
+
+
+def test_frequencies_of_another_tokenizer_are_refused(passage: Passage) -> None:
+    with pytest.raises(HeadwiseError, match="has no count for 100% of the tokens"):
+        rare(passage, histogram({END: 5}), TOP)
+
+
+def test_frequencies_count_ids_without_special_tokens(tokenizer: PreTrainedTokenizerFast, treebank: Treebank) -> None:
+    lines = [sentence.text for sentence in islice(treebank, 50)]
+    counts = frequencies(lines, tokenizer)
+    assert END not in counts
+    assert counts == Counter(id for line in lines for id in tokenizer(line)["input_ids"] if id != END)

@@ -1,0 +1,103 @@
+"""Syntactic heads: made by hand, and against a slow twin."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import islice
+
+import pytest
+import torch
+
+from headwise.data.treebank import Treebank
+from headwise.roles.passage import Passage, View
+from headwise.roles.question import REACH
+from headwise.roles.syntactic import attachment, syntactic
+from roles.handmade import baselines, first_piece, in_pieces, looking, random_weights, values
+
+
+def test_a_head_that_looks_at_governors_scores_one(treebank: Treebank) -> None:
+    passage = Passage.of(in_pieces(islice(treebank, 20)), 0)
+
+    def governor(row: int, query: int) -> int | None:
+        word = passage.sentences[row].words[int(passage.word_of[row, query])]
+        return first_piece(passage, row, word.governor) if word.governor >= 0 else None
+
+    weights = looking(passage, governor, random_weights(passage, 1)[:, 0])[:, None]
+    found = values(syntactic(passage), weights, passage)
+    assert all(value == 1 for name, value in found.items() if name.endswith("to-governor"))
+    assert found["syntactic.nsubj.to-dependent"] < 0.5
+    from_governor = weights.clone()
+    from_governor[:, 0] = looking(
+        passage,
+        lambda row, q: next(
+            (
+                first_piece(passage, row, word)
+                for word, each in enumerate(passage.sentences[row].words)
+                if each.governor == passage.word_of[row, q] and each.relation == "nsubj"
+            ),
+            None,
+        ),
+        random_weights(passage, 1)[:, 0],
+    )
+    found = values(syntactic(passage), from_governor, passage)
+    assert found["syntactic.nsubj.to-dependent"] == 1 and found["syntactic.obj.to-governor"] < 0.5
+    assert values(attachment(passage), from_governor, passage)["attachment.nsubj"] > 0.9
+
+
+@pytest.mark.parametrize("per_arc", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_against_a_slow_twin(treebank: Treebank, causal: bool, per_arc: bool) -> None:
+    passage = Passage.of(in_pieces(islice(treebank, 30), start=True), 0, causal=causal)
+    weights = random_weights(passage, 2)
+    question = syntactic(passage, per_arc)
+    found, best = values(question, weights, passage), baselines(question)
+    between = View(weights, passage, passage).between
+    hits: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    counts: Counter[str] = Counter()
+    offsets: dict[str, Counter[int]] = defaultdict(Counter)
+    for row, sentence in enumerate(passage.sentences):
+        partners: dict[tuple[str, int], set[int]] = defaultdict(set)
+        for index, word in enumerate(sentence.words):
+            if word.governor >= 0:
+                partners[f"syntactic.{word.relation}.to-governor", index].add(word.governor)
+                partners[f"syntactic.{word.relation}.to-dependent", word.governor].add(index)
+        for (name, query), right in partners.items():
+            right = {key for key in right if key < query} if causal else right
+            counts[name] += len(right) if per_arc else bool(right)
+            offsets[name].update(key - query for key in right)
+            for head in range(2):
+                others = {key: float(between[row, head, query, key]) for key in range(len(sentence.words))}
+                del others[query]
+                if right and max(others, key=others.__getitem__) in right:
+                    hits[name][head] += 1
+    assert {name for name in counts if counts[name]} == {
+        n for n, c in zip(question.measures, question.counts.sum(0), strict=True) if c
+    }
+    for name, count in counts.items():
+        if count:
+            assert found[name].tolist() == pytest.approx([hit / count for hit in hits[name]])
+            most = max((n for offset, n in offsets[name].items() if abs(offset) <= REACH), default=0)
+            assert best[name] == pytest.approx(most / count)
+
+
+def test_attachment_against_a_slow_twin(treebank: Treebank) -> None:
+    passage = Passage.of(in_pieces(islice(treebank, 10)), 0)
+    weights = random_weights(passage, 2)
+    found = values(attachment(passage), weights, passage)
+    between = View(weights, passage, passage).between
+    hits: dict[str, list[list[bool]]] = defaultdict(list)
+    for row, sentence in enumerate(passage.sentences):
+        for index, word in enumerate(sentence.words):
+            if word.governor >= 0:
+                column = between[row, :, : len(sentence.words), index].clone()
+                column[:, index] = -1
+                hits[f"attachment.{word.relation}"].append((column.argmax(1) == word.governor).tolist())
+    for name, rows in hits.items():
+        assert found[name].tolist() == pytest.approx(torch.tensor(rows).float().mean(0).tolist())
+    assert set(found) == set(hits)
+
+
+def test_text_without_trees_asks_nothing(treebank: Treebank) -> None:
+    passage = Passage.of(in_pieces(islice(treebank, 2)), 0)
+    passage.sentences = [sentence.__class__.plain(sentence.text) for sentence in passage.sentences]
+    assert values(syntactic(passage), random_weights(passage, 2), passage) == {}
