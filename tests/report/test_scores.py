@@ -284,7 +284,7 @@ def test_relevance_that_was_absorbed_is_in_a_table(run_folder: Path) -> None:
     run = keep(run_folder, "lrp.csv", "what", ["started", "arrived"])
     table = conservation_table(run)
     assert table is not None
-    assert table.columns == ["rule", "went in", "arrived at the heads"]
+    assert table.columns == ["rule", "went in", "arrived at the embeddings"]
 
 
 def test_pooled_relevance_is_held_against_the_per_step_one(run_folder: Path) -> None:

@@ -106,9 +106,10 @@ def _sentences(measure: str, tally: Tally, site: Site, heads: int) -> tuple[np.n
     found = tally.heads.count(site) if site in tally.heads.sites else "none"
     if found != heads:
         raise HeadwiseError(f"{measure} was to be judged on {heads} heads of {where}, it has {found}: score them all.")
-    if not tally.stored[site]:
+    sums, counts = tally.sentences(site) if tally.stored[site] else (np.zeros((0, heads)), np.zeros(0))
+    if not counts.any():
         raise HeadwiseError(f"No token of the text counts for {measure} in {where}: the text is too short.")
-    return tally.sentences(site)
+    return sums, counts
 
 
 @dataclass(frozen=True)

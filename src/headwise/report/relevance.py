@@ -10,7 +10,7 @@ from headwise.report.wording import NONE, listed, measure_name, number, ordinal,
 
 RELEVANCE = {
     "started": "went in",
-    "arrived": "arrived at the heads",
+    "arrived": "arrived at the embeddings",
     "bias": "biases",
     "norm": "norms",
     "softmax": "softmax",
