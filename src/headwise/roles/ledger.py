@@ -172,13 +172,14 @@ def interval(sums: np.ndarray, divisors: np.ndarray, value: np.ndarray, seed: in
 def better(differences: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """One-sided p of "the mean difference is not above zero", units (sentences) being what is independent.
 
-    differences U H M, counts U 1 M; returns H M. Student's t of the ratio Σd/Σc with its variance between units. It
-    stands for the sign-flip test, whose smallest p with u units is 2^−u, so p is never below that.
+    differences U H M, counts U 1 M; returns H M. Student's t of the ratio Σd/Σc with its jackknife variance between
+    units. It stands for the sign-flip test, whose smallest p with u units is 2^−u, so p is never below that.
     """
     asked = counts > 0
     units = asked.sum(0)
     mean = differences.sum(0) / counts.sum(0)
-    spread = np.where(asked, differences - mean * counts, 0)
+    without = np.maximum(1 - counts / counts.sum(0), 1e-9)  # what is left of the text when a unit is left out
+    spread = np.where(asked, differences - mean * counts, 0) / without
     error = np.sqrt((spread**2).sum(0) * units / np.maximum(units - 1, 1)) / counts.sum(0)
     p: np.ndarray = student.sf(mean / np.maximum(error, 1e-12), np.maximum(units - 1, 1))
     return np.where(units > 1, np.maximum(p, 0.5**units), np.where(np.isnan(p), np.nan, 1.0))

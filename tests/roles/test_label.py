@@ -1,0 +1,150 @@
+"""From scores to roles: hand-made heads are recognised exactly, random ones are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from headwise.data.annotated import Annotated, mention
+from headwise.data.treebank import Treebank
+from headwise.heads import HeadMap
+from headwise.roles.coreference import alike, coreference
+from headwise.roles.label import NO_ROLE, Bar, absent, evidence, find, labels, patterns, wording
+from headwise.roles.ledger import Ledger, together
+from headwise.roles.passage import Passage
+from headwise.roles.positional import positional
+from headwise.roles.question import Question
+from headwise.roles.rare import histogram, rare
+from headwise.roles.syntactic import syntactic
+from roles.handmade import first_piece, in_pieces, ledger, looking, random_weights
+
+HEADS = HeadMap({"encoder-self": (5,)})
+
+
+def found(first: Ledger, second: Ledger, bar: Bar | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    whole = together([first, second]).table()
+    return find(whole, first.table(), second.table(), bar or Bar()), whole
+
+
+@pytest.fixture(scope="module")
+def halves(treebank: Treebank) -> list[Passage]:
+    sentences = [with_others(sentence) for sentence in treebank]
+    return [Passage.of(in_pieces(part), 0) for part in (sentences[:200], sentences[200:])]
+
+
+def with_others(sentence: Annotated) -> Annotated:
+    """Every noun is a mention, as in real corpora: otherwise the nearest mention nearly always is the antecedent."""
+    taken = {each.head for each in sentence.mentions}
+    more = [mention(sentence.words, f"n{i}", 0, i, i + 1) for i, w in enumerate(sentence.words) if w.upos == "NOUN"]
+    mentions = sorted([*sentence.mentions, *(m for m in more if m.head not in taken)], key=lambda m: (m.start, -m.end))
+    return replace(sentence, mentions=tuple(mentions))
+
+
+def questions(passage: Passage) -> list[Question]:
+    counts = histogram({int(id): 1 for id in passage.ids.unique()})
+    return [
+        positional(passage),
+        syntactic(passage),
+        rare(passage, frequency(passage, counts), 400),
+        coreference(passage),
+    ]
+
+
+def frequency(passage: Passage, ones: Tensor) -> Tensor:
+    """Frequencies that fall with the id, so that one token of every sentence is the rarest."""
+    return torch.arange(2000, 2000 - len(ones), -1, dtype=torch.float)
+
+
+def crafted(passage: Passage, seed: int) -> Tensor:
+    """Five heads: one back, at the governor of subjects, at the rarest token, at the antecedent, at random."""
+    noise = random_weights(passage, 5, seed)
+
+    def governor(row: int, query: int) -> int | None:
+        word = passage.sentences[row].words[int(passage.word_of[row, query])]
+        return first_piece(passage, row, word.governor) if word.relation == "nsubj" else None
+
+    def rarest(row: int, query: int) -> int:
+        return int((passage.ids[row] * passage.words[row]).argmax())
+
+    def antecedent(row: int, query: int) -> int | None:
+        word, mentions = int(passage.word_of[row, query]), passage.sentences[row].mentions
+        for each in mentions:
+            for other in mentions:
+                if each.head == word and other.entity == each.entity and other.head < word:
+                    return first_piece(passage, row, other.head)
+        return None
+
+    back = looking(passage, lambda row, q: q - 1 if q else None, noise[:, 0])
+    return torch.stack([back, *(
+        looking(passage, where, noise[:, head]) for head, where in enumerate((governor, rarest, antecedent), 1)
+    ), noise[:, 4]], 1)  # fmt: skip
+
+
+def test_heads_made_by_hand_are_recognised_exactly(halves: list[Passage]) -> None:
+    first, second = (ledger(half, questions(half), crafted(half, seed)) for seed, half in enumerate(halves))
+    roles, whole = found(first, second)
+    by_head = roles.groupby("head")["measure"].agg(set).to_dict()
+    assert by_head == {
+        0: {"positional.-1"}, 1: {"syntactic.nsubj.to-governor"}, 2: {"rare.two-rarest"}, 3: {"coreference"},
+    }  # fmt: skip
+    text = labels(HEADS, roles).set_index("head")["label"]
+    assert text[0] == "positional −1 (1.00)" and text[4] == NO_ROLE
+    assert text[1].startswith("nsubj→verb (1.00 vs 0.") and text[2] == "rare tokens (1.00)"
+    told = absent(whole, roles, Bar())
+    assert not any("positional −1" in line or "nsubj→verb" in line or "rare" in line for line in told)
+    assert any(line.startswith("encoder-self: no head for positional +1 (encoder-self/0/") for line in told)
+    shares = patterns(HEADS, roles).set_index("role")["share"].to_dict()
+    assert shares == {name: 0.2 for name in ("positional", "syntactic", "rare tokens", "coreference", NO_ROLE)}
+
+
+def test_a_role_must_hold_on_both_halves(halves: list[Passage]) -> None:
+    passages = [Passage.of(in_pieces(half.sentences), 0) for half in halves]
+    first = ledger(passages[0], questions(passages[0]), crafted(passages[0], 0))
+    second = ledger(passages[1], questions(passages[1]), random_weights(passages[1], 5))
+    assert found(first, second)[0].empty and found(second, first)[0].empty
+
+
+def test_random_attention_has_no_role(treebank: Treebank) -> None:
+    """200 models of 4 random heads: at most one in twenty may be given any role; the bars make it none at all."""
+    sentences = list(islice(treebank, 120))
+    halves = [Passage.of(in_pieces(part, most=1), 0) for part in (sentences[:60], sentences[60:])]
+    asked = [questions(half) for half in halves]
+    named = sum(
+        not found(*(
+            ledger(half, each, random_weights(half, 4, 2 * run + number))
+            for number, (half, each) in enumerate(zip(halves, asked, strict=True))
+        ))[0].empty
+        for run in range(200)
+    )  # fmt: skip
+    assert named / 200 <= Bar().rate
+
+
+def test_p_values_of_random_attention_are_calibrated(treebank: Treebank) -> None:
+    """Against chance, which is exactly what random attention reaches, one test in twenty is below 0.05."""
+    passage = Passage.of(in_pieces(islice(treebank, 150), most=1), 0)
+    asked = [alike(passage), rare(passage, frequency(passage, torch.zeros(2000)), 400)]
+    p = pd.concat([ledger(passage, asked, random_weights(passage, 8, run)).table() for run in range(60)])
+    p = p[~p["measure"].str.endswith(("own", "vote"))]
+    for measure, rows in p.groupby("measure"):
+        assert (rows["p"] <= 0.05).mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / len(rows)), measure
+
+
+def test_the_margin_is_in_points_or_relative() -> None:
+    assert Bar().of("syntactic.obj.to-governor", 0.4) == pytest.approx(0.5)
+    assert Bar(relative=True).of("syntactic.obj.to-governor", 0.4) == pytest.approx(0.44)
+    assert Bar().of("positional.-1", 0.1) == 0.9
+
+
+def test_roles_in_a_readers_words() -> None:
+    assert wording("positional.-1") == "positional −1" and wording("positional.2") == "positional +2"
+    assert wording("positional.0") == "positional 0" and wording("rare.two-rarest") == "rare tokens"
+    assert wording("syntactic.obj.to-governor") == "obj→verb" and wording("syntactic.amod.to-dependent") == "noun→amod"
+    assert wording("syntactic.case.to-governor") == "case→governor" and wording("previous-token") == "previous token"
+    assert evidence("syntactic.obj.to-governor", 0.84, 0.46) == "obj→verb (0.84 vs 0.46)"
+    assert evidence("sink", 0.9, 0.1) == "sink (0.90)"

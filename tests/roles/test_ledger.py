@@ -1,0 +1,107 @@
+"""Sums kept in bounded memory, intervals, and p-values that keep their promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMap, Site
+from headwise.importance.tally import Tally
+from headwise.roles.ledger import Ledger, better, together
+from headwise.roles.question import Question
+
+
+def question(names: list[str], counts: Tensor, baseline: Tensor | None = None, per: str | None = None) -> Question:
+    none = counts.new_zeros(len(counts), 0, len(names))
+    return Question(names, counts, none if baseline is None else baseline, lambda view: counts, per)
+
+
+def filled(seed: int, batches: int = 6) -> tuple[Ledger, Tensor, Tensor]:
+    """A measure "a" of two heads in every batch, and "b" in every second one."""
+    generator = torch.Generator().manual_seed(seed)
+    ledger, all_counts, all_sums = Ledger("encoder-self"), [], []
+    for batch in range(batches):
+        names = ["a", "b"] if batch % 2 else ["a"]
+        counts = torch.randint(0, 9, (10, len(names)), generator=generator).float()
+        sums = torch.rand(10, 2, len(names), generator=generator) * counts[:, None]
+        ledger.add([question(names, counts, counts[:, None] / 4)], {0: [sums]})
+        all_counts.append(counts[:, 0])
+        all_sums.append(sums[..., 0])
+    return ledger, torch.cat(all_sums), torch.cat(all_counts)
+
+
+def test_values_and_intervals_are_those_of_a_tally() -> None:
+    ledger, sums, counts = filled(0)
+    tally, site = Tally(HeadMap({"encoder-self": (2,)})), Site("encoder-self", 0)
+    tally.add(site, sums, counts)
+    mine = ledger.table(seed=0)
+    mine = mine[mine["measure"] == "a"]
+    for row, wanted in zip(mine.to_dict("records"), tally.rows("a"), strict=True):
+        assert row["value"] == pytest.approx(wanted["value"]) and row["n"] == wanted["n"]
+        # The tally leaves out sentences that do not count, so that its draws are others.
+        assert [row["low"], row["high"]] == pytest.approx([wanted["low"], wanted["high"]], abs=0.03)
+        assert row["baseline"] == pytest.approx(0.25) and row["units"] == int((counts > 0).sum())
+
+
+def test_memory_does_not_grow_with_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = filled(1, 40)[0].table()
+    monkeypatch.setattr("headwise.roles.ledger.UNITS", 16)
+    ledger = filled(1, 40)[0]
+    assert ledger.units < 32 and len(ledger.whole(ledger.sums[0])) == ledger.units
+    for column in ("value", "n", "baseline"):
+        np.testing.assert_allclose(ledger.table()[column], whole[column], rtol=1e-5)
+
+
+def test_two_halves_are_one_text() -> None:
+    (first, sums, counts), (second, more, others) = filled(2), filled(3, 3)
+    both = together([first, second]).table()
+    value = (sums.sum(0) + more.sum(0)) / (counts.sum() + others.sum())
+    assert both[both["measure"] == "a"]["value"].tolist() == pytest.approx(value.tolist())
+
+
+def test_a_measure_may_be_divided_by_another() -> None:
+    ledger = Ledger("cross")
+    sums = torch.tensor([[[2.0, 1.0], [4.0, 1.0]], [[2.0, 2.0], [0.0, 0.0]]])
+    ledger.add([question(["mass", "share"], torch.ones(2, 2), per="mass")], {3: [sums]})
+    table = ledger.table(seed=0)
+    assert table["measure"].tolist() == ["share", "share"] and table["layer"].tolist() == [3, 3]
+    assert table["value"].tolist() == [0.75, 0.25]
+    assert table["baseline"].isna().all() and table["p"].isna().all()
+
+
+def test_the_best_rule_on_the_whole_text_is_the_baseline() -> None:
+    """Each rule wins one sentence; over both, the second is better, and is the baseline in both."""
+    ledger = Ledger("encoder-self")
+    rules = torch.tensor([[[3.0], [2.0]], [[0.0], [4.0]]])
+    ledger.add([question(["a"], torch.full((2, 1), 5.0), rules)], {0: [torch.ones(2, 1, 1)]})
+    assert ledger.table()["baseline"].tolist() == [pytest.approx(0.6)]
+    assert ledger.chosen_rule()[:, 0].tolist() == [2, 4]
+
+
+def test_a_broken_model_is_named() -> None:
+    with pytest.raises(HeadwiseError, match="cross layer 1 gave values that are not numbers"):
+        Ledger("cross").add([question(["a"], torch.ones(1, 1))], {1: [torch.full((1, 1, 1), torch.nan)]})
+
+
+@pytest.mark.parametrize("units", [12, 40, 200])
+def test_p_values_keep_their_promise(units: int) -> None:
+    """Heads that are as good as the baseline, in sentences of different length whose tokens go together."""
+    random = np.random.default_rng(units)
+    counts = random.integers(1, 8, (units, 1, 1))
+    skill = random.normal(0.5, 0.2, (units, 4000, 1)).clip(0, 1)
+    heads = random.binomial(counts, skill)
+    differences = heads - random.binomial(counts, random.normal(0.5, 0.2, (units, 4000, 1)).clip(0, 1))
+    p = better(differences, counts)[:, 0]
+    for rate in (0.05, 0.01):
+        assert (p <= rate).mean() <= rate * 1.3 + 2 / 4000
+    assert units == 12 or (better(differences + counts * 0.4, counts) < 0.01).mean() > 0.9
+
+
+def test_few_sentences_prove_little() -> None:
+    """A head that is right everywhere where the baseline is wrong: with 5 sentences p is 1/32, not 0."""
+    p = better(np.full((5, 1, 1), 3.0), np.full((5, 1, 1), 3.0))
+    assert p[0, 0] == 0.5**5
+    assert better(np.ones((1, 1, 1)), np.ones((1, 1, 1)))[0, 0] == 1
