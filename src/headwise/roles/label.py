@@ -29,6 +29,7 @@ AT_LEAST = {
     "sink": 0.5, "previous-token": 0.5, "duplicate-token": 0.5, "induction": 0.5,  # Clark et al. 2019: over half
 }  # fmt: skip
 ABOVE_BASELINE = ("syntactic", "coreference", "alignment")
+PUNCTUATION = "syntactic.punct."  # scored, but no role: a head that likes full stops knows no syntax
 GOVERNORS = {"nsubj": "verb", "obj": "verb", "iobj": "verb", "advmod": "verb", "amod": "noun", "det": "noun"}
 SELF = ["positional.-1", "positional.1"]
 SYNTAX = [
@@ -64,7 +65,7 @@ def family(measure: str) -> str | None:
     if measure in AT_LEAST or measure in ABOVE_BASELINE:
         return measure
     first = measure.partition(".")[0]
-    return first if first in ("positional", "syntactic") else None
+    return first if first in ("positional", "syntactic") and not measure.startswith(PUNCTUATION) else None
 
 
 def wording(measure: str) -> str:

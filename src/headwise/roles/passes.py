@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -130,7 +129,7 @@ def refuse_nothing(subject: Subject, first: Ledgers) -> None:
 
 def on_pairs(subject: Subject, text: Iterable[tuple[str, str]], progress: Progress) -> Ledgers:
     """The tests of cross attention and of a decoder's self-attention, on sentence pairs; a pair goes to one half or the
-    other by its source."""
+    other by its number."""
     coverage = [subject.coverage.setdefault(name, Coverage()) for name in ("source", "target")]
     pairs = aligned_pairs(text, subject.tokenizer, subject.limit, coverage[0], coverage[1])
     if not pairs:
@@ -147,7 +146,7 @@ def pair_batches(subject: Subject, pairs: Sequence[tuple[Aligned, Aligned]]) -> 
     """Pairs of nearly one length; source and target for cross attention, the decoder's input for its own."""
     start, device = int(subject.model.config.decoder_start_token_id), subject.model.device
     for half in (0, 1):
-        rows = [pair for pair in pairs if zlib.crc32(pair[0].sentence.text.encode()) & 1 == half]
+        rows = [pair for pair in pairs if half_of(pair[0].sentence) == half]
         rows.sort(key=lambda pair: max(len(side.ids) for side in pair))
         while rows:
             batch, rows = cut_off(rows)

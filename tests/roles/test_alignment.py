@@ -1,0 +1,156 @@
+"""Alignment heads: made by hand, against a slow twin, and the aligner behind them."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from headwise.data.pieces import Coverage
+from headwise.errors import HeadwiseError
+from headwise.roles import alignment as module
+from headwise.roles.alignment import (
+    PROGRAM,
+    Links,
+    aligned_pairs,
+    alignment,
+    decoder_sides,
+    links,
+    monotonicity,
+    pharaoh,
+    sentence,
+)
+from headwise.roles.language_model import resting
+from headwise.roles.passage import Passage, View
+from roles.handmade import END, baselines, first_piece, in_pieces, random_weights, values
+
+SOURCES = ["the old cat sleeps today .", "a dog eats", "today the bird sings in a tree ."]
+TARGETS = ["aujourd'hui le vieux chat dort .", "un chien mange", "l'oiseau chante dans un arbre aujourd'hui ."]
+
+
+@pytest.fixture
+def sides() -> tuple[Passage, Passage]:
+    """Targets, as the positions that write them, and sources."""
+    target, source = ([sentence(text, str(n)) for n, text in enumerate(texts)] for texts in (TARGETS, SOURCES))
+    device = torch.device("cpu")
+    return decoder_sides(in_pieces(target, 1), 2, 0, device)[1], Passage.of(in_pieces(source, 2), 0)
+
+
+@pytest.fixture
+def drawn(sides: tuple[Passage, Passage]) -> dict[str, Links]:
+    """Links at random, some words with two, some with none."""
+    draw = random.Random(0)
+    out = {}
+    for target, source in zip(sides[0].sentences, sides[1].sentences, strict=True):
+        out[target.id] = frozenset(
+            (draw.randrange(len(source.words)), draw.randrange(len(target.words))) for _ in range(6)
+        )
+    return out
+
+
+def at_links(sides: tuple[Passage, Passage], drawn: dict[str, Links]) -> Tensor:
+    target, source = sides
+    weights = random_weights(target, 1, keys=source)
+    for row, each in enumerate(target.sentences):
+        for read, written in drawn[each.id]:
+            pieces = target.word_of[row] == written
+            weights[row, 0, pieces] = 0
+            weights[row, 0, pieces, first_piece(source, row, read)] = 1
+    return weights
+
+
+def test_a_head_that_looks_at_aligned_words_scores_one(sides: tuple[Passage, Passage], drawn: dict[str, Links]) -> None:
+    question = alignment(*sides, links=drawn)
+    assert values(question, at_links(sides, drawn), *sides)["alignment"] == 1
+
+
+def test_against_a_slow_twin(sides: tuple[Passage, Passage], drawn: dict[str, Links]) -> None:
+    target, source = sides
+    weights = random_weights(target, 2, keys=source)
+    between = View(weights, target, source).between
+    hits, further, offsets = [], [], []
+    for row, each in enumerate(target.sentences):
+        width, height = len(source.sentences[row].words), len(each.words)
+        best = between[row, :, :height, :width].argmax(-1)
+        for t in range(height):
+            right = [s for s, written in drawn[each.id] if written == t]
+            if right:
+                hits.append([int(k) in right for k in best[:, t]])
+                offsets.append([s - round(t * (width - 1) / (height - 1)) for s in right])
+        further += (best[:, 1:] > best[:, :-1]).T.tolist()
+    question = alignment(target, source, drawn)
+    assert values(question, weights, target, source)["alignment"].tolist() == pytest.approx(
+        torch.tensor(hits).float().mean(0).tolist()
+    )
+    diagonal = max(sum(r in each for each in offsets) for r in range(-10, 11)) / len(offsets)
+    assert baselines(question)["alignment"] == pytest.approx(diagonal)
+    assert values(monotonicity(target, source), weights, target, source)["monotonicity"].tolist() == pytest.approx(
+        torch.tensor(further).float().mean(0).tolist()
+    )
+
+
+def test_rest_at_the_end_of_the_source(sides: tuple[Passage, Passage]) -> None:
+    target, source = sides
+    weights = torch.zeros(3, 2, target.ids.shape[1], source.ids.shape[1])
+    weights[:, 0] = (source.ids == END).float()[:, None]
+    weights[:, 1] = source.there.float()[:, None] / source.there.sum(1)[:, None, None]
+    found = values(resting(target, source), weights, target, source)["sink"]
+    assert found[0] == 1 and found[1].item() == pytest.approx(baselines(resting(target, source))["sink"])
+
+
+def test_a_word_is_written_where_its_pieces_are_predicted_and_read_one_place_later() -> None:
+    aligned = in_pieces([sentence("un chien mange", "0"), sentence("oui", "1")], 3)
+    ids, written, read = decoder_sides(aligned, start=2, pad=0, device=torch.device("cpu"))
+    size = len(aligned[0].ids)
+    assert ids[0].tolist() == [2, *aligned[0].ids[:-1]] and ids[1, 0] == 2
+    assert written.word_of[0].tolist() == aligned[0].word_of and not written.causal
+    assert read.word_of[0].tolist() == [-1, *aligned[0].word_of[:-1]] and read.causal
+    assert read.there.equal(written.there) and (read.word_of[1, len(aligned[1].ids) :] == -1).all() and size > 3
+
+
+def test_pairs_keep_their_places_when_one_is_left_out(tokenizer: PreTrainedTokenizerFast) -> None:
+    long = " ".join(["the"] * 30)
+    coverage = Coverage(), Coverage()
+    pairs = aligned_pairs([("the .", "a ."), (long, "a"), ("a", long), ("a", "the")], tokenizer, 10, *coverage)
+    assert [(one.sentence.id, one.sentence.text, two.sentence.text) for one, two in pairs] == [
+        ("0", "the .", "a ."), ("3", "a", "the"),
+    ]  # fmt: skip
+    assert [each.too_long for each in coverage] == [1, 1]
+
+
+def test_words_and_punctuation_marks() -> None:
+    found = sentence("L'oiseau, dit-elle.", "7")
+    assert [word.form for word in found.words] == ["L", "'", "oiseau", ",", "dit", "-", "elle", "."]
+    assert found.text == "L'oiseau, dit-elle." and found.spans[2] == (2, 8) and found.id == "7"
+    assert pharaoh("0-0 2-1\n") == {(0, 0), (2, 1)} and pharaoh("") == frozenset()
+
+
+def test_a_missing_aligner_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PROGRAM", "no-such-aligner")
+    with pytest.raises(HeadwiseError, match="pip install eflomal"):
+        links([])
+
+
+def test_eflomal_finds_translations() -> None:
+    if not (shutil.which(PROGRAM) or Path(sys.executable).with_name(PROGRAM).exists()):
+        pytest.skip("eflomal is not installed")
+    draw, words = random.Random(0), [f"w{n}" for n in range(30)]
+    pairs = []
+    for number in range(300):
+        chosen = draw.sample(words, 6)
+        order = sorted(range(6), key=lambda i: i // 2 * 2 - i)
+        source, target = (" ".join(each) for each in (chosen, [chosen[i].upper() + "x" for i in order]))
+        pairs.append(tuple(in_pieces([sentence(text, str(number))])[0] for text in (source, target)))
+    found = links(pairs)
+    right = total = 0
+    for one, two in pairs:
+        for s, t in found[one.sentence.id]:
+            total += 1
+            right += two.sentence.words[t].form == one.sentence.words[s].form.upper() + "x"
+    assert total > 1500 and right / total > 0.95
