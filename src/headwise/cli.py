@@ -144,20 +144,49 @@ def train(
 @app.command()
 def score(
     model: str, source: Source = None, target: Target = None,
-    measures: Annotated[list[str] | None, typer.Option("--measure", help="confidence; repeatable")] = None,
+    text: Annotated[str | None, typer.Option("--text", help="one-sided text, for language models")] = None,
+    measures: Annotated[
+        list[str] | None, typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable")
+    ] = None,
+    judged: Annotated[bool, typer.Option("--judge", help="hold the scores against exact ablation")] = False,
     out: Out = Path("runs/score"), device: Device = "cpu", seed: Seed = 0, quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """How much does every head matter? Writes heads.csv."""
-    import headwise as hw
-    from headwise.heads import save_scores
+    """How much does every head matter? Writes heads.csv, and with --judge which score to believe."""
+    from accelerate import PartialState
 
-    text = hw.ParallelText.open(spec(source, target))
+    import headwise as hw
+    from headwise.study.progress import Progress
+    from headwise.study.scoring import USUAL, chosen
+
+    names = chosen(measures or USUAL)
+    given = hw.Text.read(text) if text and source is None else hw.ParallelText.open(spec(source, target))
+    main = PartialState(cpu=device == "cpu").is_main_process
+    progress = Progress(quiet or not main)
     place = folder(out) / "heads.csv"
-    save_scores(hw.score(hw.load(model, device), text, measures or ["confidence"], seed=seed), place)
-    if not quiet:
+    with progress.stage("score"):
+        table = hw.score(hw.load(model, device), given, names, seed, judged, progress)
+    if main:
+        save_tables(table, place, progress)
         options = "--source … --target … --dev-source … --dev-target … --penalty 0.01"
-        typer.echo(f"Next: headwise prune {model} {options}", err=True)
-    typer.echo(str(place))
+        progress.say(f"Next: headwise prune {model} {options}")
+        typer.echo(str(place))
+
+
+def save_tables(table: Any, place: Path, progress: Any) -> None:
+    """heads.csv and, beside it, what came with it: the balance of relevance, the judge's tables."""
+    import pandas as pd
+
+    from headwise.heads import save_scores, write_text
+    from headwise.study.scoring import balance_line, balance_table
+
+    save_scores(table, place)
+    tables = {name: pd.DataFrame(table.attrs[name]) for name in ("faithfulness", "curves") if name in table.attrs}
+    if table.attrs["relevance"]:
+        tables["lrp"] = balance_table(table.attrs["relevance"])
+    for name, found in tables.items():
+        write_text(place.with_name(f"{name}.csv"), found.to_csv(index=False, float_format="%.6g"))
+    for name, balance in table.attrs["relevance"].items():
+        progress.say(balance_line(name, balance))
 
 
 @app.command()

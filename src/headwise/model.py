@@ -21,6 +21,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     GenerationConfig,
@@ -206,6 +207,8 @@ def auto(config: Any) -> Any:
     named = (config.architectures or [""])[0]
     if config.is_encoder_decoder:
         return AutoModelForSeq2SeqLM
+    if "MaskedLM" in named:
+        return AutoModelForMaskedLM
     return AutoModelForCausalLM if "CausalLM" in named or "LMHead" in named else AutoModel
 
 

@@ -16,8 +16,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, Mar
 from headwise.attention import discover
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
-from headwise.importance.confidence import confidence
-from headwise.importance.reading import Exclude, pointing
+from headwise.importance.reading import Exclude, pointing, read
 from headwise.importance.tally import Tally
 from headwise.translation.batches import Collator
 from pruning.golden_model import SITES, GoldenModel, inputs
@@ -130,7 +129,7 @@ class TestAgainstASlowTwin:
         batches = [
             {**collate(rows), "rows": torch.tensor([0])} for rows in (pairs[:2], pairs[2:3], [pairs[3], empty, empty])
         ]
-        found = confidence(model, discover(model), batches, {PAD, END}, exclude)
+        found = read(model, discover(model), batches, {PAD, END}, ["confidence"], exclude)["confidence"]
 
         def sentence(source: list[int], target: list[int]) -> dict[str, list[tuple[Any, ...]]]:
             start = [PAD, *target[:-1]]
@@ -168,7 +167,7 @@ class TestAgainstASlowTwin:
             "input_ids": torch.tensor([s + [PAD] * (length - len(s)) for s in SOURCES]),
             "attention_mask": torch.tensor([[1] * len(s) + [0] * (length - len(s)) for s in SOURCES]),
         }
-        found = confidence(model, discover(model), [batch], {PAD, END}, exclude)
+        found = read(model, discover(model), [batch], {PAD, END}, ["confidence"], exclude)["confidence"]
         model.set_attn_implementation("eager")
         kind, first = ("encoder-self", 0) if family == "bert" else ("decoder-self", 1)
         sentences = []
@@ -186,7 +185,7 @@ class TestTheModelAfterwards:
         tokenizer: Any = SimpleNamespace(pad_token_id=PAD)
         batch = Collator(tokenizer, PAD)([{"source": SOURCES[0], "target": TARGETS[0]}])
         before = model.config._attn_implementation
-        confidence(model, discover(model), [batch], {PAD, END})
+        read(model, discover(model), [batch], {PAD, END}, ["confidence"])
         assert model.training and model.config._attn_implementation == before
         assert set(batch) == {"input_ids", "attention_mask", "decoder_input_ids", "labels"}
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from accelerate.utils import gather_object
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMap, Site
+from headwise.heads import HeadMap, Kind, Site, write_bytes
 
 RESAMPLES = 1000
 AT_ONCE = 50  # resamples held in memory together
@@ -33,15 +35,15 @@ class Tally:
         self.stored = dict.fromkeys(heads.sites, 0)
 
     def add(self, site: Site, sums: Tensor, counts: Tensor) -> None:
-        """sums B H, counts B; sentences without a single counted token are left out."""
+        """sums B H, counts B; a sentence without a single counted token adds nothing, but keeps its place."""
         if not bool(sums.isfinite().all()):
             where = f"{site.kind} layer {site.layer}"
             raise HeadwiseError(
                 f"{where} gave values that are not numbers (NaN or infinite): the model is broken there."
             )
-        some = counts > 0
-        self.sums[site].append(sums[some].double().cpu().numpy())
-        self.counts[site].append(counts[some].double().cpu().numpy())
+        counts = counts.double().cpu()
+        self.sums[site].append((sums.double().cpu() * (counts > 0)[:, None]).numpy())
+        self.counts[site].append(counts.numpy())
         self.stored[site] += len(self.counts[site][-1])
         if self.stored[site] >= 2 * UNITS:
             for parts in (self.sums, self.counts):
@@ -57,14 +59,45 @@ class Tally:
         return self
 
     def sentences(self, site: Site) -> tuple[np.ndarray, np.ndarray]:
-        """Sums (sentences x heads) and counts (sentences) of one layer."""
-        return np.concatenate(self.sums[site]), np.concatenate(self.counts[site])
+        """Sums (sentences x heads) and counts (sentences) of one layer, of sentences with a counted token."""
+        sums, counts = np.concatenate(self.sums[site]), np.concatenate(self.counts[site])
+        return sums[counts > 0], counts[counts > 0]
+
+    def half(self, which: int) -> Tally:
+        """Every other place of the text: the even ones (0) or the odd ones (1)."""
+        other = Tally(self.heads, self.scale)
+        for site in self.heads.sites:
+            sums, counts = np.concatenate(self.sums[site]), np.concatenate(self.counts[site])
+            other.sums[site], other.counts[site] = [sums[which::2]], [counts[which::2]]
+            other.stored[site] = len(counts[which::2])
+        return other
+
+    def save(self, path: Path) -> None:
+        """Write the sums and counts as an .npz file."""
+        arrays: dict[str, np.ndarray] = {}
+        for site in self.heads.sites:
+            arrays[f"{site.kind}/{site.layer}/sums"] = np.concatenate(self.sums[site])
+            arrays[f"{site.kind}/{site.layer}/counts"] = np.concatenate(self.counts[site])
+        file = io.BytesIO()
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        write_bytes(path, file.getvalue())
+
+    @classmethod
+    def read(cls, path: Path, heads: HeadMap, scale: Scale | None = None) -> Tally:
+        """A tally that `save` wrote, of the kinds of heads it has."""
+        with np.load(path) as arrays:
+            kinds = dict.fromkeys(cast(Kind, key.partition("/")[0]) for key in arrays.files)
+            tally = cls(heads.only(kinds), scale)
+            for site in tally.heads.sites:
+                sums, counts = (arrays[f"{site.kind}/{site.layer}/{what}"] for what in ("sums", "counts"))
+                tally.sums[site], tally.counts[site], tally.stored[site] = [sums], [counts], len(counts)
+        return tally
 
     def rows(self, measure: str, seed: int = 0, baseline: Mapping[Site, float] | None = None) -> list[dict[str, Any]]:
         """Tidy rows, one a head; n is the sum of counts, which are tokens unless the measure says otherwise."""
         out: list[dict[str, Any]] = []
         for site in self.heads.sites:
-            if not any(len(part) for part in self.counts[site]):
+            if not any(part.any() for part in self.counts[site]):
                 where = f"{site.kind} layer {site.layer}"
                 raise HeadwiseError(f"No token of the text counts for '{measure}' in {where}: the text is too short.")
             sums, counts = self.sentences(site)

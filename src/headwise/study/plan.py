@@ -16,6 +16,7 @@ from headwise.data.lines import existing_file
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
 from headwise.pruning.hard_concrete import GateRecipe
+from headwise.study.scoring import chosen
 from headwise.translation.build import Architecture
 from headwise.translation.decode import Search
 from headwise.translation.train import Recipe
@@ -67,6 +68,23 @@ class Pruning(GateRecipe):
         return values
 
 
+class Scoring(Strict):
+    """Which measures every head is scored by (docs/methods), on the dev text, and whether they are judged: scores of
+    one half of it held against exact ablation of the other half, beside so many random orders of removal."""
+
+    measures: list[str] = Field(default=["confidence", "lrp", "gradient", "ablation"], min_length=1)
+    judge: bool = True
+    random_orders: int = Field(default=5, ge=1)
+
+    @field_validator("measures")
+    @classmethod
+    def known(cls, names: list[str]) -> list[str]:
+        try:
+            return chosen(names)
+        except HeadwiseError as error:
+            raise ValueError(str(error)) from None
+
+
 class Speed(Strict):
     """How decoding speed is measured: every model writes `tokens` tokens for the same dev sentences, `rounds` times."""
 
@@ -83,6 +101,7 @@ class Plan(Strict):
     data: Data = Data()
     model: Architecture | str = Architecture()
     training: Recipe = Recipe()
+    scoring: Scoring = Scoring()
     pruning: Pruning = Pruning()
     choice: Choice = Choice()
     search: Search = Search()

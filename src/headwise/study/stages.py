@@ -8,8 +8,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,18 +21,30 @@ from headwise.data.lines import read_lines
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import save_scores, score_table, write_text
-from headwise.importance.confidence import confidence
+from headwise.importance.tally import Tally
 from headwise.model import WEIGHTS, Model, load
 from headwise.pruning.hard_concrete import prune_by_gates
 from headwise.study.plan import Plan, setting_name
-from headwise.study.stage import MADE, Result, RunFolder, surroundings
-from headwise.translation.batches import Encoded, batches
+from headwise.study.scoring import (
+    SCALES,
+    Job,
+    Stream,
+    balance_line,
+    balance_table,
+    jobs,
+    judge,
+    longest,
+    signed,
+)
+from headwise.study.stage import MADE, Result, RunFolder
+from headwise.translation.batches import Encoded
 from headwise.translation.build import Architecture, build
 from headwise.translation.decode import translate
 from headwise.translation.subwords import learn_subwords
 from headwise.translation.train import average, bfloat16, dev_loss, fit, loss_forward
 
 FULL = "full"
+Row = dict[str, Any]
 
 
 @dataclass
@@ -90,13 +103,6 @@ def translator(model: Model) -> Model:
     return model
 
 
-def longest(model: Model) -> int:
-    """The longest sentence, in tokens, that a model is given."""
-    return min(
-        int(model.hf.generation_config.max_length or 512), getattr(model.hf.config, "max_position_embeddings", 512)
-    )
-
-
 def train(study: Study) -> Result:
     """Train the model of the plan, or take the given one; it comes to lie in model/."""
     plan, run = study.plan, study.run
@@ -151,24 +157,61 @@ def train_model(study: Study, shape: Architecture, work: Path) -> Result:
 
 
 def score(study: Study) -> Result:
-    """Confidence of every head on the dev text, as a tidy table."""
+    """Every measure of the plan on the dev text, a stage for each job; then the tables, and the judge's."""
+    options, run = study.plan.scoring, study.run
+    model, stream = study.full, Stream(study.full, study.dev_text)
+    inputs = {"model": study.made(FULL), "dev": study.dev_text.fingerprint, "seed": study.plan.seed}
+    tallies, rows, balances, seconds = (
+        dict[str, Tally](),
+        list[Row](),
+        dict[str, dict[str, float]](),
+        dict[str, float](),
+    )
+    for job in jobs(model, stream, options.measures, study.plan.seed):
+        folder = f"scores/{job.label}"
+        result = run.stage(folder, {**inputs, "measures": job.measures}, partial(run_job, run, job), [folder])
+        for name in result["measures"]:
+            tallies[name] = Tally.read(run.folder / folder / f"{name}.npz", model.heads, SCALES.get(name))
+        rows += result["rows"]
+        balances |= {job.label: result["balance"]} if result["balance"] else {}
+        seconds[job.label] = run.seconds[folder]
+    signature = {**signed(model, stream, list(tallies), study.plan.seed), "seconds": seconds}
 
-    def make(work: Path) -> Result:
-        save_scores(score_confidence(study.full, study.dev_text), work / MADE / "heads.csv")
+    def tables(work: Path) -> Result:
+        if run.main:
+            made = [row for name, tally in tallies.items() for row in tally.rows(name, study.plan.seed)]
+            save_scores(score_table(made + rows, signature), work / MADE / "heads.csv")
+            write_text(work / MADE / "lrp.csv", balance_table(balances).to_csv(index=False, float_format="%.6g"))
         return {}
 
-    inputs = {"model": study.made(FULL), "dev": study.dev_text.fingerprint}
-    return study.run.stage("score", inputs, make, ["heads.csv", "heads.json"])
+    keys = {"made": [run.made[f"scores/{job}"] for job in seconds]}
+    result = run.stage("score", keys, tables, ["heads.csv", "heads.json", "lrp.csv"])
+    if options.judge and "ablation.zero" in tallies:
+
+        def verdict(work: Path) -> Result:
+            found = judge(model, stream, tallies, options.random_orders, study.plan.seed)
+            if run.main:
+                for name in ("faithfulness", "curves"):
+                    table: pd.DataFrame = getattr(found, name)
+                    write_text(work / MADE / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
+            return {}
+
+        orders = {**keys, "random_orders": options.random_orders}
+        run.stage("judge", orders, verdict, ["faithfulness.csv", "curves.csv"])
+    return result
 
 
-def score_confidence(model: Model, text: ParallelText, seed: int = 0) -> pd.DataFrame:
-    """Confidence with special tokens left out; the unknown piece stands for a word and stays."""
-    special = {i for i in model.tokenizer.all_special_ids if i != model.tokenizer.unk_token_id}
-    data = Encoded(text, model.tokenizer, longest(model))
-    stream = batches(data, model.tokenizer, model.hf.config.decoder_start_token_id)
-    rows = confidence(model.hf, model.found, stream, special).rows("confidence", seed)
-    signature = {"model": model.name, "text": text.fingerprint, "measures": ["confidence"], "exclude": "keyquery"}
-    return score_table(rows, {**signature, "seed": seed, **surroundings()})
+def run_job(run: RunFolder, job: Job, work: Path) -> Result:
+    """One job of scoring: its tallies as files, the rest as its result."""
+    made = job.make()
+    for name, tally in made.tallies.items():
+        tally.gather()
+        if run.main:
+            tally.save(work / MADE / "scores" / job.label / f"{name}.npz")
+    (work / MADE / "scores" / job.label).mkdir(parents=True, exist_ok=True)
+    if made.balance:
+        run.progress.say(balance_line(job.label, made.balance))
+    return {"measures": list(made.tallies), "rows": made.rows, "balance": dict(made.balance)}
 
 
 def prune(study: Study, penalty: float) -> Result:
@@ -253,7 +296,8 @@ def measure_speed(study: Study, settings: list[str]) -> dict[str, list[float]]:
         models = {setting: study.model(setting) for setting in settings}
         rates: dict[str, list[float]] = {setting: [] for setting in settings}
         for turn in range(plan.speed.rounds):
-            for i, (setting, model) in enumerate(models.items()):
+            in_turn = list(models.items())[:: -1 if turn % 2 else 1]  # no model always goes first
+            for i, (setting, model) in enumerate(in_turn):
                 cost = translate(model.hf, model.tokenizer, sentences, plan.search, exactly=plan.speed.tokens)[1]
                 rates[setting].append(cost["tokens_per_second"])
                 run.progress((turn + (i + 1) / len(models)) / plan.speed.rounds, setting)

@@ -43,15 +43,16 @@ def run_study(
         if run.main:
             write_text(run.folder / "plan.toml", plan.to_toml())
         stages.train(study)
-        if "score" in wanted and run.main:
-            with run.alone():
-                stages.score(study)
+        if "score" in wanted:
+            stages.score(study)
         if "prune" in wanted:
             results = {setting_name(penalty): stages.prune(study, penalty) for penalty in plan.pruning.penalties}
         if "evaluate" in wanted and run.main:
             with run.alone():
                 evaluate(study, results)
-        if report and only is None and run.main:
+        if run.main and only is not None:
+            write_text(run.folder / "run.json", json.dumps(facts(study, None, {}, {}), indent=1) + "\n")
+        if report and only in (None, "score") and run.main:
             with progress.stage("report"):
                 report(run.folder)
     return Path(out)
