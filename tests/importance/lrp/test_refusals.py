@@ -1,0 +1,123 @@
+"""What relevance propagation refuses, and that the model is as it was afterwards, after an error too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from attention.families import tiny
+from headwise.attention import Discovery, discover
+from headwise.errors import HeadwiseError
+from headwise.heads import Site
+from headwise.importance.lrp.relevance import relevance
+from headwise.importance.lrp.rules import RULES
+from headwise.importance.objective import IGNORED
+from importance.asking import asking, broken, state, where, worded
+from importance.lrp.test_relevance import main, same, scored
+
+
+@pytest.mark.parametrize("family", ["marian", "albert", "llama"])
+def test_the_model_is_as_before_and_scored_without_dropout(family: str) -> None:
+    changes = {"marian": {"dropout": 0.5}, "albert": {"hidden_dropout_prob": 0.5}}.get(family, {})
+    model = worded(family, **changes)
+    inputs, rule = asking(model, family), RULES["ding"]
+    quiet = main(scored(model, inputs, rule), rule)
+    model.train()
+    before = state(model)
+    same(main(scored(model, inputs, rule), rule), quiet, 1e-6)
+    assert state(model) == before
+    assert not any(part._forward_hooks for part in model.modules())
+
+
+@pytest.mark.parametrize("family", ["marian", "llama"])
+def test_the_model_is_as_before_after_an_error(family: str) -> None:
+    model = worded(family)
+    found, before = discover(model), state(model.train())
+
+    def fail(*_: object) -> None:
+        raise ValueError("on purpose")
+
+    last = [part for part in model.modules() if "Norm" in type(part).__name__][-1]
+    hook = last.register_forward_pre_hook(fail)
+    with pytest.raises(ValueError, match="on purpose"):
+        relevance(model, found, [asking(model, family)], RULES["cp"])
+    hook.remove()
+    assert state(model) == before and not any(part._forward_hooks for part in model.modules())
+
+
+def test_capped_attention() -> None:
+    model = worded("gemma2")
+    inputs = asking(model, "gemma2")
+    for name, rule in RULES.items():
+        if name in ("ding", "cp"):
+            for values in main(scored(model, inputs, rule), rule).values():
+                np.testing.assert_allclose(values.sum(1), 1, atol=1e-5)
+        else:
+            with pytest.raises(HeadwiseError, match=f"caps its attention logits.*'{name}'"):
+                scored(model, inputs, rule)
+
+
+def test_mixtures_of_experts_name_the_operation() -> None:
+    model = worded("gpt_oss")
+    with pytest.raises(HeadwiseError, match=r"Relevance came to the operation '(sum|index_add_|bmm|topk)', for which"):
+        scored(model, asking(model, "gpt_oss"), RULES["cp"])
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_numbers_that_are_none_name_the_layer(layer: int) -> None:
+    model = worded("marian")
+    found = discover(model)
+    site = Site("decoder-self", layer)
+    broken(model, found.modules[site])
+    with pytest.raises(HeadwiseError, match=f"{where(site)} gave values that are not numbers"):
+        relevance(model, found, [asking(model, "marian")], RULES["cp"])
+
+
+def test_numbers_that_are_none_after_the_last_attention() -> None:
+    model = worded("marian")
+    model.model.decoder.layers[-1].fc2.weight.data.fill_(float("nan"))
+    with pytest.raises(HeadwiseError, match="not numbers"):
+        scored(model, asking(model, "marian"), RULES["cp"])
+
+
+def test_models_without_words() -> None:
+    model = tiny("bert")
+    with pytest.raises(HeadwiseError, match="BertModel predicts no words"):
+        scored(model, asking(model, "bert"), RULES["cp"])
+
+
+def test_an_empty_sentence_and_nothing_asked() -> None:
+    model, rule = worded("marian"), RULES["cp"]
+    inputs = asking(model, "marian")
+    empty = {**inputs, "attention_mask": inputs["attention_mask"].clone()}
+    empty["attention_mask"][1] = 0
+    with pytest.raises(HeadwiseError, match="Sentence 1 of a batch has no token"):
+        scored(model, empty, rule)
+    nothing = {**inputs, "labels": torch.full_like(inputs["labels"], IGNORED)}
+    with_nothing = relevance(model, discover(model), [nothing, inputs], rule)
+    same(main(with_nothing, rule), main(scored(model, inputs, rule), rule), 0)
+    given = relevance(model, discover(model), [nothing], rule)
+    assert given.balance == {}
+    with pytest.raises(HeadwiseError, match="No token of the text counts for"):
+        given.tallies["lrp.cp"].rows("lrp.cp")
+
+
+@pytest.mark.xfail(strict=True, raises=KeyError, reason="the balance of no batch at all has nothing to be divided by")
+def test_no_batch_at_all() -> None:
+    model = worded("marian")
+    assert relevance(model, discover(model), [], RULES["cp"]).balance == {}
+
+
+def test_layers_outside_the_map() -> None:
+    model = worded("marian")
+    found = discover(model)
+    site = Site("encoder-self", 1)
+    part = Discovery(
+        found.heads.only(["decoder-self", "cross"]),
+        {s: m for s, m in found.modules.items() if s.kind != "encoder-self"}, found.names, found.head_size,
+    )  # fmt: skip
+    assert isinstance(found.modules[site], nn.Module)
+    with pytest.raises(HeadwiseError, match=r"MarianAttention\) is not in the map of heads"):
+        relevance(model, part, [asking(model, "marian")], RULES["cp"])

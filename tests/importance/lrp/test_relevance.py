@@ -1,0 +1,217 @@
+"""Head relevance of whole models: shares, padding, modes, targets, precision, errors, the model untouched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from attention.families import SEQUENCE_TO_SEQUENCE
+from headwise.attention import Discovery, discover, masked
+from headwise.heads import Head, HeadMask, Site
+from headwise.importance.lrp import relevance as module
+from headwise.importance.lrp.relevance import Mode, Relevance, Target, recorded, relevance
+from headwise.importance.lrp.rules import RULES, Epsilon, Rule
+from headwise.importance.lrp.tape import Walk
+from headwise.importance.objective import IGNORED
+from importance.asking import asking, sentence, where, worded
+
+FAMILIES = (
+    "marian", "m2m100", "bart", "t5", "bert", "albert", "distilbert", "modernbert", "gpt2", "llama", "qwen3", "olmo2",
+)  # fmt: skip
+MODES: tuple[Mode, ...] = ("per-step", "pooled")
+EVERY = pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
+Shares = dict[tuple[str, Site], np.ndarray]
+
+
+@cache
+def ready(family: str) -> tuple[PreTrainedModel, Discovery, dict[str, Tensor]]:
+    """A family's float32 model, which no test here may change, its heads, and a batch."""
+    model = worded(family)
+    return model, discover(model), asking(model, family)
+
+
+def scored(
+    model: PreTrainedModel, inputs: dict[str, Tensor], rule: Rule, mode: Mode = "per-step", target: Target = "top"
+) -> Relevance:
+    return relevance(model, discover(model), [inputs], rule, mode, target)
+
+
+def shares(given: Relevance) -> Shares:
+    """Measure and site -> the mean share of every head in every sentence: sentences x heads."""
+    found: Shares = {}
+    for name, tally in given.tallies.items():
+        for site in tally.heads.sites:
+            sums, counts = tally.sentences(site)
+            found[name, site] = sums[counts > 0] / counts[counts > 0, None]  # without the empty row
+    return found
+
+
+def main(given: Relevance, rule: Rule, mode: Mode = "per-step") -> dict[Site, np.ndarray]:
+    """The reading that goes by the rule's own name."""
+    name = f"lrp.{rule.name}" + (".pooled" if mode == "pooled" else "")
+    return {site: values for (measure, site), values in shares(given).items() if measure == name}
+
+
+def same(found: dict[Site, np.ndarray], wanted: dict[Site, np.ndarray], within: float) -> None:
+    assert found.keys() == wanted.keys()
+    for site, values in wanted.items():
+        np.testing.assert_allclose(found[site], values, rtol=0, atol=within, err_msg=where(site))
+
+
+@EVERY
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shares_padding_and_modes(family: str, rule: Rule) -> None:
+    """Every layer's shares add up to 1, a sentence alone has the shares it has in a padded batch, and the two modes,
+    for rules that are linear in relevance, account for it alike."""
+    model, found, inputs = ready(family)
+    both = {mode: relevance(model, found, [inputs], rule, mode) for mode in MODES}
+    within = 1e-3 if rule.rescale else 2e-5
+    for mode, given in both.items():
+        alone = main(relevance(model, found, [sentence(inputs, 1)], rule, mode), rule, mode)
+        batched = main(given, rule, mode)
+        assert list(batched) == list(found.heads.sites)
+        for site, values in batched.items():
+            assert values.shape[0] == 3 and np.isfinite(values).all() and values.std() > 1e-3
+            np.testing.assert_allclose(values.sum(1), 1, atol=1e-5)
+            np.testing.assert_allclose(alone[site][0], values[1], rtol=0, atol=within, err_msg=where(site))
+        assert sum(given.balance.values()) == pytest.approx(1, abs=5e-3 if rule.rescale else 1e-4)
+    for what, share in both["per-step"].balance.items():
+        if not rule.rescale:
+            assert both["pooled"].balance[what] == pytest.approx(share, abs=1e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_readings_are_named_by_the_rule(mode: Mode) -> None:
+    """Absolute sums under the bare name for rules of epsilon, signed ones for alpha-beta; the other reading beside."""
+    model, found, inputs = ready("marian")
+    end = ".pooled" if mode == "pooled" else ""
+    for name, rule in RULES.items():
+        other = ".absolute" if name.startswith("alpha-beta") else ".signed"
+        given = relevance(model, found, [inputs], rule, mode)
+        assert list(given.tallies) == [f"lrp.{name}{end}", f"lrp.{name}{end}{other}"]
+        if name.startswith("alpha-beta"):  # nothing is negative there, so the readings agree
+            values = [*shares(given).values()]
+            np.testing.assert_allclose(values[: len(values) // 2], values[len(values) // 2 :], atol=1e-4)
+
+
+def by_hand(model: PreTrainedModel, inputs: dict[str, Tensor], rule: Rule, target: Target) -> dict[Site, np.ndarray]:
+    """One sentence and one position at a time, with a whole row of logits to start from."""
+    found = discover(model)
+    total: dict[Site, Tensor] = {}
+    asked = (inputs["labels"][0] != IGNORED).nonzero()[:, 0].tolist()
+    with torch.no_grad():
+        tape, logits = recorded(model, found, inputs)
+        for place in asked:
+            order = logits[0, place].argsort(descending=True)
+            start = torch.zeros_like(logits)
+            start[0, place, inputs["labels"][0, place] if target == "reference" else order[0]] = 1
+            heads: dict[Site, Tensor] = {}
+            Walk(tape, rule, {tape.numbers[id(logits)]: start[None]}, heads.__setitem__)
+            for site, at in heads.items():
+                each = at.sum((0, 1, 2, 4)) if rule.signed else at.abs().sum((0, 1, 2, 4))
+                total[site] = total.get(site, torch.zeros_like(each)) + each / each.sum() / len(asked)
+    return {site: values.numpy()[None] for site, values in total.items()}
+
+
+@EVERY
+@pytest.mark.parametrize(("family", "target"), [("marian", "top"), ("bart", "reference"), ("gpt2", "top")])
+def test_slow_twin(family: str, rule: Rule, target: Target) -> None:
+    """A walk for every position, from a one in the logits, with all of the output layer's rules on the way."""
+    model = worded(family).double()
+    alone = sentence(asking(model, family), 1)
+    wanted = by_hand(model, alone, rule, target)
+    same(main(scored(model, alone, rule, target=target), rule), wanted, 1e-4 if rule.rescale else 1e-7)
+
+
+def test_targets_differ_and_contrast_is_the_difference_of_two_rows() -> None:
+    model = worded("marian").double()
+    inputs, rule = asking(model, "marian"), RULES["cp"]
+    found: dict[str, dict[Site, np.ndarray]] = {}
+    targets: tuple[Target, ...] = ("top", "reference", "contrast")
+    for target in targets:
+        found[target] = main(scored(model, inputs, rule, target=target), rule)
+        np.testing.assert_allclose(np.stack([v.sum(1) for v in found[target].values()]), 1)
+    for one, other in (("top", "reference"), ("top", "contrast"), ("reference", "contrast")):
+        assert max(np.abs(found[one][site] - found[other][site]).max() for site in found[one]) > 0.01
+    top = {**inputs, "labels": inputs["labels"].clone()}
+    with torch.no_grad():
+        best = recorded(model, discover(model), inputs)[1].argmax(-1)
+    asked = inputs["labels"] != IGNORED
+    top["labels"][asked] = best[asked]
+    same(main(scored(model, top, rule, target="reference"), rule), found["top"], 1e-12)
+
+
+@EVERY
+def test_steps_in_chunks_are_the_steps_at_once(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = worded("marian").double()
+    inputs = asking(model, "marian")
+    at_once = scored(model, inputs, rule)
+    walks: list[int] = []
+    monkeypatch.setattr(module, "begin", lambda *given: (walks.append(1), begin(*given))[1])
+    monkeypatch.setattr(module, "ROWS", 2 * inputs["input_ids"].numel())
+    chunked = scored(model, inputs, rule)
+    assert len(walks) == 4  # 7 steps, two at a time
+    for key, values in shares(at_once).items():
+        np.testing.assert_allclose(shares(chunked)[key], values, rtol=1e-9, atol=1e-9)
+    for what, share in at_once.balance.items():
+        assert chunked.balance[what] == pytest.approx(share, rel=1e-9, abs=1e-9)
+
+
+begin = module.begin
+
+
+def test_batches_add_up() -> None:
+    model, rule = worded("marian").double(), RULES["cp"]
+    inputs = asking(model, "marian")
+    whole = scored(model, inputs, rule)
+    apart = relevance(model, discover(model), [sentence(inputs, row) for row in range(3)], rule)
+    for key, values in shares(whole).items():
+        np.testing.assert_allclose(shares(apart)[key], values, rtol=1e-7, atol=1e-9)
+    for what, share in whole.balance.items():
+        assert apart.balance[what] == pytest.approx(share, abs=1e-9)
+
+
+@EVERY
+@pytest.mark.parametrize("family", ["marian", "gpt2"])
+def test_precision(family: str, rule: Rule) -> None:
+    """float32 against float64, and weights in bfloat16, whose relevance is handed on in float32."""
+    model, found, inputs = ready(family)
+    single = main(relevance(model, found, [inputs], rule), rule)
+    double, half = (
+        main(scored(worded(family).to(kind), inputs, rule), rule) for kind in (torch.float64, torch.bfloat16)
+    )
+    same(single, double, 2e-3 if rule.rescale else 1e-5)
+    same(half, single, 0.1)  # other logits are on top in some places
+
+
+def test_a_network_without_constants_conserves() -> None:
+    """T5 has no bias, its norms hand relevance on and cp holds weights constant: all of it arrives."""
+    given = scored(worded("t5").double(), asking(worded("t5"), "t5"), replace(RULES["cp"], share=Epsilon(1e-12)))
+    assert given.balance["arrived"] == pytest.approx(1, abs=1e-9)
+    assert all(abs(share) < 1e-9 for what, share in given.balance.items() if what != "arrived")
+
+
+def test_a_silenced_head_has_no_relevance() -> None:
+    model = worded("marian").double()
+    found, rule = discover(model), RULES["cp"]
+    head = Head("cross", 1, 2)
+    with masked(model, found, HeadMask.full(found.heads).without([head])):
+        silenced = main(relevance(model, found, [asking(model, "marian")], rule), rule)
+    assert not silenced[Site("cross", 1)][:, 2].any() and silenced[Site("cross", 1)].min(1).tolist() == [0, 0, 0]
+    assert silenced[Site("cross", 0)].min() > 0
+
+
+@pytest.mark.parametrize("family", SEQUENCE_TO_SEQUENCE)
+def test_fast_alpha_beta_is_near_the_exact_one(family: str) -> None:
+    """Head shares by the fast form differ by at most 0.05, on weights whose biases are far larger than usual."""
+    model = worded(family).double()
+    inputs = asking(model, family)
+    fast, exact = (main(scored(model, inputs, RULES[n]), RULES[n]) for n in ("alpha-beta-fast", "alpha-beta"))
+    same(fast, exact, 0.05)
+    assert max(np.abs(fast[site] - exact[site]).max() for site in exact) > 1e-6
