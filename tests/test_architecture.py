@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "translation": WORDS | {"attention", "data"},
     "model": WORDS | {"attention", "translation"},
     "pruning": WORDS | {"attention", "data", "model", "translation"},
-    "study": WORDS | {"attention", "data", "importance", "model", "pruning", "translation"},
+    "study": WORDS | {"attention", "data", "importance", "model", "pruning", "roles", "translation"},
     "report": WORDS,
     "roles": WORDS | {"attention", "data", "importance"},
 }

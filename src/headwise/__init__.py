@@ -18,13 +18,17 @@ from headwise.report import write as report
 if TYPE_CHECKING:
     from headwise.data.text import ParallelText, Text
     from headwise.heads import Head, HeadMap, HeadMask
+    from headwise.data.treebank import Treebank
     from headwise.model import Model, load
+    from headwise.study.roles import roles
     from headwise.study.single import evaluate, prune, score
 else:
     HOME = {
         "data.text": ("ParallelText", "Text"),
+        "data.treebank": ("Treebank",),
         "heads": ("Head", "HeadMap", "HeadMask"),
         "model": ("Model", "load"),
+        "study.roles": ("roles",),
         "study.single": ("evaluate", "prune", "score"),
     }
 
@@ -39,6 +43,6 @@ else:
 
 
 __all__ = [
-    "load", "Model", "ParallelText", "Text", "score", "prune", "evaluate", "report", "Head", "HeadMap", "HeadMask",
+    "load", "Model", "ParallelText", "Text", "Treebank", "score", "roles", "prune", "evaluate", "report", "Head", "HeadMap", "HeadMask",
     "HeadwiseError", "HeadsMissing",
 ]  # fmt: skip

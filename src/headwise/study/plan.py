@@ -85,6 +85,16 @@ class Scoring(Strict):
             raise ValueError(str(error)) from None
 
 
+class Roles(Strict):
+    """Where heads are tested for roles: treebanks (CoNLL-U files) to find them on and, if given, others to confirm them
+    on instead of the other half; and how many dev pairs cross attention is tested on (which takes eflomal; 0: none).
+    The embedded corpus brings its own trees."""
+
+    treebank: list[str] = Field(default=[])
+    confirm: list[str] = Field(default=[])
+    pairs: int = Field(default=0, ge=0)
+
+
 class Speed(Strict):
     """How decoding speed is measured: every model writes `tokens` tokens for the same dev sentences, `rounds` times."""
 
@@ -102,6 +112,7 @@ class Plan(Strict):
     model: Architecture | str = Architecture()
     training: Recipe = Recipe()
     scoring: Scoring = Scoring()
+    roles: Roles = Roles()
     pruning: Pruning = Pruning()
     choice: Choice = Choice()
     search: Search = Search()
@@ -152,7 +163,7 @@ def make_plan(data: dict[str, Any], settings: Sequence[str] = (), source: str = 
         raise HeadwiseError(f"{source}: [data] needs train and dev texts (and best a test text), or [data.embedded].")
     if texts.embedded is not None and any(files.values()):
         raise HeadwiseError(f"{source}: [data] names texts and [data.embedded] as well: leave one of them out.")
-    for spec in files.values():
+    for spec in [*files.values(), plan.roles.treebank, plan.roles.confirm]:
         for file in [spec] if isinstance(spec, str) else spec or []:
             if not file.startswith("datasets:"):
                 existing_file(file)

@@ -12,14 +12,14 @@ from accelerate import PartialState
 
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, write_text
-from headwise.study import stages
+from headwise.study import roles, stages
 from headwise.study.plan import Plan, setting_name
 from headwise.study.progress import Progress
 from headwise.study.stage import opened, surroundings
 from headwise.study.stages import FULL, Study
 from headwise.translation.quality import difference, quality
 
-STAGES = ("train", "score", "prune", "evaluate")
+STAGES = ("train", "score", "roles", "prune", "evaluate")
 COLUMNS = ("method", "kinds", "setting", "seed", "kept", "total", "measure", "value", "low", "high")
 
 
@@ -29,8 +29,8 @@ def run_study(
 ) -> Path:  # fmt: skip
     """Run a plan in a folder; what is already there and unchanged is not made again. Returns the folder.
 
-    only: stop after this stage (train, score, prune, evaluate). report: called at the end with the folder. Of several
-    processes (started by `torchrun` or `accelerate launch`) all train and prune; the main one does the rest.
+    only: stop after this stage (one of STAGES). report: called at the end with the folder. Of several processes
+    (started by `torchrun` or `accelerate launch`) all train, score and prune; the main one does the rest.
     """
     if only is not None and only not in STAGES:
         raise HeadwiseError(f"--only {only} was asked for, but the stages are {', '.join(STAGES)}.")
@@ -45,6 +45,9 @@ def run_study(
         stages.train(study)
         if "score" in wanted:
             stages.score(study)
+        if "roles" in wanted and run.main:
+            with run.alone():
+                roles.stage(study)
         if "prune" in wanted:
             results = {setting_name(penalty): stages.prune(study, penalty) for penalty in plan.pruning.penalties}
         if "evaluate" in wanted and run.main:
@@ -52,7 +55,7 @@ def run_study(
                 evaluate(study, results)
         if run.main and only is not None:
             write_text(run.folder / "run.json", json.dumps(facts(study, None, {}, {}), indent=1) + "\n")
-        if report and only in (None, "score") and run.main:
+        if report and only in (None, "score", "roles") and run.main:
             with progress.stage("report"):
                 report(run.folder)
     return Path(out)

@@ -1,0 +1,147 @@
+"""What every head does: the tests of roles on a treebank, for a model or as a stage of a study, and their files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwise.data.grammar import examples as grammar_examples
+from headwise.data.grammar import write_treebank
+from headwise.data.text import ParallelText, Text
+from headwise.data.treebank import Treebank
+from headwise.errors import HeadwiseError
+from headwise.heads import write_text
+from headwise.model import Model
+from headwise.roles.examples import examples
+from headwise.roles.passes import Reading
+from headwise.roles.rare import frequencies
+from headwise.roles.table import Roles
+from headwise.roles.table import roles as find_roles
+from headwise.study.stage import MADE, Result, surroundings
+
+if TYPE_CHECKING:
+    from headwise.study.stages import Study
+
+TABLES = ("table", "roles", "labels", "patterns")
+COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
+
+
+def roles(
+    model: Model, treebank: Treebank, confirm: Treebank | None = None, pairs: ParallelText | None = None,
+    training: ParallelText | Text | Mapping[int, int] | None = None, seed: int = 0,
+    progress: Callable[[int], None] = lambda sentences: None, **reading: Any,
+) -> Roles:  # fmt: skip
+    """What each head does: positional, syntactic, rare-token, coreference and alignment heads, and those of language
+    models, each with a baseline and an interval; `.labels` has one line a head (docs/methods/roles.md).
+
+    treebank: roles are found on one half of its documents and confirmed on the other, or on `confirm`. pairs: sentence
+    pairs for cross attention (takes eflomal). training: the text the model was trained on (or how often each token id
+    occurs in it), which rare-token heads are tested by. reading: options of `roles.passes.Reading` by name. progress:
+    told the number of sentences of every batch.
+    """
+    if model.tokenizer is None:
+        raise HeadwiseError(f"{model.name} has no tokenizer beside its weights: save one there.")
+    return find_roles(
+        model.hf, model.tokenizer, model.found, treebank, confirm=confirm, pairs=pairs,
+        frequencies=counted(model, training), reading=Reading(**{"max_length": longest_source(model), **reading}),
+        seed=seed, progress=progress,
+    )  # fmt: skip
+
+
+def counted(model: Model, training: ParallelText | Text | Mapping[int, int] | None) -> Mapping[int, int] | None:
+    """How often each token id occurs in the source side of a text, or what is counted already."""
+    if training is None or isinstance(training, Mapping):
+        return training
+    lines: Iterable[str] = training.sources if isinstance(training, ParallelText) else training.lines
+    return frequencies(islice(lines, COUNTED), model.tokenizer)
+
+
+def longest_source(model: Model) -> int:
+    """The longest sentence that a model is given: what its folder says, at most 512 pieces."""
+    config: Any = model.hf.config
+    generation = getattr(model.hf, "generation_config", None)
+    told = getattr(generation, "max_length", None) if config.is_encoder_decoder else None
+    return min(int(told or 512), getattr(config, "max_position_embeddings", None) or 512)
+
+
+def save_roles(found: Roles, shown: list[dict[str, Any]], signature: Mapping[str, Any], folder: Path) -> None:
+    """Write what was found: table.csv, roles.csv, labels.csv, patterns.csv, examples.json and facts.json."""
+    for name in TABLES:
+        write_text(folder / f"{name}.csv", getattr(found, name).to_csv(index=False, float_format="%.6g"))
+    coverage = {name: {**asdict(text), "unknown_share": text.unknown_share} for name, text in found.coverage.items()}
+    facts = {
+        "absent": found.absent, "seldom": found.seldom, "warnings": found.warnings, "coverage": coverage,
+        "signature": dict(signature),
+    }  # fmt: skip
+    write_text(folder / "facts.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / "examples.json", json.dumps(shown, ensure_ascii=False) + "\n")
+
+
+def shown(model: Model, treebank: Treebank, found: Roles, counts: Mapping[int, int] | None) -> list[dict[str, Any]]:
+    """Example sentences for the best head of each sort of role."""
+    return examples(
+        model.hf, model.tokenizer, model.found, treebank, found.roles, frequencies=counts,
+        reading=Reading(max_length=longest_source(model)),
+    )  # fmt: skip
+
+
+def signature(model: Model, treebank: Treebank, confirm: Treebank | None, seed: int) -> dict[str, Any]:
+    """How roles were found."""
+    return {
+        "model": model.name, "heads": model.heads.to_json(), "treebank": treebank.name,
+        "fingerprint": treebank.fingerprint, "confirmed_on": confirm.name if confirm else "the other half",
+        "seed": seed, **surroundings(),
+    }  # fmt: skip
+
+
+def stage(study: Study) -> Result:
+    """Roles of the study's model, where the plan names a treebank or the corpus is the embedded one."""
+    plan, run = study.plan, study.run
+    if not plan.roles.treebank and plan.data.embedded is None:
+        return {}
+    treebank = Treebank.read(*(plan.roles.treebank or [str(drawn(study))]))
+    confirm = Treebank.read(*plan.roles.confirm) if plan.roles.confirm else None
+    inputs = {
+        "model": study.made("full"), "roles": plan.roles.model_dump(), "dev": study.dev_text.fingerprint,
+        "treebank": treebank.fingerprint, "confirm": confirm.fingerprint if confirm else "the other half",
+    }  # fmt: skip
+
+    def make(work: Path) -> Result:
+        model = study.full
+        pairs = study.dev_text.head(plan.roles.pairs) if plan.roles.pairs else None
+        done = 0
+
+        def progress(sentences: int) -> None:
+            nonlocal done
+            done += sentences
+            run.progress(min(1.0, done / (len(treebank) + len(confirm or ()))), "")
+
+        counts = counted(model, study.train_text)
+        found = roles(model, treebank, confirm, pairs, counts, plan.seed, progress)
+        if run.main:
+            told = signature(model, treebank, confirm, plan.seed)
+            save_roles(found, shown(model, treebank, found, counts), told, work / MADE / "roles")
+        for warning in found.warnings:
+            run.progress.say(f"  {warning}")
+        return {"roles": len(found.roles)}
+
+    return run.stage("roles", inputs, make, ["roles"])
+
+
+def drawn(study: Study) -> Path:
+    """A treebank of the embedded corpus: its dev sentences with their trees."""
+    embedded = study.plan.data.embedded
+    count, seed = embedded.dev if embedded else 0, study.plan.seed
+
+    def make(work: Path) -> Result:
+        if study.run.main:
+            (work / MADE / "corpus").mkdir(parents=True, exist_ok=True)
+            write_treebank(work / MADE / "corpus" / "dev.conllu", islice(grammar_examples("dev", seed), count))
+        return {}
+
+    study.run.stage("corpus/treebank", {"count": count, "seed": seed}, make, ["corpus/dev.conllu"])
+    return study.run.folder / "corpus" / "dev.conllu"
