@@ -1,0 +1,198 @@
+"""For every sort of role that was found, one sentence in which the best head of it can be seen at work.
+
+Attention is shown between words, as it is read everywhere here (`passage`): to a word the sum over its pieces, from a
+word the mean. What goes to tokens that are no words is one number for every word, so that each word's weights sum to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headwise.attention import Discovery, Seen, capture, evaluating
+from headwise.data.annotated import Annotated
+from headwise.data.pieces import Coverage
+from headwise.heads import Head
+from headwise.roles.coreference import choices
+from headwise.roles.observe import forward
+from headwise.roles.passage import Passage, View
+from headwise.roles.passes import Reading, Subject, treebank_batches
+
+MOST = 8  # examples
+LENGTH = 6, 16  # words of a sentence that can be read at a glance
+LOOKED_AT = 1000  # sentences to choose from
+FIRST = ("positional.-1", "positional.1", "previous-token", "nsubj", "obj", "amod", "advmod", "rare", "coreference")
+
+Allowed = dict[int, tuple[set[int], set[int]]]  # a word: which words it may look at, and which of them are right
+
+
+@dataclass
+class Shown:
+    """A role, and the sentence that shows it best so far. worth: what sentences are compared by."""
+
+    role: Mapping[str, Any]
+    worth: tuple[float, ...] = (0.0,)
+    picture: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def head(self) -> Head:
+        return Head(self.role["kind"], int(self.role["layer"]), int(self.role["head"]))
+
+
+def examples(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, sentences: Iterable[Annotated],
+    roles: pd.DataFrame, *, frequencies: Mapping[int, int] | None = None, reading: Reading | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """One sentence for the best head of each sort of role, at most MOST, ready for JSON.
+
+    Of the first LOOKED_AT sentences of LENGTH words, the one in which most of the words that the role asks about look
+    at the right word, with most weight on it: the best one, not a typical one. roles: what was found (`Roles.roles`).
+    frequencies, reading: as `roles` was given them (but every sentence stands for itself); without frequencies, rare
+    tokens have no example. Nor have roles that need sentence pairs or repeated tokens.
+
+    Each has `kind, layer, head, measure, role, value, baseline` (on the whole text); `id, words`; `weights` (W W, from
+    the row's word to the column's), `rest` (W, to tokens that are no words), both W words in order; `arcs`
+    ([governor, dependent, relation]); `cells` ([from, to], where the role wants the weight); `right` of `asked` words
+    look there; `sentences`, how many there were to choose from.
+    """
+    subject = Subject(model, tokenizer, found, replace(reading or Reading(), context=1))
+    known = roles if frequencies is not None else roles[~roles["measure"].str.startswith("rare.")]
+    shown = [Shown(role) for role in best_heads(known[known["kind"] == subject.kind])]
+    short = (each for each in sentences if LENGTH[0] <= len(each.words) <= LENGTH[1])
+    batches = treebank_batches(subject, islice(short, LOOKED_AT), lambda sentence: 0, Coverage())
+    looked_at = 0
+    now: list[tuple[Passage, list[dict[str, Allowed]]]] = []
+
+    def watch(seen: Seen) -> None:
+        assert seen.weights is not None
+        if seen.site.kind == subject.kind:
+            passage, asked = now[-1]
+            view = View(seen.weights, passage, passage, seen)
+            for each in shown:
+                if each.head[:2] == seen.site:
+                    choose(each, view, asked)
+
+    with evaluating(model), torch.no_grad(), capture(model, found, watch=watch, weights=True):
+        for batch in batches if shown else ():
+            (passage,) = batch.sides[subject.kind]
+            measures = [each.role["measure"] for each in shown]
+            now[:] = [(passage, list(questions(passage, measures, frequencies or {}, subject.reading.top)))]
+            forward(model, batch.inputs)
+            looked_at += len(passage.sentences)
+    return [each.picture | {"sentences": looked_at} for each in shown if each.picture]
+
+
+def best_heads(roles: pd.DataFrame) -> list[dict[str, Any]]:
+    """The best head of each sort of role that a sentence can show: of a dependency relation, the better direction."""
+    best: dict[str, dict[str, Any]] = {}
+    for role in roles.assign(above=roles["value"] - roles["baseline"]).sort_values("above").to_dict("records"):
+        first, *rest = role["measure"].split(".")
+        sorts = {"positional": role["measure"], "syntactic": rest[0] if rest else "", "rare": first}
+        if first in sorts or first in ("previous-token", "coreference"):
+            best[sorts.get(first, first)] = {str(name): value for name, value in role.items()}
+    others = sorted(set(best) - set(FIRST), key=lambda sort: (sort.startswith("positional"), -best[sort]["above"]))
+    chosen = [sort for sort in (*FIRST, *others) if sort in best][:MOST]
+    order = {"positional": 0, "previous-token": 1, "syntactic": 2, "rare": 3, "coreference": 4}
+    return [best[sort] for sort in sorted(chosen, key=lambda sort: order[best[sort]["measure"].partition(".")[0]])]
+
+
+def questions(
+    passage: Passage, measures: Iterable[str], frequencies: Mapping[int, int], top: int
+) -> Iterator[dict[str, Allowed]]:
+    """For every sentence and measure, which words are asked where they look."""
+    measures = set(measures)
+    antecedents: dict[int, Allowed] = {number: {} for number in range(len(passage.sentences))}
+    for choice in choices(passage):
+        antecedents[choice.sentence][choice.query] = set(choice.candidates), set(choice.antecedents)
+    for number, sentence in enumerate(passage.sentences):
+        there = set(passage.pieces[number].nonzero()[:, 0].tolist())
+        asked: dict[str, Allowed] = {}
+        for measure in measures:
+            if measure == "coreference":
+                asked[measure] = antecedents[number]
+            else:
+                rare = rarest(passage, number, frequencies, top) if measure.startswith("rare.") else set()
+                asked[measure] = among(there, right_words(measure, sentence, rare), measure.startswith("positional."))
+        yield asked
+
+
+def among(there: set[int], right: Iterable[tuple[int, int]], itself: bool) -> Allowed:
+    """Right answers (from, to) by the word that looks, which may look at all that are there, perhaps at itself."""
+    asked: Allowed = {}
+    for query, key in right:
+        if query in there and key in there:
+            asked.setdefault(query, (there if itself else there - {query}, set()))[1].add(key)
+    return asked
+
+
+def right_words(measure: str, sentence: Annotated, rare: set[int]) -> Iterator[tuple[int, int]]:
+    """Which word should look at which, in words (a positional head is tested on pieces)."""
+    first, *rest = measure.split(".")
+    for index, word in enumerate(sentence.words):
+        if first in ("positional", "previous-token"):
+            yield index, index + (int(rest[0]) if rest else -1)
+        elif first == "rare" and index not in rare:
+            yield from ((index, other) for other in rare)
+        elif first == "syntactic" and word.governor >= 0 and word.relation == rest[0]:
+            yield (index, word.governor) if rest[1] == "to-governor" else (word.governor, index)
+
+
+def rarest(passage: Passage, number: int, frequencies: Mapping[int, int], top: int) -> set[int]:
+    """The words with the two rarest pieces of a sentence; none when these are among the `top` most frequent."""
+    pieces = zip(passage.ids[number].tolist(), passage.word_of[number].tolist(), strict=True)
+    often = sorted((frequencies.get(piece, 0), word) for piece, word in pieces if word >= 0)
+    limit = sorted(frequencies.values(), reverse=True)[top - 1] if len(frequencies) >= top else 0
+    if len(often) < 2 or often[0][0] >= limit:
+        return set()
+    return {word for count, word in often if count <= often[1][0]}
+
+
+def choose(shown: Shown, view: View, asked: list[dict[str, Allowed]]) -> None:
+    """Take the best sentence of a batch, if it is better than the one before."""
+    head = shown.head.head
+    between = view.between[:, head].tolist()
+    for number, of_sentence in enumerate(asked):
+        allowed = of_sentence[shown.role["measure"]]
+        if not allowed:
+            continue
+        weights = between[number]
+        hits = [max(sorted(may), key=weights[query].__getitem__) in right for query, (may, right) in allowed.items()]
+        there = [sum(weights[query][key] for key in right) for query, (_, right) in allowed.items()]
+        # the share of right answers, then two of them rather than one, then their weight
+        worth = sum(hits) / len(hits), float(min(sum(hits), 2)), sum(there) / len(there)
+        if sum(hits) and worth > shown.worth:
+            shown.worth = worth
+            shown.picture = picture(shown.role, view, number, allowed) | {"right": sum(hits), "asked": len(hits)}
+
+
+def picture(role: Mapping[str, Any], view: View, number: int, allowed: Allowed) -> dict[str, Any]:
+    """What is kept of one sentence and head."""
+    passage, head = view.keys, int(role["head"])
+    sentence = passage.sentences[number]
+    size = len(sentence.words)
+    outside = view.weights[number, head] @ (~passage.words[number]).to(view.weights.dtype)  # Q
+    rest = passage.as_query[number].T.to(outside.dtype) @ outside
+    return {
+        **{name: role[name] for name in ("kind", "measure", "role")},
+        **{name: int(role[name]) for name in ("layer", "head")},
+        **{name: round(float(role[name]), 4) for name in ("value", "baseline")},
+        "id": sentence.id,
+        "words": [word.form for word in sentence.words],
+        "weights": rounded(view.between[number, head, :size, :size]),
+        "rest": rounded(rest[:size]),
+        "arcs": [
+            [word.governor, index, word.relation] for index, word in enumerate(sentence.words) if word.governor >= 0
+        ],
+        "cells": sorted([query, key] for query, (_, right) in allowed.items() for key in right),
+    }
+
+
+def rounded(weights: Tensor) -> Any:
+    return [[round(w, 4) for w in row] if isinstance(row, list) else round(row, 4) for row in weights.tolist()]
