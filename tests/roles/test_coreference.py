@@ -47,9 +47,11 @@ def test_a_head_that_looks_at_antecedents_scores_one(story: Passage) -> None:
 
 
 def test_the_baselines_are_the_nearest_mention_and_the_nearest_with_the_same_head(story: Passage) -> None:
-    """she: nearest Bob (wrong), no other "she"; Bob: nearest she (wrong), same head Bob; he: nearest Bob, no other."""
+    """she: nearest Bob (wrong), no other "she"; Bob: nearest she (wrong), same head Bob; he: nearest Bob, no other.
+    Both rules together are right about Bob and he."""
     rules = coreference(story).baseline[0]
     assert rules[0].tolist() == [1, 1, 0, 0] and rules[1].tolist() == [1, 0, 0, 1]
+    assert rules[2].tolist() == [2, 1, 0, 1]
 
 
 def test_only_mentions_before_it_compete(story: Passage) -> None:

@@ -32,8 +32,10 @@ def coreference(passage: Passage) -> Question:
 
     coreference = share of mentions with an antecedent in sight where argmax over the head words c of the mentions
     before it of A_h[head of the mention, c] is the head word of a mention of the same entity; the same for mentions
-    that are pronouns, proper nouns and others. Baseline: the nearest mention before it, or the nearest with the same
-    head word, whichever is right more often.
+    that are pronouns, proper nouns and others. Baseline, whichever is right most often: the nearest mention before it;
+    the nearest with the same head word (the two of Clark et al.); that one and, where there is none, the nearest of
+    all. The third is ours: a head that likes equal words always chooses something, and would beat the second without
+    knowing more.
     """
     chosen = [choice for choice in choices(passage) if in_sight(choice, passage)]
     device, size, width = passage.ids.device, len(passage.ids), passage.pieces.shape[1]
@@ -57,7 +59,7 @@ def coreference(passage: Passage) -> Question:
         pointed = weights.argmax(-1)
         return summed(right.gather(1, pointed).float())
 
-    rules = torch.tensor([by_rule(choice, passage.sentences[choice.sentence]) for choice in chosen]).view(-1, 2)
+    rules = torch.tensor([by_rule(choice, passage.sentences[choice.sentence]) for choice in chosen]).view(-1, 3)
     return Question(MEASURES, summed(torch.ones(len(chosen), device=device)), summed(rules.float().to(device)), answer)
 
 
@@ -77,11 +79,12 @@ def in_sight(choice: Choice, passage: Passage) -> bool:
     return bool((passage.pieces[choice.sentence, [choice.query, *choice.candidates]] > 0).all())
 
 
-def by_rule(choice: Choice, sentence: Annotated) -> tuple[bool, bool]:
-    """Whether the nearest mention, and whether the nearest with the same head word, is an antecedent."""
+def by_rule(choice: Choice, sentence: Annotated) -> tuple[bool, bool, bool]:
+    """Which rules find an antecedent: the nearest mention, the nearest with the same head word, that or the nearest."""
     form = sentence.words[choice.query].form.lower()
     same = [c for c in choice.candidates if sentence.words[c].form.lower() == form]
-    return max(choice.candidates) in choice.antecedents, bool(same) and max(same) in choice.antecedents
+    nearest, alike = (max(places) in choice.antecedents if places else False for places in (choice.candidates, same))
+    return nearest, alike, alike if same else nearest
 
 
 def marks(places: Sequence[Iterable[int]], width: int, device: torch.device) -> Tensor:

@@ -162,6 +162,8 @@ def reason(here: pd.DataFrame, measure: str, bar: Bar) -> str:
         return "not measured on this text"
     best = rows.sort_values("value").iloc[-1]
     needed = bar.of(measure, best["baseline"])
+    if not best["n"]:
+        return "this text never asks about it"
     if best["n"] < 2 * ENOUGH[0] or best["units"] < 2 * ENOUGH[1]:
         return f"seen only {best['n']:.0f} times"
     if needed > 1:
