@@ -1,0 +1,98 @@
+"""What all tests of roles cost together, beside a forward of the same sentences with eager attention; and their memory.
+
+    python benchmarks/roles.py --rounds 5
+    python benchmarks/roles.py --memory 100000     # peak memory after so many sentences, and after a tenth of them
+
+The model is a random encoder-decoder of the given width, of which, as in `headwise roles`, the encoder is run; the text
+is the embedded corpus with its trees. Both sides get the same batches, aligned and padded beforehand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from headwise.attention import discover
+from headwise.data.annotated import Annotated
+from headwise.data.grammar import examples, write_treebank
+from headwise.data.pieces import Coverage
+from headwise.data.treebank import Treebank
+from headwise.roles.observe import forward, half_of
+from headwise.roles.passes import Subject, on_treebank, treebank_batches
+from headwise.roles.rare import frequencies
+from headwise.translation.build import Architecture, build
+from headwise.translation.subwords import learn_subwords
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--memory", type=int, default=0)
+    options = parser.parse_args()
+    shape = Architecture(vocabulary=2000, width=options.width, feedforward=4 * options.width, encoder_layers=6)
+    texts = [pair.source for pair in islice(examples("train"), 5000)]
+    tokenizer = learn_subwords(texts, shape.vocabulary)
+    model = build(shape, tokenizer, 0).eval()
+    found = discover(model)
+    counts = frequencies(texts, tokenizer)
+
+    def pass_over(treebank: Iterable[Annotated]) -> None:
+        on_treebank(Subject(model, tokenizer, found), treebank, None, counts, lambda sentences: None)
+
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads(), "width": options.width}))
+        if options.memory:
+            for count in (options.memory // 10, options.memory):
+                pass_over(written(folder, count))
+                print(f"{count} sentences: peak memory {peak():.0f} MB")
+            return
+        treebank = written(folder, options.sentences)
+        subject = Subject(model, tokenizer, found)
+        batches = list(treebank_batches(subject, treebank, half_of, Coverage()))
+
+        def plain() -> None:
+            model.set_attn_implementation("eager")
+            with torch.no_grad():
+                for batch in batches:
+                    forward(model, batch.inputs)
+            model.set_attn_implementation("sdpa")
+
+        ratios = []
+        for _ in range(options.rounds):
+            once = seconds(plain)
+            ratios.append(seconds(lambda: pass_over(treebank)) / once)
+        print(f"all tests, alignment and padding: {statistics.median(ratios):.2f} x a forward "
+              f"({min(ratios):.2f} to {max(ratios):.2f}), {len(treebank)} sentences")  # fmt: skip
+
+
+def written(folder: str, count: int) -> Treebank:
+    """So many sentences of the embedded corpus as a treebank on disk."""
+    path = Path(folder) / f"{count}.conllu"
+    write_treebank(path, islice(examples("train", 1), count))
+    return Treebank.read(path)
+
+
+def seconds(job: Callable[[], None]) -> float:
+    begun = time.perf_counter()
+    job()
+    return time.perf_counter() - begun
+
+
+def peak() -> float:
+    """Peak memory of this process in MB (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    main()
