@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from attention.families import tiny
+from attention.families import TWO_STACKS, build, tiny
 from headwise.attention import Discovery, discover
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
@@ -121,3 +121,68 @@ def test_layers_outside_the_map() -> None:
     assert isinstance(found.modules[site], nn.Module)
     with pytest.raises(HeadwiseError, match=r"MarianAttention\) is not in the map of heads"):
         relevance(model, part, [asking(model, "marian")], RULES["cp"])
+
+
+class ByKeyword(nn.Module):
+    """A norm that is given its input by name."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.inner(hidden_states=states)
+        return out
+
+
+@pytest.mark.xfail(strict=True, raises=IndexError, reason="the hook on a norm looks for its input by place")
+def test_a_norm_that_is_given_its_input_by_name() -> None:
+    model = worded("llama")
+    inputs, rule = asking(model, "llama"), RULES["cp"]
+    before = main(scored(model, inputs, rule), rule)
+    model.model.norm = ByKeyword(model.model.norm)
+    same(main(scored(model, inputs, rule), rule), before, 0)
+
+
+class Learned(nn.Module):
+    """Queries that do not depend on the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.ones(1, 1, 32))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.queries.expand(*states.shape[:2], -1)
+
+
+@pytest.mark.xfail(strict=True, raises=KeyError, reason="attention expects its inputs on the tape")
+def test_queries_that_carry_no_relevance() -> None:
+    model = worded("bert")
+    model.bert.encoder.layer[0].attention.self.query = Learned()
+    for values in main(scored(model, asking(model, "bert"), RULES["cp"]), RULES["cp"]).values():
+        np.testing.assert_allclose(values.sum(1), 1, atol=1e-5)
+
+
+@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="a block whose skip is a leaf is not closed")
+def test_embeddings_that_are_added_without_a_factor() -> None:
+    model = build("BlenderbotSmallForConditionalGeneration", **TWO_STACKS)
+    given = scored(model, asking(model, "marian"), RULES["alpha-beta"])
+    assert given.balance["arrived"] == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.xfail(strict=True, reason="the walk runs in bfloat16, too")
+def test_under_autocast_relevance_is_handed_on_in_float32() -> None:
+    model = worded("bart")
+    inputs, rule = asking(model, "bart"), RULES["alpha-beta"]
+    with torch.autocast("cpu", torch.bfloat16):
+        given = scored(model, inputs, rule)
+    assert given.balance["arrived"] == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.xfail(strict=True, reason="what the output layer's bias takes is left out of what was started")
+def test_a_large_bias_of_the_output_layer_is_booked() -> None:
+    """A logit of bias alone: nothing goes to the states, so next to nothing arrives."""
+    model = worded("marian")
+    model.final_logits_bias[0, 7] = 1e5
+    balance = scored(model, asking(model, "marian"), RULES["cp"]).balance
+    assert balance["bias"] == pytest.approx(1, abs=0.01) and abs(balance["arrived"]) < 0.01
