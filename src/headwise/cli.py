@@ -156,37 +156,41 @@ def score(
 
     import headwise as hw
     from headwise.study.progress import Progress
-    from headwise.study.scoring import USUAL, chosen
+    from headwise.study.scoring import USUAL, chosen, save_tables
 
     names = chosen(measures or USUAL)
-    given = hw.Text.read(text) if text and source is None else hw.ParallelText.open(spec(source, target))
+    given = scored_text(source, target, text)
     main = PartialState(cpu=device == "cpu").is_main_process
     progress = Progress(quiet or not main)
     place = folder(out) / "heads.csv"
     with progress.stage("score"):
         table = hw.score(hw.load(model, device), given, names, seed, judged, progress)
     if main:
-        save_tables(table, place, progress)
-        options = "--source … --target … --dev-source … --dev-target … --penalty 0.01"
-        progress.say(f"Next: headwise prune {model} {options}")
+        for line in save_tables(table, place):
+            progress.say(line)
+        progress.say(f"Next: {after_scoring(model, table, text is None)}")
         typer.echo(str(place))
 
 
-def save_tables(table: Any, place: Path, progress: Any) -> None:
-    """heads.csv and, beside it, what came with it: the balance of relevance, the judge's tables."""
-    import pandas as pd
+def scored_text(source: str | None, target: str | None, text: str | None) -> Any:
+    """The text to score on, as the options give it: pairs for translation models, one-sided for all others."""
+    import headwise as hw
 
-    from headwise.heads import save_scores, write_text
-    from headwise.study.scoring import balance_line, balance_table
+    if text is None and source is None:
+        told = "name it with --source FILE --target FILE, or with --text FILE for a language model."
+        raise HeadwiseError(f"No text was given: {told}")
+    if text is not None and (source or target):
+        raise HeadwiseError("--text was given and --source or --target as well: one-sided text, or pairs, not both.")
+    return hw.Text.read(text) if text is not None else hw.ParallelText.open(spec(source, target))
 
-    save_scores(table, place)
-    tables = {name: pd.DataFrame(table.attrs[name]) for name in ("faithfulness", "curves") if name in table.attrs}
-    if table.attrs["relevance"]:
-        tables["lrp"] = balance_table(table.attrs["relevance"])
-    for name, found in tables.items():
-        write_text(place.with_name(f"{name}.csv"), found.to_csv(index=False, float_format="%.6g"))
-    for name, balance in table.attrs["relevance"].items():
-        progress.say(balance_line(name, balance))
+
+def after_scoring(model: str, table: Any, pairs: bool) -> str:
+    """What to try when a model's heads have their scores."""
+    if "faithfulness" not in table.attrs:
+        return "the same command with --judge tells which of these scores to believe on this model."
+    if pairs:
+        return f"headwise prune {model} --source … --target … --dev-source … --dev-target … --penalty 0.01"
+    return f"headwise roles {model} --treebank FILE.conllu"
 
 
 @app.command()

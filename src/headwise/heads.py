@@ -209,6 +209,40 @@ def save_scores(table: pd.DataFrame, path: Path) -> None:
     write_text(path.with_suffix(".json"), json.dumps(table.attrs["signature"], indent=1) + "\n")
 
 
+def read_scores(path: Path, heads: HeadMap | None = None) -> pd.DataFrame:
+    """A table that `save_scores` wrote, with its signature in `attrs["signature"]`. heads: the model's, as it is now.
+
+    Raises HeadwiseError when the signature is missing, columns are, or the scores are of other heads than `heads`.
+    """
+    file = path
+    try:
+        table = pd.read_csv(file)
+        file = path.with_suffix(".json")
+        signature = json.loads(file.read_text(encoding="utf-8"))
+        scored = HeadMap(signature["heads"]["query"], signature["heads"]["key_value"])
+    except OSError as error:
+        raise HeadwiseError(
+            f"The scores in {path} were to be read, but {file} cannot be opened ({error.strerror}): "
+            "a table of scores and the signature beside it belong together."
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HeadwiseError(
+            f"{path} was to be read as a table of scores with its signature beside it, but {file} is not that "
+            f"({type(error).__name__}: {error}): score the model again."
+        ) from None
+    if missing := [column for column in COLUMNS if column not in table]:
+        raise HeadwiseError(f"{path} is no table of scores: it lacks the columns {', '.join(missing)}.")
+    now = scored if heads is None else heads
+    told = {Head(*address) for address in table[["kind", "layer", "head"]].itertuples(index=False, name=None)}
+    if scored != now or not all(head in now for head in told):
+        raise HeadwiseError(
+            f"{path} has scores of other heads ({describe(scored)}) than the model has now ({describe(now)}): "
+            "score the model again."
+        )
+    table.attrs["signature"] = signature
+    return table
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file so that it is either whole or not there: beside, then renamed."""
     write_bytes(path, text.encode())

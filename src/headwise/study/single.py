@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from headwise.data.text import ParallelText, Text
+from headwise.errors import HeadwiseError
 from headwise.heads import Kind, score_table
 from headwise.importance.tally import Tally
 from headwise.model import Model
 from headwise.pruning.hard_concrete import GateRecipe, prune_by_gates
 from headwise.study.plan import Pruning, checked
-from headwise.study.scoring import USUAL, Stream, jobs, judge, longest, signed
+from headwise.study.scoring import USUAL, chosen, jobs, judge, refuse_unjudgeable, signed
 from headwise.study.stages import translator
+from headwise.study.stream import Say, Stream, longest
 from headwise.translation.batches import Encoded
 from headwise.translation.decode import Search, translate
 from headwise.translation.quality import difference, quality
@@ -27,35 +31,49 @@ ORDERS = 5  # random orders of removal that judged scores stand beside
 
 def score(
     model: Model, text: ParallelText | Text, measures: Sequence[str] = USUAL, seed: int = 0, judged: bool = False,
-    progress: Callable[[float, str], None] = lambda share, what: None,
+    progress: Say = lambda share, what: None,
 ) -> pd.DataFrame:  # fmt: skip
     """Scores of every head: a tidy table, one row a head and measure (docs/methods).
 
     text: parallel for translation models, one-sided for language models (the next token) and masked ones (a seeded
     share of tokens is masked). measures: names from `study.scoring.MEASURES`, a bare `lrp` or `ablation`, or `all`.
-    `.attrs["signature"]` says how the table was made, `.attrs["relevance"]` where the relevance of each rule went.
+    `.attrs["signature"]` says how the table was made, what it left out and why, and how long each job took;
+    `.attrs["relevance"]` where the relevance of each rule went.
     judged: which score to believe, as rows in `.attrs["faithfulness"]` and `.attrs["curves"]` (docs/methods/judge.md).
     progress: told the share that is done, and of what. Raises HeadwiseError for unknown measures, a text of the wrong
     kind, and models that compute no numbers.
     """
     stream = Stream(model, text)
     todo, rows = jobs(model, stream, measures, seed), list[dict[str, Any]]()
-    tallies, balances = dict[str, Tally](), dict[str, dict[str, float]]()
+    tallies, balances, seconds = dict[str, Tally](), dict[str, dict[str, float]](), dict[str, float]()
+    if judged:
+        refuse_unjudgeable(stream, chosen(measures))
+    parts = len(todo) + judged
     for done, job in enumerate(todo):
-        progress(done / len(todo), job.label)
+        stream.progress = partial(within, progress, done, parts, job.label)
+        start = time.perf_counter()
         made = job.make()
         tallies |= {name: tally.gather() for name, tally in made.tallies.items()}
         rows += [row for name in made.tallies for row in tallies[name].rows(name, seed)] + made.rows
         balances |= {job.label: dict(made.balance)} if made.balance else {}
-    table = score_table(rows, signed(model, stream, list(dict.fromkeys(row["measure"] for row in rows)), seed))
+        seconds[job.label] = time.perf_counter() - start
+    signature = signed(model, stream, measures, (row["measure"] for row in rows), seed)
+    if not rows:
+        raise HeadwiseError(f"There is nothing to tell: {'; '.join(signature['absent'])}.")
+    table = score_table(rows, {**signature, "seconds": seconds})
     table.attrs["relevance"] = balances
     if judged:
-        progress(len(todo) / (len(todo) + 1), "judge")
+        progress(len(todo) / parts, "judge")
         verdict = judge(model, stream, tallies, ORDERS, seed)
         table.attrs |= {"faithfulness": verdict.faithfulness.to_dict("records"),
                         "curves": verdict.curves.to_dict("records")}  # fmt: skip
     progress(1.0, "done")
     return table
+
+
+def within(progress: Say, done: int, parts: int, label: str, share: float, what: str) -> None:
+    """Tell the share of the whole when a share of one of its parts is done."""
+    progress((done + share) / parts, f"{label}: {what}")
 
 
 def prune(

@@ -25,18 +25,9 @@ from headwise.importance.tally import Tally
 from headwise.model import WEIGHTS, Model, load
 from headwise.pruning.hard_concrete import prune_by_gates
 from headwise.study.plan import Plan, setting_name
-from headwise.study.scoring import (
-    SCALES,
-    Job,
-    Stream,
-    balance_line,
-    balance_table,
-    jobs,
-    judge,
-    longest,
-    signed,
-)
+from headwise.study.scoring import SCALES, Job, balance_line, balance_table, jobs, judge, signed
 from headwise.study.stage import MADE, Result, RunFolder
+from headwise.study.stream import Stream, longest
 from headwise.translation.batches import Encoded
 from headwise.translation.build import Architecture, build
 from headwise.translation.decode import translate
@@ -159,14 +150,10 @@ def train_model(study: Study, shape: Architecture, work: Path) -> Result:
 def score(study: Study) -> Result:
     """Every measure of the plan on the dev text, a stage for each job; then the tables, and the judge's."""
     options, run = study.plan.scoring, study.run
-    model, stream = study.full, Stream(study.full, study.dev_text)
+    model, stream = study.full, Stream(study.full, study.dev_text, run.progress)
     inputs = {"model": study.made(FULL), "dev": study.dev_text.fingerprint, "seed": study.plan.seed}
-    tallies, rows, balances, seconds = (
-        dict[str, Tally](),
-        list[Row](),
-        dict[str, dict[str, float]](),
-        dict[str, float](),
-    )
+    tallies, balances = dict[str, Tally](), dict[str, dict[str, float]]()
+    rows, seconds = list[Row](), dict[str, float]()
     for job in jobs(model, stream, options.measures, study.plan.seed):
         folder = f"scores/{job.label}"
         result = run.stage(folder, {**inputs, "measures": job.measures}, partial(run_job, run, job), [folder])
@@ -175,7 +162,8 @@ def score(study: Study) -> Result:
         rows += result["rows"]
         balances |= {job.label: result["balance"]} if result["balance"] else {}
         seconds[job.label] = run.seconds[folder]
-    signature = {**signed(model, stream, list(tallies), study.plan.seed), "seconds": seconds}
+    measures = [*tallies, *(row["measure"] for row in rows)]
+    signature = {**signed(model, stream, options.measures, measures, study.plan.seed), "seconds": seconds}
 
     def tables(work: Path) -> Result:
         if run.main:

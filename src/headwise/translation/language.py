@@ -7,20 +7,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from headwise.data.text import Text
 from headwise.errors import HeadwiseError
-from headwise.translation.batches import IGNORED, padded
+from headwise.translation.batches import IGNORED, lengths, padded
 
 MASKED = 0.15  # share of tokens that a masked language model is asked for (Devlin et al. 2019, section 3.1)
 
 
 class Lines:
     """Sentences as token ids, longer ones than `max_length` left out and counted (`dropped`), as are those too short to
-    ask for anything."""
+    ask for anything: one token for a causal model, special tokens alone for a masked one."""
 
-    def __init__(self, lines: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int, causal: bool) -> None:
+    def __init__(self, text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int, causal: bool) -> None:
         self.tokenizer, self.causal = tokenizer, causal
         self.special = set(tokenizer.all_special_ids)
         if not causal and tokenizer.mask_token_id is None:
@@ -28,37 +30,57 @@ class Lines:
                 "This model predicts masked tokens, but its tokenizer has no mask token: "
                 "put its own tokenizer beside it."
             )
-        ids: list[list[int]] = tokenizer(list(lines))["input_ids"] if len(lines) else []
-        fits = [row for row in ids if len(row) <= max_length and self.askable(row)]
-        self.ids, self.dropped = sorted(fits, key=len), len(ids) - len(fits)
-        if not fits:
-            raise HeadwiseError(f"None of the {len(ids)} sentences has from 2 to {max_length} tokens: give other text.")
 
-    def askable(self, row: list[int]) -> bool:
+        def ids(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
+            found = tokenizer(rows["text"])["input_ids"]
+            return {"ids": found, "askable": [self.askable(row) for row in found]}
+
+        self.dataset: Dataset = text.dataset.map(
+            ids, batched=True, remove_columns=text.dataset.column_names, load_from_cache_file=False, keep_in_memory=True
+        )
+        long = lengths(self.dataset, "ids")
+        fits = np.flatnonzero((long <= max_length) & np.array(self.dataset["askable"], dtype=bool))
+        self.rows = fits[np.argsort(long[fits], kind="stable")]
+        self.longest = long[self.rows]
+        self.dropped = len(long) - len(fits)
+        if not len(fits):
+            raise HeadwiseError(
+                f"None of the {len(long)} sentences has from 2 to {max_length} tokens: give other text."
+            )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def askable(self, row: Sequence[int]) -> bool:
         return len(row) > 1 if self.causal else any(token not in self.special for token in row)
 
     def batches(self, tokens: int = 4096, seed: int = 0) -> Iterator[dict[str, Any]]:
-        """The text once, shortest first: input_ids, attention_mask, labels (aligned with the logits), rows."""
+        """The text once, shortest first, at most so many tokens together: input_ids, attention_mask, labels (aligned
+        with the logits), rows (the place of each sentence in the text)."""
         start = 0
-        while start < len(self.ids):
+        while start < len(self):
             end = start + 1
-            while end < len(self.ids) and len(self.ids[end]) * (end + 1 - start) <= tokens:
+            while end < len(self) and int(self.longest[end]) * (end + 1 - start) <= tokens:
                 end += 1
-            yield {**self.batch(self.ids[start:end], seed + start), "rows": torch.arange(start, end)}
+            places = self.rows[start:end].tolist()
+            rows = self.dataset[places]["ids"]
+            yield {**self.batch(rows, places, seed), "rows": torch.tensor(places)}
             start = end
 
-    def batch(self, rows: list[list[int]], seed: int) -> dict[str, Tensor]:
-        fill = self.tokenizer.pad_token_id
-        ids = padded(rows, self.tokenizer.eos_token_id if fill is None else fill, None)
+    def batch(self, rows: Sequence[Sequence[int]], places: Sequence[int], seed: int) -> dict[str, Tensor]:
+        """Rows of ids as tensors B S. Of each sentence a share MASKED of its tokens is hidden, at least one, drawn by
+        the seed and the sentence's place in the text. The mask token stands for all; special tokens stay."""
+        fills = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
+        ids = padded(rows, next(fill for fill in fills if fill is not None), None)
         mask = padded([[1] * len(row) for row in rows], 0, None)
         if self.causal:
             labels = torch.full_like(ids, IGNORED)
             labels[:, :-1] = torch.where(mask[:, 1:].bool(), ids[:, 1:], IGNORED)
             return {"input_ids": ids, "attention_mask": mask, "labels": labels}
-        random = np.random.default_rng(seed)
         hidden = torch.zeros_like(mask, dtype=torch.bool)
-        for i, row in enumerate(rows):
-            words = [place for place, token in enumerate(row) if token not in self.special]
+        for i, (row, place) in enumerate(zip(rows, places, strict=True)):
+            words = [at for at, token in enumerate(row) if token not in self.special]
+            random = np.random.default_rng((seed, place))
             hidden[i, random.choice(words, max(1, round(MASKED * len(words))), replace=False)] = True
         labels = torch.where(hidden, ids, IGNORED)
         return {"input_ids": ids.masked_fill(hidden, self.tokenizer.mask_token_id), "attention_mask": mask,

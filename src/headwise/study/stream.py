@@ -1,0 +1,86 @@
+"""A text as the stream of batches that a model is scored on, whole or every other sentence of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from accelerate import PartialState
+
+from headwise.data.text import ParallelText, Text
+from headwise.errors import HeadwiseError
+from headwise.importance.objective import IGNORED
+from headwise.model import Model
+from headwise.translation.batches import Encoded, batches
+from headwise.translation.language import Lines
+
+Say = Callable[[float, str], None]
+
+
+class Stream:
+    """The batches of a text for a model, as often as wanted; of several processes, each gets every n-th batch.
+
+    progress: told the share of the sentences that went by; a measure that reads the text twice starts twice.
+    """
+
+    def __init__(self, model: Model, text: ParallelText | Text, progress: Say = lambda share, what: None) -> None:
+        self.model, self.text, self.progress = model, text, progress
+        config: Any = model.hf.config
+        if model.tokenizer is None:
+            raise HeadwiseError(f"{model.name} has no tokenizer beside its weights: save one there.")
+        if config.is_encoder_decoder != isinstance(text, ParallelText):
+            needed = "parallel text (source and target)" if config.is_encoder_decoder else "one-sided text (--text)"
+            raise HeadwiseError(f"{model.name} is a {type(model.hf).__name__}, which is scored on {needed}.")
+        self.data: Encoded | Lines
+        if isinstance(text, ParallelText):
+            self.data = Encoded(text, model.tokenizer, longest(model))
+        else:
+            causal = "decoder-self" in model.heads.kinds
+            self.data = Lines(text, model.tokenizer, longest(model), causal)
+
+    @property
+    def dropped(self) -> int:
+        return self.data.dropped
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        state, done = PartialState(), 0
+        for place, batch in enumerate(self.whole()):
+            if place % state.num_processes == state.process_index:
+                yield batch
+            done += int((batch["rows"] >= 0).sum())
+            self.progress(done / len(self.data), f"{done} of {len(self.data)} sentences")
+
+    def whole(self) -> Iterator[dict[str, Any]]:
+        if isinstance(self.data, Lines):
+            return self.data.batches()
+        return batches(self.data, self.model.tokenizer, self.model.hf.config.decoder_start_token_id)
+
+
+class Half:
+    """Every other sentence of a stream, counted as tallies count them: the even ones (0) or the odd ones (1)."""
+
+    def __init__(self, stream: Stream, which: int) -> None:
+        self.stream, self.which = stream, which
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        state = PartialState()
+        return islice(self.whole(), state.process_index, None, state.num_processes)
+
+    def whole(self) -> Iterator[dict[str, Any]]:
+        start = 0
+        for batch in self.stream.whole():
+            size = len(batch["labels"])
+            mine = (torch.arange(start, start + size) % 2 == self.which) & (batch["labels"] != IGNORED).any(1)
+            start += size
+            if bool(mine.any()):
+                yield {name: tensor[mine] for name, tensor in batch.items()}
+
+
+def longest(model: Model) -> int:
+    """The longest sentence, in tokens, that a model is given."""
+    config: Any = model.hf.config
+    generation: Any = getattr(model.hf, "generation_config", None)
+    limit = int(getattr(generation, "max_length", None) or 512) if config.is_encoder_decoder else 512
+    return min(limit, getattr(config, "max_position_embeddings", 512))
