@@ -13,6 +13,7 @@ import pytest
 
 from headwise.heads import Head, HeadMap, HeadMask
 from headwise.report import write
+from report.made_roles import write_roles
 
 HEADS = HeadMap({"encoder-self": (8, 8, 8)})
 KEPT = {
@@ -87,6 +88,7 @@ def make_run(folder: Path) -> Path:
     faithfulness().to_csv(folder / "faithfulness.csv", index=False)
     curves().to_csv(folder / "curves.csv", index=False)
     conservation().to_csv(folder / "lrp.csv", index=False)
+    write_roles(folder / "roles", HEADS)
     pruning_table().to_csv(folder / "pruning.csv", index=False)
     for setting, kept in KEPT.items():
         mask = HeadMask(HEADS, frozenset(Head("encoder-self", i, h) for i, row in enumerate(kept) for h in row))

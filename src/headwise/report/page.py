@@ -13,6 +13,8 @@ import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from headwise.heads import write_text
+from headwise.report import roles
+from headwise.report.attention_maps import attention_maps
 from headwise.report.curve_figures import bleu_by_heads, gate_curves, training_curve
 from headwise.report.examples import choose_examples
 from headwise.report.faithfulness import judge_table, verdicts
@@ -20,6 +22,8 @@ from headwise.report.figure import VEGA_LITE, Figure
 from headwise.report.head_figures import head_map, heads_by_layer
 from headwise.report.relevance import conservation_table, pooled_sentences
 from headwise.report.removal_figures import removal_curves
+from headwise.report.role_figures import layer_patterns, offsets, rare_tokens
+from headwise.report.role_grid import function_grids
 from headwise.report.run import Run, read_run
 from headwise.report.score_figures import score_lede, score_maps
 from headwise.report.summary import summarise
@@ -50,6 +54,10 @@ def draw(run: Run) -> dict[str, list[Figure]]:
         "head-map": [head_map(run, chosen)] if chosen is not None and chosen.name in run.layouts else [],
         "scores": score_maps(run),
         "removal": [f for f in [removal_curves(run)] if f is not None],
+        "functions": function_grids(run),
+        "patterns": [f for f in [layer_patterns(run)] if f is not None],
+        "evidence": [f for f in [offsets(run), rare_tokens(run)] if f is not None],
+        "attention-maps": [f for f in [attention_maps(run)] if f is not None],
         "gates": gate_curves(run),
         "bleu": [f for f in [bleu_by_heads(run)] if f is not None],
         "layers": [f for f in [heads_by_layer(run)] if f is not None],
@@ -84,6 +92,7 @@ def render(run: Run, figures: Mapping[str, list[Figure]]) -> str:
         verdicts=verdicts(run),
         pooled=pooled_sentences(run),
         conserved=conservation_table(run),
+        roles=_roles(run),
         facts=_facts(run),
         plan=run.plan,
         light=LIGHT,
@@ -93,6 +102,20 @@ def render(run: Run, figures: Mapping[str, list[Figure]]) -> str:
         configurations={"light": vega_config(LIGHT), "dark": vega_config(DARK)},
         library=_library(),
     )
+
+
+def _roles(run: Run) -> dict[str, Any] | None:
+    """What the section of roles tells beside its figures; None without roles, which leaves it out."""
+    if run.roles is None:
+        return None
+    return {
+        "sentences": roles.sentences(run),
+        "decided": roles.decided(run),
+        "syntax": roles.syntax_table(run),
+        "left_out": roles.others_left_out(run),
+        "shares": roles.share_table(run),
+        "absent": run.roles.facts["absent"],
+    }
 
 
 @cache

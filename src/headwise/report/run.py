@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -15,13 +15,33 @@ from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, HeadMask, Kind
 from headwise.report.setting import Setting, read_settings
 
-TEXT = ("setting", "kind", "measure", "against", "kinds", "statistic", "order", "mode", "what")  # never numbers
+TEXT = ("setting", "kind", "measure", "against", "kinds", "statistic", "order", "mode", "what", "role", "text", "label")
 LOG_COLUMNS = ("step", "epoch", "measure", "value")
 GATE_COLUMNS = ("step", "kind", "layer", "head", "p_open")
 PRUNING_COLUMNS = ("method", "kinds", "setting", "seed", "kept", "total", "measure", "value", "low", "high")
 FAITHFULNESS_COLUMNS = ("measure", "against", "kinds", "statistic", "value", "low", "high", "n")
 CURVE_COLUMNS = ("measure", "order", "seed", "removed", "total", "loss", "low", "high")
 LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
+ROLE_COLUMNS = {
+    "table": COLUMNS,
+    "roles": (*COLUMNS, "role", "text", "p"),
+    "labels": ("kind", "layer", "head", "label"),
+    "patterns": ("kind", "layer", "role", "heads", "share"),
+}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RolesFound:
+    """What each head does, as the stage of roles left it: its tables, what it says of the text, example sentences."""
+
+    table: pd.DataFrame
+    roles: pd.DataFrame
+    labels: pd.DataFrame
+    patterns: pd.DataFrame
+    facts: Mapping[str, Any]
+    examples: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -36,6 +56,7 @@ class Run:
     faithfulness: pd.DataFrame | None
     curves: pd.DataFrame | None
     lrp: pd.DataFrame | None
+    roles: RolesFound | None
     settings: tuple[Setting, ...]
     layouts: Mapping[str, HeadMask]
     gates: Mapping[str, pd.DataFrame]
@@ -76,13 +97,14 @@ def read_run(folder: Path) -> Run:
     gates = {name: _table(folder / "gates" / f"{name}.csv", GATE_COLUMNS) for name in names}
     return Run(
         folder=folder,
-        facts=_facts(folder / "run.json"),
+        facts=_json(folder / "run.json", dict),
         plan=_text(folder / "plan.toml"),
         training=_table(folder / "train" / "log.csv", LOG_COLUMNS),
         heads=_table(folder / "heads.csv", COLUMNS),
         faithfulness=_table(folder / "faithfulness.csv", FAITHFULNESS_COLUMNS),
         curves=_table(folder / "curves.csv", CURVE_COLUMNS),
         lrp=_table(folder / "lrp.csv", LRP_COLUMNS),
+        roles=_roles(folder / "roles"),
         settings=settings,
         layouts={name: HeadMask.read(path) for name, path in layouts.items() if path.is_file()},
         gates={name: table for name, table in gates.items() if table is not None},
@@ -90,17 +112,31 @@ def read_run(folder: Path) -> Run:
     )
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    """run.json as a dictionary."""
+def _roles(folder: Path) -> RolesFound | None:
+    """The files of the folder roles/, which must all be there; None without the folder."""
+    if not folder.is_dir():
+        return None
+    tables = {name: _table(folder / f"{name}.csv", columns) for name, columns in ROLE_COLUMNS.items()}
+    found = {name: table for name, table in tables.items() if table is not None}
+    missing = [f"{name}.csv" for name in tables if name not in found]
+    missing += [name for name in ("facts.json", "examples.json") if not (folder / name).is_file()]
+    if missing:
+        raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the stage of roles again.")
+    return RolesFound(**found, facts=_json(folder / "facts.json", dict), examples=_json(folder / "examples.json", list))
+
+
+def _json(path: Path, sort: type[T]) -> T:
+    """A JSON file that holds one object or list."""
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        held = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise HeadwiseError(f"{path} was to be read as JSON, but that failed ({error}): run the study again.") from None
-    if not isinstance(facts, dict):
+    if not isinstance(held, sort):
+        should = "object" if sort is dict else "list"
         raise HeadwiseError(
-            f"{path} should hold one JSON object, but holds {type(facts).__name__}: run the study again."
+            f"{path} should hold one JSON {should}, but holds {type(held).__name__}: run the study again."
         )
-    return facts
+    return held
 
 
 def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:

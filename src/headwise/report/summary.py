@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headwise.heads import Site
+from headwise.report import roles
 from headwise.report.faithfulness import in_short
 from headwise.report.run import Run
 from headwise.report.setting import Setting
@@ -41,9 +42,11 @@ class Summary:
 def summarise(run: Run) -> Summary:
     """The opening of the report. Without a chosen pruned model it says so, and tells what there is."""
     full, chosen, judged = run.full, run.chosen, in_short(run)
-    believe = [Paragraph("Which score to believe", judged)] if judged else []
+    last = [Paragraph("Which score to believe", judged)] if judged else []
+    does = roles.in_short(run)
+    last += [Paragraph("What the heads do", does)] if does else []
     if full is None or chosen is None:
-        return Summary(_headline_without_choice(run), [], [Paragraph("Pruning", _why_no_choice(run)), *believe])
+        return Summary(_headline_without_choice(run), [], [Paragraph("Pruning", _why_no_choice(run)), *last])
     paragraphs = [
         Paragraph("What was saved", _saved(full, chosen)),
         Paragraph("What it cost", _cost(full, chosen)),
@@ -51,7 +54,7 @@ def summarise(run: Run) -> Summary:
     ]
     if chosen.name in run.layouts:
         paragraphs.append(Paragraph("What is left", _left(run, chosen)))
-    return Summary(_headline(full, chosen), _tiles(full, chosen), [*paragraphs, *believe])
+    return Summary(_headline(full, chosen), _tiles(full, chosen), [*paragraphs, *last])
 
 
 def _left(run: Run, setting: Setting) -> str:
