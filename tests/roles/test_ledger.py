@@ -10,6 +10,7 @@ from torch import Tensor
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.tally import Tally
+from headwise.roles import ledger as ledgers
 from headwise.roles.ledger import Ledger, better, together
 from headwise.roles.question import Question
 
@@ -48,7 +49,7 @@ def test_values_and_intervals_are_those_of_a_tally() -> None:
 
 def test_memory_does_not_grow_with_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = filled(1, 40)[0].table()
-    monkeypatch.setattr("headwise.roles.ledger.UNITS", 16)
+    monkeypatch.setattr(ledgers, "UNITS", 16)
     ledger = filled(1, 40)[0]
     assert ledger.units < 32 and len(ledger.whole(ledger.sums[0])) == ledger.units
     for column in ("value", "n", "baseline"):
