@@ -71,11 +71,8 @@ def pointing(
     asked = cell if per_arc else (cell * width + query).unique() // max(width, 1)
     counts = tally(asked, torch.ones_like(asked, dtype=torch.float), size * count).view(size, count)
     if baseline == "offset":
-        offset = key - (query if queries is keys else same_way(sentence, query, queries, keys))
-        near = offset.abs() <= REACH
-        place = (sentence * (2 * REACH + 1) + offset + REACH) * count + measure
-        rules = tally(place[near], near[near].float(), size * (2 * REACH + 1) * count)
-        rules = rules.view(size, 2 * REACH + 1, count)
+        from_ = query if queries is keys else same_way(sentence, query, queries, keys)
+        rules = fixed_offsets(sentence, key - from_, measure, (size, count))
     else:
         chance = 1 / queries.visible[sentence, query].clamp_min(1)
         rules = tally(cell, chance, size * count).view(size, 1, count)
@@ -100,6 +97,13 @@ def in_sight(table: Tensor, queries: Passage, keys: Passage, forward: bool) -> T
         return there
     later: Tensor = key > query if forward else key < query
     return there & later
+
+
+def fixed_offsets(sentence: Tensor, offset: Tensor, measure: Tensor, shape: tuple[int, int]) -> Tensor:
+    """How many answers lie at every offset up to REACH, by sentence and measure: B offsets M."""
+    near, size = offset.abs() <= REACH, 2 * REACH + 1
+    place = (sentence * size + offset + REACH) * shape[1] + measure
+    return tally(place[near], near[near].float(), shape[0] * size * shape[1]).view(shape[0], size, shape[1])
 
 
 def same_way(sentence: Tensor, query: Tensor, queries: Passage, keys: Passage) -> Tensor:
