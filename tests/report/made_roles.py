@@ -46,7 +46,7 @@ def scores(heads: HeadMap) -> pd.DataFrame:
         for measure, chance in chances.items():
             low = draw.uniform(0.2, 0.9) * (chance if chance == chance else 3)
             value = ROLES.get((head.layer, head.head, measure), low)
-            rows.append((*head, measure, round(value, 4), value - 0.03, min(value + 0.03, 1), 812, chance))
+            rows.append((*head, measure, round(value, 4), max(value - 0.03, 0), min(value + 0.03, 1), 812, chance))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

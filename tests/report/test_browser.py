@@ -21,8 +21,9 @@ QUIET = [
     "--disable-sync",
     "--no-first-run",
 ]
-CHARTS = 24  # head map, 4 scores, 6 removal curves, 3 × 3 layers of gates, BLEU on test and dev, layers, training
-TABLES = 3
+CHARTS = 34  # head map, 4 scores, 6 removal curves, grid, patterns, 3 heads of offsets, rare tokens, 4 maps, more:
+# 3 × 3 layers of gates, BLEU on test and dev, layers, training
+TABLES = 5
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 

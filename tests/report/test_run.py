@@ -39,7 +39,7 @@ def test_a_run_with_nothing_but_its_facts(run_folder: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     run = read_run(run_folder)
     assert (run.training, run.heads, run.plan, run.chosen, run.full) == (None, None, None, None, None)
-    assert (run.faithfulness, run.curves, run.lrp) == (None, None, None)
+    assert (run.faithfulness, run.curves, run.lrp, run.roles) == (None, None, None, None)
     assert (run.settings, run.layouts, run.gates, run.translations) == ((), {}, {}, {})
 
 

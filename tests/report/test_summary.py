@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def test_savings_come_first_then_the_cost(run_folder: Path) -> None:
         "How it was chosen",
         "What is left",
         "Which score to believe",
+        "What the heads do",
     ]
 
 
@@ -67,7 +69,7 @@ def test_the_score_to_believe_in_one_sentence(run_folder: Path) -> None:
         "correlation with exact ablation is 0.71 (of the ablation with itself: 0.93)."
     )
     set_fact(run_folder, chosen=None)
-    assert list(told(run_folder)) == ["Pruning", "Which score to believe"]
+    assert list(told(run_folder)) == ["Pruning", "Which score to believe", "What the heads do"]
 
 
 def test_a_real_loss_is_called_real(run_folder: Path) -> None:
@@ -109,6 +111,7 @@ def test_better_bleu_is_not_called_a_price(run_folder: Path) -> None:
 def test_nothing_within_the_allowed_loss(run_folder: Path) -> None:
     set_fact(run_folder, chosen="full", max_drop=0.1)
     (run_folder / "faithfulness.csv").unlink()
+    shutil.rmtree(run_folder / "roles")
     assert told(run_folder) == {
         "Pruning": "No pruned model stayed within 0.1 BLEU of the full one on dev text: it was kept, nothing is saved."
     }

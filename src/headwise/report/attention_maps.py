@@ -14,7 +14,7 @@ from headwise.report.run import Run
 from headwise.roles.label import evidence
 
 ROW = 20  # pixels of a row of the map
-LETTER = 6.4  # pixels of a letter
+LETTER = 7.4  # pixels of a letter
 LONGEST = 12  # letters of a word that is written out
 STEP = 0.75  # rows between an arc and the one above it
 GAP = 0.35  # columns between the words and the rest

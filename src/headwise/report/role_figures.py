@@ -29,12 +29,12 @@ def sorts_scale() -> Any:
     return alt.Scale(domain=list(SORTS), range="category")
 
 
-def sorts_legend(present: set[str]) -> Any:
+def sorts_legend(present: set[str], columns: int) -> Any:
     """The sorts that are there; that grey is no role stands in the captions. Nothing where no head has a role."""
     values = [sort for sort in SORTS if sort in present and sort != NO_ROLE]
     if not values:
         return None
-    return alt.Legend(orient="top", title=None, values=values, symbolType="square", columns=4)
+    return alt.Legend(orient="top", title=None, values=values, symbolType="square", columns=columns)
 
 
 def offsets(run: Run) -> Figure | None:
@@ -89,7 +89,12 @@ def _offset_panel(table: pd.DataFrame, head: tuple[str, int, int]) -> Panel:
         for row in here.to_dict("records")
     ]
     best = next(cell for cell in cells if cell["which"] == "highest")
-    x = alt.X("offset:N", sort=[signed(r, 0) for r in OFFSETS], title=None, axis=alt.Axis(labelAngle=0))
+    x = alt.X(
+        "offset:N",
+        sort=[signed(r, 0) for r in OFFSETS],
+        title=None,
+        axis=alt.Axis(labelAngle=0, labelFontSize=10, labelOverlap=False),
+    )
     scale = alt.Scale(domain=[0, 1])
     y = alt.Y("value:Q", title=None, scale=scale, axis=alt.Axis(values=[0, 0.5, 1]))
     tooltip = [
@@ -207,13 +212,13 @@ def _pattern_panel(patterns: pd.DataFrame, kind: str) -> Panel:
     ]
     base = alt.Chart(rows(cells)).encode(
         y=alt.Y("layer:O", title="layer"),
-        x=alt.X("heads:Q", stack="zero", title="heads", axis=alt.Axis(tickMinStep=1, tickCount=6)),
+        x=alt.X("heads:Q", stack="zero", title="heads", axis=alt.Axis(tickMinStep=1, tickCount=6, grid=False)),
         order=alt.Order("place:Q"),
         tooltip=[alt.Tooltip("layer:O"), alt.Tooltip("sort:N", title="role"), alt.Tooltip("heads:Q")],
     )
     present = {cell["sort"] for cell in cells}
     bars = base.mark_bar(cornerRadius=2).encode(
-        color=alt.Color("sort:N", scale=sorts_scale(), legend=sorts_legend(present)),
+        color=alt.Color("sort:N", scale=sorts_scale(), legend=sorts_legend(present, 2)),
         opacity=alt.condition(f"datum.sort == '{NO_ROLE}'", alt.value(FAINT), alt.value(1)),
     )
     numbers = base.encode(x=alt.X("heads:Q", stack="zero", bandPosition=0.5))

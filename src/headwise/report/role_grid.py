@@ -119,13 +119,14 @@ def _cells(
     }
     if not shown:
         return [{**base, "part": 0, "sort": NO_ROLE, "role": "", "score": ""}]
-    more = f" +{len(roles) - PARTS}" if len(roles) > PARTS else ""
+    if len(roles) > PARTS:
+        base["head"] += f" · {len(roles) - PARTS} more"
     return [
         {
             **base,
             "part": part,
             "sort": wording_of_sort(role["measure"]),
-            "role": in_cell(role["measure"]) + (more if part == PARTS - 1 else ""),
+            "role": in_cell(role["measure"]),
             "score": f"{role['value']:.2f}",
         }
         for part, role in enumerate(shown)
@@ -164,7 +165,7 @@ def _grid_marks(
         base.mark_rect(cornerRadius=3).encode(
             y=alt.Y("top:Q", title="layer", scale=scale, axis=axis),
             y2="bottom:Q",
-            color=alt.Color("sort:N", scale=sorts_scale(), legend=sorts_legend(present)),
+            color=alt.Color("sort:N", scale=sorts_scale(), legend=sorts_legend(present, 5)),
             opacity=alt.condition(f"datum.sort == '{NO_ROLE}'", alt.value(FAINT), alt.value(1)),
         )
     ]

@@ -12,7 +12,7 @@ from headwise.heads import KINDS
 from headwise.report.run import RolesFound, Run
 from headwise.report.table import Line, Table
 from headwise.report.wording import HEADS_OF_KIND, KIND_NAMES, NONE, listed, percent, sentence
-from headwise.roles.label import AT_LEAST, NO_ROLE, RATE, SYNTAX, Bar, wording, wording_of_sort
+from headwise.roles.label import ABOVE_BASELINE, AT_LEAST, NO_ROLE, SYNTAX, Bar, wording, wording_of_sort
 
 # Voita et al. 2019, figures 1c, 2b and 2d: of 48 encoder heads, positional, syntactic, rare tokens, no known role.
 PAPER = {"EN-RU": (5, 8, 1, 34), "EN-DE": (5, 9, 1, 33), "EN-FR": (4, 7, 1, 36)}
@@ -44,10 +44,8 @@ def in_short(run: Run) -> str:
         counts = _sorts(roles)
         told = f"{_heads_with_role(roles)} of {heads} {HEADS_OF_KIND[kind]} have a role that two halves of text confirm"
         if best is not None:
-            told += (
-                f" ({listed([f'{count} {sort}' for sort, count in counts.items()])}; the clearest: {best['text']} at "
-            )
-            told += f"{_address(best)})"
+            sorts = listed([f"{count} {sort}" for sort, count in counts.items()])
+            told += f" ({sorts}; the clearest: {best['text']} at {_address(best)})"
         parts.append(told)
     return f"{'; '.join(parts)}."
 
@@ -94,7 +92,7 @@ def _found_in(found: RolesFound, kind: str) -> str:
     ]
     for sort, number in _sorts(roles).items():
         best = roles[roles["measure"].map(wording_of_sort) == sort].sort_values("value").iloc[-1]
-        told.append(f"{sentence(sort)}: {number}, the clearest {_address(best)} with {best['text']}.")
+        told.append(f"{sentence(sort)}: {number}, most clearly {_address(best)}, {best['text']}.")
     return " ".join(told)
 
 
@@ -122,31 +120,29 @@ def _spelled(layers: Sequence[int]) -> str:
 
 
 def _beside_the_paper(found: RolesFound) -> str:
-    """Which findings of Voita et al. 2019 hold on this model."""
+    """Which findings of Voita et al. 2019 hold on this model, and which do not."""
     roles = _of(found.roles, "encoder-self")
     have = set(roles["measure"])
-    claims = {
-        "a head for the token before and one for the token after": {"positional.-1", "positional.1"} <= have,
-        **{
-            f"heads that follow {relation} (in either direction)": bool(
-                {f"syntactic.{relation}.to-governor", f"syntactic.{relation}.to-dependent"} & have
-            )
-            for relation in dict.fromkeys(measure.split(".")[1] for measure in SYNTAX)
-        },
-        "a head for rare tokens in the first layer": bool(
-            ((roles["measure"] == "rare.two-rarest") & (roles["layer"] == 0)).any()
-        ),
-        "no known role in most heads": 2 * _heads_with_role(roles) < len(_of(found.labels, "encoder-self")),
-    }
-    told = []
-    for held, lead in (
-        (True, "Of what Voita et al. (2019) found in translation models, this model has"),
-        (False, "it has not"),
-    ):
-        some = [claim for claim, holds in claims.items() if holds is held]
-        if some:
-            told.append(f"{lead} {listed(some)}")
-    return f"{'; '.join(told)}."
+    relations = list(dict.fromkeys(measure.split(".")[1] for measure in SYNTAX))
+    along = [rel for rel in relations if {f"syntactic.{rel}.to-governor", f"syntactic.{rel}.to-dependent"} & have]
+    claims = [
+        ("a head for the token before", "positional.-1" in have),
+        ("a head for the token after", "positional.1" in have),
+        (f"heads along {listed(along)}", bool(along)),
+        (f"heads along {listed([rel for rel in relations if rel not in along])}", False),
+        ("a head for rare tokens in the first layer", _has_first(roles, "rare.two-rarest")),
+        ("no known role in most heads", 2 * _heads_with_role(roles) < len(_of(found.labels, "encoder-self"))),
+    ]
+    known = [(claim, holds) for claim, holds in claims if not claim.endswith("along ")]
+    yes, no = ([claim for claim, holds in known if holds is held] for held in (True, False))
+    told = "Of what Voita et al. (2019) found in the encoders of translation models, this model has"
+    if not yes:
+        return f"{told} nothing: {listed(no)} are missing."
+    return f"{told} {listed(yes)}" + (f"; not found: {listed(no)}." if no else ".")
+
+
+def _has_first(roles: pd.DataFrame, measure: str) -> bool:
+    return bool(((roles["measure"] == measure) & (roles["layer"] == 0)).any())
 
 
 def _text(found: RolesFound) -> list[str]:
@@ -174,19 +170,21 @@ def decided(run: Run) -> str:
     """How roles are decided, in three sentences."""
     if run.roles is None:
         return ""
-    signature = run.roles.facts.get("signature", {})
+    signature, asked = run.roles.facts.get("signature", {}), set(run.roles.table["measure"])
     bar, other = Bar(**signature.get("bar", {})), signature.get("confirmed_on", "the other half")
-    above = f"{100 * bar.margin:g}{' % of it' if bar.relative else ' points'}"
-    least = listed([f"{wording(measure)} {value:g}" for measure, value in AT_LEAST.items() if measure != "positional"])
+    above = f"{100 * bar.margin:g}{' % of it' if bar.relative else ' points'} above the baseline"
+    bars = [f"positional {AT_LEAST['positional']:g} of the tokens at one offset"]
+    held = [sort for sort in ABOVE_BASELINE if any(measure.startswith(sort) for measure in asked)]
+    bars += [f"{listed(held)} {above}"] if held else []
+    bars += [f"{wording(measure)} {value:g}" for measure, value in AT_LEAST.items() if measure in asked]
+    first = "One half of the documents finds" if other == "the other half" else "The text finds"
     return (
-        f"A head has a role when its score reaches the bar of the role (positional: {AT_LEAST['positional']:g} of its "
-        f"tokens at one offset; syntax, coreference and alignment: {above} above the baseline; {least}) and is better "
-        "than the baseline beyond chance. "
-        f"One half of the text's documents finds roles, with the p-values of all heads and roles corrected together "
-        f"(Benjamini-Hochberg, {percent(bar.rate)}); {other} confirms them by the same test. "
-        f"The baseline of syntax is the best fixed offset between words on the same text, that of the others a token "
-        f"drawn at random, so a head that only points at a neighbour is not taken for a grammarian; of the roles told, "
-        f"about one in {round(1 / (bar.rate or RATE))} at most may be chance."
+        f"A head has a role when its score reaches the bar of the role ({'; '.join(bars)}) and is better than the "
+        f"role's baseline beyond chance. {first} roles, the p-values of all heads and roles corrected together "
+        f"(Benjamini-Hochberg: on average at most {percent(bar.rate)} of the roles found are false), and {other} "
+        "confirms them by the same test. The baseline of syntax is the best fixed offset between words on the same "
+        "text, so that a head which only points at a neighbour is not taken for a grammarian; of coreference it is the "
+        "nearest mention, of alignment the diagonal, of all others a token drawn at random."
     )
 
 
