@@ -119,16 +119,18 @@ def questions(
                 asked[measure] = antecedents[number]
             else:
                 rare = rarest(passage, number, frequencies, top) if measure.startswith("rare.") else set()
-                asked[measure] = among(there, right_words(measure, sentence, rare), measure.startswith("positional."))
+                right = set(right_words(measure, sentence, rare))
+                asked[measure] = among(there, right, measure.startswith("positional."), passage.causal)
         yield asked
 
 
-def among(there: set[int], right: Iterable[tuple[int, int]], itself: bool) -> Allowed:
-    """Right answers (from, to) by the word that looks, which may look at all that are there, perhaps at itself."""
+def among(there: set[int], right: set[tuple[int, int]], itself: bool, causal: bool) -> Allowed:
+    """Right answers (from, to) in sight, by the word that looks, which may look at all it sees, perhaps at itself."""
     asked: Allowed = {}
-    for query, key in right:
-        if query in there and key in there:
-            asked.setdefault(query, (there if itself else there - {query}, set()))[1].add(key)
+    for query in there:
+        seen = {key for key in there if (itself or key != query) and (key <= query or not causal)}
+        if keys := {key for key in seen if (query, key) in right}:
+            asked[query] = seen, keys
     return asked
 
 
