@@ -1,0 +1,129 @@
+"""A text as a stream of batches: what models are asked, halves as tallies have them, texts of the wrong kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import headwise as hw
+from headwise.importance.gradient import gradients
+from headwise.importance.objective import IGNORED, predict, sentence_losses
+from headwise.importance.tally import Tally
+from headwise.study.stream import Half, Stream, longest
+from headwise.translation.batches import Encoded, batches
+from headwise.translation.language import Lines
+from study.askers import asker, lines, pairs
+
+Whole = Iterator[dict[str, Any]]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams of many small batches, with filler rows."""
+
+    def whole(stream: Stream) -> Whole:
+        if isinstance(stream.data, Lines):
+            return stream.data.batches(tokens=40)
+        return batches(stream.data, stream.model.tokenizer, stream.model.hf.config.decoder_start_token_id, tokens=40)
+
+    monkeypatch.setattr(Stream, "whole", whole)
+
+
+def asked_rows(stream: Stream | Half) -> list[int]:
+    """The places, in the text, of the sentences that are asked for something."""
+    return [
+        row
+        for batch in stream
+        for row, labels in zip(batch["rows"].tolist(), batch["labels"], strict=True)
+        if bool((labels != IGNORED).any())
+    ]
+
+
+@pytest.mark.usefixtures("small")
+class TestHalf:
+    @pytest.mark.parametrize(
+        "make", [lambda: Stream(asker(), pairs(31)), lambda: Stream(asker("gpt2"), lines(31))], ids=["pairs", "lines"]
+    )
+    def test_two_halves_part_the_text(self, make: Callable[[], Stream]) -> None:
+        stream = make()
+        ones, others = asked_rows(Half(stream, 0)), asked_rows(Half(stream, 1))
+        assert sorted(ones + others) == sorted(asked_rows(stream)) == list(range(31))
+        assert not set(ones) & set(others) and abs(len(ones) - len(others)) <= 3
+        assert all(-1 not in batch["rows"] for which in (0, 1) for batch in Half(stream, which))
+
+    def test_halves_are_those_of_tallies(self) -> None:
+        model = asker()
+        stream = Stream(model, pairs(30))
+        assert any(-1 in batch["rows"] for batch in stream), "filler rows have places of their own"
+        whole = gradients(model.hf, model.found, stream)["gradient"]
+        for which in (0, 1):
+            half = gradients(model.hf, model.found, Half(stream, which))["gradient"]
+            assert table(half) == pytest.approx(table(whole.half(which)), rel=1e-4)
+            assert counts(half) == counts(whole.half(which))
+
+
+def table(tally: Tally) -> list[float]:
+    return [float(x) for site in tally.heads.sites for x in tally.sentences(site)[0].sum(0)]
+
+
+def counts(tally: Tally) -> list[float]:
+    return [float(tally.sentences(site)[1].sum()) for site in tally.heads.sites]
+
+
+class TestStream:
+    def test_labels_stand_where_a_causal_model_predicts(self) -> None:
+        """The loss is transformers' own, which shifts its labels itself."""
+        model = asker("gpt2")
+        for batch in Stream(model, lines(5)):
+            ids, mask = batch["input_ids"], batch["attention_mask"].bool()
+            with torch.no_grad():
+                theirs = model.hf(ids, attention_mask=mask, labels=ids.masked_fill(~mask, IGNORED)).loss
+                ours = sentence_losses(predict(model.hf, batch), batch["labels"]).sum() / (mask.sum() - len(mask))
+            assert ours == pytest.approx(float(theirs), rel=1e-5)
+
+    @pytest.mark.usefixtures("small")
+    def test_it_can_be_read_again_and_tells_how_far_it_is(self) -> None:
+        told: list[tuple[float, str]] = []
+        stream = Stream(asker(), pairs(20), lambda share, what: told.append((share, what)))
+        first, second = list(stream), list(stream)
+        assert len(first) > 2 and all(torch.equal(a["rows"], b["rows"]) for a, b in zip(first, second, strict=True))
+        assert told[len(first) - 1] == told[-1] == (1.0, "20 of 20 sentences")
+        assert [share for share, _ in told[: len(first)]] == sorted({share for share, _ in told})
+
+    def test_what_is_too_long_is_counted(self) -> None:
+        model = asker(max_position_embeddings=6)
+        stream = Stream(model, hw.ParallelText.from_pairs([("a b", "c d"), ("a b c d e f g", "h"), ("h", "i j")]))
+        assert longest(model) == 6 and (len(stream.data), stream.dropped) == (2, 1)
+        assert isinstance(stream.data, Encoded) and sorted(asked_rows(stream)) == [0, 2]
+
+
+class TestRefused:
+    def test_texts_of_the_wrong_kind(self) -> None:
+        with pytest.raises(hw.HeadwiseError, match=r"tiny marian is a MarianMTModel, .* parallel text \(source and"):
+            Stream(asker(), lines(3))
+        for family in ("gpt2", "bert"):
+            with pytest.raises(hw.HeadwiseError, match=rf"tiny {family} is a \w+, .* on one-sided text \(--text\)\."):
+                Stream(asker(family), pairs(3))
+
+    @pytest.mark.parametrize("family", ["marian", "llama"])
+    def test_a_model_without_a_tokenizer(self, family: str) -> None:
+        model = asker(family)
+        model.tokenizer = None
+        with pytest.raises(hw.HeadwiseError, match=rf"tiny {family} has no tokenizer beside its weights: save one"):
+            Stream(model, pairs(3) if family == "marian" else lines(3))
+
+    def test_a_text_without_sentences(self) -> None:
+        for make in (lambda: hw.Text.from_lines([]), lambda: hw.ParallelText.from_pairs([("", "a"), ("b", " ")])):
+            with pytest.raises(hw.HeadwiseError) as refusal:
+                make()
+            assert "\n" not in str(refusal.value)
+
+    def test_a_text_of_sentences_that_are_all_too_long(self) -> None:
+        long = " ".join("abcdefghij")
+        with pytest.raises(hw.HeadwiseError, match="All 2 pairs are longer than max_length = 8 tokens"):
+            Stream(asker(max_position_embeddings=8), hw.ParallelText.from_pairs([(long, "a"), ("b", long)]))
+        with pytest.raises(hw.HeadwiseError, match="None of the 1 sentences has from 2 to 8 tokens"):
+            Stream(asker("gpt2", n_positions=8), hw.Text.from_lines([long]))

@@ -1,0 +1,98 @@
+"""One-sided text as batches: what is asked for, what is hidden, what is left out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from headwise.data.text import Text
+from headwise.errors import HeadwiseError
+from headwise.translation.batches import IGNORED
+from headwise.translation.language import MASKED, Lines
+from translation.letters import END, LETTERS, MASK, PAD, START, letters
+
+
+def lines(*sentences: str, causal: bool = True, longest: int = 20, form: str = "<s> $A </s>") -> Lines:
+    return Lines(Text.from_lines(sentences), letters(form), longest, causal)
+
+
+def only(data: Lines, seed: int = 0) -> dict[str, Tensor]:
+    (batch,) = data.batches(seed=seed)
+    return batch
+
+
+class TestCausal:
+    def test_labels_are_the_next_token_and_stand_where_it_is_predicted(self) -> None:
+        batch = only(lines("a b c", "d"))
+        a, b, c, d = (5 + place for place in range(4))
+        assert batch["input_ids"].tolist() == [[START, d, END, PAD, PAD], [START, a, b, c, END]]
+        assert batch["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+        assert batch["labels"].tolist() == [[d, END, IGNORED, IGNORED, IGNORED], [a, b, c, END, IGNORED]]
+        assert batch["rows"].tolist() == [1, 0], "sentences go by length, and say where they stood in the text"
+
+    def test_a_tokenizer_without_padding_or_end(self) -> None:
+        tokenizer = letters("$A", pad_token=None, eos_token=None)
+        batch = only(Lines(Text.from_lines(["a b c", "d e"]), tokenizer, 20, causal=True))
+        assert batch["attention_mask"].sum().item() == 5 and (batch["labels"] != IGNORED).sum(1).tolist() == [1, 2]
+
+    def test_what_is_too_short_or_too_long_is_counted(self) -> None:
+        data = lines("a", "b c", "d e f g", form="$A", longest=3)
+        assert (len(data), data.dropped) == (1, 2) and only(data)["rows"].tolist() == [1]
+
+    def test_nothing_to_ask_for(self) -> None:
+        with pytest.raises(HeadwiseError, match=r"None of the 2 sentences has from 2 to 20 tokens: give other text\."):
+            lines("a", "b", form="$A")
+
+
+class TestMasked:
+    TEXT = ("a b c d e f g h i j k l m n", "a ! b", "q")
+
+    def test_hidden_tokens_are_what_is_asked_for(self) -> None:
+        batch, plain = only(lines(*self.TEXT, causal=False)), only(lines(*self.TEXT))["input_ids"]
+        hidden = batch["input_ids"] == MASK
+        assert torch.equal(hidden, batch["labels"] != IGNORED)
+        assert torch.equal(batch["labels"][hidden], plain[hidden])
+        assert torch.equal(batch["input_ids"][~hidden], plain[~hidden])
+        assert hidden.sum(1).tolist() == [1, 1, round(MASKED * 14)]
+
+    @settings(max_examples=20)
+    @given(st.integers(0, 2**31), st.integers(1, 18))
+    def test_special_tokens_and_padding_are_never_hidden(self, seed: int, length: int) -> None:
+        batch = only(lines(" ".join(LETTERS[:length]), "a ! b", "?  ! c", causal=False), seed)
+        assert not set(batch["labels"].unique().tolist()) & set(range(5))
+        assert (batch["labels"] != IGNORED).sum(1).tolist()[:2] == [1, 1]
+
+    def test_drawn_by_the_seed_and_by_nothing_else(self) -> None:
+        data = lines(*self.TEXT, causal=False)
+        assert torch.equal(only(data)["labels"], only(data)["labels"])
+        others = [only(data, seed)["labels"][2] for seed in range(1, 6)]
+        assert any(not torch.equal(only(data)["labels"][2], other) for other in others)
+        one_by_one = {int(batch["rows"]): batch["labels"][0] for batch in data.batches(tokens=1)}
+        for place, labels in zip(only(data)["rows"].tolist(), only(data)["labels"], strict=True):
+            assert torch.equal(one_by_one[place], labels[: len(one_by_one[place])]), "batches change nothing"
+
+    def test_a_sentence_of_special_tokens_asks_for_nothing(self) -> None:
+        data = lines("! ?", "a", causal=False)
+        assert (len(data), data.dropped) == (1, 1)
+
+    def test_without_a_mask_token(self) -> None:
+        with pytest.raises(HeadwiseError, match="tokenizer has no mask token: put its own tokenizer beside it"):
+            Lines(Text.from_lines(["a"]), letters(mask_token=None), 20, causal=False)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=30), st.integers(1, 60))
+def test_batches_hold_every_sentence_once_and_no_more_than_asked(sizes: list[int], tokens: int) -> None:
+    data = lines(*(" ".join(LETTERS[:size]) for size in sizes))
+    places, before = [], 0
+    for batch in data.batches(tokens):
+        count, length = batch["input_ids"].shape
+        assert count == 1 or count * length <= tokens
+        assert batch["attention_mask"].sum(1).min() >= before, "shortest first"
+        before = length
+        assert batch["attention_mask"].sum(1).tolist() == [sizes[place] + 2 for place in batch["rows"]]
+        places += batch["rows"].tolist()
+    assert sorted(places) == list(range(len(sizes)))
