@@ -26,6 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import (
     BertConfig,
+    BertForMaskedLM,
     BertModel,
     DebertaV2Config,
     DebertaV2Model,
@@ -39,7 +40,10 @@ from transformers import (
 import headwise as hw
 from headwise import cli
 from headwise.data.grammar import write_parallel
+from headwise.importance.curves import CURVES
+from headwise.importance.judge import FAITHFULNESS
 from headwise.study import Progress, make_plan, run_study
+from headwise.study.scoring import USUAL
 from headwise.study.stage import opened
 
 SHAPE = ["model.encoder_layers=1", "model.decoder_layers=1", "model.heads=4", "model.width=32", "model.feedforward=32"]
@@ -129,10 +133,41 @@ class TestCommands:
     def test_score(self, call: Call, place: Path, model: str, tmp_path: Path) -> None:
         words = ["score", model, *both(place / "dev.en", place / "dev.fr"), "--out", tmp_path]
         status, out, err = call(*words)
-        assert status == 0 and out == f"{tmp_path}/heads.csv\n" and "Next: headwise prune" in err
-        assert len(pd.read_csv(tmp_path / "heads.csv")) == 12
-        assert json.loads((tmp_path / "heads.json").read_text())["measures"] == ["confidence"]
+        assert status == 0 and out == f"{tmp_path}/heads.csv\n" and "Next: the same command with --judge" in err
+        assert f"Wrote {tmp_path}/heads.csv, heads.json, lrp.csv." in err and "arrived at the embeddings" in err
+        table = pd.read_csv(tmp_path / "heads.csv")
+        assert (table.groupby("measure").value.count() == 12).all()
+        measures = json.loads((tmp_path / "heads.json").read_text())["measures"]
+        assert set(measures) == set(table.measure) == {*USUAL, "lrp.ding.signed"}
         assert call(*words, "--quiet", "--measure", "confidence") == (0, out, "")
+        assert {path.name for path in tmp_path.iterdir()} == {"heads.csv", "heads.json"}
+
+    def test_score_and_judge(self, call: Call, place: Path, model: str, tmp_path: Path) -> None:
+        words = ["score", model, *both(place / "dev.en", place / "dev.fr"), "--out", tmp_path, "--judge"]
+        status, out, err = call(*words, "--measure", "gradient", "--measure", "ablation")
+        assert status == 0 and out == f"{tmp_path}/heads.csv\n" and f"Next: headwise prune {model}" in err
+        assert "gradient: rank correlation with exact ablation" in err
+        verdict = pd.read_csv(tmp_path / "faithfulness.csv")
+        assert list(verdict.columns) == list(FAITHFULNESS) and {"gradient", "random"} <= set(verdict.measure)
+        assert list(pd.read_csv(tmp_path / "curves.csv").columns) == list(CURVES)
+
+    @pytest.mark.parametrize("kind", ["causal", "masked"])
+    def test_score_a_language_model(self, call: Call, place: Path, model: str, tmp_path: Path, kind: str) -> None:
+        small = {"vocab_size": 300, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+        given = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, **small))
+        if kind == "masked":
+            shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+            given = BertForMaskedLM(BertConfig(max_position_embeddings=64, **shape, **small))
+        given.save_pretrained(tmp_path / "given")
+        tokenizer = hw.load(model).tokenizer
+        tokenizer.mask_token = tokenizer.unk_token
+        tokenizer.save_pretrained(tmp_path / "given")
+        words = ["score", tmp_path / "given", "--text", place / "dev.fr", "--out", tmp_path / "out"]
+        status, out, err = call(*words, "--judge")
+        assert status == 0 and out == f"{tmp_path}/out/heads.csv\n" and "Next: headwise roles" in err
+        table = pd.read_csv(tmp_path / "out/heads.csv")
+        assert set(table.kind) == {"decoder-self" if kind == "causal" else "encoder-self"}
+        assert (table.groupby("measure").value.count() == 4).all()
 
     def test_prune_report_and_translate(
         self, call: Call, texts: list[str], place: Path, model: str, tmp_path: Path
@@ -302,8 +337,19 @@ class TestText:
         assert "5 heads were asked for in a width of 32" in told
 
     def test_no_text_at_all(self, refused: Callable[..., str], model: str, place: Path) -> None:
-        assert "--source FILE --target FILE" in refused("score", model)
+        assert "--source FILE --target FILE, or with --text FILE" in refused("score", model)
         assert "--dev-source FILE" in refused("train", *both(place / "dev.en", place / "dev.fr"))
+
+    def test_one_sided_text_or_pairs(
+        self, refused: Callable[..., str], model: str, place: Path, tmp_path: Path
+    ) -> None:
+        words, out = both(place / "dev.en", place / "dev.fr"), ["--out", tmp_path / "out"]
+        assert "one-sided text, or pairs, not both" in refused("score", model, *words, "--text", place / "dev.en", *out)
+        assert "scored on parallel text" in refused("score", model, "--text", place / "dev.en", *out)
+        (tmp_path / "empty").write_text("")
+        assert "is empty" in refused("score", model, "--text", tmp_path / "empty", *out)
+        told = refused("score", model, *words, *out, "--judge", "--measure", "lrp")
+        assert "judged by ablation.zero, which is not among the measures" in told
 
     def test_standard_input_that_is_not_utf8(
         self, refused: Callable[..., str], model: str, monkeypatch: pytest.MonkeyPatch
@@ -380,8 +426,9 @@ class TestModels:
         gpt = GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=64, **small)
         saved(BertModel(bert) if kind == "BertModel" else GPT2LMHeadModel(gpt), model, given)
         out = ["--out", tmp_path / "out"]
-        for command in (["score", given, *words], ["evaluate", given, *words], ["prune", given, *texts]):
+        for command in (["evaluate", given, *words], ["prune", given, *texts]):
             assert f"is a {kind}, but a translation model" in refused(*command, *out)
+        assert f"is a {kind}, which is scored on one-sided text" in refused("score", given, *words, *out)
         assert f"is a {kind}" in refused("translate", given, "--source", place / "dev.en")
 
     def test_a_model_without_a_tokenizer(
@@ -544,3 +591,21 @@ def test_two_processes_cannot_share_an_odd_number_of_batches(texts: list[str], t
     done = subprocess.run(launched, env=ALONE, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "headwise: accumulate = 3 batches per update cannot be shared out evenly to 2 processes." in done.stderr
+
+
+@pytest.mark.slow
+def test_two_processes_score_as_one_does(model: str, tmp_path: Path) -> None:
+    """Text of several batches, of which each process takes every other one."""
+    write_parallel(tmp_path, "test", 600, seed=3)
+    words = ["score", model, *both(tmp_path / "test.en", tmp_path / "test.fr"), "--judge"]
+    for name in ("confidence", "gradient", "gradient.normalised", "ablation.zero", "ablation.mean", "lrp.ding.pooled"):
+        words += ["--measure", name]
+    for name, launch in (("one", False), ("two", True)):
+        done = subprocess.run(
+            command(*words, "--out", tmp_path / name, launch=launch), env=ALONE, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == f"{tmp_path}/{name}/heads.csv\n", "the second process says nothing"
+    for name in ("heads", "faithfulness", "curves"):
+        one, two = (pd.read_csv(tmp_path / which / f"{name}.csv") for which in ("one", "two"))
+        pd.testing.assert_frame_equal(one, two, rtol=2e-4, atol=2e-6)

@@ -21,6 +21,7 @@ from headwise.heads import (
     Kind,
     Site,
     describe,
+    read_scores,
     save_scores,
     score_table,
     write_text,
@@ -162,6 +163,66 @@ def test_scores_are_a_tidy_table_with_a_signature(tmp_path: Path) -> None:
     assert header == ",".join(COLUMNS)
     assert line == "cross,0,3,confidence,0.123457,,,7,"
     assert json.loads((tmp_path / "heads.json").read_text()) == {"model": "tiny", "seed": 1}
+
+
+ROW = {"kind": "cross", "layer": 0, "head": 3, "measure": "confidence", "value": 0.5, "low": 0.25, "high": 0.75, "n": 7}
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> Path:
+    """A file of scores of MAP's heads."""
+    path = tmp_path / "heads.csv"
+    save_scores(score_table([ROW], {"model": "tiny", "heads": MAP.to_json()}), path)
+    return path
+
+
+def test_scores_are_read_with_their_signature(scores: Path) -> None:
+    for table in (read_scores(scores), read_scores(scores, MAP)):
+        assert list(table.columns) == list(COLUMNS) and len(table) == 1
+        assert table.drop(columns="baseline").to_dict("records") == [ROW] and table.baseline.isna().all()
+        assert table.attrs["signature"] == {"model": "tiny", "heads": MAP.to_json()}
+
+
+@pytest.mark.parametrize("now", [HeadMap({"cross": (4, 0)}), HeadMap(MAP.query), HeadMap({"encoder-self": (3, 3)})])
+def test_scores_of_other_heads_are_refused(scores: Path, now: HeadMap) -> None:
+    """Of a pruned model, of fewer kinds, of other groups of key/value heads."""
+    told = (
+        r"heads\.csv has scores of other heads \(encoder-self 2\+3\+4, cross 4\+0\) than the model has now .*score the"
+    )
+    with pytest.raises(HeadwiseError, match=told):
+        read_scores(scores, now)
+
+
+def test_scores_that_do_not_fit_their_signature_are_refused(scores: Path) -> None:
+    scores.write_text(scores.read_text().replace("cross,0,3", "cross,0,4"))
+    with pytest.raises(HeadwiseError, match="has scores of other heads"):
+        read_scores(scores)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("heads.json", None, r"heads\.json cannot be opened \(No such file or directory\): a table of scores and"),
+        ("heads.json", "{", r"heads\.json is not that \(JSONDecodeError: .*score the model again"),
+        ("heads.json", '{"model": "tiny"}', r"heads\.json is not that \(KeyError: 'heads'\)"),
+        ("heads.json", "[]", r"heads\.json is not that \(TypeError"),
+        ("heads.csv", None, r"heads\.csv cannot be opened \(No such file"),
+        ("heads.csv", "", r"heads\.csv is not that \(EmptyDataError"),
+        (
+            "heads.csv",
+            "kind,layer,head,value\n",
+            "is no table of scores: it lacks the columns measure, low, high, n, base",
+        ),
+    ],
+)
+def test_what_is_no_file_of_scores(scores: Path, name: str, content: str | None, told: str) -> None:
+    path = scores.with_name(name)
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(HeadwiseError, match=told) as refusal:
+        read_scores(scores)
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
