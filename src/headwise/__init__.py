@@ -23,12 +23,17 @@ if TYPE_CHECKING:
     from headwise.study.roles import roles
     from headwise.study.single import evaluate, prune, score
 else:
+    import headwise.roles  # the room, before its name goes to the function
+
+    def roles(*args, **kwargs):
+        """What each head does: see `headwise.study.roles.roles`, whose arguments these are."""
+        return import_module("headwise.study.roles").roles(*args, **kwargs)
+
     HOME = {
         "data.text": ("ParallelText", "Text"),
         "data.treebank": ("Treebank",),
         "heads": ("Head", "HeadMap", "HeadMask"),
         "model": ("Model", "load"),
-        "study.roles": ("roles",),
         "study.single": ("evaluate", "prune", "score"),
     }
 
@@ -43,6 +48,6 @@ else:
 
 
 __all__ = [
-    "load", "Model", "ParallelText", "Text", "Treebank", "score", "roles", "prune", "evaluate", "report", "Head", "HeadMap", "HeadMask",
-    "HeadwiseError", "HeadsMissing",
+    "load", "Model", "ParallelText", "Text", "Treebank", "score", "roles", "prune", "evaluate", "report", "Head", "HeadMap",
+    "HeadMask", "HeadwiseError", "HeadsMissing",
 ]  # fmt: skip

@@ -36,11 +36,12 @@ class Attention:
     value: Tensor
     weights: Tensor
     scale: float
+    carried: tuple[int, ...] = (0, 1, 2)  # which of query, key and value carry relevance
     capped: bool = False  # whether logits went through a soft cap, which only constant weights do not mind
     absorber: ClassVar[Absorber] = "softmax"
 
     def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
-        """The relevance of query, key and value."""
+        """The relevance of query, key and value, or of those that carry any."""
         if self.capped and rule.attention in ("jacobian", "products"):
             raise HeadwiseError(
                 f"This model caps its attention logits, for which the rule '{rule.name}' says nothing: "
@@ -64,7 +65,8 @@ class Attention:
         if rule.rescale:
             parts = list(rescaled(rule, relevance, *parts))
         groups = self.key.shape[1]
-        return parts[0], *(part.unflatten(2, (groups, -1)).sum(3) for part in parts[1:])
+        parts[1:] = [part.unflatten(2, (groups, -1)).sum(3) for part in parts[1:]]
+        return tuple(parts[place] for place in self.carried)
 
     def by_values(self, rule: Rule, heads: Heads, arrived: Tensor) -> Tensor:
         """Weights are constants. Raw: R_v = Aᵀ R; shared: R_v = v ⊙ Aᵀ (R / A v), Ali et al. 2022, section 4.1."""

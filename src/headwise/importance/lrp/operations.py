@@ -32,6 +32,7 @@ MOVING = {
     "select", "narrow", "index_select", "cat", "concat", "stack", "expand", "expand_as", "repeat_interleave", "repeat",
     "roll", "flip", "masked_fill", "pad",
 }  # fmt: skip
+MADE_ANEW = ("_like", "new_")  # tensors that take nothing but shape and place from another
 PASSING = {
     "relu", "gelu", "silu", "mish", "tanh", "sigmoid", "elu", "leaky_relu", "selu", "celu", "softplus", "hardswish",
     "hardtanh", "relu6", "logsigmoid", "neg", "__neg__", "dropout", "nan_to_num", "clamp",
@@ -83,8 +84,10 @@ def linear(
     if name == "linear":
         given = [*args, None, None][:3]
         weight, bias = kwargs.get("weight", given[1]), kwargs.get("bias", given[2])
-        return Linear(x, out, weight=weight, bias=bias)
-    bias, left, right = args if name == "addmm" else (None, *args)
+        return Linear(x, out, weight=weight, bias=bias) if given[0] is x else None
+    if any(kwargs.get(factor, 1) != 1 for factor in ("alpha", "beta")):
+        return None
+    bias, left, right = args[:3] if name == "addmm" else (None, *args[:2])
     return Linear(x, out, weight=right.t(), bias=bias) if left is x and right.dim() == 2 else None
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from headwise.attention import Discovery, Seen, capture, evaluating
@@ -59,7 +60,12 @@ def relevance(
         tensors = on_device(model, batch)
         for what, total in score_batch(model, found, tensors, rule, mode, target, names, tallies).items():
             balance[what] += total
-    started = balance.pop("started")
+    for other in gather_object([dict(balance)])[1:]:  # of several processes, each had its share of the text
+        for what, total in other.items():
+            balance[what] += total
+    started = balance.pop("started", 0.0)
+    if not started:
+        raise HeadwiseError(f"'{name}' was asked for, but the text asks for no token: give some sentences.")
     return Relevance(tallies, {what: total / started for what, total in balance.items()})
 
 
@@ -74,7 +80,7 @@ def score_batch(
     with evaluating(model), torch.no_grad():
         tape, logits = recorded(model, found, batch)
         number, rows = first_rows(tape, model, logits, batch["labels"], rule, target)
-        sums: dict[tuple[bool, Site], Tensor] = {}
+        sums: dict[tuple[bool, Site], tuple[Any, Any]] = {}
         balance: dict[str, float] = defaultdict(float)
         for steps in chunks(places.shape[1], batch, mode):
             start = begin(rows, places[:, steps], asked[:, steps], mode)
@@ -84,14 +90,18 @@ def score_batch(
                 for signed in (True, False):
                     heads = (at if signed else at.abs()).sum((2, 4))  # P B H
                     layer = heads.sum(-1, keepdim=True)
-                    share = torch.where(layer == 0, 1 / heads.shape[-1], heads / layer) * there[..., None]
-                    sums[signed, site] = sums.get((signed, site), 0) + share.sum(0)
+                    share = torch.where(layer == 0, 0, heads / layer) * there[..., None]
+                    reached = (there * (layer[..., 0] != 0)).sum(0)
+                    before, times = sums.get((signed, site), (0, 0))
+                    sums[signed, site] = before + share.sum(0), times + reached
 
             walk = Walk(tape, rule, {number: start}, arrive)
-            for what, total in {**walk.balance, "started": start.flatten(1).sum(1)}.items():
+            for what, total in walk.balance.items():
                 balance[what] += float(total.sum())
-    counts = asked.sum(1)
-    for (signed, site), total in sums.items():
+            begun = float(asked[:, steps].sum())
+            balance["started"] += begun
+            balance["bias"] += begun - float(start.sum())  # what the logits' own biases took
+    for (signed, site), (total, counts) in sums.items():
         tallies[names[signed]].add(site, total, counts)
     return dict(balance)
 
@@ -167,7 +177,7 @@ def output_row(rule: Rule, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     sums = impact.sum(-1, keepdim=True) + bias[..., None]
     if rule.bias == "spread":
         impact = impact + bias[..., None] / x.shape[-1]
-    absolutes = impact.abs().sum(-1, keepdim=True) + (bias[..., None].abs() if rule.bias == "input" else 0)
+    absolutes = impact.abs().sum(-1, keepdim=True) + (bias[..., None].abs() if rule.bias == "absorbed" else 0)
     one = torch.ones_like(sums)
     c1, c2 = rule.share(one, sums, absolutes)
     found = c1 * impact + (0 if c2 is None else c2 * impact.abs())

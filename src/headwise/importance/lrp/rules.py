@@ -48,9 +48,15 @@ class AlphaBeta:
 
     def __call__(self, relevance: Tensor, sums: Tensor, absolutes: Tensor | None) -> tuple[Tensor, Tensor | None]:
         assert absolutes is not None
-        positive = relevance * (self.alpha / ((absolutes + sums) / 2 + self.epsilon))
-        negative = relevance * (self.beta / ((sums - absolutes) / 2 - self.epsilon))
+        noise = 4 * torch.finfo(sums.dtype).eps * absolutes  # below it, there are no impacts of that sign
+        up, down = (absolutes + sums) / 2, (sums - absolutes) / 2
+        positive, negative = self.parts(relevance, up, down)
+        positive, negative = torch.where(up > noise, positive, 0), torch.where(-down > noise, negative, 0)
         return (positive + negative) / 2, (positive - negative) / 2
+
+    def parts(self, relevance: Tensor, up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
+        """What a unit of positive and of negative impact gets, given their sums."""
+        return relevance * (self.alpha / (up + self.epsilon)), relevance * (self.beta / (down - self.epsilon))
 
 
 @dataclass(frozen=True)
@@ -58,8 +64,8 @@ class Rule:
     """One way of handing relevance on.
 
     share: how an output's relevance is divided over its inputs.
-    bias: absorbed (it stands in the denominator and keeps its share), spread (over all inputs evenly, so that an input
-        of zero gets some) or an input of its own.
+    bias: absorbed (it stands in the denominator and keeps its share, as an input of its own would), or spread (over all
+        inputs evenly, so that an input of zero gets some).
     norm: jacobian (the statistics are followed too), deviation-constant (only the standard deviation is held fixed) or
         centring (only the mean is followed; scale, bias and deviation are ignored).
     attention: jacobian (query, key and value), jacobian-of-values, products (query, key and value through the explicit
@@ -71,7 +77,7 @@ class Rule:
     name: str
     paper: str
     share: Epsilon | AlphaBeta
-    bias: Literal["absorbed", "spread", "input"]
+    bias: Literal["absorbed", "spread"]
     norm: Literal["jacobian", "deviation-constant", "centring"]
     attention: Literal["jacobian", "jacobian-of-values", "products", "values", "weights"]
     rescale: bool = False
@@ -90,7 +96,7 @@ RULES = {
             attention="jacobian", rescale=True, signed=True,
         ),
         Rule(
-            "alpha-beta-fast", "alpha-beta in matrix products", AlphaBeta(), bias="input", norm="deviation-constant",
+            "alpha-beta-fast", "alpha-beta in matrix products", AlphaBeta(), bias="absorbed", norm="deviation-constant",
             attention="jacobian", rescale=True, signed=True,
         ),
         Rule(

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from headwise.importance.lrp.rules import Rule
+from headwise.importance.lrp.rules import AlphaBeta, Rule
 
 CHUNK = 1 << 21  # elements of a rows x outputs x inputs tensor that is built at once
 Absorber = Literal["bias", "norm", "softmax", "other"]
@@ -219,11 +219,13 @@ class Addition:
 
     def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         a, b = (operand.to(relevance.dtype) for operand in self.operands)
-        absolutes = a.abs() + b.abs() if rule.share.absolute else None
-        c1, c2 = rule.share(relevance, a + b, absolutes)
-        parts = [c1 * a, c1 * b][: self.carried]
-        if c2 is not None:
-            parts = [part + c2 * operand.abs() for part, operand in zip(parts, (a, b), strict=False)]
+        if isinstance(rule.share, AlphaBeta):
+            up, down = ([each.clamp(**side) for each in (a, b)] for side in ({"min": 0}, {"max": 0}))
+            positive, negative = rule.share.parts(relevance, up[0] + up[1], down[0] + down[1])
+            parts = [positive * above + negative * below for above, below in zip(up, down, strict=True)][: self.carried]
+        else:
+            c1, _ = rule.share(relevance, a + b, None)
+            parts = [c1 * a, c1 * b][: self.carried]
         if rule.rescale:
             parts = list(rescaled(rule, relevance, *parts, axes=relevance.dim() - 1))
             sizes = [amount(part) for part in parts]

@@ -21,7 +21,7 @@ from headwise.attention.kernel import Seen, attend
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.lrp.attention import Attention
-from headwise.importance.lrp.operations import composite, step_for
+from headwise.importance.lrp.operations import MADE_ANEW, composite, step_for
 from headwise.importance.lrp.rules import Rule
 from headwise.importance.lrp.steps import Addition, LayerNorm, RootMeanSquareNorm, Step, amount
 
@@ -52,6 +52,7 @@ class Tape(TorchFunctionMode):
         super().__init__()
         self.records: list[Record] = []
         self.tensors: list[Tensor] = []  # kept, so that no number is given twice
+        self.versions: list[int] = []  # how often each had been written into when it got its number
         self.numbers: dict[int, int] = {}
         self.leaves: set[int] = set()
         self.sites: dict[Site, int] = {}
@@ -64,14 +65,13 @@ class Tape(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is attend:
             return self.attention(args, kwargs)
-        if (
-            func.__name__.startswith("__i") and func.__name__ != "__invert__"
-        ):  # a += b binds the name to what comes back
-            func = getattr(torch.Tensor, f"__{func.__name__[3:]}", func)
         out = func(*args, **kwargs)
-        if func.__name__ == "embedding":
+        name = func.__name__
+        if name == "embedding":
             self.track(out)
-        else:
+        elif name == "__setitem__":  # what was written into is another tensor now
+            self.record(func, args, kwargs, args[0])
+        elif not name.startswith(MADE_ANEW[1]) and not name.endswith(MADE_ANEW[0]):
             self.record(func, args, kwargs, out)
         return out
 
@@ -83,6 +83,7 @@ class Tape(TorchFunctionMode):
     def number(self, tensor: Tensor) -> int:
         """A new number for a tensor, under which it is known from now on."""
         self.tensors.append(tensor)
+        self.versions.append(tensor._version)
         self.numbers[id(tensor)] = len(self.tensors) - 1
         return len(self.tensors) - 1
 
@@ -104,8 +105,8 @@ class Tape(TorchFunctionMode):
             if isinstance(output, Tensor) and output.is_floating_point() and id(output) not in self.numbers:
                 step = step_for(func, args, kwargs, carried, output, None if output is out else i)
                 self.note(step, carried, output, func.__name__)
-            elif func.__name__.endswith("_") and not func.__name__.startswith("__"):  # x.add_(y): x is another now
-                self.note(None, carried, output, func.__name__)
+            elif func.__name__ == "__setitem__" or (func.__name__.endswith("_") and "__" not in func.__name__):
+                self.note(None, carried, output, func.__name__)  # x.add_(y): x is another tensor now
 
     def note(self, step: Step | None, carried: Sequence[Tensor], output: Tensor, name: str) -> None:
         inputs = tuple(self.numbers[id(tensor)] for tensor in carried)
@@ -122,6 +123,16 @@ class Tape(TorchFunctionMode):
                 "there: discover the model's heads whole."
             )
         assert seen.weights is not None
+        carried = tuple(place for place in range(3) if id(args[1 + place]) in self.numbers)
+        if 2 not in carried:
+            raise HeadwiseError(
+                f"The values of {seen.site.kind} layer {seen.site.layer} come from an operation that relevance "
+                "propagation cannot follow: headwise cannot score this model by it."
+            )
+        if seen.site in self.sites:
+            raise HeadwiseError(
+                f"{seen.site.kind} layer {seen.site.layer} ran more than once in one forward: discover the heads anew."
+            )
         if not bool(out[0].isfinite().all()):
             raise HeadwiseError(
                 f"{seen.site.kind} layer {seen.site.layer} gave values that are not numbers (NaN or infinite): "
@@ -130,8 +141,8 @@ class Tape(TorchFunctionMode):
         scale = kwargs.get("scaling", args[5] if len(args) > 5 else None)
         scale = seen.query.shape[-1] ** -0.5 if scale is None else float(scale)
         capped = kwargs.get("softcap") is not None
-        step = Attention(seen.query, seen.key, seen.value, seen.weights.detach(), scale, capped)
-        self.note(step, args[1:4], out[0], "attention")
+        step = Attention(seen.query, seen.key, seen.value, seen.weights.detach(), scale, carried, capped)
+        self.note(step, [args[1 + place] for place in carried], out[0], "attention")
         self.sites[seen.site] = self.numbers[id(out[0])]
         return out
 
@@ -143,15 +154,16 @@ class Tape(TorchFunctionMode):
         def enter(module: nn.Module, args: Any) -> None:
             self.inside += 1
 
-        def leave(module: nn.Module, args: Any, out: Any) -> None:
+        def leave(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+            x = next(iter((*args, *kwargs.values())))
+            if self.inside == 1 and id(x) in self.numbers:
+                self.note(wholes[module](x, out), [x], out, type(module).__name__)
             self.inside -= 1
-            if not self.inside and id(args[0]) in self.numbers:
-                self.note(wholes[module](args[0], out), args[:1], out, type(module).__name__)
 
         with ExitStack() as stack:
             for module in wholes:
                 stack.callback(module.register_forward_pre_hook(enter).remove)
-                stack.callback(module.register_forward_hook(leave).remove)
+                stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
             stack.enter_context(self)
             yield self
 
@@ -177,17 +189,30 @@ class Walk:
         self.run()
 
     def run(self) -> None:
+        with torch.autocast(self.tape.tensors[-1].device.type, enabled=False):
+            self.back()
+
+    def refusal(self, name: str) -> str:
+        return (
+            f"Relevance came to the operation '{name}', for which there is no rule: "
+            "headwise cannot score this model by relevance propagation."
+        )
+
+    def back(self) -> None:
         for record in reversed(self.tape.records):
+            while self.blocks and record.output < self.blocks[-1].skip:  # a skip that no step made: an embedding
+                skip = self.blocks[-1].skip
+                self.pending[skip] = [self.merge(skip)]
             if record.output not in self.pending:
                 continue
             relevance = self.merge(record.output)
             if record.output in self.sites:
                 self.arrive(self.sites[record.output], relevance)
             if record.step is None:
-                raise HeadwiseError(
-                    f"Relevance came to the operation '{record.name}', for which there is no rule: "
-                    "headwise cannot score this model by relevance propagation."
-                )
+                raise HeadwiseError(self.refusal(record.name))
+            for number in (*record.inputs, record.output):
+                if self.tape.tensors[number]._version != self.tape.versions[number]:
+                    raise HeadwiseError(self.refusal(f"writing into what {record.name} took or gave"))
             self.hand_on(record, record.step, relevance)
         for leaf in sorted(self.tape.leaves & self.pending.keys(), reverse=True):
             self.leaves[leaf] = self.merge(leaf)
@@ -200,7 +225,8 @@ class Walk:
             self.book(step.absorber, part, -1)
         if self.rule.rescale and isinstance(step, LayerNorm | RootMeanSquareNorm):
             self.before_norm[record.inputs[0]] = amount(relevance)
-        if self.rule.rescale and isinstance(step, Addition) and len(parts) == 2:
+        residual = len(parts) == 2 and parts[0].shape == parts[1].shape == relevance.shape
+        if self.rule.rescale and isinstance(step, Addition) and residual:
             start = self.before_norm.get(record.output, amount(relevance))
             self.blocks.append(Block(min(record.inputs), start))
         for number, part in zip(record.inputs, parts, strict=True):
