@@ -17,13 +17,13 @@ from headwise.report import write as report
 
 if TYPE_CHECKING:
     from headwise.data.text import ParallelText, Text
-    from headwise.heads import Head, HeadMap, HeadMask
     from headwise.data.treebank import Treebank
+    from headwise.heads import Head, HeadMap, HeadMask
     from headwise.model import Model, load
     from headwise.study.roles import roles
     from headwise.study.single import evaluate, prune, score
 else:
-    import headwise.roles  # the room, before its name goes to the function
+    import headwise.roles  # noqa: F401 - the room, before its name goes to the function
 
     def roles(*args, **kwargs):
         """What each head does: see `headwise.study.roles.roles`, whose arguments these are."""
@@ -48,6 +48,6 @@ else:
 
 
 __all__ = [
-    "load", "Model", "ParallelText", "Text", "Treebank", "score", "roles", "prune", "evaluate", "report", "Head", "HeadMap",
-    "HeadMask", "HeadwiseError", "HeadsMissing",
+    "load", "Model", "ParallelText", "Text", "Treebank", "score", "roles", "prune", "evaluate", "report", "Head",
+    "HeadMap", "HeadMask", "HeadwiseError", "HeadsMissing",
 ]  # fmt: skip
