@@ -204,18 +204,8 @@ def curves() -> pd.DataFrame:
     for measure, order, seed, area in orders:
         for gone, height in zip(removed, shape, strict=True):
             loss = 1.702 + area * height / (sum(shape) / 9)
-            rows.append(
-                (
-                    measure,
-                    order,
-                    seed,
-                    gone,
-                    24,
-                    round(loss, 5),
-                    loss - 0.04 - 0.05 * height,
-                    loss + 0.04 + 0.05 * height,
-                )
-            )
+            around = 0.04 + 0.05 * height
+            rows.append((measure, order, seed, gone, 24, round(loss, 5), loss - around, loss + around))
     return pd.DataFrame(rows, columns=["measure", "order", "seed", "removed", "total", "loss", "low", "high"])
 
 

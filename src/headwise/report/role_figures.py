@@ -75,19 +75,7 @@ def _first_heads(table: pd.DataFrame) -> list[tuple[str, int, int]]:
 
 
 def _offset_panel(table: pd.DataFrame, head: tuple[str, int, int]) -> Panel:
-    here = table[(table["kind"] == head[0]) & (table["layer"] == head[1]) & (table["head"] == head[2])]
-    cells = [
-        {
-            "offset": signed(int(row["measure"].split(".")[1]), 0),
-            "value": round(row["value"], 4),
-            "low": row["low"],
-            "high": row["high"],
-            "baseline": row["baseline"],
-            "n": row["n"],
-            "which": "highest" if row["value"] == here["value"].max() else "other",
-        }
-        for row in here.to_dict("records")
-    ]
+    cells = _offset_cells(table, head)
     best = next(cell for cell in cells if cell["which"] == "highest")
     x = alt.X(
         "offset:N",
@@ -119,6 +107,23 @@ def _offset_panel(table: pd.DataFrame, head: tuple[str, int, int]) -> Panel:
     return Panel(
         chart.properties(height=110, description=f"Offsets of {title}"), title, width=230, narrowest=140, widest=420
     )
+
+
+def _offset_cells(table: pd.DataFrame, head: tuple[str, int, int]) -> list[dict[str, Any]]:
+    """A bar for each offset; the highest is told apart."""
+    here = table[(table["kind"] == head[0]) & (table["layer"] == head[1]) & (table["head"] == head[2])]
+    return [
+        {
+            "offset": signed(int(row["measure"].split(".")[1]), 0),
+            "value": round(row["value"], 4),
+            "low": row["low"],
+            "high": row["high"],
+            "baseline": row["baseline"],
+            "n": row["n"],
+            "which": "highest" if row["value"] == here["value"].max() else "other",
+        }
+        for row in here.to_dict("records")
+    ]
 
 
 def rare_tokens(run: Run) -> Figure | None:

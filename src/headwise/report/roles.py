@@ -44,7 +44,7 @@ def in_short(run: Run) -> str:
         counts = _sorts(roles)
         told = f"{_heads_with_role(roles)} of {heads} {HEADS_OF_KIND[kind]} have a role that two halves of text confirm"
         if best is not None:
-            sorts = listed([f"{count} {sort}" for sort, count in counts.items()])
+            sorts = listed([f"{sort} {count}" for sort, count in counts.items()])
             told += f" ({sorts}; the clearest: {best['text']} at {_address(best)})"
         parts.append(told)
     return f"{'; '.join(parts)}."

@@ -6,7 +6,7 @@ word the mean. What goes to tokens that are no words is one number for every wor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -65,8 +65,15 @@ def examples(
     subject = Subject(model, tokenizer, found, replace(reading or Reading(), context=1))
     known = roles if frequencies is not None else roles[~roles["measure"].str.startswith("rare.")]
     shown = [Shown(role) for role in best_heads(known[known["kind"] == subject.kind])]
-    short = (each for each in sentences if LENGTH[0] <= len(each.words) <= LENGTH[1])
+    looked_at = look(subject, sentences, shown, frequencies or {}) if shown else 0
+    return [each.picture | {"sentences": looked_at} for each in shown if each.picture]
+
+
+def look(subject: Subject, text: Iterable[Annotated], shown: Sequence[Shown], frequencies: Mapping[int, int]) -> int:
+    """Give every role its best sentence, in one pass that keeps no others; how many sentences were looked at."""
+    short = (each for each in text if LENGTH[0] <= len(each.words) <= LENGTH[1])
     batches = treebank_batches(subject, islice(short, LOOKED_AT), lambda sentence: 0, Coverage())
+    measures = [each.role["measure"] for each in shown]
     looked_at = 0
     now: list[tuple[Passage, list[dict[str, Allowed]]]] = []
 
@@ -79,14 +86,17 @@ def examples(
                 if each.head[:2] == seen.site:
                     choose(each, view, asked)
 
-    with evaluating(model), torch.no_grad(), capture(model, found, watch=watch, weights=True):
-        for batch in batches if shown else ():
+    with (
+        evaluating(subject.model),
+        torch.no_grad(),
+        capture(subject.model, subject.found, watch=watch, weights=True),
+    ):
+        for batch in batches:
             (passage,) = batch.sides[subject.kind]
-            measures = [each.role["measure"] for each in shown]
-            now[:] = [(passage, list(questions(passage, measures, frequencies or {}, subject.reading.top)))]
-            forward(model, batch.inputs)
+            now[:] = [(passage, list(questions(passage, measures, frequencies, subject.reading.top)))]
+            forward(subject.model, batch.inputs)
             looked_at += len(passage.sentences)
-    return [each.picture | {"sentences": looked_at} for each in shown if each.picture]
+    return looked_at
 
 
 def best_heads(roles: pd.DataFrame) -> list[dict[str, Any]]:
