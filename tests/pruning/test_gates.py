@@ -213,8 +213,8 @@ class TestGates:
         whole = HeadMap({"encoder-self": (2, 3), "decoder-self": (2,), "cross": (4,)})
         gates = gates_at(THREE_LAYERS, torch.tensor([-5, 5, -1, 1, 5, 5, 5, 5, -5], dtype=torch.float64))
         shut = {Head("encoder-self", 0, 0), Head("encoder-self", 1, 0), Head("cross", 0, 3)}
-        assert gates.mask(whole, "sign").kept == set(whole) - shut
-        assert gates.mask(whole, "deterministic").kept == set(whole) - shut | {Head("encoder-self", 1, 0)}
+        assert gates.mask(whole, gates.kept("sign")).kept == set(whole) - shut
+        assert gates.mask(whole, gates.kept("deterministic")).kept == set(whole) - shut | {Head("encoder-self", 1, 0)}
 
     def test_on_a_transformers_model(self, tiny_marian: Callable[..., MarianMTModel]) -> None:
         """Gates far out are the mask they decide; in training the loss reaches every one of them."""
@@ -229,7 +229,7 @@ class TestGates:
         with torch.no_grad():
             with capture(model, found, gates=gates.by_site()):
                 gated = model(**batch).logits
-            with masked(model, found, gates.mask(found.heads)):
+            with masked(model, found, gates.mask(found.heads, gates.kept())):
                 assert torch.equal(gated, model(**batch).logits)
             assert not torch.allclose(gated, model(**batch).logits, atol=1e-3)
         with torch.no_grad():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,57 +15,15 @@ from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.attention import capture, discover, masked
-from headwise.data.grammar import examples
-from headwise.data.text import ParallelText
+from headwise.attention import capture, masked
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind
 from headwise.model import Model
 from headwise.pruning.gates import Gates, HardConcrete
-from headwise.pruning.hard_concrete import GateLog, GateRecipe, Pruned, decide, freeze, prune_by_gates
-from headwise.translation.batches import Encoded
-from headwise.translation.build import Architecture, build
-from headwise.translation.subwords import learn_subwords
-from headwise.translation.train import Recipe, dev_loss, fit, loss_forward
+from headwise.pruning.hard_concrete import GateLog, Pruned, decide, freeze, prune_by_gates
+from pruning.bench import ENCODER, GATES, TRAINING, Bench
 
-SHAPE = Architecture(encoder_layers=2, decoder_layers=2, heads=4, width=32, feedforward=32, dropout=0.1, vocabulary=300)
-TRAINING = Recipe(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
-GATES = GateRecipe(epochs=2, gate_learning_rate=0.7, warmup=2)
-ENCODER: tuple[Kind, ...] = ("encoder-self",)
 State = dict[str, Tensor]
-
-
-@dataclass
-class Bench:
-    """A trained model that tests copy, with its data."""
-
-    model: Model
-    data: Encoded
-    dev: Encoded
-
-    def prune(
-        self, work: Path, penalty: float, kinds: tuple[Kind, ...] = ENCODER, model: Model | None = None, **changes: Any
-    ) -> tuple[Model, Pruned]:
-        """The tuned model and what came of it."""
-        model = model or copy.deepcopy(self.model)
-        recipe = GATES.model_copy(update=changes)
-        return model, prune_by_gates(model, self.data, self.dev, penalty, kinds, recipe, TRAINING, work, 5)
-
-    def loss(self, model: Model) -> float:
-        with loss_forward(model.hf):
-            return dev_loss(model.hf, self.dev, model.tokenizer, 1260)
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    torch.set_num_threads(1)
-    pairs = [(e.source, e.target) for e in islice(examples("train", 2), 160)]
-    dev = [(e.source, e.target) for e in islice(examples("dev", 2), 20)]
-    tokenizer = learn_subwords((side for pair in pairs for side in pair), SHAPE.vocabulary)
-    data, held_out = (Encoded(ParallelText.from_pairs(part), tokenizer, SHAPE.max_length) for part in (pairs, dev))
-    hf = build(SHAPE, tokenizer, seed=1)
-    fit(hf, tokenizer, discover(hf), data, held_out, TRAINING, tmp_path_factory.mktemp("trained"), 1)
-    return Bench(Model(hf, tokenizer, "tiny"), data, held_out)
 
 
 @pytest.fixture(scope="module")
@@ -193,21 +150,22 @@ class TestDecision:
     @pytest.mark.parametrize("rule", ["sign", "deterministic"])
     def test_gates_are_decided_by_the_rule_and_really_removed(self, bench: Bench, rule: Any) -> None:
         """log α of −1 is shut by its sign, but the deterministic gate of the released code is still open there."""
-        gates = Gates(bench.model.heads.only(ENCODER), HardConcrete(), 3.0)
-        gates.log_alpha.data[:] = torch.tensor([9.0, -9.0, 0.5, -1.0, -9.0, -9.0, -9.0, -9.0])
-        result = decide(copy.deepcopy(bench.model), gates, bench.dev, rule, 1260, [], {})
+        log_alpha = torch.tensor([9.0, -9.0, 0.5, -1.0, -9.0, -9.0, -9.0, -9.0])
+        gates = Gates(bench.model.heads.only(ENCODER), HardConcrete(), log_alpha)
+        result = decide(copy.deepcopy(bench.model), gates, bench.dev, gates.kept(rule), 1260, [], {})
         kept = {0, 2} if rule == "sign" else {0, 2, 3}
         left = {head for head in result.mask.kept if head.kind == "encoder-self"}
         assert left == {Head("encoder-self", 0, head) for head in kept}
         assert result.model.heads.query["encoder-self"] == (len(kept), 0)
         assert bench.loss(result.model) == pytest.approx(result.decided_loss, abs=1e-5)
-        assert result.undecided == 2 / 8 and "25% were still between" in " ".join(result.notes)
+        assert result.expected == pytest.approx(float(HardConcrete().p_open(log_alpha).sum()))
+        assert result.undecided == 2 / 8 and not result.settled and "25% were still between" in " ".join(result.notes)
         assert result.soft_loss != result.decided_loss
 
     def test_settled_gates_give_no_warning(self, bench: Bench) -> None:
         gates = Gates(bench.model.heads.only(ENCODER), HardConcrete(), 9.0)
-        result = decide(copy.deepcopy(bench.model), gates, bench.dev, "sign", 1260, [], {})
-        assert result.notes == [] and result.undecided == 0
+        result = decide(copy.deepcopy(bench.model), gates, bench.dev, gates.kept(), 1260, [], {})
+        assert result.notes == [] and result.undecided == 0 and result.settled
         assert result.soft_loss == result.decided_loss == bench.loss(bench.model)
 
     def test_at_the_start_the_gated_model_is_the_converged_one(self, bench: Bench) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from headwise.heads import Head, HeadMap, HeadMask, Site
 
 EDGE = 1e-6  # noise and P(open) stay this far from 0 and 1
+FAR = 9.0  # |log α| of a gate that is settled: P(open) is within 3e-4 of 0 or 1 at every temperature up to 1
 Scale = Literal["paper", "code"]
 Rule = Literal["sign", "deterministic"]
 
@@ -64,16 +65,32 @@ class HardConcrete:
         return self.p_one(log_alpha) > self.p_zero(log_alpha)
 
 
+def glorot_uniform(heads: HeadMap, seed: int) -> Tensor:
+    """The start of the released code: log α ~ U(−√(3/h), √(3/h)) in a layer of h heads, ±0.61 for 8 heads.
+
+    It is the Glorot-uniform start of a variable of shape [1, h, 1, 1]. One number a head, in the order of the map.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    layers = [torch.rand(heads.count(site), generator=generator) * 2 - 1 for site in heads.sites]
+    return torch.cat([layer * math.sqrt(3 / max(len(layer), 1)) for layer in layers])
+
+
 class Gates(nn.Module):
     """One gate per head of a map, as a submodule of the model, so that checkpoints and data-parallel training carry it.
 
     In training `draw` resamples the noise once per batch (footnote 5); in evaluation the deterministic gate holds.
+    start: log α at first, one number for all or H numbers. loose: log α (H) as last trained, before `settle` moved it.
+    share: how much of the run is over.
     """
 
-    def __init__(self, heads: HeadMap, distribution: HardConcrete, start: float) -> None:
+    loose: Tensor
+
+    def __init__(self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor) -> None:
         super().__init__()
         self.heads, self.distribution = heads, distribution
-        self.log_alpha = nn.Parameter(torch.full((heads.total,), float(start)))
+        self.log_alpha = nn.Parameter(torch.zeros(heads.total) + start)
+        self.register_buffer("loose", self.log_alpha.detach().clone())
+        self.share, self.settling = 0.0, False
         self.places: dict[Site, slice] = {}
         at = 0
         for site in heads.sites:
@@ -84,7 +101,7 @@ class Gates(nn.Module):
         """Set the gates for the coming forward."""
         if self.training:
             noise = torch.rand_like(self.log_alpha) if noise is None else noise
-            self.now = self.distribution.sample(self.log_alpha, noise)
+            self.now = self.distribution.sample(self.trained, noise)
         else:
             self.now = self.distribution.deterministic(self.log_alpha)
 
@@ -96,15 +113,41 @@ class Gates(nn.Module):
         """L_C: `paper` sums P(open) over all heads, `code` takes the mean over gated attention layers of their sums; so
         the objective is the same for λ_paper = λ_code / layers.
         """
-        total = self.distribution.p_open(self.log_alpha).sum()
+        total = self.distribution.p_open(self.trained).sum()
         return total if scale == "paper" else total / len(self.places)
 
-    def mask(self, whole: HeadMap, rule: Rule = "sign") -> HeadMask:
-        """The decided gates as a mask over all heads of the model; heads without a gate stay."""
-        kept = self.distribution.kept(self.log_alpha.detach(), rule)
+    @property
+    def trained(self) -> Tensor:
+        """log α for the loss: without a gradient once the gates are settling."""
+        return self.log_alpha.detach() if self.settling else self.log_alpha
+
+    def settle(self, kept: Tensor, left: int) -> None:
+        """The next of `left` equal steps in which decided gates go from where they are to ±FAR, without training.
+
+        kept: which stay open (H).
+        """
+        self.settling = True
+        with torch.no_grad():
+            self.log_alpha.add_((torch.where(kept, FAR, -FAR) - self.log_alpha) / left)
+
+    def kept(self, rule: Rule = "sign") -> Tensor:
+        """Which gates stay open as they are now (H)."""
+        return self.distribution.kept(self.log_alpha.detach(), rule)
+
+    def mask(self, whole: HeadMap, kept: Tensor) -> HeadMask:
+        """Decided gates (H) as a mask over all heads of the model; heads without a gate stay."""
         return HeadMask.full(whole).without(
             head for head, keep in zip(self.heads, kept.tolist(), strict=True) if not keep
         )
+
+    def expected(self) -> float:
+        """How many gates were open in expectation, Σ P(open), when they were last trained."""
+        return float(self.distribution.p_open(self.loose).sum())
+
+    def undecided(self) -> float:
+        """The share of gates whose P(open) was between 0.1 and 0.9 when they were last trained."""
+        p = self.distribution.p_open(self.loose)
+        return float(((p > 0.1) & (p < 0.9)).float().mean())
 
     def probabilities(self) -> dict[Head, float]:
         """P(open) of every head now."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 from transformers.trainer_callback import TrainerCallback
 
 from headwise.attention import capture, masked
-from headwise.heads import HeadMask, Kind, write_text
+from headwise.heads import HeadMap, HeadMask, Kind, write_text
 from headwise.model import Model
-from headwise.pruning.gates import Gates, HardConcrete, Rule, Scale
+from headwise.pruning.gates import Gates, HardConcrete, Rule, Scale, glorot_uniform
 from headwise.translation.batches import Encoded
 from headwise.translation.train import SCHEDULES, Recipe, average, dev_loss, fit, loss_forward
 
@@ -38,8 +38,17 @@ class GateRecipe(BaseModel):
     warmup: int = Field(default=50, ge=0)
     schedule: str = Field(default="linear", pattern=SCHEDULES)
     temperature: float = Field(default=0.33, gt=0)
-    start: float = Field(default=3.0, description="log α at the start; from 2.4 on step 0 is the converged model")
+    start: float | Literal["glorot"] = Field(
+        default=3.0, description="log α at the start; from 2.4 on step 0 is the converged model; glorot: as released"
+    )
     rule: Rule = "sign"
+    settle: float | None = Field(
+        default=None,
+        ge=0,
+        le=0.4,
+        description="share of the run, at its end, with decided gates; unset: 0 (as in the "
+        "paper), and a quarter where a number of heads is wanted",
+    )
     average: int = Field(default=1, ge=1, description="how many of the last checkpoints are averaged, gates included")
 
 
@@ -47,8 +56,9 @@ class GateRecipe(BaseModel):
 class Pruned:
     """What a pruning run gives.
 
-    soft_loss, decided_loss: on dev, before and after every gate was opened or shut. undecided: the share of gates that
-    had not settled. notes: sentences for the report. cost: seconds and updates.
+    soft_loss, decided_loss: on dev, before and after every gate was opened or shut. expected, undecided: Σ P(open), and
+    the share of gates between 0.1 and 0.9, when the gates were last trained. settled: whether deciding was a formality.
+    notes: sentences for the report. cost: seconds and updates.
     """
 
     mask: HeadMask
@@ -56,6 +66,8 @@ class Pruned:
     soft_loss: float
     decided_loss: float
     undecided: float
+    expected: float
+    settled: bool
     notes: list[str]
     cost: dict[str, float]
 
@@ -109,6 +121,30 @@ def freeze(model: PreTrainedModel, kinds: tuple[Kind, ...]) -> list[str]:
     return ["The decoder was frozen; encoder, source embeddings and gates trained."]
 
 
+class Course(TrainerCallback):
+    """Tells the gates how much of the run is over, and settles them in its last part, `settle` of it.
+
+    kept: which gates stay open (H), asked anew in every step: settling never changes the answer.
+    """
+
+    def __init__(self, gates: Gates, settle: float, kept: Callable[[], Tensor]) -> None:
+        self.gates, self.settle, self.kept = gates, settle, kept
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        step, steps = state.global_step, state.max_steps
+        self.gates.share = step / steps
+        begin = steps - (max(1, round(self.settle * steps)) if self.settle else 0)
+        if step == begin:
+            self.gates.loose.copy_(self.gates.log_alpha.detach())
+        if step >= begin:
+            self.gates.settle(self.kept(), steps - step)
+
+
+def beginning(recipe: GateRecipe, heads: HeadMap, seed: int) -> float | Tensor:
+    """log α at the start, as the recipe says."""
+    return glorot_uniform(heads, seed) if recipe.start == "glorot" else recipe.start
+
+
 def prune_by_gates(
     model: Model, data: Encoded, dev: Encoded, penalty: float, kinds: tuple[Kind, ...], recipe: GateRecipe,
     training: Recipe, work: Path, seed: int, progress: Callable[[float, str], None] = lambda share, text: None,
@@ -117,51 +153,81 @@ def prune_by_gates(
 
     Trains `model` in place; resumes from `work`.
     """
-    gates = Gates(model.heads.only(kinds), HardConcrete(recipe.temperature), recipe.start).to(model.hf.device)
-    trained = {parameter: parameter.requires_grad for parameter in model.hf.parameters()}
-    notes = freeze(model.hf, kinds)
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in trained if p.requires_grad], "lr": recipe.learning_rate},
-        {"params": [gates.log_alpha], "lr": recipe.gate_learning_rate, "weight_decay": 0.0},
-    ]
-    changes = {name: getattr(recipe, name) for name in ("epochs", "learning_rate", "warmup", "schedule")}
-    tuning = training.model_copy(update=changes)
+    heads = model.heads.only(kinds)
+    gates = Gates(heads, HardConcrete(recipe.temperature), beginning(recipe, heads, seed)).to(model.hf.device)
+    trial = Trial(
+        gates=gates, cost=lambda: penalty * gates.penalty(recipe.penalty_scale), kept=lambda: gates.kept(recipe.rule),
+        groups=[{"params": [gates.log_alpha], "lr": recipe.gate_learning_rate, "weight_decay": 0.0}],
+        settle=recipe.settle or 0.0,
+    )  # fmt: skip
+    pruned = trial.run(model, data, dev, recipe, training, work, seed, progress)
+    for kind in kinds:
+        if pruned.mask.count(kind) == 0:
+            pruned.notes.append(f"No {kind} head is left: λ is so large that only the residual path remains there.")
+    return pruned
 
-    def cost() -> Tensor:
-        return penalty * gates.penalty(recipe.penalty_scale)
 
-    model.hf.add_module("headwise_gates", gates)
-    try:
-        spent = fit(
-            model.hf, model.tokenizer, model.found, data, dev, tuning, work, seed, gates=gates.by_site(),
-            before=gates.draw, penalty=cost, groups=groups, callbacks=[GateLog(gates, work / "gates.csv")],
-            keep=max(recipe.average, 2), progress=progress,
-        )  # fmt: skip
-        average(model.hf, work, recipe.average)
-    finally:
-        del model.hf.headwise_gates
-        for parameter, state in trained.items():
-            parameter.requires_grad_(state)
-    return decide(model, gates, dev, recipe.rule, training.batch_tokens, notes, spent)
+@dataclass(frozen=True)
+class Trial:
+    """Gates, and what they are trained for.
+
+    cost: the penalty per target token. kept: the decision (H). groups: what is optimised beside the model's weights.
+    settle: the share of the run, at its end, in which the gates are already decided.
+    """
+
+    gates: Gates
+    cost: Callable[[], Tensor]
+    kept: Callable[[], Tensor]
+    groups: list[dict[str, Any]]
+    settle: float
+
+    def run(
+        self, model: Model, data: Encoded, dev: Encoded, recipe: GateRecipe, training: Recipe, work: Path, seed: int,
+        progress: Callable[[float, str], None],
+    ) -> Pruned:  # fmt: skip
+        """Train model and gates in place, decide, cut."""
+        gates, hf = self.gates, model.hf
+        trained = {parameter: parameter.requires_grad for parameter in hf.parameters()}
+        notes = freeze(hf, gates.heads.kinds)
+        own = {"params": [p for p in trained if p.requires_grad], "lr": recipe.learning_rate}
+        changes = {name: getattr(recipe, name) for name in ("epochs", "learning_rate", "warmup", "schedule")}
+        hf.add_module("headwise_gates", gates)
+        try:
+            spent = fit(
+                hf, model.tokenizer, model.found, data, dev, training.model_copy(update=changes), work, seed,
+                gates=gates.by_site(), before=gates.draw, penalty=self.cost, groups=[own, *self.groups],
+                callbacks=[Course(gates, self.settle, self.kept), GateLog(gates, work / "gates.csv")],
+                keep=max(recipe.average, 2), progress=progress,
+            )  # fmt: skip
+            last = {name: tensor.clone() for name, tensor in gates.state_dict().items()}
+            average(hf, work, recipe.average)
+            if self.settle:
+                gates.load_state_dict(last)  # a mean with gates from before they settled would undo that
+            else:
+                gates.loose.copy_(gates.log_alpha.detach())
+        finally:
+            del hf.headwise_gates
+            for parameter, state in trained.items():
+                parameter.requires_grad_(state)
+        return decide(model, gates, dev, self.kept(), training.batch_tokens, notes, spent)
 
 
 def decide(
-    model: Model, gates: Gates, dev: Encoded, rule: Rule, tokens: int, notes: list[str], cost: dict[str, float]
+    model: Model, gates: Gates, dev: Encoded, kept: Tensor, tokens: int, notes: list[str], cost: dict[str, float]
 ) -> Pruned:
-    """Open or shut every gate, compare the dev loss before and after, and cut the shut heads out."""
+    """Open or shut every gate, compare the dev loss before and after, and cut the shut heads out. kept: H."""
     gates.eval()
     gates.draw()
+    undecided = gates.undecided()
     p = gates.distribution.p_open(gates.log_alpha.detach())
-    undecided = float(((p > 0.1) & (p < 0.9)).float().mean())
+    settled = float(((p > 0.1) & (p < 0.9)).float().mean()) <= 0.1
     if undecided > 0.1:
-        notes.append(f"The gates had not settled: {undecided:.0%} were still between 0.1 and 0.9. Train longer.")
-    mask = gates.mask(model.heads, rule)
-    for kind in gates.heads.kinds:
-        if mask.count(kind) == 0:
-            notes.append(f"No {kind} head is left: λ is so large that only the residual path remains there.")
+        then = " when they were frozen. The order of log α decided" if settled else ""
+        notes.append(f"The gates had not settled: {undecided:.0%} were still between 0.1 and 0.9{then}. Train longer.")
+    mask = gates.mask(model.heads, kept)
     with torch.no_grad(), loss_forward(model.hf):
         with capture(model.hf, model.found, gates=gates.by_site()):
             soft = dev_loss(model.hf, dev, model.tokenizer, tokens)
         with masked(model.hf, model.found, mask):
             hard = dev_loss(model.hf, dev, model.tokenizer, tokens)
-    return Pruned(mask, model.remove(mask), soft, hard, undecided, notes, cost)
+    return Pruned(mask, model.remove(mask), soft, hard, undecided, gates.expected(), settled, notes, cost)

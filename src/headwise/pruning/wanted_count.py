@@ -1,0 +1,149 @@
+"""Pruning to a wanted number of heads: gates whose expected count is led to N by a Lagrangian, then exactly N stay.
+
+    min over weights and gates, max over λ1, λ2, λ3:
+        L_xent + λ1 (K − t) + λ2 (K − t)² + λ3 D,    K = Σ_heads P(z ≠ 0),    D = Σ_heads P(z ≠ 0) (1 − P(z ≠ 0))
+
+λ1 and λ2: Wang et al. 2020 (FLOP), Xia et al. 2022 (CoFi), Xia et al. 2024 (Sheared-LLaMA, counts of heads). The target
+t falls linearly from all heads to N over the first RAMP of the run, and is held. That alone is content with every gate
+half open; so λ3, which is ours, asks from there on that gates be decided. All multipliers start at 0 and are ascended
+by the optimiser of the run. In the last SETTLE of it the N heads of the largest log α are chosen: their gates go to 1,
+the others to 0, and the model trains on. Nothing is tuned by hand: the rates follow from the length of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMap, Kind, describe
+from headwise.model import Model
+from headwise.pruning.gates import Gates, HardConcrete
+from headwise.pruning.hard_concrete import GateRecipe, Pruned, Trial, beginning
+from headwise.translation.batches import Encoded, TokenBatches
+from headwise.translation.train import Recipe
+
+RAMP = 0.5
+SETTLE = 0.25
+TRAVEL = 60  # log α that a gate could cover in the run at its full rate: several times from open to shut and back
+ASCENT = 10  # the same for the multipliers, in nats a head
+CLIP = 0.1  # gates' and multipliers' gradients are clipped for themselves, so that they never clip those of the model
+WITHIN = 0.5  # how near the expected count must come to N
+
+Keep = int | Mapping[Kind, int]
+
+
+class CountedGates(Gates):
+    """Gates with a target on the expected number of open ones: in total, or for every kind.
+
+    Letters: H heads, G groups (one, or a kind each). wanted, sizes: G. members: G H, 1 where a head is in a group.
+    """
+
+    members: Tensor
+    wanted: Tensor
+    sizes: Tensor
+
+    def __init__(self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, keep: Keep) -> None:
+        super().__init__(heads, distribution, start)
+        groups = [(heads.kinds, keep)] if isinstance(keep, int) else [((kind,), keep[kind]) for kind in heads.kinds]
+        for kinds, wanted in groups:
+            refuse(heads.only(kinds), wanted)
+        rows = [[float(head.kind in kinds) for head in heads] for kinds, _ in groups]
+        self.register_buffer("members", torch.tensor(rows), persistent=False)
+        self.register_buffer("wanted", torch.tensor([float(wanted) for _, wanted in groups]), persistent=False)
+        self.register_buffer("sizes", self.members.sum(1), persistent=False)
+        self.linear = nn.Parameter(torch.zeros(len(groups)))
+        self.quadratic = nn.Parameter(torch.zeros(len(groups)))
+        self.doubt = nn.Parameter(torch.zeros(len(groups)))
+        for parameter in (self.log_alpha, *self.multipliers):
+            parameter.register_hook(clip)
+
+    @property
+    def multipliers(self) -> list[nn.Parameter]:
+        """λ1, λ2 and λ3 of every group (G each)."""
+        return [self.linear, self.quadratic, self.doubt]
+
+    def target(self) -> Tensor:
+        """t of every group now (G): from all heads to the wanted ones."""
+        return self.sizes + (self.wanted - self.sizes) * min(1.0, self.share / RAMP)
+
+    def lagrangian(self) -> Tensor:
+        """λ1 (K − t) + λ2 (K − t)², summed over groups; 0 once the gates are settling."""
+        if self.settling:
+            return self.linear.new_zeros(())
+        p = self.distribution.p_open(self.log_alpha)
+        excess = self.members @ p - self.target()
+        cost: Tensor = (self.linear * excess + self.quadratic * excess.square()).sum()
+        return cost if self.share < RAMP else cost + (self.doubt * (self.members @ (p * (1 - p)))).sum()
+
+    def groups(self, rate: float, updates: int) -> list[dict[str, Any]]:
+        """What the optimiser of a run of so many updates is given: gates to descend, multipliers to ascend."""
+        return [
+            {"params": [self.log_alpha], "lr": max(rate, TRAVEL / updates), "weight_decay": 0.0},
+            {"params": self.multipliers, "lr": ASCENT / updates, "weight_decay": 0.0, "maximize": True},
+        ]
+
+    def largest(self) -> Tensor:
+        """The wanted number of gates with the largest log α in every group (H); of equal ones the first."""
+        kept = torch.zeros_like(self.log_alpha, dtype=torch.bool)
+        for member, wanted in zip(self.members.bool(), self.wanted.int().tolist(), strict=True):
+            inside = member.nonzero().flatten()
+            order = self.log_alpha.detach()[inside].argsort(descending=True, stable=True)
+            kept[inside[order[:wanted]]] = True
+        return kept
+
+    def missed(self) -> float:
+        """How far the expected count of the worst group was from its wanted number, when gates were last trained."""
+        return float((self.members @ self.distribution.p_open(self.loose) - self.wanted).abs().max())
+
+
+def clip(gradient: Tensor) -> Tensor:
+    """The gradient, at most CLIP long."""
+    return gradient.div(gradient.norm().div(CLIP).clamp(min=1))
+
+
+def refuse(heads: HeadMap, wanted: int) -> None:
+    """No heads at all, or more than there are, cannot be wanted."""
+    if not 1 <= wanted <= heads.total:
+        raise HeadwiseError(
+            f"{wanted} heads were to be kept, but {heads.total} can be pruned here ({describe(heads)}): "
+            f"give a number from 1 to {heads.total}."
+        )
+
+
+def prune_to_count(
+    model: Model, data: Encoded, dev: Encoded, keep: Keep, kinds: tuple[Kind, ...], recipe: GateRecipe,
+    training: Recipe, work: Path, seed: int, progress: Callable[[float, str], None] = lambda share, text: None,
+) -> Pruned:  # fmt: skip
+    """Gates on every head of `kinds`, trained so that exactly `keep` of them stay: a number in total, or one a kind.
+
+    Trains `model` in place; resumes from `work`. Raises HeadwiseError for a number below 1 or above what there is, and
+    when `keep` names other kinds than `kinds`.
+    """
+    if not isinstance(keep, int) and set(keep) != set(kinds):
+        raise HeadwiseError(
+            f"Numbers of heads were given for {', '.join(keep)}, but heads of {', '.join(kinds)} are to be pruned: "
+            "give one number in total, or one for each of these kinds."
+        )
+    heads = model.heads.only(kinds)
+    start = beginning(recipe, heads, seed)
+    gates = CountedGates(heads, HardConcrete(recipe.temperature), start, keep).to(model.hf.device)
+    batches = len(TokenBatches(data, training.batch_tokens, seed, multiple=training.accumulate))
+    updates = batches // training.accumulate * recipe.epochs
+    trial = Trial(
+        gates, cost=gates.lagrangian, kept=gates.largest, groups=gates.groups(recipe.gate_learning_rate, updates),
+        settle=SETTLE if recipe.settle is None else recipe.settle,
+    )  # fmt: skip
+    pruned = trial.run(model, data, dev, recipe, training, work, seed, progress)
+    if gates.missed() <= WITHIN:
+        return pruned
+    note = (
+        f"The expected count was still {gates.missed():.1f} heads away from the wanted one when the gates were "
+        f"decided, so the order of log α chose the heads: {updates} updates are too few. Train longer."
+    )
+    return replace(pruned, settled=False, notes=[*pruned.notes, note])

@@ -1,0 +1,69 @@
+"""A tiny trained model that the tests of pruning copy and prune, with its data."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headwise.attention import discover
+from headwise.data.grammar import examples
+from headwise.data.text import ParallelText
+from headwise.heads import Kind
+from headwise.model import Model
+from headwise.pruning.hard_concrete import GateRecipe, Pruned, prune_by_gates
+from headwise.pruning.wanted_count import Keep, prune_to_count
+from headwise.translation.batches import Encoded
+from headwise.translation.build import Architecture, build
+from headwise.translation.subwords import learn_subwords
+from headwise.translation.train import Recipe, dev_loss, fit, loss_forward
+
+SHAPE = Architecture(encoder_layers=2, decoder_layers=2, heads=4, width=32, feedforward=32, dropout=0.1, vocabulary=300)
+TRAINING = Recipe(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
+GATES = GateRecipe(epochs=2, gate_learning_rate=0.7, warmup=2)
+ENCODER: tuple[Kind, ...] = ("encoder-self",)
+
+
+@dataclass
+class Bench:
+    """A trained model that tests copy, with its data."""
+
+    model: Model
+    data: Encoded
+    dev: Encoded
+
+    def prune(
+        self, work: Path, penalty: float, kinds: tuple[Kind, ...] = ENCODER, model: Model | None = None, **changes: Any
+    ) -> tuple[Model, Pruned]:
+        """The tuned model and what came of it."""
+        model = model or copy.deepcopy(self.model)
+        recipe = GATES.model_copy(update=changes)
+        return model, prune_by_gates(model, self.data, self.dev, penalty, kinds, recipe, TRAINING, work, 5)
+
+    def keep(
+        self, work: Path, keep: Keep, kinds: tuple[Kind, ...] = ENCODER, model: Model | None = None, **changes: Any
+    ) -> tuple[Model, Pruned]:
+        """The same with a wanted number of heads."""
+        model = model or copy.deepcopy(self.model)
+        recipe = GATES.model_copy(update={"epochs": 8, **changes})
+        return model, prune_to_count(model, self.data, self.dev, keep, kinds, recipe, TRAINING, work, 5)
+
+    def loss(self, model: Model) -> float:
+        with loss_forward(model.hf):
+            return dev_loss(model.hf, self.dev, model.tokenizer, 1260)
+
+
+def trained(work: Path) -> Bench:
+    """The model, trained for a second or two in `work`."""
+    torch.set_num_threads(1)
+    pairs = [(e.source, e.target) for e in islice(examples("train", 2), 160)]
+    dev = [(e.source, e.target) for e in islice(examples("dev", 2), 20)]
+    tokenizer = learn_subwords((side for pair in pairs for side in pair), SHAPE.vocabulary)
+    data, held_out = (Encoded(ParallelText.from_pairs(part), tokenizer, SHAPE.max_length) for part in (pairs, dev))
+    hf = build(SHAPE, tokenizer, seed=1)
+    fit(hf, tokenizer, discover(hf), data, held_out, TRAINING, work, 1)
+    return Bench(Model(hf, tokenizer, "tiny"), data, held_out)

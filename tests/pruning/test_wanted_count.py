@@ -1,0 +1,182 @@
+"""A wanted number of heads: the Lagrangian against its formula, targets held on a toy and on a tiny trained model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+from transformers.trainer_callback import TrainerCallback
+
+from headwise.attention import masked
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMap, Kind
+from headwise.model import Model
+from headwise.pruning import wanted_count
+from headwise.pruning.gates import FAR, HardConcrete
+from headwise.pruning.hard_concrete import Course, Pruned
+from headwise.pruning.wanted_count import CLIP, SETTLE, CountedGates, Keep
+from pruning.bench import Bench
+
+HEADS = HeadMap({"encoder-self": (4, 4), "cross": (4,)})
+ALL: tuple[Kind, ...] = ("encoder-self", "decoder-self", "cross")
+
+
+class TestLagrangian:
+    def test_the_target_falls_from_all_heads_to_the_wanted_ones_and_is_held(self) -> None:
+        gates = CountedGates(HEADS, HardConcrete(), 3.0, {"encoder-self": 2, "cross": 4})
+        found = []
+        for share in (0.0, 0.25, 0.5, 0.9):
+            gates.share = share
+            found.append(gates.target().tolist())
+        assert found == [[8, 4], [5, 4], [2, 4], [2, 4]]
+
+    @pytest.mark.parametrize("share", [0.25, 0.75])
+    def test_it_is_the_formula(self, share: float) -> None:
+        gates = CountedGates(HEADS, HardConcrete(), torch.linspace(-3, 3, 12), 6)
+        gates.share = share
+        with torch.no_grad():
+            for multiplier, value in zip(gates.multipliers, (0.3, 0.07, 0.2), strict=True):
+                multiplier.fill_(value)
+        p = HardConcrete().p_open(torch.linspace(-3, 3, 12)).tolist()
+        excess = sum(p) - (9 if share == 0.25 else 6)
+        doubt = sum(x * (1 - x) for x in p) if share > 0.5 else 0
+        assert float(gates.lagrangian().detach()) == pytest.approx(
+            0.3 * excess + 0.07 * excess**2 + 0.2 * doubt, rel=1e-5
+        )
+
+    def test_multipliers_start_at_0_and_climb_where_there_are_too_many(self) -> None:
+        gates = CountedGates(HEADS, HardConcrete(), 3.0, 6)
+        gates.share = 1.0
+        assert [m.tolist() for m in gates.multipliers] == [[0.0]] * 3
+        optimiser = torch.optim.AdamW(gates.groups(0.05, 100))
+        gates.lagrangian().backward()
+        assert gates.linear.grad is not None and gates.linear.grad.norm() == pytest.approx(CLIP), "clipped for itself"
+        optimiser.step()
+        assert [m.tolist() for m in gates.multipliers] == [[pytest.approx(0.1)]] * 3
+
+    def test_settling_gates_ask_for_nothing(self) -> None:
+        gates = CountedGates(HEADS, HardConcrete(), 0.0, 6)
+        gates.settle(gates.largest(), 2)
+        assert float(gates.lagrangian()) == 0 and not gates.lagrangian().requires_grad
+        assert gates.log_alpha.tolist() == [FAR / 2] * 6 + [-FAR / 2] * 6
+        gates.draw()
+        assert not gates.now.requires_grad
+
+
+class TestChoice:
+    def test_the_largest_log_alpha_stay_also_where_all_are_equal(self) -> None:
+        gates = CountedGates(HEADS, HardConcrete(), torch.tensor([1.0, 2, 3, 4, 5, 6, 7, 8, -9, -8, -7, -6]), 3)
+        assert gates.largest().nonzero().flatten().tolist() == [5, 6, 7]
+        gates = CountedGates(HEADS, HardConcrete(), gates.log_alpha.detach(), {"encoder-self": 2, "cross": 1})
+        assert gates.largest().nonzero().flatten().tolist() == [6, 7, 11]
+        for wanted in range(1, 13):
+            assert int(CountedGates(HEADS, HardConcrete(), 0.0, wanted).largest().sum()) == wanted
+
+    @pytest.mark.parametrize("keep", [0, 13, -1, {"encoder-self": 9, "cross": 1}, {"encoder-self": 1, "cross": 0}])
+    def test_none_and_more_than_there_are_cannot_be_wanted(self, keep: Keep) -> None:
+        with pytest.raises(
+            HeadwiseError, match=r"heads were to be kept, but .* can be pruned here .*give a number from 1"
+        ):
+            CountedGates(HEADS, HardConcrete(), 3.0, keep)
+
+    def test_numbers_for_other_kinds_are_refused(self, bench: Bench, tmp_path: Path) -> None:
+        with pytest.raises(HeadwiseError, match="given for cross, but heads of encoder-self are to be pruned"):
+            bench.keep(tmp_path, {"cross": 2})
+
+
+def toy(gates: CountedGates, updates: int, worth: Tensor, seed: int) -> Tensor:
+    """A run without a model, in which a shut gate costs its head's worth; gives the decision."""
+    torch.manual_seed(seed)
+    optimiser = torch.optim.AdamW(gates.groups(0.05, updates), betas=(0.9, 0.98), eps=1e-9)
+    rates = [group["lr"] for group in optimiser.param_groups]
+    course = Course(gates, SETTLE, gates.largest)
+    for step in range(updates):
+        state: Any = type("State", (), {"global_step": step, "max_steps": updates})
+        course.on_step_begin(None, state, None)
+        for group, rate in zip(optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate * (1 - step / updates)
+        gates.draw()
+        loss = (worth * (1 - gates.now)).sum() + gates.lagrangian()
+        optimiser.zero_grad()
+        if loss.requires_grad:
+            loss.backward()
+        optimiser.step()
+    return gates.largest()
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 6, 11, 15, 16])
+def test_the_expected_count_reaches_every_target_without_a_penalty_chosen_by_hand(wanted: int) -> None:
+    """Before anything is decided. Heads are worth from 0.0001 to 0.3 nats each."""
+    worth = torch.logspace(-4, -0.5, 16)
+    gates = CountedGates(HeadMap({"encoder-self": (8, 8)}), HardConcrete(), 3.0, wanted)
+    kept = toy(gates, 250, worth, 1)
+    assert gates.missed() < 0.5 and abs(gates.expected() - wanted) < 0.5 and gates.undecided() <= 0.25
+    assert kept.sum() == wanted and torch.equal(gates.log_alpha, torch.where(kept, FAR, -FAR))
+    if wanted > 2:
+        assert worth[kept].sum() >= 0.85 * worth[-wanted:].sum(), "and those that are worth most stay"
+
+
+@pytest.fixture(scope="module")
+def three(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Pruned, Path]:
+    """A run that keeps three of eight encoder heads, and its folder."""
+    work = tmp_path_factory.mktemp("three")
+    return *bench.keep(work, 3), work
+
+
+class TestRun:
+    def test_exactly_so_many_heads_stay(self, bench: Bench, three: tuple[Model, Pruned, Path]) -> None:
+        _, result, _ = three
+        assert result.mask.count("encoder-self") == 3 and len(result.mask) == bench.model.heads.total - 5
+        assert sum(result.model.heads.query["encoder-self"]) == 3
+        assert abs(result.expected - 3) < 0.5 and result.settled
+
+    def test_deciding_changes_nothing_and_the_removed_model_is_the_masked_one(
+        self, bench: Bench, three: tuple[Model, Pruned, Path]
+    ) -> None:
+        model, result, _ = three
+        with masked(model.hf, model.found, result.mask):
+            assert bench.loss(model) == result.decided_loss
+        assert result.soft_loss == result.decided_loss
+        assert bench.loss(result.model) == pytest.approx(result.decided_loss, abs=1e-5)
+
+    def test_the_trajectory_ends_decided(self, three: tuple[Model, Pruned, Path]) -> None:
+        table = pd.read_csv(three[2] / "gates.csv")
+        last = table[table.step == table.step.max()]
+        assert (last.p_open > 0.5).sum() == 3 and not last.p_open.between(0.001, 0.999).any()
+        kept = {f"{row.kind}/{row.layer}/{row.head}" for row in last[last.p_open > 0.5].itertuples()}
+        assert kept == {str(head) for head in three[1].mask.kept if head.kind == "encoder-self"}
+
+    def test_a_number_for_every_kind(self, bench: Bench, tmp_path: Path) -> None:
+        keep = {"encoder-self": 5, "decoder-self": 1, "cross": 8}
+        _, result = bench.keep(tmp_path, keep, ALL, epochs=3)
+        assert {kind: result.mask.count(kind) for kind in ALL} == keep
+
+    def test_gates_that_could_not_travel_far_enough_still_leave_so_many_heads_and_the_run_says_so(
+        self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(wanted_count, "TRAVEL", 0.1)
+        _, result = bench.keep(tmp_path, 1, epochs=1, gate_learning_rate=0.01)
+        assert result.mask.count("encoder-self") == 1 and not result.settled
+        assert "heads away from the wanted one" in result.notes[-1] and "updates are too few" in result.notes[-1]
+
+    def test_a_broken_run_goes_on_bit_for_bit(
+        self, bench: Bench, three: tuple[Model, Pruned, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Broken while the gates were settling: what they were before is in the checkpoint."""
+
+        def crash(self: TrainerCallback, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step >= 0.9 * state.max_steps:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(Course, "on_step_end", crash, raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            bench.keep(tmp_path, 3)
+        monkeypatch.undo()
+        _, result = bench.keep(tmp_path, 3)
+        assert (tmp_path / "gates.csv").read_text() == (three[2] / "gates.csv").read_text()
+        assert result.mask == three[1].mask and result.decided_loss == three[1].decided_loss
+        assert (result.expected, result.undecided) == (three[1].expected, three[1].undecided)
