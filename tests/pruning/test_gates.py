@@ -20,7 +20,7 @@ from transformers import MarianMTModel
 
 from headwise.attention import capture, discover, masked
 from headwise.heads import Head, HeadMap
-from headwise.pruning.gates import EDGE, Gates, HardConcrete, Scale
+from headwise.pruning.gates import EDGE, Gates, HardConcrete, Scale, glorot_uniform
 from pruning.golden_model import close, tensor
 
 Settled = tuple[HardConcrete, Callable[[str], Tensor]]
@@ -208,6 +208,32 @@ class TestGates:
         gates = Gates(THREE_LAYERS, HardConcrete(), start=3.0).eval()
         gates.draw()
         assert gates.now.tolist() == [1.0] * 9
+
+    def test_the_start_of_the_papers_is_uniform_by_the_heads_of_a_layer(self) -> None:
+        """U(−0.612, 0.612) for 8 heads: there a gate without noise is between 0.32 and 0.68, nowhere 1."""
+        heads = HeadMap({"encoder-self": (8,) * 500, "cross": (2,) * 500})
+        start = glorot_uniform(heads, 1)
+        assert torch.equal(start, glorot_uniform(heads, 1)) and not torch.equal(start, glorot_uniform(heads, 2))
+        for part, limit in ((start[:4000], math.sqrt(3 / 8)), (start[4000:], math.sqrt(3 / 2))):
+            assert 0.99 * limit < float(part.abs().max()) <= limit
+            assert float(part.mean()) == pytest.approx(0, abs=0.1 * limit)
+            assert float(part.std()) == pytest.approx(limit / math.sqrt(3), rel=0.05)
+        gates = Gates(heads, HardConcrete(), start).eval()
+        gates.draw()
+        assert float(gates.now[:4000].min()) == pytest.approx(0.32, abs=0.005)
+        assert float(gates.now[:4000].max()) == pytest.approx(0.68, abs=0.005)
+
+    def test_health_is_that_of_the_gates_as_last_trained(self) -> None:
+        gates = gates_at(THREE_LAYERS, torch.tensor([-9, -9, -9, -1, 1, 9, 9, 9, 9], dtype=torch.float64))
+        gates.loose.copy_(gates.log_alpha.detach())
+        p = HardConcrete().p_open(torch.tensor([-1.0, 1.0]))
+        assert gates.undecided() == pytest.approx(2 / 9) and gates.expected() == pytest.approx(
+            4 + p.sum().item(), abs=1e-2
+        )
+        for left in (3, 2, 1):
+            gates.settle(gates.kept(), left)
+        assert gates.log_alpha.tolist() == [-9.0] * 4 + [9.0] * 5
+        assert gates.undecided() == pytest.approx(2 / 9)
 
     def test_the_mask_takes_shut_gates_out_and_keeps_heads_without_a_gate(self) -> None:
         whole = HeadMap({"encoder-self": (2, 3), "decoder-self": (2,), "cross": (4,)})

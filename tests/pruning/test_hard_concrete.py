@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 from transformers.trainer_callback import TrainerCallback
@@ -19,8 +20,8 @@ from headwise.attention import capture, masked
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind
 from headwise.model import Model
-from headwise.pruning.gates import Gates, HardConcrete
-from headwise.pruning.hard_concrete import GateLog, Pruned, decide, freeze, prune_by_gates
+from headwise.pruning.gates import Gates, HardConcrete, glorot_uniform
+from headwise.pruning.hard_concrete import GateLog, GateRecipe, Pruned, decide, freeze, prune_by_gates
 from pruning.bench import ENCODER, GATES, TRAINING, Bench
 
 State = dict[str, Tensor]
@@ -176,6 +177,30 @@ class TestDecision:
         assert bool((gates.now == 1).all())
         with capture(model.hf, model.found, gates=gates.by_site()):
             assert bench.loss(model) == bench.loss(bench.model)
+
+
+class TestOptions:
+    def test_gates_settle_at_the_end_where_asked(self, bench: Bench, tmp_path: Path) -> None:
+        """The share undecided is that of before; deciding is a formality then, and the run is settled."""
+        model, result = bench.prune(tmp_path, 0.05, settle=0.4, average=2)
+        assert result.settled and result.undecided > 0.1 and result.soft_loss == result.decided_loss
+        assert "when they were frozen" in result.notes[-1]
+        table = pd.read_csv(tmp_path / "gates.csv")
+        assert not table[table.step == table.step.max()].p_open.between(0.001, 0.999).any()
+        with masked(model.hf, model.found, result.mask):
+            assert bench.loss(model) == result.decided_loss
+
+    def test_the_start_of_the_papers(self, bench: Bench, tmp_path: Path) -> None:
+        bench.prune(tmp_path, 0.0, start="glorot", epochs=1)
+        table = pd.read_csv(tmp_path / "gates.csv")
+        start = glorot_uniform(bench.model.heads.only(ENCODER), 5)
+        found = torch.tensor(table[table.step == 0].p_open.tolist())
+        torch.testing.assert_close(found, HardConcrete().p_open(start), rtol=0, atol=1e-5)
+
+    def test_what_is_no_start_is_refused(self) -> None:
+        for wrong in ({"start": "xavier"}, {"settle": 0.9}, {"settle": -0.1}):
+            with pytest.raises(ValidationError):
+                GateRecipe.model_validate(wrong)
 
 
 class TestGateLog:

@@ -1,0 +1,104 @@
+"""Greedy removal: heads go in the order of a score, the least important first, a tenth of them at a time, without any
+training in between (Michel et al. 2019, section 4.2). And two scores to beat: chance, and the size of the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from torch import nn
+
+from headwise.attention.removal import projections
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, HeadMap, HeadMask, Kind
+from headwise.model import Model
+
+Score = Callable[[HeadMask], Mapping[Head, float]]
+Quality = Callable[[HeadMask], float]
+
+
+def greedy(heads: HeadMap, score: Score, kinds: Sequence[Kind], step: float = 0.1, once: bool = True) -> list[HeadMask]:
+    """Nested masks over all heads, from the whole model to a single head left of those of `kinds`.
+
+    score: how important each head is (the more, the longer it stays) while only those of a mask are there; what it says
+    of other heads is not looked at. It is asked once, of the whole model, or anew after every step. Of n heads
+    ceil(n·i·step) are gone after step i, as in the paper's program, and n − 1 at last; of equal ones the first goes.
+    Raises HeadwiseError for a score that lacks a head or is not a number, and for a step outside (0, 1].
+    """
+    if not 0 < step <= 1:
+        raise HeadwiseError(f"Heads were to be removed in steps of {step}: give a share above 0 and up to 1.")
+    chosen = heads.only(kinds)
+    masks = [HeadMask.full(heads)]
+    left = list(chosen)
+    for keep in sizes(chosen.total, step):
+        if not once or len(masks) == 1:
+            left = order(score(masks[-1]), [head for head in chosen if head in masks[-1].kept])
+        masks.append(masks[-1].without(left[:-keep]))
+        left = left[-keep:]
+    return masks
+
+
+def sizes(total: int, step: float) -> list[int]:
+    """How many of `total` heads are left after each step, falling, down to 1; the whole model left out."""
+    gone = {math.ceil(round(total * step * i, 9)) for i in range(1, math.ceil(1 / step) + 1)} | {total - 1}
+    return [total - count for count in sorted(gone) if 0 < count < total]
+
+
+def order(values: Mapping[Head, float], heads: Sequence[Head]) -> list[Head]:
+    """Heads from the least important on; equal ones stay in the order given."""
+    holes = [str(head) for head in heads if not math.isfinite(values.get(head, math.nan))]
+    if holes:
+        raise HeadwiseError(
+            f"Heads were to be removed in the order of a score, but it is no number for {len(holes)} of {len(heads)} "
+            f"({', '.join(holes[:3])}{' …' if len(holes) > 3 else ''}): score all heads that may go."
+        )
+    return sorted(heads, key=lambda head: values[head])
+
+
+def smallest_within(masks: Sequence[HeadMask], quality: Quality, max_drop: float) -> tuple[HeadMask, list[float]]:
+    """The mask with the fewest heads whose quality is at most `max_drop` below that of the first mask, the whole model.
+
+    Every mask is tried, as a curve may dip and rise again; their qualities come back too. The more, the better.
+    """
+    if not max_drop >= 0:
+        raise HeadwiseError(f"A model was asked for that loses at most {max_drop}: give a number of at least 0.")
+    found = [quality(mask) for mask in masks]
+    good = [mask for mask, value in zip(masks, found, strict=True) if value >= found[0] - max_drop]
+    if not good:
+        raise HeadwiseError("The quality of the whole model is not a number (NaN): nothing can be held against it.")
+    return min(good, key=len), found
+
+
+def random_scores(heads: HeadMap, seed: int) -> dict[Head, float]:
+    """Chance: the baseline every score has to beat. The same for the same seed."""
+    values: list[float] = np.random.default_rng(seed).random(heads.total).tolist()
+    return dict(zip(heads, values, strict=True))
+
+
+def weight_norms(model: Model) -> dict[Head, float]:
+    """‖W_v^h‖ · ‖W_o^h‖ of every head, Frobenius norms: magnitude pruning, head by head. No text is looked at.
+
+    The product is the same however a head shares its scale out to the two. Query heads that share a value head share
+    its norm. Raises HeadwiseError where values and outputs have no linear layers of their own.
+    """
+    modules: dict[str, nn.Module] = dict(model.hf.named_modules())
+    norms: dict[Head, float] = {}
+    for site in model.heads.sites:
+        name, count = model.found.names[site], model.heads.count(site)
+        groups = model.heads.key_value[site.kind][site.layer]
+        if not count:
+            continue
+        try:
+            (_, _, value), (parent, out) = projections(modules, name)
+        except HeadwiseError as error:
+            raise HeadwiseError(
+                f"The norms of each head's weights were asked for, but {name} ({type(modules[name]).__name__}) has no "
+                "linear value and output projections of its own: use another score."
+            ) from error
+        values = modules[name].get_parameter(f"{value}.weight").detach().unflatten(0, (groups, -1)).norm(dim=(1, 2))
+        outputs = parent.get_parameter(f"{out}.weight").detach().unflatten(1, (count, -1)).norm(dim=(0, 2))
+        product = values.repeat_interleave(count // groups) * outputs
+        norms |= {Head(*site, head): float(norm) for head, norm in enumerate(product)}
+    return norms

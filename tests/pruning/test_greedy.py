@@ -1,0 +1,150 @@
+"""Greedy removal: sizes and order against the paper's program, nesting, baselines, the smallest good enough."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import MarianMTModel
+
+from attention.families import tiny
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, HeadMap, HeadMask, Kind
+from headwise.model import Model
+from headwise.pruning.greedy import greedy, random_scores, smallest_within, weight_norms
+
+HEADS = HeadMap({"encoder-self": (4, 3), "decoder-self": (2,), "cross": (3,)})
+BOTH: tuple[Kind, ...] = ("encoder-self", "cross")
+ORDER = ("encoder-self/1/2", "cross/0/0", "encoder-self/0/1", "encoder-self/0/0", "cross/0/2", "encoder-self/1/0")
+VALUES = {head: 10.0 for head in HEADS} | {Head.parse(name): float(i) for i, name in enumerate(ORDER)}
+
+
+def fixed(values: Mapping[Head, float]) -> Callable[[HeadMask], Mapping[Head, float]]:
+    return lambda mask: values
+
+
+class TestGreedy:
+    def test_the_least_important_go_first(self) -> None:
+        masks = greedy(HEADS, fixed(VALUES), BOTH, step=0.2)
+        assert [sum(map(mask.count, BOTH)) for mask in masks] == [10, 8, 6, 4, 2, 1]
+        gone = [[str(head) for head in HEADS if head in before.kept - after.kept] for before, after in pairs(masks)]
+        assert [set(step) for step in gone[:3]] == [set(ORDER[:2]), set(ORDER[2:4]), set(ORDER[4:])]
+        assert gone[3:] == [["encoder-self/0/2", "encoder-self/0/3"], ["encoder-self/1/1"]], "of equal ones the first"
+        assert all(mask.count("decoder-self") == 2 for mask in masks), "other kinds stay"
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(1, 20), st.booleans(), st.integers(0, 9))
+    def test_masks_are_nested_and_as_large_as_in_the_papers_program(
+        self, layers: list[int], steps: int, once: bool, seed: int
+    ) -> None:
+        """ceil(n·i/steps) heads are gone after step i; the last mask has one head, not none."""
+        heads = HeadMap({"encoder-self": tuple(layers)})
+        n = heads.total
+        masks = greedy(heads, fixed(random_scores(heads, seed)), ["encoder-self"], 1 / steps, once)
+        wanted = {0, n - 1} | {gone for i in range(steps) if (gone := -(-n * i // steps)) < n}
+        assert [n - len(mask) for mask in masks] == sorted(wanted)
+        assert all(after.kept < before.kept for before, after in pairs(masks))
+
+    def test_the_score_is_asked_once_or_anew(self) -> None:
+        """A head whose twin has gone becomes the most important one: only scores asked anew can know."""
+        heads = HeadMap({"encoder-self": (4,)})
+        first, twin, other, best = heads
+
+        def score(mask: HeadMask) -> dict[Head, float]:
+            asked.append(len(mask))
+            return {first: 0.1, twin: 0.2 if first in mask.kept else 9.0, other: 0.5, best: 1.0}
+
+        asked: list[int] = []
+        assert greedy(heads, score, ["encoder-self"], 0.25)[-2].kept == {other, best} and asked == [4]
+        asked.clear()
+        masks = greedy(heads, score, ["encoder-self"], 0.25, once=False)
+        assert masks[-2].kept == {twin, best} and masks[-1].kept == {twin} and asked == [4, 3, 2]
+
+    def test_a_single_head_stays(self) -> None:
+        heads = HeadMap({"encoder-self": (1,)})
+        assert greedy(heads, fixed({}), ["encoder-self"]) == [HeadMask.full(heads)]
+
+    @pytest.mark.parametrize("broken", [{}, {Head("cross", 0, 1): math.nan}, {Head("cross", 0, 1): math.inf}])
+    def test_a_score_that_is_no_number_is_refused(self, broken: dict[Head, float]) -> None:
+        values = {head: value for head, value in VALUES.items() if head != Head("cross", 0, 1)} | broken
+        with pytest.raises(HeadwiseError, match=r"no number for 1 of 10 \(cross/0/1\)"):
+            greedy(HEADS, fixed(values), BOTH)
+
+    @pytest.mark.parametrize("step", [0, -0.1, 1.5, math.nan])
+    def test_a_step_that_is_no_share_is_refused(self, step: float) -> None:
+        with pytest.raises(HeadwiseError, match="in steps of"):
+            greedy(HEADS, fixed(VALUES), BOTH, step)
+
+    def test_a_kind_the_model_does_not_have_is_refused(self) -> None:
+        with pytest.raises(HeadwiseError, match="'cross' were asked for, but this model has only encoder-self"):
+            greedy(HeadMap({"encoder-self": (2,)}), fixed(VALUES), BOTH)
+
+
+def pairs(masks: list[HeadMask]) -> list[tuple[HeadMask, HeadMask]]:
+    return list(itertools.pairwise(masks))
+
+
+class TestSmallestWithin:
+    def masks(self) -> list[HeadMask]:
+        return greedy(HEADS, fixed(VALUES), BOTH, step=0.2)
+
+    @pytest.mark.parametrize(("max_drop", "heads"), [(0, 12), (0.4, 10), (0.5, 6), (100, 3)])
+    def test_the_fewest_heads_that_are_good_enough(self, max_drop: float, heads: int) -> None:
+        """A curve that dips and rises again: BLEU by number of heads."""
+        bleu = {12: 30.0, 10: 29.7, 8: 29.0, 6: 29.5, 4: 20.0, 3: 1.0}
+        mask, found = smallest_within(self.masks(), lambda mask: bleu[len(mask)], max_drop)
+        assert len(mask) == heads and found == list(bleu.values())
+
+    def test_bad_input(self) -> None:
+        with pytest.raises(HeadwiseError, match="give a number of at least 0"):
+            smallest_within(self.masks(), len, -1)
+        with pytest.raises(HeadwiseError, match="not a number"):
+            smallest_within(self.masks(), lambda mask: math.nan, 1)
+
+
+class TestBaselines:
+    def test_chance_is_the_same_for_the_same_seed(self) -> None:
+        assert random_scores(HEADS, 1) == random_scores(HEADS, 1) != random_scores(HEADS, 2)
+        assert list(random_scores(HEADS, 1)) == list(HEADS)
+
+    def test_weight_norms_are_those_of_a_slow_script(self, tiny_marian: Callable[..., MarianMTModel]) -> None:
+        model = Model(tiny_marian(), None, "tiny")
+        norms = weight_norms(model)
+        assert list(norms) == list(model.heads)
+        cross = model.hf.model.decoder.layers[1].encoder_attn
+        value, out = cross.v_proj.weight[16:24], cross.out_proj.weight[:, 16:24]
+        assert norms[Head("cross", 1, 2)] == pytest.approx(((value**2).sum() * (out**2).sum()).sqrt().item())
+
+    def test_a_head_without_weight_goes_first_also_where_value_heads_are_shared(self) -> None:
+        hf: Any = tiny("llama")
+        with torch.no_grad():
+            hf.model.layers[1].self_attn.o_proj.weight[:, 16:24] = 0
+        model = Model(hf, None, "tiny")
+        norms = weight_norms(model)
+        assert list(norms) == list(model.heads) and norms[Head("decoder-self", 1, 2)] == 0
+        shared = hf.model.layers[0].self_attn
+        value, out = shared.v_proj.weight[8:16].norm(), shared.o_proj.weight[:, 16:24].norm()
+        assert norms[Head("decoder-self", 0, 2)] == pytest.approx((value * out).item()), (
+            "heads 2 and 3 share the second"
+        )
+        mask = greedy(model.heads, fixed(norms), ["decoder-self"])[1]
+        assert Head("decoder-self", 1, 2) not in mask.kept
+
+    def test_a_pruned_model_with_an_empty_layer(self, tiny_marian: Callable[..., MarianMTModel]) -> None:
+        model = Model(tiny_marian(), None, "tiny")
+        gone = [head for head in model.heads if head.kind == "cross" and head.layer == 0]
+        small = model.remove(HeadMask.full(model.heads).without(gone))
+        whole, cut = weight_norms(model), weight_norms(small)
+        assert cut.keys() == whole.keys() - set(gone) and all(cut[head] == whole[head] for head in cut)
+
+    def test_fused_projections_are_refused(self) -> None:
+        with pytest.raises(
+            HeadwiseError, match=r"norms .* \(GPT2Attention\) has no linear value and output projections"
+        ):
+            weight_norms(Model(tiny("gpt2"), None, "tiny"))
