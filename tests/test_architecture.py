@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "model": WORDS | {"attention", "translation"},
     "pruning": WORDS | {"attention", "data", "model", "translation"},
     "study": WORDS | {"attention", "data", "importance", "model", "pruning", "roles", "translation"},
-    "report": WORDS,
+    "report": WORDS | {"roles"},
     "roles": WORDS | {"attention", "data", "importance"},
 }
 FREE = {"__init__", "__main__", "cli"}  # the doors: they may open every room, and no room may call them

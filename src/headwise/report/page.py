@@ -86,6 +86,7 @@ def render(run: Run, figures: Mapping[str, list[Figure]]) -> str:
         figures=figures,
         examples=choose_examples(run),
         chosen=run.chosen,
+        pruned=bool(run.settings),
         settings=settings_table(run),
         lede=score_lede(run),
         judged=judge_table(run),
