@@ -56,6 +56,7 @@ class Tally:
         for parts in (self.sums, self.counts):
             for site in self.heads.sites:
                 parts[site] = gathered(parts[site])
+        self.stored = {site: sum(map(len, parts)) for site, parts in self.counts.items()}
         return self
 
     def sentences(self, site: Site) -> tuple[np.ndarray, np.ndarray]:

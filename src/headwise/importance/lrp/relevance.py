@@ -60,9 +60,10 @@ def relevance(
         tensors = on_device(model, batch)
         for what, total in score_batch(model, found, tensors, rule, mode, target, names, tallies).items():
             balance[what] += total
-    for other in gather_object([dict(balance)])[1:]:  # of several processes, each had its share of the text
-        for what, total in other.items():
-            balance[what] += total
+    shares = gather_object([dict(balance)])  # of several processes, each had its share of the text
+    balance = {
+        what: sum(share.get(what, 0.0) for share in shares) for what in {key: 0 for share in shares for key in share}
+    }
     started = balance.pop("started", 0.0)
     if not started:
         raise HeadwiseError(f"'{name}' was asked for, but the text asks for no token: give some sentences.")
