@@ -130,6 +130,10 @@ class Gates(nn.Module):
         with torch.no_grad():
             self.log_alpha.add_((torch.where(kept, FAR, -FAR) - self.log_alpha) / left)
 
+    def chances(self, log_alpha: Tensor) -> Tensor:
+        """P(open) of every gate at some log α (H)."""
+        return self.distribution.p_open(log_alpha)
+
     def kept(self, rule: Rule = "sign") -> Tensor:
         """Which gates stay open as they are now (H)."""
         return self.distribution.kept(self.log_alpha.detach(), rule)
@@ -142,13 +146,17 @@ class Gates(nn.Module):
 
     def expected(self) -> float:
         """How many gates were open in expectation, Σ P(open), when they were last trained."""
-        return float(self.distribution.p_open(self.loose).sum())
+        return float(self.chances(self.loose).sum())
 
     def undecided(self) -> float:
         """The share of gates whose P(open) was between 0.1 and 0.9 when they were last trained."""
-        p = self.distribution.p_open(self.loose)
+        return self.doubtful(self.loose)
+
+    def doubtful(self, log_alpha: Tensor) -> float:
+        """The same for any log α."""
+        p = self.chances(log_alpha)
         return float(((p > 0.1) & (p < 0.9)).float().mean())
 
     def probabilities(self) -> dict[Head, float]:
         """P(open) of every head now."""
-        return dict(zip(self.heads, self.distribution.p_open(self.log_alpha.detach()).tolist(), strict=True))
+        return dict(zip(self.heads, self.chances(self.log_alpha.detach()).tolist(), strict=True))

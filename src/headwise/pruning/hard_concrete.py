@@ -219,8 +219,7 @@ def decide(
     gates.eval()
     gates.draw()
     undecided = gates.undecided()
-    p = gates.distribution.p_open(gates.log_alpha.detach())
-    settled = float(((p > 0.1) & (p < 0.9)).float().mean()) <= 0.1
+    settled = gates.doubtful(gates.log_alpha.detach()) <= 0.1
     if undecided > 0.1:
         then = " when they were frozen. The order of log α decided" if settled else ""
         notes.append(f"The gates had not settled: {undecided:.0%} were still between 0.1 and 0.9{then}. Train longer.")

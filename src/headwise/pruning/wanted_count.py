@@ -38,8 +38,8 @@ WITHIN = 0.5  # how near the expected count must come to N
 Keep = int | Mapping[Kind, int]
 
 
-class CountedGates(Gates):
-    """Gates with a target on the expected number of open ones: in total, or for every kind.
+class WantedGates(Gates):
+    """Gates of which a wanted number is to stay open: in total, or of every kind.
 
     Letters: H heads, G groups (one, or a kind each). wanted, sizes: G. members: G H, 1 where a head is in a group.
     """
@@ -57,9 +57,23 @@ class CountedGates(Gates):
         self.register_buffer("members", torch.tensor(rows), persistent=False)
         self.register_buffer("wanted", torch.tensor([float(wanted) for _, wanted in groups]), persistent=False)
         self.register_buffer("sizes", self.members.sum(1), persistent=False)
-        self.linear = nn.Parameter(torch.zeros(len(groups)))
-        self.quadratic = nn.Parameter(torch.zeros(len(groups)))
-        self.doubt = nn.Parameter(torch.zeros(len(groups)))
+
+    def largest(self) -> Tensor:
+        """The wanted number of gates with the largest log α in every group (H); of equal ones the first."""
+        kept = torch.zeros_like(self.log_alpha, dtype=torch.bool)
+        for member, wanted in zip(self.members.bool(), self.wanted.int().tolist(), strict=True):
+            inside = member.nonzero().flatten()
+            order = self.log_alpha.detach()[inside].argsort(descending=True, stable=True)
+            kept[inside[order[:wanted]]] = True
+        return kept
+
+
+class CountedGates(WantedGates):
+    """Hard Concrete gates with a target on the expected number of open ones, held by multipliers (G each)."""
+
+    def __init__(self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, keep: Keep) -> None:
+        super().__init__(heads, distribution, start, keep)
+        self.linear, self.quadratic, self.doubt = (nn.Parameter(torch.zeros(len(self.wanted))) for _ in range(3))
         for parameter in (self.log_alpha, *self.multipliers):
             parameter.register_hook(clip)
 
@@ -87,15 +101,6 @@ class CountedGates(Gates):
             {"params": [self.log_alpha], "lr": max(rate, TRAVEL / updates), "weight_decay": 0.0},
             {"params": self.multipliers, "lr": ASCENT / updates, "weight_decay": 0.0, "maximize": True},
         ]
-
-    def largest(self) -> Tensor:
-        """The wanted number of gates with the largest log α in every group (H); of equal ones the first."""
-        kept = torch.zeros_like(self.log_alpha, dtype=torch.bool)
-        for member, wanted in zip(self.members.bool(), self.wanted.int().tolist(), strict=True):
-            inside = member.nonzero().flatten()
-            order = self.log_alpha.detach()[inside].argsort(descending=True, stable=True)
-            kept[inside[order[:wanted]]] = True
-        return kept
 
     def missed(self) -> float:
         """How far the expected count of the worst group was from its wanted number, when gates were last trained."""
@@ -125,16 +130,9 @@ def prune_to_count(
     Trains `model` in place; resumes from `work`. Raises HeadwiseError for a number below 1 or above what there is, and
     when `keep` names other kinds than `kinds`.
     """
-    if not isinstance(keep, int) and set(keep) != set(kinds):
-        raise HeadwiseError(
-            f"Numbers of heads were given for {', '.join(keep)}, but heads of {', '.join(kinds)} are to be pruned: "
-            "give one number in total, or one for each of these kinds."
-        )
-    heads = model.heads.only(kinds)
+    heads, updates = heads_of(model, keep, kinds), updates_of(data, recipe, training, seed)
     start = beginning(recipe, heads, seed)
     gates = CountedGates(heads, HardConcrete(recipe.temperature), start, keep).to(model.hf.device)
-    batches = len(TokenBatches(data, training.batch_tokens, seed, multiple=training.accumulate))
-    updates = batches // training.accumulate * recipe.epochs
     trial = Trial(
         gates, cost=gates.lagrangian, kept=gates.largest, groups=gates.groups(recipe.gate_learning_rate, updates),
         settle=SETTLE if recipe.settle is None else recipe.settle,
@@ -147,3 +145,19 @@ def prune_to_count(
         f"decided, so the order of log α chose the heads: {updates} updates are too few. Train longer."
     )
     return replace(pruned, settled=False, notes=[*pruned.notes, note])
+
+
+def heads_of(model: Model, keep: Keep, kinds: tuple[Kind, ...]) -> HeadMap:
+    """The heads that get gates, where the wanted numbers are of their kinds."""
+    if not isinstance(keep, int) and set(keep) != set(kinds):
+        raise HeadwiseError(
+            f"Numbers of heads were given for {', '.join(keep)}, but heads of {', '.join(kinds)} are to be pruned: "
+            "give one number in total, or one for each of these kinds."
+        )
+    return model.heads.only(kinds)
+
+
+def updates_of(data: Encoded, recipe: GateRecipe, training: Recipe, seed: int) -> int:
+    """How many updates a run will have."""
+    batches = len(TokenBatches(data, training.batch_tokens, seed, multiple=training.accumulate))
+    return batches // training.accumulate * recipe.epochs
