@@ -27,7 +27,7 @@ demo: $(INSTALLED)
 	$(BIN)/headwise demo --out runs/demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

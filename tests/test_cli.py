@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -382,7 +383,9 @@ class TestPlans:
         assert "at least 0" in refused("prune", model, *texts, "--penalty", "-1", *out)
         assert "'pruning.kinds.1' is 'heads'" in refused("prune", model, *texts, "--kinds", "cross,heads", *out)
         assert "'choice.max_drop' is -2" in refused("prune", model, *texts, "--max-drop", "-2", *out)
-        assert "stages are train, score, prune, eval" in refused("study", plan_in(tmp_path), "--only", "all", *out)
+        assert "stages are train, score, roles, prune, eval" in refused(
+            "study", plan_in(tmp_path), "--only", "all", *out
+        )
         assert "The measure 'fame' was asked for; there is confidence" in refused(
             "score", model, *texts[:4], "--measure", "fame", "--out", tmp_path / "score"
         )
@@ -550,7 +553,8 @@ def test_a_full_disk(texts: list[str], tmp_path: Path, kilobytes: int) -> None:
 def test_stopped_by_hand(texts: list[str], tmp_path: Path) -> None:
     """Ctrl-C says how to go on."""
     words = command("train", *texts, "--out", tmp_path, *sets(*SMALL, "training.epochs=1000"))
-    process = subprocess.Popen(words, env=ALONE, stderr=subprocess.PIPE, text=True)
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job would not hear Ctrl-C
+    process = subprocess.Popen(words, env=ALONE, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     while not list(tmp_path.glob(".work/train-*/checkpoint-*/complete")):
         assert process.poll() is None
         time.sleep(0.01)

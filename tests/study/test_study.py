@@ -85,7 +85,8 @@ class TestFinished:
     def test_the_tables(self, finished: Path) -> None:
         heads = pd.read_csv(finished / "heads.csv")
         assert list(heads.columns) == ["kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline"]
-        assert len(heads) == 2 * 4 * 3 and set(heads.measure) == {"confidence"}
+        measures = {"confidence", "lrp.ding", "lrp.ding.signed", "gradient", "ablation.zero"}
+        assert len(heads) == 2 * 4 * 3 * len(measures) and set(heads.measure) == measures
         pruning = pd.read_csv(finished / "pruning.csv")
         assert list(pruning.setting.unique()) == ["full", "lambda-0.005", "lambda-1"]
         assert not pruning.duplicated(["setting", "measure"]).any()
@@ -183,7 +184,8 @@ class TestCache:
 
 
 @pytest.mark.parametrize(
-    ("only", "last"), [("train", "train"), ("score", "score"), ("prune", "prune/lambda-1"), ("evaluate", None)]
+    ("only", "last"),
+    [("train", "train"), ("score", "judge"), ("roles", "roles"), ("prune", "prune/lambda-1"), ("evaluate", None)],
 )
 def test_only_stops_after_its_stage(only: str, last: str | None, copied: Path, tiny: dict[str, Any]) -> None:
     notes = again(make_plan(tiny), copied, only)
@@ -191,7 +193,7 @@ def test_only_stops_after_its_stage(only: str, last: str | None, copied: Path, t
 
 
 def test_only_with_a_wrong_name(tiny: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(hw.HeadwiseError, match="--only all was asked for, but the stages are train, score, prune, eva"):
+    with pytest.raises(hw.HeadwiseError, match="--only all was asked for, but the stages are train, score, roles, prune, eva"):
         run_study(make_plan(tiny), tmp_path / "out", Progress(quiet=True), only="all")
     assert not (tmp_path / "out").exists()
 

@@ -16,7 +16,7 @@ from headwise.data.lines import existing_file
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
 from headwise.pruning.hard_concrete import GateRecipe
-from headwise.study.scoring import chosen
+from headwise.study.scoring import USUAL, chosen
 from headwise.translation.build import Architecture
 from headwise.translation.decode import Search
 from headwise.translation.train import Recipe
@@ -72,7 +72,7 @@ class Scoring(Strict):
     """Which measures every head is scored by (docs/methods), on the dev text, and whether they are judged: scores of
     one half of it held against exact ablation of the other half, beside so many random orders of removal."""
 
-    measures: list[str] = Field(default=["confidence", "lrp", "gradient", "ablation"], min_length=1)
+    measures: list[str] = Field(default=list(USUAL), min_length=1)
     judge: bool = True
     random_orders: int = Field(default=5, ge=1)
 
