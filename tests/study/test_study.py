@@ -193,7 +193,9 @@ def test_only_stops_after_its_stage(only: str, last: str | None, copied: Path, t
 
 
 def test_only_with_a_wrong_name(tiny: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(hw.HeadwiseError, match="--only all was asked for, but the stages are train, score, roles, prune, eva"):
+    with pytest.raises(
+        hw.HeadwiseError, match="--only all was asked for, but the stages are train, score, roles, prune, eva"
+    ):
         run_study(make_plan(tiny), tmp_path / "out", Progress(quiet=True), only="all")
     assert not (tmp_path / "out").exists()
 
