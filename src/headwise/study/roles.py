@@ -22,6 +22,7 @@ from headwise.roles.rare import frequencies
 from headwise.roles.table import Roles
 from headwise.roles.table import roles as find_roles
 from headwise.study.stage import MADE, Result, surroundings
+from headwise.study.stream import longest
 
 if TYPE_CHECKING:
     from headwise.study.stages import Study
@@ -47,7 +48,7 @@ def roles(
         raise HeadwiseError(f"{model.name} has no tokenizer beside its weights: save one there.")
     return find_roles(
         model.hf, model.tokenizer, model.found, treebank, confirm=confirm, pairs=pairs,
-        frequencies=counted(model, training), reading=Reading(**{"max_length": longest_source(model), **reading}),
+        frequencies=counted(model, training), reading=Reading(**{"max_length": longest(model), **reading}),
         seed=seed, progress=progress,
     )  # fmt: skip
 
@@ -58,14 +59,6 @@ def counted(model: Model, training: ParallelText | Text | Mapping[int, int] | No
         return training
     lines: Iterable[str] = training.sources if isinstance(training, ParallelText) else training.lines
     return frequencies(islice(lines, COUNTED), model.tokenizer)
-
-
-def longest_source(model: Model) -> int:
-    """The longest sentence that a model is given: what its folder says, at most 512 pieces."""
-    config: Any = model.hf.config
-    generation = getattr(model.hf, "generation_config", None)
-    told = getattr(generation, "max_length", None) if config.is_encoder_decoder else None
-    return min(int(told or 512), getattr(config, "max_position_embeddings", None) or 512)
 
 
 def save_roles(found: Roles, shown: list[dict[str, Any]], signature: Mapping[str, Any], folder: Path) -> None:
@@ -85,7 +78,7 @@ def shown(model: Model, treebank: Treebank, found: Roles, counts: Mapping[int, i
     """Example sentences for the best head of each sort of role."""
     return examples(
         model.hf, model.tokenizer, model.found, treebank, found.roles, frequencies=counts,
-        reading=Reading(max_length=longest_source(model)),
+        reading=Reading(max_length=longest(model)),
     )  # fmt: skip
 
 
