@@ -44,6 +44,24 @@ def test_a_head_that_looks_at_governors_scores_one(treebank: Treebank) -> None:
     assert values(attachment(passage), from_governor, passage)["attachment.nsubj"] > 0.9
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_even_weights_on_pieces_are_no_better_than_the_baseline(treebank: Treebank, causal: bool) -> None:
+    """A word of many pieces draws a head that has no preference at all; in random language models that looked like
+    syntax. Jitter far below a piece's weight decides between words as long."""
+    passage = Passage.of(in_pieces(islice(treebank, 60), most=5), 0, causal=causal)
+    scores = 0.01 * torch.randn(len(passage.ids), 40, *[passage.ids.shape[1]] * 2, generator=torch.manual_seed(0))
+    sight = passage.words[:, None, None] & (torch.ones(scores.shape[-2:]).tril() > 0 if causal else True)
+    weights = scores.masked_fill(~sight, -1e9).softmax(-1)
+    question = syntactic(passage)
+    even = question.baseline[:, -1].sum(0) / question.counts.sum(0)
+    answered = question.answer(View(weights, passage, passage)).sum(0) / question.counts.sum(0)  # H M
+    often = question.counts.sum(0) >= 20
+    assert often.sum() > 5
+    torch.testing.assert_close(answered.mean(0)[often], even[often], rtol=0, atol=0.05)
+    best = (question.baseline.sum(0) / question.counts.sum(0)).amax(0)
+    assert bool((answered.mean(0) <= best + 0.03)[often].all())
+
+
 @pytest.mark.parametrize("per_arc", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 def test_against_a_slow_twin(treebank: Treebank, causal: bool, per_arc: bool) -> None:

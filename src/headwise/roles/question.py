@@ -56,10 +56,11 @@ def pointing(
     """How often words point at a right answer: per query word, with any of its right answers accepted.
 
     share(h) = mean over query words q with a right answer of 1[argmax_k≠q A_h[q, k] is one of them]; with the reading
-    `looking_words`, the argmax runs over the words that look at q. The baseline is the best fixed offset (always the
-    word k − q = r further on; between two texts, further on from the same share of the way), or chance: a word drawn
-    from all others in sight. Answers out of sight do not count. per_arc: the unit is the right answer instead of the
-    query word, so that a word with two of them can be right once at most.
+    `looking_words`, the argmax runs over the words that look at q. The baseline is chance (a word drawn from all others
+    in sight) or, for `offset`, the best of three sorts of rules: a fixed offset (always the word k − q = r further on;
+    between two texts, further on from the same share of the way), chance, and even weights on all pieces, by which the
+    longest word in sight gets most. Answers out of sight do not count. per_arc: the unit is the right answer instead of
+    the query word, so that a word with two of them can be right once at most.
     """
     names: dict[str, int] = {}
     rows = [(s, q, k, names.setdefault(measure, len(names))) for s, q, k, measure in arcs]
@@ -70,12 +71,15 @@ def pointing(
     cell = sentence * count + measure  # a sentence and a measure as one number
     asked = cell if per_arc else (cell * width + query).unique() // max(width, 1)
     counts = tally(asked, torch.ones_like(asked, dtype=torch.float), size * count).view(size, count)
+    rules = []
     if baseline == "offset":
         from_ = query if queries is keys else same_way(sentence, query, queries, keys)
-        rules = fixed_offsets(sentence, key - from_, measure, (size, count))
-    else:
-        chance = 1 / queries.visible[sentence, query].clamp_min(1)
-        rules = tally(cell, chance, size * count).view(size, 1, count)
+        rules.append(fixed_offsets(sentence, key - from_, measure, (size, count)))
+    own = queries is keys and reading == "pointed_words"
+    if own or baseline == "chance":
+        rules.append(tally(cell, 1 / queries.visible[sentence, query].clamp_min(1), size * count).view(size, 1, count))
+    if own and baseline == "offset":
+        rules.append(tally(cell, longest(queries)[sentence, query, key], size * count).view(size, 1, count))
 
     def answer(view: View) -> Tensor:
         chosen: Tensor = getattr(view, reading)
@@ -83,7 +87,7 @@ def pointing(
         sums: Tensor = hits.new_zeros(size * count, chosen.shape[1]).index_add_(0, cell, hits)
         return sums.view(size, count, chosen.shape[1]).transpose(1, 2)
 
-    return Question(list(names), counts, rules, answer)
+    return Question(list(names), counts, torch.cat(rules, 1), answer)
 
 
 def in_sight(table: Tensor, queries: Passage, keys: Passage, forward: bool) -> Tensor:
@@ -104,6 +108,17 @@ def fixed_offsets(sentence: Tensor, offset: Tensor, measure: Tensor, shape: tupl
     near, size = offset.abs() <= REACH, 2 * REACH + 1
     place = (sentence * size + offset + REACH) * shape[1] + measure
     return tally(place[near], near[near].float(), shape[0] * size * shape[1]).view(shape[0], size, shape[1])
+
+
+def longest(passage: Passage) -> Tensor:
+    """Where even weights on all pieces point: for each query word, 1 on the longest other word in sight, shared among
+    several as long. B W W."""
+    size = passage.pieces.shape[1]
+    sight = ~torch.eye(size, dtype=torch.bool, device=passage.ids.device)
+    pieces = (passage.pieces[:, None, :] * (sight.tril() if passage.causal else sight)).float()
+    best = (pieces == pieces.amax(-1, keepdim=True)) & (pieces > 0)
+    shares: Tensor = best / best.sum(-1, keepdim=True).clamp_min(1)
+    return shares
 
 
 def same_way(sentence: Tensor, query: Tensor, queries: Passage, keys: Passage) -> Tensor:

@@ -13,9 +13,9 @@ def syntactic(passage: Passage, per_arc: bool = False) -> Question:
 
     syntactic.REL.to-governor: of the words that hang on another by REL, the share that point at it;
     syntactic.REL.to-dependent: of the words that have a REL, the share that point at one. A word may not point at
-    itself. Baseline: the best fixed offset between words on the same text, in the same unit. REL is the relation
-    without its subtype. The first is also Clark's attachment accuracy. per_arc: every dependency counts, not every
-    governor that has one.
+    itself. Baseline, on the same text and in the same unit: the best fixed offset between words, or, where they are
+    better, chance or even weights on all pieces. REL is the relation without its subtype. The first is also Clark's
+    attachment accuracy. per_arc: every dependency counts, not every governor that has one.
     """
 
     def arcs() -> Iterator[Arc]:
