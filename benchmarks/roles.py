@@ -76,10 +76,13 @@ def main() -> None:
 
 
 def written(folder: str, count: int) -> Treebank:
-    """So many sentences of the embedded corpus as a treebank on disk."""
-    path = Path(folder) / f"{count}.conllu"
-    write_treebank(path, islice(examples("train", 1), count))
-    return Treebank.read(path)
+    """So many sentences of the embedded corpus as a treebank on disk, in files of at most 10,000 (written from
+    memory)."""
+    stream, paths = examples("train", 1), []
+    for start in range(0, count, 10_000):
+        paths.append(Path(folder) / f"{count}-{start}.conllu")
+        write_treebank(paths[-1], islice(stream, min(10_000, count - start)))
+    return Treebank.read(*paths)
 
 
 def seconds(job: Callable[[], None]) -> float:
