@@ -60,14 +60,14 @@ def relevance(
         tensors = on_device(model, batch)
         for what, total in score_batch(model, found, tensors, rule, mode, target, names, tallies).items():
             balance[what] += total
-    shares = gather_object([dict(balance)])  # of several processes, each had its share of the text
-    balance = {
-        what: sum(share.get(what, 0.0) for share in shares) for what in {key: 0 for share in shares for key in share}
-    }
-    started = balance.pop("started", 0.0)
+    whole: dict[str, float] = defaultdict(float)
+    for share in gather_object([dict(balance)]):  # of several processes, each had its share of the text
+        for what, total in share.items():
+            whole[what] += total
+    started = whole.pop("started", 0.0)
     if not started:
         raise HeadwiseError(f"'{name}' was asked for, but the text asks for no token: give some sentences.")
-    return Relevance(tallies, {what: total / started for what, total in balance.items()})
+    return Relevance(tallies, {what: total / started for what, total in whole.items()})
 
 
 def score_batch(
