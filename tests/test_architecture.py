@@ -9,6 +9,7 @@ import importlib.util
 import re
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -85,21 +86,24 @@ def ring(source: Path) -> list[str]:
     return []
 
 
-def undeclared(source: Path, dependencies: list[str]) -> list[str]:
-    """Each import of a library that is not among the project's own dependencies, as `importer -> library`."""
-    declared = {plain(re.split(r"[^\w-]", line, maxsplit=1)[0]) for line in dependencies}
+def undeclared(source: Path, dependencies: list[str], extras: Sequence[str] = ()) -> list[str]:
+    """Each import of a library that is not among the project's own dependencies, as `importer -> library`. What users
+    may leave out (`extras`) must be imported where it is used, not when the module loads."""
+    declared, optional = (
+        {plain(re.split(r"[^\w-]", line, maxsplit=1)[0]) for line in lines} for lines in (dependencies, extras)
+    )
     distributions = importlib.metadata.packages_distributions()
     known = modules(source)
     wrong = []
     for name in known:
-        libraries = (
-            {module.partition(".")[0] for module in imports(name, known)} - sys.stdlib_module_names - {"headwise"}
+        early, all_of = (
+            {module.partition(".")[0] for module in imports(name, known, top)} - sys.stdlib_module_names - {"headwise"}
+            for top in (True, False)
         )
-        wrong += [
-            f"{name} -> {lib}"
-            for lib in sorted(libraries)
-            if declared.isdisjoint(map(plain, distributions.get(lib, [])))
-        ]
+        for library in sorted(all_of):
+            allowed = declared if library in early else declared | optional
+            if allowed.isdisjoint(map(plain, distributions.get(library, [library]))):
+                wrong.append(f"{name} -> {library}")
     return wrong
 
 
@@ -140,9 +144,12 @@ def test_only_attention_reaches_into_models() -> None:
 
 def test_every_imported_library_is_declared(tmp_path: Path) -> None:
     project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert undeclared(SOURCE, project["dependencies"]) == []
+    extras = [line for name, lines in project["optional-dependencies"].items() if name != "dev" for line in lines]
+    assert undeclared(SOURCE, project["dependencies"], extras) == []
     write_house(tmp_path, {"heads.py": "import json, numpy\nfrom jinja2.ext import Extension"})
     assert undeclared(tmp_path, ["Jinja2>=3.1"]) == ["headwise.heads -> numpy"]
+    write_house(tmp_path, {"heads.py": "def late():\n    import numpy", "errors.py": "import jinja2"})
+    assert undeclared(tmp_path, [], ["numpy", "jinja2"]) == ["headwise.errors -> jinja2"]
 
 
 @pytest.mark.parametrize("name", modules(SOURCE))

@@ -154,15 +154,7 @@ class TestCommands:
 
     @pytest.mark.parametrize("kind", ["causal", "masked"])
     def test_score_a_language_model(self, call: Call, place: Path, model: str, tmp_path: Path, kind: str) -> None:
-        small = {"vocab_size": 300, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
-        given = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, **small))
-        if kind == "masked":
-            shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-            given = BertForMaskedLM(BertConfig(max_position_embeddings=64, **shape, **small))
-        given.save_pretrained(tmp_path / "given")
-        tokenizer = hw.load(model).tokenizer
-        tokenizer.mask_token = tokenizer.unk_token
-        tokenizer.save_pretrained(tmp_path / "given")
+        language_model(kind, model, tmp_path / "given")
         words = ["score", tmp_path / "given", "--text", place / "dev.fr", "--out", tmp_path / "out"]
         status, out, err = call(*words, "--judge")
         assert status == 0 and out == f"{tmp_path}/out/heads.csv\n" and "Next: headwise roles" in err
@@ -185,6 +177,50 @@ class TestCommands:
         assert call("report", tmp_path / "out") == (0, f"{page}\n", "") and page.exists()
         status, out, _ = call("translate", tmp_path / "out/pruned/lambda-1.5", "--source", place / "dev.en")
         assert status == 0 and len(out.splitlines()) == 12
+
+    def test_prune_to_a_number_with_gates(self, call: Call, texts: list[str], model: str, tmp_path: Path) -> None:
+        words = ["prune", model, *texts, "--keep", "1", "--keep", "2", "--method", "top-k", "--out", tmp_path / "out"]
+        status, out, _ = call(*words, *sets(*FAST, *LIGHT))
+        assert status == 0 and out == f"{tmp_path}/out/report.html\n"
+        table = pd.read_csv(tmp_path / "out/pruning.csv")
+        assert table.groupby("setting").kept.first().to_dict() == {"full": 4, "top-1": 1, "top-2": 2}
+        plan = (tmp_path / "out/plan.toml").read_text()
+        assert 'method = "top-k"' in plan and "keep = [1, 2]" in plan
+
+    def test_prune_greedily(self, call: Call, texts: list[str], place: Path, model: str, tmp_path: Path) -> None:
+        words = [
+            "prune",
+            model,
+            *texts,
+            "--method",
+            "greedy",
+            "--kinds",
+            "encoder-self,cross",
+            "--out",
+            tmp_path / "out",
+        ]
+        tested = ["--test-source", f"{place}/test.en", "--test-target", f"{place}/test.fr"]
+        status, out, err = call(*words, "--keep", "encoder-self=1", "--keep", "cross=3", *tested)
+        assert status == 0 and out == f"{tmp_path}/out/pruned/greedy-gradient-4\n"
+        assert "4 of 8 heads stay (encoder-self+cross): " in err and "BLEU on dev, " in err
+        assert f"Next: echo 'A sentence.' | headwise translate {tmp_path}/out/pruned/greedy-gradient-4" in err
+        assert {path.name for path in (tmp_path / "out").iterdir()} == {"pruning.csv", "layouts", "pruned", "run.json"}
+        small = hw.load(tmp_path / "out/pruned/greedy-gradient-4")
+        assert small.heads.query == {"encoder-self": (1,), "decoder-self": (4,), "cross": (3,)}
+        table = pd.read_csv(tmp_path / "out/pruning.csv")
+        assert {"bleu", "chrf", "loss", "bleu_difference", "dev_bleu", "dev_loss"} <= set(table.measure)
+        assert set(table[table.measure == "bleu"].setting) == {"full", "greedy-gradient-4"}
+
+    def test_prune_a_language_model(self, call: Call, place: Path, model: str, tmp_path: Path) -> None:
+        language_model("masked", model, tmp_path / "given")
+        words = ["prune", tmp_path / "given", "--text", place / "train.fr", "--out", tmp_path / "out"]
+        status, out, err = call(*words, "--max-drop", "1000", "--score", "confidence", "--rescore", "--compensate")
+        assert status == 0 and out == f"{tmp_path}/out/pruned/greedy-confidence-1\n"
+        assert "every tenth sentence is held out" in err and "% perplexity on dev" in err
+        assert hw.load(tmp_path / "out/pruned/greedy-confidence-1").heads.total == 1
+        status, _, err = call(*words, "--keep", "2", "--dev-text", place / "dev.fr", "--quiet")
+        assert (status, err) == (0, "") and (tmp_path / "out/pruned/greedy-gradient-2").is_dir()
+        assert not (tmp_path / "out/pruned/greedy-confidence-1").exists(), "an earlier result is replaced as a whole"
 
     def test_evaluate(self, call: Call, place: Path, model: str, tmp_path: Path) -> None:
         words = [*both(place / "dev.en", place / "dev.fr"), "--out", tmp_path, "--beam", "1"]
@@ -249,11 +285,8 @@ def test_the_readme_lines_in_python(place: Path, model: str, tmp_path: Path) -> 
     assert again.heads.query["encoder-self"] == (0,) and len(again.translate(["Hello."])) == 1
     table = hw.evaluate([hw.load(model), again], held_out, beam=1)
     assert set(table.measure) == {"bleu", "chrf", "bleu_difference", "tokens_per_second"}
-    for wrong in (lambda: hw.prune(loaded, text, held_out, 0.1, speed=3), lambda: hw.evaluate([loaded], text, beams=3)):
-        with pytest.raises(hw.HeadwiseError, match=r"unknown key '(speed|beams)'; allowed here"):
-            wrong()
-    with pytest.raises(hw.HeadwiseError, match="'penalties' is"):
-        hw.prune(loaded, text, held_out, -1)
+    with pytest.raises(hw.HeadwiseError, match="unknown key 'beams'; allowed here"):
+        hw.evaluate([loaded], text, beams=3)
 
 
 class TestStart:
@@ -305,7 +338,7 @@ class TestText:
             return refused("train", *words, "--out", tmp_path / "out", *sets(*SMALL), *more)
 
         yield run
-        assert not (tmp_path / "out" / "model").exists() and not list(tmp_path.glob("out/.work/text/*"))[4:]
+        assert not (tmp_path / "out" / "model").exists() and not list(tmp_path.glob("out/.work/text/*"))[6:]
 
     def test_line_counts_that_differ(self, train: Callable[..., str]) -> None:
         told = train(b"a\nb\nc\n", b"a\nb\n")
@@ -392,6 +425,62 @@ class TestPlans:
         assert "does not exist" in refused("study", tmp_path / "no.toml", *out)
         assert not (tmp_path / "out").exists()
 
+    def test_options_of_pruning(
+        self, refused: Callable[..., str], texts: list[str], place: Path, model: str, tmp_path: Path
+    ) -> None:
+        out = ["--out", tmp_path / "out"]
+        for words, told in (
+            (["--keep", "ten"], "--keep ten was given: write a number of heads, or KIND=NUMBER."),
+            (["--keep", "=3"], "--keep =3 was given"),
+            (["--keep", "cross=3", "--keep", "4"], "give each kind one number, or all heads one"),
+            (["--keep", "0"], "at least 1 head must be kept"),
+            (["--keep", "encoder=3"], "but the kinds of heads are encoder-self, decoder-self, cross"),
+            (["--keep", "cross=2", "--kinds", "encoder-self"], "keep names cross, but the kinds are encoder-self"),
+            (["--method", "magic"], "--method magic was asked for; there is gates, top-k, greedy."),
+            (["--method", "top-k"], "keep is needed"),
+            (["--method", "top-k", "--keep", "2", "--penalty", "1"], "--penalty was given, which means nothing"),
+            (["--score", "gradient"], "--score was given, which means nothing with --method gates"),
+            (["--text", place / "dev.en"], "one-sided text, or pairs, not both"),
+            (
+                ["--text", place / "dev.en", "--method", "gates"],
+                "--text was given with --method gates: one-sided text is for language models",
+            ),
+            (["--method", "greedy", "--keep", "3", "--max-drop", "1"], "how many heads stay, or how much may be lost"),
+            (["--method", "greedy", "--keep", "3", "--keep", "2"], "goes to one number of heads"),
+            (["--method", "greedy", "--keep", "9"], "9 heads were to be kept, but 4 can be pruned here"),
+            (["--method", "greedy", "--penalty", "1"], "--penalty was given, which means nothing"),
+            (["--method", "greedy", "--set", "seed=3"], "--set was given, which means nothing"),
+            (["--method", "greedy", "--keep", "3", "--score", "fame"], "The measure 'fame' was asked for"),
+            (["--method", "greedy", "--keep", "3", "--kinds", "heads"], "Heads of kind 'heads' were asked for"),
+            (["--method", "greedy", "--max-drop", "-1"], "give a number of at least 0"),
+        ):
+            assert told in refused("prune", model, *texts, *words, *out), words
+        assert "No text was given" in refused("prune", model, "--method", "greedy", "--keep", "3", *out)
+        assert "scored on parallel text" in refused("prune", model, "--text", place / "dev.en", "--keep", "3", *out)
+        assert not (tmp_path / "out").exists()
+        told = refused("prune", model, *texts, "--keep", "5", "--out", tmp_path / "five", *sets(*LIGHT))
+        assert "5 heads were to be kept, but there are 4 of encoder-self in" in told
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "thesis.txt").write_text("words")
+        told = refused("prune", model, *texts, "--method", "greedy", "--keep", "3", *out)
+        assert "where there is something else (thesis.txt)" in told and len(list((tmp_path / "out").iterdir())) == 1
+
+    def test_options_of_a_study(
+        self, refused: Callable[..., str], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        words = ["study", plan_in(tmp_path), "--out", tmp_path / "out"]
+        status, out, _ = call(*words, "--dry-run")
+        assert status == 0 and "train" in out and not (tmp_path / "out").exists()
+        assert "ray only" in refused(*words, "--workers", "dask", *sets(*SMALL), "--only", "train")
+        given: dict[str, Any] = {}
+        monkeypatch.setattr("headwise.study.run_study", lambda *words, **options: given.update(options))
+        call(*words, "--workers", "ray", "--threads", "1", "--only", "train")
+        assert given == {"workers": "ray", "threads": 1}
+
+    def test_an_animation_needs_gates(self, refused: Callable[..., str], place: Path, tmp_path: Path) -> None:
+        assert "name a file that ends in .gif or .mp4" in refused("report", place / "run", "--animation", "film.avi")
+        assert not Path("film.avi").exists()
+
     def test_devices(self, refused: Callable[..., str], model: str) -> None:
         assert "--device quantum was asked for, but torch" in refused("translate", model, "--device", "quantum")
         if not torch.cuda.is_available():
@@ -461,6 +550,19 @@ class TestModels:
         weights = (bad / "model.safetensors").read_bytes()
         (bad / "model.safetensors").write_bytes(weights[: len(weights) // 2])
         assert refused("translate", bad, "--source", place / "dev.en")
+
+
+def language_model(kind: str, tokenizer_of: str, folder: Path) -> None:
+    """A tiny GPT-2, or BERT, of two layers with two heads, with another model's tokenizer."""
+    small = {"vocab_size": 300, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+    given: PreTrainedModel = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, **small))
+    if kind == "masked":
+        shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+        given = BertForMaskedLM(BertConfig(max_position_embeddings=64, **shape, **small))
+    given.save_pretrained(folder)
+    tokenizer = hw.load(tokenizer_of).tokenizer
+    tokenizer.mask_token = tokenizer.unk_token
+    tokenizer.save_pretrained(folder)
 
 
 def outsider(kind: str) -> PreTrainedModel:

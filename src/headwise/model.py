@@ -8,7 +8,7 @@ layout and fills in the weights (docs/layout.md).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_model
+from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -29,6 +30,7 @@ from transformers import (
 )
 
 from headwise.attention import Discovery, discover, remove
+from headwise.attention.removal import make_biases
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
 from headwise.translation.build import drop_unused
@@ -72,10 +74,14 @@ class Model:
             raise HeadwiseError(f"{self.name} has no tokenizer, which translating needs: put one into its folder.")
         return translate(self.hf, self.tokenizer, sentences, Search(**search))[0]
 
-    def remove(self, mask: HeadMask) -> Model:
-        """A smaller model in which only the heads of `mask` are left. The mask is over the heads this model has now."""
+    def remove(self, mask: HeadMask, means: Mapping[Site, Tensor] | None = None) -> Model:
+        """A smaller model in which only the heads of `mask` are left. The mask is over the heads this model has now.
+
+        means: mean outputs of the heads, H D by site, that stay in the output biases in place of removed heads
+        (docs/methods/removal.md).
+        """
         layout = mask if self.layout is None else compose(self.layout, mask)
-        smaller: Any = remove(self.hf, self.found, mask)
+        smaller: Any = remove(self.hf, self.found, mask, means)
         smaller.config.headwise_layout = layout.to_json()
         return Model(smaller, self.tokenizer, self.name, layout)
 
@@ -224,6 +230,7 @@ def cut_anew(path: Path, config: Any, layout: HeadMask) -> Any:
     stock = drop_unused(getattr(transformers, name)._from_config(config)).eval()
     try:
         smaller: Any = remove(stock, discover(stock, allow_partial=True), layout)
+        make_biases(dict(smaller.named_modules()), getattr(config, "headwise_biases", None) or ())
         missing, unexpected = load_model(smaller, path / WEIGHTS, strict=False)
     except HeadwiseError as error:
         raise HeadwiseError(f"{path} cannot be cut to its layout. {error}") from error

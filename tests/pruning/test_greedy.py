@@ -51,6 +51,24 @@ class TestGreedy:
         assert [n - len(mask) for mask in masks] == sorted(wanted)
         assert all(after.kept < before.kept for before, after in pairs(masks))
 
+    @settings(max_examples=60, deadline=None)
+    @given(st.data(), st.booleans(), st.sampled_from([0.1, 0.25, 1.0]), st.integers(0, 9))
+    def test_exactly_so_many_are_left_of_every_kind(
+        self, data: st.DataObject, once: bool, step: float, seed: int
+    ) -> None:
+        """The best of each kind, whatever the others do; and in total the best of all."""
+        values = random_scores(HEADS, seed)
+        wanted = {kind: data.draw(st.integers(1, HEADS.only([kind]).total)) for kind in BOTH}
+        masks = greedy(HEADS, fixed(values), BOTH, step, once, wanted)
+        for kind, count in wanted.items():
+            best = sorted(HEADS.only([kind]), key=values.__getitem__)[-count:]
+            assert {head for head in masks[-1].kept if head.kind == kind} == set(best)
+        assert all(after.kept < before.kept for before, after in pairs(masks))
+        total = sum(wanted.values())
+        last = greedy(HEADS, fixed(values), BOTH, step, once, total)[-1]
+        best = sorted(HEADS.only(BOTH), key=values.__getitem__)[-total:]
+        assert {head for head in last.kept if head.kind in BOTH} == set(best)
+
     def test_the_score_is_asked_once_or_anew(self) -> None:
         """A head whose twin has gone becomes the most important one: only scores asked anew can know."""
         heads = HeadMap({"encoder-self": (4,)})

@@ -82,7 +82,7 @@ class TestWhatTrains:
         assert "model.encoder.embed_tokens.weight" in different, "the source embeddings train"
         trained = {name for name, p in bench.model.hf.named_parameters() if p.requires_grad and ".encoder." in name}
         assert different == trained
-        assert pruned[1].notes[0] == "The decoder was frozen; encoder, source embeddings and gates trained."
+        assert pruned[1].notes[0] == "The decoder was frozen; the encoder and the source embeddings trained."
 
     def test_everything_trains_when_decoder_heads_are_pruned(self, bench: Bench, tmp_path: Path) -> None:
         model, result = bench.prune(tmp_path, 0.0, ("encoder-self", "decoder-self", "cross"), epochs=1)

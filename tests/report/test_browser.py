@@ -11,6 +11,10 @@ from typing import Any, Literal
 
 import pytest
 
+from headwise.report.grid import read_grid
+from headwise.report.grid_page import draw, render
+from report.made_sweeps import write_grid
+
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 CHROMIUM = shutil.which("chromium")
@@ -23,7 +27,7 @@ QUIET = [
 ]
 CHARTS = 34  # head map, 4 scores, 6 removal curves, grid, patterns, 3 heads of offsets, rare tokens, 4 maps, more:
 # 3 × 3 layers of gates, BLEU on test and dev, layers, training
-TABLES = 5
+TABLES = 6
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 
@@ -80,6 +84,19 @@ def test_it_opens_cleanly(browser: Any, report_page: Path, width: int, theme: Li
     assert (lightness(seen.page, "body") < 0.2) == (theme == "dark")
     assert (lightness(seen.page, ".card") < 0.2) == (theme == "dark")
     seen.page.context.close()
+
+
+def test_a_grid_opens_cleanly(browser: Any, tmp_path: Path) -> None:
+    grid = read_grid(write_grid(tmp_path / "grid"))
+    page = tmp_path / "grid" / "report.html"
+    page.write_text(render(grid, draw(grid)), encoding="utf-8")
+    for width, theme in ((1280, "light"), (400, "dark")):
+        seen = visit(browser, page, width, theme)
+        assert seen.console == []
+        assert seen.requests == [page.as_uri()]
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert seen.page.locator(".chart svg").count() == 4 + 2 * 4  # pairs; two pairs, two sets of kinds, test and dev
+        seen.page.context.close()
 
 
 def test_charts_stay_inside_their_cards_on_a_phone(browser: Any, report_page: Path) -> None:

@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 
 from headwise.heads import HeadMap, HeadMask
-from headwise.report.curve_figures import bleu_by_heads, gate_curves, training_curve
+from headwise.report.curve_figures import gate_curves, training_curve
 from headwise.report.figure import Figure
 from headwise.report.head_figures import head_map, heads_by_layer
+from headwise.report.pruning_figures import bleu_by_heads
 from headwise.report.removal_figures import removal_curves
 from headwise.report.run import Run, read_run
 from headwise.report.score_figures import TURN, score_maps
@@ -28,8 +29,8 @@ def data_of(figure: Figure, panel: int = 0) -> list[dict[str, Any]]:
 
 def all_figures(run: Run) -> list[Figure]:
     assert run.chosen is not None
-    found = [head_map(run, run.chosen), *score_maps(run), *gate_curves(run)]
-    some = (removal_curves(run), bleu_by_heads(run), heads_by_layer(run), training_curve(run))
+    found = [head_map(run, run.chosen), *score_maps(run), *gate_curves(run), *bleu_by_heads(run)]
+    some = (removal_curves(run), heads_by_layer(run), training_curve(run))
     return found + [f for f in some if f is not None]
 
 
@@ -73,10 +74,9 @@ def test_only_kinds_that_could_be_pruned_are_in_the_map(run_folder: Path) -> Non
 
 
 def test_the_interval_stands_where_the_full_model_puts_it(run_folder: Path) -> None:
-    figure = bleu_by_heads(read_run(run_folder))
-    assert figure is not None
+    (figure,) = bleu_by_heads(read_run(run_folder))
     (point,) = [row for row in data_of(figure) if row.get("kept") == 9]
-    assert point["chosen"] is True
+    assert point["sort"] == "chosen"
     assert (point["low"], point["high"]) == pytest.approx((38.21 - 0.71, 38.21 + 0.11))
 
 
@@ -88,9 +88,8 @@ def test_a_model_without_heads_is_drawn_too(run_folder: Path) -> None:
     facts = json.loads((run_folder / "run.json").read_text())
     (run_folder / "run.json").write_text(json.dumps({**facts, "chosen": "lambda-0.2"}))
     run = read_run(run_folder)
-    layers, bleu = heads_by_layer(run), bleu_by_heads(run)
+    layers, (bleu,) = heads_by_layer(run), bleu_by_heads(run)
     assert layers is not None
-    assert bleu is not None
     assert run.chosen is not None
     for figure in (head_map(run, run.chosen), layers, bleu):
         figure.save(run_folder / "figures")

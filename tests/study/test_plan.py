@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,17 +23,19 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def test_defaults_and_what_is_told() -> None:
     plan = make_plan({"name": "a", "seed": 7, "data": {"embedded": {"train": 5}}, "pruning": {"penalties": [1, 0.5]}})
-    assert (plan.name, plan.seed, plan.pruning.penalties) == ("a", 7, [1.0, 0.5])
+    assert (plan.name, plan.seed, plan.pruning[0].penalties) == ("a", 7, [1.0, 0.5])
     assert plan.data.embedded is not None and plan.data.embedded.train == 5 and plan.data.embedded.dev == 500
-    assert isinstance(plan.model, Architecture) and plan.pruning.kinds == ["encoder-self"]
+    assert isinstance(plan.model, Architecture) and plan.pruning[0].kinds == ["encoder-self"]
 
 
 @pytest.mark.parametrize("path", [*EXAMPLES.glob("*.toml"), EXAMPLES.parent / "src/headwise/study/demo.toml"], ids=str)
 def test_the_plans_that_come_along_are_valid(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWISE_DATA", str(tmp_path))
-    texts = tomllib.loads(path.read_text())["data"]
-    for file in [file for split in ("train", "dev", "test") for file in texts.get(split, [])]:
-        place = Path(file.replace("${HEADWISE_DATA}", str(tmp_path)))
+    monkeypatch.setenv("HEADWISE_TARGET", "de")
+    told = tomllib.loads(path.read_text())
+    files = [file for split in ("train", "dev", "test") for file in told["data"].get(split, [])]
+    for file in [*files, *told.get("roles", {}).get("treebank", [])]:
+        place = Path(os.path.expandvars(file))
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text("x\n")
     assert read_plan(path).name
@@ -53,7 +56,7 @@ def test_changes_on_top(tmp_path: Path) -> None:
     path.write_text("[data.embedded]\n[training]\nepochs = 3\n")
     changes = ["training.epochs=5", "pruning.penalties=[0.1, 0.2]", "name=plain-word", "choice.max_drop=2"]
     plan = read_plan(path, changes)
-    assert (plan.training.epochs, plan.pruning.penalties, plan.name) == (5, [0.1, 0.2], "plain-word")
+    assert (plan.training.epochs, plan.pruning[0].penalties, plan.name) == (5, [0.1, 0.2], "plain-word")
     assert plan.choice.max_drop == 2 and read_plan(path, ["model=some/folder"]).model == "some/folder"
 
 
@@ -75,7 +78,7 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        ({"trainin": {}}, ["unknown key 'trainin'", "allowed here: choice, data, model, name, pruning"]),
+        ({"trainin": {}}, ["unknown key 'trainin'", "allowed here: choice, data, model, name, pairs, pruning"]),
         ({"training": {"epoch": 3}}, ["unknown key 'training.epoch'", "epochs, label_smoothing"]),
         ({"model": {"head": 3}}, ["unknown key 'model.head'", "feedforward, heads"]),
         ({"data": {"embedded": {"valid": 3}}}, ["unknown key 'data.embedded.valid'", "dev, test, train"]),
@@ -88,11 +91,38 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ({"seed": -1}, ["'seed' is -1"]),
         ({"name": "a b"}, ["'name' is 'a b'"]),
         ({"pruning": {"penalties": [0.1, -0.1]}}, ["'pruning.penalties' is [0.1, -0.1]", "at least 0"]),
-        ({"pruning": {"penalties": []}}, ["at least one"]),
+        ({"pruning": {"penalties": []}}, ["at least one of penalties or keep is needed"]),
         ({"pruning": {"penalties": [float("inf")]}}, ["at least 0"]),
         ({"pruning": {"penalties": [0.01, 0.01]}}, ["twice"]),
+        ({"pruning": {"penalties": {"from": 0.1, "to": 0.01, "count": 3}}}, ["needs 0 < from < to"]),
+        ({"pruning": {"penalties": {"from": 0.1, "to": 1}}}, ["has the keys from, to and count"]),
+        ({"pruning": {"kinds": ["cross", "cross"]}}, ["no kind may be there twice"]),
         ({"pruning": {"kinds": ["encoder"]}}, ["'pruning.kinds.0' is 'encoder'", "'encoder-self', 'decoder-self' or"]),
         ({"pruning": {"kinds": []}}, ["'pruning.kinds' is []"]),
+        ({"pruning": {"keep": [0]}}, ["'pruning.keep' is [0]", "at least 1 head must be kept"]),
+        ({"pruning": {"keep": [25]}}, ["25 heads were to be kept, but there are 24 of encoder-self"]),
+        ({"pruning": {"keep": [{"cross": 5}]}}, ["keep names cross, but the kinds are encoder-self"]),
+        ({"pruning": {"keep": [3, 3]}}, ["no number of heads may be there twice"]),
+        ({"pruning": {"keep": [3], "rule": "deterministic"}}, ["rule would mean nothing for the method 'gates'"]),
+        ({"pruning": {"keep": [3], "penalty_scale": "code"}}, ["penalty_scale would mean nothing"]),
+        ({"pruning": {"method": "top-k", "keep": [3], "temperature": 0.5}}, ["temperature would mean nothing"]),
+        ({"pruning": {"method": "top-k", "penalties": [0.1]}}, ["penalties would mean nothing for the method 'top-k'"]),
+        ({"pruning": {"method": "top-k"}}, ["at least one of keep is needed"]),
+        ({"pruning": {"rescore": True}}, ["rescore would mean nothing for the method 'gates'"]),
+        ({"pruning": {"method": "greedy", "start": 1.0}}, ["start would mean nothing for the method 'greedy'"]),
+        ({"pruning": {"method": "greedy", "scores": ["size"]}}, ["the measure 'size' was asked for", "weight-norm"]),
+        ({"pruning": {"method": "greedy", "scores": ["ablation.bleu"]}}, ["ablation.bleu takes too long"]),
+        ({"pruning": {"method": "greedy", "controls": ["random"]}}, ["controls stand beside models that were fine-t"]),
+        ({"pruning": {"method": "greedy", "tune": True, "compensate": True}}, ["compensate replaces fine-tuning"]),
+        ({"pruning": {"penalties": [0.1], "refine": 1}}, ["refine fills in between penalties"]),
+        ({"pruning": {"controls": ["none"]}}, ["'pruning.controls.0' is 'none'"]),
+        ({"pruning": [{"name": "a"}, {"name": "a"}]}, ["every [[pruning]] of several needs a name of its own"]),
+        ({"pruning": [{"name": "a"}, {"name": "b", "epochs": 0}]}, ["'pruning.1.epochs' is 0"]),
+        ({"pruning": [{"name": "a"}, {"name": "b", "penalty": 1}]}, ["unknown key 'pruning.1.penalty'", "penalties, "]),
+        ({"seeds": [1, 1]}, ["no seed may be there twice"]),
+        ({"seeds": [1, 2], "pruning": {"seeds": [3]}}, ["the seeds [3], which are not among the plan's seeds"]),
+        ({"model": "some/folder", "pruning": {"controls": ["from-scratch"]}}, ["takes a trained model"]),
+        ({"pairs": {"en-fr": {"embedded": {}}}}, ["[data] names texts and [pairs] as well"]),
         ({"choice": {"max_drop": -1}}, ["'choice.max_drop' is -1"]),
         ({"search": {"beam": 0}}, ["'search.beam' is 0"]),
     ],
@@ -160,3 +190,45 @@ def test_every_table_of_a_plan_can_be_listed() -> None:
     for key, field in Plan.model_fields.items():
         if isinstance(field.default, Architecture) or hasattr(field.default, "model_fields"):
             assert "allowed here" in refusal({**EMBEDDED, key: {"no such key": 1}})
+
+
+def test_a_plan_of_several_studies() -> None:
+    sweeps = [{"name": "a", "penalties": [0.1]}, {"name": "b", "keep": [2], "seeds": [2]}]
+    pairs = {"en-fr": {"embedded": {"train": 5}}, "fr-en": {"embedded": {"train": 6}}}
+    plan = make_plan({"seeds": [1, 2], "pairs": pairs, "pruning": sweeps})
+    assert list(plan.members) == ["en-fr/seed-1", "en-fr/seed-2", "fr-en/seed-1", "fr-en/seed-2"]
+    member = plan.members["fr-en/seed-2"]
+    assert member.seed == 2 and member.data.embedded is not None and member.data.embedded.train == 6
+    assert [sweep.name for sweep in member.pruning] == ["a", "b"] and not member.seeds and not member.pairs
+    assert [sweep.name for sweep in plan.members["en-fr/seed-1"].pruning] == ["a"]
+    assert list(make_plan({**EMBEDDED, "seeds": [3, 4]}).members) == ["seed-3", "seed-4"]
+    assert list(make_plan({"pairs": pairs}).members) == ["en-fr", "fr-en"]
+    assert list(make_plan(EMBEDDED).members) == ["."]
+
+
+def test_a_plan_of_sweeps_written_out_is_the_same_plan(tmp_path: Path) -> None:
+    sweeps = [
+        {"name": "a", "kinds": ["cross", "encoder-self"], "keep": [2, {"cross": 1, "encoder-self": 3}]},
+        {"name": "b", "method": "greedy", "scores": ["gradient", "random"], "orders": 2, "rescore": True},
+        {"name": "c", "method": "top-k", "keep": [4], "controls": ["further", "random"]},
+    ]
+    for told in ({**EMBEDDED, "seeds": [1, 2]}, {"pairs": {"x": {"embedded": {}}, "y": {"embedded": {"dev": 3}}}}):
+        plan = make_plan({**told, "pruning": sweeps})
+        (tmp_path / "plan.toml").write_text(plan.to_toml())
+        assert read_plan(tmp_path / "plan.toml") == plan
+        for member in plan.members.values():
+            (tmp_path / "plan.toml").write_text(member.to_toml())
+            assert read_plan(tmp_path / "plan.toml") == member
+
+
+def test_penalties_as_a_range() -> None:
+    told = {"from": 0.001, "to": 0.1, "count": 5}
+    sweep = make_plan({**EMBEDDED, "pruning": {"penalties": told}}).pruning[0]
+    assert sweep.penalties == [0.001, 0.00316, 0.01, 0.0316, 0.1]
+
+
+def test_numbers_of_heads_replace_penalties_that_were_not_asked_for() -> None:
+    assert make_plan({**EMBEDDED, "pruning": {"keep": [3]}}).pruning[0].penalties == []
+    both = make_plan({**EMBEDDED, "pruning": {"keep": [3], "penalties": [0.1]}}).pruning[0]
+    assert (both.keep, both.penalties) == ([3], [0.1])
+    assert make_plan({**EMBEDDED, "pruning": {"method": "greedy"}}).pruning[0].scores == ["gradient", "random"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,8 @@ import headwise as hw
 from headwise.data.grammar import write_parallel
 from headwise.heads import HeadMask
 from headwise.study import Plan, Progress, make_plan, run_study
-from headwise.study.study import choose
+from headwise.study.study import differences
+from headwise.study.tables import choose
 
 
 class Notes(Progress):
@@ -65,7 +67,7 @@ def numbers(out: Path) -> dict[str, Any]:
     ]
     weights = [path.relative_to(out) for path in sorted(out.glob("**/model.safetensors"))]
     return {
-        "pruning": pruning[pruning.measure != "tokens_per_second"].to_csv(),
+        "pruning": pruning[~pruning.measure.isin(["tokens_per_second", "seconds"])].to_csv(),
         **{file: (out / file).read_text() for file in files},
         **{str(path): (out / path).read_bytes() for path in weights},
         **{key: value for key, value in json.loads((out / "run.json").read_text()).items() if key != "seconds"},
@@ -92,7 +94,8 @@ class TestFinished:
         assert not pruning.duplicated(["setting", "measure"]).any()
         measures = set(pruning[pruning.setting == "lambda-1"].measure)
         both = {"bleu", "chrf", "bleu_difference", "p_value"}
-        rest = {"parameters", "bytes", "memory", "tokens_per_second", "dev_loss", "soft_dev_loss", "undecided_gates"}
+        rest = {"parameters", "bytes", "memory", "tokens_per_second", "dev_loss", "soft_dev_loss", "undecided_gates",
+                "expected_heads", "settled", "updates", "seconds"}  # fmt: skip
         assert measures == both | {f"dev_{name}" for name in both} | rest
         assert pruning[pruning.measure == "bleu"].low.notna().all()
 
@@ -135,16 +138,9 @@ class TestCache:
     def test_a_new_penalty_makes_only_that(self, copied: Path, tiny: dict[str, Any]) -> None:
         tiny["pruning"]["penalties"] = [0.005, 0.5]
         notes = again(make_plan(tiny), copied)
-        settings = {f"{stage}/lambda-0.5" for stage in ("prune", "translate/dev", "measure", "translate/test")}
-        assert set(notes.made) == settings | {"speed"}
+        stages = ("prune", "translate/dev", "quality/dev", "measure", "after", "translate/test", "quality/test")
+        assert set(notes.made) == {f"{stage}/lambda-0.5" for stage in stages} | {"choose", "speed"}
         assert set(pd.read_csv(copied / "pruning.csv").setting) == {"full", "lambda-0.005", "lambda-0.5"}
-
-    def test_another_seed_makes_everything(self, copied: Path, tiny: dict[str, Any]) -> None:
-        text, weights = (copied / "corpus/train.en").read_text(), (copied / "model/model.safetensors").read_bytes()
-        notes = again(make_plan({**tiny, "seed": 4}), copied, only="prune")
-        assert notes.skipped == []
-        assert (copied / "corpus/train.en").read_text() != text
-        assert (copied / "model/model.safetensors").read_bytes() != weights
 
     def test_a_lost_output_makes_its_stage(self, copied: Path, tiny: dict[str, Any]) -> None:
         same_as = numbers(copied)
@@ -154,22 +150,53 @@ class TestCache:
         assert set(notes.made) == {"prune/lambda-1", "translate/test/full"}
         same(numbers(copied), same_as)
 
-    def test_a_changed_search_translates_again_and_trains_nothing(self, copied: Path, tiny: dict[str, Any]) -> None:
-        tiny["search"]["beam"] = 1
-        notes = again(make_plan(tiny), copied)
-        assert {stage.split("/")[0] for stage in notes.made} == {"translate", "speed"}
+    def test_the_folder_of_another_plan_is_refused(self, copied: Path, finished: Path, tiny: dict[str, Any]) -> None:
+        before = (copied / "plan.toml").read_text()
+        for change, told in (
+            ({"seed": 4}, "seed was 3 and is 4"),
+            ({"search": {"beam": 1}}, "search.beam was 2 and is 1"),
+            ({"pruning": {**tiny["pruning"], "epochs": 4}}, "pruning.epochs was 3 and is 4"),
+            ({"model": str(finished / "model")}, "model was "),
+            ({"data": {"embedded": {"train": 301, "dev": 40, "test": 40}}}, "data.embedded.train was 300 and is 301"),
+        ):
+            with pytest.raises(hw.HeadwiseError, match=told) as caught:
+                again(make_plan({**tiny, **change}), copied)
+            assert "Choose another --out" in str(caught.value) and "\n" not in str(caught.value)
+        assert (copied / "plan.toml").read_text() == before
 
-    def test_the_folder_of_another_plan_is_worked_over(
-        self, copied: Path, finished: Path, tiny: dict[str, Any]
+    def test_texts_may_lie_elsewhere_under_the_same_names(self) -> None:
+        before, moved, other = (
+            {"data": {"train": [f"{place}.en", f"{place}.de"]}} for place in ("/a/x", "/b/x", "/a/y")
+        )
+        assert list(differences(before, moved)) == []
+        assert [told.partition(" was ")[0] for told in differences(before, other)] == ["data.train"]
+
+    def test_the_folder_of_another_version_is_refused(self, copied: Path, tiny: dict[str, Any]) -> None:
+        (copied / ".stages/headwise").write_text("0.0.1")
+        with pytest.raises(hw.HeadwiseError, match=r"was made by headwise 0\.0\.1, and this is "):
+            again(make_plan(tiny), copied)
+
+    def test_weights_that_were_taken_away_are_made_again_only_when_needed(
+        self, copied: Path, tiny: dict[str, Any]
     ) -> None:
-        """A trained model, then a given one, then the trained one again: never one under the other's record."""
-        weights = (copied / "model/model.safetensors").read_bytes()
-        given = make_plan({**tiny, "model": str(finished / "pruned/lambda-0.005")})
-        assert "train" in again(given, copied, only="score").made
-        assert (copied / "model/headwise.json").exists() and not (copied / "train").exists()
-        assert "train" in again(given, copied, only="train").skipped
-        assert "train" in again(make_plan(tiny), copied, only="train").made
-        assert (copied / "model/model.safetensors").read_bytes() == weights and (copied / "train/log.csv").exists()
+        """Of a study that keeps only the chosen model, what is measured stays measured."""
+        same_as = {name: content for name, content in numbers(copied).items() if "model.safetensors" not in name}
+        chosen = json.loads((copied / "run.json").read_text())["chosen"]
+        gone = "lambda-0.005" if chosen == "lambda-1" else "lambda-1"
+        weights = (copied / f"pruned/{gone}/model.safetensors").read_bytes()
+        notes = again(make_plan({**tiny, "weights": "chosen"}), copied)
+        assert notes.made == ["scored"]
+        assert {path.name for path in (copied / "pruned").iterdir()} == {chosen} - {None}
+        shutil.rmtree(copied / "model")
+        notes = again(make_plan({**tiny, "weights": "chosen"}), copied)
+        assert notes.made == []
+        (copied / f"translations/test/{gone}.txt").unlink()
+        notes = again(make_plan({**tiny, "weights": "chosen"}), copied)
+        assert set(notes.made) == {"train", f"prune/{gone}", f"translate/test/{gone}"}
+        found = {name: content for name, content in numbers(copied).items() if "model.safetensors" not in name}
+        same(found, same_as)
+        again(make_plan(tiny), copied)
+        assert (copied / f"pruned/{gone}/model.safetensors").read_bytes() == weights
 
     def test_a_given_model_that_changed_is_taken_again(
         self, copied: Path, tmp_path: Path, tiny: dict[str, Any]
@@ -189,7 +216,7 @@ class TestCache:
 )
 def test_only_stops_after_its_stage(only: str, last: str | None, copied: Path, tiny: dict[str, Any]) -> None:
     notes = again(make_plan(tiny), copied, only)
-    assert notes.skipped[-1] == (last or "translate/test/lambda-1")
+    assert notes.skipped[-1] == (last or "speed")
 
 
 def test_only_with_a_wrong_name(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -219,13 +246,14 @@ class TestChoice:
             write_parallel(tmp_path, split, 300 if split == "train" else 40, seed=3)  # type: ignore[arg-type]
         texts = {split: [f"{tmp_path}/{split}.en", f"{tmp_path}/{split}.fr"] for split in ("train", "dev", "test")}
         watch_files(monkeypatch, tmp_path, order)
-        monkeypatch.setattr("headwise.study.study.choose", lambda *a: order.append("choose") or choose(*a))
+        monkeypatch.setattr("headwise.study.tables.choose", lambda *a: order.append("choose") or choose(*a))
         plan = make_plan({**tiny, "data": texts, "model": str(copied / "model")})
         notes = again(plan, tmp_path / "out")
-        assert order.index("test.en") > order.index("choose") > order.index("dev.en")
+        choices = [place for place, what in enumerate(order) if what == "choose"]
+        assert order.index("test.en") > choices[-1] > choices[0] > order.index("dev.en")
         tested = notes.made.index("translate/test/full")
-        assert all(stage.startswith("translate/test") for stage in notes.made[tested:])
-        assert order.count("choose") == 1
+        assert {stage.split("/")[0] for stage in notes.made[tested:]} == {"translate", "quality", "speed"}
+        assert not any("/dev/" in stage for stage in notes.made[tested:])
 
     def test_without_test_text_there_are_dev_numbers(self, copied: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
         files = [str(file) for file in write_parallel(tmp_path, "dev", 40)]
@@ -304,11 +332,13 @@ def test_killed_again_and_again_ends_with_the_same_numbers(tiny: dict[str, Any],
 
     killed_when(plan, broken, lambda: (broken / "translations/test/full.txt").exists())
     made = [(broken / folder).stat().st_mtime_ns for folder in ("model", "pruned/lambda-0.005", "pruned/lambda-1")]
-    assert not (broken / "pruning.csv").exists() and not (broken / "run.json").exists()
+    unfinished = pd.read_csv(broken / "pruning.csv")
+    assert "dev_bleu" in set(unfinished.measure), "an unfinished study is already a result"
 
     told = completed(plan, broken)
-    stages = "corpus/train train score prune/lambda-0.005 prune/lambda-1 translate/dev/full speed"
-    assert [stage for stage in stages.split() if f"  {stage}: as before\n" not in told] == []
+    stages = "corpus/train train score prune/lambda-0.005 prune/lambda-1 translate/dev/full"
+    assert [stage for stage in stages.split() if re.search(rf"^  {stage} ", told, re.MULTILINE)] == []
+    assert " nodes: as before" in told
     assert made == [(broken / f).stat().st_mtime_ns for f in ("model", "pruned/lambda-0.005", "pruned/lambda-1")]
     seconds = json.loads((broken / "run.json").read_text())["seconds"]
     assert seconds["train"] > 1000 and seconds["prune/lambda-1"] > 1000 > seconds["prune/lambda-0.005"]

@@ -235,8 +235,25 @@ class TestEncoded:
         self, text: ParallelText, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
     ) -> None:
         on_disk, in_memory = Encoded(text, tokenizer, 50, tmp_path / "ids"), Encoded(text, tokenizer, 50)
-        assert (tmp_path / "ids" / "ids.arrow").stat().st_size > 1000
+        (file,) = (tmp_path / "ids").iterdir()
+        assert file.stat().st_size > 1000
         assert all(on_disk[i] == in_memory[i] for i in range(len(text)))
+
+    def test_ids_in_a_folder_are_found_again_by_the_same_text_and_pieces_only(
+        self, text: ParallelText, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+    ) -> None:
+        first = Encoded(text, tokenizer, 50, tmp_path)
+        (file,) = tmp_path.iterdir()
+        before = file.stat().st_mtime_ns
+        tokenizer(["a house"] * 2, truncation=True, max_length=2, padding=True)  # leaves its mark on the tokenizer
+        again = Encoded(text, tokenizer, 12, tmp_path)
+        assert [file] == list(tmp_path.iterdir()) and file.stat().st_mtime_ns == before
+        assert again.rows.tolist() == [row for row, size in enumerate(first.longest) if size <= 12]
+        assert again[0] == first[int(again.rows[0])]
+        other = learn_subwords((side for pair in text for side in pair), 40)
+        assert Encoded(text, other, 50, tmp_path)[0]["source"] == other(text[0][0]).input_ids
+        assert Encoded(text.head(7), tokenizer, 50, tmp_path).longest.tolist() == first.longest[:7].tolist()
+        assert len(list(tmp_path.iterdir())) == 3
 
     def test_all_pairs_too_long_is_refused(self, text: ParallelText, tokenizer: PreTrainedTokenizerBase) -> None:
         with pytest.raises(HeadwiseError, match="All 400 pairs are longer than max_length = 1 tokens"):

@@ -2,19 +2,23 @@
 
 The attention code of transformers reshapes with −1, so a narrower projection just works; a layer with no head at all is
 replaced by `EmptyAttention`, because −1 is ambiguous for zero elements. Removed equals masked (Michel et al. 2019,
-section 2.2: a masked head's output is zero); `remove` checks that before it hands the smaller model out.
+section 2.2: a masked head's output is zero); `remove` checks that before it hands the smaller model out. A removed
+head's mean output can stay, in the bias of the output projection: then removed equals replaced by the mean.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from headwise.attention import kernel
-from headwise.attention.capture import masked, refuse_other_heads, refuse_strangers
+from headwise.attention.capture import capture, masked, refuse_other_heads, refuse_strangers
 from headwise.attention.discover import Discovery, probe
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
@@ -26,6 +30,8 @@ PROJECTIONS = (
     ("query", "key", "value", ("output.dense",)),
     ("q_lin", "k_lin", "v_lin", ("out_lin",)),
 )
+
+Means = Mapping[Site, Tensor]  # H D
 
 
 class EmptyAttention(nn.Module):
@@ -68,26 +74,72 @@ class EmptyAttention(nn.Module):
                 order.watch(kernel.Seen(site, query, key, key, None, shown, query.transpose(1, 2)))
 
 
-def remove(model: nn.Module, found: Discovery, mask: HeadMask) -> nn.Module:
+def remove(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | None = None) -> nn.Module:
     """A copy of the model in which only the heads of `mask` are left, with smaller weight matrices.
 
-    Raises HeadwiseError for attention layers whose projections are fused or shared across layers (named), and for a
-    model that would not compute what the masked model computes.
+    means: by site, the mean output of every head, H D. Bias compensation: what a removed head gives on average, times
+    its columns of the output projection, is added to that projection's bias; one is made where there was none, and the
+    configuration says so (`headwise_biases`). Raises HeadwiseError for attention layers whose projections are fused or
+    shared across layers (named), for means that do not fit, and for a model that would not compute what the model with
+    masked heads, or with heads replaced by their means, computes.
     """
     refuse_strangers(model, found, ())
     refuse_other_heads(found, mask)
     smaller = copy.deepcopy(model)
     for module in smaller.modules():
         module.__dict__.pop(kernel.NAME, None)  # the copy owes nothing to a capture that may be open around this call
-    modules = dict(smaller.named_modules())
-    for site, name in found.names.items():
-        kept = mask.of(site)
-        if len(kept) < found.heads.count(site):
-            cut(modules, name, site, kept, found)
-    config: Any = smaller.config
+    modules, config = dict(smaller.named_modules()), cast(Any, smaller.config)
+    for site, gone in lost(found, mask).items():
+        if means is not None:
+            compensate(modules, found.names[site], gone, found.heads.count(site), means.get(site), config)
+        cut(modules, found.names[site], site, mask.of(site), found)
     config.headwise_layout = mask.to_json()
-    confirm(model, found, mask, smaller)
+    confirm(model, found, mask, means, smaller)
     return smaller
+
+
+def lost(found: Discovery, mask: HeadMask) -> dict[Site, list[int]]:
+    """By site, the heads that a mask takes away; layers that keep all are left out."""
+    gone = {site: sorted({*range(found.heads.count(site))} - {*mask.of(site)}) for site in found.names}
+    return {site: heads for site, heads in gone.items() if heads}
+
+
+def compensate(
+    modules: dict[str, nn.Module], name: str, gone: list[int], heads: int, means: Tensor | None, config: Any
+) -> None:
+    """b ← b + Σ_h W_o^h c̄_h over the heads `gone` of one attention layer. means c̄: H D."""
+    _, (parent, out_name) = projections(modules, name)
+    out: nn.Linear = getattr(parent, out_name)
+    shape = (heads, out.in_features // heads)
+    if means is None or means.shape != shape or not bool(means.isfinite().all()):
+        size = "none" if means is None else " × ".join(map(str, means.shape))
+        given = "some that are infinite or no numbers" if means is not None and means.shape == shape else size
+        raise HeadwiseError(
+            f"Heads of {name} were to be replaced by their mean outputs, {shape[0]} × {shape[1]} numbers, but {given} "
+            "came: collect the means of this very model over some text."
+        )
+    columns_gone = out.weight.detach().double().unflatten(1, shape)[:, gone].flatten(1)
+    added = columns_gone @ means[gone].to(columns_gone).flatten()
+    if out.bias is None:
+        path = next(path for path, module in modules.items() if module is out)
+        config.headwise_biases = [*(getattr(config, "headwise_biases", None) or []), path]
+        make_biases({path: out}, [path])
+    with torch.no_grad():
+        out.bias.copy_(out.bias.double() + added)
+
+
+def make_biases(modules: Mapping[str, nn.Module], names: Iterable[str]) -> None:
+    """Give linear layers a bias of 0 where they have none: those in which compensation made one.
+
+    names: as they stand in the configuration of a compensated model (`headwise_biases`).
+    """
+    for name in names:
+        linear = modules.get(name)
+        if type(linear) is not nn.Linear:
+            raise HeadwiseError(f"The configuration tells of a bias in {name}, but there is no such linear layer.")
+        if linear.bias is None:
+            zeros = linear.weight.detach().new_zeros(linear.out_features)
+            linear.bias = nn.Parameter(zeros, requires_grad=linear.weight.requires_grad)
 
 
 def cut(modules: dict[str, nn.Module], name: str, site: Site, kept: list[int], found: Discovery) -> None:
@@ -174,12 +226,24 @@ def narrowed(linear: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linea
     return new.train(linear.training)
 
 
-def confirm(model: nn.Module, found: Discovery, mask: HeadMask, smaller: nn.Module) -> None:
-    """Hold the smaller model against the masked one on the probe.
+def averaged(model: nn.Module, found: Discovery, mask: HeadMask, means: Means) -> AbstractContextManager[None]:
+    """The model in which heads outside a mask always give their mean outputs. means: H D by site."""
+
+    def stand_in(seen: kernel.Seen, gone: list[int]) -> Tensor:
+        output = seen.output.clone()
+        output[:, :, gone] = means[seen.site][gone].to(output)
+        return output
+
+    replace = {site: partial(stand_in, gone=gone) for site, gone in lost(found, mask).items()}
+    return capture(model, found, replace=replace)
+
+
+def confirm(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | None, smaller: nn.Module) -> None:
+    """Hold the smaller model against the masked (or averaged) one on the probe.
 
     Families may keep more per head than the four projections (sinks, norms over all heads): they are refused here.
     """
-    with masked(model, found, mask):
+    with masked(model, found, mask) if means is None else averaged(model, found, mask, means):
         expected: Tensor = probe(model)[0]
     try:
         got: Tensor = probe(smaller)[0]
@@ -195,5 +259,6 @@ def confirm(model: nn.Module, found: Discovery, mask: HeadMask, smaller: nn.Modu
     if not difference <= precision**0.5 * float(expected.abs().max()):
         raise HeadwiseError(
             f"Heads of this {type(model).__name__} cannot be removed: without them it would compute something else "
-            f"than with them masked (by {difference:.2g}). They can be masked."
+            f"than with them {'masked' if means is None else 'at their means'} (by {difference:.2g}). "
+            "They can be masked."
         )

@@ -98,6 +98,8 @@ class Tally:
         """Tidy rows, one a head; n is the sum of counts, which are tokens unless the measure says otherwise."""
         out: list[dict[str, Any]] = []
         for site in self.heads.sites:
+            if not self.heads.count(site):
+                continue  # a layer that lost all its heads
             if not any(part.any() for part in self.counts[site]):
                 where = f"{site.kind} layer {site.layer}"
                 raise HeadwiseError(f"No token of the text counts for '{measure}' in {where}: the text is too short.")

@@ -14,36 +14,47 @@ from headwise.attention.removal import projections
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind
 from headwise.model import Model
+from headwise.pruning.wanted_count import Keep
 
 Score = Callable[[HeadMask], Mapping[Head, float]]
 Quality = Callable[[HeadMask], float]
 
 
-def greedy(heads: HeadMap, score: Score, kinds: Sequence[Kind], step: float = 0.1, once: bool = True) -> list[HeadMask]:
-    """Nested masks over all heads, from the whole model to a single head left of those of `kinds`.
+def greedy(
+    heads: HeadMap, score: Score, kinds: Sequence[Kind], step: float = 0.1, once: bool = True, keep: Keep = 1
+) -> list[HeadMask]:
+    """Nested masks over all heads, from the whole model to `keep` heads left of those of `kinds`.
 
     score: how important each head is (the more, the longer it stays) while only those of a mask are there; what it says
     of other heads is not looked at. It is asked once, of the whole model, or anew after every step. Of n heads
-    ceil(n·i·step) are gone after step i, as in the paper's program, and n − 1 at last; of equal ones the first goes.
+    ceil(n·i·step) are gone after step i, as in the paper's program, and n − keep at last; of equal ones the first goes.
+    keep: a number in total, or one for each of `kinds`; then a kind that has come down to its number loses no more.
     Raises HeadwiseError for a score that lacks a head or is not a number, and for a step outside (0, 1].
     """
     if not 0 < step <= 1:
         raise HeadwiseError(f"Heads were to be removed in steps of {step}: give a share above 0 and up to 1.")
     chosen = heads.only(kinds)
+    floors = dict.fromkeys(chosen.kinds, 0) if isinstance(keep, int) else keep
     masks = [HeadMask.full(heads)]
     left = list(chosen)
-    for keep in sizes(chosen.total, step):
+    for size in sizes(chosen.total, step, keep if isinstance(keep, int) else sum(keep.values())):
         if not once or len(masks) == 1:
             left = order(score(masks[-1]), [head for head in chosen if head in masks[-1].kept])
-        masks.append(masks[-1].without(left[:-keep]))
-        left = left[-keep:]
+        spare = {kind: masks[-1].count(kind) - floors[kind] for kind in chosen.kinds}
+        gone: list[Head] = []
+        for head in left:
+            if len(gone) < len(left) - size and spare[head.kind]:
+                gone.append(head)
+                spare[head.kind] -= 1
+        masks.append(masks[-1].without(gone))
+        left = [head for head in left if head in masks[-1].kept]
     return masks
 
 
-def sizes(total: int, step: float) -> list[int]:
-    """How many of `total` heads are left after each step, falling, down to 1; the whole model left out."""
-    gone = {math.ceil(round(total * step * i, 9)) for i in range(1, math.ceil(1 / step) + 1)} | {total - 1}
-    return [total - count for count in sorted(gone) if 0 < count < total]
+def sizes(total: int, step: float, least: int = 1) -> list[int]:
+    """How many of `total` heads are left after each step, falling, down to `least`; the whole model left out."""
+    gone = {math.ceil(round(total * step * i, 9)) for i in range(1, math.ceil(1 / step) + 1)} | {total - least}
+    return [total - count for count in sorted(gone) if 0 < count <= total - least]
 
 
 def order(values: Mapping[Head, float], heads: Sequence[Head]) -> list[Head]:

@@ -51,6 +51,11 @@ class GateRecipe(BaseModel):
     )
     average: int = Field(default=1, ge=1, description="how many of the last checkpoints are averaged, gates included")
 
+    def within(self, training: Recipe) -> Recipe:
+        """The recipe of the model's own weights: `training` with the length, rate and schedule of pruning."""
+        changes = {name: getattr(self, name) for name in ("epochs", "learning_rate", "warmup", "schedule")}
+        return training.model_copy(update=changes)
+
 
 @dataclass(frozen=True)
 class Pruned:
@@ -118,7 +123,7 @@ def freeze(model: PreTrainedModel, kinds: tuple[Kind, ...]) -> list[str]:
         parameter.requires_grad_(id(parameter) in encoder - decoder and parameter.requires_grad)
     if encoder & decoder:
         return ["The decoder was frozen, and with it the source embeddings, which are tied to its own."]
-    return ["The decoder was frozen; encoder, source embeddings and gates trained."]
+    return ["The decoder was frozen; the encoder and the source embeddings trained."]
 
 
 class Course(TrainerCallback):
@@ -190,11 +195,10 @@ class Trial:
         trained = {parameter: parameter.requires_grad for parameter in hf.parameters()}
         notes = freeze(hf, gates.heads.kinds)
         own = {"params": [p for p in trained if p.requires_grad], "lr": recipe.learning_rate}
-        changes = {name: getattr(recipe, name) for name in ("epochs", "learning_rate", "warmup", "schedule")}
         hf.add_module("headwise_gates", gates)
         try:
             spent = fit(
-                hf, model.tokenizer, model.found, data, dev, training.model_copy(update=changes), work, seed,
+                hf, model.tokenizer, model.found, data, dev, recipe.within(training), work, seed,
                 gates=gates.by_site(), before=gates.draw, penalty=self.cost, groups=[own, *self.groups],
                 callbacks=[Course(gates, self.settle, self.kept), GateLog(gates, work / "gates.csv")],
                 keep=max(recipe.average, 2), progress=progress,

@@ -50,12 +50,10 @@ class WantedGates(Gates):
 
     def __init__(self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, keep: Keep) -> None:
         super().__init__(heads, distribution, start)
-        groups = [(heads.kinds, keep)] if isinstance(keep, int) else [((kind,), keep[kind]) for kind in heads.kinds]
-        for kinds, wanted in groups:
-            refuse(heads.only(kinds), wanted)
-        rows = [[float(head.kind in kinds) for head in heads] for kinds, _ in groups]
+        groups = groups_of(heads, keep)
+        rows = [[float(head.kind in kinds) for head in heads] for kinds in groups]
         self.register_buffer("members", torch.tensor(rows), persistent=False)
-        self.register_buffer("wanted", torch.tensor([float(wanted) for _, wanted in groups]), persistent=False)
+        self.register_buffer("wanted", torch.tensor([float(wanted) for wanted in groups.values()]), persistent=False)
         self.register_buffer("sizes", self.members.sum(1), persistent=False)
 
     def largest(self) -> Tensor:
@@ -112,13 +110,18 @@ def clip(gradient: Tensor) -> Tensor:
     return gradient.div(gradient.norm().div(CLIP).clamp(min=1))
 
 
-def refuse(heads: HeadMap, wanted: int) -> None:
-    """No heads at all, or more than there are, cannot be wanted."""
-    if not 1 <= wanted <= heads.total:
-        raise HeadwiseError(
-            f"{wanted} heads were to be kept, but {heads.total} can be pruned here ({describe(heads)}): "
-            f"give a number from 1 to {heads.total}."
-        )
+def groups_of(heads: HeadMap, keep: Keep) -> dict[tuple[Kind, ...], int]:
+    """The wanted number, by the kinds that share it. No heads at all, or more than there are, cannot be wanted."""
+    groups: dict[tuple[Kind, ...], int] = {}
+    for kinds in [heads.kinds] if isinstance(keep, int) else [(kind,) for kind in heads.kinds]:
+        wanted, some = keep if isinstance(keep, int) else keep[kinds[0]], heads.only(kinds)
+        if not 1 <= wanted <= some.total:
+            raise HeadwiseError(
+                f"{wanted} heads were to be kept, but {some.total} can be pruned here ({describe(some)}): "
+                f"give a number from 1 to {some.total}."
+            )
+        groups[kinds] = wanted
+    return groups
 
 
 def prune_to_count(
@@ -148,13 +151,15 @@ def prune_to_count(
 
 
 def heads_of(model: Model, keep: Keep, kinds: tuple[Kind, ...]) -> HeadMap:
-    """The heads that get gates, where the wanted numbers are of their kinds."""
+    """The heads that may go, where the wanted numbers are of their kinds and there are so many."""
     if not isinstance(keep, int) and set(keep) != set(kinds):
         raise HeadwiseError(
             f"Numbers of heads were given for {', '.join(keep)}, but heads of {', '.join(kinds)} are to be pruned: "
             "give one number in total, or one for each of these kinds."
         )
-    return model.heads.only(kinds)
+    heads = model.heads.only(kinds)
+    groups_of(heads, keep)
+    return heads
 
 
 def updates_of(data: Encoded, recipe: GateRecipe, training: Recipe, seed: int) -> int:

@@ -1,4 +1,4 @@
-"""Figures with a line: gates through training, BLEU against the heads kept, the training curve."""
+"""Figures with a line: gates through training, and the training curve."""
 
 from __future__ import annotations
 
@@ -71,107 +71,6 @@ def _gate_panel(cells: Rows, name: str) -> Any:
         .add_params(hover)
         .properties(height=120, description=f"Gate probabilities, {name}")
     )
-
-
-def bleu_by_heads(run: Run) -> Figure | None:
-    """BLEU against the number of heads kept, on test and on dev; None when fewer than two models were measured."""
-    limit, full = run.facts.get("max_drop"), run.full
-    dev_full = full.value("dev_bleu") if full else None
-    lowest = dev_full - limit if dev_full is not None and isinstance(limit, int | float) else None
-    measured = {"bleu": _quality(run, "bleu"), "dev_bleu": _quality(run, "dev_bleu")}
-    measured = {measure: cells for measure, cells in measured.items() if len(cells) > 1}
-    if not measured:
-        return None
-    spans = {m: _span(cells, lowest if m == "dev_bleu" else None) for m, cells in measured.items()}
-    height = max(high - low for low, high in spans.values()) * 1.16
-    panels = []
-    for measure, cells in measured.items():
-        middle = sum(spans[measure]) / 2
-        domain = [round(middle - height / 2, 2), round(middle + height / 2, 2)]
-        title = "test" if measure == "bleu" else "dev (where the setting is chosen)"
-        chart = _quality_panel(cells, domain, lowest if measure == "dev_bleu" else None)
-        panels.append(Panel(chart, title, width=400, narrowest=250))
-    return Figure(
-        name="bleu-by-heads",
-        title="BLEU against the heads kept",
-        note="solid line: the full model · bars: 95 % interval of the difference to it · ring: the chosen setting",
-        caption=(
-            "Each point is a model. The solid line is the full model; a bar is the 95 % interval of the difference "
-            "to it (paired bootstrap), drawn around the point: a bar that reaches the line is a difference that chance "
-            "could make. The ring marks the chosen setting. On dev the dashed line is the loss that the plan allows. "
-            "Both panels span equally many BLEU points."
-        ),
-        panels=panels,
-        columns=2,
-    )
-
-
-def _quality(run: Run, measure: str) -> list[dict[str, Any]]:
-    """A mark for every model: its BLEU, and on test the interval of its difference, from the full model's BLEU."""
-    base = run.full.value(measure) if run.full else None
-    cells = []
-    for setting in run.settings:
-        value = setting.value(measure)
-        if value is None:
-            continue
-        cell = {
-            "model": setting.label,
-            "kept": setting.kept,
-            "value": value,
-            "full": setting.is_full,
-            "chosen": setting is run.chosen,
-        }
-        difference = setting.measures.get("bleu_difference") if measure == "bleu" else None
-        if base is not None and difference is not None and difference.low is not None and difference.high is not None:
-            cell |= {"low": base + difference.low, "high": base + difference.high}
-        cells.append(cell)
-    return cells
-
-
-def _span(cells: Rows, limit: float | None) -> tuple[float, float]:
-    """The lowest and the highest number that a panel must show."""
-    numbers = [cell[key] for cell in cells for key in ("value", "low", "high") if key in cell]
-    numbers += [] if limit is None else [limit]
-    low, high = min(numbers), max(numbers)
-    return (low, high) if high - low > 0.5 else (low - 0.5, high + 0.5)
-
-
-def _quality_panel(cells: Rows, domain: list[float], limit: float | None) -> Any:
-    total = max(cell["kept"] for cell in cells)
-    x = alt.X(
-        "kept:Q",
-        title="heads kept",
-        scale=alt.Scale(domain=[0, total * 1.03]),
-        axis=alt.Axis(grid=False, values=sorted({0, *(cell["kept"] for cell in cells)}), labelOverlap="greedy"),
-    )
-    y = alt.Y("value:Q", title="BLEU", scale=alt.Scale(domain=domain, zero=False), axis=alt.Axis(tickCount=5))
-    tooltip = [
-        alt.Tooltip("model:N"),
-        alt.Tooltip("kept:Q", title="heads"),
-        alt.Tooltip("value:Q", title="BLEU", format=".2f"),
-    ]
-    base = alt.Chart(rows(cells)).encode(x=x, y=y, tooltip=tooltip)
-    full, chosen = base.transform_filter("datum.full"), base.transform_filter("datum.chosen")
-    marks = [
-        alt.Chart(rows([c for c in cells if c["full"]])).mark_rule(style="level").encode(y=y),
-        base.mark_line(style="path").encode(order=alt.Order("kept:Q")),
-        base.transform_filter("isValid(datum.low)")
-        .mark_rule(style="whisker")
-        .encode(y=alt.Y("low:Q", title="BLEU"), y2="high:Q"),
-        base.mark_point(style="point", size=90, filled=True, opacity=1),
-        chosen.mark_point(style="ring", size=260, filled=False, opacity=1),
-        full.mark_text(style="label", align="right", dy=-14, dx=4).encode(text=alt.value("full model")),
-        chosen.mark_text(style="label-strong", align="left", dx=14, dy=14).encode(text="model:N"),
-    ]
-    if limit is not None:
-        edge = alt.Chart(rows([{"value": limit}])).encode(y=y)
-        marks.append(edge.mark_rule(style="limit"))
-        marks.append(
-            edge.mark_text(style="limit-label", align="left", dx=4, dy=12).encode(
-                text=alt.value("allowed loss"), x=alt.value(0)
-            )
-        )
-    return alt.layer(*marks).properties(height=260, description="BLEU against the number of heads kept")
 
 
 def training_curve(run: Run) -> Figure | None:

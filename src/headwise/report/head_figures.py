@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from headwise.heads import HeadMask, Kind, Site
+from headwise.heads import KINDS, HeadMask, Kind, Site
 from headwise.report.figure import Figure, Panel, Rows, rows
 from headwise.report.run import Run
 from headwise.report.setting import Setting
@@ -88,12 +88,16 @@ def _count(cells: Rows, layer: int) -> str:
 
 
 def heads_by_layer(run: Run) -> Figure | None:
-    """Stacked bars: how many heads every layer keeps, setting by setting; None without layouts."""
+    """Stacked bars: how many heads every layer keeps, setting by setting; None without layouts.
+
+    Where gates found the heads of some settings, the others (greedy removal) are left out.
+    """
     known = [s for s in run.pruned if s.name in run.layouts]
+    known = [s for s in known if s.learned] or known
     if not known:
         return None
-    order = [s.label for s in run.settings if s.is_full or s in known]
-    panels = [_stack(run, known, kind, order) for kind in run.pruned_kinds(known[0])]
+    kinds = [kind for kind in KINDS if any(kind in run.pruned_kinds(s) for s in known)]
+    panels = [_stack(run, [s for s in known if kind in run.pruned_kinds(s)], kind) for kind in kinds]
     return Figure(
         name="heads-by-layer",
         title="Heads kept by layer",
@@ -115,7 +119,9 @@ def _emptied(run: Run, known: list[Setting]) -> str:
     return f" Layers left without a head, where only the path around them remains: {'; '.join(told)}." if told else ""
 
 
-def _stack(run: Run, known: list[Setting], kind: Kind, order: list[str]) -> Panel:
+def _stack(run: Run, known: list[Setting], kind: Kind) -> Panel:
+    known = sorted(known, key=lambda s: -run.layouts[s.name].count(kind))
+    order = [s.label for s in ([run.full] if run.full else []) + known]
     counts = run.layouts[known[0].name].heads.query[kind]
     full = [("full model", layer, count) for layer, count in enumerate(counts)] if run.full else []
     left = [

@@ -15,21 +15,32 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from headwise.heads import write_text
 from headwise.report import roles
 from headwise.report.attention_maps import attention_maps
-from headwise.report.curve_figures import bleu_by_heads, gate_curves, training_curve
+from headwise.report.comparison import control_sentences, controls_table, health_notes, health_table, kinds_tables
+from headwise.report.curve_figures import gate_curves, training_curve
+from headwise.report.drift import drift
+from headwise.report.drift_figures import drift_figures
 from headwise.report.examples import choose_examples
 from headwise.report.faithfulness import judge_table, verdicts
 from headwise.report.figure import VEGA_LITE, Figure
+from headwise.report.gate_animation import animation
+from headwise.report.greedy_figures import greedy_curves
 from headwise.report.head_figures import head_map, heads_by_layer
+from headwise.report.kind_figures import decoder_layers, heads_by_kind
+from headwise.report.pruning_figures import bleu_by_heads
 from headwise.report.relevance import conservation_table, pooled_sentences
 from headwise.report.removal_figures import removal_curves
 from headwise.report.role_figures import layer_patterns, offsets, rare_tokens
 from headwise.report.role_grid import function_grids
 from headwise.report.run import Run, read_run
+from headwise.report.score_drift import score_drift
 from headwise.report.score_figures import score_lede, score_maps
+from headwise.report.single_heads import single_heads
 from headwise.report.summary import summarise
 from headwise.report.table import settings_table
 from headwise.report.theme import DARK, FONT, LIGHT, vega_config
 from headwise.report.wording import duration
+
+MANY = 25  # stages whose times are told one by one
 
 
 def write(run: Path) -> Path:
@@ -59,14 +70,47 @@ def draw(run: Run) -> dict[str, list[Figure]]:
         "evidence": [f for f in [offsets(run), rare_tokens(run)] if f is not None],
         "attention-maps": [f for f in [attention_maps(run)] if f is not None],
         "gates": gate_curves(run),
-        "bleu": [f for f in [bleu_by_heads(run)] if f is not None],
-        "layers": [f for f in [heads_by_layer(run)] if f is not None],
+        "bleu": bleu_by_heads(run),
+        "greedy": greedy_curves(run),
+        "layers": [f for f in [heads_by_layer(run), heads_by_kind(run), decoder_layers(run)] if f is not None],
+        "drift": drift_figures(run),
+        "score-drift": [f for f in [score_drift(run)] if f is not None],
         "training": [f for f in [training_curve(run)] if f is not None],
     }
 
 
 def render(run: Run, figures: Mapping[str, list[Figure]]) -> str:
     """The HTML of the page. Everything that comes from the run is escaped by the template."""
+    return html(
+        "page.html.j2",
+        figures,
+        name=run.folder.resolve().name,
+        summary=summarise(run),
+        examples=choose_examples(run),
+        chosen=run.chosen,
+        pruned=bool(run.settings),
+        settings=settings_table(run),
+        compared=kinds_tables(run),
+        controls=controls_table(run),
+        controlled=control_sentences(run),
+        health=health_table(run),
+        noted=health_notes(run),
+        drift=drift(run),
+        film=animation(run),
+        single=single_heads(run),
+        lede=score_lede(run),
+        judged=judge_table(run),
+        verdicts=verdicts(run),
+        pooled=pooled_sentences(run),
+        conserved=conservation_table(run),
+        roles=_roles(run),
+        facts=_facts(run),
+        plan=run.plan,
+    )
+
+
+def html(template: str, figures: Mapping[str, list[Figure]], **told: Any) -> str:
+    """A page from its template: what it tells, its charts, and the frame that draws them light and dark."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -80,28 +124,15 @@ def render(run: Run, figures: Mapping[str, list[Figure]]) -> str:
         for figure in group
         for i, panel in enumerate(figure.panels)
     }
-    return environment.get_template("page.html.j2").render(
-        name=run.folder.resolve().name,
-        summary=summarise(run),
+    return environment.get_template(template).render(
         figures=figures,
-        examples=choose_examples(run),
-        chosen=run.chosen,
-        pruned=bool(run.settings),
-        settings=settings_table(run),
-        lede=score_lede(run),
-        judged=judge_table(run),
-        verdicts=verdicts(run),
-        pooled=pooled_sentences(run),
-        conserved=conservation_table(run),
-        roles=_roles(run),
-        facts=_facts(run),
-        plan=run.plan,
         light=LIGHT,
         dark=DARK,
         font=FONT,
         charts=charts,
         configurations={"light": vega_config(LIGHT), "dark": vega_config(DARK)},
         library=_library(),
+        **told,
     )
 
 
@@ -128,14 +159,24 @@ def _library() -> str:
 
 def _facts(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
     """How the run was made, in groups of names and values."""
-    facts = dict(run.facts)
+    facts = {name: value for name, value in run.facts.items() if name not in ("settings", "notes")}
     groups = [
         ("Signature", _flat(facts.pop("signature", None))),
         ("Versions", _flat(facts.pop("versions", None))),
-        ("Time taken", _flat(facts.pop("seconds", None), number=duration)),
+        ("Time taken", _flat(_by_sort(facts.pop("seconds", None)), number=duration)),
         ("Evaluation and run", _flat(facts)),
     ]
     return [(title, pairs) for title, pairs in groups if pairs]
+
+
+def _by_sort(seconds: Mapping[str, float] | None) -> Mapping[str, float] | None:
+    """The time of all stages; of many models, the sum of each sort of stage: `prune (9)`."""
+    if seconds is None or len(seconds) <= MANY:
+        return seconds
+    sorts: dict[str, list[float]] = {}
+    for name, value in seconds.items():
+        sorts.setdefault(name.partition("/")[0], []).append(value)
+    return {f"{sort} ({len(part)})" if len(part) > 1 else sort: sum(part) for sort, part in sorts.items()}
 
 
 def _flat(value: Any, name: str = "", number: Callable[[float], str] = json.dumps) -> list[tuple[str, str]]:

@@ -45,27 +45,19 @@ class RolesFound:
 
 
 @dataclass(frozen=True)
-class Run:
-    """All that a report tells. `settings` holds the full model first, then the pruned ones from many heads to few."""
+class After:
+    """A pruned model, looked at again: its scores and roles. Its heads have the numbers of the whole model."""
 
-    folder: Path
-    facts: Mapping[str, Any]
-    plan: str | None
-    training: pd.DataFrame | None
     heads: pd.DataFrame | None
-    faithfulness: pd.DataFrame | None
-    curves: pd.DataFrame | None
-    lrp: pd.DataFrame | None
     roles: RolesFound | None
-    settings: tuple[Setting, ...]
-    layouts: Mapping[str, HeadMask]
-    gates: Mapping[str, pd.DataFrame]
-    translations: Mapping[str, list[str]]
 
-    def pruned_kinds(self, setting: Setting) -> list[Kind]:
-        """The kinds of heads that a setting could remove, of those in its layout; all of them where none is named."""
-        known = self.layouts[setting.name].heads.kinds
-        return [kind for kind in known if kind in setting.kinds] or list(known)
+
+@dataclass(frozen=True)
+class Models:
+    """The models of a study. `settings` holds the full one first, then the others from many heads to few."""
+
+    facts: Mapping[str, Any]
+    settings: tuple[Setting, ...]
 
     @property
     def full(self) -> Setting | None:
@@ -74,13 +66,54 @@ class Run:
 
     @property
     def pruned(self) -> list[Setting]:
-        """Every pruned model, from many heads to few."""
-        return [s for s in self.settings if not s.is_full]
+        """Every pruned model, from many heads to few; controls are not among them."""
+        return [s for s in self.settings if not s.is_full and s.control is None]
+
+    @property
+    def controls(self) -> list[Setting]:
+        """The models that pruned ones are held against."""
+        return [s for s in self.settings if s.control is not None]
+
+    @property
+    def groups(self) -> list[tuple[str, ...]]:
+        """The sets of kinds of heads that were pruned together, single kinds first."""
+        return sorted(dict.fromkeys(s.kinds for s in self.settings if not s.is_full), key=len)
+
+    @property
+    def ordered(self) -> list[Setting]:
+        """All models for a table: the full one, then kinds by kinds from many heads to few, controls behind theirs."""
+        place = {kinds: i for i, kinds in enumerate(self.groups)}
+        others = [s for s in self.settings if not s.is_full]
+        ordered = sorted(others, key=lambda s: (place[s.kinds], -s.kept, s.twin or s.name, s.control is not None))
+        return [s for s in self.settings if s.is_full] + ordered
 
     @property
     def chosen(self) -> Setting | None:
         """The pruned model that run.json names as chosen; None when there is none or the choice was not to prune."""
         return next((s for s in self.pruned if s.name == self.facts.get("chosen")), None)
+
+
+@dataclass(frozen=True)
+class Run(Models):
+    """All that a report tells of one study."""
+
+    folder: Path
+    plan: str | None
+    training: pd.DataFrame | None
+    heads: pd.DataFrame | None
+    faithfulness: pd.DataFrame | None
+    curves: pd.DataFrame | None
+    lrp: pd.DataFrame | None
+    roles: RolesFound | None
+    layouts: Mapping[str, HeadMask]
+    gates: Mapping[str, pd.DataFrame]
+    translations: Mapping[str, list[str]]
+    after: Mapping[str, After]
+
+    def pruned_kinds(self, setting: Setting) -> list[Kind]:
+        """The kinds of heads that a setting could remove, of those in its layout; all of them where none is named."""
+        known = self.layouts[setting.name].heads.kinds
+        return [kind for kind in known if kind in setting.kinds] or list(known)
 
 
 def read_run(folder: Path) -> Run:
@@ -90,42 +123,56 @@ def read_run(folder: Path) -> Run:
         raise HeadwiseError(
             f"A report was asked of {folder}, but that is {found}: name the --out folder of a finished study."
         )
-    pruning = _table(folder / "pruning.csv", PRUNING_COLUMNS)
-    settings = read_settings(pruning) if pruning is not None else ()
+    facts, settings = read_measured(folder)
     names = [s.name for s in settings if not s.is_full]
     layouts = {name: folder / "layouts" / f"{name}.json" for name in names}
-    gates = {name: _table(folder / "gates" / f"{name}.csv", GATE_COLUMNS) for name in names}
+    gates = {name: read_table(folder / "gates" / f"{name}.csv", GATE_COLUMNS) for name in names}
     return Run(
         folder=folder,
-        facts=_json(folder / "run.json", dict),
+        facts=facts,
         plan=_text(folder / "plan.toml"),
-        training=_table(folder / "train" / "log.csv", LOG_COLUMNS),
-        heads=_table(folder / "heads.csv", COLUMNS),
-        faithfulness=_table(folder / "faithfulness.csv", FAITHFULNESS_COLUMNS),
-        curves=_table(folder / "curves.csv", CURVE_COLUMNS),
-        lrp=_table(folder / "lrp.csv", LRP_COLUMNS),
+        training=read_table(folder / "train" / "log.csv", LOG_COLUMNS),
+        heads=read_table(folder / "heads.csv", COLUMNS),
+        faithfulness=read_table(folder / "faithfulness.csv", FAITHFULNESS_COLUMNS),
+        curves=read_table(folder / "curves.csv", CURVE_COLUMNS),
+        lrp=read_table(folder / "lrp.csv", LRP_COLUMNS),
         roles=_roles(folder / "roles"),
         settings=settings,
         layouts={name: HeadMask.read(path) for name, path in layouts.items() if path.is_file()},
         gates={name: table for name, table in gates.items() if table is not None},
         translations=_translations(folder / "translations" / "test", names),
+        after={name: _after(folder / "after" / name) for name in names if (folder / "after" / name).is_dir()},
     )
+
+
+def _after(folder: Path) -> After:
+    """The folder after/SETTING/, of which scores or roles may not be there."""
+    return After(read_table(folder / "heads.csv", COLUMNS), _roles(folder / "roles"))
+
+
+def read_measured(folder: Path) -> tuple[Mapping[str, Any], tuple[Setting, ...]]:
+    """What a run folder says of itself, and its models with their measures; none without a pruning.csv."""
+    facts: Mapping[str, Any] = read_json(folder / "run.json", dict)
+    pruning = read_table(folder / "pruning.csv", PRUNING_COLUMNS)
+    return facts, () if pruning is None else read_settings(pruning, facts.get("settings", {}))
 
 
 def _roles(folder: Path) -> RolesFound | None:
     """The files of the folder roles/, which must all be there; None without the folder."""
     if not folder.is_dir():
         return None
-    tables = {name: _table(folder / f"{name}.csv", columns) for name, columns in ROLE_COLUMNS.items()}
+    tables = {name: read_table(folder / f"{name}.csv", columns) for name, columns in ROLE_COLUMNS.items()}
     found = {name: table for name, table in tables.items() if table is not None}
     missing = [f"{name}.csv" for name in tables if name not in found]
     missing += [name for name in ("facts.json", "examples.json") if not (folder / name).is_file()]
     if missing:
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the stage of roles again.")
-    return RolesFound(**found, facts=_json(folder / "facts.json", dict), examples=_json(folder / "examples.json", list))
+    return RolesFound(
+        **found, facts=read_json(folder / "facts.json", dict), examples=read_json(folder / "examples.json", list)
+    )
 
 
-def _json(path: Path, sort: type[T]) -> T:
+def read_json(path: Path, sort: type[T]) -> T:
     """A JSON file that holds one object or list."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
@@ -139,7 +186,7 @@ def _json(path: Path, sort: type[T]) -> T:
     return held
 
 
-def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
+def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
     """A CSV file with the columns it must have, or None when there is no such file."""
     if not path.is_file():
         return None

@@ -181,7 +181,9 @@ def _choice(run: Run, full: Setting, chosen: Setting) -> str:
     limit, before = _limit(run), full.value("dev_bleu")
     told = f"On dev text only; the test text was read once, at the end. Settings tried: {len(run.pruned)}. "
     losses = {
-        s: before - after for s in run.pruned if before is not None and (after := s.value("dev_bleu")) is not None
+        s: before - after
+        for s in run.pruned
+        if s.kinds == chosen.kinds and before is not None and (after := s.value("dev_bleu")) is not None
     }
     fitting = [s for s, loss in losses.items() if limit is not None and loss <= limit + 1e-9]
     if limit is None or chosen.kept != min((s.kept for s in fitting), default=None):
@@ -190,7 +192,9 @@ def _choice(run: Run, full: Setting, chosen: Setting) -> str:
         f"{chosen.label} has {chosen.kept} heads, the fewest of those that lose at most {limit:g} BLEU on dev; "
         f"there BLEU went from {before:.2f} to {chosen.value('dev_bleu'):.2f} ({signed(-losses[chosen])})."
     )
-    smaller = [f"{signed(-loss)} with {s.kept} heads" for s, loss in losses.items() if s.kept < chosen.kept]
+    smaller = [
+        f"{signed(-loss)} with {s.kept} heads" for s, loss in losses.items() if s.kept < chosen.kept and s.learned
+    ]
     return f"{told} Fewer heads cost more: {listed(smaller)}." if smaller else told
 
 

@@ -48,7 +48,7 @@ def settings_table(run: Run) -> Table | None:
     """Every model of the study; None before one was evaluated."""
     if not run.settings:
         return None
-    return Table("All settings", list(SETTINGS), [_line(setting, run) for setting in run.settings])
+    return Table("All settings", list(SETTINGS), [_line(setting, run) for setting in run.ordered])
 
 
 def _line(setting: Setting, run: Run) -> Line:

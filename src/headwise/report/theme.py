@@ -94,6 +94,8 @@ def vega_config(palette: Palette) -> dict[str, Any]:
             "titleFontSize": 12,
             "gradientStrokeColor": palette.line,
             "gradientThickness": 10,
+            "symbolBaseFillColor": palette.muted,
+            "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
         },
         "title": {
             "color": palette.ink,

@@ -97,11 +97,8 @@ def writing(tokenizer: Any) -> Iterator[None]:
         tokenizer._switch_to_input_mode()
 
 
-def links(pairs: Sequence[tuple[Aligned, Aligned]]) -> dict[str, Links]:
-    """Which words translate each other, by sentence id: the links that eflomal draws in both directions.
-
-    Raises HeadwiseError when eflomal is not installed or fails.
-    """
+def need_eflomal() -> str:
+    """Where the aligner is. Raises HeadwiseError when it is not installed."""
     beside = Path(sys.executable).with_name(PROGRAM)
     program = str(beside) if beside.exists() else shutil.which(PROGRAM)
     if program is None:
@@ -109,6 +106,15 @@ def links(pairs: Sequence[tuple[Aligned, Aligned]]) -> dict[str, Links]:
             "Alignment heads need the word aligner eflomal, which is not installed: pip install eflomal "
             "(it is compiled on your machine, which takes a C compiler)."
         )
+    return program
+
+
+def links(pairs: Sequence[tuple[Aligned, Aligned]]) -> dict[str, Links]:
+    """Which words translate each other, by sentence id: the links that eflomal draws in both directions.
+
+    Raises HeadwiseError when eflomal is not installed or fails.
+    """
+    program = need_eflomal()
     with tempfile.TemporaryDirectory() as folder:
         files = {name: Path(folder) / name for name in ("source", "target", "forward", "backward")}
         for name, side in (("source", 0), ("target", 1)):

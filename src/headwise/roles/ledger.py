@@ -100,6 +100,8 @@ class Ledger:
         tables = []
         for layer, parts in sorted(self.sums.items()):
             sums = self.whole(parts)[..., columns]
+            if not sums.shape[1]:
+                continue  # a layer that lost all its heads
             divisors = self.divisors(counts, self.whole(parts))[..., columns]
             with np.errstate(invalid="ignore", divide="ignore"):
                 value = sums.sum(0) / divisors.sum(0)

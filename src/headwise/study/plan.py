@@ -7,16 +7,18 @@ import os
 import re
 import tomllib
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from headwise.data.lines import existing_file
 from headwise.errors import HeadwiseError
-from headwise.heads import Kind
-from headwise.pruning.hard_concrete import GateRecipe
+from headwise.heads import HeadMap
 from headwise.study.scoring import USUAL, chosen
+from headwise.study.sweep import TRAINED_ANEW
+from headwise.study.sweep import Pruning as Pruning
 from headwise.translation.build import Architecture
 from headwise.translation.decode import Search
 from headwise.translation.train import Recipe
@@ -52,31 +54,17 @@ class Choice(Strict):
     max_drop: float = Field(default=0.5, ge=0)
 
 
-class Pruning(GateRecipe):
-    """A sweep of gates over penalties λ."""
-
-    penalties: list[float] = Field(default=[0.005, 0.01, 0.02, 0.04])
-    kinds: list[Kind] = Field(default=["encoder-self"], min_length=1)
-
-    @field_validator("penalties")
-    @classmethod
-    def positive(cls, values: list[float]) -> list[float]:
-        if not values or any(not 0 <= value < float("inf") for value in values):
-            raise ValueError("penalties must be numbers of at least 0, and at least one")
-        if len({setting_name(value) for value in values}) < len(values):
-            raise ValueError("no penalty may be there twice (six digits count)")
-        return values
-
-
 class Scoring(Strict):
     """Which measures every head is scored by (docs/methods), on the dev text, and whether they are judged: scores of
-    one half of it held against exact ablation of the other half, beside so many random orders of removal."""
+    one half of it held against exact ablation of the other half, beside so many random orders of removal. `pruned`:
+    the measures that heads of pruned models are scored by again."""
 
     measures: list[str] = Field(default=list(USUAL), min_length=1)
     judge: bool = True
     random_orders: int = Field(default=5, ge=1)
+    pruned: list[str] = Field(default=["confidence", "lrp.ding.pooled", "gradient"])
 
-    @field_validator("measures")
+    @field_validator("measures", "pruned")
     @classmethod
     def known(cls, names: list[str]) -> list[str]:
         try:
@@ -108,36 +96,104 @@ class Plan(Strict):
 
     name: str = Field(default="study", pattern=r"^[\w.-]+$")
     seed: int = Field(default=1, ge=0, lt=2**32)
+    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = []
     data: Data = Data()
+    pairs: dict[Annotated[str, Field(pattern=r"^[\w-]+$")], Data] = {}
     model: Architecture | str = Architecture()
     training: Recipe = Recipe()
     scoring: Scoring = Scoring()
     roles: Roles = Roles()
-    pruning: Pruning = Pruning()
+    pruning: list[Pruning] = [Pruning()]
     choice: Choice = Choice()
+    weights: Literal["all", "chosen"] = "all"
     search: Search = Search()
     speed: Speed = Speed()
+
+    @field_validator("pruning", mode="before")
+    @classmethod
+    def one_or_several(cls, sweeps: Any) -> Any:
+        return [sweeps] if isinstance(sweeps, dict) else sweeps
+
+    @model_validator(mode="after")
+    def told_apart(self) -> Plan:
+        """Sweeps by their names, seeds by themselves."""
+        names = [sweep.name for sweep in self.pruning]
+        if not names or len(set(names)) < len(names) or (len(names) > 1 and "" in names):
+            raise ValueError("every [[pruning]] of several needs a name of its own")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("no seed may be there twice")
+        lost = {seed for sweep in self.pruning for seed in sweep.seeds} - {*(self.seeds or [self.seed])}
+        if lost:
+            raise ValueError(f"a sweep is for the seeds {sorted(lost)}, which are not among the plan's seeds")
+        anew = {control for sweep in self.pruning for control in sweep.controls} & {*TRAINED_ANEW}
+        if anew and isinstance(self.model, str):
+            raise ValueError(
+                f"the control {', '.join(anew)} trains from random weights, but this plan takes a trained model"
+            )
+        if isinstance(self.model, Architecture):
+            for sweep in self.pruning:
+                refuse_counts(sweep, self.model.head_map)
+        return self
+
+    @property
+    def members(self) -> dict[str, Plan]:
+        """The studies of one seed and one language pair each, by folder; a plan of only one is its own, at `.`."""
+        pairs = self.pairs or {"": self.data}
+        seeds = self.seeds or [self.seed]
+        found = {}
+        for pair, seed in product(pairs, seeds):
+            sweeps = [s.model_copy(update={"seeds": []}) for s in self.pruning if not s.seeds or seed in s.seeds]
+            changes = {"seed": seed, "seeds": [], "data": pairs[pair], "pairs": {}, "pruning": sweeps}
+            parts = [pair] * bool(self.pairs) + [f"seed-{seed}"] * bool(self.seeds)
+            found["/".join(parts) or "."] = self.model_copy(update=changes)
+        return found
 
     def to_toml(self) -> str:
         """The plan with all defaults filled in, as TOML: plain values first, then tables."""
         lines: list[str] = []
 
         def table(prefix: str, values: dict[str, Any]) -> None:
-            inner = {key: value for key, value in values.items() if isinstance(value, dict)}
+            inner = {key: value for key, value in values.items() if holds_tables(value)}
             for key, value in values.items():
                 if key not in inner:
-                    lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+                    lines.append(f"{key} = {inline(value)}")
             for key, value in inner.items():
-                lines.extend(["", f"[{prefix}{key}]"])
-                table(f"{prefix}{key}.", value)
+                for one in [value] if isinstance(value, dict) else value:
+                    name = f"{prefix}{key}"
+                    lines.extend(["", f"[{name}]" if isinstance(value, dict) else f"[[{name}]]"])
+                    table(f"{name}.", one)
 
-        table("", self.model_dump(exclude_none=True))
+        found = self.model_dump(exclude_none=True)
+        if len(found["pruning"]) == 1:
+            found["pruning"] = found["pruning"][0]
+        if not found["pairs"]:
+            del found["pairs"]
+        table("", found)
         return "\n".join(lines) + "\n"
 
 
-def setting_name(penalty: float) -> str:
-    """What a penalty is called in tables and folders."""
-    return f"lambda-{penalty:g}"
+def holds_tables(value: Any) -> bool:
+    """Whether a value is written as a table of its own, or as several."""
+    several = isinstance(value, list) and bool(value) and all(isinstance(one, dict) and "kinds" in one for one in value)
+    return isinstance(value, dict) or several
+
+
+def inline(value: Any) -> str:
+    """A value in one line of TOML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {inline(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(inline, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def refuse_counts(sweep: Pruning, heads: HeadMap) -> None:
+    """More heads than there are cannot be kept; said before anything is trained."""
+    for keep in sweep.keep:
+        for kinds, wanted in [(sweep.kinds, keep)] if isinstance(keep, int) else [([k], n) for k, n in keep.items()]:
+            total = heads.only(kinds).total
+            if wanted > total:
+                raise ValueError(f"{wanted} heads were to be kept, but there are {total} of {', '.join(kinds)}")
 
 
 def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
@@ -157,17 +213,30 @@ def make_plan(data: dict[str, Any], settings: Sequence[str] = (), source: str = 
     for setting in settings:
         change(data, setting)
     plan = checked(Plan, expand(data), source)
-    texts = plan.data
-    files = {"train": texts.train, "dev": texts.dev, "test": texts.test}
-    if texts.embedded is None and (texts.train is None or texts.dev is None):
-        raise HeadwiseError(f"{source}: [data] needs train and dev texts (and best a test text), or [data.embedded].")
-    if texts.embedded is not None and any(files.values()):
-        raise HeadwiseError(f"{source}: [data] names texts and [data.embedded] as well: leave one of them out.")
-    for spec in [*files.values(), plan.roles.treebank, plan.roles.confirm]:
-        for file in [spec] if isinstance(spec, str) else spec or []:
-            if not file.startswith("datasets:"):
-                existing_file(file)
+    if plan.pairs and (plan.data != Data()):
+        raise HeadwiseError(f"{source}: [data] names texts and [pairs] as well: leave one of them out.")
+    for name, texts in (plan.pairs or {"": plan.data}).items():
+        refuse_texts(texts, f"{source}: [{f'pairs.{name}' if name else 'data'}]")
+    for spec in (plan.roles.treebank, plan.roles.confirm):
+        refuse_lost(spec)
     return plan
+
+
+def refuse_texts(texts: Data, where: str) -> None:
+    """Texts must be named once, and be there."""
+    files = (texts.train, texts.dev, texts.test)
+    if texts.embedded is None and (texts.train is None or texts.dev is None):
+        raise HeadwiseError(f"{where} needs train and dev texts (and best a test text), or [data.embedded].")
+    if texts.embedded is not None and any(files):
+        raise HeadwiseError(f"{where} names texts and the embedded corpus as well: leave one of them out.")
+    for spec in files:
+        refuse_lost(spec)
+
+
+def refuse_lost(spec: Spec | None) -> None:
+    for file in [spec] if isinstance(spec, str) else spec or []:
+        if not file.startswith("datasets:"):
+            existing_file(file)
 
 
 def change(data: dict[str, Any], setting: str) -> None:
@@ -178,6 +247,8 @@ def change(data: dict[str, Any], setting: str) -> None:
     *tables, last = key.strip().split(".")
     for table in tables:
         inner = data.setdefault(table, {})
+        if isinstance(inner, list):
+            raise HeadwiseError(f"'--set {setting}' was given, but {table} is several tables: change the plan's file.")
         if not isinstance(inner, dict):
             raise HeadwiseError(f"'--set {setting}' was given, but {table} is not a table in this plan.")
         data = inner
@@ -208,19 +279,26 @@ def checked(kind: type[Checked], values: dict[str, Any], source: str) -> Checked
         return kind.model_validate(values)
     except ValidationError as error:
         problem = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
-    path = [str(part) for part in problem["loc"] if str(part) not in ("Architecture", "str", "list[str]")]
+    loc = problem["loc"]
+    if loc[:1] == ("pruning",) and isinstance(values.get("pruning"), dict):
+        loc = (*loc[:1], *loc[2:])  # one table was written, so it has no number
+    path = [str(part) for part in loc if str(part) not in ("Architecture", "str", "list[str]", "int", "dict[str,int]")]
     key = ".".join(path)
     if problem["type"] == "extra_forbidden":
         raise HeadwiseError(f"{source}: unknown key '{key}'; allowed here: {', '.join(fields_of(kind, path[:-1]))}.")
-    reason = problem["msg"].removeprefix("Value error, ")
-    found = f"'{key}' is {problem['input']!r}, which does not fit"
-    raise HeadwiseError(f"{source}: {found}: {reason[0].lower()}{reason[1:]}.")
+    reason = problem["msg"].removeprefix("Value error, ").rstrip(".")
+    reason = reason[0].lower() + reason[1:] if reason[1:2].islower() else reason
+    if isinstance(problem["input"], dict):
+        about = f"'{key}' does not fit: " if key else ""
+        raise HeadwiseError(f"{source}: {about}{reason}.")
+    raise HeadwiseError(f"{source}: '{key}' is {problem['input']!r}, which does not fit: {reason}.")
 
 
 def fields_of(table: type[BaseModel], path: Sequence[str]) -> list[str]:
     """The keys that a table of a plan may have."""
     for part in path:
-        annotation = table.model_fields[part].annotation
-        kinds = (annotation, *get_args(annotation))
-        table = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
+        if part in table.model_fields:  # else a number of several tables, or a name of the user's own
+            annotation = table.model_fields[part].annotation
+            kinds = (annotation, *get_args(annotation))
+            table = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
     return sorted(table.model_fields)

@@ -91,38 +91,58 @@ def signature(model: Model, treebank: Treebank, confirm: Treebank | None, seed: 
     }  # fmt: skip
 
 
+def wanted(study: Study) -> bool:
+    """Whether the plan names a treebank, or the embedded corpus brings one."""
+    return bool(study.plan.roles.treebank) or study.plan.data.embedded is not None
+
+
+def trees(study: Study) -> tuple[Treebank, Treebank | None]:
+    """The treebank of a study, and the one to confirm roles on, if there is one."""
+    plan = study.plan
+    treebank = Treebank.read(*(plan.roles.treebank or [str(drawn(study))]))
+    return treebank, Treebank.read(*plan.roles.confirm) if plan.roles.confirm else None
+
+
+def facts_of(study: Study, setting: str, treebank: Treebank, confirm: Treebank | None) -> Result:
+    """What roles are made from."""
+    return {
+        "model": study.made(setting), "roles": study.plan.roles.model_dump(), "dev": study.dev_text.fingerprint,
+        "train": study.train_text.fingerprint, "treebank": treebank.fingerprint,
+        "confirm": confirm.fingerprint if confirm else "the other half",
+    }  # fmt: skip
+
+
+def found_by(study: Study, model: Model, treebank: Treebank, confirm: Treebank | None, pairs: int) -> Roles:
+    """The roles of a model of the study, cross attention tested on so many dev pairs."""
+    done = 0
+
+    def progress(sentences: int) -> None:
+        nonlocal done
+        done += sentences
+        study.run.progress(min(1.0, done / (len(treebank) + len(confirm or ()))), "")
+
+    some = study.dev_text.head(pairs) if pairs else None
+    return roles(model, treebank, confirm, some, study.piece_counts, study.plan.seed, progress)
+
+
 def stage(study: Study) -> Result:
     """Roles of the study's model, where the plan names a treebank or the corpus is the embedded one."""
     plan, run = study.plan, study.run
-    if not plan.roles.treebank and plan.data.embedded is None:
+    if not wanted(study):
         return {}
-    treebank = Treebank.read(*(plan.roles.treebank or [str(drawn(study))]))
-    confirm = Treebank.read(*plan.roles.confirm) if plan.roles.confirm else None
-    inputs = {
-        "model": study.made("full"), "roles": plan.roles.model_dump(), "dev": study.dev_text.fingerprint,
-        "treebank": treebank.fingerprint, "confirm": confirm.fingerprint if confirm else "the other half",
-    }  # fmt: skip
+    treebank, confirm = trees(study)
 
     def make(work: Path) -> Result:
         model = study.full
-        pairs = study.dev_text.head(plan.roles.pairs) if plan.roles.pairs else None
-        done = 0
-
-        def progress(sentences: int) -> None:
-            nonlocal done
-            done += sentences
-            run.progress(min(1.0, done / (len(treebank) + len(confirm or ()))), "")
-
-        counts = counted(model, study.train_text)
-        found = roles(model, treebank, confirm, pairs, counts, plan.seed, progress)
+        found = found_by(study, model, treebank, confirm, plan.roles.pairs)
         if run.main:
             told = signature(model, treebank, confirm, plan.seed)
-            save_roles(found, shown(model, treebank, found, counts), told, work / MADE / "roles")
+            save_roles(found, shown(model, treebank, found, study.piece_counts), told, work / MADE / "roles")
         for warning in found.warnings:
             run.progress.say(f"  {warning}")
         return {"roles": len(found.roles)}
 
-    return run.stage("roles", inputs, make, ["roles"])
+    return run.stage("roles", facts_of(study, "full", treebank, confirm), make, ["roles"])
 
 
 def drawn(study: Study) -> Path:

@@ -252,10 +252,10 @@ def refuse_unjudgeable(stream: Stream, measures: Iterable[str]) -> None:
         )
 
 
-def again(model: Model, stream: Stream, name: str, mask: HeadMask) -> dict[Head, float]:
-    """A measure's values on the even sentences when only the heads of a mask are left."""
+def again(model: Model, text: Stream | Half, name: str, mask: HeadMask) -> dict[Head, float]:
+    """A measure's values on a text when only the heads of a mask are left."""
     with masked(model.hf, model.found, mask):
-        (job,) = jobs(model, Half(stream, 0), [name])
+        (job,) = jobs(model, text, [name])
         return head_values(job.make().tallies[name].gather())
 
 
@@ -272,7 +272,7 @@ def judge(model: Model, stream: Stream, tallies: Mapping[str, Tally], orders: in
     rows = agreement(scores, truth, seed)
     values = {name: head_values(tally) for name, tally in scores.items() if tally.heads.query == model.heads.query}
     lose = partial(removal_losses, model.hf, model.found, Half(stream, 1))
-    rescore = {name: partial(again, model, stream, name) for name in RESCORED if name in values}
+    rescore = {name: partial(again, model, Half(stream, 0), name) for name in RESCORED if name in values}
     curves = removal_curves(model.heads, values, lose, rescore, range(orders))
     rows += area_rows(curves, seed)
     for name in (name for name in values if name in LRP and "confidence" in values):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -17,8 +18,11 @@ from headwise.heads import Kind, score_table
 from headwise.importance.tally import Tally
 from headwise.model import Model
 from headwise.pruning.hard_concrete import GateRecipe, prune_by_gates
-from headwise.study.plan import Pruning, checked
+from headwise.pruning.top_k import prune_by_top_k
+from headwise.pruning.wanted_count import Keep, prune_to_count
+from headwise.study.plan import checked
 from headwise.study.scoring import USUAL, chosen, jobs, judge, refuse_unjudgeable, signed
+from headwise.study.shrink import shrink
 from headwise.study.stages import translator
 from headwise.study.stream import Say, Stream, longest
 from headwise.translation.batches import Encoded
@@ -26,6 +30,17 @@ from headwise.translation.decode import Search, translate
 from headwise.translation.quality import difference, quality
 from headwise.translation.train import Recipe
 
+Method = Literal["gates", "top-k", "greedy"]
+EVERY = 10
+GOALS = ("penalty", "keep", "max_drop")
+SHRINKING = ("score", "rescore", "step", "compensate", "search")
+IDLE = {  # what means nothing, by method and goal
+    ("gates", "penalty"): SHRINKING,
+    ("gates", "keep"): ("rule", "penalty_scale", *SHRINKING),
+    ("top-k", "keep"): ("rule", "penalty_scale", "temperature", *SHRINKING),
+    ("greedy", "keep"): ("work",),
+    ("greedy", "max_drop"): ("work",),
+}
 ORDERS = 5  # random orders of removal that judged scores stand beside
 
 
@@ -77,22 +92,86 @@ def within(progress: Say, done: int, parts: int, label: str, share: float, what:
 
 
 def prune(
-    model: Model, text: ParallelText, dev: ParallelText, penalty: float, kinds: Sequence[Kind] = ("encoder-self",),
-    seed: int = 1, work: str | Path | None = None, **recipe: Any,
+    model: Model, text: ParallelText | Text, dev: ParallelText | Text | None = None, *, penalty: float | None = None,
+    keep: Keep | None = None, max_drop: float | None = None, kinds: Sequence[Kind] | None = None,
+    method: Method | None = None, seed: int = 1, work: str | Path | None = None,
+    progress: Say = lambda share, what: None, **options: Any,
 ) -> Model:  # fmt: skip
-    """A smaller model: gates with penalty λ are trained on `text` and decided, and the shut heads are cut out.
+    """A smaller model. How far to prune is said by one of three:
 
-    Voita et al. 2019, section 6. The given model is fine-tuned in place; `recipe` takes the options of `GateRecipe` and
-    `Recipe` by name. work: a folder in which a killed run goes on.
+    penalty: λ of the gates, whatever number of heads that leaves. keep: exactly so many heads, in total or of every
+    kind. max_drop: the smallest model that loses at most so much BLEU (of a language model: so many % of perplexity).
+
+    method: `gates` (Voita et al. 2019, section 6) and `top-k` (Li et al. 2021) train on `text` while heads go, and take
+    the options of `GateRecipe` and `Recipe` by name; the given model is fine-tuned in place. `greedy` trains nothing
+    and takes those of `shrink` (score, rescore, step, compensate, search). By default gates where the model translates
+    and no max_drop is asked for, greedy otherwise.
+
+    dev: what choices are made on; by default every tenth pair or sentence of `text`, which then is left out of it.
+    kinds: of which heads; by default those that `keep` names, or `encoder-self` of a translation model and all heads of
+    any other. work: a folder in which a killed run goes on. Raises HeadwiseError for options that mean nothing
+    together.
     """
-    gates = {key: recipe.pop(key) for key in list(recipe) if key in GateRecipe.model_fields}
-    sweep = checked(Pruning, {**gates, "penalties": [penalty], "kinds": kinds}, "prune")
-    training = checked(Recipe, recipe, "prune")
-    limit = longest(translator(model))
+    translates = bool(model.hf.config.is_encoder_decoder)
+    method = method or ("gates" if translates and max_drop is None else "greedy")
+    refuse_together(method, {"penalty": penalty, "keep": keep, "max_drop": max_drop, "work": work, **options})
+    kinds = tuple(kinds) if kinds is not None else usual_kinds(model, keep)
+    text, dev = (text, dev) if dev is not None else held_out(text)
+    if method == "greedy":
+        if other := [name for name in options if name not in SHRINKING]:
+            told = ", ".join(SHRINKING)
+            raise HeadwiseError(f"prune: unknown key '{other[0]}'; allowed with method 'greedy': {told}.")
+        return shrink(
+            model, text, dev, keep=keep, max_drop=max_drop, kinds=kinds, seed=seed, progress=progress, **options
+        ).model
+    gates = checked(GateRecipe, {k: options.pop(k) for k in list(options) if k in GateRecipe.model_fields}, "prune")
+    training, limit = checked(Recipe, options, "prune"), longest(translator(model))
+    if not isinstance(text, ParallelText) or not isinstance(dev, ParallelText):
+        raise HeadwiseError(f"{model.name} translates, so it is pruned on parallel text, source and target.")
     with tempfile.TemporaryDirectory() as scratch:
-        data, held_out = (Encoded(part, model.tokenizer, limit) for part in (text, dev))
-        folder = Path(work or scratch)
-        return prune_by_gates(model, data, held_out, penalty, tuple(sweep.kinds), sweep, training, folder, seed).model
+        data, apart = (Encoded(part, model.tokenizer, limit) for part in (text, dev))
+        common = (kinds, gates, training, Path(work or scratch), seed, progress)
+        if keep is None:
+            assert penalty is not None
+            return prune_by_gates(model, data, apart, penalty, *common).model
+        return (prune_by_top_k if method == "top-k" else prune_to_count)(model, data, apart, keep, *common).model
+
+
+def usual_kinds(model: Model, keep: Keep | None = None) -> tuple[Kind, ...]:
+    """The kinds of heads that are pruned where none is named: those with a wanted number of their own; or encoder heads
+    of a translation model, all heads of any other."""
+    if isinstance(keep, Mapping):
+        return tuple(keep)
+    return ("encoder-self",) if model.hf.config.is_encoder_decoder else model.heads.kinds
+
+
+def refuse_together(method: str, given: Mapping[str, Any]) -> None:
+    """Options that mean nothing, or contradict each other, with a method of pruning."""
+    methods = list(dict.fromkeys(name for name, _ in IDLE))
+    if method not in methods:
+        raise HeadwiseError(f"prune: method '{method}' was asked for; there is {', '.join(methods)}.")
+    there = [name for name, value in given.items() if value is not None]
+    goals = [goal for goal in GOALS if goal in there]
+    if len(goals) != 1:
+        found = f"{' and '.join(goals)} were given together" if goals else "none was given"
+        raise HeadwiseError(f"prune needs one of {', '.join(GOALS)}, but {found}: say once how far to prune.")
+    goal = goals[0]
+    if (method, goal) not in IDLE:
+        how = " or ".join(name for name in methods if (name, goal) in IDLE)
+        raise HeadwiseError(f"prune: {goal} means nothing with method '{method}': ask for {how}.")
+    if idle := [name for name in there if name in IDLE[method, goal]]:
+        raise HeadwiseError(f"prune: {idle[0]} means nothing with method '{method}' and {goal}: leave it out.")
+    penalty = given["penalty"]
+    if penalty is not None and not 0 <= penalty < math.inf:
+        raise HeadwiseError(f"prune: the penalty λ is {penalty}: give a number of at least 0.")
+
+
+def held_out(text: ParallelText | Text) -> tuple[ParallelText | Text, ParallelText | Text]:
+    """All but every tenth of a text, and every tenth."""
+    if len(text) < EVERY:
+        raise HeadwiseError(f"Every tenth sentence is held out, but there are only {len(text)}: give dev text as well.")
+    places = range(len(text))
+    return text.take([i for i in places if (i + 1) % EVERY]), text.take(places[EVERY - 1 :: EVERY])
 
 
 def evaluate(models: Sequence[Model], text: ParallelText, **search: Any) -> pd.DataFrame:

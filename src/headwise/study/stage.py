@@ -26,6 +26,7 @@ from headwise.study.progress import Progress
 
 Result = dict[str, Any]
 MADE = "made"
+WEIGHTS = ("model", "pruned")  # folders of models, which can be made again
 
 
 def fingerprint(value: Any) -> str:
@@ -34,12 +35,13 @@ def fingerprint(value: Any) -> str:
 
 
 class RunFolder:
-    """The folder of one run. `stage` runs a function once for given inputs and keeps its result."""
+    """The folder of one run. `stage` runs a function once for given inputs and keeps its result.
 
-    def __init__(self, folder: Path, progress: Progress) -> None:
-        self.folder, self.progress = folder, progress
-        self.seconds: dict[str, float] = {}
-        self.made: dict[str, str] = {}
+    thin: models whose weights were taken away count as made; whoever needs one makes it again.
+    """
+
+    def __init__(self, folder: Path, progress: Progress, thin: bool = False) -> None:
+        self.folder, self.progress, self.thin = folder, progress, thin
         self.together = True
 
     @property
@@ -51,6 +53,53 @@ class RunFolder:
         """Until all processes have come here; not while one works alone."""
         if self.together:
             PartialState().wait_for_everyone()
+
+    def record(self, name: str) -> dict[str, Any]:
+        """What is known of a finished stage: its key, its seconds, its result; nothing of one that was not finished."""
+        return read_record(self.folder / ".stages" / f"{name.replace('/', '.')}.json")
+
+    def key(self, name: str) -> str:
+        """What a finished stage was made from, as a fingerprint."""
+        found = self.record(name).get("key")
+        if found is None:
+            raise HeadwiseError(f"{self.folder} has no finished stage '{name}', which was asked for: run it first.")
+        return str(found)
+
+    def seconds(self) -> dict[str, float]:
+        """How long every finished stage took."""
+        records = (read_record(path) for path in sorted((self.folder / ".stages").glob("*.json")))
+        return {record["name"]: record["seconds"] for record in records if "name" in record}
+
+    def fail(self, name: str, sentence: str) -> None:
+        """Note that a stage failed, so that nothing waits for it in this run."""
+        write_text(self.failed(name), sentence)
+
+    def failure(self, name: str) -> str | None:
+        """Why a stage failed in this run, if it did."""
+        path = self.failed(name)
+        return path.read_text(encoding="utf-8") if path.exists() else None
+
+    def failed(self, name: str) -> Path:
+        return self.folder / ".stages" / f"{name.replace('/', '.')}.failed"
+
+    def failures(self) -> dict[str, str]:
+        """Every stage that failed in this run, and why."""
+        paths = sorted((self.folder / ".stages").glob("*.failed"))
+        return {path.stem: path.read_text(encoding="utf-8") for path in paths}
+
+    def forget_failures(self) -> None:
+        """What failed last time is tried again."""
+        for path in (self.folder / ".stages").glob("*.failed"):
+            path.unlink()
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Stages of the block make models again whose weights were taken away."""
+        before, self.thin = self.thin, False
+        try:
+            yield
+        finally:
+            self.thin = before
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -71,42 +120,83 @@ class RunFolder:
         and only then does the record say that the stage is done.
         """
         key = fingerprint([name, inputs, version("headwise")])
-        self.made[name] = key
         label = name.replace("/", ".")
-        record = self.folder / ".stages" / f"{label}.json"
-        done = read_record(record)
-        known = done.get("key") == key and all((self.folder / path).exists() for path in outputs)
-        self.wait()  # all have looked before one writes
-        work = self.folder / ".work" / f"{label}-{key}"
-        if known:
-            self.progress.skip(name)
-        else:
-            start = time.perf_counter()
-            with self.progress.stage(name):
-                result = make(work)
-            seconds = max(time.perf_counter() - start, result.get("seconds", 0.0))
-            self.wait()  # nobody still reads what now moves
-            before, outputs = done.get("outputs", []), list(outputs)
-            done = {"key": key, "seconds": seconds, "outputs": outputs, "result": result}
+        with self.held(label):
+            done = self.record(name)
+            kept = [path for path in outputs if not (self.thin and path.partition("/")[0] in WEIGHTS)]
+            known = done.get("key") == key and all((self.folder / path).exists() for path in kept)
+            self.wait()  # all have looked before one writes
+            work = self.folder / ".work" / f"{label}-{key}"
+            if known:
+                self.progress.skip(name)
+            else:
+                done = self.made(name, key, make, work, list(outputs), done)
             if self.main:
-                record.unlink(missing_ok=True)
-                self.publish(work / MADE, outputs, before)
-                write_text(record, json.dumps(done, indent=1))
-        if self.main:
-            for unfinished in [work] if known else work.parent.glob(f"{label}-*"):
-                shutil.rmtree(unfinished, ignore_errors=True)
-        self.wait()  # the next stage finds the outputs
-        self.seconds[name] = done["seconds"]
+                for unfinished in [work] if known else work.parent.glob(f"{label}-{'[0-9a-f]' * len(key)}"):
+                    shutil.rmtree(unfinished, ignore_errors=True)
+            self.wait()  # the next stage finds the outputs
         return dict(done["result"])
+
+    def made(
+        self, name: str, key: str, make: Callable[[Path], Result], work: Path, outputs: list[str], before: Result
+    ) -> Result:
+        """Run a stage and publish what it made. before: the record of what was there; returns the new one."""
+        start = time.perf_counter()
+        with self.progress.stage(name):
+            result = make(work)
+        seconds = max(time.perf_counter() - start, result.get("seconds", 0.0))
+        self.wait()  # nobody still reads what now moves
+        if before.get("key") == key:
+            refuse_different(name, before["result"], result, self.folder)
+        done = {"name": name, "key": key, "seconds": seconds, "outputs": outputs, "result": result}
+        if self.main:
+            record = self.folder / ".stages" / f"{name.replace('/', '.')}.json"
+            record.unlink(missing_ok=True)
+            if before.get("key") not in (None, key):
+                self.forget_what_was_made_of(name)
+            self.publish(work / MADE, outputs, before.get("outputs", []))
+            write_text(record, json.dumps(done, indent=1))
+        return done
+
+    @contextmanager
+    def held(self, label: str) -> Iterator[None]:
+        """One process at a time makes a stage; of several that make it together, the main one holds it."""
+        if not self.main:
+            yield
+            return
+        (self.folder / ".stages").mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / ".stages" / f"{label}.lock"):
+            yield
+
+    def forget_what_was_made_of(self, name: str) -> None:
+        """A model that is made of something else than before takes with it what was measured of the old one."""
+        sort, _, setting = name.partition("/")
+        if sort == "prune":
+            made = ("measure", "quality/dev", "quality/test", "after", "translate/dev", "translate/test")
+            for path in (self.folder / ".stages" / f"{s.replace('/', '.')}.{setting}.json" for s in made):
+                path.unlink(missing_ok=True)
 
     def publish(self, made: Path, outputs: Sequence[str], before: Sequence[str]) -> None:
         """Move outputs to their places, and take away what other inputs had left there."""
         for path in {*before, *outputs}:
             old = self.folder / path
-            shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+            if old.is_dir():
+                shutil.rmtree(old)
+            elif path not in outputs:
+                old.unlink(missing_ok=True)
         for path in outputs:
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (made / path).rename(self.folder / path)
+            (made / path).replace(self.folder / path)  # a file that others read is there at every moment
+
+
+def refuse_different(name: str, before: Result, now: Result, folder: Path) -> None:
+    """What is made again of the same must be the same, or its measurements would be of another model."""
+    changed = [key for key in before.keys() & now.keys() if key != "seconds" and before[key] != now[key]]
+    if name.partition("/")[0] in ("train", "prune") and changed:
+        raise HeadwiseError(
+            f"{name} was made again in {folder} and came out different ({', '.join(sorted(changed))}), as on another "
+            "machine or with other threads: go on there, or choose another --out."
+        )
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -9,6 +9,8 @@ rungs have the same. Numbers with many divisors (2520, 5040, 10080) pad least.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,10 @@ IGNORED = -100  # the label of a position that is no target
 
 
 class Encoded:
-    """Parallel text as token ids, memory-mapped, longer pairs than `max_length` left out and counted (`dropped`)."""
+    """Parallel text as token ids, memory-mapped, longer pairs than `max_length` left out and counted (`dropped`).
+
+    cache: a folder for the ids, where another `Encoded` of the same text and tokenizer finds them again.
+    """
 
     def __init__(
         self, text: ParallelText, tokenizer: PreTrainedTokenizerBase, max_length: int, cache: Path | None = None
@@ -36,12 +41,16 @@ class Encoded:
             source, target = tokenizer(rows["source"]), tokenizer(text_target=rows["target"])
             return {"source": source["input_ids"], "target": target["input_ids"]}
 
-        if cache:
-            cache.mkdir(parents=True, exist_ok=True)
-        dataset = text.dataset.map(
-            ids, batched=True, remove_columns=text.dataset.column_names, load_from_cache_file=False,
-            cache_file_name=str(cache / "ids.arrow") if cache else None, keep_in_memory=cache is None,
-        )  # fmt: skip
+        file = cache / f"ids-{key(text, tokenizer)}.arrow" if cache else None
+        if file and file.exists():
+            dataset = Dataset.from_file(str(file))
+        else:
+            if file:
+                file.parent.mkdir(parents=True, exist_ok=True)
+            dataset = text.dataset.map(
+                ids, batched=True, remove_columns=text.dataset.column_names, load_from_cache_file=False,
+                cache_file_name=str(file) if file else None, keep_in_memory=file is None,
+            )  # fmt: skip
         self.source_lengths, self.target_lengths = lengths(dataset, "source"), lengths(dataset, "target")
         longest = np.maximum(self.source_lengths, self.target_lengths)
         self.rows = np.flatnonzero(longest <= max_length)
@@ -66,6 +75,18 @@ class Encoded:
 
     def __getitem__(self, index: int) -> dict[str, list[int]]:
         return self.__getitems__([index])[0]
+
+
+def key(text: ParallelText, tokenizer: PreTrainedTokenizerBase) -> str:
+    """A name for the ids of a text: by its content, and by all that makes pieces of it."""
+    pieces: Any = tokenizer
+    if pieces.is_fast:
+        how = json.loads(pieces.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}  # left by last call
+    else:
+        how = pieces.get_vocab()
+    languages = [getattr(pieces, name, None) for name in ("src_lang", "tgt_lang", "split_special_tokens")]
+    facts = json.dumps([text.fingerprint, type(pieces).__name__, languages, how], sort_keys=True)
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
 def lengths(dataset: Dataset, column: str) -> np.ndarray:

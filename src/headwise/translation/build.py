@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from headwise.errors import HeadwiseError
+from headwise.heads import HeadMap
 
 
 class Architecture(BaseModel):
@@ -39,6 +40,12 @@ class Architecture(BaseModel):
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     vocabulary: int = Field(default=8000, ge=10)
     max_length: int = Field(default=128, ge=4, description="longest sentence in tokens, end of sentence included")
+
+    @property
+    def head_map(self) -> HeadMap:
+        """The heads of a model of this shape."""
+        encoder, decoder = (self.heads,) * self.encoder_layers, (self.heads,) * self.decoder_layers
+        return HeadMap({"encoder-self": encoder, "decoder-self": decoder, "cross": decoder})
 
 
 def build(shape: Architecture, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:

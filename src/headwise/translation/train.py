@@ -79,7 +79,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         sampler = TokenBatches(self.data, self.recipe.batch_tokens, self.args.seed, multiple=self.recipe.accumulate)
         collate = Collator(self.processing_class, self.model.config.decoder_start_token_id, sampler.shapes)
         dataset: Any = self.data
-        return self.accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, collate_fn=collate))
+        ahead: Any = {"num_workers": 2, "pin_memory": True} if self.args.device.type == "cuda" else {}
+        return self.accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, **ahead))
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -234,7 +235,8 @@ def training_arguments(recipe: Recipe, work: Path, seed: int, keep: int, device:
         max_grad_norm=recipe.clip, seed=seed, data_seed=seed, eval_strategy="epoch", save_strategy="epoch",
         save_total_limit=keep, logging_strategy="steps", logging_steps=20, disable_tqdm=True,
         bf16=bfloat16(recipe.dtype, device), report_to=["tensorboard"], remove_unused_columns=False,
-        accelerator_config={"even_batches": False}, log_level="error", use_cpu=device == "cpu",
+        accelerator_config={"even_batches": False, "non_blocking": device == "cuda"},
+        logging_nan_inf_filter=False, log_level="error", use_cpu=device == "cpu",
     )  # fmt: skip
     processes = arguments.world_size
     if recipe.accumulate % processes:
@@ -291,6 +293,27 @@ def average(model: PreTrainedModel, work: Path, count: int) -> int:
     dtypes = {name: tensor.dtype for name, tensor in model.state_dict().items()}
     model.load_state_dict({name: (tensor / len(found)).to(dtypes[name]) for name, tensor in total.items()})
     return len(found)
+
+
+def converge(
+    hf: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, data: Encoded, dev: Encoded,
+    recipe: Recipe, work: Path, seed: int, progress: Callable[[float, str], None] = lambda share, text: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Train a fresh model out, and put the mean of the last checkpoints in if that lowers the dev loss.
+
+    Returns what `fit` does, the dev loss, and of how many checkpoints the model is the mean.
+    """
+    cost = fit(
+        hf, tokenizer, found, data, dev, recipe, work, seed, patience=recipe.patience, keep=max(recipe.average, 2),
+        progress=progress,
+    )  # fmt: skip
+    with loss_forward(hf):
+        last = dev_loss(hf, dev, tokenizer, recipe.batch_tokens)
+        averaged = average(hf, work, recipe.average)
+        mean = dev_loss(hf, dev, tokenizer, recipe.batch_tokens)
+    if mean > last:
+        averaged = average(hf, work, 1)
+    return {**cost, "dev_loss": min(mean, last), "averaged": averaged}
 
 
 def bfloat16(dtype: str, device: str) -> bool:

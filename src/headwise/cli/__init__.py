@@ -1,0 +1,62 @@
+"""The command line: thin. Every command calls the function that Python users call, prints what it wrote and the next
+command to try. Libraries are imported where they are used: `--help` and a mistyped option answer at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+
+import typer
+
+from headwise.cli.data import data_get, data_list
+from headwise.cli.prune import prune
+from headwise.cli.roles import roles
+from headwise.cli.score import score
+from headwise.cli.study import demo, report, study, train
+from headwise.cli.translation import evaluate, translate
+from headwise.errors import HeadwiseError
+
+app = typer.Typer(
+    help="The story of every attention head in a Transformer.", no_args_is_help=True, add_completion=False,
+    pretty_exceptions_enable=False, rich_markup_mode=None,
+)  # fmt: skip
+for command in (demo, study, train, score, roles, prune, evaluate, translate, report):
+    app.command()(command)
+data_app = typer.Typer(help="Public text: list it, fetch it with checksums.", no_args_is_help=True)
+data_app.command("list")(data_list)
+data_app.command("get")(data_get)
+app.add_typer(data_app, name="data")
+
+
+def guarded(run: Callable[[], None]) -> int:
+    """Run the command line; what the user can mend is one sentence on the error stream and an exit status of 1."""
+    from safetensors import SafetensorError
+
+    try:
+        run()
+    except HeadwiseError as error:
+        return complain(str(error))
+    except SafetensorError as error:
+        return complain(f"A file of weights could not be read or written ({error}): make room, or save it again.")
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EPERM):
+            file = error.filename or "A file"
+            return complain(f"{file} could not be written ({error.strerror}): make room or choose another --out.")
+        raise
+    return 0
+
+
+def complain(text: str) -> int:
+    print(f"headwise: {text}", file=sys.stderr)
+    return 1
+
+
+def main() -> None:
+    """The `headwise` command."""
+    quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    for name, value in {**quiet, "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "true"}.items():
+        os.environ.setdefault(name, value)
+    sys.exit(guarded(lambda: app(prog_name="headwise")))

@@ -1,0 +1,59 @@
+"""Translation models at work: `evaluate`, `translate`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwise.cli.options import Beam, Device, Out, Quiet, Source, Target, folder, spec
+from headwise.errors import HeadwiseError
+
+
+def evaluate(
+    models: Annotated[list[str], typer.Argument(help="models; the first is what the others are held against")],
+    source: Source = None, target: Target = None, out: Out = Path("runs/evaluate"), device: Device = "cpu",
+    quiet: Quiet = False, beam: Beam = 5,
+) -> None:  # fmt: skip
+    """BLEU and chrF of models on parallel text, with intervals and the paired difference to the first."""
+    import headwise as hw
+    from headwise.heads import write_text
+
+    text = hw.ParallelText.open(spec(source, target))
+    place = folder(out) / "quality.csv"
+    table = hw.evaluate([hw.load(name, device) for name in models], text, beam=beam)
+    write_text(place, table.to_csv(index=False, float_format="%.6g"))
+    if not quiet:
+        typer.echo(table.to_string(index=False), err=True)
+    typer.echo(str(place))
+
+
+def translate(
+    model: str,
+    source: Annotated[Path, typer.Option("--source", help="a sentence a line; standard input by default")] = Path("-"),
+    out: Annotated[Path | None, typer.Option("--out", help="file to write; standard output by default")] = None,
+    beam: Beam = 5, device: Device = "cpu",
+) -> None:  # fmt: skip
+    """Translate sentences, one a line, with any translation model or a pruned one."""
+    import headwise as hw
+    from headwise.data.text import read_lines
+    from headwise.heads import write_text
+
+    lines = list(read_lines(source)) if source != Path("-") else standard_input()
+    loaded = hw.load(model, device)
+    text = "".join(f"{line}\n" for line in (loaded.translate(lines, beam=beam) if lines else []))
+    if out:
+        write_text(out, text)
+    else:
+        sys.stdout.write(text)
+
+
+def standard_input() -> list[str]:
+    """The lines that came in."""
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise HeadwiseError(f"Standard input is not UTF-8 ({error.reason} at byte {error.start + 1}).") from None
+    return [line.strip() for line in text.removesuffix("\n").split("\n")] if text else []

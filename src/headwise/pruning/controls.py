@@ -1,0 +1,141 @@
+"""What pruning is held against, so that a gain or a loss is not put down to the wrong cause (docs/methods/controls.md).
+
+Voita et al. 2019, section 6.3 (the same layout from scratch); Michel et al. 2019, section 3.3 (one head a layer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
+from headwise.model import Model
+from headwise.pruning.greedy import order, random_scores
+from headwise.pruning.hard_concrete import GateRecipe, freeze
+from headwise.translation.batches import Encoded
+from headwise.translation.build import Architecture, build
+from headwise.translation.train import Recipe, average, converge, dev_loss, fit, loss_forward
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A model cut to a mask and trained on.
+
+    loss_before, loss_after: on dev, of the smaller model before and after that training. notes: sentences for the
+    report. cost: seconds and updates.
+    """
+
+    mask: HeadMask
+    model: Model
+    loss_before: float
+    loss_after: float
+    notes: list[str]
+    cost: dict[str, float]
+
+
+def tune(
+    model: Model, mask: HeadMask, data: Encoded, dev: Encoded, kinds: tuple[Kind, ...], recipe: GateRecipe,
+    training: Recipe, work: Path, seed: int, progress: Callable[[float, str], None] = lambda share, text: None,
+) -> Tuned:  # fmt: skip
+    """Remove the heads outside `mask`, then train the smaller model as a run with gates does, but without gates.
+
+    Equally many updates, the same batches in the same order, rates, schedule, averaging; the decoder is frozen where
+    only encoder heads are pruned. With the full mask nothing is removed: the control `further`. `model` stays as it is;
+    resumes from `work`.
+    """
+    model.heads.only(kinds)  # a kind that the model does not have is refused
+    smaller = model.remove(mask)
+    hf = smaller.hf
+    trained = {parameter: parameter.requires_grad for parameter in hf.parameters()}
+    notes = freeze(hf, kinds)
+
+    def loss() -> float:
+        with loss_forward(hf):
+            return dev_loss(hf, dev, model.tokenizer, training.batch_tokens)
+
+    before = loss()
+    cost = fit(
+        hf, model.tokenizer, smaller.found, data, dev, recipe.within(training), work, seed,
+        keep=max(recipe.average, 2), progress=progress,
+    )  # fmt: skip
+    average(hf, work, recipe.average)
+    for parameter, state in trained.items():
+        parameter.requires_grad_(state)
+    hf.eval()
+    return Tuned(mask, smaller, before, loss(), notes, cost)
+
+
+def from_scratch(
+    shape: Architecture, tokenizer: PreTrainedTokenizerBase, mask: HeadMask, data: Encoded, dev: Encoded,
+    recipe: Recipe, work: Path, seed: int, progress: Callable[[float, str], None] = lambda share, text: None,
+    device: str = "cpu",
+) -> tuple[Model, dict[str, Any]]:  # fmt: skip
+    """The layout of `mask` trained from random weights as the whole model was (Voita et al. 2019, section 6.3).
+
+    The weights are those that the whole model began with at this seed, without those of the missing heads: the same
+    start as gates fixed at 0 and 1 have. Returns what `converge` says, too.
+    """
+    whole = Model(build(shape, tokenizer, seed).to(device), tokenizer, "from scratch")
+    model = whole.remove(mask)
+    facts = converge(model.hf, tokenizer, model.found, data, dev, recipe, work, seed, progress)
+    model.hf.eval()
+    return model, facts
+
+
+def narrower(shape: Architecture, vocabulary: int, parameters: int) -> Architecture:
+    """The dense model with all heads whose size is nearest to `parameters`: of smaller width, its feed-forward layers
+    in proportion. The whole width is the last that is tried, so a few heads less may come out as the shape itself.
+
+    vocabulary: how many words the tokenizer really has. Raises HeadwiseError when even the narrowest model has more.
+    """
+    widths = [width for width in range(shape.heads, shape.width + 1, shape.heads) if width >= 4]
+    shapes = [
+        shape.model_copy(update={"width": width, "feedforward": max(1, round(shape.feedforward * width / shape.width))})
+        for width in widths
+    ]
+    least = weights(shapes[0], vocabulary)
+    if least > parameters:
+        raise HeadwiseError(
+            f"A narrower model of {parameters:,} weights was asked for, but the narrowest with {shape.heads} heads "
+            f"(width {widths[0]}) has {least:,}: leave this control out."
+        )
+    return min(shapes, key=lambda other: abs(weights(other, vocabulary) - parameters))
+
+
+def weights(shape: Architecture, vocabulary: int) -> int:
+    """How many weights `build` gives a model of this shape, tied ones counted once; nothing is built."""
+    wide, layers = shape.width, shape.encoder_layers + shape.decoder_layers
+    attention = (layers + shape.decoder_layers) * 4 * (wide * wide + wide)
+    feedforward = layers * (2 * wide * shape.feedforward + shape.feedforward + wide)
+    norms = (2 * layers + shape.decoder_layers) * 2 * wide
+    if shape.norm == "post":  # Marian: two embeddings, and two tables of positions that do not train
+        positions = max(shape.max_length + 8, 64)
+        return attention + feedforward + norms + 2 * vocabulary * wide + 2 * positions * wide
+    return attention + feedforward + norms + 2 * 2 * wide + 3 * vocabulary * wide  # M2M100: last norms, output layer
+
+
+def at_random(heads: HeadMap, kinds: Sequence[Kind], count: int, seed: int) -> HeadMask:
+    """A mask that keeps `count` heads of `kinds`, drawn by chance, and all heads of other kinds."""
+    chosen = heads.only(kinds)
+    if not 0 <= count <= chosen.total:
+        raise HeadwiseError(
+            f"{count} heads were to be drawn, but there are {chosen.total} ({describe(chosen)}): "
+            f"give a number from 0 to {chosen.total}."
+        )
+    return HeadMask.full(heads).without(order(random_scores(chosen, seed), list(chosen))[: chosen.total - count])
+
+
+def one_per_layer(heads: HeadMap, kinds: Sequence[Kind], score: Mapping[Head, float]) -> HeadMask:
+    """A mask that keeps in every layer of `kinds` its best head by `score`, and all heads of other kinds.
+
+    The more the better; of equal ones the last stays. Michel et al. 2019 do this to one layer at a time. Raises
+    HeadwiseError for a score that lacks a head or is not a number.
+    """
+    chosen = heads.only(kinds)
+    best = {Site(head.kind, head.layer): head for head in order(score, list(chosen))}
+    return HeadMask.full(heads).without(set(chosen) - set(best.values()))

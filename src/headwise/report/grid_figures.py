@@ -1,0 +1,177 @@
+"""The figures of a grid: BLEU against heads kept over all seeds, and language pairs side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import altair as alt
+
+from headwise.report.figure import Figure, Panel, Rows, rows
+from headwise.report.grid import Grid, pooled
+from headwise.report.pruning_figures import PARTS, bleu_by_heads, group_name
+from headwise.report.run import Models
+from headwise.report.setting import Setting, series
+from headwise.report.wording import interval, sentence, signed
+
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-left", "triangle-right")
+
+
+def seed_figures(grid: Grid, data: str) -> list[Figure]:
+    """Figure 7 of one data set: the mean line over seeds with its intervals, and a mark for every seed's model."""
+    run = pooled(grid, data)
+    if run is None:
+        return []
+    found = []
+    for figure in bleu_by_heads(run):
+        part_of = {title: part for part, title in PARTS.items()}
+        panels = [
+            _with_seeds(panel, list(_seed_cells(grid, data, run, part_of[panel.title]))) for panel in figure.panels
+        ]
+        found.append(
+            replace(
+                figure,
+                name=f"{figure.name}{f'-{slug(data)}' if data else ''}",
+                title=f"{data}: {figure.title}" if data else figure.title,
+                note="solid line: the mean of the full models · bars: 95 % interval of the mean difference over seeds",
+                caption=_caption(grid, data, len(panels)),
+                panels=panels,
+            )
+        )
+    return found
+
+
+def slug(name: str) -> str:
+    """A name that files can have."""
+    return re.sub(r"[^\w-]+", "-", name).strip("-")
+
+
+def _caption(grid: Grid, data: str, panels: int) -> str:
+    seeds = len(grid.of(data))
+    told = (
+        "The line goes through means over seeds, each standing where its mean difference to the full model of the same "
+        "seed puts it, from the mean of the full models; the small marks are the seeds' own models. "
+    )
+    told += (
+        f"Bars: 95 % interval over {seeds} seeds and the sentences, by a bootstrap of both; where only one seed "
+        "has a model, over the sentences. So few seeds say little of how much seeds differ."
+        if seeds > 1
+        else "One seed so far: the bars are 95 % intervals over sentences."
+    )
+    return told + (" Both panels span equally many BLEU points." if panels > 1 else "")
+
+
+def _seed_cells(grid: Grid, data: str, run: Models, part: str) -> Iterator[dict[str, Any]]:
+    """Every seed's models with gates, where their difference puts them from the mean of the full models."""
+    base = run.full.value(f"{part}bleu") if run.full else None
+    members = grid.of(data)
+    if base is None or len(members) < 2:
+        return
+    lines = {s.name: line.label for kinds in run.groups for line in _lines(run, kinds) for s in line.settings}
+    for member in members:
+        for setting in member.settings:
+            change = setting.measures.get(f"{part}bleu_difference")
+            if setting.learned and change is not None:
+                told = f"{signed(change.value)} {interval(change.low, change.high)}"
+                yield {
+                    "seed": f"seed {member.seed}", "line": lines[setting.name], "model": setting.label,
+                    "x": setting.kept, "value": base + change.value, "told": told, "total": setting.total,
+                }  # fmt: skip
+
+
+def _lines(run: Models, kinds: tuple[str, ...]) -> list[Any]:
+    return series(s for s in run.pruned if s.kinds == kinds)
+
+
+def _with_seeds(panel: Panel, cells: Rows) -> Panel:
+    """The panel with the seeds' marks over it, of the kinds of heads that it shows."""
+    shown = {
+        cell["model"] for values in panel.specification()["datasets"].values() for cell in values if "model" in cell
+    }
+    cells = [cell for cell in cells if cell["model"] in shown]
+    if not cells:
+        return panel
+    seeds = list(dict.fromkeys(cell["seed"] for cell in cells))
+    scale = alt.Scale(domain=seeds, range=[SHAPES[i % len(SHAPES)] for i in range(len(seeds))])
+    legend = alt.Legend(orient="bottom", title=None, columns=4, symbolOpacity=1)
+    marks = (
+        alt.Chart(rows(cells))
+        .mark_point(style="level", strokeWidth=0, filled=True, size=46, opacity=0.6, clip=True)
+        .encode(
+            x=alt.X("x:Q", title="heads kept", scale=alt.Scale(domain=[0, cells[0]["total"] * 1.03])),
+            y=alt.Y("value:Q", title="BLEU"),
+            color=alt.Color("line:N"),
+            shape=alt.Shape("seed:N", scale=scale, legend=legend),
+            tooltip=[
+                alt.Tooltip("model:N"),
+                alt.Tooltip("seed:N"),
+                alt.Tooltip("x:Q", title="heads"),
+                alt.Tooltip("told:N", title="to its full model"),
+            ],
+        )
+    )
+    return replace(panel, chart=panel.chart + marks)
+
+
+def pairs_figure(grid: Grid) -> Figure | None:
+    """Pairs side by side: BLEU above or below the full model, against the share of heads kept; None for one pair."""
+    runs = {data: run for data in grid.data if (run := pooled(grid, data)) is not None}
+    if len(runs) < 2:
+        return None
+    panels: dict[str, list[dict[str, Any]]] = {}
+    for data, run in runs.items():
+        for kinds in run.groups:
+            for line in _lines(run, kinds):
+                if line.learned:
+                    title = f"{sentence(group_name(kinds))} · {line.label}"
+                    panels.setdefault(title, []).extend(_pair_cells(data, line.settings))
+    drawn = {title: cells for title, cells in panels.items() if len(cells) > 1}
+    if not drawn:
+        return None
+    return Figure(
+        name="pairs",
+        title="Language pairs side by side",
+        note="difference to the full model of the same pair · bars: 95 % interval, over seeds where there are several",
+        caption="Every point is a setting, the mean over its seeds. Zero is the full model of the same language pair: "
+        "so pairs of high and of low BLEU can be compared. A bar that reaches zero: chance could make the difference.",
+        panels=[
+            Panel(_pairs_panel(cells, list(runs)), title, width=430, narrowest=270) for title, cells in drawn.items()
+        ],
+        columns=min(2, len(drawn)),
+    )
+
+
+def _pair_cells(data: str, settings: tuple[Setting, ...]) -> Iterator[dict[str, Any]]:
+    for setting in settings:
+        found: Mapping[str, Any] = setting.measures
+        change = found.get("bleu_difference") or found.get("dev_bleu_difference")
+        if change is None:
+            continue
+        cell = {
+            "data": data, "model": setting.label, "kept": round(100 * setting.kept / setting.total, 2),
+            "heads": f"{setting.kept} of {setting.total}", "seeds": setting.asked["seeds"], "value": change.value,
+            "told": f"{signed(change.value)} {interval(change.low, change.high)}",
+        }  # fmt: skip
+        yield cell | ({} if change.low is None else {"low": change.low, "high": change.high})
+
+
+def _pairs_panel(cells: Rows, data: list[str]) -> Any:
+    legend = alt.Legend(orient="bottom", title=None, columns=4, labelLimit=0, symbolOpacity=1, values=data)
+    domain = [*data[:1], "", *data[1:]]  # the second colour, grey, is left to what is random
+    shapes = alt.Scale(domain=domain, range=[SHAPES[0], SHAPES[0], *SHAPES[1 : len(data)]])
+    colour = alt.Color("data:N", scale=alt.Scale(domain=domain, range="category"), legend=legend)
+    shape = alt.Shape("data:N", scale=shapes, legend=legend)
+    name = "BLEU difference to the full model"
+    y, low = alt.Y("value:Q", title=name), alt.Y("low:Q", title=name)
+    x = alt.X("kept:Q", title="heads kept (%)", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False))
+    told = [alt.Tooltip(f"{name}:N") for name in ("data", "model", "heads", "seeds")]
+    base = alt.Chart(rows(cells)).encode(x=x, color=colour, tooltip=[*told, alt.Tooltip("told:N", title="BLEU")])
+    marks = [
+        alt.Chart(rows([{"value": 0}])).mark_rule(style="level").encode(y=y),
+        base.mark_line(strokeWidth=1.6, opacity=0.6, strokeJoin="round").encode(y=y, order=alt.Order("kept:Q")),
+        base.mark_rule(strokeWidth=2).encode(y=low, y2="high:Q"),
+        base.mark_point(filled=True, size=80, opacity=1).encode(y=y, shape=shape),
+    ]
+    return alt.layer(*marks).properties(height=300, description="BLEU difference against the share of heads kept")

@@ -1,0 +1,266 @@
+"""What the steps of a study will take on this machine, in seconds, before anything of it is done.
+
+A few updates and a few decoding steps of a model of the plan's shape on random pieces give the rates; sizes of the
+texts come from a sample; the rest is arithmetic. A factor of two is the aim: a run corrects the estimate as it goes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headwise.attention import capture, discover, evaluating
+from headwise.data.text import ParallelText
+from headwise.heads import Kind
+from headwise.importance.ablation import ABLATIONS
+from headwise.importance.gating import GATINGS
+from headwise.importance.gradient import GRADIENTS
+from headwise.importance.reading import READINGS
+from headwise.model import load
+from headwise.pruning.hard_concrete import freeze
+from headwise.study.scoring import BLEU, LRP, RESCORED
+from headwise.study.stream import longest
+from headwise.translation.batches import IGNORED
+from headwise.translation.build import Architecture, build
+from headwise.translation.decode import Search
+from headwise.translation.dropout import FastDropout
+from headwise.translation.subwords import SPECIAL, learn_subwords
+from headwise.translation.train import Recipe, bfloat16, loss_forward
+
+PADDING = 1.1  # positions of a batch per position that holds a piece
+LOADING = 4.0  # seconds before a training begins: libraries, weights
+ENCODING = 1e-4  # seconds a pair takes to become pieces
+BOOTSTRAP = 2.0  # seconds of scoring a translation with its intervals
+BACKWARD = 2.5  # passes forward that one forward and backward takes as long as, in float32
+SLOW_RULES = {"alpha-beta": 7.0, "alpha-beta-fast": 2.5}  # in walks of the other rules of relevance
+SAMPLE = 1000  # pairs whose lengths are looked at
+OPERATIONS = 3e10  # of one measured pass, at most, where a model is not too large for it
+STEPS = 8  # pieces written to measure decoding
+SHORTEST = 256  # positions of a measured batch, at least
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much text there is. length: positions a pair takes in a batch, on average."""
+
+    pairs: int
+    length: float
+
+    @property
+    def positions(self) -> float:
+        return self.pairs * self.length
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What this machine takes for one model, in seconds.
+
+    Of a position of a batch: update (forward and backward), encoder_update (with a frozen decoder), forward (float32,
+    as heads are scored). step: the optimiser's part of an update. piece: one for every sentence of a decoded batch.
+    """
+
+    update: float
+    encoder_update: float
+    forward: float
+    step: float
+    piece: float
+    heads: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds for the steps of a study: rates, recipes, and the sizes of its texts."""
+
+    rates: Rates
+    recipe: Recipe
+    search: Search
+    train: Amount
+    dev: Amount
+
+    def training(self, epochs: int | None = None, kinds: Iterable[Kind] = ()) -> float:
+        """A training, or a pruning run with gates on `kinds`: updates, and after every epoch the dev loss."""
+        rates, recipe = self.rates, self.recipe
+        updates = math.ceil(self.train.positions / (recipe.batch_tokens * recipe.accumulate))
+        each = rates.encoder_update if set(kinds) == {"encoder-self"} else rates.update
+        epoch = updates * (each * recipe.batch_tokens * recipe.accumulate + rates.step) + self.reading(self.dev)
+        return LOADING + ENCODING * self.train.pairs + (epochs or recipe.epochs) * epoch
+
+    def reading(self, text: Amount) -> float:
+        """One pass forward over a text, such as for its loss."""
+        return text.positions * self.rates.forward
+
+    def translating(self, text: Amount) -> float:
+        """A text by beam search; a batch ends with its last hypothesis, which is longer than the mean."""
+        pieces = 1.5 * text.length + 5
+        return math.ceil(text.pairs / self.search.batch) * pieces * self.rates.piece
+
+    def evaluating(self, text: Amount) -> float:
+        """A text translated and scored, and its loss."""
+        return self.translating(text) + self.reading(text) + BOOTSTRAP
+
+    def scoring(self, measures: Iterable[str]) -> float:
+        """Scores of every head on the dev text, by full names of measures."""
+        names, rates, length = list(measures), self.rates, self.dev.length
+        passes = 1.2 * any(name in READINGS for name in names) + BACKWARD * any(name in GRADIENTS for name in names)
+        seconds = 0.0
+        for name in names:
+            if name in LRP:
+                rule, _, pooled = name.removeprefix("lrp.").partition(".")
+                passes += BACKWARD * SLOW_RULES.get(rule, 1.0) * (1.0 if pooled else 0.8 * length)
+            elif name in ABLATIONS:
+                passes += 1 + 0.5 * rates.heads  # what lies before a silent head is shared
+        if any(name in GATINGS for name in names):
+            seconds += 3 * 200 * 4096 * BACKWARD * rates.forward  # three fits of 200 updates
+        if BLEU in names:
+            seconds += (rates.heads + 1) * self.translating(self.dev)
+        return seconds + passes * self.reading(self.dev)
+
+    def judging(self, measures: Iterable[str], orders: int) -> float:
+        """Curves of removal in tenths, on half of the dev text, for every measure and so many random orders."""
+        names = list(measures)
+        again = self.scoring(name for name in names if name in RESCORED)
+        curves = len(names) + orders + sum(name in RESCORED for name in names)
+        return 10 * (curves * self.reading(self.dev) + again) / 2
+
+
+def estimate(
+    shape: Architecture | str, recipe: Recipe, search: Search, train: ParallelText, dev: ParallelText,
+    device: str = "cpu",
+) -> Estimate:  # fmt: skip
+    """What a study will take with these texts, and a model of this shape or at this place; takes a few seconds itself.
+
+    No piece is known before a tokenizer is learned, so one is learned from a small part of the training text.
+    """
+    if isinstance(shape, Architecture):
+        hf, pieces, most = blank(shape), sampled_subwords(train, shape), shape.max_length
+    else:
+        given = load(shape, device)
+        hf, pieces, most = given.hf, given.tokenizer, longest(given)
+    sizes = [amount(text, pieces, most) for text in (train, dev)]
+    rates = measured(hf.to(device), recipe, search, max(2, round(sizes[0].length)))
+    return Estimate(rates, recipe, search, sizes[0], sizes[1])
+
+
+def sampled_subwords(text: ParallelText, shape: Architecture) -> PreTrainedTokenizerBase:
+    """A vocabulary of a part of the text, the pairs that `amount` looks at left out where there are others."""
+    sides = text.dataset[drawn(len(text), 2 * SAMPLE, 1)]
+    return learn_subwords([*sides["source"], *sides["target"]], shape.vocabulary)
+
+
+def drawn(total: int, count: int, start: int = 0) -> list[int]:
+    """Places evenly over a text."""
+    step = max(1, total // count)
+    return list(range(min(start, total - 1), total, step))[:count]
+
+
+def amount(text: ParallelText, pieces: PreTrainedTokenizerBase, most: int) -> Amount:
+    """The size of a text: all its pairs, and the mean of their longer sides over a sample; too long ones left out."""
+    rows = text.dataset[drawn(len(text), SAMPLE)]
+    sides = pieces(rows["source"])["input_ids"], pieces(text_target=rows["target"])["input_ids"]
+    lengths = np.array([max(len(source), len(target)) for source, target in zip(*sides, strict=True)])
+    kept = lengths[lengths <= most]
+    return Amount(round(len(text) * len(kept) / len(lengths)), PADDING * float(kept.mean()) if len(kept) else 1.0)
+
+
+def blank(shape: Architecture) -> PreTrainedModel:
+    """A model of the shape with random weights and no tokenizer."""
+
+    class Pieces:
+        pad_token_id, eos_token_id, bos_token_id = 0, 1, 2
+
+        def __len__(self) -> int:
+            return shape.vocabulary
+
+    return build(shape, cast(PreTrainedTokenizerBase, Pieces()), seed=0)
+
+
+def measured(hf: PreTrainedModel, recipe: Recipe, search: Search, length: int) -> Rates:
+    """The rates of a model, on sentences of so many random pieces. Large models are measured on smaller batches."""
+    device, parameters = hf.device.type, sum(p.numel() for p in hf.parameters())
+    room = math.inf if device == "cuda" else OPERATIONS
+    positions = int(min(recipe.batch_tokens, max(SHORTEST, room / (6 * parameters))))
+    batch = random_batch(hf, max(1, positions // length), length)
+    positions = batch["labels"].numel()
+    found = discover(hf)
+    explicit = device == "cpu"
+    fast: AbstractContextManager[Any] = FastDropout() if explicit else nullcontext()
+    mixed = torch.autocast(device, torch.bfloat16, enabled=bfloat16(recipe.dtype, device))
+    optimizer = torch.optim.AdamW(hf.parameters(), lr=0.0, fused=True)
+
+    def backward() -> None:
+        (hf(**batch, smoothing=recipe.label_smoothing) / positions).backward()
+
+    def forward() -> None:
+        with evaluating(hf), torch.no_grad():
+            hf(**batch, smoothing=0.0)
+
+    with capture(hf, found, explicit=explicit), loss_forward(hf), fast:
+        reading = best(forward, device)
+        hf.train()
+        with mixed:
+            update = best(backward, device)
+            step = best(optimizer.step, device)
+            optimizer.zero_grad()
+            freeze(hf, ("encoder-self",))
+            encoder = best(backward, device)
+    hf.eval()
+    piece = decoding(hf, search, length, int(max(16, room / (2 * parameters * search.beam * STEPS))))
+    return Rates(update / positions, encoder / positions, reading / positions, step, piece, found.heads.total)
+
+
+def decoding(hf: PreTrainedModel, search: Search, length: int, most: float) -> float:
+    """Seconds to write one piece for `search.batch` sentences, measured on at most so many."""
+    rows = int(min(search.batch, most))
+    batch = random_batch(hf, rows, length)
+    inputs: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    size = {"max_length": STEPS + 1, "min_length": STEPS + 1}
+
+    def write() -> None:
+        with torch.no_grad():
+            cast(Any, hf).generate(**inputs, num_beams=search.beam, do_sample=False, early_stopping=False, **size)
+
+    return best(write, hf.device.type) / STEPS * search.batch / rows
+
+
+def random_batch(hf: PreTrainedModel, rows: int, length: int) -> dict[str, Tensor]:
+    """A full batch of random pieces: rows × length, as training gets it."""
+    generator = torch.Generator().manual_seed(0)
+    size = min(hf.config.vocab_size, getattr(hf.config, "decoder_vocab_size", None) or hf.config.vocab_size)
+    source, target = torch.randint(len(SPECIAL), size, (2, rows, length), generator=generator).to(hf.device)
+    start = target.roll(1, 1)
+    start[:, 0] = hf.config.decoder_start_token_id
+    labels = target.clone()
+    labels[:, -(length // 10) or length :] = IGNORED  # about as much as padding is
+    return {
+        "input_ids": source,
+        "attention_mask": torch.ones_like(source),
+        "decoder_input_ids": start,
+        "labels": labels,
+    }
+
+
+def best(run: Callable[[], object], device: str, most: int = 3, budget: float = 0.7) -> float:
+    """Seconds of a run: the fastest of a few after a first one, so that a busy machine disturbs less."""
+    times: list[float] = []
+    run()
+    while not times or (len(times) < most and sum(times) < budget):
+        wait_for(device)
+        start = perf_counter()
+        run()
+        wait_for(device)
+        times.append(perf_counter() - start)
+    return min(times)
+
+
+def wait_for(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,333 @@
+"""The nodes of a study: which models there are, what waits for what, and in which order they teach most.
+
+The encoder curve of the first seed comes first, what is trained from random weights last; a model is evaluated as soon
+as it is made, so that an unfinished study is already a result. Test text is translated after the choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+from accelerate import PartialState
+
+from headwise.data.grammar import Split
+from headwise.study import after, making, measuring, roles, stages, tables
+from headwise.study.estimate import Estimate, estimate
+from headwise.study.graph import Node
+from headwise.study.plan import Plan
+from headwise.study.progress import Progress
+from headwise.study.stage import RunFolder
+from headwise.study.stages import FULL, Study
+from headwise.study.sweep import (
+    TRAINED_ANEW,
+    Pruning,
+    Setting,
+    further_of,
+    gate_settings,
+    greedy_setting,
+    orders,
+    sweep_controls,
+    twin_controls,
+)
+
+STAGES = ("train", "score", "roles", "prune", "evaluate")
+LAST = ("choose", "speed", "test", "tables")
+SHARED = ("train", "score", "prune", "order", "after")  # what several processes do together; the main one does the rest
+
+
+@dataclass(frozen=True)
+class Member:
+    """A study of one seed and one pair of languages, as its plan and what its folder knows so far.
+
+    estimate: what its steps will take; without one, nodes cost nothing.
+    """
+
+    plan: Plan
+    run: RunFolder
+    estimate: Estimate | None = None
+
+    def settings(self) -> list[Setting]:
+        """Every setting that is known by now, those to be trained from random weights last."""
+        found = [setting for place, sweep in enumerate(self.plan.pruning) for setting in self.of_sweep(place, sweep)]
+        return sorted(found, key=lambda setting: setting.control in TRAINED_ANEW)
+
+    def of_sweep(self, place: int, sweep: Pruning) -> Iterator[Setting]:
+        controls = list(sweep_controls(sweep, place))
+        yield from (control for control in controls if control.control == "further")
+        made = list(gate_settings(sweep, place, self.filled(place, sweep)))
+        for name, score in orders(sweep).items():
+            kept = self.run.record(f"order/{name}").get("result", {}).get("kept", [])
+            made += [greedy_setting(sweep, place, name, score, count) for count in kept]
+        yield from made
+        yield from (control for control in controls if control.control != "further")
+        yield from (control for setting in made for control in twin_controls(sweep, place, setting))
+
+    def filled(self, place: int, sweep: Pruning) -> list[float]:
+        """λ between two others, one after the other, where dev BLEU changes most; as far as results are there."""
+        filled: list[float] = []
+        while len(filled) < sweep.refine:
+            points = {}
+            for setting in gate_settings(sweep, place, filled):
+                if setting.method == "hard-concrete" and not self.failed(setting):
+                    points[setting.value] = self.point(setting)
+            known = {penalty: point for penalty, point in points.items() if point is not None}
+            if len(known) < len(points):
+                break  # the next one waits for all before it
+            taken = [*sweep.penalties, *filled]
+            between = steepest({float(p): point for p, point in known.items() if isinstance(p, float)}, taken)
+            if between is None:
+                break
+            filled.append(between)
+        return filled
+
+    def point(self, setting: Setting) -> tuple[int, float] | None:
+        """How many heads a setting keeps and its dev BLEU, once it is evaluated."""
+        result = self.run.record(f"quality/dev/{setting.name}").get("result")
+        if result is None:
+            return None
+        mask = tables.mask_of(self.run, setting.name)
+        return (len(mask) if mask else 0), dict((row[0], row[1]) for row in result["rows"])["bleu"]
+
+    def failed(self, setting: Setting | str) -> bool:
+        """Whether the model of a setting, its evaluation, or what it is made from failed in this run."""
+        if isinstance(setting, Setting):
+            own = self.failed(setting.name) or bool(setting.order and self.run.failure(f"order/{setting.order}"))
+            return own or bool(setting.of and self.failed(setting.of))
+        return any(self.run.failure(f"{node}/{setting}") for node in ("prune", "evaluate"))
+
+    def against(self, setting: Setting) -> list[str]:
+        """Whose translations a setting is held against: the full model's, its twin's, and those of the model that was
+        trained further with the same parts frozen."""
+        others = [FULL, *([setting.of] if setting.of else [])]
+        further = further_of(self.plan.pruning, setting)
+        return [name for name in [*others, *([further] if further else [])] if not self.failed(name)]
+
+    def node(self, name: str, after: tuple[str, ...] = (), setting: Setting | None = None) -> Node:
+        """A node with what it will take."""
+        sort = name.partition("/")[0]
+        return Node(name, after, self.seconds(sort, setting) if self.estimate else 0.0, alone=sort == "speed")
+
+    def seconds(self, sort: str, setting: Setting | None) -> float:
+        """About how long a node takes; of what does not depend on the size of the texts, nothing."""
+        estimate, plan = self.estimate, self.plan
+        assert estimate is not None
+        if sort == "prune" and setting:
+            sweep = plan.pruning[setting.sweep]
+            if setting.control in TRAINED_ANEW:
+                return estimate.training()
+            trained = not setting.greedy or sweep.tune
+            return estimate.training(sweep.epochs, sweep.kinds) if trained else 0.0
+        measures = plan.scoring.measures
+        judging = estimate.judging(measures, plan.scoring.random_orders) if plan.scoring.judge else 0.0
+        known: dict[str, Callable[[], float]] = {
+            "train": lambda: 0.0 if isinstance(plan.model, str) else estimate.training(),
+            "score": lambda: estimate.scoring(measures) + judging,
+            "evaluate": lambda: estimate.evaluating(estimate.dev), "test": lambda: estimate.evaluating(estimate.dev),
+            "after": lambda: estimate.scoring(plan.scoring.pruned),
+        }  # fmt: skip
+        return known[sort]() if sort in known else 0.0
+
+    def nodes(self, wanted: Sequence[str]) -> Iterator[Node]:
+        """The nodes of some STAGES that are known by now."""
+        plan = self.plan
+        yield self.node("train")
+        if "score" in wanted:
+            yield self.node("score", ("train",))
+        if "roles" in wanted and (plan.roles.treebank or plan.data.embedded):
+            yield self.node("roles", ("train",))
+        if "prune" not in wanted:
+            return
+        evaluated = "evaluate" in wanted
+        if evaluated:
+            yield self.node(f"evaluate/{FULL}", ("train",))
+        for sweep in plan.pruning:
+            yield from (self.node(f"order/{name}", ("train",)) for name in orders(sweep))
+        settings = self.settings()
+        for setting in settings:
+            yield from self.of_setting(setting, evaluated)
+        if evaluated:
+            yield from self.at_last(settings)
+
+    def of_setting(self, setting: Setting, evaluated: bool) -> Iterator[Node]:
+        name = setting.name
+        before = f"order/{setting.order}" if setting.order else f"prune/{setting.of}" if setting.of else "train"
+        yield self.node(f"prune/{name}", (before,), setting)
+        if evaluated:
+            others = tuple(f"evaluate/{other}" for other in self.against(setting))
+            yield self.node(f"evaluate/{name}", (f"prune/{name}", *others))
+            if looked_at_again(setting):
+                yield self.node(f"after/{name}", (f"prune/{name}",))
+
+    def at_last(self, settings: Sequence[Setting]) -> Iterator[Node]:
+        """The choice on dev, then speed and the test text, then the tables."""
+        sound = [setting for setting in settings if not self.failed(setting)]
+        others = {FULL: list[str](), **{setting.name: self.against(setting) for setting in sound}}
+        alive = [name for name in others if not self.failed(name)]
+        yield self.node("choose", tuple(f"evaluate/{name}" for name in alive))
+        tested = alive if self.plan.data.embedded or self.plan.data.test else []
+        for name in tested:
+            there = (f"test/{other}" for other in others[name] if not self.run.failure(f"test/{other}"))
+            yield self.node(f"test/{name}", ("choose", *there))
+        yield self.node("speed", ("choose",))
+        last = ["speed", *(f"test/{name}" for name in tested)]
+        last += [f"after/{setting.name}" for setting in sound if looked_at_again(setting)]
+        yield self.node("tables", ("choose", *(name for name in last if not self.run.failure(name))))
+
+
+def looked_at_again(setting: Setting) -> bool:
+    """Whether the heads of a model are scored and tested for roles again: of those that gates chose."""
+    return setting.control is None and setting.order is None
+
+
+def steepest(points: Mapping[float, tuple[int, float]], taken: Sequence[float] = ()) -> float | None:
+    """The λ in the middle (of the logarithms) of the two neighbours between which BLEU changes most; neighbours with
+    no number of heads between them are left alone, and so are λ that were tried. points: heads kept and BLEU by λ."""
+    order = sorted(points)
+    gaps = {
+        (low, high): abs(points[high][1] - points[low][1])
+        for low, high in pairwise(order)
+        if abs(points[high][0] - points[low][0]) > 1
+    }
+    for low, high in sorted(gaps, key=lambda gap: -gaps[gap]):
+        middle = float(f"{math.sqrt(low * high) if low > 0 else high / 2:.3g}")
+        if f"{middle:g}" not in {f"{penalty:g}" for penalty in taken}:
+            return middle
+    return None
+
+
+class Work:
+    """Does a node of a study by its name; a plan of several members has the member's folder before the name."""
+
+    def __init__(self, plan: Plan, out: Path, device: str, progress: Progress) -> None:
+        self.plan, self.out, self.device, self.progress = plan, out, device, progress
+
+    @cached_property
+    def studies(self) -> dict[str, Study]:
+        return {
+            folder: Study(plan, RunFolder(self.out / folder, self.progress, plan.weights == "chosen"), self.device)
+            for folder, plan in self.plan.members.items()
+        }
+
+    def __call__(self, name: str) -> None:
+        folder, node = self.split(name)
+        study = self.studies[folder]
+        study.run.progress = self.progress
+        sort, _, setting = node.partition("/")
+        try:
+            if sort in SHARED:
+                self.with_weights(study, sort, setting)
+            elif study.run.main:
+                with study.run.alone():
+                    self.with_weights(study, sort, setting)
+        except Exception as error:
+            study.run.fail(node, str(error))
+            raise
+        study.run.wait()  # the nodes that this one reveals are the same for all processes
+
+    def split(self, name: str) -> tuple[str, str]:
+        """The member's folder and the node's own name."""
+        if list(self.plan.members) == ["."]:
+            return ".", name
+        folder = next(folder for folder in self.plan.members if name.startswith(f"{folder}/"))
+        return folder, name.removeprefix(f"{folder}/")
+
+    def with_weights(self, study: Study, sort: str, setting: str) -> None:
+        """Do a node; models that it needs and whose weights were taken away are made again before."""
+        while True:
+            try:
+                return self.do(study, sort, setting)
+            except stages.WeightsGone as gone:
+                if PartialState().num_processes > 1:
+                    raise  # not all of them came here
+                with study.run.whole():
+                    self.with_weights(study, "train" if gone.setting == FULL else "prune", gone.setting)
+
+    def do(self, study: Study, sort: str, setting: str) -> None:
+        member = Member(study.plan, study.run)
+        doing: dict[str, Callable[[], object]] = {
+            "train": lambda: stages.train(study), "score": lambda: stages.score(study),
+            "roles": lambda: roles.stage(study), "after": lambda: after.look_again(study, setting),
+            "choose": lambda: tables.choose_setting(study, member.settings()),
+            "speed": lambda: measuring.measure_speed(study, tables.timed(study.run, member.settings())),
+            "tables": lambda: self.tables(study, member),
+        }  # fmt: skip
+        if sort in doing:
+            doing[sort]()
+        elif sort == "order":
+            self.order(study, setting)
+        else:
+            self.of_setting(study, member, sort, setting)
+
+    def tables(self, study: Study, member: Member) -> None:
+        self.progress.ahead = ""  # written every time, which is no work to be told of
+        tables.conclude(study, member.settings())
+
+    def order(self, study: Study, name: str) -> None:
+        for place, sweep in enumerate(study.plan.pruning):
+            if name in orders(sweep):
+                making.order(study, place, name, orders(sweep)[name])
+
+    def of_setting(self, study: Study, member: Member, sort: str, name: str) -> None:
+        """Make, evaluate on dev, or test one setting."""
+        settings = {setting.name: setting for setting in member.settings()}
+        if sort == "prune":
+            making.make(study, settings[name])
+            return
+        others = [] if name == FULL else member.against(settings[name])
+        split: Split = "test" if sort == "test" else "dev"
+        measuring.translate_split(study, split, name)
+        measuring.judge_split(study, split, name, others)
+        if split == "dev":
+            measuring.measure(study, name)
+            tables.write(study, list(settings.values()))
+
+
+def known_members(
+    plan: Plan, out: Path, progress: Progress, estimates: Mapping[str, Estimate] | None = None
+) -> dict[str, Member]:
+    """The members of a plan by their folders; estimates: by folder, of those whose cost is wanted."""
+    known = estimates or {}
+    return {
+        folder: Member(own, RunFolder(out / folder, progress), known.get(folder))
+        for folder, own in plan.members.items()
+    }
+
+
+def estimates(plan: Plan, work: Path, device: str) -> dict[str, Estimate]:
+    """What the steps of every member will take, measured once for each language pair."""
+    found: dict[str, Estimate] = {}
+    by_pair: dict[str, Estimate] = {}
+    for folder, own in plan.members.items():
+        pair = own.data.model_dump_json()
+        if pair not in by_pair:
+            study = Study(own, RunFolder(work, Progress(quiet=True)), device)
+            with study.run.alone():
+                texts = study.train_text, study.dev_text
+            by_pair[pair] = estimate(own.model, own.training, own.search, *texts, device)
+        found[folder] = by_pair[pair]
+    return found
+
+
+def all_nodes(members: Mapping[str, Member], wanted: Sequence[str]) -> list[Node]:
+    """The nodes of all members, one member after the other, but what is trained from random weights at the end."""
+    early: list[Node] = []
+    late: list[Node] = []
+    first = next(iter(members))
+    for folder, member in members.items():
+        anew = {setting.name for setting in member.settings() if setting.control in TRAINED_ANEW}
+        for node in member.nodes(wanted):
+            prefixed = node if folder == "." else prefix(node, folder)
+            sort, _, setting = node.name.partition("/")
+            more = folder != first and sort in ("score", "roles")
+            (late if setting in anew or sort in LAST or more else early).append(prefixed)
+    return [*early, *late]
+
+
+def prefix(node: Node, folder: str) -> Node:
+    after = tuple(f"{folder}/{name}" for name in node.after)
+    return Node(f"{folder}/{node.name}", after, node.seconds, node.alone)

@@ -1,0 +1,198 @@
+"""Controls: training on is what it says it is, a layout from scratch learns, and sizes and choices are as counted."""
+
+from __future__ import annotations
+
+import copy
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwise.attention import discover, masked
+from headwise.data.text import ParallelText
+from headwise.errors import HeadwiseError
+from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Site
+from headwise.model import Model, load
+from headwise.pruning.controls import at_random, from_scratch, narrower, one_per_layer, tune, weights
+from headwise.pruning.hard_concrete import freeze
+from headwise.translation.batches import Encoded
+from headwise.translation.build import Architecture, build
+from headwise.translation.train import Recipe, average, fit
+from pruning.bench import ENCODER, GATES, SHAPE, TRAINING, Bench
+from translation.letters import letters
+
+HEADS = HeadMap({"encoder-self": (4, 0, 3), "decoder-self": (2, 2), "cross": (1, 4)})
+GROUP = st.lists(st.sampled_from(KINDS), min_size=1, unique=True)
+
+
+def some(heads: HeadMap) -> HeadMask:
+    """A layout with a thinned and an empty layer in the encoder."""
+    gone = [Head("encoder-self", 0, 1), *(Head("encoder-self", 1, head) for head in range(4))]
+    return HeadMask.full(heads).without(gone)
+
+
+def state(model: Model) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+class TestTuning:
+    @pytest.mark.parametrize("kinds", [ENCODER, KINDS])
+    def test_with_all_heads_it_is_plain_further_training(
+        self, bench: Bench, kinds: tuple[Kind, ...], tmp_path: Path
+    ) -> None:
+        recipe, before = GATES.model_copy(update={"average": 2}), state(bench.model)
+        tuned = tune(
+            bench.model, HeadMask.full(bench.model.heads), bench.data, bench.dev, kinds, recipe, TRAINING,
+            tmp_path / "tuned", 5,
+        )  # fmt: skip
+        plain = copy.deepcopy(bench.model)
+        freeze(plain.hf, kinds)
+        as_pruned = TRAINING.model_copy(update={"epochs": 2, "learning_rate": 3e-4, "warmup": 2, "schedule": "linear"})
+        found = discover(plain.hf)
+        cost = fit(plain.hf, plain.tokenizer, found, bench.data, bench.dev, as_pruned, tmp_path / "plain", 5)
+        average(plain.hf, tmp_path / "plain", 2)
+        assert same(state(tuned.model), state(plain)) and tuned.cost["updates"] == cost["updates"]
+        assert same(state(bench.model), before) and not same(state(plain), before)
+        assert tuned.loss_before == bench.loss(bench.model) and tuned.loss_after == bench.loss(tuned.model)
+        assert len(tuned.notes) == (kinds == ENCODER)
+
+    def test_it_trains_what_a_run_with_gates_trains_for_as_many_updates(self, bench: Bench, tmp_path: Path) -> None:
+        _, pruned = bench.prune(tmp_path / "gates", 0.0)
+        mask = some(bench.model.heads)
+        tuned = tune(bench.model, mask, bench.data, bench.dev, ENCODER, GATES, TRAINING, tmp_path / "tuned", 5)
+        assert tuned.cost["updates"] == pruned.cost["updates"] > 4
+        cut, after = state(bench.model.remove(mask)), state(tuned.model)
+        changed = {name for name in cut if not torch.equal(cut[name], after[name])}
+        assert changed and all(name.startswith("model.encoder.") for name in changed)
+        assert {n for n, p in tuned.model.hf.named_parameters() if p.requires_grad} == {
+            n for n, p in bench.model.remove(mask).hf.named_parameters() if p.requires_grad
+        }
+        assert not tuned.model.hf.training and tuned.model.heads.query["encoder-self"] == (3, 0)
+
+    def test_it_starts_at_the_masked_model_and_gets_better(self, bench: Bench, tmp_path: Path) -> None:
+        mask = some(bench.model.heads)
+        tuned = tune(bench.model, mask, bench.data, bench.dev, KINDS, GATES, TRAINING, tmp_path, 5)
+        with masked(bench.model.hf, bench.model.found, mask):
+            assert tuned.loss_before == pytest.approx(bench.loss(bench.model), abs=1e-5)
+        assert tuned.loss_after < tuned.loss_before and tuned.mask == mask == tuned.model.layout
+
+    def test_twice_is_the_same_and_a_finished_run_is_only_read(self, bench: Bench, tmp_path: Path) -> None:
+        mask = some(bench.model.heads)
+        first, second, again = (
+            tune(bench.model, mask, bench.data, bench.dev, ENCODER, GATES, TRAINING, tmp_path / folder, 5)
+            for folder in ("one", "two", "one")
+        )
+        assert same(state(first.model), state(second.model)) and same(state(first.model), state(again.model))
+        assert (first.loss_before, first.loss_after) == (again.loss_before, again.loss_after)
+        assert first.cost["seconds"] == again.cost["seconds"]
+
+
+def copying(count: int, seed: int) -> ParallelText:
+    """Sentences of three letters out of five; the translation is the same."""
+    generator = random.Random(seed)
+    lines = [" ".join(generator.choices("abcde", k=3)) for _ in range(count)]
+    return ParallelText.from_pairs([(line, line) for line in lines])
+
+
+class TestFromScratch:
+    def test_the_layout_learns_from_random_weights_and_comes_back_from_its_folder(self, tmp_path: Path) -> None:
+        tokenizer, shape = letters("$A </s>"), SHAPE.model_copy(update={"vocabulary": 31, "max_length": 16})
+        data, dev = (Encoded(copying(*how), tokenizer, 16) for how in ((200, 1), (20, 2)))
+        recipe = Recipe(epochs=8, batch_tokens=100, learning_rate=1e-2, warmup=20, average=2, dtype="fp32")
+        mask = some(discover(build(shape, tokenizer, 1)).heads)
+        model, facts = from_scratch(shape, tokenizer, mask, data, dev, recipe, tmp_path / "work", 1)
+        assert model.layout == mask and model.heads.query["encoder-self"] == (3, 0) and not model.hf.training
+        assert facts["dev_loss"] < 0.8  # who only knows the letters has 3/4 ln 5 = 1.2
+        with torch.no_grad():
+            again = load(model.save(tmp_path / "model"))
+            assert same(state(again), state(model))
+        assert model.translate(["a b c"]) == again.translate(["a b c"])
+
+    def test_it_starts_as_the_whole_model_did(self, bench: Bench, tmp_path: Path) -> None:
+        whole = Model(build(SHAPE, bench.model.tokenizer, 3), bench.model.tokenizer, "fresh")
+        mask, still = some(whole.heads), TRAINING.model_copy(update={"epochs": 1, "learning_rate": 1e-30})
+        model, _ = from_scratch(SHAPE, whole.tokenizer, mask, bench.data, bench.dev, still, tmp_path, 3)
+        with masked(whole.hf, whole.found, mask):
+            assert bench.loss(model) == pytest.approx(bench.loss(whole), abs=1e-5)
+
+
+class TestNarrower:
+    @settings(max_examples=12, deadline=None, derandomize=True)
+    @given(
+        st.sampled_from(["post", "pre"]), st.integers(1, 3), st.integers(1, 3), st.sampled_from([(2, 6), (4, 24)]),
+        st.integers(1, 50), st.integers(4, 100),
+    )  # fmt: skip
+    def test_weights_are_counted_as_they_are_built(
+        self, norm: str, encoder: int, decoder: int, sizes: tuple[int, int], feedforward: int, longest: int
+    ) -> None:
+        shape = Architecture(
+            norm=norm, encoder_layers=encoder, decoder_layers=decoder, heads=sizes[0], width=sizes[1],
+            feedforward=feedforward, max_length=longest,
+        )  # fmt: skip
+        made = Model(build(shape, letters(), 0), letters(), "made")
+        assert weights(shape, len(letters())) == made.parameters
+
+    @given(st.sampled_from(["post", "pre"]), st.integers(150_000, 1_200_000))
+    def test_the_nearest_is_found_as_by_trying_all(self, norm: str, wanted: int) -> None:
+        shape = Architecture(norm=norm, heads=4, width=64, feedforward=150)
+        tried = {}
+        for width in range(4, 65, 4):
+            one = shape.model_copy(update={"width": width, "feedforward": round(150 * width / 64)})
+            tried[width] = abs(weights(one, 3000) - wanted)
+        found = narrower(shape, 3000, wanted)
+        assert tried[found.width] == min(tried.values()) and found.feedforward == round(150 * found.width / 64)
+        unchanged = {"width": 64, "feedforward": 150}
+        assert found.model_copy(update=unchanged) == shape
+
+    def test_its_own_size_is_itself_and_too_small_is_refused(self) -> None:
+        assert narrower(SHAPE, 300, weights(SHAPE, 300)) == SHAPE
+        assert narrower(SHAPE.model_copy(update={"heads": 1}), 300, 4300).width == 4  # no width below is allowed
+        with pytest.raises(HeadwiseError, match=r"of 100 weights .* narrowest with 4 heads \(width 4\) has [\d,]+: "):
+            narrower(SHAPE, 300, 100)
+
+
+class TestChoices:
+    @given(GROUP, st.data(), st.integers(0, 2**32 - 1))
+    def test_as_many_as_asked_for_are_drawn_and_others_stay(
+        self, kinds: list[Kind], data: st.DataObject, seed: int
+    ) -> None:
+        count = data.draw(st.integers(0, HEADS.only(kinds).total))
+        mask = at_random(HEADS, kinds, count, seed)
+        assert sum(mask.count(kind) for kind in kinds) == count
+        assert {head for head in HEADS if head.kind not in kinds} <= mask.kept
+        assert mask == at_random(HEADS, kinds, count, seed)
+
+    def test_every_head_is_drawn_equally_often(self) -> None:
+        drawn = [at_random(HEADS, ["encoder-self"], 2, seed).kept for seed in range(2000)]
+        for head in HEADS.only(["encoder-self"]):
+            assert sum(head in kept for kept in drawn) / 2000 == pytest.approx(2 / 7, abs=0.04)
+
+    @pytest.mark.parametrize("count", [-1, 8])
+    def test_what_is_not_there_cannot_be_drawn(self, count: int) -> None:
+        with pytest.raises(HeadwiseError, match=rf"^{count} heads were to be drawn, but there are 7 \(encoder-self"):
+            at_random(HEADS, ["encoder-self"], count, 1)
+
+    @given(GROUP, st.lists(st.floats(-1, 1), min_size=HEADS.total, max_size=HEADS.total))
+    def test_the_best_of_each_layer_stays(self, kinds: list[Kind], values: list[float]) -> None:
+        score = dict(zip(HEADS, values, strict=True))
+        mask = one_per_layer(HEADS, kinds, score)
+        for site in HEADS.sites:
+            all_of = [Head(*site, head) for head in range(HEADS.count(site))]
+            kept = [head for head in all_of if head in mask.kept]
+            if site.kind not in kinds:
+                assert kept == all_of
+            elif all_of:
+                assert len(kept) == 1 and score[kept[0]] == max(score[head] for head in all_of)
+
+    def test_a_score_that_lacks_a_head_is_refused(self) -> None:
+        score = {head: 1.0 for head in HEADS if Site(head.kind, head.layer) != Site("cross", 1)}
+        assert one_per_layer(HEADS, ["encoder-self"], score).count("encoder-self") == 2
+        with pytest.raises(HeadwiseError, match=r"no number for 4 of 5 \(cross/1/0"):
+            one_per_layer(HEADS, ["cross"], score)

@@ -1,0 +1,138 @@
+"""The page of a grid: means over seeds, pairs side by side, and what is missing is said."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from headwise.errors import HeadwiseError
+from headwise.report import write
+from headwise.report.grid import Grid, pooled, read_grid
+from headwise.report.grid_figures import pairs_figure, seed_figures
+from headwise.report.grid_page import draw, means_table, pairs_table, render
+from report.made_sweeps import write_grid, write_sweeps
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_grid(tmp_path_factory.mktemp("grid"))
+
+
+@pytest.fixture(scope="module")
+def grid(folder: Path) -> Grid:
+    return read_grid(folder)
+
+
+@pytest.fixture(scope="module")
+def page(grid: Grid) -> str:
+    return re.sub(r"<script.*?</script>", "", render(grid, draw(grid)), flags=re.DOTALL)
+
+
+def test_means_stand_where_their_differences_put_them(folder: Path, grid: Grid) -> None:
+    models = pooled(grid, "en-de")
+    assert models is not None
+    assert models.full is not None
+    assert models.full.value("bleu") == pytest.approx(38.2 + 0.3 * 2)
+    (setting,) = [s for s in models.pruned if s.name == "encoder.lambda-0.04"]
+    tables = [pd.read_csv(folder / "en-de" / f"seed-{seed}" / "pruning.csv") for seed in (1, 2, 3)]
+    same = [t[(t["setting"] == setting.name) & (t["measure"] == "bleu_difference")].iloc[0] for t in tables]
+    mean = sum(row["value"] for row in same) / 3
+    assert setting.measures["bleu_difference"].value == pytest.approx(mean)
+    assert setting.measures["bleu_difference"].low == pytest.approx(mean - 0.4)
+    assert setting.value("bleu") == pytest.approx(38.8 + mean)
+    assert setting.asked["kept"] == [min(row["kept"] for row in same), max(row["kept"] for row in same)]
+    assert setting.asked["seeds"] == 3
+
+
+def test_a_setting_of_one_seed_keeps_its_own_interval(tmp_path: Path) -> None:
+    folder = write_grid(tmp_path)
+    path = folder / "en-fr" / "seed-2" / "pruning.csv"
+    table = pd.read_csv(path)
+    table[table["setting"] != "encoder.keep-6"].to_csv(path, index=False)
+    means = pd.read_csv(folder / "across.csv")
+    means[(means["data"] != "en-fr") | (means["setting"] != "encoder.keep-6")].to_csv(
+        folder / "across.csv", index=False
+    )
+    models = pooled(read_grid(folder), "en-fr")
+    assert models is not None
+    (setting,) = [s for s in models.pruned if s.name == "encoder.keep-6"]
+    alone = pd.read_csv(folder / "en-fr" / "seed-1" / "pruning.csv")
+    row = alone[(alone["setting"] == "encoder.keep-6") & (alone["measure"] == "bleu_difference")].iloc[0]
+    found = setting.measures["bleu_difference"]
+    assert (found.value, found.low, found.high) == pytest.approx((row["value"], row["low"], row["high"]))
+    assert setting.asked["seeds"] == 1
+
+
+def test_every_seed_has_a_mark(grid: Grid) -> None:
+    figures = seed_figures(grid, "en-de")
+    assert [figure.name for figure in figures] == [
+        "bleu-by-heads-encoder-self-en-de",
+        "bleu-by-heads-encoder-self-decoder-self-cross-en-de",
+    ]
+    cells = [c for rows in figures[0].panels[0].specification()["datasets"].values() for c in rows]
+    marks = [c for c in cells if "seed" in c and c["model"].endswith("0.04")]
+    assert {c["seed"] for c in marks} == {"seed 1", "seed 2", "seed 3"}
+    assert {c["x"] for c in marks} == {8, 9, 10}
+    assert not any(c["model"].startswith("all") for c in cells if "seed" in c)
+
+
+def test_pairs_side_by_side(grid: Grid) -> None:
+    figure, table = pairs_figure(grid), pairs_table(grid)
+    assert figure is not None
+    assert table is not None
+    assert table.columns == ["model", "en-de", "en-fr"]
+    assert table.lines[0].cells[1:] == ["38.80", "44.65"]
+    assert all(
+        re.search(r"\n\d+ of \d+ heads, [23] seeds", cell) for line in table.lines[1:] for cell in line.cells[1:]
+    )
+    means = means_table(grid, "en-fr")
+    assert means is not None
+    assert {line.cells[1] for line in means.lines} == {"2"}
+
+
+def test_what_is_missing_or_failed_is_said(page: str) -> None:
+    assert "2 language pairs, 3 seeds: 5 of 6 studies have results" in page
+    assert "No results yet of en-fr, seed 3 (not begun)" in page
+    assert "prune/all.keep-3: RuntimeError: &lt;out of memory&gt;" in page
+    assert page.count('href="en-de/seed-1/report.html"') == 1
+    assert 'href="en-de/seed-2' not in page
+
+
+def test_a_grid_that_has_only_begun(tmp_path: Path) -> None:
+    listed = [{"folder": f"seed-{seed}", "data": "", "seed": seed} for seed in (1, 2)]
+    (tmp_path / "grid.json").write_text(json.dumps({"name": "begun", "members": listed}))
+    grid = read_grid(tmp_path)
+    text = render(grid, draw(grid))
+    assert "2 seeds: 0 of 2 studies have results" in text
+    assert "none of these studies has measured a pruned model yet" in text
+    write_sweeps(tmp_path / "seed-1", 1)
+    (tmp_path / "seed-2").mkdir()
+    (tmp_path / "seed-2" / "run.json").write_text("{ broken")
+    grid = read_grid(tmp_path)
+    text = render(grid, draw(grid))
+    assert "1 of 2 studies" in text
+    assert "cannot be read" in text
+    assert "One seed so far" in text
+    assert pairs_figure(grid) is None
+
+
+def test_a_grid_is_written_where_a_run_would_be(tmp_path: Path) -> None:
+    folder = write_grid(tmp_path / "grid")
+    for data in ("en-fr", "en-de/seed-2", "en-de/seed-3"):
+        shutil.rmtree(folder / data)
+    (folder / "across.csv").unlink()
+    page = write(folder)
+    assert page == folder / "report.html"
+    assert "1 of 6 studies have results" in page.read_text(encoding="utf-8")
+    assert (folder / "figures" / "bleu-by-heads-encoder-self-en-de.png").is_file()
+
+
+def test_a_list_of_studies_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "grid.json").write_text('{"members": [{"data": "en-de"}]}')
+    with pytest.raises(HeadwiseError, match="should name the studies of a grid"):
+        write(tmp_path)

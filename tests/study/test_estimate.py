@@ -1,0 +1,108 @@
+"""What a study will take: the arithmetic in closed form, sizes of texts against all of their pieces, rates that fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+
+import pytest
+
+from headwise.data.grammar import write_parallel
+from headwise.data.text import ParallelText
+from headwise.study import estimate as estimating
+from headwise.study.estimate import PADDING, Amount, Estimate, Rates, amount, drawn, estimate, random_batch
+from headwise.translation.batches import IGNORED
+from headwise.translation.build import Architecture
+from headwise.translation.decode import Search
+from headwise.translation.subwords import learn_subwords
+from headwise.translation.train import Recipe
+
+RATES = Rates(update=0.003, encoder_update=0.002, forward=0.001, step=0.5, piece=0.25, heads=10)
+PLAN = Estimate(RATES, Recipe(epochs=4, batch_tokens=100), Search(batch=8), Amount(50, 20.0), Amount(16, 10.0))
+SMALL = Architecture(encoder_layers=1, decoder_layers=1, heads=2, width=16, feedforward=32, vocabulary=200)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[ParallelText]:
+    folder = tmp_path_factory.mktemp("texts")
+    for split, count in (("train", 300), ("dev", 40)):
+        write_parallel(folder, split, count, 1)
+    return [ParallelText.open([folder / f"{split}.{side}" for side in ("en", "fr")]) for split in ("train", "dev")]
+
+
+class TestArithmetic:
+    def test_a_training(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """1,000 positions are 10 updates an epoch, each 0.3 s and 0.5 s of the optimiser; then 0.16 s of dev."""
+        monkeypatch.setattr(estimating, "LOADING", 2.0)
+        before = 2.0 + 50 * estimating.ENCODING
+        assert PLAN.training() == pytest.approx(before + 4 * (10 * 0.8 + 0.16))
+        assert PLAN.training(epochs=1) == pytest.approx(before + 10 * 0.8 + 0.16)
+        assert PLAN.training(1, ["encoder-self"]) == pytest.approx(before + 10 * 0.7 + 0.16)
+        assert PLAN.training(1, ["encoder-self", "cross"]) == PLAN.training(1)
+
+    def test_batches_of_one_update_share_the_optimiser(self) -> None:
+        """Four batches an update: 3 updates instead of 10."""
+        shared = replace(PLAN, recipe=Recipe(epochs=4, batch_tokens=100, accumulate=4))
+        assert shared.training(1) - PLAN.training(1) == pytest.approx(3 * (1.2 + 0.5) - 10 * (0.3 + 0.5))
+
+    def test_a_translation(self) -> None:
+        """Two batches of 20 pieces."""
+        assert PLAN.translating(Amount(16, 10.0)) == 2 * 20 * 0.25
+        assert PLAN.evaluating(PLAN.dev) == pytest.approx(10 + 0.16 + estimating.BOOTSTRAP)
+
+    def test_scoring(self) -> None:
+        """160 positions: 0.16 s forward, 0.4 s forward and backward."""
+        assert PLAN.scoring(["confidence"]) == PLAN.scoring(["confidence", "entropy"]) == pytest.approx(1.2 * 0.16)
+        assert PLAN.scoring(["gradient"]) == PLAN.scoring(["lrp.ding.pooled"]) == pytest.approx(0.4)
+        assert PLAN.scoring(["lrp.ding"]) == pytest.approx(0.4 * 0.8 * 10)
+        assert PLAN.scoring(["ablation.zero"]) == pytest.approx(6 * 0.16)
+        assert PLAN.scoring(["ablation.bleu"]) == 11 * 10
+        assert PLAN.scoring([]) == 0
+        assert PLAN.judging(["ablation.zero"], 3) == pytest.approx(10 * 4 * 0.08)
+        assert PLAN.judging(["gradient"], 0) == pytest.approx(10 * (2 * 0.16 + 0.4) / 2)
+
+
+class TestSizes:
+    def test_of_a_text(self, texts: list[ParallelText]) -> None:
+        """As all pieces of all pairs have it; pairs that are too long do not count."""
+        text = texts[1]
+        pieces = learn_subwords([side for pair in text for side in pair], 200)
+        every = [max(len(pieces(side)["input_ids"]) for side in pair) for pair in text]
+        assert amount(text, pieces, 1000) == Amount(40, pytest.approx(PADDING * sum(every) / 40))
+        most = sorted(every)[20]
+        short = [length for length in every if length <= most]
+        assert 20 < len(short) < 40
+        assert amount(text, pieces, most) == Amount(len(short), pytest.approx(PADDING * sum(short) / len(short)))
+        assert amount(text, pieces, 1).pairs == 0
+
+    @pytest.mark.parametrize("total", [1, 2, 7, 100, 101])
+    @pytest.mark.parametrize("start", [0, 1])
+    def test_a_sample_is_spread_evenly(self, total: int, start: int) -> None:
+        places = drawn(total, 10, start)
+        assert 0 < len(places) <= 10 and places == sorted(set(places))
+        assert places[0] >= 0 and places[-1] < total and (total < 10 or places[-1] >= 0.8 * total)
+
+
+def test_a_random_batch_is_full() -> None:
+    """Rows × length pieces of the vocabulary, labels one ahead of the decoder's input, a tenth of them filling."""
+    hf = estimating.blank(SMALL)
+    batch = random_batch(hf, 3, 20)
+    assert all(tensor.shape == (3, 20) for tensor in batch.values())
+    labels, inputs = batch["labels"], batch["decoder_input_ids"]
+    assert (labels == IGNORED).sum() == 6 and (labels[:, :17] == inputs[:, 1:18]).all()
+    assert (inputs[:, 0] == hf.config.decoder_start_token_id).all()
+    assert int(batch["input_ids"].min()) >= 4 and int(batch["input_ids"].max()) < 200
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_of_a_plan(texts: list[ParallelText], norm: str) -> None:
+    """No rate is more than all of the measuring took."""
+    start = perf_counter()
+    found = estimate(SMALL.model_copy(update={"norm": norm}), Recipe(batch_tokens=500), Search(batch=4), *texts)
+    took = perf_counter() - start
+    rates = found.rates
+    assert rates.heads == 6 and found.train.pairs == 300 and found.dev.pairs == 40
+    for rate in (rates.forward, rates.update, rates.encoder_update):
+        assert 0 < rate < took / 400  # positions of the measured batch, at least
+    assert 0 < rates.step < took and 0 < rates.piece < took
+    assert found.training() > found.training(1)
