@@ -1,0 +1,299 @@
+"""The study of Voita et al. 2019 at their size, in sittings of some minutes, and what it makes of the processor.
+
+    export HEADWISE_DATA=FOLDER HEADWISE_TARGET=de
+    python benchmarks/paper_scale.py --device cuda --minutes 9 --pack results.tar.gz
+
+The same command goes on where the last one stopped. It measures what the chip can do, runs the plan until the minutes
+are over (at the next update or batch), watches the real training (no run of its own), and packs all but the weights.
+docs/howto/paper-scale.md explains every number of `utilisation.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import tarfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+from datasets import disable_progress_bars
+from torch.profiler import ProfilerActivity, profile
+from utilisation import Facts, chip, usage, where_time_goes
+
+from headwise.errors import HeadwiseError
+from headwise.heads import write_text
+from headwise.report import write as write_report
+from headwise.study import Plan, Progress, read_plan, run_study
+from headwise.study.nodes import STAGES, Member
+from headwise.study.stage import RunFolder
+from headwise.study.stages import Study
+from headwise.study.sweep import TRAINED_ANEW
+from headwise.translation.build import Architecture
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "paper-scale.toml"
+LEFT_BEHIND = ("model/", "pruned/", "scores/", "orders/", "corpus/", "train/tensorboard/", ".work/", ".lock")
+SETTLED, PROFILED = 20, 12  # updates before anything is timed, and those that the profiler sees then
+FIRST_LOOK = 60.0  # seconds of training after which the whole is projected
+ENCODER_ALONE = 0.75  # an update with a frozen decoder, in whole updates
+GUESSED = {  # seconds of a node before one of its sort was seen; of a training, what comes beside its epochs
+    "train": 30.0, "prune": 5.0, "evaluate": 12.0, "after": 10.0, "test": 9.0, "score": 35.0, "roles": 15.0,
+    "choose": 1.0, "speed": 40.0, "tables": 1.0,
+}  # fmt: skip
+PARTS = {  # the stages of a node that has several
+    "evaluate": ("translate/dev", "quality/dev", "measure"), "test": ("translate/test", "quality/test"),
+}  # fmt: skip
+
+
+class TimeIsUp(KeyboardInterrupt):
+    """The minutes are over. Not an error: what is finished is kept, and the last checkpoint of what is not."""
+
+
+class Meter(Progress):
+    """Stops the study in time, and measures its trainings from within: every update of theirs passes by here.
+
+    facts: by stage that trained a model, its pace, its memory, and of the first one a profile.
+    """
+
+    def __init__(
+        self, member: Member, deadline: float, device: str, facts: dict[str, Facts], sitting_ends: float = float("inf")
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.member, self.device, self.facts = member, device, facts
+        self.deadline, self.sitting_ends = deadline, sitting_ends
+        self.name, self.times, self.shares = "", list[float](), list[float]()
+        self.profiler: profile | None = None
+        self.profiled = any("profile" in found for found in facts.values())
+        self.looked = False
+        if device == "cuda":
+            torch.cuda.init()  # else no memory can be asked about before a model is there
+
+    @property
+    def training(self) -> bool:
+        """Whether the present stage trains a model, and so tells of every update."""
+        return self.name == "train" or self.name.startswith("prune/")
+
+    def in_time(self) -> None:
+        if time.monotonic() > self.deadline:
+            raise TimeIsUp
+
+    def __call__(self, share: float, text: str) -> None:
+        super().__call__(share, text)
+        if self.training:
+            self.times.append(time.monotonic())
+            self.shares.append(share)
+            self.watch()
+        self.in_time()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        self.in_time()
+        self.name, self.times, self.shares = name, [], []
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        try:
+            with super().stage(name):
+                yield
+        finally:
+            self.stop_profiler()
+            self.note()
+            self.name = ""
+
+    def watch(self) -> None:
+        """Profile a few updates once, and project the whole after the first minute of training."""
+        seen = len(self.times)
+        if seen == SETTLED and not self.profiled:
+            self.profiled = True
+            self.profiler = profile(
+                activities=[ProfilerActivity.CUDA if self.device == "cuda" else ProfilerActivity.CPU]
+            )
+            self.profiler.start()
+        elif seen == SETTLED + PROFILED:
+            self.stop_profiler()
+            self.times[-1] = time.monotonic()
+        elif seen > 2 * (SETTLED + PROFILED) and not self.looked and self.times[-1] - self.times[0] > FIRST_LOOK:
+            self.looked = True
+            self.note()
+            self.tell()
+
+    def stop_profiler(self) -> None:
+        """Read what the profiler saw. One that cannot be read is told of, and costs nothing else."""
+        running, self.profiler = self.profiler, None
+        if running is None:
+            return
+        try:
+            running.stop()
+            found = where_time_goes(running, self.device)
+        except Exception as error:
+            found = {"failed": f"{type(error).__name__}: {error}"}
+            self.say(f"  The profile of {self.name} could not be read ({found['failed']}).")
+        self.facts.setdefault(self.name, {})["profile"] = found
+
+    def note(self) -> None:
+        """The pace of the present training: an update without what comes at the end of an epoch, and an epoch."""
+        if not self.training or len(self.times) < SETTLED + PROFILED + 10:
+            return
+        steps = np.sort(np.diff(self.times[SETTLED + PROFILED - 1 :]))  # the profile's own reading left out
+        per_share = (len(self.shares) - 1) / (self.shares[-1] - self.shares[0])
+        ends = min(len(steps) - 1, round(epochs(self.member, self.name) * len(steps) / per_share))
+        update = float(steps[: len(steps) - ends].mean())
+        found = {"updates": round(per_share), "update_seconds": update, "seen_updates": len(self.times),
+                 "epoch_end_seconds": max(0.0, float(steps[len(steps) - ends :].mean()) - update) if ends else 0.0,
+                 "share": self.shares[-1]}  # fmt: skip
+        if self.device == "cuda":
+            found["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
+        self.facts.setdefault(self.name, {}).update(found)
+
+    def tell(self) -> None:
+        """What is still to be done, and whether the sitting is long enough for it."""
+        waiting, now = left(self.member, self.facts, self.name), time.monotonic()
+        total, here, whole = sum(waiting.values()), self.deadline - now, self.sitting_ends - now
+        parts = ", ".join(f"{sort} {seconds / 60:.1f}" for sort, seconds in waiting.items())
+        self.say(f"Projected: {total / 60:.1f} more minutes ({parts}); this command has {max(0.0, here) / 60:.1f}.")
+        if total > whole:
+            self.say(
+                f"That will not fit: the sitting has {max(0.0, whole) / 60:.1f} minutes left. Leave out sweeps at the "
+                "end of the plan (at any time), or begin anew in another --out with fewer epochs."
+            )
+
+
+def epochs(member: Member, stage: str) -> int:
+    """How many epochs the training of a stage has."""
+    named = {f"prune/{setting.name}": setting for setting in member.settings()}
+    if stage in named and named[stage].control not in TRAINED_ANEW:
+        return member.plan.pruning[named[stage].sweep].epochs
+    return member.plan.training.epochs
+
+
+def left(member: Member, facts: dict[str, Facts], now: str = "") -> dict[str, float]:
+    """Seconds of what is not done yet, by sort of node. Trainings by the pace of the first one, the rest by what its
+    likes took. now: the stage that is half done.
+    """
+    run, plan, pace, taken = member.run, member.plan, facts.get("train", {}), member.run.seconds()
+    sweeps = {f"prune/{setting.name}": setting.sweep for setting in member.settings()}
+
+    def training(stage: str) -> float:
+        """Updates and the ends of epochs."""
+        anew = epochs(member, stage) == plan.training.epochs
+        alone = not anew and plan.pruning[sweeps[stage]].kinds == ["encoder-self"]
+        updates = pace.get("updates", 0) / plan.training.epochs * pace.get("update_seconds", 0.0)
+        return epochs(member, stage) * (updates * (ENCODER_ALONE if alone else 1) + pace.get("epoch_end_seconds", 0.0))
+
+    def beside(sort: str) -> float:
+        """What a node takes beside training."""
+        stages = PARTS.get(sort, (sort,))
+        found = [[t for name, t in taken.items() if name.startswith(stage)] for stage in stages]
+        if sort == "prune":
+            found = [[t - training(name) for name, t in taken.items() if name.startswith("prune/") and name in sweeps]]
+        return sum(max(0.0, sum(t) / len(t)) for t in found) if all(found) else GUESSED[sort]
+
+    waiting = defaultdict[str, float](float)
+    for node in member.nodes(STAGES):
+        sort, _, setting = node.name.partition("/")
+        if not run.record(f"{PARTS[sort][-1]}/{setting}" if sort in PARTS else node.name):
+            rest = 1 - facts.get(node.name, {}).get("share", 0.0) if node.name == now else 1.0
+            waiting[sort] += beside(sort) + (rest * training(node.name) if sort in ("train", "prune") else 0.0)
+    unknown = sum(sweep.refine - len(member.filled(place, sweep)) for place, sweep in enumerate(plan.pruning))
+    for sort in ("prune", "evaluate", "after", "test") if unknown else ():
+        waiting[sort] += unknown * (waiting[sort] / max(1, len(sweeps)) if sort == "prune" else beside(sort))
+    return dict(waiting)
+
+
+def pack(folder: Path, file: Path) -> int:
+    """Everything of a run folder but weights and unfinished work as one tar.gz, with a manifest: size and hash of each
+    file. Returns its size in bytes.
+    """
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    names = {str(path.relative_to(folder)): path for path in paths}
+    kept = {name: path for name, path in names.items() if not name.startswith(LEFT_BEHIND)}
+    manifest = {name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+                for name, path in kept.items()}  # fmt: skip
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(file, "w:gz") as archive:
+        listed = json.dumps(
+            {"folder": folder.name, "headwise": version("headwise"), "files": manifest}, indent=1
+        ).encode()
+        entry = tarfile.TarInfo("manifest.json")
+        entry.size = len(listed)
+        archive.addfile(entry, io.BytesIO(listed))
+        for name, path in kept.items():
+            archive.add(path, name)
+    return file.stat().st_size
+
+
+def sitting(
+    plan: Plan, out: Path, minutes: tuple[float, float], device: str, size: int, packed: Path, page: bool = True
+) -> bool:
+    """Go on with the study for some minutes; measure, pack. Returns whether it is finished.
+
+    minutes: of this command and of the whole sitting. size: of the large matrix product. page: whether to write the
+    report, too.
+    """
+    if list(plan.members) != ["."]:
+        raise HeadwiseError("The plan has several seeds or pairs of languages, but a sitting is one study: leave one.")
+    begun, place = time.monotonic(), out / "utilisation.json"
+    facts: Facts = json.loads(place.read_text()) if place.exists() else {"trainings": {}, "seconds": 0.0}
+    if "chip" not in facts:
+        assert isinstance(plan.model, Architecture)
+        facts["chip"] = chip(plan.model, plan.training, device, size)
+    run = RunFolder(out, Progress(quiet=True))
+    ends = [begun + 60 * minutes[0], begun + 60 * minutes[1] - facts["seconds"]]
+    meter = Meter(Member(plan, run), ends[0], device, facts["trainings"], ends[1])
+    finished = False
+    try:
+        run_study(plan, out, meter, device=device, report=write_report if page else None)
+        finished = True
+    except TimeIsUp:
+        meter.say("The minutes are over: the same command goes on.")
+        meter.tell()
+    finally:
+        facts["seconds"] += time.monotonic() - begun
+        facts["use"] = reached = usage(Study(plan, run, device), facts)
+        write_text(place, json.dumps(facts, indent=1) + "\n")
+        meter.say(f"{packed}: {pack(out, packed) / 2**20:.1f} MiB of results, without weights")
+        if reached:
+            meter.say(
+                f"{reached['target_tokens_per_second']:,.0f} target tokens a second, {reached['tflops']:.3g} TFLOP/s: "
+                f"{reached['utilisation']:.1%} of what a large matrix product reaches here"
+            )
+    return finished
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plan", type=Path, default=EXAMPLE)
+    parser.add_argument("--out", type=Path, help="run folder (default: runs/NAME)")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of this command (default: 9)")
+    parser.add_argument("--sitting", type=float, default=27.0, help="minutes of all commands together (default: 27)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--pack", type=Path, help="where the results are packed to (default: OUT.tar.gz)")
+    parser.add_argument("--matmul", type=int, help="size of the large matrix product (default: 8192, on a CPU 512)")
+    parser.add_argument("--no-report", action="store_true", help="leave the page to `headwise report` elsewhere")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the plan; repeatable")
+    options = parser.parse_args()
+    if options.plan == EXAMPLE and not {"HEADWISE_DATA", "HEADWISE_TARGET"} <= os.environ.keys():
+        print("Skipped: set HEADWISE_DATA (a folder with en-de/ and so on) and HEADWISE_TARGET, or name a --plan.")
+        return
+    disable_progress_bars()
+    try:
+        plan = read_plan(options.plan, options.set)
+        out = options.out or Path("runs") / plan.name
+        size = options.matmul or (8192 if options.device == "cuda" else 512)
+        packed = options.pack or out.with_name(f"{out.name}.tar.gz")
+        minutes = options.minutes, options.sitting
+        if sitting(plan, out, minutes, options.device, size, packed, not options.no_report):
+            print(f"The study is finished: {out}")
+    except HeadwiseError as error:
+        raise SystemExit(f"headwise: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

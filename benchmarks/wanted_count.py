@@ -1,0 +1,258 @@
+"""A wanted number of heads, proved: on the demo's model, targets from one head to all, beside a curve over λ.
+
+    python benchmarks/wanted_count.py --out runs/wanted-count
+
+Trains the model of `headwise demo` once, then prunes copies of it: to 20 numbers of encoder heads and 4 of all kinds,
+with the defaults and nothing tuned, and in between with λ, as many updates each: one epoch in batches of a quarter of
+the demo's size (some 670 updates), so that the 34 runs take half an hour of processor time. A row of `runs.csv` tells
+of a run:
+
+    expected           Σ P(open) when the gates were last trained, before any was decided; the aim: within 0.5 of wanted
+    jump, change       how the dev loss moves by deciding, in nats a token: at the moment the gates are decided, with
+                       the same weights; and at the end of the run. The aim is below 0.02
+    kept               the heads that are left
+    seconds            processor time of the run; empty for one that was killed and went on
+    undecided          the share of gates between 0.1 and 0.9 when they were last trained
+    dev_bleu, lines    of the pruned model, and where its translations of the dev text are
+
+The summary holds the BLEU of each number against the λ curve at the same number (linear in between; the paired
+bootstrap draws the sentences anew for all models alike), and the time of each run against the λ runs next to it. Give
+the same command again to go on with what is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sacrebleu.metrics.bleu import BLEU
+
+from headwise.data.text import ParallelText, read_lines
+from headwise.heads import KINDS, Kind, write_text
+from headwise.model import load
+from headwise.pruning import hard_concrete
+from headwise.pruning.gates import FAR, Gates
+from headwise.pruning.hard_concrete import Course, GateRecipe, Pruned, prune_by_gates
+from headwise.pruning.wanted_count import Keep, prune_to_count
+from headwise.study import Plan, Progress, read_plan, run_study
+from headwise.study.stream import longest
+from headwise.translation.batches import Encoded
+from headwise.translation.decode import translate
+from headwise.translation.quality import resamples, scored
+from headwise.translation.quality import statistics as sentence_statistics
+from headwise.translation.train import dev_loss
+
+ENCODER: tuple[Kind, ...] = ("encoder-self",)
+TARGETS = (12, 1, 24, 6, 18, 3, 21, 9, 15, 2, 22, 4, 20, 8, 16, 5, 14, 10, 7, 11)
+PENALTIES = (0.009, 0.0, 0.02, 0.004, 0.006, 0.014, 0.002, 0.05)
+TUNING = {"epochs": 1, "learning_rate": 1e-3}
+BATCH = 630
+EVERYWHERE: tuple[Keep, ...] = (20, 6, 45, {"encoder-self": 4, "decoder-self": 6, "cross": 8})
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: to a wanted number, or with a penalty."""
+
+    kinds: tuple[Kind, ...]
+    keep: Keep | None = None
+    penalty: float | None = None
+
+    @property
+    def name(self) -> str:
+        where = "encoder" if self.kinds == ENCODER else "all"
+        if self.keep is None:
+            return f"{where}-lambda-{self.penalty:g}"
+        parts = [self.keep] if isinstance(self.keep, int) else self.keep.values()
+        return f"{where}-keep-{'-'.join(map(str, parts))}"
+
+    @property
+    def wanted(self) -> int | None:
+        return self.keep if self.keep is None or isinstance(self.keep, int) else sum(self.keep.values())
+
+
+def schedule(targets: Sequence[int], penalties: Sequence[float], everywhere: Sequence[Keep]) -> list[Run]:
+    """All runs, those with λ spread among the others."""
+    runs = [Run(ENCODER, keep=target) for target in targets]
+    stride = max(1, len(runs) // max(1, len(penalties) - 1))
+    for place, penalty in enumerate(penalties):
+        runs.insert(min(len(runs), place * (stride + 1)), Run(ENCODER, penalty=penalty))
+    every: list[Run] = [Run(KINDS, keep=keep) for keep in everywhere]
+    if every:
+        runs += [Run(KINDS, penalty=0.006), *every, Run(KINDS, penalty=0.009)]
+    return runs
+
+
+class Jump(Course):
+    """Measures, at the moment the gates are decided, the dev loss with gates as trained and with gates at 0 and 1.
+
+    The weights are those of the moment. `seconds` is what measuring took.
+    """
+
+    dev: Encoded
+    tokens: int
+    tokenizer: Any
+    value, seconds = float("nan"), 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **rest: Any) -> None:
+        steps = state.max_steps
+        if self.settle and state.global_step == steps - max(1, round(self.settle * steps)):
+            start = time.process_time()
+            Jump.value, Jump.seconds = self.measure(self.gates, model), 0.0
+            Jump.seconds = time.process_time() - start
+        super().on_step_begin(args, state, control, model=model, **rest)
+
+    def measure(self, gates: Gates, model: Any) -> float:
+        trained = gates.log_alpha.detach().clone()
+        soft = dev_loss(model, self.dev, self.tokenizer, self.tokens)
+        with torch.no_grad():
+            gates.log_alpha.copy_(torch.where(self.kept(), FAR, -FAR))
+            decided = dev_loss(model, self.dev, self.tokenizer, self.tokens)
+            gates.log_alpha.copy_(trained)
+        return decided - soft
+
+
+class Bench:
+    """The demo's plan, its trained model and its text."""
+
+    def __init__(self, plan: Plan, out: Path) -> None:
+        self.plan, self.out, self.folder = plan, out, out / "study"
+        run_study(plan, self.folder, Progress(), only="train")
+        model = load(self.folder / "model")
+        train, self.dev_text = (
+            ParallelText.read(self.folder / f"corpus/{split}.en", self.folder / f"corpus/{split}.fr")
+            for split in ("train", "dev")
+        )
+        self.data, self.dev = (Encoded(text, model.tokenizer, longest(model)) for text in (train, self.dev_text))
+        Jump.dev, Jump.tokens, Jump.tokenizer = self.dev, plan.training.batch_tokens, model.tokenizer
+        hard_concrete.Course = Jump  # type: ignore[misc]
+
+    def go(self, run: Run) -> dict[str, Any]:
+        """One run, from the copy of the trained model to the BLEU of the pruned one."""
+        model, work = load(self.folder / "model"), self.out / "work" / run.name
+        fresh, start = not work.exists(), time.process_time()
+        Jump.value, Jump.seconds = float("nan"), 0.0
+        training = self.plan.training.model_copy(update={"batch_tokens": BATCH})
+        common = (run.kinds, GateRecipe.model_validate(TUNING), training, work, self.plan.seed)
+        pruned: Pruned
+        if run.keep is None:
+            assert run.penalty is not None
+            pruned = prune_by_gates(model, self.data, self.dev, run.penalty, *common)
+        else:
+            pruned = prune_to_count(model, self.data, self.dev, run.keep, *common)
+        seconds = time.process_time() - start - Jump.seconds
+        smaller = pruned.model
+        lines, _ = translate(smaller.hf, smaller.tokenizer, list(self.dev_text.sources), self.plan.search)
+        place = self.out / "lines" / f"{run.name}.txt"
+        write_text(place, "".join(f"{line}\n" for line in lines))
+        shutil.rmtree(work)
+        counts = {kind: pruned.mask.count(kind) for kind in run.kinds}
+        kept = sum(counts.values()) if isinstance(run.keep, int) else counts
+        return {
+            "run": run.name, "kinds": "+".join(run.kinds), "penalty": run.penalty, "wanted": run.wanted,
+            "expected": pruned.expected, "undecided": pruned.undecided, "jump": Jump.value,
+            "change": pruned.decided_loss - pruned.soft_loss, "dev_loss": pruned.decided_loss,
+            "kept": sum(counts.values()), "exact": run.keep in (None, kept), "settled": pruned.settled,
+            "updates": pruned.cost["updates"], "seconds": seconds if fresh else None,
+            "dev_bleu": BLEU().corpus_score(lines, [list(self.dev_text.targets)]).score,
+        }  # fmt: skip
+
+
+def against_curve(table: pd.DataFrame, out: Path, references: list[str]) -> pd.DataFrame:
+    """BLEU of each encoder run minus that of the λ curve at its number of heads, with a 95 % interval.
+
+    Numbers outside the curve are left out. Several λ that keep as many heads count by their mean.
+    """
+    rows = table[table.kinds == "encoder-self"]
+    metric = BLEU()
+    weights = np.concatenate([np.ones((1, len(references)), dtype=int), resamples(len(references))])
+    lines = {name: list(read_lines(out / "lines" / f"{name}.txt")) for name in rows.run}
+    bleu = {name: scored(metric, weights @ sentence_statistics(metric, lines[name], references)) for name in lines}
+    curve = rows[rows.wanted.isna()]
+    kept = sorted(set(curve.kept))
+    means = np.stack([np.mean([bleu[name] for name in curve[curve.kept == count].run], axis=0) for count in kept])
+    made = []
+    for row in rows[rows.wanted.notna() & rows.wanted.between(kept[0], kept[-1])].itertuples():
+        between = np.array([np.interp(row.wanted, kept, column) for column in means.T])
+        change = bleu[row.run] - between
+        low, high = np.percentile(change[1:], [2.5, 97.5])
+        made.append({"run": row.run, "curve": between[0], "difference": change[0], "low": low, "high": high})
+    return pd.DataFrame(made, columns=["run", "curve", "difference", "low", "high"])
+
+
+def ratios(table: pd.DataFrame) -> list[float]:
+    """Seconds of each run to a number, over the mean of the λ runs before and after it with gates on the same kinds."""
+    found = []
+    for _, rows in table[table.seconds.notna()].groupby("kinds", sort=False):
+        places = [place for place, wanted in enumerate(rows.wanted) if np.isnan(wanted)]
+        seconds = rows.seconds.to_numpy()
+        for place, wanted in enumerate(rows.wanted):
+            if not np.isnan(wanted) and places:
+                near = [
+                    max((p for p in places if p < place), default=None),
+                    min((p for p in places if p > place), default=None),
+                ]
+                found.append(seconds[place] / statistics.mean(seconds[p] for p in near if p is not None))
+    return found
+
+
+def summary(table: pd.DataFrame, out: Path, references: list[str]) -> str:
+    """The table, and what it says of the aims."""
+    wanted = table[table.wanted.notna()]
+    curve = against_curve(table, out, references)
+    shown = table.merge(curve, on="run", how="left")
+    missed = (wanted.expected - wanted.wanted).abs()
+    lines = [
+        shown.drop(columns=["kinds", "penalty"]).to_string(index=False, float_format=lambda value: f"{value:.3f}"),
+        f"exactly the wanted number: {int(wanted.exact.sum())} of {len(wanted)}",
+        f"expected count within 0.5: {int((missed <= 0.5).sum())} of {len(wanted)}, worst {missed.max():.2f}",
+    ]
+    for name, what in (("jump", "at the moment of deciding"), ("change", "at the end")):
+        worst = wanted[name].abs().max()
+        within = int((wanted[name].abs() < 0.02).sum())
+        lines.append(f"dev loss moved less than 0.02 {what}: {within} of {len(wanted)}, worst {worst:.4f}")
+    if found := ratios(table):
+        lines.append(f"seconds beside λ: median {statistics.median(found):.3f}, {min(found):.3f} to {max(found):.3f}")
+    if len(curve):
+        good = int((curve.high >= 0).sum())
+        lines.append(
+            f"BLEU against the λ curve: mean {curve.difference.mean():+.2f}, from {curve.difference.min():+.2f} to "
+            f"{curve.difference.max():+.2f}; not below it by more than the interval: {good} of {len(curve)}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/wanted-count"))
+    parser.add_argument("--small", action="store_true", help="a model of seconds, three targets: does it all work?")
+    options = parser.parse_args()
+    changes, runs = list[str](), schedule(TARGETS, PENALTIES, EVERYWHERE)
+    if options.small:
+        changes = ["data.embedded.train=1000", "data.embedded.dev=50", "training.epochs=2"]
+        runs = schedule((12, 3), (0.0, 0.5), EVERYWHERE[-1:])
+    bench = Bench(read_plan(Path(str(files("headwise.study") / "demo.toml")), changes), options.out)
+    place = options.out / "runs.csv"
+    rows = pd.read_csv(place).to_dict("records") if place.exists() else []
+    for run in runs:
+        if run.name not in {row["run"] for row in rows}:
+            rows.append(bench.go(run))
+            write_text(place, pd.DataFrame(rows).to_csv(index=False))
+            print(rows[-1], flush=True)
+    text = summary(pd.read_csv(place), options.out, list(bench.dev_text.targets))
+    write_text(options.out / "summary.txt", text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
