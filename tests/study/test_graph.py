@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -309,3 +310,19 @@ def test_a_plan_in_lines() -> None:
         "the longest way: about 3 min (train → prune/a → speed)",
     ]
     assert plan_lines([Node("a"), Node("b", ("a",))]) == ["a  –", "b  –  after a", "2 nodes"]
+
+
+def test_a_plan_of_which_a_part_is_done() -> None:
+    """What is done costs nothing and is waited for by none; a node that waits for many stays on its line."""
+    nodes = [replace(node, done=node.name in ("train", "prune/a")) for node in TestTold.NODES]
+    assert plan_lines(nodes) == [
+        "train          done",
+        "prune/a        done",
+        "prune/b  about 50 s",
+        "speed    about 10 s  after prune/b  (alone)",
+        "4 nodes, 2 of them done, the rest one after another: about 60 s",
+        "the longest way: about 60 s (prune/b → speed)",
+    ]
+    assert plan_lines([replace(node, done=True) for node in nodes])[-1] == "4 nodes, 4 of them done"
+    many = [Node(name) for name in "abcd"]
+    assert plan_lines([*many, Node("e", tuple("abcd"))])[-2] == "e  –  after a, b and 2 more"

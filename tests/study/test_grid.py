@@ -149,6 +149,22 @@ def test_the_dry_run_tells_every_node_and_its_cost(tiny: dict[str, Any], tmp_pat
     assert not (tmp_path / "out").exists()
 
 
+def test_the_dry_run_of_a_folder_tells_what_is_done(tiny: dict[str, Any], tmp_path: Path) -> None:
+    plan = make_plan(smaller(tiny, seeds=[1], pruning=[{**SWEEPS[0], "penalties": [1.0], "refine": 0, "controls": []}]))
+    run_study(plan, tmp_path / "out", Progress(quiet=True), only="train")
+    lines = dry_run(plan, tmp_path / "out")
+    told = {name: rest.strip() for name, _, rest in (line.partition(" ") for line in lines)}
+    assert told["seed-1/train"] == "done" and told["seed-1/prune/encoder.lambda-1"].startswith("about")
+    assert f"{len(lines) - 2} nodes, 1 of them done, the rest one after another" in lines[-2]
+    run_study(plan, tmp_path / "out", Progress(quiet=True))
+    lines = dry_run(plan, tmp_path / "out")
+    undone = [line.split()[0] for line in lines[:-1] if not line.endswith("done")]
+    assert undone == ["seed-1/speed", "seed-1/tables"], lines
+    other = plan.model_copy(update={"training": plan.training.model_copy(update={"epochs": 9})})
+    with pytest.raises(hw.HeadwiseError, match=r"another plan: training\.epochs"):
+        dry_run(other, tmp_path / "out")
+
+
 def test_the_steepest_gap_is_filled() -> None:
     points = {0.0: (24, 30.0), 0.01: (20, 29.9), 0.04: (10, 29.0), 0.16: (2, 28.5)}
     assert steepest(points) == 0.02

@@ -25,13 +25,14 @@ SHORT = 1.0  # seconds: a node done sooner says nothing about the pace
 @dataclass(frozen=True)
 class Node:
     """One step of a study: what it waits for, about how many seconds it takes, whether it wants the machine to itself
-    (timings).
+    (timings), and whether results of it are there, whatever they were made from.
     """
 
     name: str
     after: tuple[str, ...] = ()
     seconds: float = 0.0
     alone: bool = False
+    done: bool = False
 
 
 Nodes = Callable[[], Sequence[Node]]  # asked anew after every node: what is finished may reveal more of them
@@ -280,18 +281,32 @@ def longest_way(nodes: Sequence[Node], cost: Mapping[str, float]) -> list[str]:
 def plan_lines(nodes: Sequence[Node]) -> list[str]:
     """The graph in words: every node with its estimated cost and what it waits for, the sum, and the longest way."""
     graph = checked(nodes)
-    cost = {node.name: f"about {about(node.seconds)}" if node.seconds else "–" for node in graph}
+    left = {node.name: node.seconds for node in graph if not node.done}
+    cost = {node.name: "done" if node.done else costs_about(node.seconds) for node in graph}
     names, costs = max(map(len, cost), default=0), max(map(len, cost.values()), default=0)
     lines = []
     for node in graph:
-        after = f"  after {', '.join(node.after)}" if node.after else ""
+        waits = [name for name in node.after if name in left and not node.done]
+        after = f"  after {shortened(waits)}" if waits else ""
         lines.append(f"{node.name:<{names}}  {cost[node.name]:>{costs}}{after}{'  (alone)' if node.alone else ''}")
-    seconds = {node.name: node.seconds for node in graph}
-    if not any(seconds.values()):
-        return [*lines, f"{len(graph)} nodes"]
-    way = longest_way(graph, seconds)
+    done = len(graph) - len(left)
+    count = f"{len(graph)} nodes, {done} of them done" if done else f"{len(graph)} nodes"
+    if not any(left.values()):
+        return [*lines, count]
+    way = longest_way([node for node in graph if not node.done], left)
     return [
         *lines,
-        f"{len(graph)} nodes, one after another: about {about(sum(seconds.values()))}",
-        f"the longest way: about {about(sum(seconds[name] for name in way))} ({' → '.join(way)})",
+        f"{count}, {'the rest ' if done else ''}one after another: about {about(sum(left.values()))}",
+        f"the longest way: about {about(sum(left[name] for name in way))} ({' → '.join(way)})",
     ]
+
+
+def costs_about(seconds: float) -> str:
+    return f"about {about(seconds)}" if seconds else "–"
+
+
+def shortened(names: Sequence[str], most: int = 3) -> str:
+    """A list that stays on its line: `a, b and 40 more`."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -37,6 +37,7 @@ from headwise.study.sweep import (
 
 STAGES = ("train", "score", "roles", "prune", "evaluate")
 LAST = ("choose", "speed", "test", "tables")
+RECORDS = {"evaluate": "quality/dev", "test": "quality/test"}  # the last stages of nodes that have another name
 SHARED = ("train", "score", "prune", "order", "after")  # what several processes do together; the main one does the rest
 
 
@@ -108,9 +109,18 @@ class Member:
         return [name for name in [*others, *([further] if further else [])] if not self.failed(name)]
 
     def node(self, name: str, after: tuple[str, ...] = (), setting: Setting | None = None) -> Node:
-        """A node with what it will take."""
-        sort = name.partition("/")[0]
-        return Node(name, after, self.seconds(sort, setting) if self.estimate else 0.0, alone=sort == "speed")
+        """A node with what it will take; one whose results are there takes nothing."""
+        sort, _, rest = name.partition("/")
+        done = self.run.finished("/".join(filter(None, (RECORDS.get(sort, sort), rest))))
+        seconds = self.seconds(sort, setting) if self.estimate and not done else 0.0
+        if seconds and setting and sort in ("evaluate", "test", "after") and self.gone(setting):
+            seconds += self.seconds("prune", setting)
+        return Node(name, after, seconds, sort == "speed", done)
+
+    def gone(self, setting: Setting) -> bool:
+        """Whether a model was made and its weights were taken away, so that it must be made again."""
+        made = self.run.finished(f"prune/{setting.name}")
+        return made and not (self.run.folder / "pruned" / setting.name).exists()
 
     def seconds(self, sort: str, setting: Setting | None) -> float:
         """About how long a node takes; of what does not depend on the size of the texts, nothing."""
@@ -159,9 +169,9 @@ class Member:
         yield self.node(f"prune/{name}", (before,), setting)
         if evaluated:
             others = tuple(f"evaluate/{other}" for other in self.against(setting))
-            yield self.node(f"evaluate/{name}", (f"prune/{name}", *others))
+            yield self.node(f"evaluate/{name}", (f"prune/{name}", *others), setting)
             if looked_at_again(setting):
-                yield self.node(f"after/{name}", (f"prune/{name}",))
+                yield self.node(f"after/{name}", (f"prune/{name}",), setting)
 
     def at_last(self, settings: Sequence[Setting]) -> Iterator[Node]:
         """The choice on dev, then speed and the test text, then the tables."""
@@ -330,4 +340,4 @@ def all_nodes(members: Mapping[str, Member], wanted: Sequence[str]) -> list[Node
 
 def prefix(node: Node, folder: str) -> Node:
     after = tuple(f"{folder}/{name}" for name in node.after)
-    return Node(f"{folder}/{node.name}", after, node.seconds, node.alone)
+    return replace(node, name=f"{folder}/{node.name}", after=after)

@@ -56,7 +56,14 @@ class RunFolder:
 
     def record(self, name: str) -> dict[str, Any]:
         """What is known of a finished stage: its key, its seconds, its result; nothing of one that was not finished."""
-        return read_record(self.folder / ".stages" / f"{name.replace('/', '.')}.json")
+        return read_record(self.place(name))
+
+    def place(self, name: str) -> Path:
+        return self.folder / ".stages" / f"{name.replace('/', '.')}.json"
+
+    def finished(self, name: str) -> bool:
+        """Whether a stage was ever finished here, whatever it was made from."""
+        return self.place(name).exists()
 
     def key(self, name: str) -> str:
         """What a finished stage was made from, as a fingerprint."""
@@ -150,7 +157,7 @@ class RunFolder:
             refuse_different(name, before["result"], result, self.folder)
         done = {"name": name, "key": key, "seconds": seconds, "outputs": outputs, "result": result}
         if self.main:
-            record = self.folder / ".stages" / f"{name.replace('/', '.')}.json"
+            record = self.place(name)
             record.unlink(missing_ok=True)
             if before.get("key") not in (None, key):
                 self.forget_what_was_made_of(name)

@@ -131,7 +131,9 @@ def finish(plan: Plan, out: Path, progress: Progress, device: str, report: Calla
 
 
 def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
-    """The graph of a plan in lines, with its estimated cost, as far as it is known before it is run."""
+    """The graph of a plan in lines: what is done already, and what the rest will cost, as far as it is known by now."""
+    for folder, own in plan.members.items():
+        refuse_other_plan(own, Path(out) / folder)
     with tempfile.TemporaryDirectory() as work:
         cost = estimates(plan, Path(work), device)
     return plan_lines(all_nodes(known_members(plan, Path(out), Progress(quiet=True), cost), STAGES))
