@@ -53,6 +53,21 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "olmo2": ("Olmo2ForCausalLM", {**STACK, "num_key_value_heads": 2}),
 }
+CUT: dict[str, tuple[str, dict[str, Any]]] = {  # more families, whose heads are cut out of other sorts of projections
+    "phi": ("PhiForCausalLM", STACK),
+    "phi3": ("Phi3ForCausalLM", {**STACK, "num_key_value_heads": 2}),
+    "gpt_neox": ("GPTNeoXForCausalLM", STACK),
+    "umt5": ("UMT5ForConditionalGeneration", T5),
+    "modernbert_decoder": (
+        "ModernBertDecoderForCausalLM",
+        {**STACK, "local_attention": 4, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 2},
+    ),
+    "deepseek_v3": (
+        "DeepseekV3ForCausalLM",
+        {**STACK, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8,
+         "n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 2},
+    ),
+}  # fmt: skip
 ENCODERS = ("bert", "albert", "distilbert", "modernbert")
 SEQUENCE_TO_SEQUENCE = ("marian", "m2m100", "bart", "t5")
 CAUSAL = ("gpt2", "llama", "qwen3", "gemma2", "gpt_oss", "olmo2")
@@ -60,7 +75,7 @@ CAUSAL = ("gpt2", "llama", "qwen3", "gemma2", "gpt_oss", "olmo2")
 
 def tiny(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """A family's model with weights so large that attention is far from uniform, and no bias that is zero."""
-    name, config = FAMILIES[family]
+    name, config = {**FAMILIES, **CUT}[family]
     return build(name, seed, **{**config, **changes})
 
 

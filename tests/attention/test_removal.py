@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import random
 from typing import Any
 
@@ -12,19 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attention.families import SEQUENCE_TO_SEQUENCE, batch, output, real, tiny
+from attention.families import GPT, STACK, batch, build, output, real, tiny
 from headwise.attention import Seen, capture, discover, masked, remove
 from headwise.attention.removal import EmptyAttention, key_value_heads
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
 
-REMOVABLE = ("marian", "m2m100", "bart", "bert", "distilbert", "llama", "qwen3", "gemma2")
-GROUPED = ("llama", "qwen3", "gemma2")
+SEPARATE = ("marian", "m2m100", "bart", "bert", "distilbert", "llama", "qwen3", "gemma2", "phi", "modernbert_decoder")
+FUSED = ("gpt2", "modernbert", "phi3", "gpt_neox")
+REMOVABLE = (*SEPARATE, *FUSED, "t5", "umt5")
+GROUPED = ("llama", "qwen3", "gemma2", "phi3")
 REFUSED = {  # family: what the refusal says
     "albert": "one module serves several layers",
-    "gpt2": "separate linear query, key, value and output projections were expected",
-    "modernbert": "separate linear query, key, value and output projections were expected",
-    "t5": "separate linear query, key, value and output projections were expected",
+    "deepseek_v3": "projections have names that headwise does not know",  # keys and values come out of one small state
     "gpt_oss": "without them it does not run",  # a learned sink for each head
     "olmo2": "cannot be removed",  # its norm of queries runs over all heads
 }
@@ -65,16 +66,43 @@ def test_removed_equals_masked_on_logits(family: str, dtype: torch.dtype) -> Non
         assert (expected - whole).abs().max() > 1e-3
 
 
-LLAMA = tiny("llama", num_attention_heads=8, num_key_value_heads=2).double()
+WIDE = {
+    "llama": tiny("llama", num_attention_heads=8, num_key_value_heads=2).double(),
+    "phi3": tiny("phi3", num_attention_heads=8, hidden_size=64, num_key_value_heads=2).double(),
+}
 
 
+@pytest.mark.parametrize("family", WIDE)
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.sets(st.tuples(st.integers(0, 1), st.integers(0, 7))))
-def test_any_choice_of_grouped_heads_can_be_removed(kept: set[tuple[int, int]]) -> None:
+def test_any_choice_of_grouped_heads_can_be_removed(family: str, kept: set[tuple[int, int]]) -> None:
     heads = HeadMap({"decoder-self": (8, 8)}, {"decoder-self": (2, 2)})
     mask = HeadMask(heads, frozenset(Head("decoder-self", *where) for where in kept))
-    expected, got = same(LLAMA, mask, batch(LLAMA))
+    expected, got = same(WIDE[family], mask, batch(WIDE[family]))
     agree(got, expected)
+
+
+MADE = {family: tiny(family) for family in ("gpt2", "modernbert", "gpt_neox", "t5")}
+
+
+@pytest.mark.parametrize("family", MADE)
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(keep=st.lists(st.booleans(), min_size=24, max_size=24))
+def test_any_choice_of_heads_can_be_removed(family: str, keep: list[bool]) -> None:
+    """Also from projections that are fused, and under a position bias that layers share."""
+    heads = discover(MADE[family]).heads
+    mask = HeadMask(heads, frozenset(head for head, stays in zip(heads, keep, strict=False) if stays))
+    expected, got = same(MADE[family], mask, batch(MADE[family]))
+    agree(got, expected)
+
+
+def test_cross_attention_of_gpt2() -> None:
+    """Its queries have a projection of their own, keys and values share one."""
+    decoder = {**GPT, "model_type": "gpt2", "add_cross_attention": True, "is_decoder": True}
+    model = build("EncoderDecoderModel", encoder={**STACK, "model_type": "bert"}, decoder=decoder)
+    for mask in masks(discover(model).heads, 3):
+        expected, got = same(model, mask, batch(model))
+        agree(got, expected)
 
 
 @pytest.mark.parametrize("family", GROUPED)
@@ -120,17 +148,22 @@ def test_removed_equals_masked_on_beam_output(factory: str, request: pytest.Fixt
     assert different > 5
 
 
-@pytest.mark.parametrize("family", ["bart", "llama", "gemma2"])
-def test_the_cache_of_an_emptied_layer_goes_on_counting(family: str) -> None:
+@pytest.mark.parametrize(
+    "family", ["bart", "llama", "gemma2", "gpt2", "t5", "umt5", "phi3", "gpt_neox", "modernbert_decoder"]
+)
+def test_what_it_writes_with_a_cache_is_what_the_masked_model_writes(family: str) -> None:
+    """Also where the cache of an emptied layer has to go on counting."""
     model = tiny(family)
-    found, ids = discover(model), batch(model)["input_ids"][:1]
-    for kept in (frozenset(h for h in found.heads if h.kind != "decoder-self" or h.layer != 0), frozenset[Head]()):
-        smaller = remove(model, found, HeadMask(found.heads, kept))
-        written = [
-            smaller.generate(ids, max_new_tokens=8, do_sample=False, use_cache=cached).tolist()
-            for cached in (True, False)
-        ]
-        assert written[0] == written[1]
+    found, inputs = discover(model), batch(model, left=True)
+    inputs.pop("decoder_input_ids", None)
+    search = {"max_new_tokens": 8, "do_sample": False}
+    emptied = frozenset(h for h in found.heads if h.kind != "decoder-self" or h.layer != 0)
+    for mask in (HeadMask(found.heads, emptied), *masks(found.heads, 2)[:2], HeadMask(found.heads, frozenset())):
+        smaller = remove(model, found, mask)
+        with masked(model, found, mask):
+            expected = model.generate(**inputs, **search).tolist()
+        for cached in (True, False):
+            assert smaller.generate(**inputs, use_cache=cached, **search).tolist() == expected, (mask.kept, cached)
 
 
 def test_an_emptied_layer_gives_its_bias_and_nothing_else() -> None:
@@ -164,10 +197,12 @@ def test_the_weights_are_really_gone(family: str) -> None:
     before, whole = sum(p.numel() for p in model.parameters()), copy.deepcopy(model.state_dict())
     mask = HeadMask.full(found.heads).without(h for h in found.heads if h.layer == 0 and h.head in (0, 3))
     smaller = remove(model, found, mask)
-    bias = {"marian": 1, "m2m100": 1, "bart": 1, "bert": 1, "distilbert": 1}.get(family, 0)
+    bias = int(family in ("marian", "m2m100", "bart", "bert", "distilbert", "gpt2", "gpt_neox", "phi"))
     rows = 4 if family not in GROUPED else 2  # one head of each group stays: the keys and values stay too
-    kinds = 3 if family in SEQUENCE_TO_SEQUENCE else 1
-    assert before - sum(p.numel() for p in smaller.parameters()) == kinds * 2 * 8 * (rows * 32 + 3 * bias)
+    kinds = len(found.heads.kinds)
+    tables = 2 * 2 * 32 if family == "umt5" else 0  # each of its layers has a position bias of its own
+    assert before - sum(p.numel() for p in smaller.parameters()) == kinds * 2 * 8 * (rows * 32 + 3 * bias) + tables
+    assert all(p.is_contiguous() for p in smaller.parameters())
     assert all(torch.equal(whole[name], tensor) for name, tensor in model.state_dict().items())
     assert not hasattr(model.config, "headwise_layout") and smaller.config.headwise_layout == mask.to_json()
 
@@ -201,14 +236,73 @@ def test_a_layout_of_another_model_is_refused() -> None:
         remove(copy.deepcopy(model), found, HeadMask.full(found.heads))
 
 
-def test_a_cut_model_can_be_cut_again() -> None:
-    for family in ("marian", "bert", "llama"):
-        model = tiny(family)
-        first = masks(discover(model).heads, 2)[1]
-        once = remove(model, discover(model), first)
-        second = HeadMask.full(discover(once).heads).without([next(iter(discover(once).heads))])
+@pytest.mark.parametrize("family", REMOVABLE)
+def test_a_cut_model_can_be_cut_again(family: str) -> None:
+    model = tiny(family)
+    heads = discover(model).heads
+    first = masks(heads, 2)[1]
+    once = remove(model, discover(model), first)
+    left = discover(once).heads
+    for second in (HeadMask.full(left).without([next(iter(left))]), *masks(left, 2)):
         expected, got = same(once, second, batch(model))
         agree(got, expected)
+        kept = frozenset(Head(*h[:2], first.of(Site(*h[:2]))[h.head]) for h in second.kept)
+        with masked(model, discover(model), HeadMask(heads, kept)):
+            agree(got, real(model, batch(model), output(model, batch(model))))
+
+
+def test_the_position_bias_moves_to_the_first_layer_that_has_heads() -> None:
+    model = tiny("t5", num_layers=3)
+    found, inputs = discover(model), batch(model)
+    table = model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
+    once = remove(model, found, HeadMask.full(found.heads).without(Head("encoder-self", 0, h) for h in range(4)))
+    left = discover(once)
+    gone = [Head("encoder-self", 0, h) for h in range(4)] + [Head("encoder-self", 1, h) for h in range(4)]
+    twice = remove(once, left, HeadMask.full(left.heads).without(h for h in gone if h.layer == 1))
+    for cut, place in ((once, 1), (twice, 2)):
+        holders = [name for name, _ in cut.named_parameters() if "relative" in name and "encoder" in name]
+        assert holders == [f"encoder.block.{place}.layer.0.SelfAttention.relative_attention_bias.weight"]
+        assert torch.equal(cut.get_parameter(holders[0]), table)
+        with masked(model, found, HeadMask.full(found.heads).without(h for h in gone if h.layer < place)):
+            agree(output(cut, inputs), output(model, inputs))
+
+
+@pytest.mark.parametrize("family", ["t5", "phi3"])
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_of_a_cut_model_is_a_model_of_its_own(family: str, again: Any) -> None:
+    model = tiny(family)
+    smaller = remove(model, discover(model), masks(discover(model).heads, 2)[1])
+    inputs, other = batch(model), again(smaller)
+    before = output(smaller, inputs)
+    assert torch.equal(output(other, inputs), before)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(0.5)
+    assert torch.equal(output(smaller, inputs), before) and not torch.equal(output(other, inputs), before)
+
+
+@pytest.mark.parametrize("family", ["t5", "phi3"])
+def test_a_cut_layer_takes_another_attention_implementation(family: str) -> None:
+    """Phi-3's layers see the configuration through one of their own; T5's own part of the bias goes every way."""
+    model = tiny(family)
+    smaller = remove(model, discover(model), masks(discover(model).heads, 2)[1])
+    expected = output(smaller, batch(model))
+    smaller.set_attn_implementation("eager")
+    with torch.no_grad():
+        given = smaller(**batch(model), output_attentions=True)
+    weights = [w.shape[1] for w in (given.encoder_attentions if family == "t5" else given.attentions)]
+    heads = discover(smaller).heads
+    assert weights == [n for n in heads.query[heads.kinds[0]] if n]
+    agree(real(model, batch(model), given[0]), real(model, batch(model), expected))
+
+
+def test_a_cut_t5_trains_its_position_bias() -> None:
+    model = tiny("t5")
+    found = discover(model)
+    smaller = remove(model, found, HeadMask.full(found.heads).without([Head("encoder-self", 0, 1)]))
+    smaller(**batch(model))[0].pow(2).mean().backward()
+    table = smaller.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
+    assert table.shape == (32, 4) and (table.grad != 0).any(0).all()  # the second layer has all four heads
 
 
 def test_a_cut_model_trains_and_what_was_frozen_stays_so() -> None:

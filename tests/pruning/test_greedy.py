@@ -161,8 +161,21 @@ class TestBaselines:
         whole, cut = weight_norms(model), weight_norms(small)
         assert cut.keys() == whole.keys() - set(gone) and all(cut[head] == whole[head] for head in cut)
 
-    def test_fused_projections_are_refused(self) -> None:
+    def test_fused_projections_have_the_norms_of_their_parts(self) -> None:
+        """GPT-2 keeps its weights the other way round, values last; GPT-NeoX has them head by head."""
+        gpt: Any = tiny("gpt2")
+        layer = gpt.transformer.h[1].attn
+        value, out = layer.c_attn.weight[:, 64 + 16 : 64 + 24].norm(), layer.c_proj.weight[16:24].norm()
+        assert weight_norms(Model(gpt, None, "tiny"))[Head("decoder-self", 1, 2)] == pytest.approx((value * out).item())
+        neox: Any = tiny("gpt_neox")
+        layer = neox.gpt_neox.layers[0].attention
+        value, out = layer.query_key_value.weight[2 * 24 + 16 : 3 * 24].norm(), layer.dense.weight[:, 16:24].norm()
+        assert weight_norms(Model(neox, None, "tiny"))[Head("decoder-self", 0, 2)] == pytest.approx(
+            (value * out).item()
+        )
+
+    def test_projections_of_another_form_are_refused(self) -> None:
         with pytest.raises(
-            HeadwiseError, match=r"norms .* \(GPT2Attention\) has no linear value and output projections"
+            HeadwiseError, match=r"norms .* \(DeepseekV3Attention\) has no linear value and output projections"
         ):
-            weight_norms(Model(tiny("gpt2"), None, "tiny"))
+            weight_norms(Model(tiny("deepseek_v3"), None, "tiny"))

@@ -1,9 +1,10 @@
 """Cutting heads out of the weights: fewer rows in the query, key and value projections, fewer columns in the output's.
 
-The attention code of transformers reshapes with −1, so a narrower projection just works; a layer with no head at all is
-replaced by `EmptyAttention`, because −1 is ambiguous for zero elements. Removed equals masked (Michel et al. 2019,
-section 2.2: a masked head's output is zero); `remove` checks that before it hands the smaller model out. A removed
-head's mean output can stay, in the bias of the output projection: then removed equals replaced by the mean.
+The attention code of transformers reshapes with −1, so a narrower projection just works; what else a layer knows of its
+number of heads is told it anew. A layer with no head at all is replaced by `EmptyAttention`, because −1 is ambiguous
+for zero elements. Removed equals masked (Michel et al. 2019, section 2.2: a masked head's output is zero); `remove`
+checks that before it hands the smaller model out. A removed head's mean output can stay, in the bias of the output
+projection: then removed equals replaced by the mean.
 """
 
 from __future__ import annotations
@@ -20,16 +21,10 @@ from torch import Tensor, nn
 from headwise.attention import kernel
 from headwise.attention.capture import capture, masked, refuse_other_heads, refuse_strangers
 from headwise.attention.discover import Discovery, probe
+from headwise.attention.matrices import Form, Matrices, matrices
+from headwise.attention.position_bias import hand_down, narrow, shares_bias
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
-
-# Query, key, value and output projections, by the names modeling files give them; BERT keeps its output projection in
-# the parent's `output.dense`.
-PROJECTIONS = (
-    ("q_proj", "k_proj", "v_proj", ("out_proj", "o_proj")),
-    ("query", "key", "value", ("output.dense",)),
-    ("q_lin", "k_lin", "v_lin", ("out_lin",)),
-)
 
 Means = Mapping[Site, Tensor]  # H D
 
@@ -43,28 +38,31 @@ class EmptyAttention(nn.Module):
         self.layer_idx = getattr(module, "layer_idx", None)
         self.head_size = head_size
         self.emptied = emptied
+        self.hands_on = shares_bias(module)
         if out_name:
             self.add_module(out_name, getattr(module, out_name))
         self.out_name = out_name
 
-    def forward(
-        self, hidden_states: Tensor, key_value_states: Tensor | None = None, past_key_values: Any = None, **_: Any
-    ) -> tuple[Tensor, None]:
-        """What the attention layers of transformers return, for hidden states B Q M: the same shape, and no weights."""
+    def forward(self, hidden_states: Tensor, position_bias: Tensor | None = None, **given: Any) -> tuple[Any, ...]:
+        """What the attention layers of transformers return, for hidden states B Q M: the same shape, and no weights;
+        where layers share a position bias, that in between."""
         batch, queries = hidden_states.shape[:2]
         slot: kernel.Slot | None = self.__dict__.get(kernel.NAME)
         if slot is not None:
-            self.announce(slot, hidden_states, hidden_states if key_value_states is None else key_value_states)
-        if past_key_values is not None and self.emptied != "cross":
-            cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+            self.announce(slot, hidden_states, first(given, "key_value_states", "encoder_hidden_states"))
+        past = first(given, "past_key_values", "layer_past")
+        if past is not None and self.emptied != "cross":
+            cache = getattr(past, "self_attention_cache", past)
             place = hidden_states.new_zeros(batch, 1, queries, 1)
             cache.update(place, place, self.layer_idx)
         nothing = hidden_states.new_zeros(batch, queries, 0)
-        return (getattr(self, self.out_name)(nothing) if self.out_name else nothing), None
+        output = getattr(self, self.out_name)(nothing) if self.out_name else nothing
+        return (output, position_bias, None) if self.hands_on else (output, None)
 
-    def announce(self, slot: kernel.Slot, queries: Tensor, keys: Tensor) -> None:
+    def announce(self, slot: kernel.Slot, queries: Tensor, source: Tensor | None) -> None:
         """Let discovery and observers see the layer: it is there, with zero heads."""
         site, orders = slot.next()
+        keys = queries if source is None else source
         query = queries.new_zeros(queries.shape[0], 0, queries.shape[1], self.head_size)
         key = keys.new_zeros(keys.shape[0], 0, keys.shape[1], self.head_size)
         weights = query.new_zeros(*query.shape[:3], keys.shape[1])
@@ -74,14 +72,31 @@ class EmptyAttention(nn.Module):
                 order.watch(kernel.Seen(site, query, key, key, None, shown, query.transpose(1, 2)))
 
 
+def first(given: Mapping[str, Any], *names: str) -> Any:
+    """The argument that a layer was given under one of the names that families have for it."""
+    return next((given[name] for name in names if given.get(name) is not None), None)
+
+
+class LayerConfig:
+    """A configuration as one layer sees it: with numbers of heads of its own, and else what all layers share."""
+
+    def __init__(self, shared: Any, **own: int) -> None:
+        self.__dict__.update(own, shared=shared)
+
+    def __getattr__(self, name: str) -> Any:
+        if "shared" not in self.__dict__ or name.startswith("__"):  # while it is being copied
+            raise AttributeError(name)
+        return getattr(self.shared, name)
+
+
 def remove(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | None = None) -> nn.Module:
     """A copy of the model in which only the heads of `mask` are left, with smaller weight matrices.
 
     means: by site, the mean output of every head, H D. Bias compensation: what a removed head gives on average, times
     its columns of the output projection, is added to that projection's bias; one is made where there was none, and the
-    configuration says so (`headwise_biases`). Raises HeadwiseError for attention layers whose projections are fused or
-    shared across layers (named), for means that do not fit, and for a model that would not compute what the model with
-    masked heads, or with heads replaced by their means, computes.
+    configuration says so (`headwise_biases`). Raises HeadwiseError for attention layers whose projections have no known
+    form or are shared across layers (named), for means that do not fit, and for a model that would not compute what the
+    model with masked heads, or with heads replaced by their means, computes.
     """
     refuse_strangers(model, found, ())
     refuse_other_heads(found, mask)
@@ -90,9 +105,13 @@ def remove(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | No
         module.__dict__.pop(kernel.NAME, None)  # the copy owes nothing to a capture that may be open around this call
     modules, config = dict(smaller.named_modules()), cast(Any, smaller.config)
     for site, gone in lost(found, mask).items():
+        layer = layer_at(modules, found, site)
         if means is not None:
-            compensate(modules, found.names[site], gone, found.heads.count(site), means.get(site), config)
-        cut(modules, found.names[site], site, mask.of(site), found)
+            compensate(modules, layer, gone, means.get(site), config)
+        cut(modules, layer, site, mask.of(site))
+    for kind in found.heads.kinds:
+        sites = [site for site in found.names if site.kind == kind]
+        hand_down([modules[found.names[site]] for site in sites], [mask.of(site) for site in sites])
     config.headwise_layout = mask.to_json()
     confirm(model, found, mask, means, smaller)
     return smaller
@@ -104,28 +123,37 @@ def lost(found: Discovery, mask: HeadMask) -> dict[Site, list[int]]:
     return {site: heads for site, heads in gone.items() if heads}
 
 
+def layer_at(modules: dict[str, nn.Module], found: Discovery, site: Site) -> Matrices:
+    """The projections of a layer. Raises HeadwiseError where other layers share them, or they have no known form."""
+    name = found.names[site]
+    if list(found.names.values()).count(name) > 1:
+        raise HeadwiseError(
+            f"Heads of {name} cannot be removed: one module serves several layers (its weights are shared). "
+            "They can be masked."
+        )
+    return matrices(modules, name, found.heads.count(site), found.heads.key_value[site.kind][site.layer])
+
+
 def compensate(
-    modules: dict[str, nn.Module], name: str, gone: list[int], heads: int, means: Tensor | None, config: Any
+    modules: dict[str, nn.Module], layer: Matrices, gone: list[int], means: Tensor | None, config: Any
 ) -> None:
     """b ← b + Σ_h W_o^h c̄_h over the heads `gone` of one attention layer. means c̄: H D."""
-    _, (parent, out_name) = projections(modules, name)
-    out: nn.Linear = getattr(parent, out_name)
-    shape = (heads, out.in_features // heads)
+    outputs = layer.outputs().detach().double()
+    shape = outputs.shape[1:]
     if means is None or means.shape != shape or not bool(means.isfinite().all()):
         size = "none" if means is None else " × ".join(map(str, means.shape))
         given = "some that are infinite or no numbers" if means is not None and means.shape == shape else size
         raise HeadwiseError(
-            f"Heads of {name} were to be replaced by their mean outputs, {shape[0]} × {shape[1]} numbers, but {given} "
-            "came: collect the means of this very model over some text."
+            f"Heads of {layer.name} were to be replaced by their mean outputs, {shape[0]} × {shape[1]} numbers, but "
+            f"{given} came: collect the means of this very model over some text."
         )
-    columns_gone = out.weight.detach().double().unflatten(1, shape)[:, gone].flatten(1)
-    added = columns_gone @ means[gone].to(columns_gone).flatten()
-    if out.bias is None:
-        path = next(path for path, module in modules.items() if module is out)
+    added = outputs[:, gone].flatten(1) @ means[gone].to(outputs).flatten()
+    if layer.out.bias is None:
+        path = next(path for path, module in modules.items() if module is layer.out)
         config.headwise_biases = [*(getattr(config, "headwise_biases", None) or []), path]
-        make_biases({path: out}, [path])
+        make_biases(modules, [path])
     with torch.no_grad():
-        out.bias.copy_(out.bias.double() + added)
+        layer.out.bias.copy_(layer.out.bias.double() + added)
 
 
 def make_biases(modules: Mapping[str, nn.Module], names: Iterable[str]) -> None:
@@ -142,53 +170,35 @@ def make_biases(modules: Mapping[str, nn.Module], names: Iterable[str]) -> None:
             linear.bias = nn.Parameter(zeros, requires_grad=linear.weight.requires_grad)
 
 
-def cut(modules: dict[str, nn.Module], name: str, site: Site, kept: list[int], found: Discovery) -> None:
+def cut(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: list[int]) -> None:
     """Cut one attention layer down to the heads `kept`."""
-    if list(found.names.values()).count(name) > 1:
-        raise HeadwiseError(
-            f"Heads of {name} cannot be removed: one module serves several layers (its weights are shared). "
-            "They can be masked."
-        )
-    module = modules[name]
-    names, (parent, out_name) = projections(modules, name)
-    query, key, value, out = (*(getattr(module, projection) for projection in names), getattr(parent, out_name))
-    heads, groups = found.heads.count(site), found.heads.key_value[site.kind][site.layer]
-    origin: list[int] = getattr(module, "key_value_origin", list(range(groups)))
-    key_heads, per_group = key_value_heads([head // (heads // groups) for head in kept], origin)
-    setattr(module, names[0], rows(query, kept, heads))
-    setattr(module, names[1], rows(key, key_heads, groups))
-    setattr(module, names[2], rows(value, key_heads, groups))
-    setattr(parent, out_name, columns(out, kept, heads))
-    size = query.out_features // heads
+    module, size = layer.module, layer.outputs().shape[2]
+    origin: list[int] = getattr(module, "key_value_origin", list(range(layer.groups)))
+    key_heads, per_group = key_value_heads([head // (layer.heads // layer.groups) for head in kept], origin)
+    layer.cut(kept, key_heads)
+    narrow(module, kept)
     for attribute, count in (
         ("num_heads", len(kept)), ("num_attention_heads", len(kept)), ("n_heads", len(kept)),
-        ("all_head_size", len(kept) * size), ("num_key_value_heads", len(key_heads)),
+        ("all_head_size", len(kept) * size), ("split_size", len(kept) * size), ("num_key_value_heads", len(key_heads)),
         ("num_key_value_groups", per_group),
     ):  # fmt: skip
         if hasattr(module, attribute):
             setattr(module, attribute, count)
+    if layer.form.by_config:
+        module.config = LayerConfig(module.config, num_attention_heads=len(kept))  # type: ignore[assignment]
     module.key_value_origin = [origin[head] for head in key_heads]  # type: ignore[assignment]
     if not kept:
-        empty = EmptyAttention(module, out_name if parent is module else None, size, site.kind)
-        owner, _, own_name = name.rpartition(".")
+        empty = EmptyAttention(module, layer.out_name if layer.parent is module else None, size, site.kind)
+        owner, _, own_name = layer.name.rpartition(".")
         setattr(modules[owner], own_name, empty)
 
 
-def projections(modules: dict[str, nn.Module], name: str) -> tuple[tuple[str, str, str], tuple[nn.Module, str]]:
-    """The names of a layer's query, key and value projections, and where its output projection hangs."""
-    module = modules[name]
-    for query, key, value, outs in PROJECTIONS:
-        if not all(type(getattr(module, projection, None)) is nn.Linear for projection in (query, key, value)):
-            continue
-        for out in outs:
-            path, _, out_name = out.rpartition(".")
-            parent = modules.get(f"{name.rpartition('.')[0]}.{path}") if path else module
-            if parent is not None and type(getattr(parent, out_name, None)) is nn.Linear:
-                return (query, key, value), (parent, out_name)
-    raise HeadwiseError(
-        f"Heads of {name} ({type(module).__name__}) cannot be removed: separate linear query, key, value and output "
-        "projections were expected and not found. They can be masked."
-    )
+def projections(modules: dict[str, nn.Module], name: str) -> tuple[Form, tuple[nn.Module, str]]:
+    """How a layer's projections are laid out, and where its output projection, an `nn.Linear`, hangs."""
+    layer = matrices(modules, name, 1, 1)
+    if type(layer.out) is not nn.Linear:
+        raise HeadwiseError(f"The output projection of {name} is no linear layer of torch's.")
+    return layer.form, (layer.parent, layer.out_name)
 
 
 def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int], int]:
@@ -203,27 +213,6 @@ def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int],
     if len(shares) == 1:
         return [served_by[groups.index(group)] for group in dict.fromkeys(groups)], shares.pop()
     return served_by, 1
-
-
-def rows(linear: nn.Linear, keep: list[int], heads: int) -> nn.Linear:
-    """A projection whose rows belong to `heads` heads, with only those of `keep`."""
-    bias = None if linear.bias is None else linear.bias.unflatten(0, (heads, -1))[keep].flatten()
-    return narrowed(linear, linear.weight.unflatten(0, (heads, -1))[keep].flatten(0, 1), bias)
-
-
-def columns(linear: nn.Linear, keep: list[int], heads: int) -> nn.Linear:
-    """A projection whose columns belong to `heads` heads, with only those of `keep`."""
-    return narrowed(linear, linear.weight.unflatten(1, (heads, -1))[:, keep].flatten(1), linear.bias)
-
-
-def narrowed(linear: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A linear layer like another, around other weights."""
-    new = nn.Linear(1, 1, bias=bias is not None, device="meta")
-    new.out_features, new.in_features = weight.shape
-    new.weight = nn.Parameter(weight.detach().clone(), requires_grad=linear.weight.requires_grad)
-    if bias is not None:
-        new.bias = nn.Parameter(bias.detach().clone(), requires_grad=linear.bias.requires_grad)
-    return new.train(linear.training)
 
 
 def averaged(model: nn.Module, found: Discovery, mask: HeadMask, means: Means) -> AbstractContextManager[None]:
@@ -241,7 +230,7 @@ def averaged(model: nn.Module, found: Discovery, mask: HeadMask, means: Means) -
 def confirm(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | None, smaller: nn.Module) -> None:
     """Hold the smaller model against the masked (or averaged) one on the probe.
 
-    Families may keep more per head than the four projections (sinks, norms over all heads): they are refused here.
+    Families may keep more per head than their projections (sinks, norms over all heads): they are refused here.
     """
     with masked(model, found, mask) if means is None else averaged(model, found, mask, means):
         expected: Tensor = probe(model)[0]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from torch import nn
 
-from headwise.attention.removal import projections
+from headwise.attention.matrices import matrices
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind
 from headwise.model import Model
@@ -92,7 +92,7 @@ def weight_norms(model: Model) -> dict[Head, float]:
     """‖W_v^h‖ · ‖W_o^h‖ of every head, Frobenius norms: magnitude pruning, head by head. No text is looked at.
 
     The product is the same however a head shares its scale out to the two. Query heads that share a value head share
-    its norm. Raises HeadwiseError where values and outputs have no linear layers of their own.
+    its norm. Raises HeadwiseError where the projections of values and outputs have no form that headwise knows.
     """
     modules: dict[str, nn.Module] = dict(model.hf.named_modules())
     norms: dict[Head, float] = {}
@@ -102,14 +102,14 @@ def weight_norms(model: Model) -> dict[Head, float]:
         if not count:
             continue
         try:
-            (_, _, value), (parent, out) = projections(modules, name)
+            layer = matrices(modules, name, count, groups)
         except HeadwiseError as error:
             raise HeadwiseError(
                 f"The norms of each head's weights were asked for, but {name} ({type(modules[name]).__name__}) has no "
-                "linear value and output projections of its own: use another score."
+                "linear value and output projections that headwise knows: use another score."
             ) from error
-        values = modules[name].get_parameter(f"{value}.weight").detach().unflatten(0, (groups, -1)).norm(dim=(1, 2))
-        outputs = parent.get_parameter(f"{out}.weight").detach().unflatten(1, (count, -1)).norm(dim=(0, 2))
+        values = layer.values().detach().norm(dim=(1, 2))
+        outputs = layer.outputs().detach().norm(dim=(0, 2))
         product = values.repeat_interleave(count // groups) * outputs
         norms |= {Head(*site, head): float(norm) for head, norm in enumerate(product)}
     return norms

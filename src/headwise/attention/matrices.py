@@ -1,0 +1,134 @@
+"""Where an attention layer keeps the weights of its heads: under which names, and which rows and columns are whose.
+
+A family of models is a line of `FORMS`. A line is a claim about modeling code, so it is never trusted: removal holds
+every model it has cut against the masked one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from headwise.errors import HeadwiseError
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a family lays out its projections.
+
+    inputs: by name, the rows of each projection of hidden states. Parts stand one after another, each with the rows of
+        its heads one after another: `q` queries, `k` keys, `v` values. In a part `qkv` each head has all three.
+    outs: the names of the output projection, whose columns go head by head; with a dot it hangs in the parent.
+    by_config: whether the layer splits `q k v` by the configuration's number of heads, not by its own.
+    """
+
+    inputs: Mapping[str, str]
+    outs: tuple[str, ...]
+    by_config: bool = False
+
+
+FORMS = (
+    Form({"q_proj": "q", "k_proj": "k", "v_proj": "v"}, ("out_proj", "o_proj", "dense", "Wo")),  # most families
+    Form({"query": "q", "key": "k", "value": "v"}, ("output.dense",)),  # BERT
+    Form({"q_lin": "q", "k_lin": "k", "v_lin": "v"}, ("out_lin",)),  # DistilBERT
+    Form({"q": "q", "k": "k", "v": "v"}, ("o",)),  # T5
+    Form({"q_attn": "q", "c_attn": "k v"}, ("c_proj",)),  # GPT-2, cross attention
+    Form({"c_attn": "q k v"}, ("c_proj",)),  # GPT-2
+    Form({"Wqkv": "q k v"}, ("Wo",)),  # ModernBERT
+    Form({"qkv_proj": "q k v"}, ("o_proj",), by_config=True),  # Phi-3
+    Form({"query_key_value": "qkv"}, ("dense",)),  # GPT-NeoX
+)
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """The projections of one attention layer with `heads` query heads and `groups` key/value heads."""
+
+    name: str
+    module: nn.Module
+    form: Form
+    parent: nn.Module  # has the output projection: the module itself, but for BERT
+    out_name: str
+    heads: int
+    groups: int
+
+    @property
+    def out(self) -> nn.Linear:
+        return cast(nn.Linear, getattr(self.parent, self.out_name))
+
+    def outputs(self) -> Tensor:
+        """The columns of the output projection: M H D."""
+        columns: Tensor = by_output(self.out).unflatten(1, (self.heads, -1))
+        return columns
+
+    def values(self) -> Tensor:
+        """The rows of the value projection: G D M."""
+        projection, part, rows = next(
+            (projection, part, rows)
+            for name, projection in self.inputs().items()
+            for part, rows in self.parts(name)
+            if "v" in part
+        )
+        return by_output(projection)[rows.unflatten(1, (len(part), -1))[:, part.index("v")]]
+
+    def inputs(self) -> dict[str, nn.Linear]:
+        return {name: getattr(self.module, name) for name in self.form.inputs}
+
+    def parts(self, name: str) -> Iterator[tuple[str, Tensor]]:
+        """The parts of a projection, and which of its rows belong to each head: heads x size."""
+        parts = self.form.inputs[name].split()
+        counts = [self.heads if "q" in part else self.groups for part in parts]
+        rows = torch.arange(len(by_output(getattr(self.module, name)))).unflatten(0, (sum(counts), -1))
+        return zip(parts, rows.split(counts), strict=True)
+
+    def cut(self, kept: list[int], key_heads: list[int]) -> None:
+        """Leave only some query heads and some key/value heads. What is cut is an `nn.Linear` from then on."""
+        for name, whole in self.inputs().items():
+            rows = torch.cat([rows[kept if "q" in part else key_heads].flatten() for part, rows in self.parts(name)])
+            bias = None if whole.bias is None else whole.bias[rows]
+            setattr(self.module, name, linear(whole, by_output(whole)[rows], bias))
+        setattr(self.parent, self.out_name, linear(self.out, self.outputs()[:, kept].flatten(1), self.out.bias))
+
+
+def matrices(modules: Mapping[str, nn.Module], name: str, heads: int, groups: int) -> Matrices:
+    """The projections of the attention layer of that name. Raises HeadwiseError where they have no form we know."""
+    module = modules[name]
+    for form in FORMS:
+        for out in form.outs:
+            path, _, out_name = out.rpartition(".")
+            parent = modules.get(f"{name.rpartition('.')[0]}.{path}") if path else module
+            inputs = (getattr(module, projection, None) for projection in form.inputs)
+            if all(map(is_linear, (*inputs, getattr(parent, out_name, None)))):
+                assert parent is not None
+                return Matrices(name, module, form, parent, out_name, heads, groups)
+    raise HeadwiseError(
+        f"Heads of {name} ({type(module).__name__}) cannot be removed: its linear query, key, value and output "
+        "projections have names that headwise does not know. They can be masked."
+    )
+
+
+def is_linear(module: object) -> bool:
+    """Not a subclass: quantised layers keep their weights in other ways."""
+    return type(module) in (nn.Linear, Conv1D)
+
+
+def by_output(projection: nn.Linear) -> Tensor:
+    """The weights of a linear layer, outputs x inputs; GPT-2's own sort of layer has them the other way round."""
+    return projection.weight.t() if isinstance(projection, Conv1D) else projection.weight
+
+
+def linear(like: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """A linear layer around other weights (outputs x inputs) that trains where another one does."""
+    new = nn.Linear(1, 1, bias=bias is not None, device="meta")
+    new.out_features, new.in_features = weight.shape
+    new.weight = nn.Parameter(
+        weight.detach().clone(memory_format=torch.contiguous_format), requires_grad=like.weight.requires_grad
+    )
+    if bias is not None:
+        new.bias = nn.Parameter(bias.detach().clone(), requires_grad=like.bias.requires_grad)
+    return new.train(like.training)

@@ -1,0 +1,65 @@
+"""Cutting heads out of layers that add a bias by relative position to their scores (T5 and its kin).
+
+In T5 the first layer of a stack computes the bias of all heads, 1 H Q K, and every layer adds it and hands it on.
+Layers may keep different heads, so it is still handed on whole, and each layer that was cut adds its own part. When the
+first layer has lost all its heads, the first one that has any computes the bias.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+TABLE = "relative_attention_bias"  # by bucket of distances, a number for each head
+
+
+def shares_bias(module: nn.Module) -> bool:
+    """Whether a layer takes a bias from the one before and hands it on."""
+    return "position_bias" in inspect.signature(type(module).forward).parameters
+
+
+def narrow(module: nn.Module, kept: list[int]) -> None:
+    """Let a layer add the bias of the heads `kept` only. A layer that shares no bias (UMT5) keeps their columns."""
+    if shares_bias(module):
+        before: list[int] | None = module.__dict__.get("bias_heads")
+        module.__dict__["bias_heads"] = kept if before is None else [before[head] for head in kept]
+        module.__dict__["forward"] = partial(forward, module)
+        module.__dict__["compute_bias"] = partial(compute_bias, module)
+    elif hasattr(module, TABLE):
+        table = cast(nn.Embedding, getattr(module, TABLE))
+        columns = table.weight.detach()[:, kept]
+        setattr(module, TABLE, nn.Embedding.from_pretrained(columns, freeze=not table.weight.requires_grad))
+
+
+def forward(
+    module: Any, hidden_states: Tensor, mask: Any = None, key_value_states: Any = None,
+    position_bias: Tensor | None = None, **more: Any,
+) -> tuple[Tensor, Tensor | None, Any]:  # fmt: skip
+    """The layer's own forward with its part of a bias 1 H Q K, which is handed on whole."""
+    own = None if position_bias is None else position_bias[:, module.bias_heads]
+    module.__dict__["whole_bias"] = position_bias
+    output, _, weights = type(module).forward(module, hidden_states, mask, key_value_states, own, **more)
+    return output, module.__dict__.pop("whole_bias"), weights
+
+
+def compute_bias(module: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """The part of a layer's own heads; the whole is left for `forward` to hand on."""
+    whole: Tensor = type(module).compute_bias(module, *args, **kwargs)
+    module.__dict__["whole_bias"] = whole
+    return whole[:, module.bias_heads]
+
+
+def hand_down(layers: Sequence[nn.Module], kept: Sequence[Sequence[int]]) -> None:
+    """Move the table of a stack's bias from a layer without heads to the first that has any.
+
+    layers: the attention layers of one stack, in order; kept: the heads that are left in each.
+    """
+    first = next((layer for layer, heads in zip(layers, kept, strict=True) if heads), None)
+    holder = next((layer for layer in layers if hasattr(layer, TABLE)), None)
+    if first is not None and holder is not None and not hasattr(first, TABLE):
+        setattr(first, TABLE, getattr(holder, TABLE))
+        first.__dict__["has_relative_attention_bias"] = True
