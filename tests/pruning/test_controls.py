@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
 from pathlib import Path
 
@@ -139,20 +140,35 @@ class TestNarrower:
         made = Model(build(shape, letters(), 0), letters(), "made")
         assert weights(shape, len(letters())) == made.parameters
 
-    @given(st.sampled_from(["post", "pre"]), st.integers(150_000, 1_200_000))
-    def test_the_nearest_is_found_as_by_trying_all(self, norm: str, wanted: int) -> None:
-        shape = Architecture(norm=norm, heads=4, width=64, feedforward=150)
-        tried = {}
+    @given(
+        st.sampled_from(["post", "pre"]), st.sampled_from([(32, 64), (64, 150), (256, 1024)]), st.floats(0.45, 1),
+    )  # fmt: skip
+    def test_it_has_as_many_weights_as_asked_for(self, norm: str, sizes: tuple[int, int], share: float) -> None:
+        shape = Architecture(norm=norm, heads=4, width=sizes[0], feedforward=sizes[1], vocabulary=1000)
+        wanted = int(share * weights(shape, 1000))
+        found = narrower(shape, 1000, wanted)
+        assert abs(weights(found, 1000) - wanted) < 0.004 * wanted
+        assert found.width % 4 == 0 and found.width <= shape.width
+        assert found.model_copy(update={"width": sizes[0], "feedforward": sizes[1]}) == shape
+
+    def test_of_all_that_are_as_large_the_one_in_proportion_is_taken(self) -> None:
+        shape = Architecture(heads=4, width=64, feedforward=128)
+        wanted = int(0.7 * weights(shape, 1000))
+        found, ratios = narrower(shape, 1000, wanted), []
         for width in range(4, 65, 4):
-            one = shape.model_copy(update={"width": width, "feedforward": round(150 * width / 64)})
-            tried[width] = abs(weights(one, 3000) - wanted)
-        found = narrower(shape, 3000, wanted)
-        assert tried[found.width] == min(tried.values()) and found.feedforward == round(150 * found.width / 64)
-        unchanged = {"width": 64, "feedforward": 150}
-        assert found.model_copy(update=unchanged) == shape
+            sizes = [shape.model_copy(update={"width": width, "feedforward": size}) for size in range(1, 4000)]
+            near = min(sizes, key=lambda other: abs(weights(other, 1000) - wanted))
+            if abs(weights(near, 1000) - wanted) < 1000:
+                ratios.append(abs(math.log2(near.feedforward / near.width / 2)))
+        assert len(ratios) > 3 and abs(math.log2(found.feedforward / found.width / 2)) == min(ratios)
+        assert 44 <= found.width <= 52
 
     def test_its_own_size_is_itself_and_too_small_is_refused(self) -> None:
         assert narrower(SHAPE, 300, weights(SHAPE, 300)) == SHAPE
+        few = narrower(SHAPE, 300, weights(SHAPE, 300) - 1000)
+        assert few.width == SHAPE.width and few.feedforward == SHAPE.feedforward - round(1000 / (4 * 65))
+        least = SHAPE.model_copy(update={"width": 4, "feedforward": 1})
+        assert narrower(SHAPE, 300, weights(least, 300)) == least
         assert narrower(SHAPE.model_copy(update={"heads": 1}), 300, 4300).width == 4  # no width below is allowed
         with pytest.raises(HeadwiseError, match=r"of 100 weights .* narrowest with 4 heads \(width 4\) has [\d,]+: "):
             narrower(SHAPE, 300, 100)

@@ -5,6 +5,7 @@ Voita et al. 2019, section 6.3 (the same layout from scratch); Michel et al. 201
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,23 +89,37 @@ def from_scratch(
 
 
 def narrower(shape: Architecture, vocabulary: int, parameters: int) -> Architecture:
-    """The dense model with all heads whose size is nearest to `parameters`: of smaller width, its feed-forward layers
-    in proportion. The whole width is the last that is tried, so a few heads less may come out as the shape itself.
+    """The dense model with all heads and as many weights as `parameters`, of the proportions of `shape`.
+
+    Its width is a multiple of the number of heads, which is coarse; so each width, up to the whole one, gets the
+    feed-forward size that comes nearest to `parameters` (one unit more is (E + D)(2M + 1) weights), and of these models
+    the one whose two sizes stand in the ratio nearest to that of `shape` is taken. For a few heads less that may be the
+    whole width with smaller feed-forward layers.
 
     vocabulary: how many words the tokenizer really has. Raises HeadwiseError when even the narrowest model has more.
     """
     widths = [width for width in range(shape.heads, shape.width + 1, shape.heads) if width >= 4]
-    shapes = [
-        shape.model_copy(update={"width": width, "feedforward": max(1, round(shape.feedforward * width / shape.width))})
-        for width in widths
-    ]
-    least = weights(shapes[0], vocabulary)
-    if least > parameters:
+    shapes = [filled(shape.model_copy(update={"width": width}), vocabulary, parameters) for width in widths]
+    fitting = [other for other in shapes if weights(other, vocabulary) - parameters <= unit(other) / 2]
+    if not fitting:
         raise HeadwiseError(
             f"A narrower model of {parameters:,} weights was asked for, but the narrowest with {shape.heads} heads "
-            f"(width {widths[0]}) has {least:,}: leave this control out."
+            f"(width {widths[0]}) has {weights(shapes[0], vocabulary):,}: leave this control out."
         )
-    return min(shapes, key=lambda other: abs(weights(other, vocabulary) - parameters))
+    ratio = shape.feedforward / shape.width
+    return min(fitting, key=lambda other: abs(math.log(other.feedforward / other.width / ratio)))
+
+
+def filled(shape: Architecture, vocabulary: int, parameters: int) -> Architecture:
+    """The shape with the feed-forward size, at least 1, that brings it nearest to so many weights."""
+    least = shape.model_copy(update={"feedforward": 1})
+    more = round((parameters - weights(least, vocabulary)) / unit(shape))
+    return shape.model_copy(update={"feedforward": 1 + max(0, more)})
+
+
+def unit(shape: Architecture) -> int:
+    """How many weights one unit of feed-forward size is, in all layers together."""
+    return (shape.encoder_layers + shape.decoder_layers) * (2 * shape.width + 1)
 
 
 def weights(shape: Architecture, vocabulary: int) -> int:

@@ -225,11 +225,12 @@ def trained_anew(study: Study, setting: Setting, shape: Architecture, work: Path
         hf = build(smaller, full.tokenizer, seed).to(study.device)
         model = Model(hf, full.tokenizer, setting.name)
         cost = converge(hf, full.tokenizer, model.found, data, dev, recipe, work, seed, study.run.progress)
-        cost |= {"width": smaller.width, "feedforward": smaller.feedforward}
-        if smaller.width == shape.width:
-            notes.append(
-                "So few heads are gone that no narrower model is nearer in size: this is the full shape again."
-            )
+        beyond = model.parameters - twin.parameters
+        cost |= {"width": smaller.width, "feedforward": smaller.feedforward, "parameters_beyond_twin": beyond}
+        if smaller == shape:
+            notes.append("No head is gone, so no narrower model is as large: this is the full shape again.")
+        elif smaller.width == shape.width:
+            notes.append("So few heads are gone that only the feed-forward layers are narrower.")
     if study.run.main:
         model.save(work / MADE / "pruned" / setting.name)
     return {**cost, "notes": notes}
