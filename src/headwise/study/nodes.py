@@ -6,11 +6,9 @@ as it is made, so that an unfinished study is already a result. Test text is tra
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 
 from accelerate import PartialState
@@ -21,6 +19,7 @@ from headwise.study.estimate import Estimate, estimate
 from headwise.study.graph import Node
 from headwise.study.plan import Plan
 from headwise.study.progress import Progress
+from headwise.study.refine import filled_before, steepest
 from headwise.study.stage import RunFolder
 from headwise.study.stages import FULL, Study
 from headwise.study.sweep import (
@@ -69,8 +68,9 @@ class Member:
         yield from (control for setting in made for control in twin_controls(sweep, place, setting))
 
     def filled(self, place: int, sweep: Pruning) -> list[float]:
-        """λ between two others, one after the other, where dev BLEU changes most; as far as results are there."""
-        filled: list[float] = []
+        """λ between two others: those that were filled in before, also where the plan has grown since, then others, one
+        after the other, where dev BLEU changes most; as far as results are there."""
+        filled = filled_before(self.run, sweep) if sweep.refine else []
         while len(filled) < sweep.refine:
             points = {}
             for setting in gate_settings(sweep, place, filled):
@@ -192,22 +192,6 @@ class Member:
 def looked_at_again(setting: Setting) -> bool:
     """Whether the heads of a model are scored and tested for roles again: of those that gates chose."""
     return setting.control is None and setting.order is None
-
-
-def steepest(points: Mapping[float, tuple[int, float]], taken: Sequence[float] = ()) -> float | None:
-    """The λ in the middle (of the logarithms) of the two neighbours between which BLEU changes most; neighbours with
-    no number of heads between them are left alone, and so are λ that were tried. points: heads kept and BLEU by λ."""
-    order = sorted(points)
-    gaps = {
-        (low, high): abs(points[high][1] - points[low][1])
-        for low, high in pairwise(order)
-        if abs(points[high][0] - points[low][0]) > 1
-    }
-    for low, high in sorted(gaps, key=lambda gap: -gaps[gap]):
-        middle = float(f"{math.sqrt(low * high) if low > 0 else high / 2:.3g}")
-        if f"{middle:g}" not in {f"{penalty:g}" for penalty in taken}:
-            return middle
-    return None
 
 
 class Work:

@@ -1,0 +1,82 @@
+"""What a study knows of its settings from its folder alone: results here are written by hand, nothing is trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwise.heads import HeadMask, write_text
+from headwise.study import Progress, make_plan
+from headwise.study.nodes import Member
+from headwise.study.stage import RunFolder
+
+
+class Made:
+    """A run folder of one study, and what lies in it."""
+
+    def __init__(self, folder: Path, told: dict[str, Any]) -> None:
+        self.run, self.told = RunFolder(folder, Progress(quiet=True)), told
+
+    def member(self, **changes: Any) -> Member:
+        """The study with a sweep of these options."""
+        plan = make_plan({**self.told, "pruning": changes})
+        return Member(plan, self.run)
+
+    def record(self, name: str, **result: Any) -> None:
+        write_text(self.run.place(name), json.dumps({"name": name, "key": "x", "seconds": 1, "result": result}))
+
+    def pruned(self, name: str, kept: int, bleu: float | None = None) -> None:
+        """A model with so many of its 8 encoder heads, evaluated or not yet."""
+        full = HeadMask.full(make_plan(self.told).model.head_map)  # type: ignore[union-attr]
+        encoder = [head for head in full.heads if head.kind == "encoder-self"]
+        full.without(encoder[kept:]).save(self.run.folder / "layouts" / f"{name}.json")
+        self.record(f"prune/{name}")
+        if bleu is not None:
+            self.record(f"quality/dev/{name}", rows=[["bleu", bleu, bleu, bleu]], against={})
+
+
+@pytest.fixture
+def made(tiny: dict[str, Any], tmp_path: Path) -> Made:
+    return Made(tmp_path, tiny)
+
+
+def names(member: Member) -> list[str]:
+    return [setting.name for setting in member.settings()]
+
+
+class TestFilledIn:
+    def test_what_was_filled_in_stays_when_the_plan_grows(self, made: Made) -> None:
+        """Between 0.01 and 0.04 lies 0.02; with 0.64 the steepest gap is another one, which has its turn after it."""
+        for penalty, kept, bleu in ((0.01, 8, 30.0), (0.04, 3, 29.0)):
+            made.pruned(f"lambda-{penalty}", kept, bleu)
+        assert names(made.member(penalties=[0.01, 0.04], refine=1))[-1] == "lambda-0.02"
+        made.pruned("lambda-0.02", 5, 29.5)
+        grown = {"penalties": [0.01, 0.04, 0.64], "refine": 1}
+        before = names(made.member(**grown))
+        made.pruned("lambda-0.64", 0, 10.0)
+        assert before == names(made.member(**grown)) == [f"lambda-{p}" for p in (0.01, 0.04, 0.64, 0.02)]
+        assert names(made.member(**{**grown, "refine": 2}))[-1] == "lambda-0.16"
+
+    def test_one_that_was_made_and_is_not_evaluated_yet_is_waited_for(self, made: Made) -> None:
+        for penalty, kept, bleu in ((0.01, 8, 30.0), (0.04, 3, 29.0), (0.02, 5, None)):
+            made.pruned(f"lambda-{penalty}", kept, bleu)
+        assert names(made.member(penalties=[0.01, 0.04], refine=2)) == ["lambda-0.01", "lambda-0.04", "lambda-0.02"]
+
+    def test_one_that_failed_counts_and_is_left_out(self, made: Made) -> None:
+        for penalty, kept, bleu in ((0.01, 8, 30.0), (0.04, 3, 29.0)):
+            made.pruned(f"lambda-{penalty}", kept, bleu)
+        made.run.fail("prune/lambda-0.02", "It was made to.")
+        member = made.member(penalties=[0.01, 0.04], refine=1)
+        assert names(member)[-1] == "lambda-0.02" and member.failed("lambda-0.02")
+
+    def test_other_models_are_no_penalties(self, made: Made) -> None:
+        """Controls, and another sweep's; and where nothing is to be filled in, one that was taken off the list."""
+        for name in ("lambda-0.04.random", "mine.lambda-0.02"):
+            made.record(f"prune/{name}")
+        told: dict[str, Any] = {"penalties": [0.01, 0.04], "refine": 1}
+        assert names(made.member(**told)) == ["lambda-0.01", "lambda-0.04"]
+        assert names(made.member(**told, name="mine"))[2:] == ["mine.lambda-0.02"]
+        assert names(made.member(name="mine", penalties=[0.01, 0.04])) == ["mine.lambda-0.01", "mine.lambda-0.04"]
