@@ -85,12 +85,33 @@ class TestFailure:
         assert outcome.failed == {"b": "no room for b"}
         assert outcome.skipped == {"c": "b failed", "e": "b failed"}
 
-    def test_a_single_failure_comes_back_as_itself(self) -> None:
+    def test_a_single_failure_comes_back_as_itself_and_names_its_node(self) -> None:
         error = HeadsMissing("64 of 96 heads were seen.")
         outcome = doing(DIAMOND, {"right": error})[1]
-        with pytest.raises(HeadsMissing) as caught:
+        with pytest.raises(HeadsMissing, match=r"^right failed: 64 of 96 heads were seen\.$") as caught:
             outcome.check()
         assert caught.value is error
+        disk = OSError(28, "No space left on device", "model")
+        with pytest.raises(OSError, match="No space left on device, in right: 'model'"):
+            doing(DIAMOND, {"right": disk})[1].check()
+        assert disk.errno == 28
+        with pytest.raises(ZeroDivisionError) as unforeseen:
+            doing(DIAMOND, {"right": ZeroDivisionError("odd")})[1].check()
+        assert unforeseen.value.__notes__ == ["right failed."]
+
+    def test_it_is_noted_before_the_nodes_are_asked_for_again(self) -> None:
+        """Whoever lists the nodes leaves out what will never be there; a killed process cannot tell it itself."""
+        noted: dict[str, str] = {}
+
+        def nodes() -> list[Node]:
+            branches = [name for name in ("left", "right") if name not in noted]
+            return [Node("left"), Node("right"), Node("end", tuple(branches))]
+
+        fail = {"right"}
+        crew = Others(1, lambda running: running[0], fail)
+        outcome = run_graph(nodes, lambda name: None, Told(), crew, noted.__setitem__)
+        assert noted == outcome.failed == {"right": "right is bad"}
+        assert outcome.done == ["left", "end"] and not outcome.skipped
 
     def test_several_failures_are_all_named(self) -> None:
         outcome = doing(DIAMOND, {"left": HeadwiseError("Too short."), "right": ValueError("odd")})[1]

@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import headwise as hw
 from headwise.data.grammar import write_parallel
 from headwise.heads import HeadMask
 from headwise.study import Plan, Progress, make_plan, run_study
+from headwise.study.graph import Ended, Here
 from headwise.study.study import differences
 from headwise.study.tables import choose
 
@@ -225,6 +227,33 @@ def test_only_with_a_wrong_name(tiny: dict[str, Any], tmp_path: Path) -> None:
     ):
         run_study(make_plan(tiny), tmp_path / "out", Progress(quiet=True), only="all")
     assert not (tmp_path / "out").exists()
+
+
+class Killer(Here):
+    """Does every node but one, whose process is killed before it can note anything."""
+
+    def wait(self) -> Ended:
+        if self.name == "prune/lambda-0.5":
+            return Ended(self.name, hw.HeadwiseError("Its process was killed."))
+        return super().wait()
+
+
+def test_a_killed_node_does_not_lose_the_end_of_the_study(
+    copied: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice, speed, test and tables of the others are made all the same, and run.json says what failed."""
+    notes = Notes()
+
+    @contextmanager
+    def crew(make: Any, *_: Any) -> Iterator[Killer]:
+        yield Killer(make(notes), notes)
+
+    monkeypatch.setattr("headwise.study.cluster.crew", crew)
+    tiny["pruning"]["penalties"] = [0.005, 0.5]
+    with pytest.raises(hw.HeadwiseError, match=r"^prune/lambda-0\.5 failed: Its process was killed\.$"):
+        run_study(make_plan(tiny), copied, notes, workers="ray")
+    assert notes.made == ["choose", "speed"]
+    assert json.loads((copied / "run.json").read_text())["failed"] == {"prune.lambda-0.5": "Its process was killed."}
 
 
 class TestChoice:

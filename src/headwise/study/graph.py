@@ -37,6 +37,7 @@ class Node:
 
 Nodes = Callable[[], Sequence[Node]]  # asked anew after every node: what is finished may reveal more of them
 Work = Callable[[str], None]  # does the node of that name
+Note = Callable[[str, str], None]  # is told which node failed, and why, before the nodes are asked for again
 
 
 @dataclass
@@ -51,9 +52,9 @@ class Outcome:
     error: Exception | None = None
 
     def check(self) -> None:
-        """Raise what failed: a single failure as it was, several as one HeadwiseError that names them all."""
+        """Raise what failed: a single failure as it was, with its node's name; several as one HeadwiseError."""
         if len(self.failed) == 1 and self.error:
-            raise self.error
+            raise with_place(self.error, *self.failed)
         if self.failed:
             every = len(self.done) + len(self.failed) + len(self.skipped)
             reasons = " ".join(f"{name}: {sentence}" for name, sentence in self.failed.items())
@@ -114,11 +115,14 @@ class Here:
         return Ended(self.name, error, trace, made)
 
 
-def run_graph(nodes: Nodes, work: Work, progress: Progress, crew: Crew | None = None) -> Outcome:
+def run_graph(
+    nodes: Nodes, work: Work, progress: Progress, crew: Crew | None = None, note: Note = lambda name, why: None
+) -> Outcome:
     """Do every node once all it waits for is done; the first ready one of the list first.
 
     A node that raises fails: its sentence is kept, what waits for it is skipped, all else goes on. crew: who does the
-    work instead of this process. Raises HeadwiseError when the nodes form no graph.
+    work instead of this process. note: keeps a failure where `nodes` looks, for a process that was killed cannot.
+    Raises HeadwiseError when the nodes form no graph.
     """
     crew = crew or Here(work, progress)
     course = Course(progress)
@@ -133,7 +137,10 @@ def run_graph(nodes: Nodes, work: Work, progress: Progress, crew: Crew | None = 
             course.begin(node)
             crew.start(node, heading)
         elif running:
-            course.end(crew.wait())
+            ended = crew.wait()
+            course.end(ended)
+            if ended.error is not None:
+                note(ended.name, outcome.failed[ended.name])
             graph = checked(nodes())
             skip(graph, outcome)
         else:
@@ -253,6 +260,17 @@ def foreseen(error: Exception | None) -> bool:
 def sentence(error: Exception) -> str:
     """An error in a sentence; one that nobody foresaw with its type."""
     return str(error) if foreseen(error) else f"{type(error).__name__}: {error}"
+
+
+def with_place(error: Exception, name: str) -> Exception:
+    """The error itself, whose sentence says in which node it was; one that nobody foresaw with a note to its way."""
+    if isinstance(error, OSError) and error.strerror:
+        error.strerror = f"{error.strerror}, in {name}"
+    elif foreseen(error):
+        error.args = (f"{name} failed: {error}",)
+    else:
+        error.add_note(f"{name} failed.")
+    return error
 
 
 def about(seconds: float) -> str:

@@ -86,10 +86,17 @@ def at_work(
             cost = estimates(plan, Path(scratch), device)
     members = known_members(plan, out, progress, cost)
     listed, work = partial(all_nodes, members, wanted), partial(Work, plan, out, device)
+    here = work(progress)
+
+    def note(name: str, why: str) -> None:
+        folder, node = here.split(name)
+        if members[folder].run.failure(node) is None:
+            members[folder].run.fail(node, why)
+
     if threads is not None:
         torch.set_num_threads(threads)
     if workers is None:
-        return run_graph(listed, work(progress), progress)
+        return run_graph(listed, here, progress, note=note)
     if workers != "ray":
         raise HeadwiseError(
             f"--workers {workers} was asked for, but nodes can be shared out by ray only: --workers ray."
@@ -97,7 +104,7 @@ def at_work(
     from headwise.study.cluster import crew
 
     with crew(work, progress, threads or 1, device) as hands:
-        return run_graph(listed, work(progress), progress, hands)
+        return run_graph(listed, here, progress, hands, note)
 
 
 def refuse_late_surprises(plan: Plan, device: str) -> None:
