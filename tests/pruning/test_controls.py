@@ -185,6 +185,25 @@ class TestChoices:
         assert {head for head in HEADS if head.kind not in kinds} <= mask.kept
         assert mask == at_random(HEADS, kinds, count, seed)
 
+    @given(GROUP, st.data(), st.integers(0, 2**32 - 1))
+    def test_as_many_of_each_kind_are_drawn_as_asked_for(
+        self, kinds: list[Kind], data: st.DataObject, seed: int
+    ) -> None:
+        keep = {kind: data.draw(st.integers(0, HEADS.only([kind]).total)) for kind in kinds}
+        mask = at_random(HEADS, kinds, keep, seed)
+        assert {kind: mask.count(kind) for kind in kinds} == keep
+        assert {head for head in HEADS if head.kind not in kinds} <= mask.kept
+        if len(kinds) == 1:
+            assert mask == at_random(HEADS, kinds, keep[kinds[0]], seed)
+
+    def test_the_draw_of_one_kind_is_what_it_always_was(self) -> None:
+        kept = [str(head) for head in at_random(HEADS, ["encoder-self"], {"encoder-self": 3}, 7).kept]
+        assert sorted(name for name in kept if name.startswith("encoder")) == [
+            "encoder-self/0/1",
+            "encoder-self/0/2",
+            "encoder-self/2/1",
+        ]
+
     def test_every_head_is_drawn_equally_often(self) -> None:
         drawn = [at_random(HEADS, ["encoder-self"], 2, seed).kept for seed in range(2000)]
         for head in HEADS.only(["encoder-self"]):

@@ -18,6 +18,7 @@ from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
 from headwise.model import Model
 from headwise.pruning.greedy import order, random_scores
 from headwise.pruning.hard_concrete import GateRecipe, freeze
+from headwise.pruning.wanted_count import Keep
 from headwise.translation.batches import Encoded
 from headwise.translation.build import Architecture, build
 from headwise.translation.train import Recipe, average, converge, dev_loss, fit, loss_forward
@@ -134,15 +135,23 @@ def weights(shape: Architecture, vocabulary: int) -> int:
     return attention + feedforward + norms + 2 * 2 * wide + 3 * vocabulary * wide  # M2M100: last norms, output layer
 
 
-def at_random(heads: HeadMap, kinds: Sequence[Kind], count: int, seed: int) -> HeadMask:
-    """A mask that keeps `count` heads of `kinds`, drawn by chance, and all heads of other kinds."""
+def at_random(heads: HeadMap, kinds: Sequence[Kind], keep: Keep, seed: int) -> HeadMask:
+    """A mask that keeps `keep` heads of `kinds`, drawn by chance, and all heads of other kinds.
+
+    keep: a number in total, or one for each of `kinds`, so that how many of each kind stay is not left to chance. With
+    one kind both are the same draw.
+    """
     chosen = heads.only(kinds)
-    if not 0 <= count <= chosen.total:
-        raise HeadwiseError(
-            f"{count} heads were to be drawn, but there are {chosen.total} ({describe(chosen)}): "
-            f"give a number from 0 to {chosen.total}."
-        )
-    return HeadMask.full(heads).without(order(random_scores(chosen, seed), list(chosen))[: chosen.total - count])
+    scores, gone = random_scores(chosen, seed), list[Head]()
+    for group in [chosen.kinds] if isinstance(keep, int) else [(kind,) for kind in chosen.kinds]:
+        count, some = keep if isinstance(keep, int) else keep[group[0]], chosen.only(group)
+        if not 0 <= count <= some.total:
+            raise HeadwiseError(
+                f"{count} heads were to be drawn, but there are {some.total} ({describe(some)}): "
+                f"give a number from 0 to {some.total}."
+            )
+        gone += order(scores, list(some))[: some.total - count]
+    return HeadMask.full(heads).without(gone)
 
 
 def one_per_layer(heads: HeadMap, kinds: Sequence[Kind], score: Mapping[Head, float]) -> HeadMask:

@@ -200,7 +200,7 @@ def control_mask(study: Study, setting: Setting) -> HeadMask:
         return HeadMask.full(heads)
     if setting.control == "random":
         twin = HeadMask.read(study.run.folder / "layouts" / f"{setting.of}.json")
-        return at_random(heads, kinds, sum(twin.count(kind) for kind in kinds), seed)
+        return at_random(heads, kinds, {kind: twin.count(kind) for kind in kinds}, seed)
     if setting.control == "one-per-layer":
         return one_per_layer(heads, kinds, ranking(study, BEST, 0, False)(HeadMask.full(heads)))
     return one_per_layer(heads, kinds, random_scores(heads, seed))
