@@ -25,6 +25,7 @@ from headwise.translation.train import Recipe
 
 Spec = str | list[str]  # two files | one .tsv or .jsonl file | "datasets:NAME"
 Checked = TypeVar("Checked", bound=BaseModel)
+KINDS_OF_VALUES = ("Architecture", "str", "list[str]", "int", "float", "dict[str,int]")  # in the place of an error
 
 
 class Strict(BaseModel):
@@ -282,7 +283,7 @@ def checked(kind: type[Checked], values: dict[str, Any], source: str) -> Checked
     loc = problem["loc"]
     if loc[:1] == ("pruning",) and isinstance(values.get("pruning"), dict):
         loc = (*loc[:1], *loc[2:])  # one table was written, so it has no number
-    path = [str(part) for part in loc if str(part) not in ("Architecture", "str", "list[str]", "int", "dict[str,int]")]
+    path = [str(part) for part in loc if str(part) not in KINDS_OF_VALUES]
     key = ".".join(path)
     if problem["type"] == "extra_forbidden":
         raise HeadwiseError(f"{source}: unknown key '{key}'; allowed here: {', '.join(fields_of(kind, path[:-1]))}.")

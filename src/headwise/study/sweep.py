@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
@@ -54,6 +55,8 @@ class Pruning(GateRecipe):
     in steps of `step`, asked once or anew after every step (`rescore`); `orders` random ones; `tune`: fine-tuned after.
     """
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     name: str = Field(default="", pattern=r"^[\w-]*$")
     kinds: list[Kind] = Field(default=["encoder-self"], min_length=1)
     method: Method = "gates"
@@ -90,9 +93,21 @@ class Pruning(GateRecipe):
         if set(told) != {"from", "to", "count"}:
             raise ValueError("a range of penalties has the keys from, to and count")
         low, high, count = told["from"], told["to"], told["count"]
-        if not (isinstance(count, int) and count >= 2 and 0 < low < high):
-            raise ValueError("a range of penalties needs 0 < from < to, and a count of at least 2")
+        numbers = all(isinstance(end, int | float) and math.isfinite(end) for end in (low, high))
+        if not (numbers and isinstance(count, int) and count >= 2 and 0 < low < high):
+            raise ValueError("a range of penalties needs numbers 0 < from < to, and a count of at least 2")
         return [float(f"{low * (high / low) ** (i / (count - 1)):.3g}") for i in range(count)]
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def numbers(cls, told: Any, info: ValidationInfo) -> Any:
+        """`true` would pass for 1 where a number is asked for."""
+        inner = told if isinstance(told, list) else [told]
+        every = [value for one in inner for value in (one.values() if isinstance(one, dict) else [one])]
+        switch = cls.model_fields[str(info.field_name)].annotation is bool
+        if not switch and any(isinstance(value, bool) for value in every):
+            raise ValueError("true and false mean nothing here")
+        return told
 
     @field_validator("kinds")
     @classmethod
@@ -104,7 +119,7 @@ class Pruning(GateRecipe):
     @field_validator("penalties")
     @classmethod
     def positive(cls, values: list[float]) -> list[float]:
-        if any(not 0 <= value < float("inf") for value in values):
+        if any(value < 0 for value in values):
             raise ValueError("penalties must be numbers of at least 0")
         if len({f"{value:g}" for value in values}) < len(values):
             raise ValueError("no penalty may be there twice (six digits count)")
