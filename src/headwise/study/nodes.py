@@ -1,13 +1,9 @@
-"""The nodes of a study: which models there are, what waits for what, and in which order they teach most.
-
-The encoder curve of the first seed comes first, what is trained from random weights last; a model is evaluated as soon
-as it is made, so that an unfinished study is already a result. Test text is translated after the choice.
-"""
+"""The nodes of a plan: those of all its members in the order in which they teach most, and how each is done."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,181 +13,16 @@ from headwise.data.grammar import Split
 from headwise.study import after, making, measuring, roles, stages, tables
 from headwise.study.estimate import Estimate, estimate
 from headwise.study.graph import Node
+from headwise.study.member import Member
 from headwise.study.plan import Plan
 from headwise.study.progress import Progress
-from headwise.study.refine import filled_before, steepest
 from headwise.study.stage import RunFolder
 from headwise.study.stages import FULL, Study
-from headwise.study.sweep import (
-    TRAINED_ANEW,
-    Pruning,
-    Setting,
-    further_of,
-    gate_settings,
-    greedy_setting,
-    orders,
-    sweep_controls,
-    twin_controls,
-)
+from headwise.study.sweep import TRAINED_ANEW, orders
 
 STAGES = ("train", "score", "roles", "prune", "evaluate")
 LAST = ("choose", "speed", "test", "tables")
-RECORDS = {"evaluate": "quality/dev", "test": "quality/test"}  # the last stages of nodes that have another name
 SHARED = ("train", "score", "prune", "order", "after")  # what several processes do together; the main one does the rest
-
-
-@dataclass(frozen=True)
-class Member:
-    """A study of one seed and one pair of languages, as its plan and what its folder knows so far.
-
-    estimate: what its steps will take; without one, nodes cost nothing.
-    """
-
-    plan: Plan
-    run: RunFolder
-    estimate: Estimate | None = None
-
-    def settings(self) -> list[Setting]:
-        """Every setting that is known by now, those to be trained from random weights last."""
-        found = [setting for place, sweep in enumerate(self.plan.pruning) for setting in self.of_sweep(place, sweep)]
-        return sorted(found, key=lambda setting: setting.control in TRAINED_ANEW)
-
-    def of_sweep(self, place: int, sweep: Pruning) -> Iterator[Setting]:
-        controls = list(sweep_controls(sweep, place))
-        yield from (control for control in controls if control.control == "further")
-        made = list(gate_settings(sweep, place, self.filled(place, sweep)))
-        for name, score in orders(sweep).items():
-            kept = self.run.record(f"order/{name}").get("result", {}).get("kept", [])
-            made += [greedy_setting(sweep, place, name, score, count) for count in kept]
-        yield from made
-        yield from (control for control in controls if control.control != "further")
-        yield from (control for setting in made for control in twin_controls(sweep, place, setting))
-
-    def filled(self, place: int, sweep: Pruning) -> list[float]:
-        """λ between two others: those that were filled in before, also where the plan has grown since, then others, one
-        after the other, where dev BLEU changes most; as far as results are there."""
-        filled = filled_before(self.run, sweep) if sweep.refine else []
-        while len(filled) < sweep.refine:
-            points = {}
-            for setting in gate_settings(sweep, place, filled):
-                if setting.method == "hard-concrete" and not self.failed(setting):
-                    points[setting.value] = self.point(setting)
-            known = {penalty: point for penalty, point in points.items() if point is not None}
-            if len(known) < len(points):
-                break  # the next one waits for all before it
-            taken = [*sweep.penalties, *filled]
-            between = steepest({float(p): point for p, point in known.items() if isinstance(p, float)}, taken)
-            if between is None:
-                break
-            filled.append(between)
-        return filled
-
-    def point(self, setting: Setting) -> tuple[int, float] | None:
-        """How many heads a setting keeps and its dev BLEU, once it is evaluated."""
-        result = self.run.record(f"quality/dev/{setting.name}").get("result")
-        if result is None:
-            return None
-        mask = tables.mask_of(self.run, setting.name)
-        return (len(mask) if mask else 0), dict((row[0], row[1]) for row in result["rows"])["bleu"]
-
-    def failed(self, setting: Setting | str) -> bool:
-        """Whether the model of a setting, its evaluation, or what it is made from failed in this run."""
-        if isinstance(setting, Setting):
-            own = self.failed(setting.name) or bool(setting.order and self.run.failure(f"order/{setting.order}"))
-            return own or bool(setting.of and self.failed(setting.of))
-        return any(self.run.failure(f"{node}/{setting}") for node in ("prune", "evaluate"))
-
-    def against(self, setting: Setting) -> list[str]:
-        """Whose translations a setting is held against: the full model's, its twin's, and those of the model that was
-        trained further with the same parts frozen."""
-        others = [FULL, *([setting.of] if setting.of else [])]
-        further = further_of(self.plan.pruning, setting)
-        return [name for name in [*others, *([further] if further else [])] if not self.failed(name)]
-
-    def node(self, name: str, after: tuple[str, ...] = (), setting: Setting | None = None) -> Node:
-        """A node with what it will take; one whose results are there takes nothing."""
-        sort, _, rest = name.partition("/")
-        done = self.run.finished("/".join(filter(None, (RECORDS.get(sort, sort), rest))))
-        seconds = self.seconds(sort, setting) if self.estimate and not done else 0.0
-        if seconds and setting and sort in ("evaluate", "test", "after") and self.gone(setting):
-            seconds += self.seconds("prune", setting)
-        return Node(name, after, seconds, sort == "speed", done)
-
-    def gone(self, setting: Setting) -> bool:
-        """Whether a model was made and its weights were taken away, so that it must be made again."""
-        made = self.run.finished(f"prune/{setting.name}")
-        return made and not (self.run.folder / "pruned" / setting.name).exists()
-
-    def seconds(self, sort: str, setting: Setting | None) -> float:
-        """About how long a node takes; of what does not depend on the size of the texts, nothing."""
-        estimate, plan = self.estimate, self.plan
-        assert estimate is not None
-        if sort == "prune" and setting:
-            sweep = plan.pruning[setting.sweep]
-            if setting.control in TRAINED_ANEW:
-                return estimate.training()
-            trained = not setting.greedy or sweep.tune
-            return estimate.training(sweep.epochs, sweep.kinds) if trained else 0.0
-        measures = plan.scoring.measures
-        judging = estimate.judging(measures, plan.scoring.random_orders) if plan.scoring.judge else 0.0
-        known: dict[str, Callable[[], float]] = {
-            "train": lambda: 0.0 if isinstance(plan.model, str) else estimate.training(),
-            "score": lambda: estimate.scoring(measures) + judging,
-            "evaluate": lambda: estimate.evaluating(estimate.dev), "test": lambda: estimate.evaluating(estimate.dev),
-            "after": lambda: estimate.scoring(plan.scoring.pruned),
-        }  # fmt: skip
-        return known[sort]() if sort in known else 0.0
-
-    def nodes(self, wanted: Sequence[str]) -> Iterator[Node]:
-        """The nodes of some STAGES that are known by now."""
-        plan = self.plan
-        yield self.node("train")
-        if "score" in wanted:
-            yield self.node("score", ("train",))
-        if "roles" in wanted and (plan.roles.treebank or plan.data.embedded):
-            yield self.node("roles", ("train",))
-        if "prune" not in wanted:
-            return
-        evaluated = "evaluate" in wanted
-        if evaluated:
-            yield self.node(f"evaluate/{FULL}", ("train",))
-        for sweep in plan.pruning:
-            yield from (self.node(f"order/{name}", ("train",)) for name in orders(sweep))
-        settings = self.settings()
-        for setting in settings:
-            yield from self.of_setting(setting, evaluated)
-        if evaluated:
-            yield from self.at_last(settings)
-
-    def of_setting(self, setting: Setting, evaluated: bool) -> Iterator[Node]:
-        name = setting.name
-        before = f"order/{setting.order}" if setting.order else f"prune/{setting.of}" if setting.of else "train"
-        yield self.node(f"prune/{name}", (before,), setting)
-        if evaluated:
-            others = tuple(f"evaluate/{other}" for other in self.against(setting))
-            yield self.node(f"evaluate/{name}", (f"prune/{name}", *others), setting)
-            if looked_at_again(setting):
-                yield self.node(f"after/{name}", (f"prune/{name}",), setting)
-
-    def at_last(self, settings: Sequence[Setting]) -> Iterator[Node]:
-        """The choice on dev, then speed and the test text, then the tables."""
-        sound = [setting for setting in settings if not self.failed(setting)]
-        others = {FULL: list[str](), **{setting.name: self.against(setting) for setting in sound}}
-        alive = [name for name in others if not self.failed(name)]
-        yield self.node("choose", tuple(f"evaluate/{name}" for name in alive))
-        tested = alive if self.plan.data.embedded or self.plan.data.test else []
-        for name in tested:
-            there = (f"test/{other}" for other in others[name] if not self.run.failure(f"test/{other}"))
-            yield self.node(f"test/{name}", ("choose", *there))
-        yield self.node("speed", ("choose",))
-        last = ["speed", *(f"test/{name}" for name in tested)]
-        last += [f"after/{setting.name}" for setting in sound if looked_at_again(setting)]
-        yield self.node("tables", ("choose", *(name for name in last if not self.run.failure(name))))
-
-
-def looked_at_again(setting: Setting) -> bool:
-    """Whether the heads of a model are scored and tested for roles again: of those that gates chose."""
-    return setting.control is None and setting.order is None
 
 
 class Work:

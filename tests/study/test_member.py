@@ -10,7 +10,7 @@ import pytest
 
 from headwise.heads import HeadMask, write_text
 from headwise.study import Progress, make_plan
-from headwise.study.nodes import Member
+from headwise.study.member import Member
 from headwise.study.stage import RunFolder
 
 
