@@ -95,6 +95,15 @@ class TestTuning:
         assert first.cost["seconds"] == again.cost["seconds"]
 
 
+def test_a_model_that_diverged_is_no_control(bench: Bench, tmp_path: Path) -> None:
+    mask, much = HeadMask.full(bench.model.heads), {"learning_rate": 1e30, "warmup": 0}
+    with pytest.raises(HeadwiseError, match="The training diverged: the loss is no number"):
+        tune(bench.model, mask, bench.data, bench.dev, ENCODER, GATES.model_copy(update=much), TRAINING, tmp_path, 5)
+    recipe = TRAINING.model_copy(update=much)
+    with pytest.raises(HeadwiseError, match="The training diverged: the loss is no number"):
+        from_scratch(SHAPE, bench.model.tokenizer, mask, bench.data, bench.dev, recipe, tmp_path / "anew", 5)
+
+
 def copying(count: int, seed: int) -> ParallelText:
     """Sentences of three letters out of five; the translation is the same."""
     generator = random.Random(seed)

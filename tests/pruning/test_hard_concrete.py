@@ -203,6 +203,12 @@ class TestOptions:
                 GateRecipe.model_validate(wrong)
 
 
+def test_a_run_that_diverged_gives_no_model(bench: Bench, tmp_path: Path) -> None:
+    with pytest.raises(HeadwiseError, match="The training diverged: the loss is no number"):
+        bench.prune(tmp_path, 0.1, warmup=0, learning_rate=1e30)
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
 class TestGateLog:
     def test_it_has_every_head_at_every_tenth_update(self, pruned: tuple[Model, Pruned, Path]) -> None:
         table, last = pd.read_csv(pruned[2] / "gates.csv"), int(pruned[1].cost["updates"])

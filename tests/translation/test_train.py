@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import shutil
 from collections.abc import Callable
@@ -282,6 +283,33 @@ class TestErrors:
         with pytest.raises(HeadwiseError, match="fewer than one batch of 50400 tokens: give more text or lower batch_"):
             bench.run(tmp_path, RECIPE.model_copy(update={"batch_tokens": 50400}))
         assert names(tmp_path) == []
+
+    @pytest.mark.parametrize(("rate", "epochs"), [(1e30, 9), (1e12, 1)])
+    def test_a_training_that_diverged_stops_at_once_and_leaves_nothing(
+        self, bench: Bench, tmp_path: Path, rate: float, epochs: int
+    ) -> None:
+        recipe, steps = RECIPE.model_copy(update={"learning_rate": rate, "warmup": 0, "epochs": epochs}), Steps()
+        with pytest.raises(HeadwiseError, match=r"diverged: the loss is no number \(nan\) after \d+ updates; lower"):
+            bench.run(tmp_path, recipe, steps)
+        assert len(steps.seen) <= 20 and names(tmp_path) == [] and not (tmp_path / "log.csv").exists()
+
+    def test_a_dev_loss_that_is_no_number_stops_it_too(
+        self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("headwise.translation.train.dev_loss", lambda *_: math.inf)
+        steps = Steps()
+        with pytest.raises(HeadwiseError, match=r"no number \(inf\) after \d+ updates; lower learning_rate.* 0.003"):
+            bench.run(tmp_path, steps=steps)
+        assert len(steps.seen) > 0 and names(tmp_path) == []
+
+    def test_one_that_was_once_taken_for_finished_is_refused(self, bench: Bench, tmp_path: Path) -> None:
+        bench.run(tmp_path)
+        (last,) = (path for path in tmp_path.glob("checkpoint-*") if path == resume_point(tmp_path))
+        state = json.loads((last / "trainer_state.json").read_text())
+        next(entry for entry in reversed(state["log_history"]) if "eval_loss" in entry)["eval_loss"] = math.nan
+        (last / "trainer_state.json").write_text(json.dumps(state))
+        with pytest.raises(HeadwiseError, match="The training diverged"):
+            bench.run(tmp_path)
 
     @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("write failed")])
     def test_a_full_disk_is_told_and_training_can_go_on(

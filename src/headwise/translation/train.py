@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -104,6 +105,12 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, {"eval_loss": loss})
         return {"eval_loss": loss}
 
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Every 20 updates, and with every dev loss; the means over processes, so that all stop together."""
+        super().log(logs, start_time)
+        for name in ("loss", "eval_loss"):
+            refuse_diverged(logs.get(name, 0.0), self.state.global_step, self.recipe)
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         try:
@@ -159,6 +166,15 @@ def dev_loss(model: PreTrainedModel, data: Encoded, tokenizer: PreTrainedTokeniz
     return total / count
 
 
+def refuse_diverged(loss: float, updates: int, recipe: Recipe) -> None:
+    """A model whose loss is no number is never taken for a trained one."""
+    if not math.isfinite(loss):
+        raise HeadwiseError(
+            f"The training diverged: the loss is no number ({loss}) after {updates} updates; lower learning_rate, "
+            f"which is {recipe.learning_rate:g}, or raise warmup, which is {recipe.warmup}."
+        )
+
+
 class Watch(TrainerCallback):
     """Shows progress, and stops when the dev loss has not fallen for `patience` epochs.
 
@@ -196,7 +212,8 @@ def fit(
     """Train a model in place, from the last complete checkpoint in `work` if there is one; the log lies in `log.csv`.
 
     keep: how many checkpoints stay. Returns the seconds it took (those of killed tries up to their last checkpoint
-    included) and the number of updates.
+    included) and the number of updates. Raises HeadwiseError as soon as a training or dev loss is no number; what was
+    then trained is not kept.
     """
     arguments = training_arguments(recipe, work, seed, keep, model.device.type)
     arguments.ddp_find_unused_parameters = gates is not None  # a loaded model's fixed positions never get a gradient
@@ -222,6 +239,7 @@ def fit(
             model.config.use_cache = caching  # the Trainer turns it off
     last = checkpoints(work)[-1]
     state = TrainerState.load_from_json(str(last / "trainer_state.json"))
+    refuse_diverged(dev_losses(state)[-1], state.global_step, recipe)
     if PartialState().is_main_process:
         write_text(work / "log.csv", tidy(state))
     return {"seconds": read_marker(last)["seconds"], "updates": state.global_step}
