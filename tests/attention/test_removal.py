@@ -267,6 +267,13 @@ def test_the_position_bias_moves_to_the_first_layer_that_has_heads() -> None:
             agree(output(cut, inputs), output(model, inputs))
 
 
+def test_an_emptied_layer_in_the_middle_hands_the_position_bias_on() -> None:
+    model = tiny("t5", num_layers=3)
+    mask = HeadMask.full(discover(model).heads).without(Head("encoder-self", 1, h) for h in range(4))
+    expected, got = same(model, mask, batch(model))
+    agree(got, expected)
+
+
 @pytest.mark.parametrize("family", ["t5", "phi3"])
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_copy_of_a_cut_model_is_a_model_of_its_own(family: str, again: Any) -> None:
