@@ -119,6 +119,78 @@ def test_killed_between_record_and_clearing_is_cleared_later(run: RunFolder) -> 
     assert [path.name for path in (run.folder / ".work").iterdir()] == ["a-other-inputs"]
 
 
+class Chain:
+    """Stages that are made of each other: `b` of `a`, `c` of `b`, `d` of nothing; `c` and `d` share a file."""
+
+    def __init__(self, run: RunFolder, first: str = "a") -> None:
+        self.run, self.first = run, first
+
+    def make(self, x: int) -> None:
+        run = self.run
+        run.stage(self.first, {"x": x}, Maker(str(x), ("out/a",)), ["out/a"])
+        run.stage("d", {}, Maker(names=("out/d", "out/shared")), ["out/d", "out/shared"])
+        run.stage("corpus/dev", {}, Maker(names=("out/text",)), ["out/text"])
+        run.stage("b", {"deep": [{"model": run.key(self.first)}]}, Maker(names=("out/b",)), ["out/b"])
+        run.stage("c", {"of": run.key("b")}, Maker(names=("out/c", "out/shared")), ["out/c", "out/shared"])
+
+    def change(self) -> None:
+        """Make the first stage of something else, and nothing after it."""
+        self.run.stage(self.first, {"x": 2}, Maker("2", ("out/a",)), ["out/a"])
+
+    @property
+    def left(self) -> tuple[set[str], set[str]]:
+        """The stages that are finished, and the files that are there."""
+        return set(self.run.seconds()), {path.name for path in (self.run.folder / "out").iterdir()}
+
+
+def test_what_was_made_of_the_old_one_goes_with_it(run: RunFolder) -> None:
+    """However far away; what something else needs stays."""
+    chain = Chain(run)
+    chain.make(1)
+    chain.make(1)
+    assert chain.left == ({"a", "b", "c", "d", "corpus/dev"}, {"a", "b", "c", "d", "shared", "text"})
+    chain.change()
+    assert chain.left == ({"a", "d", "corpus/dev"}, {"a", "d", "shared", "text"})
+    assert (run.folder / "out/a").read_text() == "2"
+
+
+def test_of_another_training_only_texts_are_left(run: RunFolder) -> None:
+    chain = Chain(run, "train")
+    chain.make(1)
+    (run.folder / "pruning.csv").write_text("rows of the old model")
+    chain.change()
+    assert chain.left == ({"train", "corpus/dev"}, {"a", "text"})
+    assert not (run.folder / "pruning.csv").exists()
+
+
+@pytest.mark.parametrize("stop", [1, 2])
+def test_killed_while_the_old_goes_is_made_up_for(run: RunFolder, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
+    chain, unlink, calls = Chain(run), Path.unlink, list[Path]()
+    chain.make(1)
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        calls.extend([path] if path.suffix == ".json" else [])
+        return kill() if len(calls) == stop else unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    with pytest.raises(KeyboardInterrupt):
+        chain.change()
+    monkeypatch.undo()
+    chain.change()
+    assert chain.left == ({"a", "d", "corpus/dev"}, {"a", "d", "shared", "text"})
+
+
+def test_a_folder_made_before_records_told_what_they_are_of(run: RunFolder) -> None:
+    """There, names tell what was measured of a pruned model."""
+    for name in ("prune/x", "quality/dev/x", "quality/dev/y", "after/x", "choose"):
+        run.stage(name, {"x": 1}, Maker(names=()))
+        record = json.loads(run.place(name).read_text())
+        del record["of"]
+        run.place(name).write_text(json.dumps(record))
+    run.stage("prune/x", {"x": 2}, Maker(names=()))
+    assert set(run.seconds()) == {"prune/x", "quality/dev/y", "choose"}
+
+
 def kill(*_: Any) -> None:
     raise KeyboardInterrupt
 

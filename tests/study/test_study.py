@@ -212,6 +212,33 @@ class TestCache:
         assert hw.load(tmp_path / "out").heads.count(hw.load(given).heads.sites[0]) == 0
 
 
+def test_no_table_holds_results_of_two_models(
+    copied: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another model is given under the same name, and then all pruning fails: nothing of the old one is left."""
+    tiny["pruning"] |= {"penalties": [1.0], "epochs": 1, "warmup": 0}
+    tiny["scoring"] = {"measures": ["gradient"], "judge": False, "pruned": ["gradient"]}
+    given = Path(shutil.copytree(copied / "model", tmp_path / "given"))
+    out = tmp_path / "out"
+    plan = make_plan({**tiny, "model": str(given)})
+    run_study(plan, out, Progress(quiet=True))
+    assert set(pd.read_csv(out / "pruning.csv").setting) == {"full", "lambda-1"} and (out / "after/lambda-1").exists()
+    hw.load(copied / "pruned/lambda-0.005").save(given)
+
+    def fails(*_: Any) -> Any:
+        raise hw.HeadwiseError("This one was made to fail.")
+
+    monkeypatch.setattr("headwise.study.making.gated", fails)
+    with pytest.raises(hw.HeadwiseError, match="made to fail"):
+        run_study(plan, out, Progress(quiet=True))
+    table = pd.read_csv(out / "pruning.csv")
+    assert set(table.setting) == {"full"} and "bleu" in set(table.measure)
+    assert not (out / "pruned/lambda-1").exists() and not (out / "after/lambda-1").exists()
+    sizes = table[table.measure == "parameters"].value
+    assert list(sizes) == [hw.load(given).parameters]
+    assert json.loads((out / "run.json").read_text())["chosen"] is None
+
+
 @pytest.mark.parametrize(
     ("only", "last"),
     [("train", "train"), ("score", "judge"), ("roles", "roles"), ("prune", "prune/lambda-1"), ("evaluate", None)],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,11 +28,21 @@ from headwise.study.progress import Progress
 Result = dict[str, Any]
 MADE = "made"
 WEIGHTS = ("model", "pruned")  # folders of models, which can be made again
+OF_A_MODEL = ("measure", "quality/dev", "quality/test", "after", "translate/dev", "translate/test")
 
 
 def fingerprint(value: Any) -> str:
     """A short hash of anything JSON can hold."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def fingerprints(value: Any) -> set[str]:
+    """All fingerprints in what a stage is made from, however deep they lie."""
+    if isinstance(value, Mapping):
+        return fingerprints(list(value.values()))
+    if isinstance(value, list | tuple):
+        return set().union(*map(fingerprints, value))
+    return {value} if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{16}", value) else set()
 
 
 class RunFolder:
@@ -137,7 +148,7 @@ class RunFolder:
             if known:
                 self.progress.skip(name)
             else:
-                done = self.made(name, key, make, work, list(outputs), done)
+                done = self.made(name, key, make, work, list(outputs), done, sorted(fingerprints(inputs)))
             if self.main:
                 for unfinished in [work] if known else work.parent.glob(f"{label}-{'[0-9a-f]' * len(key)}"):
                     shutil.rmtree(unfinished, ignore_errors=True)
@@ -145,9 +156,11 @@ class RunFolder:
         return dict(done["result"])
 
     def made(
-        self, name: str, key: str, make: Callable[[Path], Result], work: Path, outputs: list[str], before: Result
-    ) -> Result:
-        """Run a stage and publish what it made. before: the record of what was there; returns the new one."""
+        self, name: str, key: str, make: Callable[[Path], Result], work: Path, outputs: list[str], before: Result,
+        of: list[str],
+    ) -> Result:  # fmt: skip
+        """Run a stage and publish what it made. before: the record of what was there; of: the fingerprints of what it
+        is made from. Returns the new record."""
         start = time.perf_counter()
         with self.progress.stage(name):
             result = make(work)
@@ -155,12 +168,12 @@ class RunFolder:
         self.wait()  # nobody still reads what now moves
         if before.get("key") == key:
             refuse_different(name, before["result"], result, self.folder)
-        done = {"name": name, "key": key, "seconds": seconds, "outputs": outputs, "result": result}
+        done = {"name": name, "key": key, "of": of, "seconds": seconds, "outputs": outputs, "result": result}
         if self.main:
             record = self.place(name)
-            record.unlink(missing_ok=True)
             if before.get("key") not in (None, key):
-                self.forget_what_was_made_of(name)
+                self.forget_what_was_made_of(before, outputs)
+            record.unlink(missing_ok=True)
             self.publish(work / MADE, outputs, before.get("outputs", []))
             write_text(record, json.dumps(done, indent=1))
         return done
@@ -175,25 +188,56 @@ class RunFolder:
         with FileLock(self.folder / ".stages" / f"{label}.lock"):
             yield
 
-    def forget_what_was_made_of(self, name: str) -> None:
-        """A model that is made of something else than before takes with it what was measured of the old one."""
-        sort, _, setting = name.partition("/")
-        if sort == "prune":
-            made = ("measure", "quality/dev", "quality/test", "after", "translate/dev", "translate/test")
-            for path in (self.folder / ".stages" / f"{s.replace('/', '.')}.{setting}.json" for s in made):
-                path.unlink(missing_ok=True)
+    def forget_what_was_made_of(self, before: Result, outputs: Sequence[str]) -> None:
+        """What is made of something else than before takes with it what was made of the old one, so that no table
+        holds results of both. before: its old record; outputs: its new files, which stay for `publish`."""
+        paths = [path for path in (self.folder / ".stages").glob("*.json") if path != self.place(before["name"])]
+        kept, lost = {path: read_record(path) for path in sorted(paths)}, list[tuple[Path, Result]]()
+        gone = {before["key"]}
+        while found := [(path, record) for path, record in kept.items() if was_made_of(before["name"], gone, record)]:
+            lost += found
+            for path, record in found:
+                del kept[path]
+                gone.add(record.get("key"))
+        needed = {*outputs, *(output for record in kept.values() for output in record.get("outputs", []))}
+        for path, record in reversed(lost):  # whoever is stopped here still finds what led to the rest
+            for output in {*record.get("outputs", [])} - needed:
+                take_away(self.folder / output)
+            path.unlink(missing_ok=True)
+        if before["name"] == "train":
+            (self.folder / "pruning.csv").unlink(missing_ok=True)
 
     def publish(self, made: Path, outputs: Sequence[str], before: Sequence[str]) -> None:
         """Move outputs to their places, and take away what other inputs had left there."""
         for path in {*before, *outputs}:
             old = self.folder / path
-            if old.is_dir():
-                shutil.rmtree(old)
-            elif path not in outputs:
-                old.unlink(missing_ok=True)
+            if old.is_dir() or path not in outputs:
+                take_away(old)
         for path in outputs:
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (made / path).replace(self.folder / path)  # a file that others read is there at every moment
+
+
+def take_away(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def was_made_of(name: str, gone: set[str], record: Result) -> bool:
+    """Whether a record tells of something made of the stage of that name, when that one had one of the keys `gone`.
+
+    Of the trained model everything is made but texts. Records that do not say what they are of are told by their names.
+    """
+    other = str(record.get("name", ""))
+    if name == "train":
+        return not other.startswith("corpus/")
+    if "of" in record:
+        return not gone.isdisjoint(record["of"])
+    sort, _, setting = name.partition("/")
+    return sort == "prune" and other in {f"{stage}/{setting}" for stage in OF_A_MODEL}
 
 
 def refuse_different(name: str, before: Result, now: Result, folder: Path) -> None:

@@ -153,7 +153,7 @@ def train(study: Study) -> Result:
         return run.stage("train", {"given": given, "files": files_of(given)}, take, ["model"])
     shape = plan.model
     inputs = {"shape": shape.model_dump(), "recipe": plan.training.model_dump(), "seed": plan.seed, **texts}
-    return run.stage("train", inputs, lambda work: train_model(study, shape, work), ["model", "train"])
+    return run.stage("train", inputs, lambda work: {**train_model(study, shape, work), **texts}, ["model", "train"])
 
 
 def files_of(given: str) -> list[tuple[str, int, int]]:

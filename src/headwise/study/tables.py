@@ -87,8 +87,11 @@ def timed(run: RunFolder, settings: Sequence[Setting]) -> list[str]:
 def write(study: Study, settings: Sequence[Setting]) -> None:
     """pruning.csv and run.json, of all that is known by now."""
     run = study.run
+    place = run.folder / "pruning.csv"
     if run.record(f"quality/dev/{FULL}"):
-        write_text(run.folder / "pruning.csv", table(study, settings).to_csv(index=False, float_format="%.8g"))
+        write_text(place, table(study, settings).to_csv(index=False, float_format="%.8g"))
+    else:
+        place.unlink(missing_ok=True)
     write_text(run.folder / "run.json", json.dumps(facts(study, settings), indent=1) + "\n")
 
 
@@ -153,9 +156,11 @@ def differences(against: Mapping[str, Sequence[float]], setting: Setting | None,
 def facts(study: Study, settings: Sequence[Setting]) -> dict[str, Any]:
     """What run.json says: how every number of the run was made."""
     plan, run, made = study.plan, study.run, surroundings()
+    trained = run.record("train").get("result", {})  # on texts that are not always those of today
     signature = {
         "plan": plan.name, "seed": plan.seed, "model": run.record("train").get("key"),
-        "train": study.train_text.fingerprint, "dev": study.dev_text.fingerprint,
+        "train": trained.get("train") or study.train_text.fingerprint,
+        "dev": trained.get("dev") or study.dev_text.fingerprint,
         "kinds": list(dict.fromkeys(kind for sweep in plan.pruning for kind in sweep.kinds)),
         "device": study.device, "machine": made["machine"],
     }  # fmt: skip
@@ -190,6 +195,8 @@ def write_grid(plan: Plan, out: Path) -> None:
     write_text(out / "grid.json", json.dumps({"name": plan.name, "members": listed}, indent=1) + "\n")
     known = [(data, seed, out / folder) for data, seed, folder in members if (out / folder / "pruning.csv").exists()]
     if not known:
+        for table in ("grid.csv", "across.csv"):
+            (out / table).unlink(missing_ok=True)
         return
     parts = [pd.read_csv(folder / "pruning.csv").assign(data=data) for data, _, folder in known]
     whole = pd.concat(parts, ignore_index=True)[["data", *COLUMNS]]
