@@ -9,6 +9,7 @@ import pytest
 
 from headwise.data.grammar import write_parallel
 from headwise.data.text import ParallelText
+from headwise.heads import HeadMap
 from headwise.study import estimate as estimating
 from headwise.study.estimate import PADDING, Amount, Estimate, Rates, amount, drawn, estimate, random_batch
 from headwise.translation.batches import IGNORED
@@ -17,8 +18,9 @@ from headwise.translation.decode import Search
 from headwise.translation.subwords import learn_subwords
 from headwise.translation.train import Recipe
 
-RATES = Rates(update=0.003, encoder_update=0.002, forward=0.001, step=0.5, piece=0.25, heads=10)
-PLAN = Estimate(RATES, Recipe(epochs=4, batch_tokens=100), Search(batch=8), Amount(50, 20.0), Amount(16, 10.0))
+RATES = Rates(update=0.003, encoder_update=0.002, forward=0.001, step=0.5, piece=0.25)
+HEADS = HeadMap({"encoder-self": (4,), "decoder-self": (3,), "cross": (3,)})
+PLAN = Estimate(RATES, Recipe(epochs=4, batch_tokens=100), Search(batch=8), Amount(50, 20.0), Amount(16, 10.0), HEADS)
 SMALL = Architecture(encoder_layers=1, decoder_layers=1, heads=2, width=16, feedforward=32, vocabulary=200)
 
 
@@ -101,7 +103,7 @@ def test_of_a_plan(texts: list[ParallelText], norm: str) -> None:
     found = estimate(SMALL.model_copy(update={"norm": norm}), Recipe(batch_tokens=500), Search(batch=4), *texts)
     took = perf_counter() - start
     rates = found.rates
-    assert rates.heads == 6 and found.train.pairs == 300 and found.dev.pairs == 40
+    assert found.heads == SMALL.head_map and found.train.pairs == 300 and found.dev.pairs == 40
     for rate in (rates.forward, rates.update, rates.encoder_update):
         assert 0 < rate < took / 400  # positions of the measured batch, at least
     assert 0 < rates.step < took and 0 < rates.piece < took

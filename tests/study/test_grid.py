@@ -103,6 +103,13 @@ class TestGrid:
         assert hw.load(grid / "seed-2/pruned/mean.greedy-gradient-1").heads.only(["encoder-self"]).total == 1
         assert "tuned.greedy-weight-norm-1" in stored
 
+    def test_the_steps_of_greedy_orders_were_known_beforehand(
+        self, grid: Path, tiny: dict[str, Any], tmp_path: Path
+    ) -> None:
+        members = [known_members(make_plan(smaller(tiny)), place, Progress(quiet=True)) for place in (tmp_path, grid)]
+        before, after = ({n.name for n in all_nodes(found, STAGES) if ".greedy-" in n.name} for found in members)
+        assert before == after and "seed-2/test/greedy.greedy-random.1-4" in before
+
     def test_pruned_models_are_scored_again_under_their_old_numbers(self, grid: Path) -> None:
         mask = HeadMask.read(grid / "seed-1/layouts/top.top-3.json")
         table = pd.read_csv(grid / "seed-1/after/top.top-3/heads.csv")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headwise.heads import HeadMask, write_text
+from headwise.heads import HeadMap, HeadMask, write_text
 from headwise.study import Progress, make_plan
+from headwise.study.estimate import Amount, Estimate, Rates
 from headwise.study.member import Member
+from headwise.study.nodes import STAGES
 from headwise.study.stage import RunFolder
+from headwise.translation.decode import Search
+from headwise.translation.train import Recipe
 
 
 class Made:
@@ -80,3 +85,36 @@ class TestFilledIn:
         assert names(made.member(**told)) == ["lambda-0.01", "lambda-0.04"]
         assert names(made.member(**told, name="mine"))[2:] == ["mine.lambda-0.02"]
         assert names(made.member(name="mine", penalties=[0.01, 0.04])) == ["mine.lambda-0.01", "mine.lambda-0.04"]
+
+
+GREEDY: dict[str, Any] = {"method": "greedy", "scores": ["gradient", "random"], "orders": 2, "step": 0.25}
+COST = Estimate(
+    Rates(update=0.1, encoder_update=0.1, forward=0.1, step=0.1, piece=0.1), Recipe(), Search(), Amount(10, 10.0),
+    Amount(10, 10.0), HeadMap({"encoder-self": (3, 2), "decoder-self": (4, 4), "cross": (4, 4)}),
+)  # fmt: skip
+
+
+class TestGreedySteps:
+    def test_they_are_known_before_their_order_is(self, made: Made) -> None:
+        """Of 8 heads 2 go at a time, and one stays; as the order itself says later."""
+        member = made.member(**GREEDY)
+        expected = [f"greedy-{o}-{n}" for o in ("gradient", "random.1", "random.2") for n in (6, 4, 2, 1)]
+        assert names(member) == expected
+        for order in ("gradient", "random.1", "random.2"):
+            made.record(f"order/greedy-{order}", kept=[6, 4, 2, 1])
+        assert names(member) == expected
+
+    def test_their_evaluation_is_in_the_estimate(self, made: Made) -> None:
+        member = replace(made.member(**GREEDY, rescore=True), estimate=COST)
+        nodes = {node.name: node for node in member.nodes(STAGES)}
+        assert nodes["evaluate/greedy-random.2-1"].seconds == COST.evaluating(COST.dev) > 0
+        assert nodes["order/greedy-gradient"].seconds == 4 * COST.scoring(["gradient"]) > 0
+        assert nodes["order/greedy-random.1"].seconds == nodes["prune/greedy-random.1-1"].seconds == 0
+
+    def test_of_a_given_model_once_it_was_looked_at(self, made: Made) -> None:
+        made.told["model"] = "some/model"
+        member = made.member(**GREEDY)
+        assert names(member) == []
+        assert names(replace(member, estimate=COST))[:3] == [f"greedy-gradient-{n}" for n in (3, 2, 1)]
+        made.record("train", heads=HeadMap({"encoder-self": (2,), "decoder-self": (2,), "cross": (2,)}).to_json())
+        assert names(member) == [f"greedy-{order}-1" for order in ("gradient", "random.1", "random.2")]

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import capture, discover, evaluating
 from headwise.data.text import ParallelText
-from headwise.heads import Kind
+from headwise.heads import HeadMap, Kind
 from headwise.importance.ablation import ABLATIONS
 from headwise.importance.gating import GATINGS
 from headwise.importance.gradient import GRADIENTS
@@ -73,18 +73,18 @@ class Rates:
     forward: float
     step: float
     piece: float
-    heads: int
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds for the steps of a study: rates, recipes, and the sizes of its texts."""
+    """Seconds for the steps of a study: rates, recipes, and the sizes of its texts. heads: those of the full model."""
 
     rates: Rates
     recipe: Recipe
     search: Search
     train: Amount
     dev: Amount
+    heads: HeadMap
 
     def training(self, epochs: int | None = None, kinds: Iterable[Kind] = ()) -> float:
         """A training, or a pruning run with gates on `kinds`: updates, and after every epoch the dev loss."""
@@ -117,11 +117,11 @@ class Estimate:
                 rule, _, pooled = name.removeprefix("lrp.").partition(".")
                 passes += BACKWARD * SLOW_RULES.get(rule, 1.0) * (1.0 if pooled else 0.8 * length)
             elif name in ABLATIONS:
-                passes += 1 + 0.5 * rates.heads  # what lies before a silent head is shared
+                passes += 1 + 0.5 * self.heads.total  # what lies before a silent head is shared
         if any(name in GATINGS for name in names):
             seconds += 3 * 200 * 4096 * BACKWARD * rates.forward  # three fits of 200 updates
         if BLEU in names:
-            seconds += (rates.heads + 1) * self.translating(self.dev)
+            seconds += (self.heads.total + 1) * self.translating(self.dev)
         return seconds + passes * self.reading(self.dev)
 
     def judging(self, measures: Iterable[str], orders: int) -> float:
@@ -141,13 +141,13 @@ def estimate(
     No piece is known before a tokenizer is learned, so one is learned from a small part of the training text.
     """
     if isinstance(shape, Architecture):
-        hf, pieces, most = blank(shape), sampled_subwords(train, shape), shape.max_length
+        hf, pieces, most, heads = blank(shape), sampled_subwords(train, shape), shape.max_length, shape.head_map
     else:
         given = load(shape, device)
-        hf, pieces, most = given.hf, given.tokenizer, longest(given)
+        hf, pieces, most, heads = given.hf, given.tokenizer, longest(given), given.heads
     sizes = [amount(text, pieces, most) for text in (train, dev)]
     rates = measured(hf.to(device), recipe, search, max(2, round(sizes[0].length)))
-    return Estimate(rates, recipe, search, sizes[0], sizes[1])
+    return Estimate(rates, recipe, search, sizes[0], sizes[1], heads)
 
 
 def sampled_subwords(text: ParallelText, shape: Architecture) -> PreTrainedTokenizerBase:
@@ -214,7 +214,7 @@ def measured(hf: PreTrainedModel, recipe: Recipe, search: Search, length: int) -
             encoder = best(backward, device)
     hf.eval()
     piece = decoding(hf, search, length, int(max(16, room / (2 * parameters * search.beam * STEPS))))
-    return Rates(update / positions, encoder / positions, reading / positions, step, piece, found.heads.total)
+    return Rates(update / positions, encoder / positions, reading / positions, step, piece)
 
 
 def decoding(hf: PreTrainedModel, search: Search, length: int, most: float) -> float:

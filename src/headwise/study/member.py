@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from headwise.heads import HeadMap
+from headwise.pruning.greedy import sizes
 from headwise.study import tables
 from headwise.study.estimate import Estimate
 from headwise.study.graph import Node
@@ -18,6 +20,7 @@ from headwise.study.stage import RunFolder
 from headwise.study.stages import FULL
 from headwise.study.sweep import (
     TRAINED_ANEW,
+    UNSCORED,
     Pruning,
     Setting,
     further_of,
@@ -27,6 +30,7 @@ from headwise.study.sweep import (
     sweep_controls,
     twin_controls,
 )
+from headwise.translation.build import Architecture
 
 RECORDS = {"evaluate": "quality/dev", "test": "quality/test"}  # the last stages of nodes that have another name
 
@@ -52,11 +56,28 @@ class Member:
         yield from (control for control in controls if control.control == "further")
         made = list(gate_settings(sweep, place, self.filled(place, sweep)))
         for name, score in orders(sweep).items():
-            kept = self.run.record(f"order/{name}").get("result", {}).get("kept", [])
-            made += [greedy_setting(sweep, place, name, score, count) for count in kept]
+            made += [greedy_setting(sweep, place, name, score, kept) for kept in self.steps(name, sweep)]
         yield from made
         yield from (control for control in controls if control.control != "further")
         yield from (control for setting in made for control in twin_controls(sweep, place, setting))
+
+    @property
+    def heads(self) -> HeadMap | None:
+        """The heads of the full model, known before it is trained; those of a given model once it was looked at."""
+        if isinstance(self.plan.model, Architecture):
+            return self.plan.model.head_map
+        told = self.run.record("train").get("result", {}).get("heads")
+        if told:
+            return HeadMap(told["query"], told["key_value"])
+        return self.estimate.heads if self.estimate else None
+
+    def steps(self, order: str, sweep: Pruning) -> list[int]:
+        """How many heads each step of a greedy order leaves: as it was made, or as it will be made."""
+        result = self.run.record(f"order/{order}").get("result")
+        if result is not None:
+            return list(result["kept"])
+        heads = self.heads.query if self.heads else {}
+        return sizes(sum(sum(heads.get(kind, ())) for kind in sweep.kinds), sweep.step)
 
     def filled(self, place: int, sweep: Pruning) -> list[float]:
         """λ between two others: those that were filled in before, also where the plan has grown since, then others, one
@@ -103,9 +124,9 @@ class Member:
         """A node with what it will take; one whose results are there takes nothing."""
         sort, _, rest = name.partition("/")
         done = self.run.finished("/".join(filter(None, (RECORDS.get(sort, sort), rest))))
-        seconds = self.seconds(sort, setting) if self.estimate and not done else 0.0
+        seconds = self.seconds(sort, rest, setting) if self.estimate and not done else 0.0
         if seconds and setting and sort in ("evaluate", "test", "after") and self.gone(setting):
-            seconds += self.seconds("prune", setting)
+            seconds += self.seconds("prune", rest, setting)
         return Node(name, after, seconds, sort == "speed", done)
 
     def gone(self, setting: Setting) -> bool:
@@ -113,7 +134,7 @@ class Member:
         made = self.run.finished(f"prune/{setting.name}")
         return made and not (self.run.folder / "pruned" / setting.name).exists()
 
-    def seconds(self, sort: str, setting: Setting | None) -> float:
+    def seconds(self, sort: str, name: str, setting: Setting | None) -> float:
         """About how long a node takes; of what does not depend on the size of the texts, nothing."""
         estimate, plan = self.estimate, self.plan
         assert estimate is not None
@@ -127,11 +148,17 @@ class Member:
         judging = estimate.judging(measures, plan.scoring.random_orders) if plan.scoring.judge else 0.0
         known: dict[str, Callable[[], float]] = {
             "train": lambda: 0.0 if isinstance(plan.model, str) else estimate.training(),
-            "score": lambda: estimate.scoring(measures) + judging,
+            "score": lambda: estimate.scoring(measures) + judging, "order": lambda: self.ordering(name, estimate),
             "evaluate": lambda: estimate.evaluating(estimate.dev), "test": lambda: estimate.evaluating(estimate.dev),
             "after": lambda: estimate.scoring(plan.scoring.pruned),
         }  # fmt: skip
         return known[sort]() if sort in known else 0.0
+
+    def ordering(self, name: str, estimate: Estimate) -> float:
+        """About how long a greedy order takes: its score of the dev text, once or for every step."""
+        sweep, score = next((sweep, orders(sweep)[name]) for sweep in self.plan.pruning if name in orders(sweep))
+        times = len(self.steps(name, sweep)) if sweep.rescore else 1
+        return 0.0 if score in UNSCORED else times * estimate.scoring([score])
 
     def nodes(self, wanted: Sequence[str]) -> Iterator[Node]:
         """The nodes of some STAGES that are known by now."""
