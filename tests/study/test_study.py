@@ -23,8 +23,11 @@ from headwise.data.grammar import write_parallel
 from headwise.heads import HeadMask
 from headwise.study import Plan, Progress, make_plan, run_study
 from headwise.study.graph import Ended, Here
+from headwise.study.stage import RunFolder
+from headwise.study.stages import Study
 from headwise.study.study import differences
-from headwise.study.tables import choose
+from headwise.study.sweep import Setting
+from headwise.study.tables import choose, choose_setting
 
 
 class Notes(Progress):
@@ -199,6 +202,30 @@ class TestCache:
         same(found, same_as)
         again(make_plan(tiny), copied)
         assert (copied / f"pruned/{gone}/model.safetensors").read_bytes() == weights
+
+    def test_a_model_that_is_chosen_later_is_made_again(self, copied: Path, tiny: dict[str, Any]) -> None:
+        """Of a study that keeps only the chosen model, the plan's choice is always there to be loaded."""
+        tiny |= {"weights": "chosen", "choice": {"max_drop": 100}}
+        weights = (copied / "pruned/lambda-0.005/model.safetensors").read_bytes()
+        again(make_plan(tiny), copied)
+        assert below(copied / "pruned") == sorted(name for name in below(copied / "pruned") if "lambda-1/" in name)
+        tiny["pruning"]["penalties"] = [0.005]
+        notes = again(make_plan(tiny), copied)
+        assert "prune/lambda-0.005" in notes.made and "prune/lambda-1" not in notes.made
+        assert (copied / "pruned/lambda-0.005/model.safetensors").read_bytes() == weights
+
+    def test_a_chosen_model_that_was_only_cut_is_saved_again(self, copied: Path, tiny: dict[str, Any]) -> None:
+        """Its stage is known, but its folder went while another one was the choice."""
+        run = RunFolder(copied, Progress(quiet=True), thin=True)
+        for place in ("layouts/{}.json", ".stages/quality.dev.{}.json"):
+            shutil.copy(copied / place.format("lambda-0.005"), copied / place.format("cut"))
+        run.stage("prune/cut", {}, lambda work: {})
+        cut = Setting("cut", 0, "greedy.gradient", order="some", kept=3)
+        study = Study(make_plan({**tiny, "choice": {"max_drop": 100}}), run)
+        for _ in range(2):
+            assert choose_setting(study, [cut])["chosen"] == "cut"
+            assert hw.load(copied / "pruned/cut").layout == study.mask("cut")
+            shutil.rmtree(copied / "pruned/cut")
 
     def test_a_given_model_that_changed_is_taken_again(
         self, copied: Path, tmp_path: Path, tiny: dict[str, Any]

@@ -15,7 +15,7 @@ from headwise.heads import HeadMask, write_text
 from headwise.study.across import across
 from headwise.study.plan import Plan
 from headwise.study.stage import MADE, Result, RunFolder, surroundings
-from headwise.study.stages import FULL, Study
+from headwise.study.stages import FULL, Study, WeightsGone
 from headwise.study.sweep import Setting, further_of
 
 COLUMNS = ("method", "kinds", "setting", "seed", "kept", "total", "measure", "value", "low", "high")
@@ -45,14 +45,19 @@ def choose_setting(study: Study, settings: Sequence[Setting]) -> Result:
     run, chosen, names = study.run, best(study, settings), known(study.run, settings)
     inputs = {"made": {name: run.key(f"quality/dev/{name}") for name in names}, **study.plan.choice.model_dump()}
     result = run.stage("choose", inputs, lambda work: {"chosen": chosen})
-    if chosen and f"pruned/{chosen}" not in run.record(f"prune/{chosen}")["outputs"]:
-        place = f"pruned/{chosen}"  # cut without training, so it was not saved yet
+    if not chosen:
+        return result
+    place = f"pruned/{chosen}"
 
-        def save(work: Path) -> Result:
-            study.model(chosen).save(work / MADE / place)
-            return {}
+    def save(work: Path) -> Result:
+        study.model(chosen).save(work / MADE / place)
+        return {}
 
-        run.stage("save", {"model": study.made(chosen)}, save, [place])
+    if place not in run.record(f"prune/{chosen}")["outputs"]:  # cut without training, so it was not saved yet
+        with run.whole():
+            run.stage("save", {"model": study.made(chosen)}, save, [place])
+    elif not (run.folder / place).exists():
+        raise WeightsGone(chosen)
     return result
 
 
