@@ -22,10 +22,10 @@ import headwise as hw
 from headwise.data.grammar import write_parallel
 from headwise.heads import HeadMask
 from headwise.study import Plan, Progress, make_plan, run_study
+from headwise.study.folders import differences
 from headwise.study.graph import Ended, Here
 from headwise.study.stage import RunFolder
 from headwise.study.stages import Study
-from headwise.study.study import differences
 from headwise.study.sweep import Setting
 from headwise.study.tables import choose, choose_setting
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import PartialState
 
 from headwise.errors import HeadwiseError
-from headwise.heads import write_text
 from headwise.model import load
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import Estimate
+from headwise.study.folders import claim, refuse_others
 from headwise.study.graph import Outcome, plan_lines, run_graph
 from headwise.study.nodes import STAGES, Work, all_nodes, estimates, known_members
 from headwise.study.plan import Plan, refuse_counts
@@ -26,12 +23,6 @@ from headwise.study.progress import Progress
 from headwise.study.stage import opened
 from headwise.study.stages import Study
 from headwise.study.tables import write, write_grid
-
-FREE = (  # what may be changed or added to a plan between two runs: how many models, and what is asked of them
-    "name", "seeds", "pairs", "weights", "scoring", "roles", "choice", "speed",
-    "pruning.penalties", "pruning.refine", "pruning.keep",
-    "pruning.scores", "pruning.orders", "pruning.controls", "pruning.seeds",
-)  # fmt: skip
 
 
 def run_study(
@@ -53,15 +44,13 @@ def run_study(
     progress.say(f"headwise: {plan.name} in {out}")
     members = known_members(plan, out, progress)
     with ExitStack() as stack:
-        for folder, member in members.items():
-            run = stack.enter_context(opened(out / folder, progress))
-            if run.main:
-                refuse_other_plan(member.plan, run.folder)
-                write_text(run.folder / "plan.toml", member.plan.to_toml())
-                if not (run.folder / ".stages" / "headwise").exists():
-                    write_text(run.folder / ".stages" / "headwise", version("headwise"))
+        runs = [stack.enter_context(opened(out / folder, progress)) for folder in dict.fromkeys([".", *members])]
+        if main:
+            refuse_others(plan, out)
+            claim(plan, out)
+            for run in runs:
                 run.forget_failures()
-            run.wait()
+        runs[0].wait()
         refuse_late_surprises(plan, device)
         if "evaluate" in wanted:
             for name, texts in (plan.pairs or {"": plan.data}).items():
@@ -139,58 +128,7 @@ def finish(plan: Plan, out: Path, progress: Progress, device: str, report: Calla
 
 def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
     """The graph of a plan in lines: what is done already, and what the rest will cost, as far as it is known by now."""
-    for folder, own in plan.members.items():
-        refuse_other_plan(own, Path(out) / folder)
+    refuse_others(plan, Path(out))
     with tempfile.TemporaryDirectory() as work:
         cost = estimates(plan, Path(work), device)
     return plan_lines(all_nodes(known_members(plan, Path(out), Progress(quiet=True), cost), STAGES))
-
-
-def refuse_other_plan(plan: Plan, folder: Path) -> None:
-    """A run folder belongs to one plan, which may grow; another one, or another version, is refused."""
-    made = folder / ".stages" / "headwise"
-    if made.exists() and made.read_text() != version("headwise"):
-        raise HeadwiseError(
-            f"{folder} was made by headwise {made.read_text()}, and this is {version('headwise')}, whose numbers may "
-            "differ: choose another --out, or go on with that version."
-        )
-    before = folder / "plan.toml"
-    if not before.exists():
-        return
-    changes = list(differences(tomllib.loads(before.read_text(encoding="utf-8")), tomllib.loads(plan.to_toml())))
-    if changes:
-        raise HeadwiseError(
-            f"{folder} holds the results of another plan: {'; '.join(changes[:4])}{' …' if len(changes) > 4 else ''}. "
-            "Choose another --out, or take the plan back to what it was."
-        )
-
-
-def differences(before: dict[str, Any], now: dict[str, Any], path: str = "") -> Iterator[str]:
-    """What of a plan changed that results were made from: `training.epochs was 20 and is 30`."""
-    for key in sorted({*before, *now}):
-        name = f"{path}{key}"
-        old, new = before.get(key), now.get(key)
-        if name == "pruning":
-            yield from sweep_differences(named(old), named(new))
-        elif name in FREE or old == new or (path == "data." and names_of(old) == names_of(new)):
-            continue
-        elif isinstance(old, dict) and isinstance(new, dict):
-            yield from differences(old, new, f"{name}.")
-        else:
-            yield f"{name} was {old!r} and is {new!r}"
-
-
-def names_of(files: Any) -> Any:
-    """Files without their folders: a text may lie elsewhere; whether it is the same one, its fingerprint tells."""
-    return [Path(file).name for file in files] if isinstance(files, list) else files
-
-
-def named(sweeps: Any) -> dict[str, dict[str, Any]]:
-    """Sweeps by their names."""
-    return {sweep.get("name", ""): sweep for sweep in ([sweeps] if isinstance(sweeps, dict) else sweeps or [])}
-
-
-def sweep_differences(before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Of the sweeps that are in both plans; sweeps may come and go."""
-    for name in before.keys() & now.keys():
-        yield from differences(before[name], now[name], "pruning.")
