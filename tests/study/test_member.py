@@ -15,6 +15,7 @@ from headwise.study.estimate import Amount, Estimate, Rates
 from headwise.study.member import Member
 from headwise.study.nodes import STAGES
 from headwise.study.stage import RunFolder
+from headwise.study.tables import left_out
 from headwise.translation.decode import Search
 from headwise.translation.train import Recipe
 
@@ -118,3 +119,21 @@ class TestGreedySteps:
         assert names(replace(member, estimate=COST))[:3] == [f"greedy-gradient-{n}" for n in (3, 2, 1)]
         made.record("train", heads=HeadMap({"encoder-self": (2,), "decoder-self": (2,), "cross": (2,)}).to_json())
         assert names(member) == [f"greedy-{order}-1" for order in ("gradient", "random.1", "random.2")]
+
+
+class TestTwins:
+    def test_a_twin_that_lost_no_head_has_no_controls(self, made: Made) -> None:
+        member = made.member(penalties=[0.01, 0.04], controls=["further", "random", "from-scratch", "narrower"])
+        assert len(names(member)) == 3 + 2 * 3, "before they are made"
+        for penalty, kept in ((0.01, 8), (0.04, 7)):
+            made.pruned(f"lambda-{penalty}", kept, 30.0)
+        assert names(member)[:4] == ["further", "lambda-0.01", "lambda-0.04", "lambda-0.04.random"]
+        assert names(member)[4:] == ["lambda-0.04.from-scratch", "lambda-0.04.narrower"]
+        known = {node.name for node in member.nodes(STAGES)}
+        assert {"test/lambda-0.01", "test/lambda-0.04.random"} <= known and "prune/lambda-0.01.random" not in known
+        sweep = member.settings()
+        notes = {s.name: left_out(made.run, member.plan, s) for s in sweep}
+        assert notes.pop("lambda-0.01") == [
+            "No head is gone, so controls of it (random, from-scratch, narrower) would show nothing: none was made."
+        ]
+        assert not any(notes.values())

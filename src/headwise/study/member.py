@@ -59,7 +59,9 @@ class Member:
             made += [greedy_setting(sweep, place, name, score, kept) for kept in self.steps(name, sweep)]
         yield from made
         yield from (control for control in controls if control.control != "further")
-        yield from (control for setting in made for control in twin_controls(sweep, place, setting))
+        for setting in made:
+            if not tables.keeps_all(self.run, setting.name):
+                yield from twin_controls(sweep, place, setting)
 
     @property
     def heads(self) -> HeadMap | None:

@@ -16,7 +16,7 @@ from headwise.study.across import across
 from headwise.study.plan import Plan
 from headwise.study.stage import MADE, Result, RunFolder, surroundings
 from headwise.study.stages import FULL, Study, WeightsGone
-from headwise.study.sweep import Setting, further_of
+from headwise.study.sweep import Setting, further_of, twin_controls
 
 COLUMNS = ("method", "kinds", "setting", "seed", "kept", "total", "measure", "value", "low", "high")
 GATES = {
@@ -32,6 +32,12 @@ def mask_of(run: RunFolder, setting: str) -> HeadMask | None:
     """The layout of a setting; None where all heads stay."""
     path = run.folder / "layouts" / f"{setting}.json"
     return HeadMask.read(path) if path.exists() else None
+
+
+def keeps_all(run: RunFolder, setting: str) -> bool:
+    """Whether a model is made and lost no head: then there is nothing to hold it against, and no control of it."""
+    mask = mask_of(run, setting) if run.finished(f"prune/{setting}") else None
+    return mask is not None and len(mask) == mask.heads.total
 
 
 def choose(dev: Mapping[str, float], kept: Mapping[str, int], max_drop: float) -> str | None:
@@ -172,13 +178,24 @@ def facts(study: Study, settings: Sequence[Setting]) -> dict[str, Any]:
     records = {s.name: run.record(f"prune/{s.name}").get("result", {}) for s in settings}
     told = {split: run.record(f"quality/{split}/{FULL}").get("result", {}) for split in ("dev", "test")}
     return {
-        "signature": signature, "versions": made["versions"], "threads": made["threads"], "seconds": run.seconds(),
+        "signature": signature, "versions": made["versions"],
+        "threads": run.record("train").get("threads", made["threads"]), "seconds": run.seconds(),
         "chosen": run.record("choose")["result"]["chosen"] if run.record("choose") else best(study, settings),
         "max_drop": plan.choice.max_drop,
-        "notes": {name: record["notes"] for name, record in records.items() if "notes" in record},
+        "notes": {
+            s.name: [*records[s.name]["notes"], *left_out(run, plan, s)] for s in settings if "notes" in records[s.name]
+        },
         "settings": {s.name: described(plan, s) for s in settings if records[s.name] or run.record(f"prune/{s.name}")},
         "failed": run.failures(), **told["dev"].get("signatures", {}),
     }  # fmt: skip
+
+
+def left_out(run: RunFolder, plan: Plan, setting: Setting) -> list[str]:
+    """A note on the controls that a setting does not have."""
+    names = [str(twin.control) for twin in twin_controls(plan.pruning[setting.sweep], setting.sweep, setting)]
+    if setting.control or not names or not keeps_all(run, setting.name):
+        return []
+    return [f"No head is gone, so controls of it ({', '.join(names)}) would show nothing: none was made."]
 
 
 def described(plan: Plan, setting: Setting) -> dict[str, Any]:
