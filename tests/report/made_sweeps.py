@@ -72,8 +72,9 @@ class Made:
 
 def health(penalty: float, kept: int) -> dict[str, float]:
     return {
-        "dev_loss": 1.7 + penalty, "soft_dev_loss": 1.698 + penalty, "undecided_gates": 0.04 if penalty < 0.1 else 0.2,
-        "expected_heads": kept + 0.21, "settled": float(penalty < 0.1),
+        "dev_loss": 1.7 + penalty, "soft_dev_loss": 1.698 + penalty, "decided_dev_loss": 1.7 + penalty,
+        "undecided_gates": 0.04 if penalty < 0.1 else 0.2, "expected_heads": kept + 0.21,
+        "settled": float(penalty < 0.1),
     }  # fmt: skip
 
 

@@ -183,7 +183,7 @@ def test_gate_health(run: Run) -> None:
     assert table is not None
     assert len(table.lines) == len(GATES) + len(JOINT)
     (line,) = [line.cells for line in table.lines if line.cells[0].endswith("0.32")]
-    assert line[1:] == ["1 of 24", "20\u202f%", "1.2", "no", "2.0180", "2.0200"]
+    assert line[1:] == ["1 of 24", "20\u202f%", "1.2", "no", "2.0180", "2.0200", "2.0200"]
     notes = health_notes(run)
     assert [n for n in notes if "frozen" in n] == ["The decoder was frozen."]
     assert any(re.match("encoder: λ\u00a0=\u00a00.32: 20 %", note) for note in notes)

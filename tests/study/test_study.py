@@ -99,8 +99,8 @@ class TestFinished:
         assert not pruning.duplicated(["setting", "measure"]).any()
         measures = set(pruning[pruning.setting == "lambda-1"].measure)
         both = {"bleu", "chrf", "bleu_difference", "p_value"}
-        rest = {"parameters", "bytes", "memory", "tokens_per_second", "dev_loss", "soft_dev_loss", "undecided_gates",
-                "expected_heads", "settled", "updates", "seconds"}  # fmt: skip
+        rest = {"parameters", "bytes", "memory", "tokens_per_second", "dev_loss", "soft_dev_loss", "decided_dev_loss",
+                "undecided_gates", "expected_heads", "settled", "updates", "seconds"}  # fmt: skip
         assert measures == both | {f"dev_{name}" for name in both} | rest
         assert pruning[pruning.measure == "bleu"].low.notna().all()
 

@@ -11,7 +11,8 @@ Louizos et al. 2018 ("Learning sparse neural networks through L0 regularization"
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -80,30 +81,49 @@ class Gates(nn.Module):
 
     In training `draw` resamples the noise once per batch (footnote 5); in evaluation the deterministic gate holds.
     start: log α at first, one number for all or H numbers. loose: log α (H) as last trained, before `settle` moved it.
-    share: how much of the run is over.
+    moment: the dev loss with soft and with decided gates, in nats a token, when they were decided (2); not a number
+    where that was not before the end of the run. share: how much of the run is over.
     """
 
     loose: Tensor
+    moment: Tensor
 
     def __init__(self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor) -> None:
         super().__init__()
         self.heads, self.distribution = heads, distribution
         self.log_alpha = nn.Parameter(torch.zeros(heads.total) + start)
         self.register_buffer("loose", self.log_alpha.detach().clone())
+        self.register_buffer("moment", torch.full((2,), math.nan, dtype=torch.float64))
         self.share, self.settling = 0.0, False
         self.places: dict[Site, slice] = {}
         at = 0
         for site in heads.sites:
             self.places[site] = slice(at, at := at + heads.count(site))
         self.now: Tensor = self.log_alpha.detach()
+        self.fixed: Tensor | None = None
 
     def draw(self, noise: Tensor | None = None) -> None:
         """Set the gates for the coming forward."""
-        if self.training:
-            noise = torch.rand_like(self.log_alpha) if noise is None else noise
-            self.now = self.distribution.sample(self.trained, noise)
-        else:
-            self.now = self.distribution.deterministic(self.log_alpha)
+        self.now = self.drawn(noise) if self.fixed is None else self.fixed
+
+    def drawn(self, noise: Tensor | None = None) -> Tensor:
+        """Gates for one forward (H): with noise in training."""
+        if not self.training:
+            return self.distribution.deterministic(self.log_alpha)
+        return self.distribution.sample(self.trained, torch.rand_like(self.log_alpha) if noise is None else noise)
+
+    def soft(self) -> Tensor:
+        """Every gate without noise, as it stands before it is decided (H)."""
+        return self.distribution.deterministic(self.log_alpha.detach())
+
+    @contextmanager
+    def held(self, gates: Tensor) -> Iterator[None]:
+        """For the time of the block gates are what they are said to be (H), whatever is drawn."""
+        self.fixed = self.now = gates
+        try:
+            yield
+        finally:
+            self.fixed = None
 
     def by_site(self) -> dict[Site, Callable[[], Tensor]]:
         """The gates as `capture` takes them."""

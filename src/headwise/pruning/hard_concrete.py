@@ -22,6 +22,8 @@ from headwise.pruning.gates import Gates, HardConcrete, Rule, Scale, glorot_unif
 from headwise.translation.batches import Encoded
 from headwise.translation.train import SCHEDULES, Recipe, average, dev_loss, fit, loss_forward
 
+UNDECIDED = 0.1  # the share of gates that may be neither open nor shut in a run that has settled
+
 
 class GateRecipe(BaseModel):
     """How to prune with gates. Both rates climb for `warmup` updates and then fall to 0, so that gates settle.
@@ -61,8 +63,10 @@ class GateRecipe(BaseModel):
 class Pruned:
     """What a pruning run gives.
 
-    soft_loss, decided_loss: on dev, before and after every gate was opened or shut. expected, undecided: Σ P(open), and
-    the share of gates between 0.1 and 0.9, when the gates were last trained. settled: whether deciding was a formality.
+    soft_loss, decided_loss: on dev with the same weights, before and after every gate was opened or shut, at the moment
+    of deciding. loss: on dev at the end, of the pruned model; where gates are decided at the end it is `decided_loss`.
+    expected, undecided: Σ P(open), and the share of gates between 0.1 and 0.9, when the gates were last trained.
+    settled: whether deciding was a formality: at most UNDECIDED of them were, and a wanted number was expected.
     notes: sentences for the report. cost: seconds and updates.
     """
 
@@ -70,6 +74,7 @@ class Pruned:
     model: Model
     soft_loss: float
     decided_loss: float
+    loss: float
     undecided: float
     expected: float
     settled: bool
@@ -129,11 +134,12 @@ def freeze(model: PreTrainedModel, kinds: tuple[Kind, ...]) -> list[str]:
 class Course(TrainerCallback):
     """Tells the gates how much of the run is over, and settles them in its last part, `settle` of it.
 
-    kept: which gates stay open (H), asked anew in every step: settling never changes the answer.
+    kept: which gates stay open (H), asked anew in every step: settling never changes the answer. loss: the dev loss as
+    gates and weights are now, asked when gates are decided.
     """
 
-    def __init__(self, gates: Gates, settle: float, kept: Callable[[], Tensor]) -> None:
-        self.gates, self.settle, self.kept = gates, settle, kept
+    def __init__(self, gates: Gates, settle: float, kept: Callable[[], Tensor], loss: Callable[[], float]) -> None:
+        self.gates, self.settle, self.kept, self.loss = gates, settle, kept, loss
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step, steps = state.global_step, state.max_steps
@@ -141,8 +147,17 @@ class Course(TrainerCallback):
         begin = steps - (max(1, round(self.settle * steps)) if self.settle else 0)
         if step == begin:
             self.gates.loose.copy_(self.gates.log_alpha.detach())
+            self.gates.moment.copy_(torch.tensor(self.soft_and_decided(), dtype=torch.float64))
         if step >= begin:
             self.gates.settle(self.kept(), steps - step)
+
+    def soft_and_decided(self) -> list[float]:
+        """The loss with gates as they are, and with gates at 0 and 1: of the same weights. The gates stay."""
+        found = []
+        for gates in (soft := self.gates.soft(), self.kept().to(soft)):
+            with self.gates.held(gates):
+                found.append(self.loss())
+        return found
 
 
 def beginning(recipe: GateRecipe, heads: HeadMap, seed: int) -> float | Tensor:
@@ -195,12 +210,16 @@ class Trial:
         trained = {parameter: parameter.requires_grad for parameter in hf.parameters()}
         notes = freeze(hf, gates.heads.kinds)
         own = {"params": [p for p in trained if p.requires_grad], "lr": recipe.learning_rate}
+
+        def loss() -> float:
+            return dev_loss(hf, dev, model.tokenizer, training.batch_tokens)
+
         hf.add_module("headwise_gates", gates)
         try:
             spent = fit(
                 hf, model.tokenizer, model.found, data, dev, recipe.within(training), work, seed,
                 gates=gates.by_site(), before=gates.draw, penalty=self.cost, groups=[own, *self.groups],
-                callbacks=[Course(gates, self.settle, self.kept), GateLog(gates, work / "gates.csv")],
+                callbacks=[Course(gates, self.settle, self.kept, loss), GateLog(gates, work / "gates.csv")],
                 keep=max(recipe.average, 2), progress=progress,
             )  # fmt: skip
             last = {name: tensor.clone() for name, tensor in gates.state_dict().items()}
@@ -213,24 +232,30 @@ class Trial:
             del hf.headwise_gates
             for parameter, state in trained.items():
                 parameter.requires_grad_(state)
-        return decide(model, gates, dev, self.kept(), training.batch_tokens, notes, spent)
+        return decide(model, gates, dev, self.kept(), training.batch_tokens, notes, spent, early=bool(self.settle))
 
 
 def decide(
-    model: Model, gates: Gates, dev: Encoded, kept: Tensor, tokens: int, notes: list[str], cost: dict[str, float]
-) -> Pruned:
-    """Open or shut every gate, compare the dev loss before and after, and cut the shut heads out. kept: H."""
+    model: Model, gates: Gates, dev: Encoded, kept: Tensor, tokens: int, notes: list[str], cost: dict[str, float],
+    early: bool = False,
+) -> Pruned:  # fmt: skip
+    """Open or shut every gate, compare the dev loss before and after, and cut the shut heads out. kept: H.
+
+    early: gates were decided before the end of the run, and the two losses measured then.
+    """
     gates.eval()
-    gates.draw()
     undecided = gates.undecided()
-    settled = gates.doubtful(gates.log_alpha.detach()) <= 0.1
-    if undecided > 0.1:
-        then = " when they were frozen. The order of log α decided" if settled else ""
+    if undecided > UNDECIDED:
+        then = " when they were decided" if early else ""
         notes.append(f"The gates had not settled: {undecided:.0%} were still between 0.1 and 0.9{then}. Train longer.")
     mask = gates.mask(model.heads, kept)
     with torch.no_grad(), loss_forward(model.hf):
-        with capture(model.hf, model.found, gates=gates.by_site()):
-            soft = dev_loss(model.hf, dev, model.tokenizer, tokens)
         with masked(model.hf, model.found, mask):
-            hard = dev_loss(model.hf, dev, model.tokenizer, tokens)
-    return Pruned(mask, model.remove(mask), soft, hard, undecided, gates.expected(), settled, notes, cost)
+            loss = dev_loss(model.hf, dev, model.tokenizer, tokens)
+        if early:
+            soft, decided = gates.moment.tolist()
+        else:
+            with capture(model.hf, model.found, gates=gates.by_site()), gates.held(gates.soft()):
+                soft, decided = dev_loss(model.hf, dev, model.tokenizer, tokens), loss
+    settled = undecided <= UNDECIDED
+    return Pruned(mask, model.remove(mask), soft, decided, loss, undecided, gates.expected(), settled, notes, cost)

@@ -60,17 +60,20 @@ class TopGates(WantedGates):
         share = min(1.0, self.share / (1 - self.settle_share))
         return math.exp((1 - share) * math.log(WARM) + share * math.log(COLD))
 
-    def draw(self, noise: Tensor | None = None) -> None:
-        """Set the gates for the coming forward: relaxed and noisy in training, the K largest otherwise."""
+    def drawn(self, noise: Tensor | None = None) -> Tensor:
+        """Gates for one forward (H): relaxed and noisy in training, the K largest otherwise."""
         if not self.training or self.settling:
-            self.now = self.largest().to(self.log_alpha)
-            return
+            return self.largest().to(self.log_alpha)
         noise = torch.rand_like(self.log_alpha) if noise is None else noise
         r = self.log_alpha.double() + gumbel(noise.double())
         now = torch.zeros_like(r)
         for member, wanted in zip(self.members.bool(), self.wanted.int().tolist(), strict=True):
             now = now.masked_scatter(member, relaxed_top(r[member], wanted, self.temperature))
-        self.now = now.to(self.log_alpha)
+        return now.to(self.log_alpha)
+
+    def soft(self) -> Tensor:
+        """The mean of every gate over noise when it is cold (H): its chance to be among the K largest."""
+        return self.chances(self.log_alpha.detach())
 
     def chances(self, log_alpha: Tensor) -> Tensor:
         """P(among the K largest under noise) of every head (H), by DRAWS draws that are always the same."""

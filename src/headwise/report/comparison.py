@@ -160,7 +160,8 @@ HEALTH: dict[str, tuple[str, Callable[[float], str]]] = {
     "expected_heads": ("expected heads", "{:.1f}".format),
     "settled": ("settled", lambda value: "yes" if value else "no"),
     "soft_dev_loss": ("dev loss before deciding", "{:.4f}".format),
-    "dev_loss": ("after deciding", "{:.4f}".format),
+    "decided_dev_loss": ("after deciding", "{:.4f}".format),
+    "dev_loss": ("of the pruned model", "{:.4f}".format),
 }
 
 

@@ -21,6 +21,7 @@ from headwise.study.sweep import Setting, further_of, twin_controls
 COLUMNS = ("method", "kinds", "setting", "seed", "kept", "total", "measure", "value", "low", "high")
 GATES = {
     "soft_loss": "soft_dev_loss",
+    "decided_loss": "decided_dev_loss",
     "undecided": "undecided_gates",
     "expected": "expected_heads",
     "settled": "settled",
