@@ -17,6 +17,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 import headwise as hw
 from headwise.data.grammar import write_parallel
@@ -24,8 +25,10 @@ from headwise.heads import HeadMask
 from headwise.study import Plan, Progress, make_plan, run_study
 from headwise.study.folders import differences
 from headwise.study.graph import Ended, Here
+from headwise.study.nodes import STAGES
 from headwise.study.stage import RunFolder
 from headwise.study.stages import Study
+from headwise.study.study import estimated, threads_set
 from headwise.study.sweep import Setting
 from headwise.study.tables import choose, choose_setting
 
@@ -308,6 +311,73 @@ def test_a_killed_node_does_not_lose_the_end_of_the_study(
         run_study(make_plan(tiny), copied, notes, workers="ray")
     assert notes.made == ["choose", "speed"]
     assert json.loads((copied / "run.json").read_text())["failed"] == {"prune.lambda-0.5": "Its process was killed."}
+
+
+def test_threads_are_those_of_the_workers(copied: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the records do not tell, as those of an older run; and Python goes on with its own number."""
+    notes = Notes()
+
+    @contextmanager
+    def crew(make: Any, progress: Progress, threads: int, device: str) -> Iterator[Here]:
+        assert threads == 1
+        yield Here(make(notes), notes)
+
+    monkeypatch.setattr("headwise.study.cluster.crew", crew)
+    record = copied / ".stages/train.json"
+    told = json.loads(record.read_text())
+    assert told.pop("threads") == 1
+    record.write_text(json.dumps(told))
+    with threads_set(3):
+        run_study(make_plan(tiny), copied, notes, "evaluate", workers="ray")
+        assert torch.get_num_threads() == 3
+        assert json.loads((copied / "run.json").read_text())["threads"] == 1
+        record.write_text(json.dumps({**told, "threads": 2}))
+        run_study(make_plan(tiny), copied, notes, "evaluate")
+        assert json.loads((copied / "run.json").read_text())["threads"] == 2
+
+
+class TestTimeLeft:
+    """It is measured where it is worth the seconds that this takes."""
+
+    def measured(self, told: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch, *, shown: bool = True) -> bool:
+        called: list[Path] = []
+        monkeypatch.setattr("headwise.study.study.estimates", lambda plan, work, device: called.append(work) or {})
+        progress = Notes()
+        progress.console.quiet = not shown
+        assert estimated(make_plan(told), out, progress, "cpu", STAGES) == {} and not progress.told
+        return bool(called)
+
+    def test_of_many_models(self, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert not self.measured(tiny, tmp_path, monkeypatch)
+        tiny["pruning"]["penalties"] = [0.1, 0.2, 0.3, 0.4, 0.5]
+        assert self.measured(tiny, tmp_path, monkeypatch)
+        assert not self.measured(tiny, tmp_path, monkeypatch, shown=False)
+        (tmp_path / ".stages").mkdir()
+        for penalty in tiny["pruning"]["penalties"]:
+            (tmp_path / f".stages/prune.lambda-{penalty}.json").write_text("{}")
+        assert not self.measured(tiny, tmp_path, monkeypatch), "they are made"
+
+    def test_of_long_texts(self, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        files = {
+            split: [str(file) for file in write_parallel(tmp_path, split, 10)]  # type: ignore[arg-type]
+            for split in ("train", "dev")
+        }
+        told = {**tiny, "data": files}
+        assert not self.measured(told, tmp_path / "out", monkeypatch)
+        monkeypatch.setattr("headwise.study.study.LONG", 10)
+        assert self.measured(told, tmp_path / "out", monkeypatch)
+
+    def test_what_cannot_be_measured_stops_nothing(
+        self, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fails(*_: Any) -> Any:
+            raise TypeError("no tokenizer")
+
+        monkeypatch.setattr("headwise.study.study.estimates", fails)
+        progress = Notes()
+        progress.console.quiet = False
+        assert estimated(make_plan({**tiny, "seeds": [1, 2]}), tmp_path, progress, "cpu", STAGES) == {}
+        assert progress.told == ["  How long it will take is not known: TypeError: no tokenizer"]
 
 
 class TestChoice:

@@ -124,13 +124,14 @@ def known_members(
 
 
 def estimates(plan: Plan, work: Path, device: str) -> dict[str, Estimate]:
-    """What the steps of every member will take, measured once for each language pair."""
+    """What the steps of every member will take, measured once for each language pair, whose texts come to lie in the
+    folder of its first member below `work`."""
     found: dict[str, Estimate] = {}
     by_pair: dict[str, Estimate] = {}
     for folder, own in plan.members.items():
         pair = own.data.model_dump_json()
         if pair not in by_pair:
-            study = Study(own, RunFolder(work, Progress(quiet=True)), device)
+            study = Study(own, RunFolder(work / folder, Progress(quiet=True)), device)
             with study.run.alone():
                 texts = study.train_text, study.dev_text
             by_pair[pair] = estimate(own.model, own.training, own.search, *texts, device)

@@ -168,7 +168,10 @@ class RunFolder:
         self.wait()  # nobody still reads what now moves
         if before.get("key") == key:
             refuse_different(name, before["result"], result, self.folder)
-        done = {"name": name, "key": key, "of": of, "seconds": seconds, "outputs": outputs, "result": result}
+        done = {
+            "name": name, "key": key, "of": of, "seconds": seconds, "threads": torch.get_num_threads(),
+            "outputs": outputs, "result": result,
+        }  # fmt: skip
         if self.main:
             record = self.place(name)
             if before.get("key") not in (None, key):

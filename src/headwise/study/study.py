@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,13 +16,16 @@ from headwise.model import load
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import Estimate
 from headwise.study.folders import claim, refuse_others
-from headwise.study.graph import Outcome, plan_lines, run_graph
+from headwise.study.graph import Outcome, plan_lines, run_graph, sentence
 from headwise.study.nodes import STAGES, Work, all_nodes, estimates, known_members
 from headwise.study.plan import Plan, refuse_counts
 from headwise.study.progress import Progress
 from headwise.study.stage import opened
 from headwise.study.stages import Study
 from headwise.study.tables import write, write_grid
+
+FEW = 5  # models: of so many and a short text the bars tell enough
+LONG = 10000  # pairs
 
 
 def run_study(
@@ -38,12 +41,17 @@ def run_study(
     """
     if only is not None and only not in STAGES:
         raise HeadwiseError(f"--only {only} was asked for, but the stages are {', '.join(STAGES)}.")
+    if workers not in (None, "ray"):
+        raise HeadwiseError(
+            f"--workers {workers} was asked for, but nodes can be shared out by ray only: --workers ray."
+        )
+    threads = threads or (1 if workers else None)
     wanted = STAGES if only is None else STAGES[: STAGES.index(only) + 1]
     out, main = Path(out), PartialState(cpu=device == "cpu").is_main_process
     progress = progress if main else Progress(quiet=True)
     progress.say(f"headwise: {plan.name} in {out}")
     members = known_members(plan, out, progress)
-    with ExitStack() as stack:
+    with threads_set(threads), ExitStack() as stack:
         runs = [stack.enter_context(opened(out / folder, progress)) for folder in dict.fromkeys([".", *members])]
         if main:
             refuse_others(plan, out)
@@ -69,11 +77,7 @@ def at_work(
     threads: int | None,
 ) -> Outcome:  # fmt: skip
     """Do all nodes, here or by workers."""
-    cost: dict[str, Estimate] = {}
-    if len(plan.members) > 1 and not progress.console.quiet:  # of a single study its bars tell enough
-        with tempfile.TemporaryDirectory() as scratch:
-            cost = estimates(plan, Path(scratch), device)
-    members = known_members(plan, out, progress, cost)
+    members = known_members(plan, out, progress, estimated(plan, out, progress, device, wanted))
     listed, work = partial(all_nodes, members, wanted), partial(Work, plan, out, device)
     here = work(progress)
 
@@ -82,18 +86,44 @@ def at_work(
         if members[folder].run.failure(node) is None:
             members[folder].run.fail(node, why)
 
-    if threads is not None:
-        torch.set_num_threads(threads)
     if workers is None:
         return run_graph(listed, here, progress, note=note)
-    if workers != "ray":
-        raise HeadwiseError(
-            f"--workers {workers} was asked for, but nodes can be shared out by ray only: --workers ray."
-        )
     from headwise.study.cluster import crew
 
     with crew(work, progress, threads or 1, device) as hands:
         return run_graph(listed, here, progress, hands, note)
+
+
+def estimated(plan: Plan, out: Path, progress: Progress, device: str, wanted: Sequence[str]) -> dict[str, Estimate]:
+    """What the steps of the members will take, where it is worth the seconds that measuring it takes: there are several
+    models to be made, and they are many, or of several members, or their text is long."""
+    members = known_members(plan, out, progress)
+    nodes = [node for member in members.values() for node in member.nodes(wanted)]
+    models = [node for node in nodes if not node.done and node.name.partition("/")[0] in ("train", "prune", "order")]
+    if progress.console.quiet or len(models) < 2:
+        return {}
+    try:
+        if len(members) > 1 or len(models) > FEW or is_long(Study(plan, members["."].run, device)):
+            return estimates(plan, out, device)
+    except Exception as error:  # whatever is wrong, the node that it matters to will tell
+        progress.say(f"  How long it will take is not known: {sentence(error)}")
+    return {}
+
+
+def is_long(study: Study) -> bool:
+    """Whether the training text is the user's own, and no small one."""
+    return study.plan.data.embedded is None and len(study.train_text) >= LONG
+
+
+@contextmanager
+def threads_set(count: int | None) -> Iterator[None]:
+    """So many threads in the block, where a number is given."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def refuse_late_surprises(plan: Plan, device: str) -> None:
