@@ -53,22 +53,13 @@ def make_member(folder: Path, seed: int, kept: int = 4, settings: tuple[str, ...
                 rows.append((*start, f"{part}bleu_difference", score - scores["full"]))
             if name == "keep-4.random":
                 rows.append((*start, f"{part}bleu_difference_to_pruned", scores["keep-4"] - score))
-            if name == "keep-4" and "further" in settings:
+            if name.startswith("keep-4") and "further" in settings:
                 rows.append((*start, f"{part}bleu_difference_to_further", score - scores["further"]))
     columns = ["method", "kinds", "setting", "seed", "kept", "total", "measure", "value"]
     pd.DataFrame(rows, columns=columns).assign(low=None, high=None).to_csv(folder / "pruning.csv", index=False)
-    asked = {
-        name: {
-            "sweep": "",
-            "control": METHODS[name].partition(".")[2] or None,
-            "of": None,
-            "further": "further" if name == "keep-4" and "further" in settings else None,
-        }
-        for name in settings
-        if name != "full"
-    }
-    if "keep-4.random" in asked:
-        asked["keep-4.random"]["of"] = "keep-4"
+    held = {"keep-4": {"further": "further"}, "keep-4.random": {"pruned": "keep-4", "further": "further"}}
+    there = {n: {word: o for word, o in held.get(n, {}).items() if o in settings} for n in settings}
+    asked = {name: {"sweep": "", "against": others} for name, others in there.items() if name != "full"}
     (folder / "run.json").write_text(json.dumps({"settings": asked}))
     return folder
 
@@ -118,6 +109,7 @@ def test_intervals_against_a_slow_twin(three: list[tuple[str, int, Path]], monke
         ("keep-4", "bleu_difference"): ("keep-4", "full"),
         ("keep-4.random", "bleu_difference_to_pruned"): ("keep-4", "keep-4.random"),
         ("keep-4", "bleu_difference_to_further"): ("keep-4", "further"),
+        ("keep-4.random", "bleu_difference_to_further"): ("keep-4.random", "further"),
     }
     for (setting, measure), (first, second) in pairs.items():
         slow = [np.mean([drawn(s, first, b) - drawn(s, second, b) for s in seeds[b]]) for b in range(count)]

@@ -26,12 +26,13 @@ RECIPE = {"epochs": 1, "gate_learning_rate": 0.5, "warmup": 2}
 SWEEPS: list[dict[str, Any]] = [
     {"name": "encoder", "penalties": [0.005, 1.0], "refine": 1, "controls": ["further", "random"], **RECIPE},
     {"name": "all", "kinds": ["encoder-self", "decoder-self", "cross"], "keep": [9], "seeds": [1],
-     "controls": ["from-scratch", "narrower", "one-per-layer"], **RECIPE},
+     "controls": ["from-scratch", "narrower", "one-per-layer", "one-per-layer-random"], **RECIPE},
     {"name": "top", "method": "top-k", "keep": [3], "seeds": [1], **RECIPE},
     {"name": "greedy", "method": "greedy", "scores": ["gradient", "random", "entropy"], "step": 0.5, "rescore": True,
      "orders": 1, "seeds": [2]},
     {"name": "tuned", "method": "greedy", "scores": ["weight-norm"], "step": 0.9, "tune": True, "epochs": 1,
      "seeds": [2]},
+    {"name": "plain", "method": "greedy", "scores": ["gradient"], "step": 0.9, "seeds": [2]},
     {"name": "mean", "method": "greedy", "scores": ["gradient"], "step": 0.9, "compensate": True, "seeds": [2]},
 ]  # fmt: skip
 TIMINGS = ("tokens_per_second", "seconds")
@@ -87,9 +88,25 @@ class TestGrid:
             bleu = {name: rows.value[name, f"{start}bleu"] for name in (twin, control)}
             row = rows.loc[(control, f"{start}bleu_difference_to_pruned")]
             assert row.value == pytest.approx(bleu[twin] - bleu[control], abs=1e-6) and row.low <= row.value <= row.high
-        lone = rows.loc[("encoder.lambda-0.005", "bleu_difference_to_further")]
-        further = rows.value["encoder.further", "bleu"]
-        assert lone.value == pytest.approx(rows.value["encoder.lambda-0.005", "bleu"] - further, abs=1e-6)
+
+    @pytest.mark.parametrize(
+        ("seed", "setting", "word", "other"),
+        [
+            (1, "encoder.lambda-0.005", "further", "encoder.further"),
+            (1, "encoder.lambda-1.random", "further", "encoder.further"),
+            (1, "all.one-per-layer", "random", "all.one-per-layer-random"),
+            (2, "mean.greedy-gradient-1", "uncompensated", "plain.greedy-gradient-1"),
+        ],
+    )
+    def test_models_are_held_against_others(self, grid: Path, seed: int, setting: str, word: str, other: str) -> None:
+        rows = pd.read_csv(grid / f"seed-{seed}/pruning.csv").set_index(["setting", "measure"])
+        for start in ("", "dev_"):
+            change = rows.value[setting, f"{start}bleu"] - rows.value[other, f"{start}bleu"]
+            row = rows.loc[(setting, f"{start}bleu_difference_to_{word}")]
+            assert row.value == pytest.approx(change, abs=1e-6) and row.low <= row.value <= row.high
+            assert 0 < rows.value[setting, f"{start}p_value_to_{word}"] <= 1
+        asked = json.loads((grid / f"seed-{seed}/run.json").read_text())["settings"]
+        assert asked[setting]["against"][word] == other
 
     def test_greedy_orders_are_nested_and_not_stored_untuned(self, grid: Path) -> None:
         kept = pd.read_csv(grid / "seed-2/pruning.csv").groupby("setting").kept.first()

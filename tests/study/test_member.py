@@ -15,6 +15,7 @@ from headwise.study.estimate import Amount, Estimate, Rates
 from headwise.study.member import Member
 from headwise.study.nodes import STAGES
 from headwise.study.stage import RunFolder
+from headwise.study.sweep import held_against
 from headwise.study.tables import left_out
 from headwise.translation.decode import Search
 from headwise.translation.train import Recipe
@@ -137,3 +138,45 @@ class TestTwins:
             "No head is gone, so controls of it (random, from-scratch, narrower) would show nothing: none was made."
         ]
         assert not any(notes.values())
+
+
+class TestHeldAgainst:
+    def against(self, made: Made, *sweeps: dict[str, Any]) -> dict[str, dict[str, str]]:
+        """What every setting is held against, as the tables have it; every one of them is evaluated before it."""
+        made.told["pruning"] = [{"name": f"s{place}", **sweep} for place, sweep in enumerate(sweeps)]
+        member = Member(make_plan(made.told), made.run)
+        nodes = {node.name: node.after for node in member.nodes(STAGES)}
+        found = {setting.name: held_against(member.plan.pruning, setting) for setting in member.settings()}
+        for name, others in found.items():
+            for stage in ("evaluate", "test"):
+                assert set(nodes[f"{stage}/{name}"]) >= {f"{stage}/{other}" for other in ("full", *others.values())}
+        return found
+
+    def test_what_is_trained_as_long_is_held_against_the_model_trained_further(self, made: Made) -> None:
+        controls = ["further", "random", "from-scratch", "one-per-layer", "one-per-layer-random"]
+        found = self.against(made, {"keep": [3], "controls": controls}, {"keep": [2], "controls": ["random"]},
+                             {"keep": [2], "epochs": 9, "controls": ["random"]})  # fmt: skip
+        further = {"further": "s0.further"}
+        assert found["s0.further"] == {} and found["s0.keep-3"] == found["s0.one-per-layer-random"] == further
+        assert found["s0.keep-3.random"] == {"pruned": "s0.keep-3", **further}
+        assert found["s1.keep-2.random"] == {"pruned": "s1.keep-2", **further}, "it trains as the first sweep does"
+        assert found["s2.keep-2.random"] == {"pruned": "s2.keep-2"}
+        assert found["s0.keep-3.from-scratch"] == {"pruned": "s0.keep-3"}
+        assert found["s0.one-per-layer"] == {**further, "random": "s0.one-per-layer-random"}
+
+    def test_compensated_removal_is_held_against_the_same_without(self, made: Made) -> None:
+        plain, mean = {**GREEDY, "scores": ["gradient"]}, {**GREEDY, "compensate": True}
+        found = self.against(made, mean, plain)
+        assert found["s0.greedy-gradient-4"] == {"uncompensated": "s1.greedy-gradient-4"}
+        assert found["s0.greedy-random.1-4"] == found["s1.greedy-gradient-4"] == {}
+        for other in ({"step": 0.5}, {"kinds": ["cross"]}, {"rescore": True}, {"tune": True}, {"compensate": True}):
+            assert not any("uncompensated" in held for held in self.against(made, mean, {**plain, **other}).values())
+
+    def test_an_order_that_failed_is_not_waited_for(self, made: Made) -> None:
+        made.told["pruning"] = [{"name": "mean", **GREEDY, "compensate": True}, {"name": "plain", **GREEDY}]
+        member = Member(make_plan(made.told), made.run)
+        made.run.fail("order/plain.greedy-random.1", "It was made to.")
+        nodes = {node.name: node.after for node in member.nodes(STAGES)}
+        assert nodes["evaluate/mean.greedy-random.1-4"] == ("prune/mean.greedy-random.1-4", "evaluate/full")
+        assert "evaluate/plain.greedy-random.2-4" in nodes["evaluate/mean.greedy-random.2-4"]
+        assert "test/plain.greedy-random.1-4" not in nodes

@@ -20,6 +20,7 @@ import pandas as pd
 from sacrebleu.metrics.bleu import BLEU
 
 from headwise.errors import HeadwiseError
+from headwise.study.sweep import HELD
 from headwise.translation.quality import SEED, check, resamples, scored, statistics
 
 COLUMNS = (
@@ -28,8 +29,8 @@ COLUMNS = (
 )  # fmt: skip
 SPLITS = {"": "test", "dev_": "dev"}
 FULL = "full"
-TO_PRUNED, TO_FURTHER = "bleu_difference_to_pruned", "bleu_difference_to_further"
-MEASURES = ("bleu", "bleu_difference", TO_PRUNED, TO_FURTHER)
+TO = "bleu_difference_to_"
+MEASURES = ("bleu", "bleu_difference", *(f"{TO}{word}" for word in HELD))
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,11 @@ class Member:
     measured: Mapping[tuple[str, str], float]
     asked: Mapping[str, Mapping[str, Any]]
 
-    def twin(self, setting: str) -> str | None:
-        """The pruned model that a control stands beside."""
-        found: str | None = self.asked.get(setting, {}).get("of")
-        return found
-
-    def further(self, setting: str) -> str | None:
-        """The model trained on without pruning that the setting is held against."""
-        found: str | None = self.asked.get(setting, {}).get("further")
+    def other(self, setting: str, measure: str) -> str | None:
+        """The model that a difference of a setting is to."""
+        if measure == "bleu_difference":
+            return FULL
+        found: str | None = self.asked.get(setting, {}).get("against", {}).get(measure.removeprefix(TO))
         return found
 
 
@@ -56,9 +54,9 @@ def across(members: Sequence[tuple[str, int, Path]]) -> pd.DataFrame:
     """Means over the seeds of every setting that at least two members of the same data have; columns COLUMNS.
 
     members: data, seed and run folder of each; folders without a pruning.csv are passed over, as are settings and
-    measures that fewer than two members have. Averaged are `bleu`, `bleu_difference` (to the full model),
-    `bleu_difference_to_pruned` (of a control: its twin minus it) and `bleu_difference_to_further` (to the model trained
-    on without pruning), on test and on dev.
+    measures that fewer than two members have. Averaged are `bleu`, `bleu_difference` (to the full model), and the
+    differences to all else that a model is held against (`bleu_difference_to_pruned`, of a control: its twin minus it;
+    `bleu_difference_to_further` …), on test and on dev.
     value: the mean over the seeds. kept, kept_low, kept_high: mean and range of the heads kept. seeds: how many.
 
     low, high: a 95 % interval by a bootstrap on two levels. Every one of 1000 resamples draws as many seeds as there
@@ -134,14 +132,13 @@ class Texts:
     def draws(self, member: Member, setting: str, measure: str) -> np.ndarray | None:
         """A measure in every resample (1000); None where a translation is missing."""
         own = self.bleu(member, setting)
-        others = {"bleu_difference": FULL, TO_PRUNED: member.twin(setting), TO_FURTHER: member.further(setting)}
         if measure == "bleu" or own is None:
             return own
-        name = others[measure]
+        name = member.other(setting, measure)
         other = None if name is None else self.bleu(member, name)
         if other is None:
             return None
-        change: np.ndarray = other - own if measure == TO_PRUNED else own - other
+        change: np.ndarray = other - own if measure == f"{TO}pruned" else own - other
         return change
 
     def bleu(self, member: Member, setting: str) -> np.ndarray | None:

@@ -23,9 +23,9 @@ from headwise.study.sweep import (
     UNSCORED,
     Pruning,
     Setting,
-    further_of,
     gate_settings,
     greedy_setting,
+    held_against,
     orders,
     sweep_controls,
     twin_controls,
@@ -111,16 +111,14 @@ class Member:
     def failed(self, setting: Setting | str) -> bool:
         """Whether the model of a setting, its evaluation, or what it is made from failed in this run."""
         if isinstance(setting, Setting):
-            own = self.failed(setting.name) or bool(setting.order and self.run.failure(f"order/{setting.order}"))
-            return own or bool(setting.of and self.failed(setting.of))
-        return any(self.run.failure(f"{node}/{setting}") for node in ("prune", "evaluate"))
+            return self.failed(setting.name) or bool(setting.of and self.failed(setting.of))
+        order = setting.rpartition("-")[0]  # where it is a step of a greedy one
+        return any(self.run.failure(node) for node in (f"prune/{setting}", f"evaluate/{setting}", f"order/{order}"))
 
     def against(self, setting: Setting) -> list[str]:
-        """Whose translations a setting is held against: the full model's, its twin's, and those of the model that was
-        trained further with the same parts frozen."""
-        others = [FULL, *([setting.of] if setting.of else [])]
-        further = further_of(self.plan.pruning, setting)
-        return [name for name in [*others, *([further] if further else [])] if not self.failed(name)]
+        """Whose translations a setting is held against: the full model's, and all those of `held_against`."""
+        others = [FULL, *held_against(self.plan.pruning, setting).values()]
+        return [name for name in others if not self.failed(name)]
 
     def node(self, name: str, after: tuple[str, ...] = (), setting: Setting | None = None) -> Node:
         """A node with what it will take; one whose results are there takes nothing."""

@@ -21,6 +21,7 @@ Control = Literal["further", "random", "one-per-layer", "one-per-layer-random", 
 OF_A_SWEEP: tuple[Control, ...] = ("further", "one-per-layer", "one-per-layer-random")
 TRAINED_ANEW: tuple[Control, ...] = ("from-scratch", "narrower")
 UNSCORED = ("random", "weight-norm")  # orders of removal that look at no text
+HELD = ("pruned", "further", "random", "uncompensated")  # words for what models are held against, beside the full one
 OF_GATES = ("start", "settle", "gate_learning_rate")
 OF_GREEDY = ("rescore", "tune", "step", "orders", "compensate")
 GRID = (0.005, 0.01, 0.02, 0.04)
@@ -231,14 +232,39 @@ def sweep_controls(sweep: Pruning, place: int) -> Iterator[Setting]:
             yield Setting(titled(sweep, control), place, f"control.{control}", control=control)
 
 
-def further_of(sweeps: Sequence[Pruning], setting: Setting) -> str | None:
-    """The model trained further that a model is held against: its sweep's own, or that of one trained alike; none for
-    controls, and for what is not trained at all."""
+def held_against(sweeps: Sequence[Pruning], setting: Setting) -> dict[str, str]:
+    """The models beside the full one that a model is held against, each by the word that tables have for it.
+
+    pruned: of a control the model whose twin it is. further: the full model, trained on as long. random: of the best
+    head of each layer a random one of each. uncompensated: the same removal without the mean outputs of removed heads.
+    """
     own = sweeps[setting.sweep]
-    if setting.control or (setting.greedy and not own.tune):
+
+    def control(name: Control) -> str | None:
+        """That of the sweep, or of one that trains alike."""
+        having = [sweep for sweep in (own, *sweeps) if name in sweep.controls]
+        return next((titled(sweep, name) for sweep in having if sweep.learning == own.learning), None)
+
+    untrained = setting.control in ("further", *TRAINED_ANEW) or (setting.greedy and not own.tune)
+    found = {
+        "pruned": setting.of, "further": None if untrained else control("further"),
+        "random": control("one-per-layer-random") if setting.control == "one-per-layer" else None,
+        "uncompensated": uncompensated(sweeps, setting),
+    }  # fmt: skip
+    return {word: name for word, name in found.items() if name}
+
+
+def uncompensated(sweeps: Sequence[Pruning], setting: Setting) -> str | None:
+    """The same heads removed in the same order, without mean outputs, where a sweep has it."""
+    own = sweeps[setting.sweep]
+    if not (setting.order and own.compensate):
         return None
-    alike = [own, *(sweep for sweep in sweeps if sweep.learning == own.learning)]
-    return next((titled(sweep, "further") for sweep in alike if "further" in sweep.controls), None)
+    order = setting.order.removeprefix(f"{own.name}.")
+    for sweep in sweeps:
+        same = {*sweep.kinds} == {*own.kinds} and (sweep.step, sweep.rescore) == (own.step, own.rescore)
+        if same and not sweep.tune and not sweep.compensate and titled(sweep, order) in orders(sweep):
+            return f"{titled(sweep, order)}-{setting.kept}"
+    return None
 
 
 def twin_controls(sweep: Pruning, place: int, setting: Setting) -> Iterator[Setting]:

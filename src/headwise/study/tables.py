@@ -16,7 +16,7 @@ from headwise.study.across import across
 from headwise.study.plan import Plan
 from headwise.study.stage import MADE, Result, RunFolder, surroundings
 from headwise.study.stages import FULL, Study, WeightsGone
-from headwise.study.sweep import Setting, further_of, twin_controls
+from headwise.study.sweep import Setting, held_against, twin_controls
 
 COLUMNS = ("method", "kinds", "setting", "seed", "kept", "total", "measure", "value", "low", "high")
 GATES = {
@@ -132,18 +132,19 @@ def table(study: Study, settings: Sequence[Setting]) -> pd.DataFrame:
             "method": setting.method if setting else "none", "kinds": "+".join(kinds), "setting": name,
             "seed": plan.seed, "kept": sum(mask.count(kind) for kind in kinds), "total": mask.heads.only(kinds).total,
         }  # fmt: skip
-        measured = [*values(study.run, setting), *(("tokens_per_second", *speed[name]) for _ in [0] if name in speed)]
+        measured = [*values(study, setting), *(("tokens_per_second", *speed[name]) for _ in [0] if name in speed)]
         rows += [{**start, **dict(zip(COLUMNS[6:], row, strict=True))} for row in measured]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def values(run: RunFolder, setting: Setting | None) -> Iterator[Row]:
+def values(study: Study, setting: Setting | None) -> Iterator[Row]:
     """Everything that was measured of one setting; of the full model without one."""
-    name = setting.name if setting else FULL
+    run, name = study.run, setting.name if setting else FULL
+    held = held_against(study.plan.pruning, setting) if setting else {}
     for split, start in (("dev", "dev_"), ("test", "")):
         if found := run.record(f"quality/{split}/{name}").get("result"):
             yield from ((start + measure, value, low, high) for measure, value, low, high in found["rows"])
-            yield from differences(found["against"], setting, start)
+            yield from differences(found["against"], held, start)
     for measure, value in run.record(f"measure/{name}").get("result", {}).items():
         yield measure, value, None, None
     made = run.record(f"prune/{name}").get("result", {}) if setting else {}
@@ -155,14 +156,15 @@ def values(run: RunFolder, setting: Setting | None) -> Iterator[Row]:
         yield "seconds", run.record(f"prune/{name}")["seconds"], None, None
 
 
-def differences(against: Mapping[str, Sequence[float]], setting: Setting | None, start: str) -> Iterator[Row]:
-    """To the full model; of a control how much its twin is above it; to the further trained model."""
-    for other, (value, low, high, p) in against.items():
-        twin = setting is not None and setting.of == other
-        ending = "" if other == FULL else "_to_pruned" if twin else "_to_further"
-        span = (-value, -high, -low) if twin else (value, low, high)
-        yield (f"{start}bleu_difference{ending}", *span)
-        yield f"{start}p_value{ending}", p, None, None
+def differences(against: Mapping[str, Sequence[float]], held: Mapping[str, str], start: str) -> Iterator[Row]:
+    """To the full model, and to those of `held_against`; of a control how much its twin is above it."""
+    for word, other in {"": FULL, **held}.items():
+        if other in against:
+            value, low, high, p = against[other]
+            span = (-value, -high, -low) if word == "pruned" else (value, low, high)
+            ending = f"_to_{word}" if word else ""
+            yield (f"{start}bleu_difference{ending}", *span)
+            yield f"{start}p_value{ending}", p, None, None
 
 
 def facts(study: Study, settings: Sequence[Setting]) -> dict[str, Any]:
@@ -205,7 +207,7 @@ def described(plan: Plan, setting: Setting) -> dict[str, Any]:
     words = {key: value for key, value in asdict(setting).items() if key in ("method", "control", "of", "value")}
     return {
         **words, "sweep": sweep.name, "kinds": sweep.kinds, "order": setting.order, "tune": sweep.tune,
-        "compensate": sweep.compensate, "further": further_of(plan.pruning, setting),
+        "compensate": sweep.compensate, "against": held_against(plan.pruning, setting),
     }  # fmt: skip
 
 
