@@ -16,7 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap
 from headwise.pruning.gates import HardConcrete
 from headwise.pruning.top_k import COLD, WARM, TopGates, gumbel, prune_by_top_k, relaxed_top
-from headwise.pruning.wanted_count import CountedGates
+from headwise.pruning.wanted_count import CLIP, CountedGates
 from pruning.bench import ENCODER, GATES, TRAINING, Bench
 
 HEADS = HeadMap({"encoder-self": (4, 4), "cross": (4,)})
@@ -86,6 +86,14 @@ class TestGates:
         torch.testing.assert_close(gates.chances(w), w.softmax(0), rtol=0, atol=0.07)
         assert gates.expected() == pytest.approx(1) and float(gates.chances(w * 50).max()) < 1
         assert gumbel(torch.tensor([0.0, 1.0])).isfinite().all()
+
+    def test_their_gradient_is_clipped_for_itself(self) -> None:
+        """Two heads that are level have a gradient of 1/τ, which must not shrink the step of the model."""
+        gates = TopGates(HEADS, 0.0, 4).to("cpu")
+        gates.share = 0.4
+        gates.draw(torch.full((12,), 0.5))
+        (gates.now * torch.arange(12)).sum().backward()
+        assert gates.log_alpha.grad is not None and float(gates.log_alpha.grad.norm()) == pytest.approx(CLIP)
 
     @pytest.mark.parametrize("keep", [0, 13])
     def test_numbers_that_cannot_be_are_refused_as_elsewhere(self, keep: int) -> None:

@@ -8,7 +8,8 @@ Every head has a weight w_h (`log_alpha` here). In every batch, with u ~ U(0, 1)
 
 m multiplies the heads' outputs; there is no penalty. τ falls log-linearly from WARM to COLD until the last SETTLE of
 the run; there the K heads of the largest w are chosen, noise ends, and the model trains on. From the first step on only
-K heads' worth of outputs is there, so, unlike Hard Concrete gates, this does not begin at the model as it came.
+K heads' worth of outputs is there, so, unlike Hard Concrete gates, this does not begin at the model as it came. The
+gradient of w goes with 1/τ where two heads are nearly level; it is clipped for itself, as with a target.
 """
 
 from __future__ import annotations

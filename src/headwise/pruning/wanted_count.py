@@ -55,6 +55,7 @@ class WantedGates(Gates):
         self.register_buffer("members", torch.tensor(rows), persistent=False)
         self.register_buffer("wanted", torch.tensor([float(wanted) for wanted in groups.values()]), persistent=False)
         self.register_buffer("sizes", self.members.sum(1), persistent=False)
+        self.log_alpha.register_hook(clip)
 
     def largest(self) -> Tensor:
         """The wanted number of gates with the largest log α in every group (H); of equal ones the first."""
@@ -72,8 +73,8 @@ class CountedGates(WantedGates):
     def __init__(self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, keep: Keep) -> None:
         super().__init__(heads, distribution, start, keep)
         self.linear, self.quadratic, self.doubt = (nn.Parameter(torch.zeros(len(self.wanted))) for _ in range(3))
-        for parameter in (self.log_alpha, *self.multipliers):
-            parameter.register_hook(clip)
+        for multiplier in self.multipliers:
+            multiplier.register_hook(clip)
 
     @property
     def multipliers(self) -> list[nn.Parameter]:
