@@ -68,6 +68,20 @@ def test_a_setting_of_one_seed_keeps_its_own_interval(tmp_path: Path) -> None:
     assert setting.asked["seeds"] == 1
 
 
+def test_a_difference_to_anything_has_a_column(tmp_path: Path) -> None:
+    folder = write_grid(tmp_path)
+    path = folder / "en-fr" / "seed-1" / "pruning.csv"
+    table = pd.read_csv(path)
+    known = table[(table["setting"] == "encoder.one-per-layer") & (table["measure"] == "bleu_difference")]
+    new = known.assign(measure="bleu_difference_to_random", value=0.7, low=0.3, high=1.1)
+    pd.concat([table, new]).to_csv(path, index=False)
+    means = {data: means_table(read_grid(folder), data) for data in ("en-de", "en-fr")}
+    assert means["en-de"] is not None and "to random heads" not in means["en-de"].columns
+    assert means["en-fr"] is not None
+    (line,) = [line.cells for line in means["en-fr"].lines if line.cells[0].endswith("best head of each layer")]
+    assert line[means["en-fr"].columns.index("to random heads")] == "+0.70 [+0.30, +1.10]"
+
+
 def test_every_seed_has_a_mark(grid: Grid) -> None:
     figures = seed_figures(grid, "en-de")
     assert [figure.name for figure in figures] == [

@@ -10,16 +10,18 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from headwise.heads import Kind
 from headwise.report.comparison import control_sentences, controls_table, health_notes, health_table, kinds_tables
 from headwise.report.figure import Figure
 from headwise.report.greedy_figures import greedy_curves
 from headwise.report.head_figures import heads_by_layer
 from headwise.report.kind_figures import PAPER_KINDS, PAPER_LAYERS, THIRDS, decoder_layers, heads_by_kind
+from headwise.report.page import draw, render
 from headwise.report.pruning_figures import bleu_by_heads
 from headwise.report.run import Run, read_run
 from headwise.report.setting import series
 from headwise.report.table import settings_table
-from report.made_sweeps import GATES, JOINT, STEPS, write_sweeps
+from report.made_sweeps import GATES, JOINT, STEPS, Made, write_sweeps
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +178,42 @@ def test_controls_say_what_the_intervals_carry(run: Run) -> None:
     table = controls_table(run)
     assert table is not None
     assert len(table.lines) == len(run.controls) == 2 * 3 + 2 + 5 + 1
+
+
+def test_whatever_models_are_held_against_is_told(tmp_path: Path) -> None:
+    """Random heads beside further training, the best head of a layer beside a random one, mean outputs beside none."""
+    folder, made = write_sweeps(tmp_path), Made(0, 0.0)
+    kinds: tuple[Kind, ...] = ("encoder-self",)
+    twin = {"bleu_difference_to_pruned": 1.0, "bleu_difference_to_further": -2.0, "p_value_to_further": 0.004}
+    made.add("encoder.keep-12.random", "control.random", kinds, 12, 1.5, measures=twin, control="random",
+             of="encoder.keep-12")  # fmt: skip
+    best = {"measures": {"bleu_difference_to_random": 0.7}, "against": {"random": "encoder.one-per-layer-random"}}
+    made.add("encoder.one-per-layer", "control.one-per-layer", kinds, 3, 1.9, control="one-per-layer", **best)
+    chance = {"control": "one-per-layer-random"}
+    made.add("encoder.one-per-layer-random", "control.one-per-layer-random", kinds, 3, 2.6, **chance)
+    for kept, change in ((7, 1.4), (4, 0.1), (2, 2.5)):
+        held = {"measures": {"bleu_difference_to_uncompensated": change}, "compensate": True, "sweep": "mean"}
+        made.add(f"mean.greedy-gradient-{kept}", "greedy.gradient", kinds, kept, 5, **held,
+                 against={"uncompensated": f"encoder.greedy-gradient-{kept}"})  # fmt: skip
+    before = pd.read_csv(folder / "pruning.csv")
+    whole = [before[before["setting"] != "encoder.one-per-layer"], pd.DataFrame(made.rows, columns=before.columns)]
+    pd.concat(whole).to_csv(folder / "pruning.csv", index=False)
+    facts = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**facts, "settings": facts["settings"] | made.settings}))
+    run = read_run(folder)
+    told, table = dict(control_sentences(run)), controls_table(run)
+    assert told["A random head of each layer"].startswith("The one pruned model is better, beyond chance")
+    assert told["Removal without mean outputs"].startswith("2 of 3 pruned models are better, beyond chance")
+    assert table is not None and table.columns[-1] == "to trained on"
+    rows = {(line.cells[0].replace("\u00a0", " "), line.cells[1]): line.cells for line in table.lines}
+    assert rows["encoder: 12 wanted", "random heads"][-1] == "−2.00 [−2.40, −1.60]\np = 0.004"
+    chance_row = rows["encoder: best head of each layer", "a random head of each layer"]
+    assert chance_row[5] == "+0.70 [+0.30, +1.10]" and chance_row[-1] == "–"
+    plain = rows["mean: gradient, 2 left", "removal without mean outputs"]
+    bleu = {s.name: f"{s.value('bleu'):.2f}" for s in run.settings}
+    assert plain[2:5] == ["2", bleu["mean.greedy-gradient-2"], bleu["encoder.greedy-gradient-2"]]
+    assert plain[5] == "+2.50 [+2.10, +2.90]"
+    render(run, draw(run))
 
 
 def test_gate_health(run: Run) -> None:

@@ -15,6 +15,9 @@ from headwise.report.wording import NONE, interval, listed, percent, probability
 SHORT = {"encoder-self": "enc", "decoder-self": "dec", "cross": "cross"}
 TO_CONTROL, P_CONTROL = "bleu_difference_to_pruned", "p_value_to_pruned"
 TO_FURTHER, P_FURTHER = "bleu_difference_to_further", "p_value_to_further"
+TO_RANDOM, P_RANDOM = "bleu_difference_to_random", "p_value_to_random"
+TO_PLAIN, P_PLAIN = "bleu_difference_to_uncompensated", "p_value_to_uncompensated"
+PLAIN = "removal without mean outputs"
 MEANING = {
     "further": (
         "pruning gained more than training on alone",
@@ -31,6 +34,14 @@ MEANING = {
     "narrower": (
         "cutting heads beats a narrower model of as many parameters",
         "a narrower model of as many parameters does better, so heads are not the cheapest thing to cut",
+    ),
+    "one-per-layer-random": (
+        "which head of a layer stays matters, the best ones do better than random ones",
+        "the heads that the score puts first were not the right ones",
+    ),
+    PLAIN: (
+        "the mean outputs of removed heads make up for a part of them",
+        "the mean outputs of removed heads do harm",
     ),
 }
 MOST_NAMED = 4
@@ -96,35 +107,60 @@ def _difference(setting: Setting | None, measure: str, p: str) -> str:
 
 
 def controls_table(run: Run) -> Table | None:
-    """Every pruned model beside each of its controls; None without controls."""
+    """Every model beside each of those that it is held against; None without any."""
+    by_name, further = {s.name: s for s in run.settings}, any(TO_FURTHER in s.measures for s in run.controls)
     lines = []
-    by_name = {s.name: s for s in run.pruned}
     for control in sorted(run.controls, key=lambda s: (len(s.kinds), s.sweep, s.twin is not None)):
         twin, name = by_name.get(control.twin or ""), CONTROLS.get(control.control or "", str(control.control))
-        start = [twin.label if twin else f"{control.sweep}: every setting".removeprefix(": "), name]
-        cells = [*start, str(control.kept), _number(twin, "bleu"), _number(control, "bleu")]
-        cells += [_difference(control, TO_CONTROL, P_CONTROL), _difference(control, "bleu_difference", "p_value")]
-        lines.append(Line(cells))
+        best = next((s for s in run.controls if TO_RANDOM in s.measures and _held(s, "random") == control.name), None)
+        own, change = twin or best, _difference(control, TO_CONTROL, P_CONTROL)
+        if best is not None:
+            change = _difference(best, TO_RANDOM, P_RANDOM)
+        start = [own.label if own else f"{control.sweep}: every setting".removeprefix(": "), name]
+        lines.append(_beside(start, own, control, change, further))
+    for setting in run.pruned:
+        other = by_name.get(_held(setting, "uncompensated"))
+        if other is not None and TO_PLAIN in setting.measures:
+            change = _difference(setting, TO_PLAIN, P_PLAIN)
+            lines.append(_beside([setting.label, PLAIN], setting, other, change, further))
     columns = ["pruned model", "control", "heads", "its BLEU", "BLEU of the control", "pruned − control"]
-    return Table("Controls", [*columns, "control to the full model"], lines) if lines else None
+    columns += ["control to the full model", *(["to trained on"] if further else [])]
+    return Table("Controls", columns, lines) if lines else None
+
+
+def _beside(start: list[str], own: Setting | None, control: Setting, change: str, further: bool) -> Line:
+    """A row of the table of controls. further: whether there is a column for the difference to further training."""
+    cells = [*start, str(control.kept), _number(own, "bleu"), _number(control, "bleu"), change]
+    cells += [_difference(control, "bleu_difference", "p_value")]
+    return Line(cells + ([_difference(control, TO_FURTHER, P_FURTHER)] if further else []))
+
+
+def _held(setting: Setting, word: str) -> str:
+    """The name of a model that a setting is held against, as run.json tells it."""
+    return str(setting.asked.get("against", {}).get(word, ""))
 
 
 def control_sentences(run: Run) -> list[tuple[str, str]]:
-    """For every control: in how many cases the interval says something, and what it says then."""
+    """For everything that models are held against: how often the interval says something, and what it says then."""
     found = []
-    for control in CONTROLS:
+    for control, name in {**CONTROLS, PLAIN: PLAIN}.items():
         measured = _against(run, control)
         if measured:
             better = [s.label for s, m in measured if m.low is not None and m.low > 0]
             worse = [s.label for s, m in measured if m.high is not None and m.high < 0]
-            found.append((sentence(CONTROLS[control]), _verdict(control, len(measured), better, worse)))
+            found.append((sentence(name), _verdict(control, len(measured), better, worse)))
     return found
 
 
 def _against(run: Run, control: str) -> list[tuple[Setting, Measured]]:
-    """Pruned models with their difference to a control: theirs minus the control's BLEU."""
-    if control == "further":
-        return [(s, s.measures[TO_FURTHER]) for s in run.pruned if TO_FURTHER in s.measures]
+    """Models with their difference to a control: theirs minus the control's BLEU."""
+    direct = {
+        "further": (TO_FURTHER, run.pruned), "one-per-layer-random": (TO_RANDOM, run.controls),
+        PLAIN: (TO_PLAIN, run.pruned),
+    }  # fmt: skip
+    if control in direct:
+        measure, settings = direct[control]
+        return [(s, s.measures[measure]) for s in settings if measure in s.measures]
     by_name = {s.name: s for s in run.pruned}
     beside = [s for s in run.controls if s.control == control and s.twin in by_name and TO_CONTROL in s.measures]
     return [(by_name[s.twin or ""], s.measures[TO_CONTROL]) for s in beside]

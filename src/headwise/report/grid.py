@@ -19,6 +19,7 @@ ACROSS_COLUMNS = (
     "high",
 )  # fmt: skip
 PARTS = ("", "dev_")
+ENDINGS = ("", "_to_pruned", "_to_further", "_to_random", "_to_uncompensated")  # of what a difference is to
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _mean(grid: Grid, data: str, members: Sequence[Member], setting: Setting, fu
     same = [own for member in members for own in member.settings if own.name == setting.name]
     measures: dict[str, Measured] = {}
     for part in PARTS:
-        for ending in ("", "_to_pruned", "_to_further"):
+        for ending in ENDINGS:
             measure = f"{part}bleu_difference{ending}"
             found = grid.means.get((data, setting.name, measure))
             alone = [own.measures[measure] for own in same if measure in own.measures]

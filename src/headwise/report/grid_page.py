@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from headwise.heads import write_text
 from headwise.report.figure import Figure
-from headwise.report.grid import Grid, Member, pooled, read_grid
+from headwise.report.grid import ENDINGS, Grid, Member, pooled, read_grid
 from headwise.report.grid_figures import pairs_figure, seed_figures, slug
 from headwise.report.page import html
 from headwise.report.setting import CONTROLS, Measured, Setting
@@ -98,7 +98,8 @@ def means_table(grid: Grid, data: str) -> Table | None:
     run = pooled(grid, data)
     if run is None:
         return None
-    columns = ["model", "seeds", "heads kept", "BLEU", "difference [95 %]", "to its control", "to trained on"]
+    columns = ["model", "seeds", "heads kept", "BLEU", "difference [95 %]"]
+    columns += ["to its control", "to trained on", "to random heads", "to removal without mean outputs"]
     found = [s for s in run.ordered if s.is_full or s.learned or s.control in CONTROLS]
     shown = found if any(s.learned for s in found) else run.ordered
     rows = [(setting, _cells(setting)) for setting in shown]
@@ -111,13 +112,12 @@ def _cells(setting: Setting) -> list[str]:
     low, high = setting.asked.get("kept", (setting.kept, setting.kept))
     kept = f"{setting.kept}" + (f" ({low}–{high})" if low < high else "")
     bleu = setting.value("bleu")
-    names = ("bleu_difference", "bleu_difference_to_pruned", "bleu_difference_to_further")
     return [
         setting.label,
         str(setting.asked["seeds"]),
         f"{kept} of {setting.total}",
         NONE if bleu is None else f"{bleu:.2f}",
-        *(_difference(setting.measures.get(name)) for name in names),
+        *(_difference(setting.measures.get(f"bleu_difference{ending}")) for ending in ENDINGS),
     ]
 
 
