@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import headwise as hw
+from headwise.pruning import wanted_count
 from headwise.study import single
 from headwise.translation.decode import Search
 from study.askers import asker, lines, pairs
@@ -54,6 +56,29 @@ class TestMethods:
         hw.prune(asker("bert"), (text := lines(25)), keep=1)
         assert list(given[1]) == [text[9], text[19]] and len(given[0]) == 23
         assert not set(given[1]) & set(given[0]) or len(set(text)) < 25
+
+
+class TestWarnings:
+    """What a study writes into its report is not lost where there is none."""
+
+    @pytest.mark.parametrize(
+        "asked", [{"keep": 3, "method": "top-k", "epochs": 1, "gate_learning_rate": 0.01}, {"penalty": 0.0}], ids=str
+    )
+    def test_a_run_that_had_not_settled(self, asked: dict[str, Any]) -> None:
+        with pytest.warns(UserWarning, match="The gates had not settled: .* Train longer"):
+            hw.prune(asker(), pairs(20), **{**FAST, **asked})
+
+    def test_a_run_that_missed_its_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(wanted_count, "TRAVEL", 0.1)
+        few = {**FAST, "epochs": 1, "gate_learning_rate": 0.01}
+        with pytest.warns(UserWarning, match="heads away from the wanted one") as told:
+            hw.prune(asker(), pairs(20), keep=1, **few)
+        assert not any("frozen" in str(warning.message) for warning in told), "that is no doubt"
+
+    def test_a_run_that_had_settled_is_silent(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            hw.prune(asker(), pairs(20), penalty=0.0, **{**FAST, "gate_learning_rate": 0.01})
 
 
 class Stop:

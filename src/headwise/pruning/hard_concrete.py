@@ -67,7 +67,7 @@ class Pruned:
     of deciding. loss: on dev at the end, of the pruned model; where gates are decided at the end it is `decided_loss`.
     expected, undecided: Σ P(open), and the share of gates between 0.1 and 0.9, when the gates were last trained.
     settled: whether deciding was a formality: at most UNDECIDED of them were, and a wanted number was expected.
-    notes: sentences for the report. cost: seconds and updates.
+    notes: sentences for the report; doubts: those of them that say why it had not settled. cost: seconds and updates.
     """
 
     mask: HeadMask
@@ -79,6 +79,7 @@ class Pruned:
     expected: float
     settled: bool
     notes: list[str]
+    doubts: list[str]
     cost: dict[str, float]
 
 
@@ -244,10 +245,9 @@ def decide(
     early: gates were decided before the end of the run, and the two losses measured then.
     """
     gates.eval()
-    undecided = gates.undecided()
-    if undecided > UNDECIDED:
-        then = " when they were decided" if early else ""
-        notes.append(f"The gates had not settled: {undecided:.0%} were still between 0.1 and 0.9{then}. Train longer.")
+    undecided, then = gates.undecided(), " when they were decided" if early else ""
+    doubt = f"The gates had not settled: {undecided:.0%} were still between 0.1 and 0.9{then}. Train longer."
+    doubts = [doubt] if undecided > UNDECIDED else []
     mask = gates.mask(model.heads, kept)
     with torch.no_grad(), loss_forward(model.hf):
         with masked(model.hf, model.found, mask):
@@ -257,5 +257,7 @@ def decide(
         else:
             with capture(model.hf, model.found, gates=gates.by_site()), gates.held(gates.soft()):
                 soft, decided = dev_loss(model.hf, dev, model.tokenizer, tokens), loss
-    settled = undecided <= UNDECIDED
-    return Pruned(mask, model.remove(mask), soft, decided, loss, undecided, gates.expected(), settled, notes, cost)
+    return Pruned(
+        mask, model.remove(mask), soft_loss=soft, decided_loss=decided, loss=loss, undecided=undecided,
+        expected=gates.expected(), settled=not doubts, notes=[*notes, *doubts], doubts=doubts, cost=cost,
+    )  # fmt: skip

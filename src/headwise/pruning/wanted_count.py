@@ -148,7 +148,7 @@ def prune_to_count(
         f"The expected count was still {gates.missed():.1f} heads away from the wanted one when the gates were "
         f"decided, so the order of log α chose the heads: {updates} updates are too few. Train longer."
     )
-    return replace(pruned, settled=False, notes=[*pruned.notes, note])
+    return replace(pruned, settled=False, notes=[*pruned.notes, note], doubts=[*pruned.doubts, note])
 
 
 def heads_of(model: Model, keep: Keep, kinds: tuple[Kind, ...]) -> HeadMap:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -109,8 +110,8 @@ def prune(
 
     dev: what choices are made on; by default every tenth pair or sentence of `text`, which then is left out of it.
     kinds: of which heads; by default those that `keep` names, or `encoder-self` of a translation model and all heads of
-    any other. work: a folder in which a killed run goes on. Raises HeadwiseError for options that mean nothing
-    together.
+    any other. work: a folder in which a killed run goes on. Warns when the gates of a run had not settled or missed the
+    wanted number. Raises HeadwiseError for options that mean nothing together.
     """
     translates = bool(model.hf.config.is_encoder_decoder)
     method = method or ("gates" if translates and max_drop is None else "greedy")
@@ -133,8 +134,12 @@ def prune(
         common = (kinds, gates, training, Path(work or scratch), seed, progress)
         if keep is None:
             assert penalty is not None
-            return prune_by_gates(model, data, apart, penalty, *common).model
-        return (prune_by_top_k if method == "top-k" else prune_to_count)(model, data, apart, keep, *common).model
+            pruned = prune_by_gates(model, data, apart, penalty, *common)
+        else:
+            pruned = (prune_by_top_k if method == "top-k" else prune_to_count)(model, data, apart, keep, *common)
+    for note in pruned.doubts:
+        warnings.warn(note, stacklevel=2)
+    return pruned.model
 
 
 def usual_kinds(model: Model, keep: Keep | None = None) -> tuple[Kind, ...]:
