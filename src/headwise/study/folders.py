@@ -28,8 +28,9 @@ def claim(plan: Plan, out: Path) -> None:
     """Write down, in its folders, which plan they belong to."""
     for folder, own in {".": plan, **plan.members}.items():
         write_text(out / folder / "plan.toml", own.to_toml())
-    for folder in plan.members:
-        write_text(out / folder / ".stages" / "headwise", version("headwise"))
+    for made in (out / folder / ".stages" / "headwise" for folder in plan.members):
+        if not made.exists() or made.read_text() != version("headwise"):
+            write_text(made, version("headwise"))
 
 
 def refuse_others(plan: Plan, out: Path) -> None:
