@@ -106,8 +106,8 @@ def test_language_models_are_asked_on_probes_too(
     model = tiny(family, vocab_size=len(tokenizer))
     out = roles(model, tokenizer, discover(model), treebank)
     measures = set(out.table["measure"])
-    assert {"induction", "duplicate-token", "previous-token", "sink", "syntactic.det.to-dependent"} <= measures
-    assert ("copying" in measures) == (family == "llama")  # GPT-2's projections are of another form
+    assert {"induction", "duplicate-token", "previous-token", "copying", "sink"} <= measures
+    assert "syntactic.det.to-dependent" in measures
     assert "positional.1" not in measures and "rare.rarest" not in measures
     assert any(line.startswith("decoder-self: no head for induction (decoder-self/") for line in out.absent)
 

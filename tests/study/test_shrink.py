@@ -207,7 +207,7 @@ class TestRefused:
             with pytest.raises(hw.HeadwiseError, match="which is scored on"):
                 shrink(asker(family), given, dev, keep=1)
 
-    @pytest.mark.parametrize("family", ["t5", "albert"])
+    @pytest.mark.parametrize("family", ["olmo2", "albert"])
     def test_heads_that_cannot_be_cut_are_refused_before_the_work(
         self, monkeypatch: pytest.MonkeyPatch, family: str
     ) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, T5Config, T5ForConditionalGeneration
 from transformers.trainer_callback import TrainerCallback, TrainerState
 
 from headwise.attention import discover
@@ -276,6 +276,21 @@ class TestUndone:
                 assert float(model.eval()(**batch, smoothing=0.0)) == pytest.approx(expected, rel=1e-5)
                 assert float(model.train()(**batch, smoothing=0.0)) == pytest.approx(expected + count / 4, rel=1e-5)
             assert drawn == [1, 1] and float(model(**batch).loss) * count == pytest.approx(expected, rel=1e-5)
+
+    @pytest.mark.parametrize("tied", [True, False])
+    def test_the_loss_of_a_family_whose_decoder_is_scaled(self, tied: bool) -> None:
+        """T5 has no base model of its own, and scales what goes to a tied output layer."""
+        torch.manual_seed(0)
+        size = {"vocab_size": 50, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 2, "num_heads": 4}
+        config = T5Config(**size, decoder_start_token_id=0, tie_word_embeddings=tied, scale_decoder_outputs=tied)
+        model = T5ForConditionalGeneration(config).eval()
+        batch = {name: torch.randint(4, 50, (3, 6)) for name in ("input_ids", "decoder_input_ids", "labels")}
+        batch["attention_mask"] = torch.ones(3, 6, dtype=torch.long)
+        batch["attention_mask"][1, 4:] = 0
+        with torch.no_grad():
+            expected = float(model(**batch).loss) * batch["labels"].numel()
+            with loss_forward(model):
+                assert float(model(**batch, smoothing=0.0)) == pytest.approx(expected, rel=1e-5)
 
 
 class TestErrors:

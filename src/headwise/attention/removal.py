@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from headwise.attention import kernel
 from headwise.attention.capture import capture, masked, refuse_other_heads, refuse_strangers
 from headwise.attention.discover import Discovery, probe
-from headwise.attention.matrices import Form, Matrices, matrices
+from headwise.attention.matrices import Matrices, matrices
 from headwise.attention.position_bias import hand_down, narrow, shares_bias
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
@@ -191,14 +191,6 @@ def cut(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: list[i
         empty = EmptyAttention(module, layer.out_name if layer.parent is module else None, size, site.kind)
         owner, _, own_name = layer.name.rpartition(".")
         setattr(modules[owner], own_name, empty)
-
-
-def projections(modules: dict[str, nn.Module], name: str) -> tuple[Form, tuple[nn.Module, str]]:
-    """How a layer's projections are laid out, and where its output projection, an `nn.Linear`, hangs."""
-    layer = matrices(modules, name, 1, 1)
-    if type(layer.out) is not nn.Linear:
-        raise HeadwiseError(f"The output projection of {name} is no linear layer of torch's.")
-    return layer.form, (layer.parent, layer.out_name)
 
 
 def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int], int]:

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import Discovery
-from headwise.attention.removal import projections
+from headwise.attention import Discovery, projection
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.roles.passage import Passage, View
@@ -147,15 +146,8 @@ def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor
 
 
 def output_weights(model: nn.Module, found: Discovery) -> dict[Site, Tensor] | None:
-    """The part of every head in the output projection of its layer, H D M; None for projections of another form."""
-    modules, weights = dict(model.named_modules()), {}
-    for site, name in found.names.items():
-        if not found.heads.count(site):
-            continue
-        try:
-            parent, output = projections(modules, name)[1]
-        except HeadwiseError:
-            return None
-        weight: Tensor = getattr(parent, output).weight  # M HD
-        weights[site] = weight.T.reshape(found.heads.count(site), -1, weight.shape[0])
-    return weights
+    """The part of every head in the output projection of its layer, H D M; None where heads go through more first."""
+    try:
+        return projection.output_weights(model, found)
+    except HeadwiseError:
+        return None

@@ -139,9 +139,13 @@ def loss_forward(
     ) -> Tensor:
         if before:
             before()
-        states = model.base_model(
-            input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False
-        ).last_hidden_state
+        source = model.get_encoder()(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        states = model.get_decoder()(
+            input_ids=decoder_input_ids, encoder_hidden_states=source, encoder_attention_mask=attention_mask,
+            use_cache=False,
+        ).last_hidden_state  # fmt: skip
+        if getattr(model.config, "scale_decoder_outputs", False):  # T5 with tied embeddings
+            states = states * model.config.d_model**-0.5
         bias = getattr(model, "final_logits_bias", None)
         loss = summed_loss(states, model.get_output_embeddings().weight, bias, labels, smoothing)
         return loss + extra() * (labels != IGNORED).sum() if extra and model.training else loss
