@@ -22,7 +22,7 @@ from headwise.study.nodes import STAGES, all_nodes, known_members
 from headwise.study.refine import steepest
 from headwise.study.study import dry_run
 
-RECIPE = {"epochs": 1, "gate_learning_rate": 0.5, "warmup": 2}
+RECIPE = {"epochs": 1, "gate_learning_rate": 1.0, "warmup": 2}  # so few updates shut gates only at such a rate
 SWEEPS: list[dict[str, Any]] = [
     {"name": "encoder", "penalties": [0.005, 1.0], "refine": 1, "controls": ["further", "random"], **RECIPE},
     {"name": "all", "kinds": ["encoder-self", "decoder-self", "cross"], "keep": [9], "seeds": [1],
@@ -73,7 +73,7 @@ class TestGrid:
         methods = table.groupby("setting").method.first()
         assert kept["all.keep-9"] == 9 == kept["all.keep-9.from-scratch"] and kept["top.top-3"] == 3
         assert kept["encoder.further"] == 8 and kept["all.one-per-layer"] == 6
-        assert kept["encoder.lambda-0.005.random"] == kept["encoder.lambda-0.005"]
+        assert kept["encoder.lambda-0.005.random"] == kept["encoder.lambda-0.005"] < 8
         assert methods["top.top-3"] == "top-k" and methods["all.keep-9"] == "wanted-count"
         assert methods["all.keep-9.narrower"] == "control.narrower" and kept["all.keep-9.narrower"] == 24
         filled = [name for name in kept.index if name.startswith("encoder.lambda") and "random" not in name]
