@@ -33,7 +33,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import write_text
 from headwise.report import write as write_report
 from headwise.study import Plan, Progress, read_plan, run_study
-from headwise.study.nodes import STAGES, Member
+from headwise.study.member import Member
+from headwise.study.nodes import STAGES
 from headwise.study.stage import RunFolder
 from headwise.study.stages import Study
 from headwise.study.sweep import TRAINED_ANEW
