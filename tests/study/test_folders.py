@@ -119,3 +119,16 @@ def test_one_process_at_a_time_works_in_the_whole(told: dict[str, Any], tmp_path
     ):
         run_study(make_plan({**told, "seeds": [3]}), tmp_path, Progress(quiet=True))
     assert not (tmp_path / "seed-3").exists()
+
+
+def test_a_difference_names_its_sweep(told: dict[str, Any], tmp_path: Path) -> None:
+    out = done(told, tmp_path)
+    low, high = told["pruning"]
+    refused(
+        {**told, "pruning": [low, {**high, "epochs": 7}]}, out, r"in the sweep 'high' pruning\.epochs was \d+ and is 7"
+    )
+
+
+def test_the_folder_of_a_model_is_no_place_for_a_study(told: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    refused(told, tmp_path, "is the folder of a model, in which no study is written: choose another --out")

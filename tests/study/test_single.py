@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -106,6 +106,11 @@ class Stop:
         ({"penalty": float("nan")}, "the penalty λ is nan"),
         ({"keep": 0}, "0 heads were to be kept"),
         ({"keep": 99}, "99 heads were to be kept"),
+        ({"keep": 2.5}, "2.5 heads were to be kept: give a whole number"),
+        ({"keep": True}, "True heads were to be kept: give a whole number"),
+        ({"keep": {"cross": "4"}}, "'4' heads were to be kept: give a whole number"),
+        ({"penalty": "0.1"}, "penalty='0.1' was given, which is no number"),
+        ({"max_drop": "1"}, "max_drop='1' was given, which is no number"),
         ({"keep": 3, "kinds": ["decoder"]}, "of kind 'decoder' were asked for, but this model has only"),
         ({"keep": {"cross": 1}, "kinds": ["encoder-self"]}, "given for cross, but heads of encoder-self"),
     ],
@@ -119,6 +124,7 @@ def test_what_cannot_be(options: dict[str, Any], told: str) -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
+        (lambda: hw.prune(cast(Any, "my-model"), pairs(9), keep=3), "'my-model' was to be pruned, which is no model"),
         (lambda: hw.prune(asker(), pairs(9), keep=3), "there are only 9: give dev text as well"),
         (lambda: hw.prune(asker(), lines(20), keep=3), "pruned on parallel text"),
         (lambda: hw.prune(asker("bert"), pairs(20), keep=3), "scored on one-sided text"),

@@ -229,6 +229,8 @@ class TestCache:
             assert choose_setting(study, [cut])["chosen"] == "cut"
             assert hw.load(copied / "pruned/cut").layout == study.mask("cut")
             shutil.rmtree(copied / "pruned/cut")
+        drawn = Setting("cut", 0, "greedy.random", order="some", kept=3)
+        assert choose_setting(study, [drawn])["chosen"] is None, "a random order is a baseline"
 
     def test_a_given_model_that_changed_is_taken_again(
         self, copied: Path, tmp_path: Path, tiny: dict[str, Any]

@@ -34,7 +34,11 @@ def claim(plan: Plan, out: Path) -> None:
 
 
 def refuse_others(plan: Plan, out: Path) -> None:
-    """Raise HeadwiseError where the folder of a plan, or of one of its members, holds results of another one."""
+    """Raise HeadwiseError where the folder of a plan, or of one of its members, holds results of another one, or a
+    model.
+    """
+    if (out / "config.json").exists():
+        raise HeadwiseError(f"{out} is the folder of a model, in which no study is written: choose another --out.")
     there = members_of(out)
     if several(plan):
         if has_results(out):
@@ -145,4 +149,5 @@ def named(sweeps: Any) -> dict[str, dict[str, Any]]:
 def sweep_differences(before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Of the sweeps that are in both plans; sweeps may come and go."""
     for name in before.keys() & now.keys():
-        yield from differences(before[name], now[name], "pruning.")
+        told = f"in the sweep '{name}' " if name else ""
+        yield from (f"{told}{difference}" for difference in differences(before[name], now[name], "pruning."))

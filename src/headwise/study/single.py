@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,6 +114,7 @@ def prune(
     any other. work: a folder in which a killed run goes on. Warns when the gates of a run had not settled or missed the
     wanted number. Raises HeadwiseError for options that mean nothing together.
     """
+    refuse_words(model, penalty, keep, max_drop)
     translates = bool(model.hf.config.is_encoder_decoder)
     method = method or ("gates" if translates and max_drop is None else "greedy")
     refuse_together(method, {"penalty": penalty, "keep": keep, "max_drop": max_drop, "work": work, **options})
@@ -148,6 +150,18 @@ def usual_kinds(model: Model, keep: Keep | None = None) -> tuple[Kind, ...]:
     if isinstance(keep, Mapping):
         return tuple(keep)
     return ("encoder-self",) if model.hf.config.is_encoder_decoder else model.heads.kinds
+
+
+def refuse_words(model: Any, penalty: Any, keep: Any, max_drop: Any) -> None:
+    """What is no model, or no number, is refused before anything is done with it."""
+    if not isinstance(model, Model):
+        raise HeadwiseError(f"{model!r} was to be pruned, which is no model of headwise: hw.load(…) makes one.")
+    counts = keep.values() if isinstance(keep, Mapping) else [] if keep is None else [keep]
+    if wrong := [count for count in counts if not isinstance(count, int) or isinstance(count, bool)]:
+        raise HeadwiseError(f"{wrong[0]!r} heads were to be kept: give a whole number, or one for each kind.")
+    for name, value in (("penalty", penalty), ("max_drop", max_drop)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+            raise HeadwiseError(f"{name}={value!r} was given, which is no number.")
 
 
 def refuse_together(method: str, given: Mapping[str, Any]) -> None:

@@ -69,8 +69,9 @@ def choose_setting(study: Study, settings: Sequence[Setting]) -> Result:
 
 
 def known(run: RunFolder, settings: Sequence[Setting]) -> list[str]:
-    """What may be chosen: models that are no controls and were evaluated by now, and the full one."""
-    return [FULL, *(s.name for s in settings if s.control is None and run.record(f"quality/dev/{s.name}"))]
+    """What may be chosen: models evaluated by now, but controls and what random orders leave; and the full one."""
+    sought = [s.name for s in settings if s.control is None and s.method != "greedy.random"]
+    return [FULL, *(name for name in sought if run.record(f"quality/dev/{name}"))]
 
 
 def best(study: Study, settings: Sequence[Setting]) -> str | None:
