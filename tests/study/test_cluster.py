@@ -132,7 +132,7 @@ def test_a_graph_on_two_workers(tmp_path: Path) -> None:
     assert {(tmp_path / name).read_text() for name in done} == {f"1 1 {Path.cwd()}"}
     assert (tmp_path / "alone.beside").read_text() == ""
     text = "\n".join(told.lines)
-    assert "[1 of 9] first" in told.lines and all(f"note of {name}" in told.lines for name in done)
+    assert "[1 of 9] first" in told.lines and all(f"  {name}: note of {name}" in told.lines for name in done)
     assert {"completed": 0.5, "note": "half"} in told.shares
     assert "in act" in text and "  bug failed: ValueError: odd" in text  # the way to the unforeseen error
 

@@ -170,7 +170,8 @@ def test_what_is_trained_from_random_weights_comes_last(tiny: dict[str, Any], tm
 def test_the_dry_run_tells_every_node_and_its_cost(tiny: dict[str, Any], tmp_path: Path) -> None:
     lines = dry_run(make_plan(smaller(tiny)), tmp_path / "out")
     assert any("seed-1/prune/encoder.lambda-1" in line and "after seed-1/train" in line for line in lines)
-    assert "nodes, one after another: about" in lines[-2] and "the longest way" in lines[-1]
+    assert "nodes, one after another: about" in lines[-3] and "the longest way" in lines[-2]
+    assert lines[-1].startswith("left: train 2 (about ") and ", prune " in lines[-1]
     assert not (tmp_path / "out").exists()
 
 
@@ -180,7 +181,7 @@ def test_the_dry_run_of_a_folder_tells_what_is_done(tiny: dict[str, Any], tmp_pa
     lines = dry_run(plan, tmp_path / "out")
     told = {name: rest.strip() for name, _, rest in (line.partition(" ") for line in lines)}
     assert told["seed-1/train"] == "done" and told["seed-1/prune/encoder.lambda-1"].startswith("about")
-    assert f"{len(lines) - 2} nodes, 1 of them done, the rest one after another" in lines[-2]
+    assert f"{len(lines) - 3} nodes, 1 of them done, the rest one after another" in lines[-3]
     run_study(plan, tmp_path / "out", Progress(quiet=True))
     lines = dry_run(plan, tmp_path / "out")
     undone = [line.split()[0] for line in lines[:-1] if not line.endswith("done")]

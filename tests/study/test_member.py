@@ -15,6 +15,7 @@ from headwise.study.estimate import Amount, Estimate, Rates
 from headwise.study.member import Member
 from headwise.study.nodes import STAGES
 from headwise.study.stage import RunFolder
+from headwise.study.study import unfilled
 from headwise.study.sweep import held_against
 from headwise.study.tables import left_out
 from headwise.translation.decode import Search
@@ -66,6 +67,18 @@ class TestFilledIn:
         made.pruned("lambda-0.64", 0, 10.0)
         assert before == names(made.member(**grown)) == [f"lambda-{p}" for p in (0.01, 0.04, 0.64, 0.02)]
         assert names(made.member(**{**grown, "refine": 2}))[-1] == "lambda-0.16"
+
+    def test_too_few_between_are_told(self, made: Made) -> None:
+        """Neighbours that keep 8, 7 and 6 heads have nothing between them; 8 and 3 have."""
+        for penalty, kept in ((0.01, 8), (0.02, 7), (0.04, 6)):
+            made.pruned(f"lambda-{penalty}", kept, 30.0 - penalty)
+        told = unfilled({"seed-1": made.member(name="encoder", penalties=[0.01, 0.02, 0.04], refine=2)})
+        assert told == [
+            "refine = 2 was asked for (encoder of seed-1), and 0 λ filled in: "
+            "no other two neighbours keep more than one head apart."
+        ]
+        made.pruned("lambda-0.08", 3, 29.0)
+        assert unfilled({".": made.member(penalties=[0.01, 0.08], refine=1)}) == []
 
     def test_one_that_was_made_and_is_not_evaluated_yet_is_waited_for(self, made: Made) -> None:
         for penalty, kept, bleu in ((0.01, 8, 30.0), (0.04, 3, 29.0), (0.02, 5, None)):

@@ -278,7 +278,7 @@ class RayCrew:
                 self.progress.say(self.headings[name])
                 self.headings[name] = ""
             if what == "say":
-                self.progress.say(value)
+                self.progress.say(f"  {name}: {value.strip()}")
             elif what == "stage":
                 if name in self.rows:
                     self.bars.remove_task(self.rows[name])

@@ -83,7 +83,7 @@ def keep(mask: HeadMask, model: Model, name: str, work: Path) -> None:
 def told(study: Study, name: str, pruned: Pruned) -> Result:
     """What a run with gates says of itself."""
     for note in pruned.notes:
-        study.run.progress.say(f"  {name}: {note}")
+        study.run.progress.say(f"  {note}")
     return {
         **pruned.cost, "soft_loss": pruned.soft_loss, "decided_loss": pruned.decided_loss,
         "undecided": pruned.undecided, "expected": pruned.expected, "settled": pruned.settled, "notes": pruned.notes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,8 @@ from headwise.model import load
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import Estimate
 from headwise.study.folders import claim, refuse_others
-from headwise.study.graph import Outcome, plan_lines, run_graph, sentence
+from headwise.study.graph import Outcome, costs_about, plan_lines, run_graph, sentence
+from headwise.study.member import Member
 from headwise.study.nodes import STAGES, Work, all_nodes, estimates, known_members
 from headwise.study.plan import Plan, refuse_counts
 from headwise.study.progress import Progress
@@ -67,6 +68,9 @@ def run_study(
                     progress.say(f"  {where} names no test text: the report has dev numbers only.")
         outcome = at_work(plan, out, progress, device, wanted, workers, threads)
         if main:
+            if "evaluate" in wanted and not outcome.failed:
+                for line in unfilled(known_members(plan, out, progress)):
+                    progress.say(f"  {line}")
             finish(plan, out, progress, device, report if only in (None, "score", "roles") else None)
         outcome.check()
     return out
@@ -139,6 +143,20 @@ def refuse_late_surprises(plan: Plan, device: str) -> None:
                 raise HeadwiseError(f"{str(error).capitalize()} in {plan.model}: give fewer.") from None
 
 
+def unfilled(members: Mapping[str, Member]) -> list[str]:
+    """Which sweeps could not fill in as many λ as `refine` asks for, when all they have are evaluated."""
+    lines = []
+    for folder, member in members.items():
+        for place, sweep in enumerate(member.plan.pruning):
+            if (found := len(member.filled(place, sweep))) < sweep.refine:
+                where = " of ".join(name for name in (sweep.name, folder.strip(".")) if name)
+                lines.append(
+                    f"refine = {sweep.refine} was asked for{f' ({where})' if where else ''}, and {found} λ filled in: "
+                    "no other two neighbours keep more than one head apart."
+                )
+    return lines
+
+
 def finish(plan: Plan, out: Path, progress: Progress, device: str, report: Callable[[Path], Path] | None) -> None:
     """The tables of and over all members, whatever failed, and the pages."""
     folders = [out / folder for folder in plan.members]
@@ -161,4 +179,14 @@ def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
     refuse_others(plan, Path(out))
     with tempfile.TemporaryDirectory() as work:
         cost = estimates(plan, Path(work), device)
-    return plan_lines(all_nodes(known_members(plan, Path(out), Progress(quiet=True), cost), STAGES))
+    members = known_members(plan, Path(out), Progress(quiet=True), cost)
+    return [*plan_lines(all_nodes(members, STAGES)), *by_sort(members)]
+
+
+def by_sort(members: Mapping[str, Member]) -> list[str]:
+    """What is left to do in one line, by the sorts of nodes: `left: prune 12 (about 40 min), evaluate 12 (…)`."""
+    left: dict[str, list[float]] = {}
+    for node in (node for member in members.values() for node in member.nodes(STAGES) if not node.done):
+        left.setdefault(node.name.partition("/")[0], []).append(node.seconds)
+    parts = [f"{sort} {len(costs)} ({costs_about(sum(costs))})" for sort, costs in left.items()]
+    return [f"left: {', '.join(parts)}"] if parts else []
