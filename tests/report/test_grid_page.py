@@ -95,6 +95,35 @@ def test_every_seed_has_a_mark(grid: Grid) -> None:
     assert not any(c["model"].startswith("all") for c in cells if "seed" in c)
 
 
+def test_what_each_seed_chose_is_ringed_where_it_is_drawn(grid: Grid) -> None:
+    encoder, everything = seed_figures(grid, "en-de")
+    cells = [c for rows in encoder.panels[0].specification()["datasets"].values() for c in rows if c.get("chosen")]
+    kept = {f"seed {m.seed}": m.chosen.kept for m in grid.of("en-de") if m.chosen}
+    assert {c["seed"]: c["x"] for c in cells} == kept
+    assert "ring" in encoder.note and "ringed" in encoder.caption
+    assert "ring" not in everything.note.replace("bars", "") and "ringed" not in everything.caption
+
+
+def test_a_mean_number_of_heads_need_not_be_whole(tmp_path: Path) -> None:
+    folder = write_grid(tmp_path)
+    path = folder / "en-de" / "seed-1" / "pruning.csv"
+    table = pd.read_csv(path)
+    table.loc[table["setting"] == "encoder.lambda-0.04", "kept"] = 10
+    table.to_csv(path, index=False)
+    grid = read_grid(folder)
+    setting = next(s for m in [pooled(grid, "en-de")] if m for s in m.settings if s.name == "encoder.lambda-0.04")
+    tables = [pd.read_csv(folder / "en-de" / f"seed-{seed}" / "pruning.csv") for seed in (1, 2, 3)]
+    mean = sum(t.loc[t["setting"] == setting.name, "kept"].iloc[0] for t in tables) / 3
+    assert setting.mean_kept == pytest.approx(mean)
+    assert mean != round(mean)
+    cells = [c for rows in seed_figures(grid, "en-de")[0].panels[0].specification()["datasets"].values() for c in rows]
+    assert {c["x"] for c in cells if c.get("model") == setting.label and "seed" not in c} == {round(mean, 2)}
+    means = means_table(grid, "en-de")
+    assert means is not None
+    (line,) = [line.cells for line in means.lines if line.cells[0] == setting.label]
+    assert line[2].startswith(f"{mean:.1f} (")
+
+
 def test_pairs_side_by_side(grid: Grid) -> None:
     figure, table = pairs_figure(grid), pairs_table(grid)
     assert figure is not None

@@ -89,7 +89,7 @@ def test_figure_7_has_every_model_with_its_interval_and_cuts_what_falls_out(run:
             assert base is not None
             assert cell["value"] == setting.value(f"{part}bleu")
             assert cell["low"] == pytest.approx(base + difference.low)
-            assert abs(cell["x"] - setting.kept) < 0.06 * 24
+            assert abs(cell["x"] - setting.kept) <= 0.2
         assert sum(c.get("sort") == "chosen" for c in cells) == 1
         assert {c["control"] for c in cells if "control" in c} == {
             "random heads", "same layout from scratch", "narrower model", "best head of each layer",
@@ -106,6 +106,24 @@ def test_marks_of_as_many_heads_do_not_cover_each_other(run: Run) -> None:
     cells = [c for c in cells_of(bleu_by_heads(run)[0]) if c.get("kept") == 12 and c.get("sort") == "learned"]
     assert len(cells) == 3
     assert len({c["x"] for c in cells}) == 3
+
+
+def test_however_many_marks_of_as_many_heads_still_read_as_that_number(run: Run) -> None:
+    for figure, furthest in zip(bleu_by_heads(run), (0.2, 0.006 * 72), strict=True):
+        for panel in range(2):
+            marks = [c for c in cells_of(figure, panel) if "x" in c]
+            assert max(abs(c["x"] - c["kept"]) for c in marks) == pytest.approx(furthest, abs=1e-3)
+
+
+def test_lines_across_a_panel_are_named_below_it(run: Run) -> None:
+    for figure in bleu_by_heads(run):
+        for panel, names in zip(figure.panels, (2, 3), strict=True):
+            layers = panel.specification()["layer"]
+            assert not any(layer["mark"]["type"] == "text" for layer in layers)
+            (dashed,) = [layer for layer in layers if "strokeDash" in layer["encoding"]]
+            scale = dashed["encoding"]["strokeDash"]["scale"]
+            assert scale["domain"] == ["full model", "trained on, not pruned", "allowed loss"][:names]
+            assert len({str(dash) for dash in scale["range"]}) == names
 
 
 def test_random_orders_are_a_range_and_a_mean(run: Run) -> None:
@@ -252,6 +270,10 @@ def test_an_unfinished_run_is_drawn_as_far_as_it_is(tmp_path: Path) -> None:
     assert [panel.title for figure in bleu_by_heads(run) for panel in figure.panels] == [
         "dev (where the setting is chosen)"
     ]
+    for figure in (*bleu_by_heads(run), *greedy_curves(run)):
+        axes = {layer["encoding"]["y"]["title"] for layer in figure.panels[0].specification()["layer"]}
+        assert axes == {"BLEU on dev"}
+        assert "on dev" in figure.title
     assert "dev text" in greedy_curves(run)[0].caption
     for figure in figures_of(run):
         json.dumps([panel.specification() for panel in figure.panels], allow_nan=False)

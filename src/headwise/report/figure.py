@@ -61,10 +61,8 @@ class Figure:
             for p in self.panels
         ]
         title = alt.Title(self.title, subtitle=self.note, fontSize=16, offset=16)
-        together = (
-            alt.concat(*charts, columns=self.columns).resolve_scale(color="shared").properties(title=title, padding=16)
-        )
-        found: dict[str, Any] = together.to_dict()
+        together = alt.concat(*charts, columns=self.columns).resolve_scale(color="shared", strokeDash="independent")
+        found: dict[str, Any] = together.properties(title=title, padding=16).to_dict()
         return found
 
     def save(self, folder: Path) -> None:

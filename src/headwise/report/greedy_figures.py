@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from headwise.report.figure import Figure, Panel, Rows, rows
-from headwise.report.pruning_figures import colour_of, group_name, model_cell, random_cells, tooltip
+from headwise.report.pruning_figures import colour_of, group_name, model_cell, random_cells, text_name, tooltip
 from headwise.report.run import Run
 from headwise.report.setting import Series, heads_of, series
 from headwise.report.wording import sentence
@@ -22,7 +22,8 @@ def greedy_curves(run: Run) -> list[Figure]:
     """
     found = {kinds: series(s for s in run.pruned if s.kinds == kinds) for kinds in run.groups}
     groups = {kinds: lines for kinds, lines in found.items() if any(not line.learned for line in lines)}
-    part = "" if any(_measured(line, "") for lines in groups.values() for line in lines) else "dev_"
+    every = [s for lines in groups.values() for line in lines if not line.learned for s in line.settings]
+    part = max(("", "dev_"), key=lambda part: sum(s.value(f"{part}bleu") is not None for s in every))
     by_score = {sentence(group_name(kinds)): [(s.label, s) for s in lines] for kinds, lines in groups.items()}
     figures = [_by_score(run, by_score, part), _by_kind(run, groups, part)]
     return [figure for figure in figures if figure is not None]
@@ -37,14 +38,14 @@ def _by_score(run: Run, panels: dict[str, list[tuple[str, Series]]], part: str) 
     text = "the test text" if part == "" else "dev text"
     return Figure(
         name="greedy-curves",
-        title="BLEU while heads go, the least important first",
+        title=f"BLEU on {text_name(part)} while heads go, the least important first",
         note=f"on {text} · bands: 95 % interval of the difference to the full model"
         + (", and the range of the random orders" if random else ""),
         caption=f"Heads are removed in the order of a score, some more at a time; BLEU is on {text}. A coloured band "
         "is the 95 % interval of the difference to the full model."
         + (" The grey one spans the random orders: a score is worth something where it lies above." if random else "")
         + (" Gates, which train while they prune, stand beside." if gates else ""),
-        panels=_panels(cells, [line.label for line in lines]),
+        panels=_panels(cells, [line.label for line in lines], part),
         columns=min(2, len(cells)),
     )
 
@@ -61,23 +62,19 @@ def _by_kind(run: Run, groups: dict[tuple[str, ...], list[Series]], part: str) -
         return None
     return Figure(
         name="greedy-by-kind",
-        title=f"BLEU while heads go, by kind of heads: {most}",
+        title=f"BLEU on {text_name(part)} while heads go, by kind of heads: {most}",
         note="share of the heads of these kinds that is removed",
         caption="The same order of removal over different kinds of heads, each against the share of its own heads: "
         "where the curve falls early, the model leans on that kind most.",
-        panels=_panels({"": _cells(run, shared[most], part)}, [name for name, _ in shared[most]]),
+        panels=_panels({"": _cells(run, shared[most], part)}, [name for name, _ in shared[most]], part),
     )
 
 
-def _panels(charts: dict[str, list[dict[str, Any]]], lines: list[str]) -> list[Panel]:
+def _panels(charts: dict[str, list[dict[str, Any]]], lines: list[str], part: str) -> list[Panel]:
     return [
-        Panel(_panel(cells, lines), title, width=430, narrowest=270, widest=2000 if title else 620)
+        Panel(_panel(cells, lines, part), title, width=430, narrowest=270, widest=2000 if title else 620)
         for title, cells in charts.items()
     ]
-
-
-def _measured(line: Series, part: str) -> bool:
-    return not line.learned and any(setting.value(f"{part}bleu") is not None for setting in line.settings)
 
 
 def _cells(run: Run, lines: Sequence[tuple[str, Series]], part: str) -> list[dict[str, Any]]:
@@ -96,10 +93,10 @@ def _cells(run: Run, lines: Sequence[tuple[str, Series]], part: str) -> list[dic
     ]
 
 
-def _panel(cells: Rows, lines: list[str]) -> Any:
+def _panel(cells: Rows, lines: list[str], part: str) -> Any:
     x = alt.X("gone:Q", title="heads removed (%)", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False))
-    scale = alt.Scale(zero=False)
-    y, low = alt.Y("value:Q", title="BLEU", scale=scale), alt.Y("low:Q", title="BLEU", scale=scale)
+    scale, name = alt.Scale(zero=False), f"BLEU on {text_name(part)}"
+    y, low = alt.Y("value:Q", title=name, scale=scale), alt.Y("low:Q", title=name, scale=scale)
     base = alt.Chart(rows(cells)).encode(x=x, color=colour_of(lines), tooltip=tooltip())
     marks = [
         base.transform_filter("isValid(datum.low)").mark_area(opacity=0.18).encode(y=low, y2="high:Q"),

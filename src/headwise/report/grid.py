@@ -174,5 +174,5 @@ def _mean(grid: Grid, data: str, members: Sequence[Member], setting: Setting, fu
         if base is not None and change is not None:
             measures[f"{part}bleu"] = Measured(base + change.value)
     kept = [own.kept for own in same]
-    asked = {**setting.asked, "seeds": len(same), "kept": [min(kept), max(kept)]}
+    asked = {**setting.asked, "seeds": len(same), "kept": [min(kept), max(kept)], "mean_kept": fmean(kept)}
     return replace(setting, kept=round(fmean(kept)), measures=measures, asked=asked)

@@ -11,7 +11,7 @@ import altair as alt
 
 from headwise.report.figure import Figure, Panel, Rows, rows
 from headwise.report.grid import Grid, pooled
-from headwise.report.pruning_figures import PARTS, bleu_by_heads, group_name
+from headwise.report.pruning_figures import NARROW, PARTS, bleu_by_heads, group_name, heads_scale
 from headwise.report.run import Models
 from headwise.report.setting import Setting, series
 from headwise.report.wording import interval, sentence, signed
@@ -20,23 +20,26 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down"
 
 
 def seed_figures(grid: Grid, data: str) -> list[Figure]:
-    """Figure 7 of one data set: the mean line over seeds with its intervals, and a mark for every seed's model."""
+    """Figure 7 of one data set: the mean line over seeds with its intervals, a mark for each seed's model where several
+    have it, and a ring around what each seed chose.
+    """
     run = pooled(grid, data)
     if run is None:
         return []
     found = []
     for figure in bleu_by_heads(run):
         part_of = {title: part for part, title in PARTS.items()}
-        panels = [
-            _with_seeds(panel, list(_seed_cells(grid, data, run, part_of[panel.title]))) for panel in figure.panels
-        ]
+        cells = [list(_seed_cells(grid, data, run, part_of[panel.title])) for panel in figure.panels]
+        panels = [_with_seeds(panel, found) for panel, found in zip(figure.panels, cells, strict=True)]
+        ringed = any(mark.get("chosen") for panel in panels for mark in _rows(panel))
         found.append(
             replace(
                 figure,
                 name=f"{figure.name}{f'-{slug(data)}' if data else ''}",
                 title=f"{data}: {figure.title}" if data else figure.title,
-                note="solid line: the mean of the full models · bars: 95 % interval of the mean difference over seeds",
-                caption=_caption(grid, data, len(panels)),
+                note="solid line: the mean of the full models · bars: 95 % interval of the mean difference over seeds"
+                + (" · ring: chosen with a seed" if ringed else ""),
+                caption=_caption(grid, data, len(panels), ringed),
                 panels=panels,
             )
         )
@@ -48,12 +51,19 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w-]+", "-", name).strip("-")
 
 
-def _caption(grid: Grid, data: str, panels: int) -> str:
+def _rows(panel: Panel) -> list[Mapping[str, Any]]:
+    """All that a panel draws."""
+    return [row for rows in panel.specification()["datasets"].values() for row in rows]
+
+
+def _caption(grid: Grid, data: str, panels: int, ringed: bool) -> str:
     seeds = len(grid.of(data))
     told = (
         "The line goes through means over seeds, each standing where its mean difference to the full model of the same "
-        "seed puts it, from the mean of the full models; the small marks are the seeds' own models. "
+        "seed puts it, from the mean of the full models; the small marks are the seeds' own models, where several "
+        "seeds have one. "
     )
+    told += "Every seed chooses a model on dev text by itself: it is ringed. " if ringed else ""
     told += (
         f"Bars: 95 % interval over {seeds} seeds and the sentences, by a bootstrap of both; where only one seed "
         "has a model, over the sentences. So few seeds say little of how much seeds differ."
@@ -64,20 +74,25 @@ def _caption(grid: Grid, data: str, panels: int) -> str:
 
 
 def _seed_cells(grid: Grid, data: str, run: Models, part: str) -> Iterator[dict[str, Any]]:
-    """Every seed's models with gates, where their difference puts them from the mean of the full models."""
+    """Models of single seeds, where their difference puts them from the mean of the full models: those with gates that
+    several seeds have, and the chosen ones.
+    """
     base = run.full.value(f"{part}bleu") if run.full else None
     members = grid.of(data)
-    if base is None or len(members) < 2:
+    if base is None:
         return
+    several = {s.name for s in run.pruned if s.asked["seeds"] > 1 and s.learned}
     lines = {s.name: line.label for kinds in run.groups for line in _lines(run, kinds) for s in line.settings}
     for member in members:
         for setting in member.settings:
             change = setting.measures.get(f"{part}bleu_difference")
-            if setting.learned and change is not None:
+            chosen = setting is member.chosen
+            if change is not None and (chosen or setting.name in several):
                 told = f"{signed(change.value)} {interval(change.low, change.high)}"
                 yield {
                     "seed": f"seed {member.seed}", "line": lines[setting.name], "model": setting.label,
                     "x": setting.kept, "value": base + change.value, "told": told, "total": setting.total,
+                    "chosen": chosen, "several": setting.name in several,
                 }  # fmt: skip
 
 
@@ -86,33 +101,40 @@ def _lines(run: Models, kinds: tuple[str, ...]) -> list[Any]:
 
 
 def _with_seeds(panel: Panel, cells: Rows) -> Panel:
-    """The panel with the seeds' marks over it, of the kinds of heads that it shows."""
-    shown = {
-        cell["model"] for values in panel.specification()["datasets"].values() for cell in values if "model" in cell
-    }
+    """The panel with the seeds' marks under its own, of the kinds of heads that it shows, and the rings over them."""
+    shown = {cell["model"] for cell in _rows(panel) if "model" in cell}
     cells = [cell for cell in cells if cell["model"] in shown]
-    if not cells:
-        return panel
+    ringed = [cell for cell in cells if cell["chosen"]]
+    several = [cell for cell in cells if cell["several"]]
+    under = [_seed_marks(several)] if several else []
+    over = [_place(ringed).mark_point(style="ring", size=240, filled=False, opacity=1, clip=True)] if ringed else []
+    first, *others = panel.chart.layer
+    return replace(panel, chart=alt.layer(first, *under, *others, *over, **_kept(panel))) if cells else panel
+
+
+def _kept(panel: Panel) -> dict[str, Any]:
+    """What a layered chart is beside its layers."""
+    chart = panel.chart
+    return {"height": chart.height, "description": chart.description, "resolve": chart.resolve}
+
+
+def _place(cells: Rows) -> Any:
+    """Marks where single seeds' models stand."""
+    told = [alt.Tooltip("model:N"), alt.Tooltip("seed:N"), alt.Tooltip("x:Q", title="heads")]
+    return alt.Chart(rows(cells)).encode(
+        x=alt.X("x:Q", title="heads kept", scale=heads_scale(cells[0]["total"])),
+        y=alt.Y("value:Q"),
+        tooltip=[*told, alt.Tooltip("told:N", title="to its full model")],
+    )
+
+
+def _seed_marks(cells: Rows) -> Any:
     seeds = list(dict.fromkeys(cell["seed"] for cell in cells))
     scale = alt.Scale(domain=seeds, range=[SHAPES[i % len(SHAPES)] for i in range(len(seeds))])
     legend = alt.Legend(orient="bottom", title=None, columns=4, symbolOpacity=1)
-    marks = (
-        alt.Chart(rows(cells))
-        .mark_point(style="level", strokeWidth=0, filled=True, size=46, opacity=0.6, clip=True)
-        .encode(
-            x=alt.X("x:Q", title="heads kept", scale=alt.Scale(domain=[0, cells[0]["total"] * 1.03])),
-            y=alt.Y("value:Q", title="BLEU"),
-            color=alt.Color("line:N"),
-            shape=alt.Shape("seed:N", scale=scale, legend=legend),
-            tooltip=[
-                alt.Tooltip("model:N"),
-                alt.Tooltip("seed:N"),
-                alt.Tooltip("x:Q", title="heads"),
-                alt.Tooltip("told:N", title="to its full model"),
-            ],
-        )
-    )
-    return replace(panel, chart=panel.chart + marks)
+    marks = _place(cells).mark_point(style="level", strokeWidth=0, filled=True, size=46, opacity=0.6, clip=True)
+    colour = alt.Color("line:N", legend=alt.Legend(symbolType="circle", symbolOpacity=1, **NARROW))
+    return marks.encode(color=colour, shape=alt.Shape("seed:N", scale=scale, legend=legend))
 
 
 def pairs_figure(grid: Grid) -> Figure | None:

@@ -110,7 +110,7 @@ def means_table(grid: Grid, data: str) -> Table | None:
 
 def _cells(setting: Setting) -> list[str]:
     low, high = setting.asked.get("kept", (setting.kept, setting.kept))
-    kept = f"{setting.kept}" + (f" ({low}–{high})" if low < high else "")
+    kept = f"{setting.mean_kept:.1f} ({low}–{high})" if low < high else f"{setting.kept}"
     bleu = setting.value("bleu")
     return [
         setting.label,

@@ -32,7 +32,8 @@ NARROW: dict[str, Any] = {
     "columnPadding": 6,
     "labelFontSize": 11,
 }  # a legend that fits a phone
-APART = 0.014  # of the width: between marks of as many heads
+APART = 0.2  # heads, or 0.6 % of them where that is more: so far may marks of as many heads stand from their number
+LEVELS = {"full model": [1, 0], CONTROLS["further"]: [2, 3], "allowed loss": [6, 4]}  # their dashes
 
 
 def bleu_by_heads(run: Models) -> list[Figure]:
@@ -55,12 +56,13 @@ def _quality_figure(run: Models, kinds: tuple[str, ...], several: bool) -> Figur
     for part, cells in drawn.items():
         middle = sum(spans[part]) / 2
         domain = [round(middle - height / 2, 2), round(middle + height / 2, 2)]
-        chart = _quality_panel(cells, levels[part], domain, lines)
+        chart = _quality_panel(cells, levels[part], domain, lines, part)
         panels.append(Panel(chart, PARTS[part], width=430, narrowest=270))
     cut = any(cell["value"] < spans[part][0] for part, cells in drawn.items() for cell in cells)
     return Figure(
         name="bleu-by-heads" + (f"-{'-'.join(kinds)}" if several else ""),
-        title="BLEU against the heads kept" + (f": {group_name(kinds)}" if several else ""),
+        title=f"BLEU{'' if len(panels) > 1 else f' on {text_name(*drawn)}'} against the heads kept"
+        + (f": {group_name(kinds)}" if several else ""),
         note="solid line: the full model · bars: 95 % interval of the difference to it"
         + (" · ring: the chosen setting" if run.chosen in [s for line in lines for s in line.settings] else ""),
         caption=_caption(run, lines, levels, cut),
@@ -77,6 +79,8 @@ def _caption(run: Models, lines: list[Series], levels: dict[str, list[dict[str, 
     names = {level["name"] for level in next(iter(levels.values()))}
     if CONTROLS["further"] in names:
         told += " The dotted line is the full model trained on for as many steps, without pruning."
+    if any(control.control == "narrower" and control.kinds == lines[0].settings[0].kinds for control in run.controls):
+        told += " A narrower model has all its heads; it stands at those of the pruned model that it matches in size."
     if any(line.random for line in lines):
         told += " The grey band spans the random orders, its line is their mean."
     if run.chosen is not None and any(run.chosen in line.settings for line in lines):
@@ -99,12 +103,12 @@ def _cells(run: Models, lines: list[Series], controls: Sequence[Setting], part: 
             found += random_cells(line, part)
         else:
             found += [model_cell(run, setting, line.label, part) for setting in line.settings]
-    kept = {setting.name: setting.kept for line in lines for setting in line.settings}
+    kept = {setting.name: setting.mean_kept for line in lines for setting in line.settings}
     for control in controls:
         if control.control in SHAPES:
             cell = model_cell(run, control, "", part)
             place = kept.get(control.twin or "", control.kept)
-            found.append(cell | {"control": CONTROLS[control.control], "kept": place})
+            found.append(cell | {"control": CONTROLS[control.control], "kept": round(place, 2)})
     found = [cell for cell in found if cell.get("value") is not None]
     return _beside(found, lines[0].settings[0].total)
 
@@ -122,7 +126,7 @@ def model_cell(run: Models, setting: Setting, line: str, part: str) -> dict[str,
     cell: dict[str, Any] = {
         "line": line,
         "model": setting.label,
-        "kept": setting.kept,
+        "kept": round(setting.mean_kept, 2),
         "total": setting.total,
         "value": setting.value(f"{part}bleu"),
         "sort": "chosen" if setting is run.chosen else "learned" if setting.learned else "other",
@@ -152,14 +156,14 @@ def random_cells(line: Series, part: str) -> list[dict[str, Any]]:
 
 
 def _beside(cells: list[dict[str, Any]], total: int) -> list[dict[str, Any]]:
-    """Marks of as many heads move a little apart; `x` is where a mark is drawn."""
+    """Marks of as many heads move a little to the left and right of the first; `x` is where a mark is drawn."""
     marks = Counter(cell["kept"] for cell in cells if cell["sort"] not in ("full", "random"))
-    seen = Counter[int]()
+    seen, furthest = Counter[float](), max(APART, 0.006 * total)
     for cell in cells:
         cell["x"] = cell["kept"]
         if cell["sort"] not in ("full", "random"):
-            apart = min(APART, 0.06 / marks[cell["kept"]]) * total
-            cell["x"] = round(cell["kept"] + (seen[cell["kept"]] - (marks[cell["kept"]] - 1) / 2) * apart, 3)
+            place = (seen[cell["kept"]] + 1) // 2 * (1 if seen[cell["kept"]] % 2 else -1)
+            cell["x"] = round(cell["kept"] + place * furthest / max(1, marks[cell["kept"]] // 2), 3)
             seen[cell["kept"]] += 1
     return cells
 
@@ -198,16 +202,16 @@ def colour_of(lines: Iterable[str]) -> alt.Color:
     return alt.Color("line:N", scale=scale, legend=legend if len(names) > 1 else None)
 
 
-def _quality_panel(cells: Rows, levels: Rows, domain: list[float], lines: list[Series]) -> Any:
-    total = cells[0]["total"]
-    ticks = sorted({0, *(cell["kept"] for cell in cells)})
+def _quality_panel(cells: Rows, levels: Rows, domain: list[float], lines: list[Series], part: str) -> Any:
+    total, name = cells[0]["total"], f"BLEU on {text_name(part)}"
+    ticks = sorted({0, *(round(cell["kept"]) for cell in cells)})
     axis = alt.Axis(
         grid=False, values=ticks if len(ticks) <= 7 else alt.Undefined, tickMinStep=1, labelOverlap="greedy"
     )
-    x = alt.X("x:Q", title="heads kept", scale=alt.Scale(domain=[0, total * 1.03]), axis=axis)
+    x = alt.X("x:Q", title="heads kept", scale=heads_scale(total), axis=axis)
     scale = alt.Scale(domain=domain, zero=False, nice=False)
-    y = alt.Y("value:Q", title="BLEU", scale=scale, axis=alt.Axis(tickCount=5))
-    low = alt.Y("low:Q", title="BLEU", scale=scale)
+    y = alt.Y("value:Q", title=name, scale=scale, axis=alt.Axis(tickCount=5))
+    low = alt.Y("low:Q", title=name, scale=scale)
     colour = colour_of(line.label for line in lines)
     told = alt.Chart(rows(cells)).encode(x=x, tooltip=tooltip())
     base = told.transform_filter("datum.line != ''").encode(color=colour)
@@ -216,15 +220,15 @@ def _quality_panel(cells: Rows, levels: Rows, domain: list[float], lines: list[S
     order = alt.Order("kept:Q")
     marks = [
         base.transform_filter("datum.sort == 'random'").mark_area(opacity=0.2, clip=True).encode(y=low, y2="high:Q"),
-        *_level_marks(levels, scale, domain),
+        *_level_marks(levels, y),
         base.mark_line(strokeWidth=1.6, opacity=0.6, clip=True, strokeJoin="round").encode(y=y, order=order),
-        single.transform_filter(f"!({learned})").mark_rule(strokeWidth=1, opacity=0.4, clip=True)
+        single.transform_filter(f"!({learned})").mark_rule(strokeWidth=1, opacity=0.3, clip=True)
         .encode(y=low, y2="high:Q"),
-        single.transform_filter(learned).mark_rule(strokeWidth=2, clip=True).encode(y=low, y2="high:Q"),
         base.mark_point(filled=True, size=34, opacity=1, clip=True).encode(y=y),
-        single.transform_filter(learned).mark_point(style="point", filled=True, size=80, opacity=1, clip=True)
-        .encode(y=y),
         told.transform_filter("datum.sort == 'full'").mark_point(style="level", filled=True, size=60, opacity=1)
+        .encode(y=y),
+        single.transform_filter(learned).mark_rule(strokeWidth=1.5, opacity=0.8, clip=True).encode(y=low, y2="high:Q"),
+        single.transform_filter(learned).mark_point(style="point", filled=True, size=70, opacity=1, clip=True)
         .encode(y=y),
         told.transform_filter("datum.sort == 'chosen'").mark_point(style="ring", size=240, filled=False, opacity=1)
         .encode(y=y),
@@ -264,27 +268,26 @@ def tooltip() -> list[alt.Tooltip]:
     ]
 
 
-def _level_marks(levels: Rows, scale: alt.Scale, domain: list[float]) -> list[Any]:
-    """A rule and its name for every level: names stand at the left, the higher level's above its rule."""
-    dashes = {"full model": ("level", []), CONTROLS["further"]: ("level", [2, 3]), "allowed loss": ("limit", [5, 4])}
-    upper = max((level["value"] for level in levels if level["name"] != "allowed loss"), default=0)
-    marks = []
-    for level in levels:
-        style, dash = dashes[level["name"]]
-        limit = level["name"] == "allowed loss"
-        y = alt.Y("value:Q", title="BLEU", scale=scale)
-        base = alt.Chart(rows([level])).encode(
-            y=y, tooltip=[alt.Tooltip("name:N"), alt.Tooltip("value:Q", format=".2f")]
-        )
-        marks.append(base.mark_rule(style=style, strokeDash=dash, clip=True))
-        text = base.mark_text(
-            style="limit-label" if limit else "label",
-            align="right" if limit else "left",
-            dx=-4 if limit else 4,
-            dy=-9 if level["value"] == upper else 12,
-        )
-        marks.append(text.encode(text=alt.value(level["name"]), x=alt.value("width" if limit else 0)))
-    return marks
+def _level_marks(levels: Rows, y: alt.Y) -> list[Any]:
+    """A rule for every level. Their names stand in a legend: inside the panel they would stand on marks."""
+    names = list(dict.fromkeys(level["name"] for level in levels))
+    if not names:
+        return []
+    legend = alt.Legend(symbolType="stroke", symbolSize=500, symbolStrokeWidth=1.5, **NARROW)
+    scale = alt.Scale(domain=names, range=[LEVELS[name] for name in names])
+    told = [alt.Tooltip("name:N"), alt.Tooltip("value:Q", format=".2f")]
+    base = alt.Chart(rows(levels)).mark_rule(style="level", clip=True)
+    return [base.encode(y=y, strokeDash=alt.StrokeDash("name:N", scale=scale, legend=legend), tooltip=told)]
+
+
+def heads_scale(total: int) -> alt.Scale:
+    """From no head to all, with room for marks at both ends."""
+    return alt.Scale(domain=[-0.02 * total, 1.02 * total], nice=False)
+
+
+def text_name(part: str) -> str:
+    """The text of a part, for axes."""
+    return "dev" if part else "test"
 
 
 def group_name(kinds: tuple[str, ...]) -> str:

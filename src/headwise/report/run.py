@@ -75,6 +75,19 @@ class Models:
         return [s for s in self.settings if s.control is not None]
 
     @property
+    def part(self) -> str:
+        """What stands before the names of measures on the text of the last numbers: nothing where that is the test
+        text, `dev_` where no model but the full one was measured on any.
+        """
+        others = [s for s in self.settings if not s.is_full] or self.settings
+        return "" if any(s.value("bleu") is not None for s in others) else "dev_"
+
+    @property
+    def text(self) -> str:
+        """The text of the last numbers: `test` or `dev`."""
+        return "dev" if self.part else "test"
+
+    @property
     def groups(self) -> list[tuple[str, ...]]:
         """The sets of kinds of heads that were pruned together, single kinds first."""
         return sorted(dict.fromkeys(s.kinds for s in self.settings if not s.is_full), key=len)

@@ -77,6 +77,11 @@ class Setting:
         return heads_of(self.kinds)
 
     @property
+    def mean_kept(self) -> float:
+        """How many heads stay; of a setting over seeds their mean, which need not be whole."""
+        return float(self.asked.get("mean_kept", self.kept))
+
+    @property
     def removed(self) -> int:
         """How many heads are gone."""
         return self.total - self.kept
