@@ -16,9 +16,10 @@ import pytest
 from PIL import Image
 
 from headwise.errors import HeadwiseError
-from headwise.report.gate_animation import FRAMES, animation, closing, films
+from headwise.report.gate_animation import FRAMES, animation, closing, films, lede, sentences
 from headwise.report.gate_pictures import animate
 from headwise.report.run import Run, read_run
+from headwise.report.setting import Measured
 from report.conftest import make_run
 from report.part_page import part_page
 
@@ -73,18 +74,45 @@ def test_when_gates_shut_is_counted_from_the_last_time_on(run: Run) -> None:
     (film,) = films(gates(run, values))
     found = closing(film)
     assert found.steps == [10, 30]  # the third head was shut at step 10 too, but came back
-    assert (found.reopened, found.undecided) == (1, 1)
+    assert (found.reopened, film.undecided) == (1, 1)
     told = animation(gates(run, values))
     assert told is not None and "outlined" in told and not told["outlined"]
     assert "2 of 4 gates shut: the first at step 10, half of them by step 10, the last at step 30" in told["told"]
     assert "opened again after they had been shut: 1 with" in told["told"]
-    assert "1 of all 4 gates (25\u202f%) are neither open nor shut" in told["told"]
+    assert "When they were decided, 1 of all 4 gates (25\u202f%) were neither open nor shut" in told["told"]
 
 
 def test_a_run_in_which_nothing_shuts_says_so(run: Run) -> None:
     told = animation(gates(run, [[0.9, 0.9], [0.95, 0.99]]))
     assert told is not None and "no gate of 2 shuts" in told["told"]
-    assert "all 2 gates are within 0.1 of open or of shut" in told["told"]
+    assert "all 2 gates were within 0.1 of open or of shut, as Voita" in told["told"]
+
+
+def test_gates_that_were_forced_are_not_said_to_have_settled(run: Run) -> None:
+    """The log ends at 0 and 1; what counts is the share that was undecided when gates were decided."""
+    setting = run.pruned[0]
+    measures = {"undecided_gates": 0.5, "decided_dev_loss": 1.8, "dev_loss": 1.7}
+    forced = replace(setting, kept=1, total=4, measures={name: Measured(x) for name, x in measures.items()})
+    table = gates(run, [[0.9, 0.9, 0.9, 0.9], [0.6, 0.7, 0.4, 0.05], [1.0, 0.0003, 0.0003, 0.0003]]).gates[setting.name]
+    shown = replace(run, settings=(forced,), gates={setting.name: table}, layouts={})
+    told = sentences(films(shown))
+    assert "decided before the end of the run and then brought to 0 and 1" in told
+    assert "2 of all 4 gates (50\u202f%) were neither open nor shut" in told
+    assert "within 0.1" not in told and "Voita" not in told
+    assert "were decided before the end" not in sentences(
+        films(replace(shown, settings=(replace(forced, measures={}),)))
+    )
+    counted = replace(forced, method="wanted-count", measures={"undecided_gates": Measured(0.0)})
+    told = sentences(films(replace(shown, settings=(counted,))))
+    assert "decided before the end" in told and "all 4 gates were within 0.1 of open or of shut." in told
+    assert lede(replace(shown, settings=(counted,))).count("penalty") == 0
+
+
+def test_heads_that_deciding_removed_without_a_shut_gate_are_told(run: Run) -> None:
+    setting = replace(run.pruned[0], kept=0, total=2)
+    table = gates(run, [[0.9, 0.9], [0.6, 0.55]]).gates[setting.name]
+    shown = replace(run, settings=(setting,), gates={setting.name: table}, layouts={})
+    assert "no gate of 2 shuts; deciding removed 2." in sentences(films(shown))
 
 
 def test_settings_logged_at_other_steps_stand_at_their_last_known_value(run: Run) -> None:

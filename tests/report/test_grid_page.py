@@ -14,7 +14,7 @@ from headwise.errors import HeadwiseError
 from headwise.report import write
 from headwise.report.grid import Grid, pooled, read_grid
 from headwise.report.grid_figures import pairs_figure, seed_figures
-from headwise.report.grid_page import draw, means_table, pairs_table, render
+from headwise.report.grid_page import draw, headline, means_table, pairs_table, render
 from report.made_sweeps import write_grid, write_sweeps
 
 
@@ -162,6 +162,40 @@ def test_a_grid_that_has_only_begun(tmp_path: Path) -> None:
     assert "cannot be read" in text
     assert "One seed so far" in text
     assert pairs_figure(grid) is None
+
+
+def test_greedy_models_have_a_table_of_their_own(grid: Grid) -> None:
+    first, second = means_table(grid, "en-de"), means_table(grid, "en-de", trained=False)
+    assert first is not None and second is not None
+    run = pooled(grid, "en-de")
+    assert run is not None
+    names = [line.cells[0] for table in (first, second) for line in table.lines]
+    assert sorted(names) == sorted(["full model", *(s.label for s in run.settings)])
+    assert any("gradient" in line.cells[0] for line in second.lines)
+
+
+def test_two_studies_are_both_and_one_is_it(tmp_path: Path) -> None:
+    for seeds, told in (((1, 2), "2 seeds: both studies have results"), ((1,), "One study: it has results")):
+        for seed in seeds:
+            write_sweeps(tmp_path / f"seed-{seed}", seed)
+        listed = [{"folder": f"seed-{seed}", "data": "", "seed": seed} for seed in seeds]
+        (tmp_path / "grid.json").write_text(json.dumps({"name": "some", "members": listed}))
+        assert headline(read_grid(tmp_path)) == told
+
+
+def test_a_grid_without_test_text_tells_of_dev(tmp_path: Path) -> None:
+    folder = write_grid(tmp_path)
+    for path in (folder / "across.csv", *folder.glob("*/*/pruning.csv")):
+        table = pd.read_csv(path)
+        table[~table["measure"].str.match("bleu|p_value")].to_csv(path, index=False)
+    grid = read_grid(folder)
+    means, pairs, figure = means_table(grid, "en-de"), pairs_table(grid), pairs_figure(grid)
+    assert means is not None and "BLEU on dev" in means.columns
+    assert all("–" not in line.cells[3] for line in means.lines)
+    assert pairs is not None and all("–" not in cell for cell in pairs.lines[0].cells)
+    assert figure is not None and "BLEU on dev" in json.dumps(figure.specification())
+    text = render(grid, draw(grid))
+    assert "full model, BLEU on dev" in text and "test text" not in re.sub(r"<script.*?</script>", "", text, flags=re.S)
 
 
 def test_a_grid_is_written_where_a_run_would_be(tmp_path: Path) -> None:

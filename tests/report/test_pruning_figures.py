@@ -170,9 +170,11 @@ def test_a_wanted_count_for_each_kind_says_nothing_of_kinds(swept: Path, tmp_pat
     facts = json.loads((folder / "run.json").read_text())
     for name, asked in facts["settings"].items():
         if name.startswith("all."):
-            asked["keep"] = {"encoder-self": 4, "cross": 6}
+            asked["value"] = {"encoder-self": 4, "decoder-self": 4, "cross": 6}
     (folder / "run.json").write_text(json.dumps(facts))
-    assert heads_by_kind(read_run(folder)) is None
+    run = read_run(folder)
+    assert (heads_by_kind(run), decoder_layers(run)) == (None, None)
+    assert "those numbers were given, not found" in render(run, draw(run))
 
 
 def test_table_2(run: Run) -> None:
@@ -220,7 +222,7 @@ def test_whatever_models_are_held_against_is_told(tmp_path: Path) -> None:
     (folder / "run.json").write_text(json.dumps({**facts, "settings": facts["settings"] | made.settings}))
     run = read_run(folder)
     told, table = dict(control_sentences(run)), controls_table(run)
-    assert told["A random head of each layer"].startswith("The one pruned model is better, beyond chance")
+    assert told["A random head of each layer"].startswith("The one model with the best head of each layer is better")
     assert told["Removal without mean outputs"].startswith("2 of 3 pruned models are better, beyond chance")
     assert table is not None and table.columns[-1] == "to trained on"
     rows = {(line.cells[0].replace("\u00a0", " "), line.cells[1]): line.cells for line in table.lines}
@@ -232,6 +234,34 @@ def test_whatever_models_are_held_against_is_told(tmp_path: Path) -> None:
     assert plain[2:5] == ["2", bleu["mean.greedy-gradient-2"], bleu["encoder.greedy-gradient-2"]]
     assert plain[5] == "+2.50 [+2.10, +2.90]"
     render(run, draw(run))
+
+
+def test_what_the_interval_and_p_do_not_both_say_is_not_beyond_chance(swept: Path, tmp_path: Path) -> None:
+    folder = write_sweeps(tmp_path)
+    table = pd.read_csv(folder / "pruning.csv")
+    table.loc[(table["measure"] == "p_value_to_pruned") & (table["value"] < 0.05), "value"] = 0.12
+    table.to_csv(folder / "pruning.csv", index=False)
+    told = dict(control_sentences(read_run(folder)))
+    assert told["Random heads"].startswith("All 2 pruned models are not to be told apart")
+
+
+def test_without_test_text_tables_are_of_dev_and_say_so(tmp_path: Path) -> None:
+    folder = write_sweeps(tmp_path)
+    table = pd.read_csv(folder / "pruning.csv")
+    test = table["measure"].str.match("bleu|p_value")
+    dev = table[test & table["measure"].str.contains("_to_")].assign(measure=lambda t: "dev_" + t["measure"])
+    pd.concat([table[~test], dev]).to_csv(folder / "pruning.csv", index=False)
+    run = read_run(folder)
+    models, (_, kinds) = settings_table(run), kinds_tables(run)[1]
+    assert models is not None and models.columns[2] == "dev BLEU" and models.columns.count("dev BLEU") == 1
+    full, (setting,) = run.full, [s for s in run.pruned if s.name == "all.lambda-0.02"]
+    assert full is not None and kinds.lines[0].cells[3] == f"{full.value('dev_bleu'):.2f}"
+    assert any(
+        line.cells[0] == setting.label and f"{setting.value('dev_bleu'):.2f}" in line.cells for line in kinds.lines
+    )
+    assert dict(control_sentences(run))["Random heads"].startswith("All 2 pruned models are better, beyond chance")
+    page = render(run, draw(run))
+    assert "are on dev text (no test text was translated)" in page and "test sentences" not in page
 
 
 def test_gate_health(run: Run) -> None:

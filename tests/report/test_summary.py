@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from headwise.heads import HeadMap, HeadMask
 from headwise.report.run import read_run
 from headwise.report.summary import Summary, summarise
 
@@ -74,6 +75,7 @@ def test_the_score_to_believe_in_one_sentence(run_folder: Path) -> None:
 
 def test_a_real_loss_is_called_real(run_folder: Path) -> None:
     set_measure(run_folder, "lambda-0.05", "p_value", value=0.0)
+    set_measure(run_folder, "lambda-0.05", "bleu_difference", low=-0.6, high=-0.1)
     text = told(run_folder)["What it cost"]
     assert "p\u00a0< 0.001" in text
     assert "it is real" in text
@@ -82,7 +84,7 @@ def test_a_real_loss_is_called_real(run_folder: Path) -> None:
 def test_speeds_whose_intervals_overlap_are_no_gain(run_folder: Path) -> None:
     set_measure(run_folder, "full", "tokens_per_second", low=1190.0, high=1230.0)
     set_measure(run_folder, "lambda-0.05", "tokens_per_second", low=1220.0, high=1240.0)
-    assert "no real gain can be claimed" in told(run_folder)["What was saved"]
+    assert "no real difference can be claimed" in told(run_folder)["What was saved"]
 
 
 def test_a_large_speed_gain_stands_without_a_warning(run_folder: Path) -> None:
@@ -99,12 +101,14 @@ def test_a_choice_that_the_numbers_do_not_explain_is_not_explained(run_folder: P
 
 def test_a_price_that_is_no_chance_is_in_the_headline(run_folder: Path) -> None:
     set_measure(run_folder, "lambda-0.05", "bleu_difference", low=-0.6, high=-0.1)
+    set_measure(run_folder, "lambda-0.05", "p_value", value=0.01)
     assert summarise(read_run(run_folder)).headline == "15 of 24 encoder heads removed for 0.3 BLEU"
 
 
 def test_better_bleu_is_not_called_a_price(run_folder: Path) -> None:
     set_fact(run_folder, chosen="lambda-0.02")
     set_measure(run_folder, "lambda-0.02", "bleu_difference", value=0.1, low=0.05, high=0.2)
+    set_measure(run_folder, "lambda-0.02", "p_value", value=0.01)
     assert summarise(read_run(run_folder)).headline == "7 of 24 encoder heads removed; BLEU rose by 0.1"
 
 
@@ -115,6 +119,53 @@ def test_nothing_within_the_allowed_loss(run_folder: Path) -> None:
     assert told(run_folder) == {
         "Pruning": "No pruned model stayed within 0.1 BLEU of the full one on dev text: it was kept, nothing is saved."
     }
+
+
+def test_without_a_limit_nothing_is_said_to_have_missed_it(run_folder: Path) -> None:
+    set_fact(run_folder, chosen="full", max_drop=None)
+    assert "named" not in told(run_folder)["Pruning"] and "within" not in told(run_folder)["Pruning"]
+    set_fact(run_folder, chosen="lambda-0.2", max_drop=None)
+    text = told(run_folder)["How it was chosen"]
+    assert "λ\u00a0=\u00a00.2 has 4 heads, the fewest of all: no limit to the loss was set" in text
+    set_fact(run_folder, chosen="full", max_drop=1.0)  # two of the models lose less than that
+    assert "within" not in told(run_folder)["Pruning"]
+
+
+def test_without_test_text_the_cost_is_on_dev_and_no_test_is_claimed(run_folder: Path) -> None:
+    table = pd.read_csv(run_folder / "pruning.csv")
+    dev = table[table["measure"].isin(["bleu_difference", "p_value"])].assign(measure=lambda t: "dev_" + t["measure"])
+    gone = table["measure"].isin(["bleu", "chrf", "bleu_difference", "p_value"])
+    pd.concat([table[~gone], dev]).to_csv(run_folder / "pruning.csv", index=False)
+    summary = summarise(read_run(run_folder))
+    text = {paragraph.lead: paragraph.text for paragraph in summary.paragraphs}
+    assert summary.headline.endswith("no measurable change in BLEU on dev")
+    assert summary.tiles[-1].label == "BLEU on dev"
+    assert "BLEU on dev text, on which it was chosen (no test text was translated), went from" in text["What it cost"]
+    assert "read once" not in " ".join(text.values())
+
+
+def test_the_choice_is_among_heads_of_the_whole_model(run_folder: Path) -> None:
+    """Fewest heads of its own kinds is not fewest of all: another kind may have lost more."""
+    heads = HeadMap({"encoder-self": (8, 8, 8), "cross": (8, 8)})
+    for setting, kept in (("lambda-0.02", 30), ("lambda-0.05", 33), ("lambda-0.2", 28)):
+        HeadMask(heads, frozenset(list(heads)[:kept])).save(run_folder / "layouts" / f"{setting}.json")
+    assert "run.json names λ\u00a0=\u00a00.05" in told(run_folder)["How it was chosen"]
+
+
+def test_a_language_model_is_told_by_its_perplexity(run_folder: Path) -> None:
+    table = pd.read_csv(run_folder / "pruning.csv")
+    table = table[~table["measure"].str.contains("bleu|chrf|p_value")]
+    for setting, value in {"full": 20.0, "lambda-0.02": 20.2, "lambda-0.05": 20.9, "lambda-0.2": 24.0}.items():
+        start = table[table["setting"] == setting].iloc[:1]
+        change = start.assign(measure="dev_perplexity_change", value=5 * value - 100, low=-1.0, high=9.0)
+        table = pd.concat([table, start.assign(measure="dev_perplexity", value=value), change])
+    table.to_csv(run_folder / "pruning.csv", index=False)
+    set_fact(run_folder, max_drop=5.0)
+    text = told(run_folder)
+    assert text["What it cost"] == (
+        "Perplexity on dev text went from 20.00 to 20.90: +4.50\u202f%, 95 % interval [−1.00, +9.00]."
+    )
+    assert "the fewest of those that lose at most 5 % of perplexity on dev (+4.50\u202f%)." in text["How it was chosen"]
 
 
 def test_no_choice_and_no_pruning(run_folder: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from headwise.report.wording import (
     change,
+    count,
     duration,
     interval,
     listed,
@@ -22,6 +23,12 @@ from headwise.report.wording import (
 
 def test_signs_are_real_and_zero_has_none() -> None:
     assert (signed(-0.314), signed(0.08), signed(-0.001), signed(0.0)) == ("−0.31", "+0.08", "0.00", "0.00")
+
+
+def test_one_has_no_s() -> None:
+    assert [count(n, word) for n, word in ((1, "head"), (0, "head"), (1, "study"), (4, "study"))] == [
+        "1 head", "0 heads", "1 study", "4 studies",
+    ]  # fmt: skip
 
 
 def test_change_is_in_per_cent_of_the_start() -> None:

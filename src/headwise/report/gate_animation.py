@@ -19,6 +19,7 @@ from headwise.report.wording import KIND_NAMES, listed, percent
 FRAMES = 60
 VALUES = 150_000  # numbers in all films together: about 400 kB of page
 RATE = 8  # frames a second
+SAME_LOSS = 5e-5  # nats a token: further apart, two losses are of different weights
 HALF, SURE = 0.5, 0.1  # a gate counts as shut below HALF, as undecided between SURE and 1 − SURE
 
 
@@ -30,6 +31,24 @@ class Film:
     heads: list[Head]
     opened: pd.DataFrame
     kept: frozenset[Head]
+
+    @property
+    def forced(self) -> bool:
+        """Whether gates were decided before the end of the run, and brought to 0 and 1 in the rest of it.
+
+        Then the dev loss right after deciding is not that of the pruned model, or, where it was not measured then, all
+        gates to a wanted number end at the same two values.
+        """
+        then, last = self.setting.value("decided_dev_loss"), self.setting.value("dev_loss")
+        if then is not None and last is not None and abs(then - last) > SAME_LOSS:
+            return True
+        return self.setting.method != "hard-concrete" and len(set(self.opened.iloc[-1])) <= 2
+
+    @property
+    def undecided(self) -> int:
+        """How many gates were between SURE and 1 − SURE when they were decided."""
+        share, last = self.setting.value("undecided_gates"), self.opened.to_numpy()[-1]
+        return int(((last > SURE) & (last < 1 - SURE)).sum()) if share is None else round(share * len(self.heads))
 
     @property
     def grids(self) -> list[tuple[str, list[int]]]:
@@ -51,7 +70,6 @@ class Closing:
 
     steps: list[int]
     reopened: int
-    undecided: int
 
 
 def films(run: Run) -> list[Film]:
@@ -114,19 +132,14 @@ def per_cent(film: Film, steps: list[int]) -> list[list[int]]:
 
 
 def closing(film: Film) -> Closing:
-    """When the gates of a film shut, which of them had been shut before, and which are undecided in the end."""
+    """When the gates of a film shut, and which of them had been shut before."""
     shut = film.opened.to_numpy() < HALF
     stays_shut = np.logical_and.accumulate(shut[::-1])[::-1]
     goes = stays_shut[-1]
     steps = film.opened.index.to_numpy()
     first = stays_shut.argmax(axis=0)
     reopened = (shut[:-1] & ~shut[1:]).any(axis=0)
-    last = film.opened.to_numpy()[-1]
-    return Closing(
-        steps=sorted(int(steps[row]) for row in first[goes]),
-        reopened=int(reopened.sum()),
-        undecided=int(((last > SURE) & (last < 1 - SURE)).sum()),
-    )
+    return Closing(steps=sorted(int(steps[row]) for row in first[goes]), reopened=int(reopened.sum()))
 
 
 def sentences(shown: list[Film]) -> str:
@@ -138,28 +151,58 @@ def sentences(shown: list[Film]) -> str:
     back = [f"{count} with {film.setting.label}" for film, count in reopened if count]
     if back:
         told.append(f"Gates that opened again after they had been shut: {listed(back)}.")
-    undecided = sum(closing(film).undecided for film in shown)
-    gates = sum(len(film.heads) for film in shown)
+    return " ".join([*told, *_decided(shown)])
+
+
+def _decided(shown: list[Film]) -> list[str]:
+    """How far the gates had come when they were decided, which force does not hide."""
+    forced = [film.setting.label for film in shown if film.forced]
+    undecided, gates = sum(film.undecided for film in shown), sum(len(film.heads) for film in shown)
+    told = []
+    if forced:
+        which = "" if len(forced) == len(shown) else f" with {listed(forced)}"
+        told.append(
+            f"Gates{which} were decided before the end of the run and then brought to 0 and 1, so what is seen of them "
+            "at the end is force."
+        )
     if undecided:
-        told.append(
-            f"In the end {undecided} of all {gates} gates ({percent(undecided / gates)}) are neither open nor shut: "
-            f"their P(open) lies between {SURE:g} and {1 - SURE:g}."
+        return [
+            *told,
+            f"When they were decided, {undecided} of all {gates} gates ({percent(undecided / gates)}) were neither "
+            f"open nor shut: their P(open) lay between {SURE:g} and {1 - SURE:g}.",
+        ]
+    as_paper = all(film.setting.method == "hard-concrete" and not film.forced for film in shown)
+    observed = ", as Voita et al. (2019) observed" if as_paper else ""
+    return [*told, f"When they were decided, all {gates} gates were within {SURE:g} of open or of shut{observed}."]
+
+
+def lede(run: Run) -> str:
+    """What moves gates, for the methods that there are."""
+    methods = {film.setting.method for film in films(run)}
+    told = "While the model is tuned for pruning, every head stands behind a gate."
+    if "hard-concrete" in methods:
+        told += " The penalty λ pushes gates shut, the translation loss holds open those it needs."
+    if "wanted-count" in methods:
+        told += (
+            " Where a number of heads is wanted, what an open gate costs follows how many are open, until as many are."
         )
-    else:
-        told.append(
-            f"In the end all {gates} gates are within {SURE:g} of open or of shut, as Voita et al. (2019) observed."
+    if "top-k" in methods:
+        told += (
+            " Of top-k gates the wanted number is open, at first softly, then sharply; P(open) is the chance to be one."
         )
-    return " ".join(told)
+    return told
 
 
 def _course(film: Film, found: Closing) -> str:
     label, total = film.setting.label, len(film.heads)
+    removed = film.setting.removed if film.setting.total == total else len(found.steps)
+    other = "" if removed == len(found.steps) else f"; deciding removed {removed}"
     if not found.steps:
-        return f"With {label}, no gate of {total} shuts."
+        return f"With {label}, no gate of {total} shuts{other}."
     if len(found.steps) == 1:
-        return f"With {label}, one gate of {total} shuts, at step {found.steps[0]:,}."
+        return f"With {label}, one gate of {total} shuts, at step {found.steps[0]:,}{other}."
     half = found.steps[(len(found.steps) - 1) // 2]
     return (
         f"With {label}, {len(found.steps)} of {total} gates shut: the first at step "
-        f"{found.steps[0]:,}, half of them by step {half:,}, the last at step {found.steps[-1]:,}."
+        f"{found.steps[0]:,}, half of them by step {half:,}, the last at step {found.steps[-1]:,}{other}."
     )

@@ -13,6 +13,7 @@ import pandas as pd
 from headwise.errors import HeadwiseError
 from headwise.report.run import Models, read_json, read_measured, read_table
 from headwise.report.setting import Measured, Setting
+from headwise.report.wording import count
 
 ACROSS_COLUMNS = (
     "data", "method", "kinds", "setting", "seeds", "kept", "kept_low", "kept_high", "total", "measure", "value", "low",
@@ -50,6 +51,12 @@ class Member:
         return next((s for s in self.settings if not s.is_full and s.name == self.facts.get("chosen")), None)
 
     @property
+    def tried(self) -> int:
+        """How many settings it chose from: those measured on dev, but controls and random orders."""
+        others = [s for s in self.settings if not s.is_full and s.control is None and s.method != "greedy.random"]
+        return sum(s.value("dev_bleu") is not None for s in others)
+
+    @property
     def state(self) -> str:
         """How far it has come, in a few words."""
         if self.trouble:
@@ -57,7 +64,7 @@ class Member:
         if not self.settings:
             return "no model measured yet" if self.facts else "not begun"
         missing = [name for name in self.facts.get("settings", {}) if name not in {s.name for s in self.settings}]
-        told = f"{len(self.settings)} models measured"
+        told = f"{count(len(self.settings), 'model')} measured"
         return told + (f", {len(missing)} pruned and not measured yet" if missing else "")
 
     @property
@@ -75,6 +82,17 @@ class Grid:
     name: str
     members: tuple[Member, ...]
     means: Mapping[tuple[str, str, str], Measured]
+
+    @property
+    def part(self) -> str:
+        """What stands before the names of measures that are reported: nothing for test text, `dev_` without any."""
+        pruned = [s for member in self.members for s in member.settings if not s.is_full]
+        return "dev_" if pruned and all(s.value("bleu") is None for s in pruned) else ""
+
+    @property
+    def text(self) -> str:
+        """The text of the numbers: `test` or `dev`."""
+        return "dev" if self.part else "test"
 
     @property
     def data(self) -> list[str]:

@@ -148,7 +148,7 @@ def pairs_figure(grid: Grid) -> Figure | None:
             for line in _lines(run, kinds):
                 if line.learned:
                     title = f"{sentence(group_name(kinds))} · {line.label}"
-                    panels.setdefault(title, []).extend(_pair_cells(data, line.settings))
+                    panels.setdefault(title, []).extend(_pair_cells(data, line.settings, grid.part))
     drawn = {title: cells for title, cells in panels.items() if len(cells) > 1}
     if not drawn:
         return None
@@ -159,16 +159,16 @@ def pairs_figure(grid: Grid) -> Figure | None:
         caption="Every point is a setting, the mean over its seeds. Zero is the full model of the same language pair: "
         "so pairs of high and of low BLEU can be compared. A bar that reaches zero: chance could make the difference.",
         panels=[
-            Panel(_pairs_panel(cells, list(runs)), title, width=430, narrowest=270) for title, cells in drawn.items()
+            Panel(_pairs_panel(cells, list(runs), grid.text), title, width=430, narrowest=270)
+            for title, cells in drawn.items()
         ],
         columns=min(2, len(drawn)),
     )
 
 
-def _pair_cells(data: str, settings: tuple[Setting, ...]) -> Iterator[dict[str, Any]]:
+def _pair_cells(data: str, settings: tuple[Setting, ...], part: str) -> Iterator[dict[str, Any]]:
     for setting in settings:
-        found: Mapping[str, Any] = setting.measures
-        change = found.get("bleu_difference") or found.get("dev_bleu_difference")
+        change = setting.measures.get(f"{part}bleu_difference")
         if change is None:
             continue
         cell = {
@@ -179,13 +179,13 @@ def _pair_cells(data: str, settings: tuple[Setting, ...]) -> Iterator[dict[str, 
         yield cell | ({} if change.low is None else {"low": change.low, "high": change.high})
 
 
-def _pairs_panel(cells: Rows, data: list[str]) -> Any:
+def _pairs_panel(cells: Rows, data: list[str], text: str) -> Any:
     legend = alt.Legend(orient="bottom", title=None, columns=4, labelLimit=0, symbolOpacity=1, values=data)
     domain = [*data[:1], "", *data[1:]]  # the second colour, grey, is left to what is random
     shapes = alt.Scale(domain=domain, range=[SHAPES[0], SHAPES[0], *SHAPES[1 : len(data)]])
     colour = alt.Color("data:N", scale=alt.Scale(domain=domain, range="category"), legend=legend)
     shape = alt.Shape("data:N", scale=shapes, legend=legend)
-    name = "BLEU difference to the full model"
+    name = f"BLEU on {text}, difference to the full model"
     y, low = alt.Y("value:Q", title=name), alt.Y("low:Q", title=name)
     x = alt.X("kept:Q", title="heads kept (%)", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False))
     told = [alt.Tooltip(f"{name}:N") for name in ("data", "model", "heads", "seeds")]

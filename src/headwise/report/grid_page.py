@@ -14,7 +14,7 @@ from headwise.report.page import html
 from headwise.report.setting import CONTROLS, Measured, Setting
 from headwise.report.summary import Paragraph
 from headwise.report.table import Line, Table
-from headwise.report.wording import NONE, interval, listed, signed
+from headwise.report.wording import NONE, count, interval, listed, signed
 
 
 def write(run: Path) -> Path:
@@ -46,14 +46,21 @@ def render(grid: Grid, figures: dict[str, list[Figure]]) -> str:
         "grid.html.j2",
         figures,
         name=grid.name,
+        text=grid.text,
         headline=headline(grid),
         paragraphs=paragraphs(grid),
         pairs=pairs_table(grid),
         parts=[
-            {"anchor": f"data-{i}", "title": data or "All seeds", "slug": slug(data), "table": means_table(grid, data)}
+            {
+                "anchor": f"data-{i}",
+                "title": data or "All seeds",
+                "slug": slug(data),
+                "table": means_table(grid, data),
+                "untrained": means_table(grid, data, trained=False),
+            }
             for i, data in enumerate(grid.data)
         ],
-        members=[_told(member) for member in grid.members],
+        members=[_told(grid, member) for member in grid.members],
         failures=[(member.name, failure) for member in grid.members for failure in member.failures],
     )
 
@@ -63,9 +70,11 @@ def headline(grid: Grid) -> str:
     seeds, pairs = len({member.seed for member in grid.members}), len(grid.data)
     what = [f"{pairs} language pairs"] if pairs > 1 else []
     what += [f"{seeds} seeds"] if seeds > 1 else []
-    done = sum(bool(member.settings) for member in grid.members)
-    total = len(grid.members)
-    return f"{', '.join(what) or 'One study'}: {'all' if done == total else f'{done} of'} {total} studies have results"
+    done, total = sum(bool(member.settings) for member in grid.members), len(grid.members)
+    start = ", ".join(what) or "One study"
+    if total < 3 and done == total:
+        return f"{start}: {'it has' if total == 1 else 'both studies have'} results"
+    return f"{start}: {'all' if done == total else f'{done} of'} {count(total, 'study')} have results"
 
 
 def paragraphs(grid: Grid) -> list[Paragraph]:
@@ -73,7 +82,7 @@ def paragraphs(grid: Grid) -> list[Paragraph]:
     told = []
     for data in grid.data:
         chosen = [(member, member.chosen) for member in grid.of(data)]
-        parts = [_choice(member, setting) for member, setting in chosen if setting is not None]
+        parts = [_choice(grid, member, setting) for member, setting in chosen if setting is not None]
         kept = [member.name for member, setting in chosen if setting is None]
         text = f"Chosen on dev text: {'; '.join(parts)}." if parts else ""
         text += f" Nothing chosen yet, or the full model kept: {listed(kept)}." if kept else ""
@@ -87,37 +96,45 @@ def paragraphs(grid: Grid) -> list[Paragraph]:
     return told
 
 
-def _choice(member: Member, chosen: Setting) -> str:
-    change = chosen.measures.get("bleu_difference")
-    cost = f", BLEU on test {signed(change.value)} {interval(change.low, change.high)}" if change else ""
-    return f"seed {member.seed} keeps {chosen.kept} of {chosen.total} {chosen.heads} ({chosen.label}{cost})"
+def _choice(grid: Grid, member: Member, chosen: Setting) -> str:
+    change = chosen.measures.get(f"{grid.part}bleu_difference")
+    cost = f", BLEU on {grid.text} {_difference(change)}" if change else ""
+    found = f"{chosen.label}, chosen from {count(member.tried, 'setting')}"
+    return f"seed {member.seed} keeps {chosen.kept} of {chosen.total} {chosen.heads} ({found}{cost})"
 
 
-def means_table(grid: Grid, data: str) -> Table | None:
-    """Every setting with gates and every control: means over its seeds, with intervals; None before any result."""
+def means_table(grid: Grid, data: str, trained: bool = True) -> Table | None:
+    """Every setting with gates and every control: means over its seeds, with intervals; None before any result. Not
+    `trained`: the settings without gates, with the full model first; None where the first table has them.
+    """
     run = pooled(grid, data)
     if run is None:
         return None
-    columns = ["model", "seeds", "heads kept", "BLEU", "difference [95 %]"]
+    columns = ["model", "seeds", "heads kept", f"BLEU on {grid.text}", "difference [95 %]"]
     columns += ["to its control", "to trained on", "to random heads", "to removal without mean outputs"]
     found = [s for s in run.ordered if s.is_full or s.learned or s.control in CONTROLS]
     shown = found if any(s.learned for s in found) else run.ordered
-    rows = [(setting, _cells(setting)) for setting in shown]
+    if not trained:
+        shown = [s for s in run.ordered if s.is_full or s not in shown]
+        if len(shown) < 2:
+            return None
+    rows = [(setting, _cells(setting, grid.part)) for setting in shown]
     used = [i for i, _ in enumerate(columns) if i < 5 or any(cells[i] != NONE for _, cells in rows)]
     lines = [Line([cells[i] for i in used]) for _, cells in rows]
-    return Table(f"Means over seeds, {data or grid.name}", [columns[i] for i in used], lines)
+    what = "Means over seeds" if trained else "Removal without gates, means over seeds"
+    return Table(f"{what}, {data or grid.name}", [columns[i] for i in used], lines)
 
 
-def _cells(setting: Setting) -> list[str]:
+def _cells(setting: Setting, part: str) -> list[str]:
     low, high = setting.asked.get("kept", (setting.kept, setting.kept))
     kept = f"{setting.mean_kept:.1f} ({low}–{high})" if low < high else f"{setting.kept}"
-    bleu = setting.value("bleu")
+    bleu = setting.value(f"{part}bleu")
     return [
         setting.label,
         str(setting.asked["seeds"]),
         f"{kept} of {setting.total}",
         NONE if bleu is None else f"{bleu:.2f}",
-        *(_difference(setting.measures.get(f"bleu_difference{ending}")) for ending in ENDINGS),
+        *(_difference(setting.measures.get(f"{part}bleu_difference{ending}")) for ending in ENDINGS),
     ]
 
 
@@ -136,25 +153,25 @@ def pairs_table(grid: Grid) -> Table | None:
     for name in names:
         settings = [found.get(name) for found in by_name.values()]
         label = next(s.label for s in settings if s is not None)
-        lines.append(Line([label, *(NONE if s is None else _side(s) for s in settings)]))
-    full = [f"{value:.2f}" if (value := _bleu(run.full)) is not None else NONE for run in runs.values()]
+        lines.append(Line([label, *(NONE if s is None else _side(s, grid.part) for s in settings)]))
+    full = [f"{value:.2f}" if (value := _bleu(run.full, grid.part)) is not None else NONE for run in runs.values()]
     return Table("Language pairs side by side", ["model", *runs], [Line(["full model, BLEU", *full]), *lines])
 
 
-def _bleu(setting: Setting | None) -> float | None:
-    return None if setting is None else setting.value("bleu")
+def _bleu(setting: Setting | None, part: str) -> float | None:
+    return None if setting is None else setting.value(f"{part}bleu")
 
 
-def _side(setting: Setting) -> str:
-    seeds = setting.asked["seeds"]
-    found = setting.measures.get("bleu_difference") or setting.measures.get("dev_bleu_difference")
+def _side(setting: Setting, part: str) -> str:
+    seeds, found = setting.asked["seeds"], setting.measures.get(f"{part}bleu_difference")
     return f"{_difference(found)}\n{setting.kept} of {setting.total} heads" + (f", {seeds} seeds" if seeds > 1 else "")
 
 
-def _told(member: Member) -> dict[str, Any]:
+def _told(grid: Grid, member: Member) -> dict[str, Any]:
     """A row of the table of studies."""
     full, chosen = member.full, member.chosen
-    before, change = _bleu(full), chosen.measures.get("bleu_difference") if chosen else None
+    before = _bleu(full, grid.part)
+    change = chosen.measures.get(f"{grid.part}bleu_difference") if chosen else None
     return {
         "name": member.name,
         "page": quote(f"{member.place}/report.html") if member.page else "",

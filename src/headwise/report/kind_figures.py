@@ -51,7 +51,8 @@ def heads_by_kind(run: Run) -> Figure | None:
         name="heads-by-kind",
         title="Heads left by kind of attention",
         note="share of the heads of each kind that is left · beside it the paper's two models of 48 heads a kind",
-        caption="All kinds were pruned together, at one price a head. " + " ".join(_order(*one) for one in ours)
+        caption="All kinds were pruned together, and no number was given for any kind. "
+        + " ".join(_order(*one) for one in ours)
         + " In the paper's models the encoder gives up most of its heads, and cross-attention keeps most.",
         panels=panels,
         columns=3,
@@ -91,12 +92,12 @@ def decoder_layers(run: Run) -> Figure | None:
 def _joint(run: Run) -> list[Series]:
     """Lines of settings with layouts that several kinds had a part in: of gates, and without any of greedy orders.
 
-    A wanted count for each kind decides itself what is left of it, so it shows nothing here.
+    A wanted count for each kind decides by itself what is left of it, so such settings are no finding and left out.
     """
     free = [
         s
         for s in run.pruned
-        if s.name in run.layouts and len(s.kinds) > 1 and not isinstance(s.asked.get("keep"), Mapping)
+        if s.name in run.layouts and len(s.kinds) > 1 and not isinstance(s.asked.get("value"), Mapping)
     ]
     lines = [line for line in series(free) if not line.random]
     return [line for line in lines if line.learned] or lines
@@ -133,7 +134,9 @@ def _order(line: Series, found: Mapping[str, Left]) -> str:
     }
     ranked = sorted(shares, key=lambda kind: shares[kind])
     told = listed([f"{KIND_NAMES[kind]} {percent(shares[kind])}" for kind in ranked])
-    return f"Over the {len(found)} settings here ({line.label}) there are left, on average: {told}."
+    if len(found) == 1:
+        return f"In the one setting of {line.label} there are left: {told}."
+    return f"Over the {len(found)} settings of {line.label} there are left, on average: {told}."
 
 
 def _panel(found: Sequence[Left], title: str, what: str) -> Panel:

@@ -15,7 +15,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from headwise.heads import write_text
 from headwise.report import roles
 from headwise.report.attention_maps import attention_maps
-from headwise.report.comparison import control_sentences, controls_table, health_notes, health_table, kinds_tables
+from headwise.report.comparison import (
+    control_sentences,
+    controls_table,
+    health_notes,
+    health_table,
+    health_words,
+    kinds_tables,
+)
 from headwise.report.curve_figures import gate_curves, training_curve
 from headwise.report.drift import drift
 from headwise.report.drift_figures import drift_figures
@@ -23,6 +30,7 @@ from headwise.report.examples import choose_examples
 from headwise.report.faithfulness import judge_table, verdicts
 from headwise.report.figure import VEGA_LITE, Figure
 from headwise.report.gate_animation import animation
+from headwise.report.gate_animation import lede as gates_lede
 from headwise.report.greedy_figures import greedy_curves
 from headwise.report.head_figures import head_map, heads_by_layer
 from headwise.report.kind_figures import decoder_layers, heads_by_kind
@@ -94,9 +102,15 @@ def render(run: Run, figures: Mapping[str, list[Figure]]) -> str:
         controls=controls_table(run),
         controlled=control_sentences(run),
         health=health_table(run),
+        health_words=health_words(run),
         noted=health_notes(run),
         drift=drift(run),
         film=animation(run),
+        gates_lede=gates_lede(run),
+        concrete=any(s.name in run.gates and s.method != "top-k" for s in run.pruned),
+        scratched=any(s.control == "from-scratch" for s in run.controls),
+        by_kind=any(isinstance(s.asked.get("value"), Mapping) for s in run.pruned),
+        text=run.text,
         single=single_heads(run),
         lede=score_lede(run),
         judged=judge_table(run),

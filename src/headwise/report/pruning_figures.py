@@ -86,7 +86,7 @@ def _caption(run: Models, lines: list[Series], levels: dict[str, list[dict[str, 
     if run.chosen is not None and any(run.chosen in line.settings for line in lines):
         told += f" The ring marks the chosen setting ({run.chosen.label})."
     if any(level["name"] == "allowed loss" for found in levels.values() for level in found):
-        told += " On dev the dashed line is the loss that the plan allows."
+        told += " On dev the dashed line is the loss that is allowed."
     if cut:
         told += " Removal without training falls out of the panels; the figure of greedy removal has it whole."
     return told + (" Both panels span equally many BLEU points." if len(levels) > 1 else "")

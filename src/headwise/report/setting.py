@@ -98,6 +98,13 @@ class Setting:
         twin = f"{_told((self.twin or '').removeprefix(f'{self.sweep}.'))}, " if self.twin else ""
         return f"{start}{twin}{CONTROLS.get(self.control, self.control)}"
 
+    def beyond_chance(self, difference: str, p: str) -> bool:
+        """Whether a difference is more than chance: its interval leaves 0 out, and p, if known, is below 0.05."""
+        found, chance = self.measures.get(difference), self.value(p)
+        if found is None or found.low is None or found.high is None:
+            return False
+        return (found.low > 0 or found.high < 0) and (chance is None or chance < 0.05)
+
     def value(self, measure: str) -> float | None:
         """The value of a measure, or None when it was not measured."""
         found = self.measures.get(measure)

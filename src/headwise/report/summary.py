@@ -10,7 +10,20 @@ from headwise.report import roles
 from headwise.report.faithfulness import in_short
 from headwise.report.run import Run
 from headwise.report.setting import Setting
-from headwise.report.wording import KIND_NAMES, change, interval, listed, percent, probability, quantity, signed, size
+from headwise.report.wording import (
+    KIND_NAMES,
+    change,
+    count,
+    interval,
+    listed,
+    percent,
+    probability,
+    quantity,
+    signed,
+    size,
+)
+
+RANDOM_ORDER = "greedy.random"  # never chosen, unless nothing else was asked for
 
 
 @dataclass(frozen=True)
@@ -49,12 +62,12 @@ def summarise(run: Run) -> Summary:
         return Summary(_headline_without_choice(run), [], [Paragraph("Pruning", _why_no_choice(run)), *last])
     paragraphs = [
         Paragraph("What was saved", _saved(full, chosen)),
-        Paragraph("What it cost", _cost(full, chosen)),
+        Paragraph("What it cost", _cost(run, full, chosen)),
         Paragraph("How it was chosen", _choice(run, full, chosen)),
     ]
     if chosen.name in run.layouts:
         paragraphs.append(Paragraph("What is left", _left(run, chosen)))
-    return Summary(_headline(full, chosen), _tiles(full, chosen), [*paragraphs, *last])
+    return Summary(_headline(run, full, chosen), _tiles(run, full, chosen), [*paragraphs, *last])
 
 
 def _left(run: Run, setting: Setting) -> str:
@@ -72,23 +85,24 @@ def _left(run: Run, setting: Setting) -> str:
     return " ".join(told)
 
 
-def _headline(full: Setting, chosen: Setting) -> str:
-    start = f"{chosen.removed} of {chosen.total} {chosen.heads} removed"
-    before, after = full.value("bleu"), chosen.value("bleu")
+def _headline(run: Run, full: Setting, chosen: Setting) -> str:
+    start, where = f"{chosen.removed} of {chosen.total} {chosen.heads} removed", " on dev" if run.part else ""
+    before, after = full.value(f"{run.part}bleu"), chosen.value(f"{run.part}bleu")
     if before is None or after is None:
         return start
     lost = round(before - after, 1)
-    change = chosen.measures.get("bleu_difference")
-    if change and change.low is not None and change.high is not None and change.low <= 0 <= change.high:
-        return f"{start}; no measurable change in BLEU"
+    change = chosen.measures.get(f"{run.part}bleu_difference")
+    sure = chosen.beyond_chance(f"{run.part}bleu_difference", f"{run.part}p_value")
+    if change and change.low is not None and change.high is not None and not sure:
+        return f"{start}; no measurable change in BLEU{where}"
     if lost < 0:
-        return f"{start}; BLEU rose by {-lost:.1f}"
-    return f"{start} for {lost:.1f} BLEU" if lost > 0 else f"{start}; BLEU stayed where it was"
+        return f"{start}; BLEU rose by {-lost:.1f}{where}"
+    return f"{start} for {lost:.1f} BLEU{where}" if lost > 0 else f"{start}; BLEU stayed where it was{where}"
 
 
 def _headline_without_choice(run: Run) -> str:
     if run.pruned:
-        return f"{len(run.pruned)} pruned models, none of them chosen"
+        return f"{count(len(run.pruned), 'pruned model')}, none of them chosen"
     total = 0 if run.heads is None else len(run.heads[["kind", "layer", "head"]].drop_duplicates())
     return f"{total} attention heads, scored" if total else "A study in progress"
 
@@ -100,15 +114,19 @@ def _why_no_choice(run: Run) -> str:
         return (
             "The full model has not been evaluated in this run, so there is nothing to hold the pruned models against."
         )
-    limit = _limit(run)
-    if run.facts.get("chosen") == run.full.name and limit is not None:
+    limit, losses = _limit(run), [_lost(run.full, s) for s in run.pruned if s.method != RANDOM_ORDER]
+    known = [loss for loss in losses if loss is not None]
+    if limit is not None and known and min(known) > limit:
         return (
-            f"No pruned model stayed within {limit:g} BLEU of the full one on dev text: it was kept, nothing is saved."
+            f"No pruned model stayed within {limit:g} {_unit(run.full)} of the full one on dev text: it was kept, "
+            "nothing is saved."
         )
+    if run.facts.get("chosen") == run.full.name:
+        return "run.json names the full model as the chosen one: nothing is saved. The table below holds them all."
     return "run.json names no chosen setting: the table below holds them all."
 
 
-def _tiles(full: Setting, chosen: Setting) -> list[Tile]:
+def _tiles(run: Run, full: Setting, chosen: Setting) -> list[Tile]:
     tiles = []
     for label, measure, write in (
         ("Parameters", "parameters", quantity),
@@ -119,9 +137,9 @@ def _tiles(full: Setting, chosen: Setting) -> list[Tile]:
         if before is not None and after is not None:
             unit = " tokens/s" if measure == "tokens_per_second" else ""
             tiles.append(Tile(label, change(before, after), f"{write(before)} → {write(after)}{unit}"))
-    before, after = full.value("bleu"), chosen.value("bleu")
+    before, after = full.value(f"{run.part}bleu"), chosen.value(f"{run.part}bleu")
     if before is not None and after is not None:
-        tiles.append(Tile("BLEU on test", signed(after - before), f"{before:.2f} → {after:.2f}"))
+        tiles.append(Tile(f"BLEU on {run.text}", signed(after - before), f"{before:.2f} → {after:.2f}"))
     return tiles
 
 
@@ -158,47 +176,86 @@ def _speed_is_noise(full: Setting, chosen: Setting) -> str:
             return ""
         return "A difference below 5\u202f% is not to be counted on: one machine varies as much from run to run."
     if after.low <= before.high and before.low <= after.high:
-        return "The ranges of the two speeds over the rounds overlap, so no real gain can be claimed."
+        return "The ranges of the two speeds over the rounds overlap, so no real difference can be claimed."
     return ""
 
 
-def _cost(full: Setting, chosen: Setting) -> str:
-    before, after = full.value("bleu"), chosen.value("bleu")
+def _cost(run: Run, full: Setting, chosen: Setting) -> str:
+    """What was lost on test text; without any on dev text, which flatters."""
+    part, before, after = run.part, full.value(f"{run.part}bleu"), chosen.value(f"{run.part}bleu")
+    where = "the test text" if not part else "dev text, on which it was chosen (no test text was translated),"
     if before is None or after is None:
-        return "The test text has not been translated by both models yet, so the cost is not known."
-    told = f"BLEU on the test text went from {before:.2f} to {after:.2f}: {signed(after - before)}"
-    difference, p = chosen.measures.get("bleu_difference"), chosen.value("p_value")
+        told = _perplexity(full, chosen)
+        return told or f"Not both models have translated {where.partition(',')[0]} yet, so the cost is not known."
+    told = f"BLEU on {where} went from {before:.2f} to {after:.2f}: {signed(after - before)}"
+    difference, p = chosen.measures.get(f"{part}bleu_difference"), chosen.value(f"{part}p_value")
     if difference is None or p is None:
         return f"{told}. No interval was measured for this difference."
     bounds = f"95 % interval {interval(difference.low, difference.high)}"
     told += f" ({bounds}, paired bootstrap, p\u00a0{'' if p < 0.001 else '= '}{probability(p)})."
-    if p < 0.05:
+    if chosen.beyond_chance(f"{part}bleu_difference", f"{part}p_value"):
         return f"{told} Chance alone would hardly make a difference this large: it is real."
     return f"{told} A difference of this size can be chance; the interval says how large the true one may be."
 
 
+def _perplexity(full: Setting, chosen: Setting) -> str:
+    """What a language model lost; nothing of one that translates."""
+    for part, where in (("", "the test text"), ("dev_", "dev text")):
+        before, after = full.value(f"{part}perplexity"), chosen.value(f"{part}perplexity")
+        found = chosen.measures.get(f"{part}perplexity_change")
+        if before is not None and after is not None and found is not None:
+            told = f"Perplexity on {where} went from {before:.2f} to {after:.2f}: {signed(found.value)}\u202f%"
+            return f"{told}, 95 % interval {interval(found.low, found.high)}." if found.low is not None else f"{told}."
+    return ""
+
+
 def _choice(run: Run, full: Setting, chosen: Setting) -> str:
-    limit, before = _limit(run), full.value("dev_bleu")
-    told = f"On dev text only; the test text was read once, at the end. Settings tried: {len(run.pruned)}. "
-    losses = {
-        s: before - after
-        for s in run.pruned
-        if s.kinds == chosen.kinds and before is not None and (after := s.value("dev_bleu")) is not None
-    }
-    fitting = [s for s, loss in losses.items() if limit is not None and loss <= limit + 1e-9]
-    if limit is None or chosen.kept != min((s.kept for s in fitting), default=None):
+    tried = [s for s in run.pruned if s.method != RANDOM_ORDER or chosen.method == RANDOM_ORDER]
+    told = f"On dev text only: test text had no part in it. Settings tried: {len(tried)}. "
+    losses = {s: loss for s in tried if (loss := _lost(full, s)) is not None}
+    limit, own = _limit(run), losses.get(chosen)
+    fitting = [s for s, loss in losses.items() if limit is None or loss <= limit + 1e-9]
+    if own is None or _size(run, chosen) != min((_size(run, s) for s in fitting), default=None):
         return f"{told}run.json names {chosen.label}."
+    many = len({s.kinds for s in tried}) > 1
+    heads = f"leaves {_size(run, chosen)} heads in the whole model" if many else f"has {count(chosen.kept, 'head')}"
+    unit, before, after = _unit(full), full.value("dev_bleu"), chosen.value("dev_bleu")
+    told += f"{chosen.label} {heads}, the fewest"
     told += (
-        f"{chosen.label} has {chosen.kept} heads, the fewest of those that lose at most {limit:g} BLEU on dev; "
-        f"there BLEU went from {before:.2f} to {chosen.value('dev_bleu'):.2f} ({signed(-losses[chosen])})."
+        " of all: no limit to the loss was set"
+        if limit is None
+        else f" of those that lose at most {limit:g} {unit} on dev"
     )
-    smaller = [
-        f"{signed(-loss)} with {s.kept} heads" for s, loss in losses.items() if s.kept < chosen.kept and s.learned
-    ]
-    return f"{told} Fewer heads cost more: {listed(smaller)}." if smaller else told
+    lost = f"{signed(-own)}" if unit == "BLEU" else f"{signed(own)}\u202f%"
+    if before is None or after is None:
+        told += f" ({lost})."
+    else:
+        told += f"; on dev BLEU went from {before:.2f} to {after:.2f} ({lost})."
+    smaller = [s for s in losses if s.kinds == chosen.kinds and s.kept < chosen.kept and s.learned]
+    cost = [f"{signed(-losses[s])} with {count(s.kept, 'head')}" for s in smaller]
+    return f"{told} Fewer heads cost more: {listed(cost)}." if smaller else told
+
+
+def _lost(full: Setting, setting: Setting) -> float | None:
+    """What a setting loses on dev, in what limits are given in: BLEU, or % of the perplexity of a language model."""
+    before, after = full.value("dev_bleu"), setting.value("dev_bleu")
+    if before is None and after is None:
+        return setting.value("dev_perplexity_change")
+    return None if before is None or after is None else before - after
+
+
+def _unit(full: Setting) -> str:
+    """What losses are told in."""
+    return "% of perplexity" if full.value("dev_perplexity") is not None else "BLEU"
+
+
+def _size(run: Run, setting: Setting) -> int:
+    """The heads that the whole model has left, which is what choices compare; without a layout, of its own kinds."""
+    mask = run.layouts.get(setting.name)
+    return setting.kept if mask is None else len(mask)
 
 
 def _limit(run: Run) -> float | None:
-    """The BLEU that a pruned model may lose on dev text, as the plan had it."""
+    """What a pruned model may lose on dev text; None where nothing was said of it."""
     found = run.facts.get("max_drop")
     return float(found) if isinstance(found, int | float) else None

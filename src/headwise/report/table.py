@@ -17,6 +17,9 @@ SETTINGS = (
     "p",
     "chrF",
     "dev BLEU",
+    "dev perplexity",
+    "its change in % [95 %]",
+    "dev loss",
     "parameters",
     "size",
     "tokens/s",
@@ -45,31 +48,47 @@ class Table:
 
 
 def settings_table(run: Run) -> Table | None:
-    """Every model of the study; None before one was evaluated."""
+    """Every model of the study, without columns that no model has a number in; None before one was evaluated.
+
+    Where no test text was translated, BLEU and what belongs to it are those of dev. The loss is told where some models
+    have no BLEU.
+    """
     if not run.settings:
         return None
-    return Table("All settings", list(SETTINGS), [_line(setting, run) for setting in run.ordered])
+    lines = [_line(setting, run) for setting in run.ordered]
+    columns = [f"dev {name}" if run.part and name in ("BLEU", "chrF") else name for name in SETTINGS]
+    shown = [i for i, name in enumerate(columns) if i < 2 or any(line.cells[i] != NONE for line in lines)]
+    told = {"dev BLEU": not run.part, "dev loss": any(s.value("dev_bleu") is None for s in run.settings)}
+    shown = [i for i in shown if told.get(SETTINGS[i], True)]
+    narrow = [Line([line.cells[i] for i in shown], line.badge, line.code) for line in lines]
+    return Table("All settings", [columns[i] for i in shown], narrow)
 
 
 def _line(setting: Setting, run: Run) -> Line:
     """A setting as a row; what was not measured is a dash."""
-    difference, p = setting.measures.get("bleu_difference"), setting.value("p_value")
-    told = (
-        "" if difference is None else f"{signed(difference.value)} {interval(difference.low, difference.high)}".strip()
-    )
+    part = run.part
+    p = setting.value(f"{part}p_value")
     cells = [
         setting.label,
         f"{setting.kept} ({percent(setting.kept / setting.total)})",
-        _cell(setting, "bleu"),
-        told or NONE,
+        _cell(setting, f"{part}bleu"),
+        _change(setting, f"{part}bleu_difference"),
         NONE if p is None else probability(p),
-        _cell(setting, "chrf"),
+        _cell(setting, f"{part}chrf"),
         _cell(setting, "dev_bleu"),
+        _cell(setting, "dev_perplexity"),
+        _change(setting, "dev_perplexity_change"),
+        _cell(setting, "dev_loss", "{:.4f}".format),
         _cell(setting, "parameters", quantity),
         _cell(setting, "bytes", size),
         _cell(setting, "tokens_per_second", quantity),
     ]
     return Line(cells, badge="chosen" if setting is run.chosen else "")
+
+
+def _change(setting: Setting, measure: str) -> str:
+    found = setting.measures.get(measure)
+    return NONE if found is None else f"{signed(found.value)} {interval(found.low, found.high)}".strip()
 
 
 def _cell(setting: Setting, measure: str, told: Callable[[float], str] = "{:.2f}".format) -> str:

@@ -89,6 +89,13 @@ def measure_name(measure: str) -> str:
     return name + (f", {reading}" if reading else "") + (", low first" if low else "")
 
 
+def count(number: int, what: str) -> str:
+    """`1 head`, `4 heads`; of a word that takes another plural: `1 study`, `4 studies`."""
+    if number == 1:
+        return f"1 {what}"
+    return f"{number} {what[:-1]}ies" if what.endswith("y") else f"{number} {what}s"
+
+
 def ordinal(place: int) -> str:
     """`1st`, `2nd`, `3rd`, `4th`, `11th`."""
     end = {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
