@@ -167,7 +167,10 @@ class TestCommands:
     ) -> None:
         words = ["prune", model, *texts, "--penalty", "1.5", "--penalty", "0", "--out", tmp_path / "out"]
         status, out, err = call(*words, "--max-drop", "100", *sets(*FAST, *LIGHT))
-        assert status == 0 and out == f"{tmp_path}/out/report.html\n"
+        assert status == 0 and out == f"{tmp_path}/out/pruned/lambda-1.5\n"
+        assert "lambda-1.5: 0 of 4 heads stay (encoder-self): " in err
+        assert "Chosen: lambda-1.5, the fewest heads of those that lose at most 100 BLEU on dev (--max-drop)." in err
+        assert "Note: --max-drop is 100, but the whole model has only" in err
         assert "No encoder-self head is left" in err and f"headwise translate {tmp_path}/out/pruned/lambda-1.5" in err
         table = pd.read_csv(tmp_path / "out/pruning.csv").groupby("setting").kept.first().to_dict()
         assert table.keys() == {"full", "lambda-1.5", "lambda-0"}
@@ -181,11 +184,27 @@ class TestCommands:
     def test_prune_to_a_number_with_gates(self, call: Call, texts: list[str], model: str, tmp_path: Path) -> None:
         words = ["prune", model, *texts, "--keep", "1", "--keep", "2", "--method", "top-k", "--out", tmp_path / "out"]
         status, out, _ = call(*words, *sets(*FAST, *LIGHT))
-        assert status == 0 and out == f"{tmp_path}/out/report.html\n"
+        assert status == 0 and out == f"{tmp_path}/out/pruned/top-1\n", "within the usual 0.5 BLEU"
         table = pd.read_csv(tmp_path / "out/pruning.csv")
         assert table.groupby("setting").kept.first().to_dict() == {"full": 4, "top-1": 1, "top-2": 2}
         plan = (tmp_path / "out/plan.toml").read_text()
-        assert 'method = "top-k"' in plan and "keep = [1, 2]" in plan
+        assert 'method = "top-k"' in plan and "keep = [1, 2]" in plan and "max_drop = 0.5" in plan
+
+    def test_prune_to_one_number_gives_that_model(
+        self, call: Call, texts: list[str], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever it costs: here BLEU falls by 40 on paper."""
+        paper = {"full": 40.0}
+        monkeypatch.setattr("headwise.study.tables.value_of", lambda run, stage, _: paper.get(stage.split("/")[2], 0.0))
+        words = ["prune", model, *texts, "--out", tmp_path / "out", *sets(*FAST, *LIGHT)]
+        words += ["--keep", "encoder-self=1", "--keep", "cross=3"]
+        status, out, err = call(*words)
+        small = f"{tmp_path}/out/pruned/keep-encoder-self-1+cross-3"
+        assert (status, out) == (0, f"{small}\n") and f"headwise translate {small}" in err
+        assert "4 of 8 heads stay (encoder-self 1 of 4, cross 3 of 4): " in err and "of the weights saved." in err
+        facts = json.loads((tmp_path / "out/run.json").read_text())
+        assert (facts["chosen"], facts["max_drop"]) == (Path(small).name, None)
+        assert "No smaller model loses at most 1 BLEU on dev (--max-drop)" in call(*words, "--max-drop", 1)[2]
 
     def test_prune_greedily(self, call: Call, texts: list[str], place: Path, model: str, tmp_path: Path) -> None:
         words = [
@@ -202,7 +221,7 @@ class TestCommands:
         tested = ["--test-source", f"{place}/test.en", "--test-target", f"{place}/test.fr"]
         status, out, err = call(*words, "--keep", "encoder-self=1", "--keep", "cross=3", *tested)
         assert status == 0 and out == f"{tmp_path}/out/pruned/greedy-gradient-4\n"
-        assert "4 of 8 heads stay (encoder-self+cross): " in err and "BLEU on dev, " in err
+        assert "4 of 8 heads stay (encoder-self 1 of 4, cross 3 of 4): " in err and "BLEU on dev, " in err
         assert f"Next: echo 'A sentence.' | headwise translate {tmp_path}/out/pruned/greedy-gradient-4" in err
         assert {path.name for path in (tmp_path / "out").iterdir()} == {"pruning.csv", "layouts", "pruned", "run.json"}
         small = hw.load(tmp_path / "out/pruned/greedy-gradient-4")
@@ -265,11 +284,38 @@ class TestCommands:
         assert status == 0 and "multi30k" in out
 
 
-def test_nothing_but_the_result_is_printed(place: Path, model: str) -> None:
-    """In a process of its own, where the libraries' bars and warnings would show."""
+def test_nothing_but_the_result_is_printed(place: Path, model: str, texts: list[str], tmp_path: Path) -> None:
+    """In processes of their own, where the libraries' bars and warnings would show: of loading, mapping, saving."""
     with (place / "dev.en").open() as lines:
         done = subprocess.run(command("translate", model), stdin=lines, env=ALONE, capture_output=True, check=True)
     assert done.stderr == b"" and len(done.stdout.splitlines()) == 12
+    words = command("train", *texts, "--out", tmp_path, "--quiet", *sets(*SMALL))
+    done = subprocess.run(words, env=ALONE, capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (f"{tmp_path}/model\n".encode(), b"")
+
+
+def test_what_is_wrong_in_the_words_is_told_before_a_model_is_loaded(
+    refused: Callable[..., str], place: Path, texts: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "thesis.txt").write_text("words")
+    for words, told in (
+        (["--out", tmp_path], "there is something else (thesis.txt)"),
+        (["--out", tmp_path / "thesis.txt" / "out"], "is not possible"),
+        (["--score", "fame"], "'fame' was asked for"),
+        (["--score", "random", "--rescore"], "would stay as it is"),
+        (["--kinds", "crosss"], "'crosss' is none of"),
+    ):
+        given = ["prune", "./no-model", *texts, "--method", "greedy", "--keep", "3", "--out", tmp_path / "new"]
+        assert told in refused(*given, *words)
+    assert "--target was given without --source" in refused("score", "./no-model", "--target", place / "dev.fr")
+    assert "without --target: name both" in refused("score", "./no-model", "--source", place / "dev.en")
+
+
+def test_all_heads_stay(call: Call, texts: list[str], model: str, tmp_path: Path) -> None:
+    """As many as there are were asked for, or no fewer are good enough: each is told as it is."""
+    words = ["prune", model, *texts, "--method", "greedy", "--out", tmp_path / "out", "--keep", "4"]
+    told = call(*words)[2]
+    assert "4 of 4 heads stay (encoder-self), as was asked: nothing was removed." in told and "max-drop" not in told
 
 
 def test_the_readme_lines_in_python(place: Path, model: str, tmp_path: Path) -> None:
@@ -414,8 +460,10 @@ class TestPlans:
     def test_options(self, refused: Callable[..., str], texts: list[str], model: str, tmp_path: Path) -> None:
         out = ["--out", tmp_path / "out"]
         assert "at least 0" in refused("prune", model, *texts, "--penalty", "-1", *out)
-        assert "'pruning.kinds.1' is 'heads'" in refused("prune", model, *texts, "--kinds", "cross,heads", *out)
-        assert "'choice.max_drop' is -2" in refused("prune", model, *texts, "--max-drop", "-2", *out)
+        assert "'heads' is none of encoder-self, decoder-self, cross" in refused(
+            "prune", model, *texts, "--kinds", "cross,heads", *out
+        )
+        assert "--max-drop -2 was given" in refused("prune", model, *texts, "--max-drop", "-2", *out)
         assert "stages are train, score, roles, prune, eval" in refused(
             "study", plan_in(tmp_path), "--only", "all", *out
         )
@@ -433,9 +481,12 @@ class TestPlans:
             (["--keep", "ten"], "--keep ten was given: write a number of heads, or KIND=NUMBER."),
             (["--keep", "=3"], "--keep =3 was given"),
             (["--keep", "cross=3", "--keep", "4"], "give each kind one number, or all heads one"),
-            (["--keep", "0"], "at least 1 head must be kept"),
+            (["--keep", "0"], "at least one head must stay"),
             (["--keep", "encoder=3"], "but the kinds of heads are encoder-self, decoder-self, cross"),
-            (["--keep", "cross=2", "--kinds", "encoder-self"], "keep names cross, but the kinds are encoder-self"),
+            (
+                ["--keep", "cross=2", "--kinds", "encoder-self"],
+                "--kinds encoder-self was given, but --keep names numbers for cross",
+            ),
             (["--method", "magic"], "--method magic was asked for; there is gates, top-k, greedy."),
             (["--method", "top-k"], "keep is needed"),
             (["--method", "top-k", "--keep", "2", "--penalty", "1"], "--penalty was given, which means nothing"),
@@ -451,8 +502,11 @@ class TestPlans:
             (["--method", "greedy", "--penalty", "1"], "--penalty was given, which means nothing"),
             (["--method", "greedy", "--set", "seed=3"], "--set was given, which means nothing"),
             (["--method", "greedy", "--keep", "3", "--score", "fame"], "The measure 'fame' was asked for"),
-            (["--method", "greedy", "--keep", "3", "--kinds", "heads"], "Heads of kind 'heads' were asked for"),
+            (["--method", "greedy", "--keep", "3", "--kinds", "heads"], "'heads' is none of encoder-self"),
             (["--method", "greedy", "--max-drop", "-1"], "give a number of at least 0"),
+            (["--max-drop", "nan", "--keep", "2"], "--max-drop nan was given"),
+            (["--test-target", place / "dev.fr", "--keep", "2"], "--test-target was given without --test-source"),
+            (["--dev-text", place / "dev.en", "--method", "greedy"], "--dev-text was given and --dev-source"),
         ):
             assert told in refused("prune", model, *texts, *words, *out), words
         assert "No text was given" in refused("prune", model, "--method", "greedy", "--keep", "3", *out)
@@ -518,8 +572,9 @@ class TestModels:
         gpt = GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=64, **small)
         saved(BertModel(bert) if kind == "BertModel" else GPT2LMHeadModel(gpt), model, given)
         out = ["--out", tmp_path / "out"]
-        for command in (["evaluate", given, *words], ["prune", given, *texts]):
-            assert f"is a {kind}, but a translation model" in refused(*command, *out)
+        assert f"is a {kind}, but a translation model" in refused("evaluate", given, *words, *out)
+        told = refused("prune", given, *texts, "--keep", "1", *out)
+        assert f"is a {kind}, which does not translate" in told and "encoder-self" not in told
         assert f"is a {kind}, which is scored on one-sided text" in refused("score", given, *words, *out)
         assert f"is a {kind}" in refused("translate", given, "--source", place / "dev.en")
 
@@ -641,7 +696,12 @@ def test_a_full_disk(texts: list[str], tmp_path: Path, kilobytes: int) -> None:
     try:
         words = command("train", *texts, "--out", disk / "out", *sets(*SMALL))
         done = subprocess.run(words, env=ALONE, capture_output=True, text=True, check=False)
-        assert done.returncode == 1 and done.stdout == "" and "Traceback" not in done.stderr, done.stderr
+        assert (
+            done.returncode == 1
+            and done.stdout == ""
+            and "the same command, given again" in done.stderr
+            and "Traceback" not in done.stderr
+        ), done.stderr
         assert done.stderr.splitlines()[-1].startswith("headwise: ") and "room" in done.stderr
         assert not (disk / "out/model").exists() and not list(disk.glob("out/**/*.partial"))
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
@@ -652,17 +712,18 @@ def test_a_full_disk(texts: list[str], tmp_path: Path, kilobytes: int) -> None:
 
 
 @pytest.mark.slow
-def test_stopped_by_hand(texts: list[str], tmp_path: Path) -> None:
-    """Ctrl-C says how to go on."""
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_by_hand(texts: list[str], tmp_path: Path, number: signal.Signals, status: int) -> None:
+    """Ctrl-C and `kill` say how to go on."""
     words = command("train", *texts, "--out", tmp_path, *sets(*SMALL, "training.epochs=1000"))
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job would not hear Ctrl-C
     process = subprocess.Popen(words, env=ALONE, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     while not list(tmp_path.glob(".work/train-*/checkpoint-*/complete")):
         assert process.poll() is None
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     told = process.communicate()[1]
-    assert process.returncode == 1 and "Traceback" not in told
+    assert process.returncode == status and "Traceback" not in told
     assert told.splitlines()[-1] == "headwise: Stopped. Run the same command again to go on where it was."
 
 
@@ -687,7 +748,7 @@ def test_two_processes_train_as_one_does(texts: list[str], tmp_path: Path) -> No
     more = sets(*FAST, *LIGHT, "pruning.penalties=[1.5]", "training.accumulate=2", "training.batch_tokens=630")
     words = command("prune", two, *texts, *more, "--quiet", "--out", tmp_path / "small", launch=True)
     done = subprocess.run(words, env=ALONE, check=True, capture_output=True, text=True)
-    assert done.stdout == f"{tmp_path}/small/report.html\n"
+    assert done.stdout == f"{tmp_path}/small/pruned/lambda-1.5\n"
     assert hw.load(tmp_path / "small/pruned/lambda-1.5").heads.query["encoder-self"] == (0,)
 
 

@@ -113,6 +113,10 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ({"pruning": {"keep": [0]}}, ["'pruning.keep' is [0]", "at least 1 head must be kept"]),
         ({"pruning": {"keep": [25]}}, ["25 heads were to be kept, but there are 24 of encoder-self"]),
         ({"pruning": {"keep": [{"cross": 5}]}}, ["keep names cross, but the kinds are encoder-self"]),
+        ({"pruning": {"keep": [{"crosss": 3}]}}, ["'crosss' is no kind of heads; there is encoder-self, decoder-self"]),
+        ({"pruning": {"keep": [{"cross": "two"}]}}, ["how many heads of cross stay must be a whole number"]),
+        ({"choice": {"max_drop": float("inf")}}, ["'choice.max_drop' is inf", "at least 0, or any"]),
+        ({"choice": {"max_drop": -0.5}}, ["'choice.max_drop' is -0.5", "at least 0, or any"]),
         ({"pruning": {"keep": [3, 3]}}, ["no number of heads may be there twice"]),
         ({"pruning": {"keep": [3], "rule": "deterministic"}}, ["rule would mean nothing for the method 'gates'"]),
         ({"pruning": {"keep": [3], "penalty_scale": "code"}}, ["penalty_scale would mean nothing"]),
@@ -183,8 +187,10 @@ def test_an_unset_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("content", [b"seed = ", b"name = '\xff'"])
 def test_files_that_are_no_toml(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "plan.toml").write_bytes(content)
-    with pytest.raises(HeadwiseError, match="is not valid TOML"):
+    with pytest.raises(HeadwiseError, match=r"is not valid TOML|is no text \(UTF-8\)"):
         read_plan(tmp_path / "plan.toml")
+    with pytest.raises(HeadwiseError, match=r"is a folder: give the path of a TOML file, such as .*/plan.toml"):
+        read_plan(tmp_path)
     with pytest.raises(HeadwiseError, match=r"other.toml does not exist"):
         read_plan(tmp_path / "other.toml")
 

@@ -135,3 +135,14 @@ def test_what_cannot_be(options: dict[str, Any], told: str) -> None:
 def test_text_and_models_that_do_not_fit(make: Callable[[], hw.Model], told: str) -> None:
     with pytest.raises(hw.HeadwiseError, match=told):
         make()
+
+
+def test_models_of_one_name_are_told_apart_where_they_are_evaluated() -> None:
+    whole = asker()
+    heads = hw.HeadMask.full(whole.heads)
+    smaller = [whole.remove(heads.without([head])) for head in list(whole.heads)[:2]]
+    table = hw.evaluate([whole, *smaller], pairs(4), beam=1)
+    left = f"{whole.name}, {whole.heads.total - 1} of {whole.heads.total} heads"
+    assert list(table.model.unique()) == [whole.name, left, f"{left} (2)"]
+    smaller[0].name = "mine"
+    assert single.told_apart([whole, smaller[0]]) == [whole.name, "mine"], "names that differ stay as they are"

@@ -391,6 +391,7 @@ class TestChoice:
         assert choose(dev, kept, 0.5) == "b"
         assert choose(dev, kept, 0.0) == "d" and choose(dev, kept, 9.0) == "c"
         assert choose({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, 0.5) is None
+        assert choose({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, None) == "a", "whatever it loses"
         assert choose({"full": 30.0, "a": 30.0, "b": 31.0}, {"full": 8, "a": 3, "b": 3}, 0.5) == "b"
 
     def test_test_text_is_opened_after_every_choice(

@@ -4,7 +4,6 @@ command to try. Libraries are imported where they are used: `--help` and a misty
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Callable
@@ -14,7 +13,9 @@ import typer
 from headwise.cli.data import data_get, data_list
 from headwise.cli.prune import prune
 from headwise.cli.roles import roles
+from headwise.cli.room import no_room, said_of
 from headwise.cli.score import score
+from headwise.cli.stopping import Stopped, stoppable
 from headwise.cli.study import demo, report, study, train
 from headwise.cli.translation import evaluate, translate
 from headwise.errors import HeadwiseError
@@ -33,18 +34,17 @@ app.add_typer(data_app, name="data")
 
 def guarded(run: Callable[[], None]) -> int:
     """Run the command line; what the user can mend is one sentence on the error stream and an exit status of 1."""
-    from safetensors import SafetensorError
-
     try:
-        run()
+        with stoppable():
+            run()
     except HeadwiseError as error:
         return complain(str(error))
-    except SafetensorError as error:
-        return complain(f"A file of weights could not be read or written ({error}): make room, or save it again.")
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EPERM):
-            file = error.filename or "A file"
-            return complain(f"{file} could not be written ({error.strerror}): make room or choose another --out.")
+    except Stopped as stop:
+        complain(str(stop))
+        return stop.status
+    except Exception as error:
+        if no_room(error):
+            return complain(f"{said_of(error)}: make room or choose another --out.")
         raise
     return 0
 
@@ -56,7 +56,7 @@ def complain(text: str) -> int:
 
 def main() -> None:
     """The `headwise` command."""
-    quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}
     for name, value in {**quiet, "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "true"}.items():
         os.environ.setdefault(name, value)
     sys.exit(guarded(lambda: app(prog_name="headwise")))

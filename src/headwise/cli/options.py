@@ -38,12 +38,25 @@ DevTarget = Annotated[str | None, typer.Option("--dev-target", help="target side
 OneSided = Annotated[str | None, typer.Option("--text", help="one-sided text, for language models")]
 
 
-def spec(source: str | None, target: str | None, dev: bool = False) -> str | list[str]:
-    """Parallel text as the options give it."""
+def spec(source: str | None, target: str | None, which: str = "") -> str | list[str]:
+    """Parallel text as the options give it. which: the options' names start so, `dev-` or `test-`."""
+    refuse_half(source, target, which)
     if source is None:
-        what, option = ("dev text", "--dev-") if dev else ("text", "--")
-        raise HeadwiseError(f"No {what} was given: name it with {option}source FILE {option}target FILE.")
+        what = {"": "text", "dev-": "dev text", "test-": "test text"}[which]
+        raise HeadwiseError(f"No {what} was given: name it with --{which}source FILE --{which}target FILE.")
     return source if target is None else [source, target]
+
+
+def refuse_half(source: str | None, target: str | None, which: str = "") -> None:
+    """One side of a text without the other."""
+    if target and not source:
+        raise HeadwiseError(f"--{which}target was given without --{which}source: name both sides of the text.")
+    whole = source is None or source.startswith("datasets:")
+    if not whole and not target and not str(source).lower().removesuffix(".gz").endswith((".tsv", ".jsonl")):
+        raise HeadwiseError(
+            f"--{which}source {source} was given without --{which}target: name both sides of the text, "
+            "or one .tsv or .jsonl file with both."
+        )
 
 
 def folder(out: Path) -> Path:
@@ -55,13 +68,15 @@ def folder(out: Path) -> Path:
     return out
 
 
-def given_text(source: str | None, target: str | None, text: str | None) -> Any:
-    """Text as the options give it: pairs for translation models, one-sided for all others."""
+def given_text(source: str | None, target: str | None, text: str | None, which: str = "") -> Any:
+    """Text as the options give it: pairs for translation models, one-sided for all others. which: of what options."""
     import headwise as hw
 
-    if text is None and source is None:
-        told = "name it with --source FILE --target FILE, or with --text FILE for a language model."
+    pairs, alone = f"--{which}source", f"--{which}text"
+    if text is None and source is None and target is None:
+        told = f"name it with {pairs} FILE --{which}target FILE, or with {alone} FILE for a language model."
         raise HeadwiseError(f"No text was given: {told}")
     if text is not None and (source or target):
-        raise HeadwiseError("--text was given and --source or --target as well: one-sided text, or pairs, not both.")
-    return hw.Text.read(text) if text is not None else hw.ParallelText.open(spec(source, target))
+        told = "one-sided text, or pairs, not both"
+        raise HeadwiseError(f"{alone} was given and {pairs} or --{which}target as well: {told}.")
+    return hw.Text.read(text) if text is not None else hw.ParallelText.open(spec(source, target, which))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from headwise.cli.ending import left, of_pruning, surely_mistaken, worth
 from headwise.cli.options import (
     Device,
     DevSource,
@@ -20,13 +22,15 @@ from headwise.cli.options import (
     Target,
     folder,
     given_text,
+    refuse_half,
     spec,
-)  # fmt: skip
+)
 from headwise.cli.study import run_plan
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
     from headwise.heads import Kind
+    from headwise.study import Plan
     from headwise.study.shrink import Shrunk
 
 GREEDY = ("--score", "--rescore", "--compensate", "--text", "--dev-text")
@@ -67,27 +71,72 @@ def prune(
         "--penalty": penalty, "--keep": wanted, "--max-drop": max_drop, "--score": score, "--rescore": rescore,
         "--compensate": compensate, "--set": set_, "--text": text, "--dev-text": dev_text,
     })  # fmt: skip
+    for which, source_side, target_side in (("dev-", dev_source, dev_target), ("test-", test_source, test_target)):
+        refuse_half(source_side, target_side, which)
+    chosen = chosen_kinds(kinds, wanted)
     if method == "greedy":
+        budget = MAX_DROP if max_drop is None and not wanted else max_drop
+        options = {"keep": wanted[0] if wanted else None, "max_drop": budget, "score": score or "gradient",
+                   "rescore": rescore, "seed": seed, "compensate": compensate}  # fmt: skip
+        refuse_before_loading(options, out)
         texts = [given_text(source, target, text), None, None]
         if dev_source or dev_text:
-            texts[1] = given_text(dev_source, dev_target, dev_text)
+            texts[1] = given_text(dev_source, dev_target, dev_text, "dev-")
         if test_source:
-            texts[2] = given_text(test_source, test_target, None)
-        budget = MAX_DROP if max_drop is None and not wanted else max_drop
-        goal = {"keep": wanted[0] if wanted else None, "max_drop": budget}
-        greedily(model, texts, out, device, quiet, seed, chosen_kinds(kinds, wanted), score or "gradient",
-                 {**goal, "rescore": rescore, "compensate": compensate})  # fmt: skip
+            texts[2] = given_text(test_source, test_target, None, "test-")
+        greedily(model, texts, out, device, quiet, chosen, options)
         return
     from headwise.study import make_plan
 
-    sweep = {"kinds": chosen_kinds(kinds, wanted), "penalties": penalty, "keep": wanted, "method": method}
-    data = {"train": spec(source, target), "dev": spec(dev_source, dev_target, dev=True)}
+    data = {"train": spec(source, target), "dev": spec(dev_source, dev_target, "dev-")}
     if test_source:
-        data["test"] = spec(test_source, test_target)
+        data["test"] = spec(test_source, test_target, "test-")
     told: dict[str, Any] = {"name": "prune", "seed": seed, "model": model, "data": data}
+    sweep = {"kinds": chosen, "penalties": penalty, "keep": wanted, "method": method}
     told["pruning"] = {key: value for key, value in sweep.items() if value}
     told |= {} if max_drop is None else {"choice": {"max_drop": max_drop}}
-    run_plan(make_plan(told, set_ or []), out, quiet, device, final="report.html")
+    plan = make_plan(told, set_ or [])
+    refuse_language_model(model)
+    run_plan(as_asked(plan), out, quiet, device, ended=of_pruning)
+
+
+def as_asked(plan: Plan) -> Plan:
+    """A plan whose only smaller model is the choice, whatever it costs, where nothing was said of what may be lost."""
+    from headwise.study.plan import Choice
+
+    only = sum(len(sweep.penalties) + len(sweep.keep) for sweep in plan.pruning) == 1
+    silent = "max_drop" not in plan.choice.model_fields_set
+    return plan.model_copy(update={"choice": Choice(max_drop="any")}) if only and silent else plan
+
+
+def refuse_language_model(model: str) -> None:
+    """Gates are trained on sentence pairs. Of a model that is not on this machine loading tells."""
+    from transformers import AutoConfig
+
+    from headwise.model import folder_of
+
+    place = folder_of(model)
+    if not place.exists():
+        return
+    try:
+        config = AutoConfig.from_pretrained(place)
+    except Exception:  # whatever is wrong with it, loading tells
+        return
+    if not config.is_encoder_decoder:
+        named = (config.architectures or [type(config).__name__])[0]
+        raise HeadwiseError(
+            f"{model} is a {named}, which does not translate, and gates are trained on sentence pairs: "
+            "give it one-sided text (--text FILE), and it is pruned without training (--method greedy)."
+        )
+
+
+def refuse_before_loading(options: dict[str, Any], out: Path) -> None:
+    """What is wrong with a greedy removal whatever the model and its text are."""
+    from headwise.study.shrink import refuse_other_results, refuse_unclear
+
+    refuse_unclear(*(options[name] for name in ("keep", "max_drop", "score", "rescore")))
+    refuse_other_results(out)
+    folder(out.absolute().parent)
 
 
 def numbers(keep: list[str]) -> list[int | dict[str, int]]:
@@ -98,6 +147,8 @@ def numbers(keep: list[str]) -> list[int | dict[str, int]]:
     for (kind, number), word in zip(parts, keep, strict=True):
         if not number.isdecimal() or (not kind and "=" in word):
             raise HeadwiseError(f"--keep {word} was given: write a number of heads, or KIND=NUMBER.")
+        if not int(number):
+            raise HeadwiseError(f"--keep {word} was given, but at least one head must stay.")
         if kind and kind not in KINDS:
             raise HeadwiseError(f"--keep {word} was given, but the kinds of heads are {', '.join(KINDS)}.")
     kinds = [kind for kind, _ in parts if kind]
@@ -113,6 +164,8 @@ def refuse_together(method: str, given: dict[str, Any]) -> None:
     if method not in IDLE:
         raise HeadwiseError(f"--method {method} was asked for; there is {', '.join(IDLE)}.")
     greedy = method == "greedy"
+    if (lost := given["--max-drop"]) is not None and not 0 <= lost < math.inf:
+        raise HeadwiseError(f"--max-drop {lost:g} was given: give a number of at least 0.")
     if greedy and given["--keep"] and given["--max-drop"] is not None:
         raise HeadwiseError("--keep and --max-drop were given: say how many heads stay, or how much may be lost.")
     if greedy and len(given["--keep"]) > 1:
@@ -128,21 +181,32 @@ def refuse_together(method: str, given: dict[str, Any]) -> None:
 
 def chosen_kinds(kinds: str | None, wanted: list[int | dict[str, int]]) -> list[Kind] | None:
     """The kinds that are named, by --kinds or by numbers of heads."""
+    from headwise.heads import KINDS
+
+    counted = [kind for keep in wanted if isinstance(keep, dict) for kind in keep]
     if kinds is None:
-        return cast("list[Kind]", [kind for keep in wanted if isinstance(keep, dict) for kind in keep]) or None
-    return cast("list[Kind]", [kind.strip() for kind in kinds.split(",")])
+        return cast("list[Kind]", counted) or None
+    named = [kind.strip() for kind in kinds.split(",")]
+    if other := [kind for kind in named if kind not in KINDS]:
+        raise HeadwiseError(f"--kinds {kinds} was given, but '{other[0]}' is none of {', '.join(KINDS)}.")
+    if counted and {*counted} != {*named}:
+        raise HeadwiseError(
+            f"--kinds {kinds} was given, but --keep names numbers for {', '.join(counted)}: "
+            "give one number in total, or one for each of these kinds."
+        )
+    return cast("list[Kind]", list(dict.fromkeys(named)))
 
 
 def greedily(
-    model: str, texts: list[Any], out: Path, device: str, quiet: bool, seed: int, kinds: list[Kind] | None,
-    score: str, options: dict[str, Any],
+    model: str, texts: list[Any], out: Path, device: str, quiet: bool, kinds: list[Kind] | None,
+    options: dict[str, Any],
 ) -> None:  # fmt: skip
     """Greedy removal of a model's heads; texts: to score on, dev or None, test or None."""
     from accelerate import PartialState
 
     import headwise as hw
     from headwise.study.progress import Progress
-    from headwise.study.shrink import refuse_other_results, shrink
+    from headwise.study.shrink import shrink
     from headwise.study.single import held_out, usual_kinds
 
     main = PartialState(cpu=device == "cpu").is_main_process
@@ -152,12 +216,9 @@ def greedily(
         text, dev = held_out(text)
         progress.say("  No dev text was given: every tenth sentence is held out for the choice.")
     loaded = hw.load(model, device)
-    refuse_other_results(out)
-    folder(out.absolute().parent)
     with progress.stage("prune"):
         found = shrink(
-            loaded, text, dev, test=test, kinds=kinds or usual_kinds(loaded), score=score, seed=seed,
-            progress=progress, **options,
+            loaded, text, dev, test=test, kinds=kinds or usual_kinds(loaded), progress=progress, **options
         )  # fmt: skip
     if main:
         found.save(out)
@@ -168,18 +229,20 @@ def greedily(
 
 def told(found: Shrunk, out: Path) -> list[str]:
     """What the smaller model costs and saves, what was written, and what to try next."""
-    translates = bool((found.table["measure"] == "dev_bleu").any())
-    place, kept = out / "pruned" / found.setting, found.value("parameters")
-    if found.setting == "full":
-        first = "All heads stay: no smaller model is within --max-drop on dev. Allow more, or give a number (--keep)."
+    table, limit = found.table, found.facts["max_drop"]
+    translates = bool((table.measure == "dev_bleu").any())
+    place = out / "pruned" / found.setting
+    if found.setting != "full":
+        first = worth(table, found.setting, found.mask)
+    elif limit is None:
+        first = f"{left(found.mask, table.kinds.iloc[0].split('+'))}, as was asked: nothing was removed."
     else:
-        change = found.value("dev_bleu_difference" if translates else "dev_perplexity_change")
-        saved = 1 - kept["value"] / found.value("parameters", "full")["value"]
+        unit = "BLEU" if translates else "% of perplexity"
         first = (
-            f"{kept['kept']} of {kept['total']} heads stay ({kept['kinds']}): {change['value']:+.2f} "
-            f"[{change['low']:+.2f}, {change['high']:+.2f}] {'BLEU' if translates else '% perplexity'} on dev, "
-            f"{saved:.1%} of the weights saved."
+            f"All heads stay: no smaller model loses at most {limit:g} {unit} on dev (--max-drop). "
+            "Allow more, or give a number (--keep)."
         )
     then = "echo 'A sentence.' | headwise translate" if translates else "headwise score --text FILE"
     written = f"Wrote {out}/pruning.csv, layouts/, pruned/{found.setting}, run.json."
-    return [first, written, f"Next: {then} {place}"]
+    doubts = surely_mistaken(table, limit, "--max-drop")
+    return [first, *doubts, written, f"Next: {then} {place}"]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import Device, Out, Quiet, Seed, Source, Target, folder, spec
+from headwise.cli.options import Device, Out, Quiet, Seed, Source, Target, folder, refuse_half, spec
 
 
 def roles(
@@ -28,6 +28,7 @@ def roles(
     from headwise.study.progress import Progress
     from headwise.study.roles import counted, save_roles, shown, signature
 
+    refuse_half(source, target)
     trees, again = hw.Treebank.read(*treebank), hw.Treebank.read(*confirm) if confirm else None
     pairs = None if source is None else hw.ParallelText.open(spec(source, target))
     progress, place, done = Progress(quiet), folder(out), [0]

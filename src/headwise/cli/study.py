@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwise.cli.ending import Ending, of_study
 from headwise.cli.options import Device, DevSource, DevTarget, Out, Quiet, Seed, Set, Source, Target, spec
+from headwise.cli.room import resumable
+from headwise.cli.stopping import Stopped
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
     from headwise.study import Plan
 
 
+GO_ON = "Stopped. Run the same command again to go on where it was."
+
+
 def run_plan(
-    plan: Plan, out: Path, quiet: bool, device: str, only: str | None = None, final: str = "", **hands: Any
-) -> None:
-    """Run a plan and say what came of it. hands: options of `run_study` that say who works."""
+    plan: Plan, out: Path, quiet: bool, device: str, only: str | None = None,
+    ended: Callable[[Path], Ending] = of_study, **hands: Any,
+) -> None:  # fmt: skip
+    """Run a plan and say what came of it, as `ended` words it. hands: options of `run_study` that say who works."""
     from accelerate import PartialState
 
     from headwise.report import write
@@ -28,28 +35,18 @@ def run_plan(
     progress = Progress(quiet)
     try:
         run_study(plan, out, progress, only, device, write, **hands)
-    except KeyboardInterrupt:
-        raise HeadwiseError("Stopped. Run the same command again to go on where it was.") from None
+    except Stopped as stop:
+        stop.args = (GO_ON,)
+        raise
+    except Exception as error:
+        if kept := resumable(error, out):
+            raise kept from error
+        raise
     if PartialState().is_main_process:
-        if only is None:
-            progress.say(summary(out))
-        typer.echo(str(out / final))
-
-
-def summary(out: Path) -> str:
-    """The tables that were written, and what to do next."""
-    if (out / "grid.json").exists():
-        return f"Wrote {out}/report.html, grid.csv, across.csv, and a folder for each study in it."
-    chosen = json.loads((out / "run.json").read_text())["chosen"]
-    lines = [f"Wrote {out}/report.html, heads.csv, pruning.csv, layouts/, pruned/, figures/."]
-    if chosen:
-        lines.append(f"Next: echo 'A sentence.' | headwise translate {out}/pruned/{chosen}")
-    else:
-        lines.append(
-            "No pruned model kept BLEU within choice.max_drop on dev: keep more heads, or try smaller penalties "
-            "(--set 'pruning.penalties=[…]')."
-        )
-    return "\n".join(lines)
+        ending = ended(out)
+        for line in ending.lines:
+            progress.say(line)
+        typer.echo(str(ending.path))
 
 
 def demo(
@@ -59,7 +56,7 @@ def demo(
     from headwise.study import read_plan
 
     plan = read_plan(Path(str(files("headwise.study") / "demo.toml")), [f"seed={seed}", *(set_ or [])])
-    run_plan(plan, out, quiet, device, final="report.html")
+    run_plan(plan, out, quiet, device)
 
 
 def study(
@@ -84,7 +81,7 @@ def study(
 
         typer.echo("\n".join(graph(read, place, device)))
         return
-    run_plan(read, place, quiet, device, only, "" if only else "report.html", workers=workers, threads=threads)
+    run_plan(read, place, quiet, device, only, Ending if only else of_study, workers=workers, threads=threads)
 
 
 def train(
@@ -94,8 +91,9 @@ def train(
     """Train a translation model; shape and recipe by --set model.… and --set training.…"""
     from headwise.study import make_plan
 
-    data = {"train": spec(source, target), "dev": spec(dev_source, dev_target, dev=True)}
-    run_plan(make_plan({"name": "train", "seed": seed, "data": data}, set_ or []), out, quiet, device, "train", "model")
+    data = {"train": spec(source, target), "dev": spec(dev_source, dev_target, "dev-")}
+    plan = make_plan({"name": "train", "seed": seed, "data": data}, set_ or [])
+    run_plan(plan, out, quiet, device, "train", lambda folder: Ending(folder / "model"))
 
 
 def report(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import tomllib
@@ -50,9 +51,22 @@ class Data(Strict):
 
 
 class Choice(Strict):
-    """Which pruned model is chosen: the one with the fewest heads that loses at most `max_drop` BLEU on dev."""
+    """Which pruned model is chosen: the one with the fewest heads that loses at most `max_drop` BLEU on dev, or `any`
+    BLEU."""
 
-    max_drop: float = Field(default=0.5, ge=0)
+    max_drop: float | Literal["any"] = 0.5
+
+    @field_validator("max_drop")
+    @classmethod
+    def bounded(cls, lost: float | Literal["any"]) -> float | Literal["any"]:
+        if lost != "any" and not 0 <= lost < math.inf:
+            raise ValueError("give a number of at least 0, or any")
+        return lost
+
+    @property
+    def limit(self) -> float | None:
+        """How much BLEU may be lost on dev; None: any."""
+        return None if self.max_drop == "any" else float(self.max_drop)
 
 
 class Scoring(Strict):
@@ -201,10 +215,16 @@ def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
     """Read a plan from TOML; `settings` are `key=value` changes on top, such as `training.epochs=3`."""
     path = Path(path)
     if not path.is_file():
-        raise HeadwiseError(f"The plan {path} does not exist: give the path of a TOML file (examples/ has some).")
+        found = "is a folder" if path.is_dir() else "does not exist"
+        own = f", such as {path / 'plan.toml'}" if (path / "plan.toml").is_file() else " (examples/ has some)"
+        raise HeadwiseError(f"The plan {path} {found}: give the path of a TOML file{own}.")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise HeadwiseError(f"The plan {path} cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError:
+        raise HeadwiseError(f"The plan {path} is no text (UTF-8): give the path of a TOML file.") from None
+    except tomllib.TOMLDecodeError as error:
         raise HeadwiseError(f"The plan {path} is not valid TOML: {error}.") from None
     return make_plan(data, settings, f"The plan {path}")
 

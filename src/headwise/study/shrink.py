@@ -139,6 +139,23 @@ def shrink(
     return Shrunk(smaller, setting, wanted, named, pd.DataFrame(rows, columns=list(COLUMNS)), facts)
 
 
+def refuse_unclear(keep: Keep | None, max_drop: float | None, score: str, rescore: bool) -> None:
+    """What can be told without a model: a goal that is none or too many, a score that is none."""
+    if (keep is None) == (max_drop is None):
+        both = "were given both" if keep is not None else "are both missing"
+        raise HeadwiseError(f"keep and max_drop {both}: say how many heads stay, or how much may be lost.")
+    if max_drop is not None and not 0 <= max_drop < math.inf:
+        raise HeadwiseError(f"A model was asked for that loses at most {max_drop}: give a number of at least 0.")
+    try:
+        asked = [score] if score in UNSCORED else chosen([score])
+    except HeadwiseError as error:
+        raise HeadwiseError(f"{error} Here there is {' and '.join(UNSCORED)}, too.") from None
+    if len(asked) > 1:
+        raise HeadwiseError("All measures were asked for at once: heads go in the order of one.")
+    if rescore and score in UNSCORED:
+        raise HeadwiseError(f"'{score}' was to be scored anew after every step, but it would stay as it is.")
+
+
 @dataclass(frozen=True)
 class Removal:
     """What is to be removed from what, and in which order."""
@@ -152,18 +169,10 @@ class Removal:
 
     def refuse(self, keep: Keep | None, max_drop: float | None) -> None:
         """Whatever can be told before anything is computed."""
-        if (keep is None) == (max_drop is None):
-            both = "were given both" if keep is not None else "are both missing"
-            raise HeadwiseError(f"keep and max_drop {both}: say how many heads stay, or how much may be lost.")
-        if max_drop is not None and not 0 <= max_drop < math.inf:
-            raise HeadwiseError(f"A model was asked for that loses at most {max_drop}: give a number of at least 0.")
+        refuse_unclear(keep, max_drop, self.score, self.rescore)
         if not self.kinds:
             raise HeadwiseError(f"No kind of heads was given: there is {', '.join(self.model.heads.kinds)}.")
         heads_of(self.model, 1 if keep is None else keep, self.kinds)
-        if self.score not in UNSCORED and len(chosen([self.score])) > 1:
-            raise HeadwiseError("All measures were asked for at once: heads go in the order of one.")
-        if self.rescore and self.score in UNSCORED:
-            raise HeadwiseError(f"'{self.score}' was to be scored anew after every step, but it would stay as it is.")
 
     def refuse_uncut(self) -> None:
         """A model whose heads cannot be cut out is refused before the work, not after it."""

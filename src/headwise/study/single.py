@@ -196,19 +196,33 @@ def held_out(text: ParallelText | Text) -> tuple[ParallelText | Text, ParallelTe
 def evaluate(models: Sequence[Model], text: ParallelText, **search: Any) -> pd.DataFrame:
     """BLEU and chrF of models on parallel text, with 95 % intervals, and their paired BLEU difference to the first.
 
-    search: options of `Search` by name.
+    Models of one name are told apart by how many heads they have left. search: options of `Search` by name.
     """
     options, references = checked(Search, search, "evaluate"), list(text.targets)
     rows: list[tuple[Any, ...]] = []
     baseline: list[str] = []
-    for model in map(translator, models):
+    names = told_apart(models)
+    for name, model in zip(names, map(translator, models), strict=True):
         lines, cost = translate(model.hf, model.tokenizer, list(text.sources), options)
         for found in quality(lines, references):
-            rows.append((model.name, found.name, found.value, found.low, found.high, found.signature))
+            rows.append((name, found.name, found.value, found.low, found.high, found.signature))
         if baseline:
             change = difference(lines, baseline, references)
-            made = f"paired bootstrap against {models[0].name}, p = {change.p:.4f}"
-            rows.append((model.name, "bleu_difference", change.value, change.low, change.high, made))
-        rows.append((model.name, "tokens_per_second", cost["tokens_per_second"], None, None, ""))
+            made = f"paired bootstrap against {names[0]}, p = {change.p:.4f}"
+            rows.append((name, "bleu_difference", change.value, change.low, change.high, made))
+        rows.append((name, "tokens_per_second", cost["tokens_per_second"], None, None, ""))
         baseline = baseline or lines
     return pd.DataFrame(rows, columns=["model", "measure", "value", "low", "high", "made"])
+
+
+def told_apart(models: Sequence[Model]) -> list[str]:
+    """A name for each model: its own; where several share it, with the heads that are left, and then with a number."""
+    given = [model.name for model in models]
+    heads = [
+        f"{model.name}, {len(model.layout)} of {model.layout.heads.total} heads"
+        if model.layout is not None and given.count(model.name) > 1
+        else model.name
+        for model in models
+    ]
+    turns = [heads[: place + 1].count(name) for place, name in enumerate(heads)]
+    return [name if turn == 1 else f"{name} ({turn})" for name, turn in zip(heads, turns, strict=True)]

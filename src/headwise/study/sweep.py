@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Kind
+from headwise.heads import KINDS, Kind
 from headwise.importance.gating import GATINGS
 from headwise.pruning.hard_concrete import GateRecipe
 from headwise.pruning.wanted_count import Keep
@@ -125,6 +125,17 @@ class Pruning(GateRecipe):
         if len({f"{value:g}" for value in values}) < len(values):
             raise ValueError("no penalty may be there twice (six digits count)")
         return values
+
+    @field_validator("keep", mode="before")
+    @classmethod
+    def of_known_kinds(cls, wanted: Any) -> Any:
+        """Tables of kinds; said here, because of a number or a table only the first would be named."""
+        for keep in wanted if isinstance(wanted, list) else ():
+            if isinstance(keep, dict) and (other := [kind for kind in keep if kind not in KINDS]):
+                raise ValueError(f"'{other[0]}' is no kind of heads; there is {', '.join(KINDS)}")
+            if isinstance(keep, dict) and (other := [kind for kind in keep if not isinstance(keep[kind], int)]):
+                raise ValueError(f"how many heads of {other[0]} stay must be a whole number")
+        return wanted
 
     @field_validator("keep")
     @classmethod

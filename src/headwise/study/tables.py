@@ -41,9 +41,10 @@ def keeps_all(run: RunFolder, setting: str) -> bool:
     return mask is not None and len(mask) == mask.heads.total
 
 
-def choose(dev: Mapping[str, float], kept: Mapping[str, int], max_drop: float) -> str | None:
-    """The setting with the fewest heads of those that lose at most `max_drop` BLEU on dev; None when all lose more."""
-    good = [s for s in dev if s != FULL and dev[s] >= dev[FULL] - max_drop]
+def choose(dev: Mapping[str, float], kept: Mapping[str, int], max_drop: float | None) -> str | None:
+    """The setting with the fewest heads of those that lose at most `max_drop` BLEU on dev (None: whatever they lose);
+    None when all lose more."""
+    good = [s for s in dev if s != FULL and (max_drop is None or dev[s] >= dev[FULL] - max_drop)]
     return min(good, key=lambda s: (kept[s], -dev[s]), default=None)
 
 
@@ -80,7 +81,7 @@ def best(study: Study, settings: Sequence[Setting]) -> str | None:
     if not study.run.record(f"quality/dev/{FULL}"):
         return None
     bleu = {name: value_of(study.run, f"quality/dev/{name}", "bleu") for name in names}
-    return choose(bleu, {name: len(study.mask(name)) for name in names}, study.plan.choice.max_drop)
+    return choose(bleu, {name: len(study.mask(name)) for name in names}, study.plan.choice.limit)
 
 
 def value_of(run: RunFolder, stage: str, measure: str) -> float:
@@ -185,7 +186,7 @@ def facts(study: Study, settings: Sequence[Setting]) -> dict[str, Any]:
         "signature": signature, "versions": made["versions"],
         "threads": run.record("train").get("threads", made["threads"]), "seconds": run.seconds(),
         "chosen": run.record("choose")["result"]["chosen"] if run.record("choose") else best(study, settings),
-        "max_drop": plan.choice.max_drop,
+        "max_drop": plan.choice.limit,
         "notes": {
             s.name: [*records[s.name]["notes"], *left_out(run, plan, s)] for s in settings if "notes" in records[s.name]
         },
