@@ -101,6 +101,8 @@ def test_what_each_seed_chose_is_ringed_where_it_is_drawn(grid: Grid) -> None:
     kept = {f"seed {m.seed}": m.chosen.kept for m in grid.of("en-de") if m.chosen}
     assert {c["seed"]: c["x"] for c in cells} == kept
     assert "ring" in encoder.note and "ringed" in encoder.caption
+    assert "grey band spans the random orders" in encoder.caption and "falls out of the panels" in encoder.caption
+    assert "Each point is a model" not in encoder.caption
     assert "ring" not in everything.note.replace("bars", "") and "ringed" not in everything.caption
 
 

@@ -17,7 +17,7 @@ from headwise.report.greedy_figures import greedy_curves
 from headwise.report.head_figures import heads_by_layer
 from headwise.report.kind_figures import PAPER_KINDS, PAPER_LAYERS, THIRDS, decoder_layers, heads_by_kind
 from headwise.report.page import draw, render
-from headwise.report.pruning_figures import bleu_by_heads
+from headwise.report.pruning_figures import bleu_by_heads, columns_for
 from headwise.report.run import Run, read_run
 from headwise.report.setting import series
 from headwise.report.table import settings_table
@@ -124,6 +124,12 @@ def test_lines_across_a_panel_are_named_below_it(run: Run) -> None:
             scale = dashed["encoding"]["strokeDash"]["scale"]
             assert scale["domain"] == ["full model", "trained on, not pruned", "allowed loss"][:names]
             assert len({str(dash) for dash in scale["range"]}) == names
+
+
+def test_legends_fit_a_phone() -> None:
+    assert columns_for(["gates, λ", "gates, wanted count", "greedy, gradient"]) == 2
+    assert columns_for(["gates, λ", "gates, wanted count", "greedy, gradient, mean outputs kept"]) == 1
+    assert columns_for(["full model"]) == 2
 
 
 def test_random_orders_are_a_range_and_a_mean(run: Run) -> None:

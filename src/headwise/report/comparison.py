@@ -22,7 +22,7 @@ PLAIN = "removal without mean outputs"
 MEANING = {
     "further": (
         "pruning gained more than training on alone",
-        "part of what the plain comparison shows is the extra training, and pruning costs more than it seems",
+        "as much training without pruning does better, so the heads are missed",
     ),
     "random": (
         "which heads stay matters, as many drawn at random do worse",

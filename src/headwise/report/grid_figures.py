@@ -11,7 +11,15 @@ import altair as alt
 
 from headwise.report.figure import Figure, Panel, Rows, rows
 from headwise.report.grid import Grid, pooled
-from headwise.report.pruning_figures import NARROW, PARTS, bleu_by_heads, group_name, heads_scale
+from headwise.report.pruning_figures import (
+    EACH_POINT,
+    NARROW,
+    PARTS,
+    bleu_by_heads,
+    columns_for,
+    group_name,
+    heads_scale,
+)
 from headwise.report.run import Models
 from headwise.report.setting import Setting, series
 from headwise.report.wording import interval, sentence, signed
@@ -39,7 +47,7 @@ def seed_figures(grid: Grid, data: str) -> list[Figure]:
                 title=f"{data}: {figure.title}" if data else figure.title,
                 note="solid line: the mean of the full models · bars: 95 % interval of the mean difference over seeds"
                 + (" · ring: chosen with a seed" if ringed else ""),
-                caption=_caption(grid, data, len(panels), ringed),
+                caption=_caption(grid, data, ringed) + figure.caption.removeprefix(EACH_POINT),
                 panels=panels,
             )
         )
@@ -56,7 +64,7 @@ def _rows(panel: Panel) -> list[Mapping[str, Any]]:
     return [row for rows in panel.specification()["datasets"].values() for row in rows]
 
 
-def _caption(grid: Grid, data: str, panels: int, ringed: bool) -> str:
+def _caption(grid: Grid, data: str, ringed: bool) -> str:
     seeds = len(grid.of(data))
     told = (
         "The line goes through means over seeds, each standing where its mean difference to the full model of the same "
@@ -70,7 +78,7 @@ def _caption(grid: Grid, data: str, panels: int, ringed: bool) -> str:
         if seeds > 1
         else "One seed so far: the bars are 95 % intervals over sentences."
     )
-    return told + (" Both panels span equally many BLEU points." if panels > 1 else "")
+    return told
 
 
 def _seed_cells(grid: Grid, data: str, run: Models, part: str) -> Iterator[dict[str, Any]]:
@@ -106,7 +114,8 @@ def _with_seeds(panel: Panel, cells: Rows) -> Panel:
     cells = [cell for cell in cells if cell["model"] in shown]
     ringed = [cell for cell in cells if cell["chosen"]]
     several = [cell for cell in cells if cell["several"]]
-    under = [_seed_marks(several)] if several else []
+    lines = list(dict.fromkeys(cell["line"] for cell in _rows(panel) if cell.get("line")))
+    under = [_seed_marks(several, columns_for(lines))] if several else []
     over = [_place(ringed).mark_point(style="ring", size=240, filled=False, opacity=1, clip=True)] if ringed else []
     first, *others = panel.chart.layer
     return replace(panel, chart=alt.layer(first, *under, *others, *over, **_kept(panel))) if cells else panel
@@ -128,12 +137,12 @@ def _place(cells: Rows) -> Any:
     )
 
 
-def _seed_marks(cells: Rows) -> Any:
+def _seed_marks(cells: Rows, columns: int) -> Any:
     seeds = list(dict.fromkeys(cell["seed"] for cell in cells))
     scale = alt.Scale(domain=seeds, range=[SHAPES[i % len(SHAPES)] for i in range(len(seeds))])
     legend = alt.Legend(orient="bottom", title=None, columns=4, symbolOpacity=1)
     marks = _place(cells).mark_point(style="level", strokeWidth=0, filled=True, size=46, opacity=0.6, clip=True)
-    colour = alt.Color("line:N", legend=alt.Legend(symbolType="circle", symbolOpacity=1, **NARROW))
+    colour = alt.Color("line:N", legend=alt.Legend(symbolType="circle", symbolOpacity=1, columns=columns, **NARROW))
     return marks.encode(color=colour, shape=alt.Shape("seed:N", scale=scale, legend=legend))
 
 

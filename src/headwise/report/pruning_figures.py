@@ -24,15 +24,14 @@ SHAPES = {
     "one-per-layer": "diamond",
     "one-per-layer-random": "triangle-down",
 }  # of the controls that are marks; `further` is a level
-NARROW: dict[str, Any] = {
-    "orient": "bottom",
-    "title": None,
-    "columns": 2,
-    "labelLimit": 0,
-    "columnPadding": 6,
-    "labelFontSize": 11,
-}  # a legend that fits a phone
+# A legend that fits a phone, with `columns_for` its names.
+NARROW: dict[str, Any] = {"orient": "bottom", "title": None, "labelLimit": 0, "columnPadding": 6, "labelFontSize": 11}
+LETTERS = 40  # so many stand beside each other on a phone
 APART = 0.2  # heads, or 0.6 % of them where that is more: so far may marks of as many heads stand from their number
+EACH_POINT = (
+    "Each point is a model. The solid line is the full model; a bar is the 95 % interval of the difference to it "
+    "(paired bootstrap), drawn around the point: one that reaches the line is a difference that chance could make."
+)
 LEVELS = {"full model": [1, 0], CONTROLS["further"]: [2, 3], "allowed loss": [6, 4]}  # their dashes
 
 
@@ -72,10 +71,7 @@ def _quality_figure(run: Models, kinds: tuple[str, ...], several: bool) -> Figur
 
 
 def _caption(run: Models, lines: list[Series], levels: dict[str, list[dict[str, Any]]], cut: bool) -> str:
-    told = (
-        "Each point is a model. The solid line is the full model; a bar is the 95 % interval of the difference to it "
-        "(paired bootstrap), drawn around the point: one that reaches the line is a difference that chance could make."
-    )
+    told = EACH_POINT
     names = {level["name"] for level in next(iter(levels.values()))}
     if CONTROLS["further"] in names:
         told += " The dotted line is the full model trained on for as many steps, without pruning."
@@ -88,7 +84,7 @@ def _caption(run: Models, lines: list[Series], levels: dict[str, list[dict[str, 
     if any(level["name"] == "allowed loss" for found in levels.values() for level in found):
         told += " On dev the dashed line is the loss that is allowed."
     if cut:
-        told += " Removal without training falls out of the panels; the figure of greedy removal has it whole."
+        told += " Removal without training falls out of the panels; a study's figure of greedy removal has it whole."
     return told + (" Both panels span equally many BLEU points." if len(levels) > 1 else "")
 
 
@@ -197,7 +193,7 @@ def colour_of(lines: Iterable[str]) -> alt.Color:
     names = list(dict.fromkeys(lines))
     others = [name for name in names if not name.startswith(RANDOM)]
     domain = [*others[:1], RANDOM, *others[1:]]
-    legend = alt.Legend(symbolType="circle", symbolOpacity=1, values=names, **NARROW)
+    legend = alt.Legend(symbolType="circle", symbolOpacity=1, values=names, columns=columns_for(names), **NARROW)
     scale = alt.Scale(domain=domain, range="category")
     return alt.Color("line:N", scale=scale, legend=legend if len(names) > 1 else None)
 
@@ -248,7 +244,7 @@ def _control_marks(cells: Rows, x: alt.X, y: alt.Y, low: alt.Y) -> list[Any]:
     shapes = {CONTROLS[name]: shape for name, shape in SHAPES.items() if CONTROLS[name] in present}
     if not shapes:
         return []
-    legend = alt.Legend(**NARROW)
+    legend = alt.Legend(columns=columns_for(list(shapes)), **NARROW)
     shape = alt.Shape("control:N", scale=alt.Scale(domain=list(shapes), range=list(shapes.values())), legend=legend)
     base = alt.Chart(rows(drawn)).encode(x=x, tooltip=tooltip())
     return [
@@ -273,11 +269,17 @@ def _level_marks(levels: Rows, y: alt.Y) -> list[Any]:
     names = list(dict.fromkeys(level["name"] for level in levels))
     if not names:
         return []
-    legend = alt.Legend(symbolType="stroke", symbolSize=500, symbolStrokeWidth=1.5, **NARROW)
+    stroke: dict[str, Any] = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 1.5}
+    legend = alt.Legend(columns=columns_for(names), **stroke, **NARROW)
     scale = alt.Scale(domain=names, range=[LEVELS[name] for name in names])
     told = [alt.Tooltip("name:N"), alt.Tooltip("value:Q", format=".2f")]
     base = alt.Chart(rows(levels)).mark_rule(style="level", clip=True)
     return [base.encode(y=y, strokeDash=alt.StrokeDash("name:N", scale=scale, legend=legend), tooltip=told)]
+
+
+def columns_for(names: Sequence[str]) -> int:
+    """Two columns of a legend where its names leave room for them, else one."""
+    return 2 if sum(max((len(name) for name in names[start::2]), default=0) for start in (0, 1)) <= LETTERS else 1
 
 
 def heads_scale(total: int) -> alt.Scale:
