@@ -19,7 +19,7 @@ from headwise.model import Model
 from headwise.pruning import wanted_count
 from headwise.pruning.gates import FAR, HardConcrete
 from headwise.pruning.hard_concrete import Course, Pruned
-from headwise.pruning.wanted_count import CLIP, SETTLE, CountedGates, Keep
+from headwise.pruning.wanted_count import CLIP, RAMP, SETTLE, CountedGates, Keep
 from headwise.translation.train import dev_loss
 from pruning.bench import Bench
 
@@ -31,12 +31,12 @@ class TestLagrangian:
     def test_the_target_falls_from_all_heads_to_the_wanted_ones_and_is_held(self) -> None:
         gates = CountedGates(HEADS, HardConcrete(), 3.0, {"encoder-self": 2, "cross": 4})
         found = []
-        for share in (0.0, 0.25, 0.5, 0.9):
+        for share in (0.0, RAMP / 2, RAMP, 0.9):
             gates.share = share
             found.append(gates.target().tolist())
         assert found == [[8, 4], [5, 4], [2, 4], [2, 4]]
 
-    @pytest.mark.parametrize("share", [0.25, 0.75])
+    @pytest.mark.parametrize("share", [RAMP / 2, 0.75])
     def test_it_is_the_formula(self, share: float) -> None:
         gates = CountedGates(HEADS, HardConcrete(), torch.linspace(-3, 3, 12), 6)
         gates.share = share
@@ -44,8 +44,8 @@ class TestLagrangian:
             for multiplier, value in zip(gates.multipliers, (0.3, 0.07, 0.2), strict=True):
                 multiplier.fill_(value)
         p = HardConcrete().p_open(torch.linspace(-3, 3, 12)).tolist()
-        excess = sum(p) - (9 if share == 0.25 else 6)
-        doubt = sum(x * (1 - x) for x in p) if share > 0.5 else 0
+        excess = sum(p) - (9 if share < RAMP else 6)
+        doubt = sum(x * (1 - x) for x in p) if share >= RAMP else 0
         assert float(gates.lagrangian().detach()) == pytest.approx(
             0.3 * excess + 0.07 * excess**2 + 0.2 * doubt, rel=1e-5
         )

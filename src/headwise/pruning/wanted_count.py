@@ -28,7 +28,7 @@ from headwise.pruning.hard_concrete import GateRecipe, Pruned, Trial, beginning
 from headwise.translation.batches import Encoded, TokenBatches
 from headwise.translation.train import Recipe
 
-RAMP = 0.5
+RAMP = 0.25
 SETTLE = 0.25
 TRAVEL = 60  # log α that a gate could cover in the run at its full rate: several times from open to shut and back
 ASCENT = 10  # the same for the multipliers, in nats a head
