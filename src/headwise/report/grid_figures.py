@@ -46,7 +46,7 @@ def seed_figures(grid: Grid, data: str) -> list[Figure]:
                 name=f"{figure.name}{f'-{slug(data)}' if data else ''}",
                 title=f"{data}: {figure.title}" if data else figure.title,
                 note="solid line: the mean of the full models · bars: 95 % interval of the mean difference over seeds"
-                + (" · ring: chosen with a seed" if ringed else ""),
+                + (" · ring: what each seed chose" if ringed else ""),
                 caption=_caption(grid, data, ringed) + figure.caption.removeprefix(EACH_POINT),
                 panels=panels,
             )

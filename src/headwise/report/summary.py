@@ -228,7 +228,7 @@ def _choice(run: Run, full: Setting, chosen: Setting) -> str:
     )
     lost = f"{signed(-own)}" if unit == "BLEU" else f"{signed(own)}\u202f%"
     if before is None or after is None:
-        told += f" ({lost})."
+        told += f"; there perplexity changed by {lost}."
     else:
         told += f"; on dev BLEU went from {before:.2f} to {after:.2f} ({lost})."
     smaller = [s for s in losses if s.kinds == chosen.kinds and s.kept < chosen.kept and s.learned]

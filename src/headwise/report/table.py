@@ -87,7 +87,7 @@ def _line(setting: Setting, run: Run) -> Line:
 
 
 def _change(setting: Setting, measure: str) -> str:
-    found = setting.measures.get(measure)
+    found = None if setting.is_full else setting.measures.get(measure)
     return NONE if found is None else f"{signed(found.value)} {interval(found.low, found.high)}".strip()
 
 
