@@ -170,7 +170,7 @@ class TestCommands:
         assert status == 0 and out == f"{tmp_path}/out/pruned/lambda-1.5\n"
         assert "lambda-1.5: 0 of 4 heads stay (encoder-self): " in err
         assert "Chosen: lambda-1.5, the fewest heads of those that lose at most 100 BLEU on dev (--max-drop)." in err
-        assert "Note: --max-drop is 100, but the whole model has only" in err
+        assert "--max-drop is 100, but the whole model has only" in err
         assert "No encoder-self head is left" in err and f"headwise translate {tmp_path}/out/pruned/lambda-1.5" in err
         table = pd.read_csv(tmp_path / "out/pruning.csv").groupby("setting").kept.first().to_dict()
         assert table.keys() == {"full", "lambda-1.5", "lambda-0"}

@@ -13,9 +13,10 @@ import pytest
 from safetensors import SafetensorError
 
 from headwise import HeadMap, HeadMask, HeadwiseError, cli
-from headwise.cli.ending import of_grid, of_pruning, of_study, surely_mistaken, worth
+from headwise.cli.ending import of_grid, of_pruning, of_study, worth
 from headwise.cli.room import resumable
 from headwise.cli.stopping import Stopped, stoppable
+from headwise.study.shrink import surely_mistaken
 
 FULL = HeadMask.full(HeadMap({"encoder-self": (4,), "cross": (4,)}))
 BLEU = {"full": 30.0, "keep-1": 29.0, "keep-2": 29.8, "further": 31.0}

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, cast
 
+import pandas as pd
 import pytest
 
 import headwise as hw
@@ -82,6 +83,7 @@ class TestWarnings:
 
 
 class Stop:
+    table = pd.DataFrame(columns=["setting", "measure", "value"])
     model = None
 
 
@@ -146,3 +148,8 @@ def test_models_of_one_name_are_told_apart_where_they_are_evaluated() -> None:
     assert list(table.model.unique()) == [whole.name, left, f"{left} (2)"]
     smaller[0].name = "mine"
     assert single.told_apart([whole, smaller[0]]) == [whole.name, "mine"], "names that differ stay as they are"
+
+
+def test_more_bleu_than_there_is_may_not_be_lost_without_a_word() -> None:
+    with pytest.warns(UserWarning, match=r"max_drop is 101, but the whole model has only .* BLEU on dev"):
+        hw.prune(asker(), pairs(8), pairs(4), max_drop=101, score="weight-norm", search=Search(beam=1))

@@ -54,17 +54,6 @@ def difference(rows: pd.DataFrame, unit: str) -> list[str]:
     return told
 
 
-def surely_mistaken(table: pd.DataFrame, max_drop: float | None, option: str) -> list[str]:
-    """A sentence where a model may lose more BLEU than the whole one has."""
-    whole = table[(table.setting == "full") & (table.measure == "dev_bleu")].value
-    if max_drop is None or whole.empty or max_drop <= whole.iloc[0]:
-        return []
-    return [
-        f"Note: {option} is {max_drop:g}, but the whole model has only {whole.iloc[0]:.1f} BLEU on dev, so that any "
-        "model is within it: what may be lost is counted in BLEU, not in %."
-    ]
-
-
 class Results:
     """The tables of a finished study of one member. option: by which its user says how much BLEU may be lost."""
 
@@ -102,6 +91,8 @@ class Results:
         return f"{nearest}. Allow more, keep more heads, or try smaller penalties.{there}"
 
     def mistakes(self) -> list[str]:
+        from headwise.study.shrink import surely_mistaken
+
         return surely_mistaken(self.table, self.facts["max_drop"], self.option)
 
     def last(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from headwise.cli.ending import left, of_pruning, surely_mistaken, worth
+from headwise.cli.ending import left, of_pruning, worth
 from headwise.cli.options import (
     Device,
     DevSource,
@@ -229,6 +229,8 @@ def greedily(
 
 def told(found: Shrunk, out: Path) -> list[str]:
     """What the smaller model costs and saves, what was written, and what to try next."""
+    from headwise.study.shrink import surely_mistaken
+
     table, limit = found.table, found.facts["max_drop"]
     translates = bool((table.measure == "dev_bleu").any())
     place = out / "pruned" / found.setting
@@ -244,5 +246,4 @@ def told(found: Shrunk, out: Path) -> list[str]:
         )
     then = "echo 'A sentence.' | headwise translate" if translates else "headwise score --text FILE"
     written = f"Wrote {out}/pruning.csv, layouts/, pruned/{found.setting}, run.json."
-    doubts = surely_mistaken(table, limit, "--max-drop")
-    return [first, *doubts, written, f"Next: {then} {place}"]
+    return [first, *surely_mistaken(table, limit, "--max-drop"), written, f"Next: {then} {place}"]

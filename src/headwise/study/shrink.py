@@ -156,6 +156,17 @@ def refuse_unclear(keep: Keep | None, max_drop: float | None, score: str, rescor
         raise HeadwiseError(f"'{score}' was to be scored anew after every step, but it would stay as it is.")
 
 
+def surely_mistaken(table: pd.DataFrame, max_drop: float | None, option: str) -> list[str]:
+    """A sentence where a model may lose more BLEU than the whole one has."""
+    whole = table[(table.setting == "full") & (table.measure == "dev_bleu")].value
+    if max_drop is None or whole.empty or max_drop <= whole.iloc[0]:
+        return []
+    return [
+        f"{option} is {max_drop:g}, but the whole model has only {whole.iloc[0]:.1f} BLEU on dev, so that any "
+        "model is within it: what may be lost is counted in BLEU, not in %."
+    ]
+
+
 @dataclass(frozen=True)
 class Removal:
     """What is to be removed from what, and in which order."""

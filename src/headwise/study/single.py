@@ -24,7 +24,7 @@ from headwise.pruning.top_k import prune_by_top_k
 from headwise.pruning.wanted_count import Keep, prune_to_count
 from headwise.study.plan import checked
 from headwise.study.scoring import USUAL, chosen, jobs, judge, refuse_unjudgeable, signed
-from headwise.study.shrink import shrink
+from headwise.study.shrink import shrink, surely_mistaken
 from headwise.study.stages import translator
 from headwise.study.stream import Say, Stream, longest
 from headwise.translation.batches import Encoded
@@ -124,9 +124,12 @@ def prune(
         if other := [name for name in options if name not in SHRINKING]:
             told = ", ".join(SHRINKING)
             raise HeadwiseError(f"prune: unknown key '{other[0]}'; allowed with method 'greedy': {told}.")
-        return shrink(
+        found = shrink(
             model, text, dev, keep=keep, max_drop=max_drop, kinds=kinds, seed=seed, progress=progress, **options
-        ).model
+        )
+        for note in surely_mistaken(found.table, max_drop, "max_drop"):
+            warnings.warn(note, stacklevel=2)
+        return found.model
     gates = checked(GateRecipe, {k: options.pop(k) for k in list(options) if k in GateRecipe.model_fields}, "prune")
     training, limit = checked(Recipe, options, "prune"), longest(translator(model))
     if not isinstance(text, ParallelText) or not isinstance(dev, ParallelText):
