@@ -575,6 +575,12 @@ class TestModels:
         assert f"is a {kind}, but a translation model" in refused("evaluate", given, *words, *out)
         told = refused("prune", given, *texts, "--keep", "1", *out)
         assert f"is a {kind}, which does not translate" in told and "encoder-self" not in told
+        pairs = {split: [str(place / f"dev.{side}") for side in ("en", "fr")] for split in ("train", "dev")}
+        plan = json.dumps(str(given)), json.dumps(pairs["train"]), json.dumps(pairs["dev"])
+        (tmp_path / "plan.toml").write_text(
+            "model = {}\npruning.keep = [1]\ndata.train = {}\ndata.dev = {}\n".format(*plan)
+        )
+        assert f"is a {kind}, but a translation model" in refused("study", tmp_path / "plan.toml", *out)
         assert f"is a {kind}, which is scored on one-sided text" in refused("score", given, *words, *out)
         assert f"is a {kind}" in refused("translate", given, "--source", place / "dev.en")
 

@@ -224,7 +224,10 @@ class TestSaved:
     def test_files(self, tmp_path: Path) -> None:
         found = shrunk("bert", max_drop=1e9)
         assert found.save(tmp_path / "out") == tmp_path / "out"
+        (tmp_path / "out/figures").mkdir()  # by a report, which is made from the tables and may go with them
+        (tmp_path / "out/report.html").touch()
         found.save(tmp_path / "out")
+        assert not (tmp_path / "out/report.html").exists()
         table = pd.read_csv(tmp_path / "out/pruning.csv")
         assert len(table) == len(found.table) and set(table.setting) == set(found.masks)
         assert hw.load(tmp_path / "out/pruned" / found.setting).heads == found.model.heads

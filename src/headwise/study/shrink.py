@@ -36,7 +36,7 @@ from headwise.study.tables import COLUMNS
 from headwise.translation.decode import Search
 
 HARMFUL = ("gating.interfering", "gating.irrelevant")  # the more of it, the sooner a head goes
-FILES = {"pruning.csv", "layouts", "pruned", "run.json"}
+FILES = {"pruning.csv", "layouts", "pruned", "run.json", "report.html", "figures"}  # the report's, too
 
 
 @dataclass(frozen=True)

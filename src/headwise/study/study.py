@@ -22,7 +22,7 @@ from headwise.study.nodes import STAGES, Work, all_nodes, estimates, known_membe
 from headwise.study.plan import Plan, refuse_counts
 from headwise.study.progress import Progress
 from headwise.study.stage import opened
-from headwise.study.stages import Study
+from headwise.study.stages import Study, translator
 from headwise.study.tables import write, write_grid
 
 FEW = 5  # models: of so many and a short text the bars tell enough
@@ -135,7 +135,7 @@ def refuse_late_surprises(plan: Plan, device: str) -> None:
     if plan.roles.pairs:
         need_eflomal()
     if isinstance(plan.model, str) and any(sweep.keep for sweep in plan.pruning):
-        heads = load(plan.model, device).heads
+        heads = translator(load(plan.model, device)).heads
         for sweep in plan.pruning:
             try:
                 refuse_counts(sweep, heads)
