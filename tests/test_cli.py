@@ -311,11 +311,16 @@ def test_what_is_wrong_in_the_words_is_told_before_a_model_is_loaded(
     assert "without --target: name both" in refused("score", "./no-model", "--source", place / "dev.en")
 
 
-def test_all_heads_stay(call: Call, texts: list[str], model: str, tmp_path: Path) -> None:
+def test_all_heads_stay(
+    call: Call, texts: list[str], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As many as there are were asked for, or no fewer are good enough: each is told as it is."""
     words = ["prune", model, *texts, "--method", "greedy", "--out", tmp_path / "out", "--keep", "4"]
     told = call(*words)[2]
     assert "4 of 4 heads stay (encoder-self), as was asked: nothing was removed." in told and "max-drop" not in told
+    monkeypatch.setattr("headwise.study.cost.Cost.smallest", lambda cost, limit: cost.found[0])
+    told = call(*words[:-2], "--max-drop", "0")[2]
+    assert "All heads stay: no smaller model loses at most 0 BLEU on dev (--max-drop)." in told
 
 
 def test_the_readme_lines_in_python(place: Path, model: str, tmp_path: Path) -> None:

@@ -19,19 +19,27 @@ from headwise.cli.stopping import Stopped, stoppable
 from headwise.study.shrink import surely_mistaken
 
 FULL = HeadMask.full(HeadMap({"encoder-self": (4,), "cross": (4,)}))
-BLEU = {"full": 30.0, "keep-1": 29.0, "keep-2": 29.8, "further": 31.0}
+BLEU = {"full": 30.0, "keep-1": 29.0, "keep-2": 29.8, "further": 31.0, "random-1": 29.9, "keep-4": 29.95}
 
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
-    """The tables of a study of two models and a control, of which none was chosen."""
+    """The tables of a study of which nothing was chosen: two models, a control, one that kept all, a random order."""
     rows = []
     for name, bleu in BLEU.items():
-        rows.append((name, "encoder-self", "dev_bleu", bleu, None, None))
-        rows.append((name, "encoder-self", "parameters", 1000 if name == "full" else 900, None, None))
-        rows.append((name, "encoder-self", "dev_bleu_difference", bleu - 30, bleu - 31, bleu - 29))
+        about = (
+            "greedy.random" if name == "random-1" else "gates",
+            name,
+            "encoder-self",
+            4 if name == "keep-4" else 1,
+            4,
+        )
+        rows.append((*about, "dev_bleu", bleu, None, None))
+        rows.append((*about, "parameters", 1000 if name == "full" else 900, None, None))
+        rows.append((*about, "dev_bleu_difference", bleu - 30, bleu - 31, bleu - 29))
         FULL.without([head for head in FULL.kept if head.head >= 1]).save(tmp_path / f"layouts/{name}.json")
-    table = pd.DataFrame(rows[:2] + rows[3:], columns=["setting", "kinds", "measure", "value", "low", "high"])
+    columns = ["method", "setting", "kinds", "kept", "total", "measure", "value", "low", "high"]
+    table = pd.DataFrame(rows[:2] + rows[3:], columns=columns)
     table.to_csv(tmp_path / "pruning.csv", index=False)
     settings = {name: {"control": name if name == "further" else None} for name in BLEU if name != "full"}
     choose(tmp_path, None, {"max_drop": 0.1, "settings": settings})
@@ -51,7 +59,7 @@ class TestEndings:
         assert ending.lines[0] == (
             "keep-1: 1 of 4 heads stays (encoder-self): -1.00 [-2.00, +0.00] BLEU on dev, 10.0% of the weights saved."
         )
-        assert ending.lines[2] == (
+        assert ending.lines[4] == (
             "No smaller model loses at most 0.1 BLEU on dev (--max-drop); keep-2 comes nearest with -0.20. Allow more, "
             f"keep more heads, or try smaller penalties. The smaller models are in {finished}/pruned/."
         )
@@ -62,9 +70,17 @@ class TestEndings:
         choose(finished, "keep-2")
         ending = of_pruning(finished)
         assert ending.path == finished / "pruned/keep-2" and ending.lines[-1].endswith(f"{finished}/pruned/keep-2")
-        assert ending.lines[2].startswith("Chosen: keep-2, the fewest heads of those that lose at most 0.1 BLEU on dev")
+        assert ending.lines[4].startswith("Chosen: keep-2, the fewest heads of those that lose at most 0.1 BLEU on dev")
         told = of_study(finished)
         assert told.path == finished / "report.html" and told.lines[1].startswith("1 of 4 heads stays (encoder-self)")
+
+    def test_no_limit_is_none(self, finished: Path) -> None:
+        facts = json.loads((finished / "run.json").read_text())
+        choose(finished, "keep-1", {**facts, "max_drop": None})
+        assert of_study(finished).lines[0] == "Chosen: keep-1, the fewest heads of all; no limit to the loss was set."
+
+    def test_what_is_not_there_was_not_written(self, finished: Path) -> None:
+        assert f"Wrote {finished}/pruning.csv, layouts/." in of_study(finished).lines
 
     def test_several_studies(self, tmp_path: Path) -> None:
         assert of_grid(tmp_path) is None

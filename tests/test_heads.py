@@ -243,3 +243,16 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HeadwiseError, match="could not be written"):
         write_text(tmp_path / "file" / "heads.csv", "")
+
+
+def test_a_stop_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stop(BaseException):
+        pass
+
+    def stopped(*_: object) -> None:
+        raise Stop
+
+    monkeypatch.setattr(Path, "replace", stopped)
+    with pytest.raises(Stop):
+        write_text(tmp_path / "run.json", "{}")
+    assert list(tmp_path.iterdir()) == []

@@ -256,8 +256,9 @@ def write_bytes(path: Path, content: bytes) -> None:
         beside.write_bytes(content)
         beside.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
         raise HeadwiseError(
             f"{path} could not be written ({error.strerror}): choose another --out or make room."
         ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()

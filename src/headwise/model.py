@@ -8,7 +8,7 @@ layout and fills in the weights (docs/layout.md).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,15 +64,17 @@ class Model:
         """Number of weights, tied ones counted once."""
         return sum(p.numel() for p in self.hf.parameters())
 
-    def translate(self, sentences: Sequence[str], **search: Any) -> list[str]:
-        """Translate sentences by beam search; options of `Search` by name."""
+    def translate(
+        self, sentences: Sequence[str], progress: Callable[[float, str], None] = lambda share, what: None, **search: Any
+    ) -> list[str]:
+        """Translate sentences by beam search; options of `Search` by name. progress: told the share that is done."""
         if not self.hf.can_generate() or not self.hf.config.is_encoder_decoder:
             raise HeadwiseError(
                 f"{self.name} is a {type(self.hf).__name__}, which does not translate: give an encoder-decoder model."
             )
         if self.tokenizer is None:
             raise HeadwiseError(f"{self.name} has no tokenizer, which translating needs: put one into its folder.")
-        return translate(self.hf, self.tokenizer, sentences, Search(**search))[0]
+        return translate(self.hf, self.tokenizer, sentences, Search(**search), progress)[0]
 
     def remove(self, mask: HeadMask, means: Mapping[Site, Tensor] | None = None) -> Model:
         """A smaller model in which only the heads of `mask` are left. The mask is over the heads this model has now.

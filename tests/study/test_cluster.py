@@ -52,7 +52,9 @@ def two_cores() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster, "cores", lambda: 2)
         patch.delenv("RAY_ADDRESS", raising=False)
+        before = signal.getsignal(signal.SIGTERM)
         cluster.connect(cluster.imported())
+        assert signal.getsignal(signal.SIGTERM) is before, "a command that is stopped still says how it goes on"
     yield
     ray.shutdown()
 

@@ -75,7 +75,7 @@ class TestFilledIn:
         told = unfilled({"seed-1": made.member(name="encoder", penalties=[0.01, 0.02, 0.04], refine=2)})
         assert told == [
             "refine = 2 was asked for (encoder of seed-1), and 0 λ filled in: "
-            "no other two neighbours keep more than one head apart."
+            "no other two neighbours keep more than one head apart, or their middle was tried."
         ]
         made.pruned("lambda-0.08", 3, 29.0)
         assert unfilled({".": made.member(penalties=[0.01, 0.08], refine=1)}) == []

@@ -117,6 +117,8 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ({"pruning": {"keep": [{"cross": "two"}]}}, ["how many heads of cross stay must be a whole number"]),
         ({"choice": {"max_drop": float("inf")}}, ["'choice.max_drop' is inf", "at least 0, or any"]),
         ({"choice": {"max_drop": -0.5}}, ["'choice.max_drop' is -0.5", "at least 0, or any"]),
+        ({"choice": {"max_drop": True}}, ["'choice.max_drop' is True", "at least 0, or any"]),
+        ({"choice": {"max_drop": "all"}}, ["'choice.max_drop' is 'all'", "at least 0, or any"]),
         ({"pruning": {"keep": [3, 3]}}, ["no number of heads may be there twice"]),
         ({"pruning": {"keep": [3], "rule": "deterministic"}}, ["rule would mean nothing for the method 'gates'"]),
         ({"pruning": {"keep": [3], "penalty_scale": "code"}}, ["penalty_scale would mean nothing"]),
@@ -184,10 +186,12 @@ def test_an_unset_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "$HEADWISE_NOWHERE" in told and "export HEADWISE_NOWHERE=" in told
 
 
-@pytest.mark.parametrize("content", [b"seed = ", b"name = '\xff'"])
-def test_files_that_are_no_toml(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "told"), [(b"seed = ", "is not valid TOML"), (b"name = '\xff'", r"is no text \(UTF-8\)")]
+)
+def test_files_that_are_no_toml(tmp_path: Path, content: bytes, told: str) -> None:
     (tmp_path / "plan.toml").write_bytes(content)
-    with pytest.raises(HeadwiseError, match=r"is not valid TOML|is no text \(UTF-8\)"):
+    with pytest.raises(HeadwiseError, match=told):
         read_plan(tmp_path / "plan.toml")
     with pytest.raises(HeadwiseError, match=r"is a folder: give the path of a TOML file, such as .*/plan.toml"):
         read_plan(tmp_path)

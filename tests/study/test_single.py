@@ -143,7 +143,9 @@ def test_models_of_one_name_are_told_apart_where_they_are_evaluated() -> None:
     whole = asker()
     heads = hw.HeadMask.full(whole.heads)
     smaller = [whole.remove(heads.without([head])) for head in list(whole.heads)[:2]]
-    table = hw.evaluate([whole, *smaller], pairs(4), beam=1)
+    told = list[float]()
+    table = hw.evaluate([whole, *smaller], pairs(4), lambda share, what: told.append(share), beam=1)
+    assert told == sorted(told) and told[-1] == 1 and len(told) >= 3
     left = f"{whole.name}, {whole.heads.total - 1} of {whole.heads.total} heads"
     assert list(table.model.unique()) == [whole.name, left, f"{left} (2)"]
     smaller[0].name = "mine"

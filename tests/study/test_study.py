@@ -394,6 +394,24 @@ class TestChoice:
         assert choose({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, None) == "a", "whatever it loses"
         assert choose({"full": 30.0, "a": 30.0, "b": 31.0}, {"full": 8, "a": 3, "b": 3}, 0.5) == "b"
 
+    def test_what_a_plan_of_several_left_behind_goes(self, copied: Path, tiny: dict[str, Any]) -> None:
+        """A plan of several seeds that all failed leaves grid.json; a page of it is no page of this study."""
+        (copied / "grid.json").write_text("{}")
+        again(make_plan(tiny), copied)
+        assert not (copied / "grid.json").exists() and (copied / "run.json").exists()
+
+    def test_run_json_names_the_limit_that_the_choice_was_made_with(
+        self, copied: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also when a later run with another limit was stopped before it chose."""
+        before = json.loads((copied / "run.json").read_text())
+        plan = make_plan({**tiny, "choice": {"max_drop": "any"}})
+        again(plan, copied, "prune")
+        facts = json.loads((copied / "run.json").read_text())
+        assert facts["max_drop"] == before["max_drop"] == 0.5 and facts["chosen"] == before["chosen"]
+        again(plan, copied)
+        assert json.loads((copied / "run.json").read_text())["max_drop"] is None
+
     def test_test_text_is_opened_after_every_choice(
         self, copied: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

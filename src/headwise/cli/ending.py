@@ -18,6 +18,7 @@ COSTS = {  # measures of a difference to the whole model, and what stands behind
     "dev_bleu_difference": " BLEU on dev", "dev_perplexity_change": " % perplexity on dev",
     "bleu_difference": " BLEU on test",
 }  # fmt: skip
+WRITTEN = ("report.html", "heads.csv", "pruning.csv", "layouts/", "pruned/", "figures/")
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,14 @@ class Results:
 
     def choice(self) -> str:
         """What was chosen and by which rule, or how near the best one came."""
-        limit = f"{self.facts['max_drop'] or 0:g} BLEU on dev ({self.option})"
+        limit = f"{self.facts['max_drop']} BLEU on dev ({self.option})"
+        if self.chosen and self.facts["max_drop"] is None:
+            return f"Chosen: {self.chosen}, the fewest heads of all; no limit to the loss was set."
         if self.chosen:
             return f"Chosen: {self.chosen}, the fewest heads of those that lose at most {limit}."
-        bleu = self.table[self.table.measure == "dev_bleu"].set_index("setting").value
-        best = max(self.pruned, key=lambda name: bleu[name], default=None)
+        known = self.table[self.table.measure == "dev_bleu"].set_index("setting")
+        bleu, fewer = known.value, set(known.index[(known.method != "greedy.random") & (known.kept < known.total)])
+        best = max(fewer.intersection(self.pruned), key=lambda name: bleu[name], default=None)
         if best is None:
             return "No smaller model came of it: look at the notes in run.json."
         nearest = f"No smaller model loses at most {limit}; {best} comes nearest with {bleu[best] - bleu['full']:+.2f}"
@@ -97,7 +101,8 @@ class Results:
 
     def last(self) -> list[str]:
         """What was written, and what to try next."""
-        lines = [f"Wrote {self.out}/report.html, heads.csv, pruning.csv, layouts/, pruned/, figures/."]
+        there = [name for name in WRITTEN if (self.out / name).exists()]
+        lines = [f"Wrote {self.out}/{', '.join(there)}."]
         if self.chosen:
             lines.append(f"Next: echo 'A sentence.' | headwise translate {self.out}/pruned/{self.chosen}")
         return lines

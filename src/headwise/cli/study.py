@@ -93,7 +93,12 @@ def train(
 
     data = {"train": spec(source, target), "dev": spec(dev_source, dev_target, "dev-")}
     plan = make_plan({"name": "train", "seed": seed, "data": data}, set_ or [])
-    run_plan(plan, out, quiet, device, "train", lambda folder: Ending(folder / "model"))
+    run_plan(plan, out, quiet, device, "train", trained)
+
+
+def trained(out: Path) -> Ending:
+    """The end of a training: what may be asked of the model."""
+    return Ending(out / "model", [f"Next: headwise score {out / 'model'} --source FILE --target FILE --judge"])
 
 
 def report(

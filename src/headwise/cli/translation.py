@@ -11,6 +11,8 @@ import typer
 from headwise.cli.options import Beam, Device, Out, Quiet, Source, Target, folder, spec
 from headwise.errors import HeadwiseError
 
+MANY = 100  # sentences: fewer are translated before a bar says anything
+
 
 def evaluate(
     models: Annotated[list[str], typer.Argument(help="models; the first is what the others are held against")],
@@ -20,10 +22,12 @@ def evaluate(
     """BLEU and chrF of models on parallel text, with intervals and the paired difference to the first."""
     import headwise as hw
     from headwise.heads import write_text
+    from headwise.study.progress import Progress
 
-    text = hw.ParallelText.open(spec(source, target))
+    text, progress = hw.ParallelText.open(spec(source, target)), Progress(quiet)
     place = folder(out) / "quality.csv"
-    table = hw.evaluate([hw.load(name, device) for name in models], text, beam=beam)
+    with progress.stage("evaluate"):
+        table = hw.evaluate([hw.load(name, device) for name in models], text, progress, beam=beam)
     write_text(place, table.to_csv(index=False, float_format="%.6g"))
     if not quiet:
         typer.echo(table.to_string(index=False), err=True)
@@ -34,16 +38,18 @@ def translate(
     model: str,
     source: Annotated[Path, typer.Option("--source", help="a sentence a line; standard input by default")] = Path("-"),
     out: Annotated[Path | None, typer.Option("--out", help="file to write; standard output by default")] = None,
-    beam: Beam = 5, device: Device = "cpu",
+    beam: Beam = 5, device: Device = "cpu", quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Translate sentences, one a line, with any translation model or a pruned one."""
     import headwise as hw
     from headwise.data.text import read_lines
     from headwise.heads import write_text
+    from headwise.study.progress import Progress
 
     lines = list(read_lines(source)) if source != Path("-") else standard_input()
-    loaded = hw.load(model, device)
-    text = "".join(f"{line}\n" for line in (loaded.translate(lines, beam=beam) if lines else []))
+    loaded, progress = hw.load(model, device), Progress(quiet or len(lines) < MANY)
+    with progress.stage("translate"):
+        text = "".join(f"{line}\n" for line in (loaded.translate(lines, progress, beam=beam) if lines else []))
     if out:
         write_text(out, text)
     else:

@@ -12,8 +12,10 @@ import os
 import pickle
 import platform
 import secrets
+import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -87,6 +89,7 @@ def connect(ray: Any) -> None:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         options |= {"num_cpus": cores(), "include_dashboard": False, "object_store_memory": 100 * 2**20}
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    ends = signal.getsignal(signal.SIGTERM)  # Ray puts its own way there
     try:
         if port.isdigit():
             socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself tries for minutes
@@ -94,6 +97,9 @@ def connect(ray: Any) -> None:
     except (OSError, RuntimeError, ValueError) as error:
         place = f"The Ray cluster {address} (RAY_ADDRESS)" if address else "A Ray cluster on this machine"
         raise HeadwiseError(f"{place} cannot be used: {error}") from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ends)
 
 
 def cores() -> int:

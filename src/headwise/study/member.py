@@ -7,7 +7,7 @@ as it is made, so that an unfinished study is already a result. Test text is tra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headwise.heads import HeadMap
 from headwise.pruning.greedy import sizes
@@ -204,7 +204,8 @@ class Member:
         yield self.node("speed", ("choose",))
         last = ["speed", *(f"test/{name}" for name in tested)]
         last += [f"after/{setting.name}" for setting in sound if looked_at_again(setting)]
-        yield self.node("tables", ("choose", *(name for name in last if not self.run.failure(name))))
+        waits = ("choose", *(name for name in last if not self.run.failure(name)))
+        yield replace(self.node("tables", waits), done=all(self.node(name).done for name in waits))
 
 
 def looked_at_again(setting: Setting) -> bool:

@@ -56,10 +56,11 @@ class Choice(Strict):
 
     max_drop: float | Literal["any"] = 0.5
 
-    @field_validator("max_drop")
+    @field_validator("max_drop", mode="before")
     @classmethod
-    def bounded(cls, lost: float | Literal["any"]) -> float | Literal["any"]:
-        if lost != "any" and not 0 <= lost < math.inf:
+    def bounded(cls, lost: Any) -> Any:
+        number = isinstance(lost, int | float) and not isinstance(lost, bool)
+        if lost != "any" and not (number and 0 <= lost < math.inf):
             raise ValueError("give a number of at least 0, or any")
         return lost
 

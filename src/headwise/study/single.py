@@ -196,17 +196,21 @@ def held_out(text: ParallelText | Text) -> tuple[ParallelText | Text, ParallelTe
     return text.take([i for i in places if (i + 1) % EVERY]), text.take(places[EVERY - 1 :: EVERY])
 
 
-def evaluate(models: Sequence[Model], text: ParallelText, **search: Any) -> pd.DataFrame:
+def evaluate(
+    models: Sequence[Model], text: ParallelText, progress: Say = lambda share, what: None, **search: Any
+) -> pd.DataFrame:
     """BLEU and chrF of models on parallel text, with 95 % intervals, and their paired BLEU difference to the first.
 
-    Models of one name are told apart by how many heads they have left. search: options of `Search` by name.
+    Models of one name are told apart by how many heads they have left. progress: told the share that is done, and of
+    what. search: options of `Search` by name.
     """
     options, references = checked(Search, search, "evaluate"), list(text.targets)
     rows: list[tuple[Any, ...]] = []
     baseline: list[str] = []
     names = told_apart(models)
-    for name, model in zip(names, map(translator, models), strict=True):
-        lines, cost = translate(model.hf, model.tokenizer, list(text.sources), options)
+    for done, (name, model) in enumerate(zip(names, map(translator, models), strict=True)):
+        telling = partial(within, progress, done, len(models), name)
+        lines, cost = translate(model.hf, model.tokenizer, list(text.sources), options, telling)
         for found in quality(lines, references):
             rows.append((name, found.name, found.value, found.low, found.high, found.signature))
         if baseline:

@@ -152,7 +152,7 @@ def unfilled(members: Mapping[str, Member]) -> list[str]:
                 where = " of ".join(name for name in (sweep.name, folder.strip(".")) if name)
                 lines.append(
                     f"refine = {sweep.refine} was asked for{f' ({where})' if where else ''}, and {found} λ filled in: "
-                    "no other two neighbours keep more than one head apart."
+                    "no other two neighbours keep more than one head apart, or their middle was tried."
                 )
     return lines
 
@@ -166,6 +166,9 @@ def finish(plan: Plan, out: Path, progress: Progress, device: str, report: Calla
                 write(Study(member.plan, member.run, device), member.settings())
     if folders != [out / "."]:
         write_grid(plan, out)
+    else:
+        for table in ("grid.json", "grid.csv", "across.csv"):  # of a plan of several that came to nothing here
+            (out / table).unlink(missing_ok=True)
     told = [folder for folder in dict.fromkeys([*folders, out]) if (folder / "run.json").exists()]
     told += [out] if (out / "grid.csv").exists() else []
     if report and told:

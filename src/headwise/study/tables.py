@@ -52,7 +52,7 @@ def choose_setting(study: Study, settings: Sequence[Setting]) -> Result:
     """The choice on dev among the models that are no controls; the chosen one is saved whole."""
     run, chosen, names = study.run, best(study, settings), known(study.run, settings)
     inputs = {"made": {name: run.key(f"quality/dev/{name}") for name in names}, **study.plan.choice.model_dump()}
-    result = run.stage("choose", inputs, lambda work: {"chosen": chosen})
+    result = run.stage("choose", inputs, lambda work: {"chosen": chosen, "max_drop": study.plan.choice.limit})
     if not chosen:
         return result
     place = f"pruned/{chosen}"
@@ -185,8 +185,7 @@ def facts(study: Study, settings: Sequence[Setting]) -> dict[str, Any]:
     return {
         "signature": signature, "versions": made["versions"],
         "threads": run.record("train").get("threads", made["threads"]), "seconds": run.seconds(),
-        "chosen": run.record("choose")["result"]["chosen"] if run.record("choose") else best(study, settings),
-        "max_drop": plan.choice.limit,
+        **(run.record("choose").get("result") or {"chosen": best(study, settings), "max_drop": plan.choice.limit}),
         "notes": {
             s.name: [*records[s.name]["notes"], *left_out(run, plan, s)] for s in settings if "notes" in records[s.name]
         },
