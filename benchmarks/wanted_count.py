@@ -15,9 +15,9 @@ of a run:
     undecided          the share of gates between 0.1 and 0.9 when they were last trained
     dev_bleu, lines    of the pruned model, and where its translations of the dev text are
 
-The summary holds the BLEU of each number against the λ curve at the same number (linear in between; the paired
-bootstrap draws the sentences anew for all models alike), and the time of each run against the λ runs next to it. Give
-the same command again to go on with what is left.
+The summary holds the BLEU and dev loss of each number against the λ curve at the same number (linear in between; the
+paired bootstrap draws the sentences anew for all models alike), and the time of each run against the λ runs next to it.
+Give the same command again to go on with what is left.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Bench:
 
 
 def against_curve(table: pd.DataFrame, out: Path, references: list[str]) -> pd.DataFrame:
-    """BLEU of each encoder run minus that of the λ curve at its number of heads, with a 95 % interval.
+    """BLEU of each encoder run minus that of the λ curve at its number of heads, with a 95 % interval; and dev loss.
 
     Numbers outside the curve are left out. Several λ that keep as many heads count by their mean.
     """
@@ -145,13 +145,17 @@ def against_curve(table: pd.DataFrame, out: Path, references: list[str]) -> pd.D
     curve = rows[rows.wanted.isna()]
     kept = sorted(set(curve.kept))
     means = np.stack([np.mean([bleu[name] for name in curve[curve.kept == count].run], axis=0) for count in kept])
+    losses = [curve[curve.kept == count].dev_loss.mean() for count in kept]
     made = []
     for row in rows[rows.wanted.notna() & rows.wanted.between(kept[0], kept[-1])].itertuples():
         between = np.array([np.interp(row.wanted, kept, column) for column in means.T])
         change = bleu[row.run] - between
         low, high = np.percentile(change[1:], [2.5, 97.5])
-        made.append({"run": row.run, "curve": between[0], "difference": change[0], "low": low, "high": high})
-    return pd.DataFrame(made, columns=["run", "curve", "difference", "low", "high"])
+        loss = row.dev_loss - np.interp(row.wanted, kept, losses)
+        made.append(
+            {"run": row.run, "curve": between[0], "difference": change[0], "low": low, "high": high, "loss": loss}
+        )
+    return pd.DataFrame(made, columns=["run", "curve", "difference", "low", "high", "loss"])
 
 
 def ratios(table: pd.DataFrame) -> list[float]:
@@ -193,6 +197,10 @@ def summary(table: pd.DataFrame, out: Path, references: list[str]) -> str:
         lines.append(
             f"BLEU against the λ curve: mean {curve.difference.mean():+.2f}, from {curve.difference.min():+.2f} to "
             f"{curve.difference.max():+.2f}; not below it by more than the interval: {good} of {len(curve)}"
+        )
+        lines.append(
+            f"dev loss against the λ curve: mean {curve.loss.mean():+.4f}, from {curve.loss.min():+.4f} to "
+            f"{curve.loss.max():+.4f}"
         )
     return "\n".join(lines)
 
