@@ -206,3 +206,16 @@ class TestRefused:
         monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
         with pytest.raises(HeadwiseError, match=r"The Ray cluster 127.0.0.1:9 .RAY_ADDRESS. cannot be used: .*refused"):
             cluster.connect(ray)
+
+
+def test_a_signal_waits_until_ray_has_answered() -> None:
+    """Raised inside Ray's own waiting it would come out as a SystemError."""
+    steps: list[str] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: steps.append("told"))
+    try:
+        with cluster.undisturbed():
+            signal.raise_signal(signal.SIGTERM)
+            steps.append("answered")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert steps == ["answered", "told"]

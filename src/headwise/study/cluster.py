@@ -70,6 +70,24 @@ def crew(make: Make, progress: Progress, threads: int, device: str = "cpu") -> I
             ray.shutdown()
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """In the block the signals that stop a command are held back, and raised after it: Ray cannot be left half-way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = list[int]()
+    stops = (signal.SIGINT, signal.SIGTERM)
+    before = {stop: signal.signal(stop, lambda number, frame: came.append(number)) for stop in stops}
+    try:
+        yield
+    finally:
+        for stop, handler in before.items():
+            signal.signal(stop, handler)
+        for number in came:
+            signal.raise_signal(number)
+
+
 def imported() -> Any:
     """The ray package; quiet, and without statistics sent home."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -235,8 +253,9 @@ class RayCrew:
         fault = self.ray.exceptions
         killed = (fault.WorkerCrashedError, fault.OutOfMemoryError, fault.NodeDiedError, fault.ObjectLostError)
         while True:
-            ready = self.ray.wait(list(self.names), timeout=0.5)[0]
-            self.show()
+            with undisturbed():
+                ready = self.ray.wait(list(self.names), timeout=0.5)[0]
+                self.show()
             if not ready:
                 continue
             name = self.names.pop(ready[0])
