@@ -227,6 +227,16 @@ def greedily(
         typer.echo(str(out / "pruned" / found.setting))
 
 
+def nearest(found: Shrunk) -> str:
+    """Which of the smaller models that were measured loses least."""
+    costs = found.table[found.table.measure.isin(["dev_bleu_difference", "dev_perplexity_change"])]
+    if costs.empty:
+        return ""
+    loss = costs.value.where(costs.measure == "dev_perplexity_change", -costs.value)
+    least = costs.loc[loss.idxmin()]
+    return f"; {least.setting} comes nearest with {least.value:+.2f}"
+
+
 def told(found: Shrunk, out: Path) -> list[str]:
     """What the smaller model costs and saves, what was written, and what to try next."""
     from headwise.study.shrink import surely_mistaken
@@ -241,7 +251,7 @@ def told(found: Shrunk, out: Path) -> list[str]:
     else:
         unit = "BLEU" if translates else "% of perplexity"
         first = (
-            f"All heads stay: no smaller model loses at most {limit:g} {unit} on dev (--max-drop). "
+            f"All heads stay: no smaller model loses at most {limit:g} {unit} on dev (--max-drop){nearest(found)}. "
             "Allow more, or give a number (--keep)."
         )
     then = "echo 'A sentence.' | headwise translate" if translates else "headwise score --text FILE"
