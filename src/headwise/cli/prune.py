@@ -233,7 +233,7 @@ def nearest(found: Shrunk) -> str:
     if costs.empty:
         return ""
     loss = costs.value.where(costs.measure == "dev_perplexity_change", -costs.value)
-    least = costs.loc[loss.idxmin()]
+    least = costs.iloc[int(loss.argmin())]
     return f"; {least.setting} comes nearest with {least.value:+.2f}"
 
 
