@@ -508,6 +508,7 @@ class TestPlans:
             (["--method", "greedy", "--keep", "9"], "9 heads were to be kept, but 4 can be pruned here"),
             (["--method", "greedy", "--penalty", "1"], "--penalty was given, which means nothing"),
             (["--method", "greedy", "--set", "seed=3"], "--set was given, which means nothing"),
+            (["--keep", "3", "--set", "pruning.keep=[2]"], "--keep and --set pruning.keep=[2] were given: say it once"),
             (["--method", "greedy", "--keep", "3", "--score", "fame"], "The measure 'fame' was asked for"),
             (["--method", "greedy", "--keep", "3", "--kinds", "heads"], "'heads' is none of encoder-self"),
             (["--method", "greedy", "--max-drop", "-1"], "give a number of at least 0"),

@@ -42,7 +42,7 @@ def finished(tmp_path: Path) -> Path:
     table = pd.DataFrame(rows[:2] + rows[3:], columns=columns)
     table.to_csv(tmp_path / "pruning.csv", index=False)
     settings = {name: {"control": name if name == "further" else None} for name in BLEU if name != "full"}
-    choose(tmp_path, None, {"max_drop": 0.1, "settings": settings})
+    choose(tmp_path, None, {"max_drop": 0.1, "settings": settings, "notes": {}})
     return tmp_path
 
 
@@ -78,6 +78,12 @@ class TestEndings:
         facts = json.loads((finished / "run.json").read_text())
         choose(finished, "keep-1", {**facts, "max_drop": None})
         assert of_study(finished).lines[0] == "Chosen: keep-1, the fewest heads of all; no limit to the loss was set."
+
+    def test_gates_that_had_not_settled_are_told_with_the_choice(self, finished: Path) -> None:
+        facts = json.loads((finished / "run.json").read_text())
+        notes = ["The decoder was frozen.", "The gates had not settled: 100% were still between. Train longer."]
+        choose(finished, "keep-2", {**facts, "notes": {"keep-2": notes, "keep-1": notes}})
+        assert [line for line in of_pruning(finished).lines if line.startswith("Note")] == [f"Note: {notes[1]}"]
 
     def test_what_is_not_there_was_not_written(self, finished: Path) -> None:
         assert f"Wrote {finished}/pruning.csv, layouts/." in of_study(finished).lines

@@ -168,7 +168,8 @@ def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> 
         raise HeadwiseError(f"{found} a whole model that transformers can load: {one_line(error)}") from error
     if layout is not None:
         hf = cut_anew(path, config, layout)
-    model = Model(hf.to(device), tokenizer, str(spec), layout, allow_partial)
+    name = str(spec) if path == Path(spec) else str(path)  # of a finished study the whole model: no pruned one
+    model = Model(hf.to(device), tokenizer, name, layout, allow_partial)
     lost = sorted(name for name in missing if name.startswith(tuple(f"{site}." for site in model.found.names.values())))
     if lost:
         raise HeadwiseError(

@@ -52,7 +52,7 @@ def test_the_sentences(run_folder: Path) -> None:
     text = told(run_folder)
     assert "small part of a Transformer" in text["What was saved"]
     assert "9,472,512 to 9,226,272 parameters (−2.6\u202f%)" in text["What was saved"]
-    assert "not to be counted on" in text["What was saved"]
+    assert "measured in one round" in text["What was saved"]
     assert (
         "38.21 to 37.90: −0.31 (95 % interval [−0.71, +0.11], paired bootstrap, p\u00a0= 0.14)" in text["What it cost"]
     )
@@ -88,8 +88,9 @@ def test_speeds_whose_intervals_overlap_are_no_gain(run_folder: Path) -> None:
 
 
 def test_a_large_speed_gain_stands_without_a_warning(run_folder: Path) -> None:
-    set_measure(run_folder, "lambda-0.05", "tokens_per_second", value=2000.0)
-    assert "counted on" not in told(run_folder)["What was saved"]
+    set_measure(run_folder, "full", "tokens_per_second", low=1190.0, high=1230.0)
+    set_measure(run_folder, "lambda-0.05", "tokens_per_second", value=2000.0, low=1900.0, high=2100.0)
+    assert "can be claimed" not in told(run_folder)["What was saved"]
 
 
 def test_a_choice_that_the_numbers_do_not_explain_is_not_explained(run_folder: Path) -> None:
@@ -103,6 +104,20 @@ def test_a_price_that_is_no_chance_is_in_the_headline(run_folder: Path) -> None:
     set_measure(run_folder, "lambda-0.05", "bleu_difference", low=-0.6, high=-0.1)
     set_measure(run_folder, "lambda-0.05", "p_value", value=0.01)
     assert summarise(read_run(run_folder)).headline == "15 of 24 encoder heads removed for 0.3 BLEU"
+
+
+def test_on_the_edge_of_chance_both_are_told(run_folder: Path) -> None:
+    set_measure(run_folder, "lambda-0.05", "bleu_difference", low=-0.61, high=-0.05)
+    summary = summarise(read_run(run_folder))
+    assert summary.headline == "15 of 24 encoder heads removed for 0.3 BLEU"
+    assert "on the edge of what chance makes" in told(run_folder)["What it cost"]
+
+
+def test_gates_that_had_not_settled_are_told_with_the_choice(run_folder: Path) -> None:
+    table = pd.read_csv(run_folder / "pruning.csv")
+    row = table[table.setting == "lambda-0.05"].iloc[:1].assign(measure="settled", value=0.0, low=None, high=None)
+    pd.concat([table, row]).to_csv(run_folder / "pruning.csv", index=False)
+    assert told(run_folder)["How it was chosen"].startswith("Its gates had not settled")
 
 
 def test_better_bleu_is_not_called_a_price(run_folder: Path) -> None:

@@ -111,6 +111,11 @@ def test_a_folder_without_results_is_anybodys(
         claim(plan, out)
 
 
+def test_the_result_of_greedy_pruning_is_not_written_over(tiny: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    refused(tiny, tmp_path, "holds smaller models that no plan made")
+
+
 def test_one_process_at_a_time_works_in_the_whole(told: dict[str, Any], tmp_path: Path) -> None:
     """Also with other members than the first, for they share the tables."""
     with (

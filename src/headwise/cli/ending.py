@@ -79,9 +79,10 @@ class Results:
 
     def choice(self) -> str:
         """What was chosen and by which rule, or how near the best one came."""
-        limit = f"{self.facts['max_drop']} BLEU on dev ({self.option})"
-        if self.chosen and self.facts["max_drop"] is None:
+        most = self.facts["max_drop"]
+        if self.chosen and most is None:
             return f"Chosen: {self.chosen}, the fewest heads of all; no limit to the loss was set."
+        limit = "any" if most is None else f"{most:g} BLEU on dev ({self.option})"
         if self.chosen:
             return f"Chosen: {self.chosen}, the fewest heads of those that lose at most {limit}."
         known = self.table[self.table.measure == "dev_bleu"].set_index("setting")
@@ -95,9 +96,12 @@ class Results:
         return f"{nearest}. Allow more, keep more heads, or try smaller penalties.{there}"
 
     def mistakes(self) -> list[str]:
+        """What speaks against the choice: gates that had not settled, a limit that is none."""
         from headwise.study.shrink import surely_mistaken
 
-        return surely_mistaken(self.table, self.facts["max_drop"], self.option)
+        notes = self.facts["notes"].get(self.chosen, []) if self.chosen else []
+        doubts = [f"Note: {note}" for note in notes if note.endswith("Train longer.")]
+        return [*doubts, *surely_mistaken(self.table, self.facts["max_drop"], self.option)]
 
     def last(self) -> list[str]:
         """What was written, and what to try next."""

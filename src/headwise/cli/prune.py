@@ -176,7 +176,13 @@ def refuse_together(method: str, given: dict[str, Any]) -> None:
                 f"{found[0]} was given with --method {method}: one-sided text is for language models, which are pruned "
                 "without training (--method greedy)."
             )
-        raise HeadwiseError(f"{found[0]} was given, which means nothing with --method {method}: leave it out.")
+        why = ", the way of --text" if greedy and given["--text"] else ""
+        raise HeadwiseError(f"{found[0]} was given, which means nothing with --method {method}{why}: leave it out.")
+    named = {"pruning.penalties": "--penalty", "pruning.keep": "--keep", "choice.max_drop": "--max-drop"}
+    for change in given["--set"] or []:
+        option = named.get(change.partition("=")[0].strip())
+        if option and given[option] not in (None, []):
+            raise HeadwiseError(f"{option} and --set {change} were given: say it once.")
 
 
 def chosen_kinds(kinds: str | None, wanted: list[int | dict[str, int]]) -> list[Kind] | None:

@@ -92,8 +92,7 @@ def _headline(run: Run, full: Setting, chosen: Setting) -> str:
         return start
     lost = round(before - after, 1)
     change = chosen.measures.get(f"{run.part}bleu_difference")
-    sure = chosen.beyond_chance(f"{run.part}bleu_difference", f"{run.part}p_value")
-    if change and change.low is not None and change.high is not None and not sure:
+    if change and change.low is not None and change.high is not None and change.low <= 0 <= change.high:
         return f"{start}; no measurable change in BLEU{where}"
     if lost < 0:
         return f"{start}; BLEU rose by {-lost:.1f}{where}"
@@ -135,8 +134,9 @@ def _tiles(run: Run, full: Setting, chosen: Setting) -> list[Tile]:
     ):
         before, after = full.value(measure), chosen.value(measure)
         if before is not None and after is not None:
-            unit = " tokens/s" if measure == "tokens_per_second" else ""
-            tiles.append(Tile(label, change(before, after), f"{write(before)} → {write(after)}{unit}"))
+            speed = measure == "tokens_per_second"
+            told = "no sure change" if speed and _speed_is_noise(full, chosen) else change(before, after)
+            tiles.append(Tile(label, told, f"{write(before)} → {write(after)}{' tokens/s' if speed else ''}"))
     before, after = full.value(f"{run.part}bleu"), chosen.value(f"{run.part}bleu")
     if before is not None and after is not None:
         tiles.append(Tile(f"BLEU on {run.text}", signed(after - before), f"{before:.2f} → {after:.2f}"))
@@ -172,9 +172,9 @@ def _speed_is_noise(full: Setting, chosen: Setting) -> str:
     if before is None or after is None or not before.value:
         return ""
     if before.low is None or before.high is None or after.low is None or after.high is None:
-        if abs(after.value / before.value - 1) >= 0.05:
-            return ""
-        return "A difference below 5\u202f% is not to be counted on: one machine varies as much from run to run."
+        return (
+            "It was measured in one round, and one machine varies from run to run: no real difference can be claimed."
+        )
     if after.low <= before.high and before.low <= after.high:
         return "The ranges of the two speeds over the rounds overlap, so no real difference can be claimed."
     return ""
@@ -195,6 +195,8 @@ def _cost(run: Run, full: Setting, chosen: Setting) -> str:
     told += f" ({bounds}, paired bootstrap, p\u00a0{'' if p < 0.001 else '= '}{probability(p)})."
     if chosen.beyond_chance(f"{part}bleu_difference", f"{part}p_value"):
         return f"{told} Chance alone would hardly make a difference this large: it is real."
+    if difference.low is not None and difference.high is not None and not difference.low <= 0 <= difference.high:
+        return f"{told} The interval leaves 0 out, the test does not reach 5\u202f%: on the edge of what chance makes."
     return f"{told} A difference of this size can be chance; the interval says how large the true one may be."
 
 
@@ -211,7 +213,10 @@ def _perplexity(full: Setting, chosen: Setting) -> str:
 
 def _choice(run: Run, full: Setting, chosen: Setting) -> str:
     tried = [s for s in run.pruned if s.method != RANDOM_ORDER or chosen.method == RANDOM_ORDER]
-    told = f"On dev text only: test text had no part in it. Settings tried: {len(tried)}. "
+    settings = "One setting was tried" if len(tried) == 1 else f"{len(tried)} settings were tried"
+    told = f"On dev text only: test text had no part in it. {settings}. "
+    if chosen.value("settled") == 0:
+        told = f"Its gates had not settled when they were decided (see Gates): train longer. {told}"
     losses = {s: loss for s in tried if (loss := _lost(full, s)) is not None}
     limit, own = _limit(run), losses.get(chosen)
     fitting = [s for s, loss in losses.items() if limit is None or loss <= limit + 1e-9]

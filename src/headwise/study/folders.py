@@ -39,6 +39,8 @@ def refuse_others(plan: Plan, out: Path) -> None:
     """
     if (out / "config.json").exists():
         raise HeadwiseError(f"{out} is the folder of a model, in which no study is written: choose another --out.")
+    if (out / "run.json").exists() and not (out / ".stages").exists():
+        raise HeadwiseError(f"{out} holds smaller models that no plan made (greedy pruning): choose another --out.")
     there = members_of(out)
     if several(plan):
         if has_results(out):

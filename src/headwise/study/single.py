@@ -118,6 +118,8 @@ def prune(
     translates = bool(model.hf.config.is_encoder_decoder)
     method = method or ("gates" if translates and max_drop is None else "greedy")
     refuse_together(method, {"penalty": penalty, "keep": keep, "max_drop": max_drop, "work": work, **options})
+    if isinstance(kinds, str):
+        raise HeadwiseError(f"prune: kinds is '{kinds}': give a list of kinds, such as ['encoder-self'].")
     kinds = tuple(kinds) if kinds is not None else usual_kinds(model, keep)
     text, dev = (text, dev) if dev is not None else held_out(text)
     if method == "greedy":
@@ -212,7 +214,8 @@ def evaluate(
         telling = partial(within, progress, done, len(models), name)
         lines, cost = translate(model.hf, model.tokenizer, list(text.sources), options, telling)
         for found in quality(lines, references):
-            rows.append((name, found.name, found.value, found.low, found.high, found.signature))
+            made = f"{found.signature}, beam {options.beam}, length penalty {options.length_penalty:g}"
+            rows.append((name, found.name, found.value, found.low, found.high, made))
         if baseline:
             change = difference(lines, baseline, references)
             made = f"paired bootstrap against {names[0]}, p = {change.p:.4f}"

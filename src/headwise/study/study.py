@@ -110,6 +110,8 @@ def estimated(plan: Plan, out: Path, progress: Progress, device: str, wanted: Se
         if len(members) > 1 or len(models) > FEW or is_long(Study(plan, members["."].run, device)):
             return estimates(plan, out, device)
     except Exception as error:  # whatever is wrong, the node that it matters to will tell
+        if isinstance(error, HeadwiseError) and len(members) == 1:
+            raise
         progress.say(f"  How long it will take is not known: {sentence(error)}")
     return {}
 
