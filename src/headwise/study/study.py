@@ -194,4 +194,7 @@ def by_sort(members: Mapping[str, Member]) -> list[str]:
     for node in (node for member in members.values() for node in member.nodes(STAGES) if not node.done):
         left.setdefault(node.name.partition("/")[0], []).append(node.seconds)
     parts = [f"{sort} {len(costs)} ({costs_about(sum(costs))})" for sort, costs in left.items()]
-    return [f"left: {', '.join(parts)}"] if parts else []
+    lines = [f"left: {', '.join(parts)}"] if parts else []
+    known = [(member, place, sweep) for member in members.values() for place, sweep in enumerate(member.plan.pruning)]
+    hidden = sum(sweep.refine - len(member.filled(place, sweep)) for member, place, sweep in known if sweep.refine)
+    return [*lines, f"not in it: {hidden} λ of refine, which only results reveal"] if hidden > 0 else lines
