@@ -38,8 +38,8 @@ def stoppable() -> Iterator[None]:
             os.kill(os.getpid(), number)
         raise Stopped(number)
 
-    ours = [number for number, now in before.items() if now is not signal.SIG_IGN]
-    for number in ours if alone else ours[:1]:
+    ours = (signal.SIGINT, signal.SIGTERM) if alone else (signal.SIGINT,)
+    for number in (one for one in ours if before[one] is not signal.SIG_IGN):
         signal.signal(number, stop)
     try:
         yield
