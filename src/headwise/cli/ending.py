@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from headwise.heads import HeadMask
+    from headwise.study.shrink import Shrunk
 
 COSTS = {  # measures of a difference to the whole model, and what stands behind their numbers
     "dev_bleu_difference": " BLEU on dev", "dev_perplexity_change": " % perplexity on dev",
@@ -80,20 +81,19 @@ class Results:
     def choice(self) -> str:
         """What was chosen and by which rule, or how near the best one came."""
         most = self.facts["max_drop"]
-        if self.chosen and most is None:
-            return f"Chosen: {self.chosen}, the fewest heads of all; no limit to the loss was set."
-        limit = "any" if most is None else f"{most:g} BLEU on dev ({self.option})"
+        within = "" if most is None else f"at most {most:g} BLEU on dev ({self.option})"
         if self.chosen:
-            return f"Chosen: {self.chosen}, the fewest heads of those that lose at most {limit}."
+            rule = f" of those that lose {within}" if within else " of all; no limit to the loss was set"
+            return f"Chosen: {self.chosen}, the fewest heads{rule}."
         known = self.table[self.table.measure == "dev_bleu"].set_index("setting")
         bleu, fewer = known.value, set(known.index[(known.method != "greedy.random") & (known.kept < known.total)])
         best = max(fewer.intersection(self.pruned), key=lambda name: bleu[name], default=None)
-        if best is None:
+        if best is None or not within:
             return "No smaller model came of it: look at the notes in run.json."
-        nearest = f"No smaller model loses at most {limit}; {best} comes nearest with {bleu[best] - bleu['full']:+.2f}"
+        told = f"No smaller model loses {within}; {best} comes nearest with {bleu[best] - bleu['full']:+.2f}"
         place = self.out / "pruned"
         there = f" The smaller models are in {place}/." if (place / best).exists() else ""
-        return f"{nearest}. Allow more, keep more heads, or try smaller penalties.{there}"
+        return f"{told}. Allow more, keep more heads, or try smaller penalties.{there}"
 
     def mistakes(self) -> list[str]:
         """What speaks against the choice: gates that had not settled, a limit that is none."""
@@ -140,3 +140,35 @@ def of_pruning(out: Path) -> Ending:
         lines = [*(f"{name}: {results.worth(name)}" for name in results.pruned), results.choice()]
     path = out / "pruned" / results.chosen if results.chosen else out / "report.html"
     return Ending(path, [*lines, *results.mistakes(), *results.last()])
+
+
+def of_greedy(found: Shrunk, out: Path) -> Ending:
+    """The end of pruning without training: the smaller model, or the whole one where none was small enough."""
+    from headwise.study.shrink import surely_mistaken
+
+    table, limit = found.table, found.facts["max_drop"]
+    translates = bool((table.measure == "dev_bleu").any())
+    place = out / "pruned" / found.setting
+    if found.setting != "full":
+        first = worth(table, found.setting, found.mask)
+    elif limit is None:
+        first = f"{left(found.mask, table.kinds.iloc[0].split('+'))}, as was asked: nothing was removed."
+    else:
+        unit = "BLEU" if translates else "% of perplexity"
+        first = (
+            f"All heads stay: no smaller model loses at most {limit:g} {unit} on dev (--max-drop){nearest(table)}. "
+            "Allow more, or give a number (--keep)."
+        )
+    then = "echo 'A sentence.' | headwise translate" if translates else "headwise score --text FILE"
+    written = f"Wrote {out}/pruning.csv, layouts/, pruned/{found.setting}, run.json."
+    return Ending(place, [first, *surely_mistaken(table, limit, "--max-drop"), written, f"Next: {then} {place}"])
+
+
+def nearest(table: pd.DataFrame) -> str:
+    """Which of the smaller models that were measured loses least."""
+    costs = table[table.measure.isin(["dev_bleu_difference", "dev_perplexity_change"])]
+    if costs.empty:
+        return ""
+    loss = costs.value.where(costs.measure == "dev_perplexity_change", -costs.value)
+    least = costs.iloc[int(loss.argmin())]
+    return f"; {least.setting} comes nearest with {least.value:+.2f}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from headwise.cli.ending import left, of_pruning, worth
+from headwise.cli.ending import of_greedy, of_pruning
 from headwise.cli.options import (
     Device,
     DevSource,
@@ -31,7 +31,6 @@ from headwise.errors import HeadwiseError
 if TYPE_CHECKING:
     from headwise.heads import Kind
     from headwise.study import Plan
-    from headwise.study.shrink import Shrunk
 
 GREEDY = ("--score", "--rescore", "--compensate", "--text", "--dev-text")
 IDLE = {"gates": GREEDY, "top-k": ("--penalty", *GREEDY), "greedy": ("--penalty", "--set")}  # what means nothing
@@ -228,38 +227,7 @@ def greedily(
         )  # fmt: skip
     if main:
         found.save(out)
-        for line in told(found, out):
+        ending = of_greedy(found, out)
+        for line in ending.lines:
             progress.say(line)
-        typer.echo(str(out / "pruned" / found.setting))
-
-
-def nearest(found: Shrunk) -> str:
-    """Which of the smaller models that were measured loses least."""
-    costs = found.table[found.table.measure.isin(["dev_bleu_difference", "dev_perplexity_change"])]
-    if costs.empty:
-        return ""
-    loss = costs.value.where(costs.measure == "dev_perplexity_change", -costs.value)
-    least = costs.iloc[int(loss.argmin())]
-    return f"; {least.setting} comes nearest with {least.value:+.2f}"
-
-
-def told(found: Shrunk, out: Path) -> list[str]:
-    """What the smaller model costs and saves, what was written, and what to try next."""
-    from headwise.study.shrink import surely_mistaken
-
-    table, limit = found.table, found.facts["max_drop"]
-    translates = bool((table.measure == "dev_bleu").any())
-    place = out / "pruned" / found.setting
-    if found.setting != "full":
-        first = worth(table, found.setting, found.mask)
-    elif limit is None:
-        first = f"{left(found.mask, table.kinds.iloc[0].split('+'))}, as was asked: nothing was removed."
-    else:
-        unit = "BLEU" if translates else "% of perplexity"
-        first = (
-            f"All heads stay: no smaller model loses at most {limit:g} {unit} on dev (--max-drop){nearest(found)}. "
-            "Allow more, or give a number (--keep)."
-        )
-    then = "echo 'A sentence.' | headwise translate" if translates else "headwise score --text FILE"
-    written = f"Wrote {out}/pruning.csv, layouts/, pruned/{found.setting}, run.json."
-    return [first, *surely_mistaken(table, limit, "--max-drop"), written, f"Next: {then} {place}"]
+        typer.echo(str(ending.path))

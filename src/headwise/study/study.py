@@ -109,8 +109,8 @@ def estimated(plan: Plan, out: Path, progress: Progress, device: str, wanted: Se
     try:
         if len(members) > 1 or len(models) > FEW or is_long(Study(plan, members["."].run, device)):
             return estimates(plan, out, device)
-    except Exception as error:  # whatever is wrong, the node that it matters to will tell
-        if isinstance(error, HeadwiseError) and len(members) == 1:
+    except Exception as error:  # whatever is wrong, the node that it matters to will tell: others may go on
+        if len(members) == 1 and isinstance(error, HeadwiseError):
             raise
         progress.say(f"  How long it will take is not known: {sentence(error)}")
     return {}
@@ -196,5 +196,5 @@ def by_sort(members: Mapping[str, Member]) -> list[str]:
     parts = [f"{sort} {len(costs)} ({costs_about(sum(costs))})" for sort, costs in left.items()]
     lines = [f"left: {', '.join(parts)}"] if parts else []
     known = [(member, place, sweep) for member in members.values() for place, sweep in enumerate(member.plan.pruning)]
-    hidden = sum(sweep.refine - len(member.filled(place, sweep)) for member, place, sweep in known if sweep.refine)
-    return [*lines, f"not in it: {hidden} λ of refine, which only results reveal"] if hidden > 0 else lines
+    hidden = sum(max(0, sweep.refine - len(member.filled(place, sweep))) for member, place, sweep in known)
+    return [*lines, f"not in it: {hidden} λ of refine, which only results reveal"] if hidden else lines

@@ -129,7 +129,7 @@ class Pruning(GateRecipe):
     @field_validator("keep", mode="before")
     @classmethod
     def of_known_kinds(cls, wanted: Any) -> Any:
-        """Tables of kinds; said here, because of a number or a table only the first would be named."""
+        """Numbers by kind are looked at first: the type (a number or a table) would only miss a number."""
         for keep in wanted if isinstance(wanted, list) else ():
             if isinstance(keep, dict) and (other := [kind for kind in keep if kind not in KINDS]):
                 raise ValueError(f"'{other[0]}' is no kind of heads; there is {', '.join(KINDS)}")
