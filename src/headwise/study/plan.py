@@ -1,8 +1,7 @@
-"""The plan of a study: what a TOML file may say, with defaults; unknown keys and wrong types are refused by name."""
+"""The plan of a study: what a TOML file may say, with defaults. Unknown keys and wrong types are refused by name."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -12,21 +11,20 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from headwise.data.lines import existing_file
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMap
-from headwise.study.scoring import USUAL, chosen
-from headwise.study.sweep import TRAINED_ANEW
-from headwise.study.sweep import Pruning as Pruning
+from headwise.study.scoring import USUAL, resolve_measures
+from headwise.study.sweep import FROM_RANDOM_WEIGHTS, SWEEPS, AnySweep, GateSweep, GreedySweep
 from headwise.translation.build import Architecture
 from headwise.translation.decode import Search
 from headwise.translation.train import Recipe
 
-Spec = str | list[str]  # two files | one .tsv or .jsonl file | "datasets:NAME"
-Checked = TypeVar("Checked", bound=BaseModel)
-KINDS_OF_VALUES = ("Architecture", "str", "list[str]", "int", "float", "dict[str,int]")  # in the place of an error
+Spec = str | list[str]  # two files | one .tsv or .jsonl file | "datasets:NAME" | one-sided text: one file
+Options = TypeVar("Options", bound=BaseModel)
+TYPE_NAMES = ("Architecture", "str", "list[str]", "int", "float", "dict[str,int]", *SWEEPS)  # in the place of an error
 
 
 class Strict(BaseModel):
@@ -34,7 +32,7 @@ class Strict(BaseModel):
 
 
 class Embedded(Strict):
-    """The embedded grammar corpus: how many pairs of each split to draw."""
+    """The embedded corpus: how many pairs of each split to take."""
 
     train: int = Field(default=20000, ge=1)
     dev: int = Field(default=500, ge=1)
@@ -42,40 +40,47 @@ class Embedded(Strict):
 
 
 class Data(Strict):
-    """Parallel text. Either files for train, dev and test, or the embedded corpus."""
+    """Text: files for train, dev and test, or the embedded corpus. Language models take one-sided text, a file each."""
 
     train: Spec | None = None
     dev: Spec | None = None
     test: Spec | None = None
     embedded: Embedded | None = None
 
+    @property
+    def one_sided(self) -> bool:
+        return isinstance(self.train, str) and one_sided(self.train)
+
+    @property
+    def has_test(self) -> bool:
+        return self.embedded is not None or self.test is not None
+
 
 class Choice(Strict):
-    """Which pruned model is chosen: the one with the fewest heads that loses at most `max_drop` BLEU on dev, or `any`
-    BLEU."""
+    """Which pruned model is chosen: the one with the fewest heads that loses at most `max_drop` BLEU on dev (a language
+    model: `max_drop` % of perplexity), or `any`."""
 
     max_drop: float | Literal["any"] = 0.5
 
     @field_validator("max_drop", mode="before")
     @classmethod
-    def bounded(cls, lost: Any) -> Any:
-        number = isinstance(lost, int | float) and not isinstance(lost, bool)
-        if lost != "any" and not (number and 0 <= lost < math.inf):
+    def bounded(cls, drop: Any) -> Any:
+        number = isinstance(drop, int | float) and not isinstance(drop, bool)
+        if drop != "any" and not (number and 0 <= drop < math.inf):
             raise ValueError("give a number of at least 0, or any")
-        return lost
+        return drop
 
     @property
     def limit(self) -> float | None:
-        """How much BLEU may be lost on dev; None: any."""
+        """The largest loss allowed on dev; None: any."""
         return None if self.max_drop == "any" else float(self.max_drop)
 
 
 class Scoring(Strict):
-    """Which measures every head is scored by (docs/methods), on the dev text, and whether they are judged: scores of
-    one half of it held against exact ablation of the other half, beside so many random orders of removal. `pruned`:
-    the measures that heads of pruned models are scored by again."""
+    """The measures that score every head on the dev text (none: no scoring); whether they are judged by exact ablation,
+    beside so many random orders; `pruned`: the measures that score the heads of pruned models again."""
 
-    measures: list[str] = Field(default=list(USUAL), min_length=1)
+    measures: list[str] = Field(default=list(USUAL))
     judge: bool = True
     random_orders: int = Field(default=5, ge=1)
     pruned: list[str] = Field(default=["confidence", "lrp.ding.pooled", "gradient"])
@@ -84,15 +89,14 @@ class Scoring(Strict):
     @classmethod
     def known(cls, names: list[str]) -> list[str]:
         try:
-            return chosen(names)
+            return resolve_measures(names)
         except HeadwiseError as error:
             raise ValueError(str(error)) from None
 
 
 class Roles(Strict):
-    """Where heads are tested for roles: treebanks (CoNLL-U files) to find them on and, if given, others to confirm them
-    on instead of the other half; and how many dev pairs cross attention is tested on (which takes eflomal; 0: none).
-    The embedded corpus brings its own trees."""
+    """Treebanks (CoNLL-U files) to find roles on and, if given, others to confirm them on instead of the other half;
+    how many dev pairs cross attention is tested on (needs eflomal; 0: none). The embedded corpus has its own trees."""
 
     treebank: list[str] = Field(default=[])
     confirm: list[str] = Field(default=[])
@@ -110,7 +114,7 @@ class Speed(Strict):
 class Plan(Strict):
     """A whole study."""
 
-    name: str = Field(default="study", pattern=r"^[\w.-]+$")
+    name: str = Field(default="study", pattern=r"^[\w.-]*[\w-][\w.-]*$")
     seed: int = Field(default=1, ge=0, lt=2**32)
     seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = []
     data: Data = Data()
@@ -119,7 +123,7 @@ class Plan(Strict):
     training: Recipe = Recipe()
     scoring: Scoring = Scoring()
     roles: Roles = Roles()
-    pruning: list[Pruning] = [Pruning()]
+    pruning: list[AnySweep] = [GateSweep()]
     choice: Choice = Choice()
     weights: Literal["all", "chosen"] = "all"
     search: Search = Search()
@@ -128,34 +132,44 @@ class Plan(Strict):
     @field_validator("pruning", mode="before")
     @classmethod
     def one_or_several(cls, sweeps: Any) -> Any:
+        for sweep in [sweeps] if isinstance(sweeps, dict) else sweeps if isinstance(sweeps, list) else ():
+            if isinstance(sweep, dict) and sweep.get("method", "gates") not in SWEEPS:
+                raise ValueError(f"the method '{sweep['method']}' is none of {', '.join(SWEEPS)}")
         return [sweeps] if isinstance(sweeps, dict) else sweeps
 
     @model_validator(mode="after")
-    def told_apart(self) -> Plan:
-        """Sweeps by their names, seeds by themselves."""
+    def consistent(self) -> Plan:
         names = [sweep.name for sweep in self.pruning]
-        if not names or len(set(names)) < len(names) or (len(names) > 1 and "" in names):
+        if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
             raise ValueError("every [[pruning]] of several needs a name of its own")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("no seed may be there twice")
-        lost = {seed for sweep in self.pruning for seed in sweep.seeds} - {*(self.seeds or [self.seed])}
-        if lost:
-            raise ValueError(f"a sweep is for the seeds {sorted(lost)}, which are not among the plan's seeds")
-        anew = {control for sweep in self.pruning for control in sweep.controls} & {*TRAINED_ANEW}
-        if anew and isinstance(self.model, str):
+        if unknown := {seed for sweep in self.pruning for seed in sweep.seeds} - {*(self.seeds or [self.seed])}:
+            raise ValueError(f"a sweep is for the seeds {sorted(unknown)}, which are not among the plan's seeds")
+        controls = {control for sweep in self.pruning for control in sweep.controls} & {*FROM_RANDOM_WEIGHTS}
+        if controls and isinstance(self.model, str):
             raise ValueError(
-                f"the control {', '.join(anew)} trains from random weights, but this plan takes a trained model"
+                f"the control {', '.join(controls)} trains from random weights, but this plan takes a trained model"
             )
         if isinstance(self.model, Architecture):
             for sweep in self.pruning:
-                refuse_counts(sweep, self.model.head_map)
+                sweep.refuse_counts(self.model.head_map)
+        self.refuse_one_sided_training()
         return self
 
+    def refuse_one_sided_training(self) -> None:
+        """Only greedy removal of a given model works on one-sided text."""
+        if not any(data.one_sided for data in (self.data, *self.pairs.values())):
+            return
+        if isinstance(self.model, Architecture):
+            raise ValueError("translation models are trained on pairs, but the training text is one file, one-sided")
+        if any(sweep.tune if isinstance(sweep, GreedySweep) else True for sweep in self.pruning):
+            raise ValueError("gates and fine-tuning need sentence pairs; on one-sided text use method = 'greedy'")
+
     @property
-    def members(self) -> dict[str, Plan]:
-        """The studies of one seed and one language pair each, by folder; a plan of only one is its own, at `.`."""
-        pairs = self.pairs or {"": self.data}
-        seeds = self.seeds or [self.seed]
+    def runs(self) -> dict[str, Plan]:
+        """The plans of one seed and one language pair each, by folder; a plan of only one is its own, at `.`."""
+        pairs, seeds = self.pairs or {"": self.data}, self.seeds or [self.seed]
         found = {}
         for pair, seed in product(pairs, seeds):
             sweeps = [s.model_copy(update={"seeds": []}) for s in self.pruning if not s.seeds or seed in s.seeds]
@@ -165,51 +179,19 @@ class Plan(Strict):
         return found
 
     def to_toml(self) -> str:
-        """The plan with all defaults filled in, as TOML: plain values first, then tables."""
-        lines: list[str] = []
-
-        def table(prefix: str, values: dict[str, Any]) -> None:
-            inner = {key: value for key, value in values.items() if holds_tables(value)}
-            for key, value in values.items():
-                if key not in inner:
-                    lines.append(f"{key} = {inline(value)}")
-            for key, value in inner.items():
-                for one in [value] if isinstance(value, dict) else value:
-                    name = f"{prefix}{key}"
-                    lines.extend(["", f"[{name}]" if isinstance(value, dict) else f"[[{name}]]"])
-                    table(f"{name}.", one)
-
-        found = self.model_dump(exclude_none=True)
-        if len(found["pruning"]) == 1:
-            found["pruning"] = found["pruning"][0]
-        if not found["pairs"]:
-            del found["pairs"]
-        table("", found)
-        return "\n".join(lines) + "\n"
+        """The plan with all defaults filled in."""
+        values = self.model_dump(exclude_none=True)
+        if len(values["pruning"]) == 1:
+            values["pruning"] = values["pruning"][0]
+        if not values["pairs"]:
+            del values["pairs"]
+        return tomli_w.dumps(values)
 
 
-def holds_tables(value: Any) -> bool:
-    """Whether a value is written as a table of its own, or as several."""
-    several = isinstance(value, list) and bool(value) and all(isinstance(one, dict) and "kinds" in one for one in value)
-    return isinstance(value, dict) or several
-
-
-def inline(value: Any) -> str:
-    """A value in one line of TOML."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {inline(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(inline, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def refuse_counts(sweep: Pruning, heads: HeadMap) -> None:
-    """More heads than there are cannot be kept; said before anything is trained."""
-    for keep in sweep.keep:
-        for kinds, wanted in [(sweep.kinds, keep)] if isinstance(keep, int) else [([k], n) for k, n in keep.items()]:
-            total = heads.only(kinds).total
-            if wanted > total:
-                raise ValueError(f"{wanted} heads were to be kept, but there are {total} of {', '.join(kinds)}")
+def one_sided(spec: Spec) -> bool:
+    """Whether a text is one file with a sentence a line."""
+    pairs = isinstance(spec, str) and spec.lower().removesuffix(".gz").endswith((".tsv", ".jsonl"))
+    return isinstance(spec, str) and not pairs and not spec.startswith("datasets:")
 
 
 def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
@@ -219,15 +201,19 @@ def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
         found = "is a folder" if path.is_dir() else "does not exist"
         own = f", such as {path / 'plan.toml'}" if (path / "plan.toml").is_file() else " (examples/ has some)"
         raise HeadwiseError(f"The plan {path} {found}: give the path of a TOML file{own}.")
+    return make_plan(read_toml(path), settings, f"The plan {path}")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A plan's file as a dictionary."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise HeadwiseError(f"The plan {path} cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError:
         raise HeadwiseError(f"The plan {path} is no text (UTF-8): give the path of a TOML file.") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise HeadwiseError(f"The plan {path} is not valid TOML: {error}.") from None
-    return make_plan(data, settings, f"The plan {path}")
 
 
 def make_plan(data: dict[str, Any], settings: Sequence[str] = (), source: str = "The plan") -> Plan:
@@ -240,23 +226,25 @@ def make_plan(data: dict[str, Any], settings: Sequence[str] = (), source: str = 
     for name, texts in (plan.pairs or {"": plan.data}).items():
         refuse_texts(texts, f"{source}: [{f'pairs.{name}' if name else 'data'}]")
     for spec in (plan.roles.treebank, plan.roles.confirm):
-        refuse_lost(spec)
+        refuse_missing(spec)
     return plan
 
 
 def refuse_texts(texts: Data, where: str) -> None:
-    """Texts must be named once, and be there."""
-    files = (texts.train, texts.dev, texts.test)
+    """Texts must be named once, exist, and all be pairs or all one-sided."""
+    files = [spec for spec in (texts.train, texts.dev, texts.test) if spec is not None]
     if texts.embedded is None and (texts.train is None or texts.dev is None):
         raise HeadwiseError(f"{where} needs train and dev texts (and best a test text), or [data.embedded].")
-    if texts.embedded is not None and any(files):
+    if texts.embedded is not None and files:
         raise HeadwiseError(f"{where} names texts and the embedded corpus as well: leave one of them out.")
+    if len({one_sided(spec) for spec in files}) > 1:
+        raise HeadwiseError(f"{where} has one-sided text and pairs: give train, dev and test text of one kind.")
     for spec in files:
-        refuse_lost(spec)
+        refuse_missing(spec)
 
 
-def refuse_lost(spec: Spec | None) -> None:
-    for file in [spec] if isinstance(spec, str) else spec or []:
+def refuse_missing(spec: Spec) -> None:
+    for file in [spec] if isinstance(spec, str) else spec:
         if not file.startswith("datasets:"):
             existing_file(file)
 
@@ -276,7 +264,7 @@ def change(data: dict[str, Any], setting: str) -> None:
         data = inner
     try:
         data[last] = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError):
         data[last] = value
 
 
@@ -288,14 +276,13 @@ def expand(value: Any) -> Any:
         return [expand(inner) for inner in value]
     if isinstance(value, str):
         value = os.path.expandvars(value)
-        missing = re.search(r"\$\{?(\w+)", value)
-        if missing:
+        if missing := re.search(r"\$\{?(\w+)", value):
             name = missing[1]
             raise HeadwiseError(f"The plan names ${name}, but no such variable is set: export {name}=FOLDER.")
     return value
 
 
-def checked(kind: type[Checked], values: dict[str, Any], source: str) -> Checked:
+def checked(kind: type[Options], values: dict[str, Any], source: str) -> Options:
     """Options as `kind` has them; raises HeadwiseError with the key, what was found and what is allowed."""
     try:
         return kind.model_validate(values)
@@ -304,23 +291,28 @@ def checked(kind: type[Checked], values: dict[str, Any], source: str) -> Checked
     loc = problem["loc"]
     if loc[:1] == ("pruning",) and isinstance(values.get("pruning"), dict):
         loc = (*loc[:1], *loc[2:])  # one table was written, so it has no number
-    path = [str(part) for part in loc if str(part) not in KINDS_OF_VALUES]
+    path = [str(part) for part in loc if str(part) not in TYPE_NAMES]
     key = ".".join(path)
     if problem["type"] == "extra_forbidden":
-        raise HeadwiseError(f"{source}: unknown key '{key}'; allowed here: {', '.join(fields_of(kind, path[:-1]))}.")
+        method = next((str(part) for part in loc if part in SWEEPS), "")
+        table = SWEEPS[method] if method else table_at(kind, path[:-1])
+        where = f" with method '{method}'" if method else " here"
+        raise HeadwiseError(f"{source}: unknown key '{key}'; allowed{where}: {', '.join(sorted(table.model_fields))}.")
     reason = problem["msg"].removeprefix("Value error, ").rstrip(".")
     reason = reason[0].lower() + reason[1:] if reason[1:2].islower() else reason
-    if isinstance(problem["input"], dict):
+    if isinstance(problem["input"], dict | BaseModel):
         about = f"'{key}' does not fit: " if key else ""
         raise HeadwiseError(f"{source}: {about}{reason}.")
-    raise HeadwiseError(f"{source}: '{key}' is {problem['input']!r}, which does not fit: {reason}.")
+    found = repr(problem["input"])
+    found = found if len(found) <= 200 else f"{found[:200]} …"
+    raise HeadwiseError(f"{source}: '{key}' is {found}, which does not fit: {reason}.")
 
 
-def fields_of(table: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """The keys that a table of a plan may have."""
+def table_at(table: type[BaseModel], path: Sequence[str]) -> type[BaseModel]:
+    """The table of a plan at a path of keys."""
     for part in path:
         if part in table.model_fields:  # else a number of several tables, or a name of the user's own
             annotation = table.model_fields[part].annotation
             kinds = (annotation, *get_args(annotation))
             table = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
-    return sorted(table.model_fields)
+    return table

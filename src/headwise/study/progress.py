@@ -1,8 +1,8 @@
-"""What a long command shows: a bar per stage with an estimate of the time left, a line for what was skipped."""
+"""What a long command shows: a bar per task with an estimate of the time left, a line for what was skipped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -10,32 +10,28 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainin
 from rich.progress import Progress as Bars
 from rich.table import Column
 
+from headwise.progress import Report, silent
+
 
 class Progress:
-    """Bars on the terminal's error stream; silent when `quiet`."""
+    """Bars on the terminal's error stream; silent when `quiet`. Call it with the share of the present task."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = Console(stderr=True, quiet=quiet, highlight=False)
-        self.report: Callable[[float, str], None] = lambda share, text: None
-        self.ahead = ""  # a heading, held back until there is something below it
+        self.report: Report = silent
+        self.heading = ""  # held back until something is made below it
+
+    def __call__(self, share: float, what: str) -> None:
+        self.report(share, what)
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False, soft_wrap=True)
 
-    def skip(self, name: str) -> None:
-        """Tell that a stage was as before, unless all is so below the present heading."""
-        if not self.ahead:
-            self.say(f"  {name}: as before")
-
-    def head(self) -> None:
+    def show_heading(self) -> None:
         """Show the heading that was held back."""
-        heading, self.ahead = self.ahead, ""
+        heading, self.heading = self.heading, ""
         if heading:
             self.say(heading)
-
-    def __call__(self, share: float, text: str) -> None:
-        """Report how far the present stage is (0 to 1), with a word on what is happening."""
-        self.report(share, text)
 
     def bars(self) -> Bars:
         """Bars without any task yet: each has a share, the time it takes, and a note."""
@@ -48,14 +44,18 @@ class Progress:
         return Bars(*columns, console=self.console, refresh_per_second=2, speed_estimate_period=600)
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """A bar for the time of the block, which `__call__` moves."""
-        self.head()
+    def task(self, name: str) -> Iterator[None]:
+        """A bar for the time of the block, which `__call__` moves. Blocks inside one another share the screen."""
+        self.show_heading()
+        outer = self.report
+        if outer is not silent:  # a task made inside another one
+            yield
+            return
         with self.bars() as bars:
-            task = bars.add_task(name, total=1.0, note="")
-            self.report = lambda share, text: bars.update(task, completed=share, note=text)
+            row = bars.add_task(name, total=1.0, note="")
+            self.report = lambda share, what: bars.update(row, completed=share, note=what)
             try:
                 yield
-                bars.update(task, completed=1.0)
+                bars.update(row, completed=1.0)
             finally:
-                self.report = lambda share, text: None
+                self.report = outer

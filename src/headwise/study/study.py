@@ -1,128 +1,222 @@
-"""The whole story on one's own data: the nodes of a plan done in order, or by many workers; then the report."""
+"""The whole story on one's own data: the tasks of a plan, done in order or by many workers; then tables and report."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from accelerate import PartialState
 
+from headwise.data import embedded
 from headwise.errors import HeadwiseError
 from headwise.model import load
 from headwise.roles.alignment import need_eflomal
-from headwise.study.estimate import Estimate
-from headwise.study.folders import claim, refuse_others
-from headwise.study.graph import Outcome, costs_about, plan_lines, run_graph, sentence
-from headwise.study.member import Member
-from headwise.study.nodes import STAGES, Work, all_nodes, estimates, known_members
-from headwise.study.plan import Plan, refuse_counts
+from headwise.study.batches import translator
+from headwise.study.estimate import Estimate, estimate
+from headwise.study.eta import cost_in_words, plan_lines
+from headwise.study.executor import Job, LocalExecutor, Outcome, run_jobs, sentence
+from headwise.study.ownership import claim, refuse_others
+from headwise.study.plan import Plan
 from headwise.study.progress import Progress
-from headwise.study.stage import opened
-from headwise.study.stages import Study, translator
-from headwise.study.tables import write, write_grid
+from headwise.study.run import Run, Task
+from headwise.study.schedule import STAGES, Schedule, waits_of
+from headwise.study.store import locked_folder, remove
+from headwise.study.sweep import FROM_RANDOM_WEIGHTS, GateSweep
+from headwise.study.tables import Tables, write_grid
+from headwise.study.tasks.choose import Choose
+from headwise.study.tasks.evaluate import Evaluate, EvaluatePerplexity, MeasureLosses, MeasureSpeed, Translate
+from headwise.study.tasks.prune import Prune, RankHeads, model_of
+from headwise.study.tasks.roles import FindRoles
+from headwise.study.tasks.score import Judge, Score, ScorePass
+from headwise.study.tasks.train import FULL_MODEL, Train
+from headwise.translation.build import Architecture
 
-FEW = 5  # models: of so many and a short text the bars tell enough
+FEW = 5  # models: of so many and a short text the bars say enough
 LONG = 10000  # pairs
+Report = Callable[[Path], Path]
+
+
+class Study:
+    """A plan at work in a folder: its runs, what failed, and how a job is done. Ray's workers each build their own."""
+
+    def __init__(self, plan: Plan, out: Path, device: str, progress: Progress, cache: Path | None = None) -> None:
+        self.plan, self.out, self.progress = plan, out, progress
+        self.failed: dict[str, dict[str, str]] = {folder: {} for folder in plan.runs}
+        self.runs = {
+            folder: Run(own, out / folder, progress, device, cache / folder if cache else None)
+            for folder, own in plan.runs.items()
+        }
+        self.estimates: dict[str, Estimate] = {}
+
+    def __call__(self, job: Job) -> None:
+        """Do one job. Of several processes the main one alone does what is not shared."""
+        run, task = self.runs[job.folder], job.task
+        if run.done(task):
+            if not self.progress.heading:
+                self.progress.say(f"  {job.name}: as before")
+        elif task.shared:
+            run.need(task)
+        elif run.main:
+            with run.store.alone():
+                run.need(task)
+        run.store.wait()  # the tasks that this one reveals are the same for all processes
+
+    def schedule(self, folder: str) -> Schedule:
+        return Schedule(self.runs[folder], self.failed[folder])
+
+    def jobs(self, stages: Collection[str] = STAGES) -> list[Job]:
+        """The jobs of all runs, one run after the other, but the expensive and the last ones at the end."""
+        early: list[Job] = []
+        late: list[Job] = []
+        for number, folder in enumerate(self.runs):
+            for job in self.jobs_of(folder, stages):
+                (late if comes_late(job.task, first=number == 0) else early).append(job)
+        return [*early, *late]
+
+    def jobs_of(self, folder: str, stages: Collection[str]) -> Iterator[Job]:
+        run, estimate = self.runs[folder], self.estimates.get(folder)
+        tasks = self.schedule(folder).tasks(stages)
+        names = {task.name for task in tasks}
+        prefix = "" if folder == "." else f"{folder}/"
+        for task in tasks:
+            after = [name for name in (*(needed.name for needed in task.needs(run)), *waits_of(task, tasks))]
+            waits = tuple(f"{prefix}{name}" for name in dict.fromkeys(after) if name in names)
+            done = run.done(task)
+            seconds = task.seconds(run, estimate) if estimate and not done else 0.0
+            yield Job(f"{prefix}{task.name}", waits, seconds, task.exclusive, done, folder, task)
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        """After a job: note its failure; write the tables of its run where they have grown."""
+        if job.name in outcome.failed:
+            self.failed[job.folder][job.task.name] = outcome.failed[job.name]
+        elif isinstance(job.task, Evaluate | EvaluatePerplexity) and self.runs[job.folder].main:
+            self.write(job.folder)
+
+    def write(self, folder: str) -> None:
+        """The tables of one run, from what is known by now."""
+        run = self.runs[folder]
+        if run.result(FULL_MODEL) is not None:
+            Tables(run, self.schedule(folder)).write()
+
+
+def comes_late(task: Task, first: bool) -> bool:
+    """What all runs wait with: training from random weights, the choice and after it, scores and roles of the second
+    run and on."""
+    anew = task.variant.control in FROM_RANDOM_WEIGHTS if hasattr(task, "variant") else False
+    test = isinstance(task, Translate | Evaluate | EvaluatePerplexity | MeasureLosses) and task.split == "test"
+    return anew or test or isinstance(task, Choose | MeasureSpeed) or (
+        not first and isinstance(task, ScorePass | Score | Judge | FindRoles)
+    )  # fmt: skip
 
 
 def run_study(
     plan: Plan, out: str | Path, progress: Progress, only: str | None = None, device: str = "cpu",
-    report: Callable[[Path], Path] | None = None, workers: str | None = None, threads: int | None = None,
+    report: Report | None = None, workers: str | None = None, threads: int | None = None,
 ) -> Path:  # fmt: skip
     """Run a plan in a folder; what is already there and unchanged is not made again. Returns the folder.
 
     only: stop after this stage (one of STAGES). report: called at the end with the folder. workers: "ray" shares the
-    nodes out to Ray's workers; threads: of every node. Of several processes (started by `torchrun` or `accelerate
-    launch`) all train, score and prune; the main one does the rest. A node that fails does not stop the others; at the
-    end HeadwiseError says what failed. Raises HeadwiseError for a folder that another plan or version was run in.
+    tasks out to Ray's workers; threads: of every task. Of several processes (started by `torchrun` or `accelerate
+    launch`) all train, score and prune; the main one does the rest. A task that fails does not stop the others; at the
+    end HeadwiseError says what failed. Raises HeadwiseError for a folder that another plan was run in.
     """
     if only is not None and only not in STAGES:
         raise HeadwiseError(f"--only {only} was asked for, but the stages are {', '.join(STAGES)}.")
     if workers not in (None, "ray"):
-        raise HeadwiseError(
-            f"--workers {workers} was asked for, but nodes can be shared out by ray only: --workers ray."
-        )
+        raise HeadwiseError(f"--workers {workers} was asked for, but only ray can share out tasks: --workers ray.")
     threads = threads or (1 if workers else None)
-    wanted = STAGES if only is None else STAGES[: STAGES.index(only) + 1]
+    stages = STAGES if only is None else STAGES[: STAGES.index(only) + 1]
     out, main = Path(out), PartialState(cpu=device == "cpu").is_main_process
     progress = progress if main else Progress(quiet=True)
     progress.say(f"headwise: {plan.name} in {out}")
-    members = known_members(plan, out, progress)
-    with threads_set(threads), ExitStack() as stack:
-        runs = [stack.enter_context(opened(out / folder, progress)) for folder in dict.fromkeys([".", *members])]
+    with thread_count(threads), ExitStack() as stack:
+        refuse_others(plan, out)
+        for folder in dict.fromkeys([".", *plan.runs]):
+            stack.enter_context(locked_folder(out / folder, main))
         if main:
-            refuse_others(plan, out)
             claim(plan, out)
-            for run in runs:
-                run.forget_failures()
-        runs[0].wait()
+        PartialState().wait_for_everyone()
         refuse_late_surprises(plan, device)
-        if "evaluate" in wanted:
+        study = Study(plan, out, device, progress)
+        if main:
+            write_corpora(study)
+        if "evaluate" in stages:
             for name, texts in (plan.pairs or {"": plan.data}).items():
-                if texts.embedded is None and texts.test is None:
+                if not texts.has_test:
                     where = f"[pairs.{name}]" if name else "[data]"
                     progress.say(f"  {where} names no test text: the report has dev numbers only.")
-        outcome = at_work(plan, out, progress, device, wanted, workers, threads)
+        study.estimates = estimated(study, stages)
+        outcome = at_work(study, stages, workers, threads, device)
         if main:
-            if "evaluate" in wanted and not outcome.failed:
-                for line in unfilled(known_members(plan, out, progress)):
-                    progress.say(f"  {line}")
-            finish(plan, out, progress, device, report if only in (None, "score", "roles") else None)
+            finish(study, stages, outcome, report if only in (None, "score", "roles") else None)
         outcome.check()
     return out
 
 
-def at_work(
-    plan: Plan, out: Path, progress: Progress, device: str, wanted: Sequence[str], workers: str | None,
-    threads: int | None,
-) -> Outcome:  # fmt: skip
-    """Do all nodes, here or by workers."""
-    members = known_members(plan, out, progress, estimated(plan, out, progress, device, wanted))
-    listed, work = partial(all_nodes, members, wanted), partial(Work, plan, out, device)
-    here = work(progress)
-
-    def note(name: str, why: str) -> None:
-        folder, node = here.split(name)
-        if members[folder].run.failure(node) is None:
-            members[folder].run.fail(node, why)
-
+def at_work(study: Study, stages: Collection[str], workers: str | None, threads: int | None, device: str) -> Outcome:
+    """Do all jobs, here or by workers."""
+    jobs = partial(study.jobs, stages)
     if workers is None:
-        return run_graph(listed, here, progress, note=note)
-    from headwise.study.cluster import crew
+        return run_jobs(jobs, LocalExecutor(study, study.progress), study.progress, study.ended)
+    from headwise.study.ray_executor import ray_executor
 
-    with crew(work, progress, threads or 1, device) as hands:
-        return run_graph(listed, here, progress, hands, note)
+    make_work = partial(Study, study.plan, study.out, device)
+    with ray_executor(make_work, study.out, study.progress, threads or 1, device) as executor:
+        return run_jobs(jobs, executor, study.progress, study.ended)
 
 
-def estimated(plan: Plan, out: Path, progress: Progress, device: str, wanted: Sequence[str]) -> dict[str, Estimate]:
-    """What the steps of the members will take, where it is worth the seconds that measuring it takes: there are several
-    models to be made, and they are many, or of several members, or their text is long."""
-    members = known_members(plan, out, progress)
-    nodes = [node for member in members.values() for node in member.nodes(wanted)]
-    models = [node for node in nodes if not node.done and node.name.partition("/")[0] in ("train", "prune", "order")]
-    if progress.console.quiet or len(models) < 2:
+def write_corpora(study: Study) -> None:
+    """The embedded corpus as files that a user can look at."""
+    for run in study.runs.values():
+        if corpus := run.plan.data.embedded:
+            for split in ("train", "dev", "test"):
+                embedded.write_parallel(run.folder / "corpus", split, getattr(corpus, split))
+            embedded.write_treebank(run.folder / "corpus" / "dev.conllu", corpus.dev)
+
+
+def estimates_of(study: Study) -> dict[str, Estimate]:
+    """What the steps of every run will take, measured once for each language pair."""
+    found: dict[str, Estimate] = {}
+    by_pair: dict[str, Estimate] = {}
+    for folder, run in study.runs.items():
+        pair = run.plan.data.model_dump_json()
+        if not run.translates:
+            continue  # nothing is trained on one-sided text
+        if pair not in by_pair:
+            plan = run.plan
+            by_pair[pair] = estimate(
+                plan.model, plan.training, plan.search, run.train_text, run.dev_text, run.device
+            )  # fmt: skip
+        found[folder] = by_pair[pair]
+        run.expected_heads = by_pair[pair].heads
+    return found
+
+
+def estimated(study: Study, stages: Collection[str]) -> dict[str, Estimate]:
+    """The estimates, where they are worth the seconds that measuring takes: several models are to be made, and they are
+    many, or of several runs, or their text is long."""
+    models = [j for j in study.jobs(stages) if not j.done and isinstance(j.task, Train | Prune | RankHeads)]
+    if study.progress.console.quiet or len(models) < 2:
         return {}
     try:
-        if len(members) > 1 or len(models) > FEW or is_long(Study(plan, members["."].run, device)):
-            return estimates(plan, out, device)
-    except Exception as error:  # whatever is wrong, the node that it matters to will tell: others may go on
-        if len(members) == 1 and isinstance(error, HeadwiseError):
+        first = next(iter(study.runs.values()))
+        long = first.plan.data.embedded is None and len(first.train_text) >= LONG
+        if len(study.runs) > 1 or len(models) > FEW or long:
+            return estimates_of(study)
+    except Exception as error:  # whatever is wrong, the task that needs it will say: others may go on
+        if len(study.runs) == 1 and isinstance(error, HeadwiseError):
             raise
-        progress.say(f"  How long it will take is not known: {sentence(error)}")
+        study.progress.say(f"  How long it will take is not known: {sentence(error)}")
     return {}
 
 
-def is_long(study: Study) -> bool:
-    """Whether the training text is the user's own, and no small one."""
-    return study.plan.data.embedded is None and len(study.train_text) >= LONG
-
-
 @contextmanager
-def threads_set(count: int | None) -> Iterator[None]:
+def thread_count(count: int | None) -> Iterator[None]:
     """So many threads in the block, where a number is given."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
@@ -133,68 +227,73 @@ def threads_set(count: int | None) -> Iterator[None]:
 
 
 def refuse_late_surprises(plan: Plan, device: str) -> None:
-    """What would only show after hours is looked at first: programs that must be there, heads that a model has."""
+    """Check first what would only show after hours: programs that must be there, heads that a model has."""
     if plan.roles.pairs:
         need_eflomal()
     if isinstance(plan.model, str) and any(sweep.keep for sweep in plan.pruning):
-        heads = translator(load(plan.model, device)).heads
+        model = load(plan.model, device)
+        heads = (model if plan.data.one_sided else translator(model)).heads
         for sweep in plan.pruning:
             try:
-                refuse_counts(sweep, heads)
+                sweep.refuse_counts(heads)
             except ValueError as error:
                 raise HeadwiseError(f"{str(error).capitalize()} in {plan.model}: give fewer.") from None
 
 
-def unfilled(members: Mapping[str, Member]) -> list[str]:
-    """Which sweeps could not fill in as many λ as `refine` asks for, when all they have are evaluated."""
-    lines = []
-    for folder, member in members.items():
-        for place, sweep in enumerate(member.plan.pruning):
-            if (found := len(member.filled(place, sweep))) < sweep.refine:
-                where = " of ".join(name for name in (sweep.name, folder.strip(".")) if name)
-                lines.append(
-                    f"refine = {sweep.refine} was asked for{f' ({where})' if where else ''}, and {found} λ filled in: "
-                    "no other two neighbours keep more than one head apart, or their middle was tried."
-                )
-    return lines
-
-
-def finish(plan: Plan, out: Path, progress: Progress, device: str, report: Callable[[Path], Path] | None) -> None:
-    """The tables of and over all members, whatever failed, and the pages."""
-    folders = [out / folder for folder in plan.members]
-    for member in known_members(plan, out, Progress(quiet=True)).values():
-        if member.run.record("train"):
-            with member.run.alone():
-                write(Study(member.plan, member.run, device), member.settings())
-    if folders != [out / "."]:
+def finish(study: Study, stages: Collection[str], outcome: Outcome, report: Report | None) -> None:
+    """The tables of and over all runs, whatever failed; weights that the plan does not keep; the pages."""
+    plan, out = study.plan, study.out
+    for folder, run in study.runs.items():
+        study.write(folder)
+        schedule = study.schedule(folder)
+        if "evaluate" in stages and not outcome.failed:
+            for line in schedule.unfilled():
+                study.progress.say(f"  {line}")
+            if plan.weights == "chosen":
+                keep_only_chosen(run, schedule)
+    if list(plan.runs) != ["."]:
         write_grid(plan, out)
-    else:
-        for table in ("grid.json", "grid.csv", "across.csv"):  # of a plan of several that came to nothing here
-            (out / table).unlink(missing_ok=True)
-    told = [folder for folder in dict.fromkeys([*folders, out]) if (folder / "run.json").exists()]
-    told += [out] if (out / "grid.csv").exists() else []
-    if report and told:
-        with progress.stage("report"):
-            for folder in told:
-                report(folder)
+    folders = [out / folder for folder in plan.runs if (out / folder / "run.json").exists()]
+    folders += [out] if (out / "grid.csv").exists() and list(plan.runs) != ["."] else []
+    with study.progress.task("report") if report and folders else nullcontext():
+        for folder in folders if report else ():
+            assert report is not None
+            report(folder)
+
+
+def keep_only_chosen(run: Run, schedule: Schedule) -> None:
+    """Remove the weights of pruned models but the chosen one's, which are made again where they are gone."""
+    variants = schedule.variants()
+    chosen = run.store.record("choose")["result"]["chosen"]
+    for variant in variants:
+        if variant.name == chosen and not (run.folder / "pruned" / chosen).exists():
+            model_of(run, variant)
+        elif variant.name != chosen:
+            remove(run.folder / "pruned" / variant.name)
 
 
 def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
-    """The graph of a plan in lines: what is done already, and what the rest will cost, as far as it is known by now."""
+    """The jobs of a plan in lines: what is done, and what the rest will cost, as far as it is known by now."""
     refuse_others(plan, Path(out))
     with tempfile.TemporaryDirectory() as work:
-        cost = estimates(plan, Path(work), device)
-    members = known_members(plan, Path(out), Progress(quiet=True), cost)
-    return [*plan_lines(all_nodes(members, STAGES)), *by_sort(members)]
+        study = Study(plan, Path(out), device, Progress(quiet=True), cache=Path(work))
+        study.estimates = estimates_of(study)
+        jobs = study.jobs()
+    return [*plan_lines(jobs), *left_by_stage(study, jobs)]
 
 
-def by_sort(members: Mapping[str, Member]) -> list[str]:
-    """What is left to do in one line, by the sorts of nodes: `left: prune 12 (about 40 min), evaluate 12 (…)`."""
+def left_by_stage(study: Study, jobs: Sequence[Job]) -> list[str]:
+    """What is left to do in one line: `left: prune 12 (about 40 min), evaluate 12 (…)`."""
     left: dict[str, list[float]] = {}
-    for node in (node for member in members.values() for node in member.nodes(STAGES) if not node.done):
-        left.setdefault(node.name.partition("/")[0], []).append(node.seconds)
-    parts = [f"{sort} {len(costs)} ({costs_about(sum(costs))})" for sort, costs in left.items()]
+    for job in jobs:
+        if not job.done:
+            left.setdefault(job.task.name.partition("/")[0], []).append(job.seconds)
+    parts = [f"{name} {len(costs)} ({cost_in_words(sum(costs))})" for name, costs in left.items()]
+    hidden = 0
+    for folder in study.runs:
+        schedule = study.schedule(folder)
+        for index, sweep in enumerate(study.runs[folder].plan.pruning):
+            if isinstance(sweep, GateSweep):
+                hidden += max(0, sweep.refine - len(schedule.filled_in(index)))
     lines = [f"left: {', '.join(parts)}"] if parts else []
-    known = [(member, place, sweep) for member in members.values() for place, sweep in enumerate(member.plan.pruning)]
-    hidden = sum(max(0, sweep.refine - len(member.filled(place, sweep))) for member, place, sweep in known)
     return [*lines, f"not in it: {hidden} λ of refine, which only results reveal"] if hidden else lines

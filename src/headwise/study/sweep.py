@@ -1,285 +1,352 @@
-"""A sweep of a plan: settings of one method of pruning over the same kinds of heads, and the controls beside them."""
+"""A sweep: models pruned by one method over the same kinds of heads. Gates, top-k and greedy removal each have a class
+with only their own options; plan files, Python and the command line all build these. `variants` lists a sweep's models.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from headwise.errors import HeadwiseError
-from headwise.heads import KINDS, Kind
+from headwise.heads import KINDS, HeadMap, Kind
 from headwise.importance.gating import GATINGS
-from headwise.pruning.hard_concrete import GateRecipe
-from headwise.pruning.wanted_count import Keep
-from headwise.study.scoring import BLEU, chosen
+from headwise.pruning.greedy import sizes
+from headwise.pruning.hard_concrete import GateOptions, TuningOptions
+from headwise.pruning.target_count import Keep
+from headwise.study.scoring import BLEU, resolve_measures
 
-Method = Literal["gates", "top-k", "greedy"]
-Control = Literal["further", "random", "one-per-layer", "one-per-layer-random", "from-scratch", "narrower"]
-OF_A_SWEEP: tuple[Control, ...] = ("further", "one-per-layer", "one-per-layer-random")
-TRAINED_ANEW: tuple[Control, ...] = ("from-scratch", "narrower")
-UNSCORED = ("random", "weight-norm")  # orders of removal that look at no text
-HELD = ("pruned", "further", "random", "uncompensated")  # words for what models are held against, beside the full one
-OF_GATES = ("start", "settle", "gate_learning_rate")
-OF_GREEDY = ("rescore", "tune", "step", "orders", "compensate")
-GRID = (0.005, 0.01, 0.02, 0.04)
+Control = Literal["fine-tuned", "random", "one-per-layer", "one-per-layer-random", "from-scratch", "narrower"]
+OF_A_SWEEP: tuple[Control, ...] = ("fine-tuned", "one-per-layer", "one-per-layer-random")
+FROM_RANDOM_WEIGHTS: tuple[Control, ...] = ("from-scratch", "narrower")
+WITHOUT_TEXT = ("random", "weight-norm")  # orders of removal that look at no text
+COMPARISONS = ("pruned", "fine-tuned", "random", "uncompensated")  # models beside the full one that differences are to
 
 
 @dataclass(frozen=True)
-class Setting:
+class Order:
+    """A greedy order. score: the measure behind it, or `random`; turn: the number of a random order."""
+
+    name: str
+    score: str
+    turn: int = 0
+
+
+@dataclass(frozen=True)
+class Variant:
     """One model of a study, made from the full one.
 
-    value: λ, or the wanted number of heads, of a setting with gates. order, kept: the greedy order and how many heads
-    it leaves. control: which control it is; of: the setting it is the twin of, None for controls of a whole sweep.
+    method: as pruning.csv has it. penalty or keep: λ or target count of gates. order, kept: the greedy order, and how
+    many heads it leaves. control: which control this is; reference: the variant it belongs to, None for a sweep's own.
     """
 
     name: str
-    sweep: int
+    sweep_index: int
     method: str
-    value: float | Keep | None = None
-    order: str | None = None
+    penalty: float | None = None
+    keep: Keep | None = None
+    order: Order | None = None
     kept: int | None = None
     control: Control | None = None
-    of: str | None = None
+    reference: Variant | None = None
 
-    @property
-    def greedy(self) -> bool:
-        return self.order is not None
+    def __hash__(self) -> int:
+        return hash(self.name)
 
 
-class Pruning(GateRecipe):
-    """One sweep. `name` stands before the names of its settings, and is needed where a plan has several.
+FULL = Variant("full", -1, "none")
 
-    gates: λ of `penalties`, and numbers of heads of `keep` (in total, or one a kind). top-k: `keep`. greedy: `scores`,
-    in steps of `step`, asked once or anew after every step (`rescore`); `orders` random ones; `tune`: fine-tuned after.
-    """
 
-    model_config = ConfigDict(allow_inf_nan=False)
+class Sweep(TuningOptions):
+    """What all sweeps have. `name` stands before the names of its variants; a plan of several sweeps needs it."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    tuned: ClassVar[bool] = True
 
     name: str = Field(default="", pattern=r"^[\w-]*$")
     kinds: list[Kind] = Field(default=["encoder-self"], min_length=1)
-    method: Method = "gates"
-    penalties: list[float] = Field(default=list(GRID))
-    refine: int = Field(default=0, ge=0)
     keep: list[int | dict[Kind, int]] = Field(default=[])
-    scores: list[str] = Field(default=[])
-    rescore: bool = False
-    step: float = Field(default=0.1, gt=0, le=1)
-    orders: int = Field(default=3, ge=1)
-    tune: bool = False
-    compensate: bool = False
     controls: list[Control] = Field(default=[])
     seeds: list[int] = Field(default=[])
 
-    @model_validator(mode="before")
-    @classmethod
-    def only_what_is_asked(cls, data: Any) -> Any:
-        """λ are taken by default only where nothing else says how far to prune; scores only by greedy removal."""
-        if isinstance(data, dict):
-            greedy = data.get("method") == "greedy"
-            if "penalties" not in data and (data.get("keep") or data.get("method") in ("greedy", "top-k")):
-                data = {**data, "penalties": []}
-            if greedy and not data.get("scores"):
-                data = {**data, "scores": ["gradient", "random"]}
-        return data
-
-    @field_validator("penalties", mode="before")
-    @classmethod
-    def spread(cls, told: Any) -> Any:
-        """A range, such as {from = 0.002, to = 0.1, count = 6}, as so many λ in equal ratios."""
-        if not isinstance(told, dict):
-            return told
-        if set(told) != {"from", "to", "count"}:
-            raise ValueError("a range of penalties has the keys from, to and count")
-        low, high, count = told["from"], told["to"], told["count"]
-        numbers = all(isinstance(end, int | float) and math.isfinite(end) for end in (low, high))
-        if not (numbers and isinstance(count, int) and count >= 2 and 0 < low < high):
-            raise ValueError("a range of penalties needs numbers 0 < from < to, and a count of at least 2")
-        return [float(f"{low * (high / low) ** (i / (count - 1)):.3g}") for i in range(count)]
-
     @field_validator("*", mode="before")
     @classmethod
-    def numbers(cls, told: Any, info: ValidationInfo) -> Any:
+    def no_booleans(cls, value: Any, info: ValidationInfo) -> Any:
         """`true` would pass for 1 where a number is asked for."""
-        inner = told if isinstance(told, list) else [told]
-        every = [value for one in inner for value in (one.values() if isinstance(one, dict) else [one])]
-        switch = cls.model_fields[str(info.field_name)].annotation is bool
-        if not switch and any(isinstance(value, bool) for value in every):
+        inner = value if isinstance(value, list) else [value]
+        flat = [number for one in inner for number in (one.values() if isinstance(one, dict) else [one])]
+        if cls.model_fields[str(info.field_name)].annotation is not bool and any(isinstance(v, bool) for v in flat):
             raise ValueError("true and false mean nothing here")
-        return told
+        return value
 
     @field_validator("kinds")
     @classmethod
-    def once(cls, kinds: list[Kind]) -> list[Kind]:
+    def distinct_kinds(cls, kinds: list[Kind]) -> list[Kind]:
         if len(set(kinds)) < len(kinds):
             raise ValueError("no kind may be there twice")
         return kinds
 
-    @field_validator("penalties")
-    @classmethod
-    def positive(cls, values: list[float]) -> list[float]:
-        if any(value < 0 for value in values):
-            raise ValueError("penalties must be numbers of at least 0")
-        if len({f"{value:g}" for value in values}) < len(values):
-            raise ValueError("no penalty may be there twice (six digits count)")
-        return values
-
     @field_validator("keep", mode="before")
     @classmethod
-    def of_known_kinds(cls, wanted: Any) -> Any:
-        """Numbers by kind are looked at first: the type (a number or a table) would only miss a number."""
-        for keep in wanted if isinstance(wanted, list) else ():
+    def known_kinds(cls, keeps: Any) -> Any:
+        """Checked before the type: a number or a table would only miss a number."""
+        for keep in keeps if isinstance(keeps, list) else ():
             if isinstance(keep, dict) and (other := [kind for kind in keep if kind not in KINDS]):
                 raise ValueError(f"'{other[0]}' is no kind of heads; there is {', '.join(KINDS)}")
             if isinstance(keep, dict) and (other := [kind for kind in keep if not isinstance(keep[kind], int)]):
-                raise ValueError(f"how many heads of {other[0]} stay must be a whole number")
-        return wanted
+                raise ValueError(f"the number of {other[0]} heads to keep must be a whole number")
+        return keeps
 
     @field_validator("keep")
     @classmethod
-    def some_heads(cls, wanted: list[int | dict[Kind, int]]) -> list[int | dict[Kind, int]]:
-        for keep in wanted:
-            if any(count < 1 for count in (keep.values() if isinstance(keep, dict) else [keep])):
-                raise ValueError("at least 1 head must be kept")
-        if len({keep_name(keep) for keep in wanted}) < len(wanted):
+    def positive_counts(cls, keeps: list[int | dict[Kind, int]]) -> list[int | dict[Kind, int]]:
+        if any(count < 1 for keep in keeps for count in (keep.values() if isinstance(keep, dict) else [keep])):
+            raise ValueError("at least 1 head must be kept")
+        if len({keep_name(keep) for keep in keeps}) < len(keeps):
             raise ValueError("no number of heads may be there twice")
-        return wanted
-
-    @field_validator("scores")
-    @classmethod
-    def known(cls, names: list[str]) -> list[str]:
-        try:
-            found = [full for name in names for full in ([name] if name in UNSCORED else chosen([name]))]
-        except HeadwiseError as error:
-            raise ValueError(f"{error} Here there are {' and '.join(UNSCORED)}, too.") from None
-        if other := [name for name in found if name in (*GATINGS, BLEU)]:
-            raise ValueError(f"{other[0]} takes too long to give an order of removal")
-        return list(dict.fromkeys(found))
+        return keeps
 
     @model_validator(mode="after")
-    def fits(self) -> Pruning:
-        """Options that would be ignored are refused."""
-        wanted = {"gates": ("penalties", "keep"), "top-k": ("keep",), "greedy": ("scores",)}
-        offered = {option for options in wanted.values() for option in options}
-        unfit = [option for option in sorted(offered) if getattr(self, option) and option not in wanted[self.method]]
-        ignored = [*(OF_GREEDY if self.method != "greedy" else OF_GATES)]
-        ignored += [] if self.penalties else ["refine", "rule", "penalty_scale"]
-        ignored += [] if self.method == "gates" else ["temperature"]
-        unfit += [option for option in ignored if getattr(self, option) != type(self).model_fields[option].default]
-        if unfit:
-            raise ValueError(f"{', '.join(unfit)} would mean nothing for the method '{self.method}' as it is asked for")
-        if not any(getattr(self, option) for option in wanted[self.method]):
-            raise ValueError(f"at least one of {' or '.join(wanted[self.method])} is needed")
-        if self.tune and self.compensate:
-            raise ValueError("compensate replaces fine-tuning, so tune cannot be set as well")
-        if self.refine and len(self.penalties) < 2:
-            raise ValueError("refine fills in between penalties: give at least two")
-        if self.method == "greedy" and not self.tune and self.controls:
-            raise ValueError("controls stand beside models that were fine-tuned: set tune, or leave controls out")
+    def same_kinds(self) -> Sweep:
         for keep in self.keep:
             if isinstance(keep, dict) and set(keep) != set(self.kinds):
                 raise ValueError(f"keep names {', '.join(keep)}, but the kinds are {', '.join(self.kinds)}")
         return self
 
     @property
-    def recipe(self) -> dict[str, Any]:
-        """What goes into a model beside its own setting."""
-        return self.model_dump(include={*GateRecipe.model_fields, "kinds"})
+    def training_options(self) -> dict[str, Any]:
+        """What goes into a fine-tuned model beside the variant itself."""
+        return self.model_dump(include={*GateOptions.model_fields, "kinds"})
 
     @property
-    def learning(self) -> dict[str, Any]:
-        """How weights are trained on, whatever becomes of gates."""
-        return self.model_dump(include={*GateRecipe.model_fields, "kinds"} - {*GATES_ONLY})
+    def weight_training(self) -> dict[str, Any]:
+        """How weights are fine-tuned, whatever happens to gates: equal for models that compare fairly."""
+        return self.model_dump(include={*TuningOptions.model_fields, "kinds"})
+
+    def titled(self, name: str) -> str:
+        return f"{self.name}.{name}" if self.name else name
+
+    def refuse_counts(self, heads: HeadMap) -> None:
+        """Raise ValueError for more heads than there are."""
+        for keep in self.keep:
+            for kinds, count in [(self.kinds, keep)] if isinstance(keep, int) else [([k], n) for k, n in keep.items()]:
+                if count > (total := heads.only(kinds).total):
+                    raise ValueError(f"{count} heads were to be kept, but there are {total} of {', '.join(kinds)}")
+
+    def refuse_ignored(self, options: Sequence[str], method: str) -> None:
+        if unfit := [option for option in options if getattr(self, option) != type(self).model_fields[option].default]:
+            raise ValueError(f"{', '.join(unfit)} would mean nothing for the method '{method}' as it is asked for")
 
 
-GATES_ONLY = ("penalty_scale", "gate_learning_rate", "temperature", "start", "rule", "settle")
+class GateSweep(Sweep, GateOptions):
+    """Hard Concrete gates: a model for every λ of `penalties` and every target count of `keep`."""
+
+    method: Literal["gates"] = "gates"
+    penalties: list[float] = Field(default=[0.005, 0.01, 0.02, 0.04])
+    refine: int = Field(default=0, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def penalties_unless_counts(cls, data: Any) -> Any:
+        """The default λ apply only where no target count says how far to prune."""
+        if isinstance(data, dict) and "penalties" not in data and data.get("keep"):
+            return {**data, "penalties": []}
+        return data
+
+    @field_validator("penalties", mode="before")
+    @classmethod
+    def spread(cls, value: Any) -> Any:
+        """A range, such as {from = 0.002, to = 0.1, count = 6}, as so many λ in equal ratios."""
+        if not isinstance(value, dict):
+            return value
+        if set(value) != {"from", "to", "count"}:
+            raise ValueError("a range of penalties has the keys from, to and count")
+        low, high, count = value["from"], value["to"], value["count"]
+        numbers = all(isinstance(end, int | float) and math.isfinite(end) for end in (low, high))
+        if not (numbers and isinstance(count, int) and 2 <= count <= 1000 and 0 < low < high):
+            raise ValueError("a range of penalties needs numbers 0 < from < to, and a count from 2 to 1000")
+        return [float(f"{low * (high / low) ** (i / (count - 1)):.3g}") for i in range(count)]
+
+    @field_validator("penalties")
+    @classmethod
+    def usable_penalties(cls, values: list[float]) -> list[float]:
+        if any(value < 0 for value in values):
+            raise ValueError("penalties must be numbers of at least 0")
+        if len({f"{value:g}" for value in values}) < len(values):
+            raise ValueError("no penalty may be there twice (six digits count)")
+        return values
+
+    @model_validator(mode="after")
+    def consistent(self) -> GateSweep:
+        if not self.penalties and not self.keep:
+            raise ValueError("at least one of penalties or keep is needed")
+        if not self.penalties:
+            self.refuse_ignored(("refine", "rule", "penalty_scale"), self.method)
+        if self.refine and len(self.penalties) < 2:
+            raise ValueError("refine fills in between penalties: give at least two")
+        return self
+
+    def models(self, index: int, filled: Sequence[float] = ()) -> Iterator[Variant]:
+        """filled: λ that `refine` filled in."""
+        for penalty in [*self.penalties, *filled]:
+            yield Variant(self.titled(f"lambda-{penalty:g}"), index, "gates", penalty=penalty)
+        for keep in self.keep:
+            yield Variant(self.titled(f"keep-{keep_name(keep)}"), index, "gates", keep=keep)
+
+
+class TopKSweep(Sweep, GateOptions):
+    """Relaxed top-K gates: a model for every number of heads in `keep`."""
+
+    method: Literal["top-k"] = "top-k"
+
+    @model_validator(mode="after")
+    def consistent(self) -> TopKSweep:
+        if not self.keep:
+            raise ValueError("keep is needed: the numbers of heads that stay")
+        self.refuse_ignored(("rule", "penalty_scale", "temperature"), self.method)
+        return self
+
+    def models(self, index: int) -> Iterator[Variant]:
+        for keep in self.keep:
+            yield Variant(self.titled(f"top-{keep_name(keep)}"), index, "top-k", keep=keep)
+
+
+class GreedySweep(Sweep):
+    """Greedy removal: heads go in the order of each of `scores`, a share of `step` at a time.
+
+    Every step is a model; with `keep` only the one with that many heads. rescore: scored again after every step.
+    orders: how many random ones. tune: fine-tuned afterwards. compensate: mean outputs stay in the output's bias.
+    """
+
+    method: Literal["greedy"] = "greedy"
+    keep: list[int | dict[Kind, int]] = Field(default=[], max_length=1)
+    scores: list[str] = Field(default=["gradient", "random"], min_length=1)
+    rescore: bool = False
+    step: float = Field(default=0.1, gt=0, le=1)
+    orders: int = Field(default=3, ge=1)
+    tune: bool = False
+    compensate: bool = False
+
+    @field_validator("scores")
+    @classmethod
+    def rankable(cls, names: list[str]) -> list[str]:
+        try:
+            full = [name for given in names for name in ([given] if given in WITHOUT_TEXT else resolve_measures([given]))]
+        except HeadwiseError as error:
+            raise ValueError(f"{error} Here there are {' and '.join(WITHOUT_TEXT)}, too.") from None
+        if other := [name for name in full if name in (*GATINGS, BLEU)]:
+            raise ValueError(f"{other[0]} takes too long to give an order of removal")
+        return list(dict.fromkeys(full))
+
+    @model_validator(mode="after")
+    def consistent(self) -> GreedySweep:
+        if self.tune and self.compensate:
+            raise ValueError("compensate replaces fine-tuning, so tune cannot be set as well")
+        if not self.tune and self.controls:
+            raise ValueError("controls stand beside models that were fine-tuned: set tune, or leave controls out")
+        if not self.tune:
+            self.refuse_ignored(tuple(TuningOptions.model_fields), f"{self.method}' without 'tune")
+        if self.rescore and set(self.scores) <= {*WITHOUT_TEXT}:
+            raise ValueError(f"rescore would change nothing: {', '.join(self.scores)} stays as it is")
+        return self
+
+    def all_orders(self) -> list[Order]:
+        found: list[Order] = []
+        for score in self.scores:
+            if score == "random":
+                turns = range(1, self.orders + 1)
+                found += [Order(self.titled(f"greedy-random.{turn}"), score, turn) for turn in turns]
+            else:
+                found.append(Order(self.titled(f"greedy-{score}"), score))
+        return found
+
+    def counts(self, heads: HeadMap) -> list[int]:
+        """How many heads of the sweep's kinds every step leaves, falling."""
+        least = (1 if not self.keep else self.keep[0] if isinstance(self.keep[0], int) else sum(self.keep[0].values()))
+        return sizes(heads.only(self.kinds).total, self.step, least)
+
+    def models(self, index: int, heads: HeadMap | None) -> Iterator[Variant]:
+        """heads: of the full model; nothing is known without them."""
+        counts = self.counts(heads) if heads else []
+        for order in self.all_orders():
+            again = ".rescored" if self.rescore and order.score not in WITHOUT_TEXT else ""
+            for kept in counts[-1:] if self.keep else counts:
+                yield Variant(f"{order.name}-{kept}", index, f"greedy.{order.score}{again}", order=order, kept=kept)
+
+
+AnySweep = Annotated[
+    Annotated[GateSweep, Tag("gates")] | Annotated[TopKSweep, Tag("top-k")] | Annotated[GreedySweep, Tag("greedy")],
+    Discriminator(lambda data: data.get("method", "gates") if isinstance(data, dict) else data.method),
+]
+SWEEPS: dict[str, type[Sweep]] = {"gates": GateSweep, "top-k": TopKSweep, "greedy": GreedySweep}
 
 
 def keep_name(keep: Keep) -> str:
-    """What a wanted number of heads is called: `10`, `encoder-self-4+cross-6`."""
-    if isinstance(keep, int):
-        return str(keep)
-    return "+".join(f"{kind}-{count}" for kind, count in keep.items())
+    """What a target count is called: `10`, `encoder-self-4+cross-6`."""
+    return str(keep) if isinstance(keep, int) else "+".join(f"{kind}-{count}" for kind, count in keep.items())
 
 
-def titled(sweep: Pruning, name: str) -> str:
-    return f"{sweep.name}.{name}" if sweep.name else name
+def own_models(sweep: Sweep, index: int, heads: HeadMap | None, filled: Sequence[float] = ()) -> list[Variant]:
+    """The models of a sweep that are no controls."""
+    if isinstance(sweep, GreedySweep):
+        return list(sweep.models(index, heads))
+    assert isinstance(sweep, GateSweep | TopKSweep)
+    return list(sweep.models(index, filled) if isinstance(sweep, GateSweep) else sweep.models(index))
 
 
-def gate_settings(sweep: Pruning, place: int, filled: Sequence[float] = ()) -> Iterator[Setting]:
-    """The settings of a sweep with gates, in the order of the plan. filled: λ that were filled in."""
-    for penalty in [*sweep.penalties, *filled]:
-        yield Setting(titled(sweep, f"lambda-{penalty:g}"), place, "hard-concrete", value=penalty)
-    method, word = ("top-k", "top") if sweep.method == "top-k" else ("wanted-count", "keep")
-    for keep in sweep.keep:
-        yield Setting(titled(sweep, f"{word}-{keep_name(keep)}"), place, method, value=keep)
-
-
-def orders(sweep: Pruning) -> dict[str, str]:
-    """The greedy orders of a sweep: what each is called, and the measure (or `random`) behind it."""
-    if sweep.method != "greedy":
-        return {}
-    named: dict[str, str] = {}
-    for score in sweep.scores:
-        if score == "random":
-            named |= {titled(sweep, f"greedy-random.{turn}"): score for turn in range(1, sweep.orders + 1)}
-        else:
-            named[titled(sweep, f"greedy-{score}")] = score
-    return named
-
-
-def greedy_setting(sweep: Pruning, place: int, order: str, score: str, kept: int) -> Setting:
-    """What is left after some steps of a greedy order."""
-    again = ".rescored" if sweep.rescore and score not in UNSCORED else ""
-    return Setting(f"{order}-{kept}", place, f"greedy.{score}{again}", order=order, kept=kept)
-
-
-def sweep_controls(sweep: Pruning, place: int) -> Iterator[Setting]:
+def sweep_controls(sweep: Sweep, index: int) -> list[Variant]:
     """The controls that a whole sweep has once."""
-    for control in OF_A_SWEEP:
-        if control in sweep.controls:
-            yield Setting(titled(sweep, control), place, f"control.{control}", control=control)
+    return [
+        Variant(sweep.titled(control), index, f"control.{control}", control=control)
+        for control in OF_A_SWEEP
+        if control in sweep.controls
+    ]
 
 
-def held_against(sweeps: Sequence[Pruning], setting: Setting) -> dict[str, str]:
-    """The models beside the full one that a model is held against, each by the word that tables have for it.
+def model_controls(sweep: Sweep, variant: Variant) -> list[Variant]:
+    """The controls of one model: as many heads, or as many parameters, obtained another way."""
+    return [
+        Variant(f"{variant.name}.{control}", variant.sweep_index, f"control.{control}", control=control, reference=variant)
+        for control in get_args(Control)
+        if control in sweep.controls and control not in OF_A_SWEEP
+    ]
 
-    pruned: of a control the model whose twin it is. further: the full model, trained on as long. random: of the best
-    head of each layer a random one of each. uncompensated: the same removal without the mean outputs of removed heads.
+
+def comparisons(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str]:
+    """The models beside the full one that a model is compared with: names by the words that tables have for them.
+
+    pruned: of a control the model it belongs to. fine-tuned: the full model, fine-tuned as long. random: of the best
+    head of each layer a random one of each. uncompensated: the same removal without mean outputs of removed heads.
     """
-    own = sweeps[setting.sweep]
+    own = sweeps[variant.sweep_index]
 
     def control(name: Control) -> str | None:
         """That of the sweep, or of one that trains alike."""
         having = [sweep for sweep in (own, *sweeps) if name in sweep.controls]
-        return next((titled(sweep, name) for sweep in having if sweep.learning == own.learning), None)
+        return next((sweep.titled(name) for sweep in having if sweep.weight_training == own.weight_training), None)
 
-    untrained = setting.control in ("further", *TRAINED_ANEW) or (setting.greedy and not own.tune)
-    found = {
-        "pruned": setting.of, "further": None if untrained else control("further"),
-        "random": control("one-per-layer-random") if setting.control == "one-per-layer" else None,
-        "uncompensated": uncompensated(sweeps, setting),
-    }  # fmt: skip
+    untuned = variant.order is not None and isinstance(own, GreedySweep) and not own.tune
+    unfair = variant.control in ("fine-tuned", *FROM_RANDOM_WEIGHTS) or untuned
+    found: Mapping[str, str | None] = {
+        "pruned": variant.reference.name if variant.reference else None,
+        "fine-tuned": None if unfair else control("fine-tuned"),
+        "random": control("one-per-layer-random") if variant.control == "one-per-layer" else None,
+        "uncompensated": uncompensated(sweeps, variant),
+    }
     return {word: name for word, name in found.items() if name}
 
 
-def uncompensated(sweeps: Sequence[Pruning], setting: Setting) -> str | None:
+def uncompensated(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
     """The same heads removed in the same order, without mean outputs, where a sweep has it."""
-    own = sweeps[setting.sweep]
-    if not (setting.order and own.compensate):
+    own = sweeps[variant.sweep_index]
+    if not (variant.order and isinstance(own, GreedySweep) and own.compensate):
         return None
-    order = setting.order.removeprefix(f"{own.name}.")
-    for sweep in sweeps:
+    for sweep in (sweep for sweep in sweeps if isinstance(sweep, GreedySweep) and not sweep.tune):
         same = {*sweep.kinds} == {*own.kinds} and (sweep.step, sweep.rescore) == (own.step, own.rescore)
-        if same and not sweep.tune and not sweep.compensate and titled(sweep, order) in orders(sweep):
-            return f"{titled(sweep, order)}-{setting.kept}"
+        alike = [o for o in sweep.all_orders() if (o.score, o.turn) == (variant.order.score, variant.order.turn)]
+        if same and alike and not sweep.compensate:
+            return f"{alike[0].name}-{variant.kept}"
     return None
-
-
-def twin_controls(sweep: Pruning, place: int, setting: Setting) -> Iterator[Setting]:
-    """The controls of one setting: as many heads, or as many parameters, got otherwise."""
-    for control in get_args(Control):
-        if control in sweep.controls and control not in OF_A_SWEEP:
-            yield Setting(f"{setting.name}.{control}", place, f"control.{control}", control=control, of=setting.name)

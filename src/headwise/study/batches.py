@@ -1,8 +1,8 @@
-"""A text as the stream of batches that a model is scored on, whole or every other sentence of it."""
+"""A text as the batches that a model is scored on: all of it, or every other sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -13,32 +13,31 @@ from headwise.data.text import ParallelText, Text
 from headwise.errors import HeadwiseError
 from headwise.importance.objective import IGNORED
 from headwise.model import Model
+from headwise.progress import Report, silent
 from headwise.translation.batches import Encoded, batches
 from headwise.translation.language import Lines
 
-Say = Callable[[float, str], None]
+AnyText = ParallelText | Text
 
 
-class Stream:
+class Batches:
     """The batches of a text for a model, as often as wanted; of several processes, each gets every n-th batch.
 
-    progress: told the share of the sentences that went by; a measure that reads the text twice starts twice.
+    progress: gets the share of the sentences that went by; a measure that reads the text twice starts twice.
     """
 
-    def __init__(self, model: Model, text: ParallelText | Text, progress: Say = lambda share, what: None) -> None:
+    def __init__(self, model: Model, text: AnyText, progress: Report = silent) -> None:
         self.model, self.text, self.progress = model, text, progress
         config: Any = model.hf.config
-        if model.tokenizer is None:
-            raise HeadwiseError(f"{model.name} has no tokenizer beside its weights: save one there.")
+        with_tokenizer(model)
         if config.is_encoder_decoder != isinstance(text, ParallelText):
             needed = "parallel text (source and target)" if config.is_encoder_decoder else "one-sided text (--text)"
             raise HeadwiseError(f"{model.name} is a {type(model.hf).__name__}, which is scored on {needed}.")
         self.data: Encoded | Lines
         if isinstance(text, ParallelText):
-            self.data = Encoded(text, model.tokenizer, longest(model))
+            self.data = Encoded(text, model.tokenizer, max_tokens(model))
         else:
-            causal = "decoder-self" in model.heads.kinds
-            self.data = Lines(text, model.tokenizer, longest(model), causal)
+            self.data = Lines(text, model.tokenizer, max_tokens(model), "decoder-self" in model.heads.kinds)
 
     @property
     def dropped(self) -> int:
@@ -46,31 +45,33 @@ class Stream:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         state, done = PartialState(), 0
-        for place, batch in enumerate(self.whole()):
-            if place % state.num_processes == state.process_index:
+        for number, batch in enumerate(self.whole()):
+            if number % state.num_processes == state.process_index:
                 yield batch
             done += int((batch["rows"] >= 0).sum())
             self.progress(done / len(self.data), f"{done} of {len(self.data)} sentences")
 
     def whole(self) -> Iterator[dict[str, Any]]:
+        """All batches, in every process."""
         if isinstance(self.data, Lines):
             return self.data.batches()
         return batches(self.data, self.model.tokenizer, self.model.hf.config.decoder_start_token_id)
 
 
-class Half:
-    """Every other sentence of a stream, counted as tallies count them: the even ones (0) or the odd ones (1)."""
+class Fold:
+    """Every other sentence, counted as tallies count them: the even ones (0) or the odd ones (1)."""
 
-    def __init__(self, stream: Stream, which: int) -> None:
-        self.stream, self.which = stream, which
+    def __init__(self, batches: Batches, which: int) -> None:
+        self.batches, self.which = batches, which
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         state = PartialState()
         return islice(self.whole(), state.process_index, None, state.num_processes)
 
     def whole(self) -> Iterator[dict[str, Any]]:
+        """All batches, in every process."""
         start = 0
-        for batch in self.stream.whole():
+        for batch in self.batches.whole():
             size = len(batch["labels"])
             mine = (torch.arange(start, start + size) % 2 == self.which) & (batch["labels"] != IGNORED).any(1)
             start += size
@@ -78,8 +79,23 @@ class Half:
                 yield {name: tensor[mine] for name, tensor in batch.items()}
 
 
-def longest(model: Model) -> int:
-    """The longest sentence, in tokens, that a model is given."""
+def with_tokenizer(model: Model) -> Model:
+    """The model itself; raises HeadwiseError without a tokenizer."""
+    if model.tokenizer is None:
+        raise HeadwiseError(f"{model.name} has no tokenizer beside its weights: save one there.")
+    return model
+
+
+def translator(model: Model) -> Model:
+    """The model itself; raises HeadwiseError when it does not translate."""
+    kind = type(model.hf).__name__
+    if not model.hf.config.is_encoder_decoder or not model.hf.can_generate():
+        raise HeadwiseError(f"{model.name} is a {kind}, but a translation model (encoder and decoder) is needed here.")
+    return with_tokenizer(model)
+
+
+def max_tokens(model: Model) -> int:
+    """The longest sentence, in tokens, that a model gets."""
     config: Any = model.hf.config
     generation: Any = getattr(model.hf, "generation_config", None)
     limit = int(getattr(generation, "max_length", None) or 512) if config.is_encoder_decoder else 512

@@ -1,0 +1,225 @@
+"""Runs the jobs of a study: whatever is ready is done, in the order of the list; a failure stays with its job.
+
+The executor keeps nothing on disk: a job that was done before is found in the store, so a study that was stopped goes
+on where it was. This process does one job at a time; `ray_executor` does several, elsewhere.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Protocol
+
+from accelerate import PartialState
+from safetensors import SafetensorError
+
+from headwise.errors import HeadwiseError
+from headwise.study.eta import Eta
+from headwise.study.progress import Progress
+
+
+@dataclass(frozen=True)
+class Job:
+    """A task of one run, as the executor sees it: what it waits for, about how many seconds it takes, whether it wants
+    the machine to itself, whether the store holds it. folder: of its run."""
+
+    name: str
+    after: tuple[str, ...] = ()
+    seconds: float = 0.0
+    exclusive: bool = False
+    done: bool = False
+    folder: str = "."
+    task: Any = None
+
+
+Jobs = Callable[[], Sequence[Job]]  # asked again after every job: what is finished may reveal more of them
+Work = Callable[[Job], None]  # does a job
+
+
+@dataclass
+class Outcome:
+    """How a study ended: jobs in the order in which they ended, a sentence for each that failed, a reason for each that
+    therefore never ran."""
+
+    done: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    error: Exception | None = None
+
+    def check(self) -> None:
+        """Raise what failed: a single failure as it was, with its job's name; several as one HeadwiseError."""
+        if len(self.failed) == 1 and self.error:
+            raise with_place(self.error, *self.failed)
+        if self.failed:
+            every = len(self.done) + len(self.failed) + len(self.skipped)
+            reasons = " ".join(f"{name}: {sentence}" for name, sentence in self.failed.items())
+            raise HeadwiseError(
+                f"{len(self.failed)} of {every} tasks failed, and {len(self.skipped)} that need them were left out "
+                f"(the rest is done, and is kept when the same command is run again). {reasons}"
+            )
+
+    @property
+    def ended(self) -> set[str]:
+        return {*self.done, *self.failed, *self.skipped}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """One job's end. error and trace: what it raised, if anything. made: False where the store held it."""
+
+    name: str
+    error: Exception | None = None
+    trace: str = ""
+    made: bool = True
+
+
+class Executor(Protocol):
+    """Who does the jobs, at most `slots` at once."""
+
+    slots: int
+
+    def start(self, job: Job, heading: str) -> None:
+        """Begin a job; the heading is shown once something is made in it."""
+
+    def wait(self) -> Ended:
+        """The next job that ends."""
+
+
+class LocalExecutor:
+    """This process, one job at a time. Of several processes none may go on after a failure alone: it is raised."""
+
+    slots = 1
+
+    def __init__(self, work: Work, progress: Progress) -> None:
+        self.work, self.progress = work, progress
+        self.job = Job("")
+
+    def start(self, job: Job, heading: str) -> None:
+        self.job, self.progress.heading = job, heading
+
+    def wait(self) -> Ended:
+        error, trace = None, ""
+        try:
+            self.work(self.job)
+        except Exception as raised:
+            if PartialState().num_processes > 1:
+                raise
+            error, trace = raised, traceback.format_exc()
+        made, self.progress.heading = not self.progress.heading, ""
+        return Ended(self.job.name, error, trace, made)
+
+
+def run_jobs(
+    jobs: Jobs, executor: Executor, progress: Progress, ended: Callable[[Job, Outcome], None] = lambda job, outcome: None
+) -> Outcome:
+    """Do every job once all it waits for is done; the first ready one of the list first.
+
+    A job that raises fails: its sentence is kept, what waits for it is skipped, all else goes on. ended: called after
+    every job, before the jobs are asked for again. Raises HeadwiseError when the jobs form no graph.
+    """
+    outcome, eta, running = Outcome(), Eta(), dict[str, Job]()
+    untold: list[Ended] = []
+    as_before, graph = 0, checked(jobs())
+    while True:
+        job = next_ready(graph, outcome, running, executor.slots)
+        if untold and (job or running):
+            report_failures(untold, outcome, progress)
+        if job:
+            number = len(outcome.ended) + len(running) + 1
+            left = [other for other in graph if other.name not in outcome.ended]
+            heading = f"[{number} of {len(graph)}] {job.name}{eta.left_in_words(left, executor.slots)}"
+            running[job.name] = job
+            eta.begin(job)
+            executor.start(job, heading)
+        elif running:
+            end = executor.wait()
+            job = running.pop(end.name)
+            eta.end(job, end.made and end.error is None)
+            if end.error is None:
+                outcome.done.append(job.name)
+                as_before += not end.made
+            else:
+                outcome.failed[job.name], outcome.error = sentence(end.error), end.error
+                untold.append(end)
+            ended(job, outcome)
+            graph = checked(jobs())
+            skip(graph, outcome)
+        else:
+            if len(outcome.failed) > 1:  # a single failure at the very end is left to the caller, who raises it
+                report_failures(untold, outcome, progress)
+            if as_before:
+                progress.say(f"  {as_before} of {len(outcome.ended)} tasks: as before")
+            return outcome
+
+
+def report_failures(untold: list[Ended], outcome: Outcome, progress: Progress) -> None:
+    """Say what failed, with the traceback of an error that nobody foresaw."""
+    for end in untold:
+        if end.trace and not foreseen(end.error):
+            progress.say(end.trace.rstrip())
+        progress.say(f"  {end.name} failed: {outcome.failed[end.name]}")
+    untold.clear()
+
+
+def checked(jobs: Sequence[Job]) -> Sequence[Job]:
+    """The jobs as they are; raises HeadwiseError where two have one name, one waits for none of them, or in a ring."""
+    names = [job.name for job in jobs]
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise HeadwiseError(f"The study has several tasks of the name {', '.join(twice)}: every name must be unique.")
+    known = set(names)
+    for job in jobs:
+        if missing := sorted(set(job.after) - known):
+            raise HeadwiseError(f"The task {job.name} needs {', '.join(missing)}, but the study has no such task.")
+    in_order(jobs)
+    return jobs
+
+
+def in_order(jobs: Iterable[Job]) -> list[str]:
+    """The names, each after all it waits for."""
+    try:
+        return list(TopologicalSorter({job.name: job.after for job in jobs}).static_order())
+    except CycleError as error:
+        ring = " → ".join(error.args[1])
+        raise HeadwiseError(f"The study's tasks wait for each other in a ring: {ring}.") from None
+
+
+def next_ready(graph: Sequence[Job], outcome: Outcome, running: Mapping[str, Job], slots: int) -> Job | None:
+    """The first job of the list that may start now. An exclusive one starts when nothing runs."""
+    if len(running) >= slots or any(job.exclusive for job in running.values()):
+        return None
+    begun, done = outcome.ended | running.keys(), set(outcome.done)
+    ready = (job for job in graph if job.name not in begun and done.issuperset(job.after))
+    return next((job for job in ready if not (job.exclusive and running)), None)
+
+
+def skip(graph: Sequence[Job], outcome: Outcome) -> None:
+    """Leave out every job that waits, however far away, for a failed one."""
+    after = {job.name: job.after for job in graph}
+    for name in in_order(graph):
+        lost = next((parent for parent in after[name] if parent in outcome.failed or parent in outcome.skipped), None)
+        if lost and name not in outcome.ended:
+            outcome.skipped[name] = f"{lost} failed" if lost in outcome.failed else outcome.skipped[lost]
+
+
+def foreseen(error: Exception | None) -> bool:
+    """Whether an error needs no traceback: a wrong input, or files that cannot be read or written."""
+    return isinstance(error, HeadwiseError | OSError | SafetensorError)
+
+
+def sentence(error: Exception) -> str:
+    """An error in a sentence; one that nobody foresaw with its type."""
+    return str(error) if foreseen(error) else f"{type(error).__name__}: {error}"
+
+
+def with_place(error: Exception, name: str) -> Exception:
+    """The error itself, whose sentence says in which task it was; one that nobody foresaw gets a note."""
+    if isinstance(error, OSError) and error.strerror:
+        error.strerror = f"{error.strerror}, in {name}"
+    elif foreseen(error):
+        error.args = (f"{name} failed: {error}",)
+    else:
+        error.add_note(f"{name} failed.")
+    return error

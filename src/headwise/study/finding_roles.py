@@ -1,0 +1,87 @@
+"""What every head does: the tests of roles on a treebank, for a model, and their files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from headwise.data.text import ParallelText, Text
+from headwise.data.treebank import Treebank
+from headwise.heads import write_text
+from headwise.model import Model
+from headwise.roles.examples import examples
+from headwise.roles.passes import Reading
+from headwise.roles.rare import frequencies
+from headwise.roles.table import Roles
+from headwise.roles.table import roles as test_roles
+from headwise.study.batches import max_tokens, with_tokenizer
+from headwise.study.environment import environment_info
+
+TABLES = ("table", "roles", "labels", "patterns")
+COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
+
+
+def roles(
+    model: Model, treebank: Treebank, confirm: Treebank | None = None, pairs: ParallelText | None = None,
+    training: ParallelText | Text | Mapping[int, int] | None = None, seed: int = 0,
+    progress: Callable[[int], None] = lambda sentences: None, reading: Reading | None = None,
+) -> Roles:  # fmt: skip
+    """What each head does: positional, syntactic, rare-token, coreference and alignment heads, and those of language
+    models, each with a baseline and an interval; `.labels` has one line a head (docs/methods/roles.md).
+
+    treebank: roles are found on one half of its documents and confirmed on the other, or on `confirm`. pairs: sentence
+    pairs for cross attention (needs eflomal). training: the text the model was trained on (or how often each token id
+    occurs in it), which rare-token heads are tested by. reading: how text is read, such as the longest sentence.
+    progress: gets the number of sentences of every batch.
+    """
+    return test_roles(
+        with_tokenizer(model).hf, model.tokenizer, model.found, treebank, confirm=confirm, pairs=pairs,
+        frequencies=token_counts(model, training), reading=reading or Reading(max_length=max_tokens(model)),
+        seed=seed, progress=progress,
+    )  # fmt: skip
+
+
+def token_counts(
+    model: Model, training: ParallelText | Text | Mapping[int, int] | None
+) -> Mapping[int, int] | None:  # fmt: skip
+    """How often each token id occurs in the source side of a text, or what is counted already."""
+    if training is None or isinstance(training, Mapping):
+        return training
+    lines: Iterable[str] = training.sources if isinstance(training, ParallelText) else training.lines
+    return frequencies(islice(lines, COUNTED), model.tokenizer)
+
+
+def role_examples(
+    model: Model, treebank: Treebank, found: Roles, counts: Mapping[int, int] | None
+) -> list[dict[str, Any]]:
+    """Example sentences for the best head of each category of roles."""
+    reading = Reading(max_length=max_tokens(model))
+    return examples(
+        model.hf, model.tokenizer, model.found, treebank, found.roles, frequencies=counts, reading=reading
+    )  # fmt: skip
+
+
+def save_roles(found: Roles, shown: list[dict[str, Any]], signature: Mapping[str, Any], folder: Path) -> None:
+    """Write table.csv, roles.csv, labels.csv, patterns.csv, examples.json and facts.json."""
+    for name in TABLES:
+        write_text(folder / f"{name}.csv", getattr(found, name).to_csv(index=False, float_format="%.6g"))
+    coverage = {name: {**asdict(text), "unknown_share": text.unknown_share} for name, text in found.coverage.items()}
+    facts = {
+        "absent": found.absent, "seldom": found.seldom, "warnings": found.warnings, "coverage": coverage,
+        "signature": dict(signature),
+    }  # fmt: skip
+    write_text(folder / "facts.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / "examples.json", json.dumps(shown, ensure_ascii=False) + "\n")
+
+
+def roles_signature(model: Model, treebank: Treebank, confirm: Treebank | None, seed: int) -> dict[str, Any]:
+    """How roles were found."""
+    return {
+        "model": model.name, "heads": model.heads.to_json(), "treebank": treebank.name,
+        "fingerprint": treebank.fingerprint, "confirmed_on": confirm.name if confirm else "the other half",
+        "seed": seed, **environment_info(),
+    }  # fmt: skip

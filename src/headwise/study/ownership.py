@@ -1,0 +1,145 @@
+"""To which plan a folder belongs. A plan may grow; a folder with the results of another plan is refused, and so is one
+that holds anything that is not a run.
+
+A plan of several seeds or language pairs lies above the folders of its runs, each of which has its own part of it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from headwise.errors import HeadwiseError
+from headwise.heads import write_text
+from headwise.study.plan import Plan, read_toml
+from headwise.study.store import Store
+from headwise.study.progress import Progress
+
+FREE = (  # what may be changed or added to a plan between two runs: how many models, and what is asked of them
+    "name", "seeds", "pairs", "weights", "scoring", "roles", "choice", "speed",
+    "pruning.penalties", "pruning.refine", "pruning.keep",
+    "pruning.scores", "pruning.orders", "pruning.controls", "pruning.seeds",
+)  # fmt: skip
+ADVICE = "Choose another --out, or change the plan back."
+
+
+def claim(plan: Plan, out: Path) -> None:
+    """Write down, in its folders, which plan they belong to."""
+    for folder, own in {".": plan, **plan.runs}.items():
+        write_text(out / folder / "plan.toml", own.to_toml())
+
+
+def refuse_others(plan: Plan, out: Path) -> None:
+    """Raise HeadwiseError where the folder of a plan, or of one of its runs, holds anything else than its results."""
+    if (out / "config.json").exists():
+        raise HeadwiseError(f"{out} is the folder of a model, in which no study is written: choose another --out.")
+    existing = runs_in(out)
+    if plan.seeds or plan.pairs:
+        if has_results(out):
+            raise HeadwiseError(
+                f"{out} holds the results of a plan of one seed and one pair of texts, but this plan has several runs "
+                f"({shortened([*plan.runs])}): choose another --out."
+            )
+    elif existing:
+        raise HeadwiseError(
+            f"{out} holds the results of a plan of several runs ({shortened([*existing])}), but this plan has neither "
+            "seeds nor pairs: choose another --out, or give it the folder of one of them."
+        )
+    for folder, own in {".": plan, **plan.runs}.items():
+        refuse_foreign_files(out / folder)
+        if has_results(out / folder) and (before := plan_of(out / folder)):
+            refuse(out / folder, [*differences(before, as_toml(own))])
+    if existing:
+        before = plan_of(out)
+        refuse(out, [*lost(plan, existing), *(differences(before, as_toml(plan)) if before else ())])
+
+
+def refuse_foreign_files(folder: Path) -> None:
+    """A folder that is neither new, nor empty, nor a run's keeps what is in it."""
+    own = folder / "plan.toml"
+    if not folder.is_dir() or (own.exists() and (folder / ".lock").exists()):
+        return
+    files = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    if files:
+        raise HeadwiseError(
+            f"The study was to be written to {folder}, where there is something else ({', '.join(files[:3])}): "
+            "choose a new or empty folder with --out."
+        )
+
+
+def refuse(folder: Path, changes: list[str]) -> None:
+    if changes:
+        found = "; ".join(changes[:4]) + (" …" if len(changes) > 4 else "")
+        raise HeadwiseError(f"{folder} holds the results of another plan: {found}. {ADVICE}")
+
+
+def has_results(folder: Path) -> bool:
+    """Whether a task was finished there."""
+    return bool(Store(folder, Progress(quiet=True)).records())
+
+
+def plan_of(folder: Path) -> dict[str, Any]:
+    """The plan that a folder was last run with, as TOML has it; nothing where there is none."""
+    place = folder / "plan.toml"
+    return read_toml(place) if place.exists() else {}
+
+
+def as_toml(plan: Plan) -> dict[str, Any]:
+    return tomllib.loads(plan.to_toml())
+
+
+def runs_in(out: Path) -> dict[str, set[str]]:
+    """The runs with results of the plan whose folder this is, and the names of their sweeps."""
+    before = plan_of(out)
+    if not (before.get("seeds") or before.get("pairs")):
+        return {}
+    runs = Plan.model_validate(before).runs
+    found = {folder: {sweep.name for sweep in own.pruning} for folder, own in runs.items()}
+    return {folder: sweeps for folder, sweeps in found.items() if has_results(out / folder)}
+
+
+def lost(plan: Plan, existing: dict[str, set[str]]) -> Iterator[str]:
+    """What would go out of the tables: runs, and sweeps of runs, that a plan has no more."""
+    for folder, sweeps in existing.items():
+        if folder not in plan.runs:
+            yield f"{folder} was one of its runs and is not any more"
+        else:
+            gone = sweeps - {sweep.name for sweep in plan.runs[folder].pruning}
+            yield from (f"the sweep '{name}' of {folder} is not in it any more" for name in sorted(gone))
+
+
+def shortened(names: list[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (" …" if len(names) > most else "")
+
+
+def differences(before: dict[str, Any], now: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Changes of a plan that results were made from: `training.epochs was 20 and is 30`."""
+    for key in sorted({*before, *now}):
+        name, old, new = f"{path}{key}", before.get(key), now.get(key)
+        if name == "pruning":
+            yield from sweep_differences(by_name(old), by_name(new))
+        elif name in FREE or old == new or (path == "data." and file_names(old) == file_names(new)):
+            continue
+        elif isinstance(old, dict) and isinstance(new, dict):
+            yield from differences(old, new, f"{name}.")
+        else:
+            yield f"{name} was {old!r} and is {new!r}"
+
+
+def file_names(files: Any) -> Any:
+    """Files without their folders: a text may lie elsewhere; its fingerprint says whether it is the same one."""
+    return [Path(file).name for file in files] if isinstance(files, list) else files
+
+
+def by_name(sweeps: Any) -> dict[str, dict[str, Any]]:
+    """Sweeps by their names."""
+    return {sweep.get("name", ""): sweep for sweep in ([sweeps] if isinstance(sweeps, dict) else sweeps or [])}
+
+
+def sweep_differences(before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Of the sweeps that are in both plans; sweeps may come and go."""
+    for name in before.keys() & now.keys():
+        where = f"in the sweep '{name}' " if name else ""
+        yield from (f"{where}{difference}" for difference in differences(before[name], now[name], "pruning."))

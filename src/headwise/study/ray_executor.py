@@ -1,0 +1,294 @@
+"""The jobs of a study as Ray tasks: several at once on the cores of this machine, or on the machines of a cluster.
+
+Ray only maps: a worker's process builds the study again and does one job, into the same store that one process alone
+would fill. A cluster's machines must therefore share the folders of the study. Every worker has the same number of
+threads, so that no number depends on where a job ran. Workers report through a file per job in the shared folder.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import platform
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import TaskID
+
+from headwise.errors import HeadwiseError
+from headwise.study.eta import about
+from headwise.study.executor import Ended, Job, Work
+from headwise.study.progress import Progress
+from headwise.study.store import label_of
+
+MakeWork = Callable[[Progress], Work]  # can be pickled: how a worker's process does jobs
+RETRIES = 3  # how often Ray tries a job again whose process was killed
+
+
+@contextmanager
+def ray_executor(
+    make_work: MakeWork, folder: Path, progress: Progress, threads: int, device: str = "cpu"
+) -> Iterator[RayExecutor]:
+    """An executor whose jobs are Ray tasks with `threads` cores each, and a GPU where device is cuda.
+
+    folder: shared by all workers, where they report. A local cluster is started, and shut down at the end; with
+    RAY_ADDRESS set, that cluster is joined. What still runs when the block ends is stopped. Raises HeadwiseError
+    without Ray, cluster, or room for a single task.
+    """
+    ray = import_ray()
+    own = not ray.is_initialized()
+    if own:
+        connect(ray)
+    try:
+        gpus = int(device.startswith("cuda"))
+        needs = {"CPU": threads, "GPU": gpus} if gpus else {"CPU": threads}
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        slots = sum(min(int(node.get(what, 0) // count) for what, count in needs.items()) for node in machines)
+        if not slots:
+            raise HeadwiseError(
+                f"Every task of the study needs {in_words(needs)}, but no machine of Ray has so much "
+                f"({'; '.join(in_words(node) for node in machines)}): ask for fewer threads, or for device cpu."
+            )
+        task = ray.remote(do_job).options(
+            num_cpus=threads, num_gpus=gpus, max_retries=RETRIES, runtime_env={"env_vars": worker_env(threads)}
+        )
+        reports = folder.absolute() / ".work" / "progress"
+        with progress.bars() as bars:
+            order = Order(make_work, threads, str(Path.cwd()), reports)
+            executor = RayExecutor(ray, ray.put(order), task, reports, slots, progress, bars)
+            try:
+                yield executor
+            finally:
+                executor.stop()
+    finally:
+        if own:
+            ray.shutdown()
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """In the block the signals that stop a command are held back, and raised after it: Ray cannot be left half-way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = list[int]()
+    stops = (signal.SIGINT, signal.SIGTERM)
+    before = {stop: signal.signal(stop, lambda number, frame: came.append(number)) for stop in stops}
+    try:
+        yield
+    finally:
+        for stop, handler in before.items():
+            signal.signal(stop, handler)
+        for number in came:
+            signal.raise_signal(number)
+
+
+def import_ray() -> Any:
+    """The ray package; quiet, and without statistics sent home."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise HeadwiseError("Ray was asked for, but it is not installed: pip install 'headwise[ray]'.") from None
+    return ray
+
+
+def connect(ray: Any) -> None:
+    """Join the cluster that RAY_ADDRESS names, or start one on this machine that nobody else can use."""
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    address = os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if not address:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        options |= {"num_cpus": cores(), "include_dashboard": False, "object_store_memory": 100 * 2**20}
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    handler = signal.getsignal(signal.SIGTERM)  # Ray installs its own
+    try:
+        if port.isdigit():
+            socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself tries for minutes
+        ray.init(address=address or "local", **options)
+    except (OSError, RuntimeError, ValueError) as error:
+        place = f"The Ray cluster {address} (RAY_ADDRESS)" if address else "A Ray cluster on this machine"
+        raise HeadwiseError(f"{place} cannot be used: {error}") from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_words(resources: Mapping[str, float]) -> str:
+    words = {"CPU": "cores", "GPU": "GPUs"}
+    return " and ".join(f"{resources.get(what, 0):g} {word}" for what, word in words.items() if what in resources)
+
+
+def worker_env(threads: int) -> dict[str, str]:
+    """The environment of a worker: as many threads as it has cores, and the modules that this process finds."""
+    path = os.pathsep.join(str(Path(place).absolute()) for place in sys.path)
+    return {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker needs to know besides the job. folder: where the command runs; reports: where workers report."""
+
+    make_work: MakeWork
+    threads: int
+    folder: str
+    reports: Path
+
+
+def do_job(order: Order, job: Job) -> tuple[Exception | None, str]:
+    """Do one job in this worker; gives what it raised, and the traceback."""
+    torch.set_num_threads(order.threads)
+    try:
+        enter(order.folder)
+        order.make_work(FileProgress(order.reports / f"{label_of(job.name)}.jsonl"))(job)
+    except Exception as error:
+        return portable(error), traceback.format_exc()
+    return None, ""
+
+
+def enter(folder: str) -> None:
+    """Work in the same folder as the command, so that relative paths mean the same."""
+    try:
+        os.chdir(folder)
+    except OSError:
+        raise HeadwiseError(
+            f"The study was started in {folder}, but the Ray worker on {platform.node()} has no such folder: "
+            "the machines of a cluster must share it."
+        ) from None
+
+
+def portable(error: Exception) -> Exception:
+    """The error, if it can be pickled; else a HeadwiseError that says what it was."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return HeadwiseError(f"{type(error).__name__}: {error}")
+    return error
+
+
+class FileProgress(Progress):
+    """The progress of one job, a JSON line for each event; at most one share in `every` seconds."""
+
+    def __init__(self, path: Path, every: float = 0.5) -> None:
+        super().__init__(quiet=True)
+        self.path, self.every, self.due = path, every, 0.0
+
+    def write(self, event: str, value: Any) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([event, value]) + "\n")
+
+    def __call__(self, share: float, what: str) -> None:
+        if time.monotonic() >= self.due:
+            self.due = time.monotonic() + self.every
+            self.write("share", (share, what))
+
+    def say(self, text: str) -> None:
+        self.write("say", text)
+
+    @contextmanager
+    def task(self, name: str) -> Iterator[None]:
+        self.write("task", name)
+        self.due = 0.0
+        yield
+
+
+class RayExecutor:
+    """Jobs as Ray tasks, `slots` at once, with a bar for each that runs."""
+
+    def __init__(
+        self, ray: Any, order: Any, task: Any, reports: Path, slots: int, progress: Progress, bars: Any
+    ) -> None:  # fmt: skip
+        self.ray, self.order, self.task, self.reports, self.slots = ray, order, task, reports, slots
+        self.progress, self.bars = progress, bars
+        self.jobs, self.headings = dict[Any, Job](), dict[str, str]()
+        self.rows, self.begun, self.read = dict[str, TaskID](), dict[str, float](), dict[str, int]()
+
+    def report(self, name: str) -> Path:
+        return self.reports / f"{label_of(name)}.jsonl"
+
+    def start(self, job: Job, heading: str) -> None:
+        self.report(job.name).unlink(missing_ok=True)
+        self.headings[job.name], self.begun[job.name], self.read[job.name] = heading, time.monotonic(), 0
+        self.jobs[self.task.remote(self.order, job)] = job
+
+    def wait(self) -> Ended:
+        """The next job that ends; Ray tries one whose process was killed again, from its last checkpoint."""
+        while True:
+            with signals_held():
+                ready = self.ray.wait(list(self.jobs), timeout=0.5)[0]
+            for job in self.jobs.values():
+                self.poll(job.name)
+            if ready:
+                break
+        job = self.jobs.pop(ready[0])
+        try:
+            error, trace = self.ray.get(ready[0])
+        except self.ray.exceptions.WorkerCrashedError:
+            error, trace = HeadwiseError(f"Its process was killed {RETRIES + 1} times."), ""
+        except self.ray.exceptions.RayError as reason:
+            error, trace = HeadwiseError(f"Ray could not run it: {first_line(reason)}"), str(reason)
+        return self.ended(job.name, error, trace)
+
+    def ended(self, name: str, error: Exception | None, trace: str) -> Ended:
+        """Clear the bar of a job away; what was made gets a line."""
+        made, seconds = not self.headings.pop(name), time.monotonic() - self.begun.pop(name)
+        if name in self.rows:
+            self.bars.remove_task(self.rows.pop(name))
+        if made and error is None:
+            self.progress.say(f"  {name}: {about(seconds)}")
+        return Ended(name, error, trace, made)
+
+    def poll(self, name: str) -> None:
+        """Show what a job's worker reported since the last time."""
+        if not self.report(name).exists():
+            return
+        with self.report(name).open(encoding="utf-8") as file:
+            file.seek(self.read[name])
+            text = file.read()
+        whole = text[: text.rfind("\n") + 1]
+        self.read[name] += len(whole.encode())
+        for event, value in map(json.loads, whole.splitlines()):
+            if self.headings[name]:
+                self.progress.say(self.headings[name])
+                self.headings[name] = ""
+            if event == "say":
+                self.progress.say(f"  {name}: {value.strip()}")
+            elif event == "task":
+                if name in self.rows:
+                    self.bars.remove_task(self.rows[name])
+                self.rows[name] = self.bars.add_task(value, total=1.0, note="")
+            elif name in self.rows:
+                self.bars.update(self.rows[name], completed=value[0], note=value[1])
+
+    def stop(self) -> None:
+        """Stop what still runs."""
+        for reference in self.jobs:
+            self.ray.cancel(reference, force=True)
+        if self.jobs:
+            self.ray.wait(list(self.jobs), num_returns=len(self.jobs), timeout=10)
+        shutil.rmtree(self.reports, ignore_errors=True)
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,206 @@
+"""A run: the study of one seed and one language pair at work in its folder. And the base of all tasks.
+
+Every task is a small frozen dataclass: what it needs, what else goes into it, what it writes. Its key is a hash of all
+that, so nearly every key is known before anything runs. `Run.need(task)` gives its result, made at most once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from accelerate import PartialState
+
+from headwise.data import embedded
+from headwise.data.text import ParallelText, Text
+from headwise.data.treebank import Treebank
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMap, HeadMask
+from headwise.model import Model, load
+from headwise.study.batches import AnyText
+from headwise.study.estimate import Estimate
+from headwise.study.plan import Plan, one_sided
+from headwise.study.progress import Progress
+from headwise.study.store import Making, Result, Store, digest
+from headwise.study.sweep import Sweep, Variant
+from headwise.translation.build import Architecture
+
+Split = embedded.Split
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """One step of a study.
+
+    VERSION is part of the key: raise it when the code changes so that results do, and no run goes on with old ones.
+    stage: the word that `--only` knows. shared: several processes do it together, else the main one alone. exclusive:
+    nothing else may run meanwhile (timings). repeatable: made again, it must give the same.
+    """
+
+    VERSION: ClassVar[int] = 1
+    stage: ClassVar[str]
+    shared: ClassVar[bool] = False
+    exclusive: ClassVar[bool] = False
+    repeatable: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Unique in its run, such as `prune/lambda-0.01`."""
+
+    def needs(self, run: Run) -> Sequence[Task]:
+        """The tasks whose results go into this one."""
+        return ()
+
+    def inputs(self, run: Run) -> Mapping[str, Any]:
+        """All else that goes in: options, seeds, fingerprints of texts."""
+        return {}
+
+    def outputs(self, run: Run) -> Sequence[str]:
+        """Files and folders it writes, below the run folder."""
+        return ()
+
+    def weights(self, run: Run) -> Sequence[str]:
+        """Those of its outputs that hold a model."""
+        return ()
+
+    @abstractmethod
+    def make(self, run: Run, work: Path) -> Result:
+        """Do it: write the outputs below `work / MADE`, and give what is worth recording."""
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        """About how long it takes."""
+        return 0.0
+
+
+class Run:
+    """What tasks work with: the plan, the folder, the texts, the full model.
+
+    cache: where memory-mapped texts lie; by default in the run folder.
+    """
+
+    def __init__(
+        self, plan: Plan, folder: Path, progress: Progress, device: str = "cpu", cache: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.plan, self.folder, self.progress, self.device = plan, folder, progress, device
+        self.store = Store(folder, progress)
+        self.cache = cache or folder / ".work" / "text"
+        self.keys: dict[Task, str] = {}
+        self.texts: dict[Split, AnyText] = {}
+        self.expected_heads: HeadMap | None = None  # of a given model that was looked at beforehand
+
+    # Tasks
+
+    def key(self, task: Task) -> str:
+        """The hash of everything that goes into a task."""
+        if task not in self.keys:
+            needs = [self.key(needed) for needed in task.needs(self)]
+            self.keys[task] = digest([task.name, task.VERSION, dict(task.inputs(self)), needs])
+        return self.keys[task]
+
+    def done(self, task: Task, whole: bool = False) -> bool:
+        """Whether the store holds a task's outputs; weights that the plan does not keep need not be there, but for
+        `whole`."""
+        return self.store.holds(task.name, self.key(task), self.required(task, whole))
+
+    def required(self, task: Task, whole: bool) -> list[str]:
+        spare = set() if whole or self.plan.weights == "all" else {*task.weights(self)}
+        return [path for path in task.outputs(self) if path not in spare]
+
+    def need(self, task: Task, whole: bool = False) -> Result:
+        """The result of a task, made now unless the store holds it. whole: its weights must be there, too."""
+        if not self.store.together and task.shared and PartialState().num_processes > 1 and not self.done(task, whole):
+            raise HeadwiseError(f"{task.name} must be made again, which several processes cannot do here: run one.")
+        needs = [self.key(needed) for needed in task.needs(self)]
+        making = Making(
+            task.name, self.key(task), needs, task.outputs(self), lambda work: task.make(self, work), task.repeatable
+        )
+        return self.store.obtain(making, self.required(task, whole))
+
+    def result(self, task: Task) -> Result | None:
+        """The result of a task that is done; None of one that is not."""
+        record = self.store.record(task.name)
+        return dict(record["result"]) if record.get("key") == self.key(task) else None
+
+    # Texts
+
+    def text(self, split: Split) -> AnyText:
+        """One split. Choices are made on train and dev; test is read for the numbers that are reported."""
+        if split not in self.texts:
+            self.texts[split] = self.opened(split)
+        return self.texts[split]
+
+    def opened(self, split: Split) -> AnyText:
+        if self.plan.data.embedded:
+            pairs = embedded.pairs(split, getattr(self.plan.data.embedded, split))
+            return ParallelText.from_pairs(pairs, f"{split}.en+{split}.fr", cache=self.cache)
+        spec: Any = getattr(self.plan.data, split)
+        if isinstance(spec, str) and one_sided(spec):
+            return Text.read(spec, cache=self.cache)
+        return ParallelText.open(spec, cache=self.cache)
+
+    @property
+    def train_text(self) -> AnyText:
+        return self.text("train")
+
+    @property
+    def dev_text(self) -> AnyText:
+        return self.text("dev")
+
+    def fingerprint(self, split: Split) -> str:
+        return self.text(split).fingerprint
+
+    @cached_property
+    def treebanks(self) -> tuple[Treebank, Treebank | None] | None:
+        """The trees that roles are found on, and those that confirm them; None where the plan has none."""
+        roles, corpus = self.plan.roles, self.plan.data.embedded
+        if not roles.treebank and corpus is None:
+            return None
+        own = [str(embedded.write_treebank(self.cache / "dev.conllu", corpus.dev))] if corpus else []
+        confirm = Treebank.read(*roles.confirm) if roles.confirm else None
+        return Treebank.read(*(roles.treebank or own)), confirm
+
+    @property
+    def translates(self) -> bool:
+        """Whether the texts are pairs, so that models are measured by BLEU; others are by perplexity."""
+        return not self.plan.data.one_sided
+
+    # Models
+
+    @cached_property
+    def full(self) -> Model:
+        """The full model, which nobody changes; `Train` must be done."""
+        return self.fresh()
+
+    def fresh(self) -> Model:
+        """The full model, to be trained on."""
+        return load(self.folder / "model", self.device)
+
+    @property
+    def heads(self) -> HeadMap | None:
+        """The heads of the full model: of the plan's shape, or of a given model that was recorded."""
+        if isinstance(self.plan.model, Architecture):
+            return self.plan.model.head_map
+        heads = self.store.record("train").get("result", {}).get("heads")
+        return HeadMap(heads["query"], heads["key_value"]) if heads else self.expected_heads
+
+    def mask(self, variant: Variant) -> HeadMask:
+        """The heads of the full model that a variant keeps; all of them where it has no layout."""
+        layout = self.folder / "layouts" / f"{variant.name}.json"
+        if layout.exists():
+            return HeadMask.read(layout)
+        assert self.heads is not None
+        return HeadMask.full(self.heads)
+
+    def sweep(self, variant: Variant) -> Sweep:
+        return self.plan.pruning[variant.sweep_index]
+
+    @property
+    def main(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.store.main
+

@@ -1,0 +1,230 @@
+"""Which tasks a run has, in the order in which they teach most: the encoder curve first, what is trained from random
+weights last. A model is evaluated as soon as it is made, so an unfinished study is already a result.
+
+Finished tasks may reveal more (the next λ of `refine`, the choice), so the executor asks again after every task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from headwise.study.run import Run, Split, Task
+from headwise.study.sweep import (
+    FROM_RANDOM_WEIGHTS,
+    FULL,
+    GateSweep,
+    GreedySweep,
+    Variant,
+    comparisons,
+    model_controls,
+    own_models,
+    sweep_controls,
+)
+from headwise.study.tasks.choose import Choose, DevEvaluation, SaveChosen
+from headwise.study.tasks.evaluate import (
+    Evaluate,
+    EvaluatePerplexity,
+    Measure,
+    MeasureLosses,
+    MeasureSpeed,
+    Translate,
+)
+from headwise.study.tasks.prune import RankHeads, keeps_all, prune_task
+from headwise.study.tasks.rescore import Rescore
+from headwise.study.tasks.roles import FindRoles
+from headwise.study.tasks.score import Judge, Score, score_passes
+from headwise.study.tasks.train import FULL_MODEL
+
+STAGES = ("train", "score", "roles", "prune", "evaluate")
+
+
+class Schedule:
+    """The variants and tasks of one run, as far as results reveal them. failed: why, by the names of tasks
+    that failed."""
+
+    def __init__(self, run: Run, failed: Mapping[str, str] | None = None) -> None:
+        self.run, self.failed = run, failed or {}
+        self.filled = {index: filled_before(run, sweep) for index, sweep in enumerate(run.plan.pruning)}
+
+    # Variants
+
+    def variants(self) -> list[Variant]:
+        """Every variant that is known by now, those to be trained from random weights last."""
+        found: list[Variant] = []
+        for index, sweep in enumerate(self.run.plan.pruning):
+            controls = sweep_controls(sweep, index)
+            models = own_models(sweep, index, self.run.heads, self.filled_in(index))
+            found += [control for control in controls if control.control == "fine-tuned"]
+            found += models
+            found += [control for control in controls if control.control != "fine-tuned"]
+            for variant in models:
+                if sweep.controls and not keeps_all(self.run, variant):
+                    found += model_controls(sweep, variant)
+        return sorted(found, key=lambda variant: variant.control in FROM_RANDOM_WEIGHTS)
+
+    def filled_in(self, index: int) -> list[float]:
+        """λ between those of the plan, one after the other, where dev BLEU changes most, as far as results are there."""
+        sweep, filled = self.run.plan.pruning[index], self.filled[index]
+        while isinstance(sweep, GateSweep) and len(filled) < sweep.refine:
+            gated = [v for v in sweep.models(index, filled) if v.penalty is not None and not self.has_failed(v)]
+            points = {v.penalty: self.point(v) for v in gated if v.penalty is not None}
+            known = {penalty: point for penalty, point in points.items() if point is not None}
+            between = steepest(known, [*sweep.penalties, *filled]) if len(known) == len(points) else None
+            if between is None:
+                break  # or the next one waits for all before it
+            filled.append(between)
+        return filled
+
+    def point(self, variant: Variant) -> tuple[int, float] | None:
+        """How many heads a variant keeps and its dev BLEU, once it is evaluated."""
+        record = self.run.store.record(f"evaluate/dev/{variant.name}")
+        if not record or self.run.result(prune_task(variant)) is None:
+            return None
+        return len(self.run.mask(variant)), dict((row[0], row[1]) for row in record["result"]["rows"])["bleu"]
+
+    def unfilled(self) -> list[str]:
+        """Sweeps that have fewer λ than `refine` asks for, though all they have are evaluated."""
+        lines = []
+        for index, sweep in enumerate(self.run.plan.pruning):
+            if isinstance(sweep, GateSweep) and (found := len(self.filled_in(index))) < sweep.refine:
+                where = f" ({sweep.name})" if sweep.name else ""
+                lines.append(
+                    f"refine = {sweep.refine} was asked for{where}, and {found} λ filled in: no other two neighbours "
+                    "keep more than one head apart, or their middle was tried."
+                )
+        return lines
+
+    def has_failed(self, variant: Variant) -> bool:
+        """Whether a variant, its evaluation, or what it is made from failed."""
+        names = [f"prune/{variant.name}", f"translate/dev/{variant.name}", f"evaluate/dev/{variant.name}"]
+        names += [f"order/{variant.order.name}", f"losses/dev/{variant.order.name}"] if variant.order else []
+        failed = any(name in self.failed for name in names)
+        return failed or bool(variant.reference and self.has_failed(variant.reference))
+
+    # Tasks
+
+    def tasks(self, stages: Collection[str] = STAGES) -> list[Task]:
+        """The tasks of some STAGES that are known by now."""
+        return [task for task in self.all_tasks() if task.stage in stages]
+
+    def all_tasks(self) -> Iterator[Task]:
+        run, scoring = self.run, self.run.plan.scoring
+        yield FULL_MODEL
+        if scoring.measures:
+            yield from score_passes(run)
+            yield Score()
+            if scoring.judge and "ablation.zero" in scoring.measures:
+                yield Judge()
+        if run.treebanks:
+            yield FindRoles()
+        variants = self.variants()
+        yield from self.evaluations(FULL, variants)
+        for index, sweep in enumerate(run.plan.pruning):
+            if isinstance(sweep, GreedySweep):
+                yield from (RankHeads(index, order) for order in sweep.all_orders())
+        for variant in variants:
+            yield prune_task(variant)
+            yield from self.evaluations(variant, variants)
+            if self.is_rescored(variant):
+                yield Rescore(variant)
+        yield from self.last_tasks(variants)
+
+    def evaluations(self, variant: Variant, variants: Sequence[Variant], split: Split = "dev") -> Iterator[Task]:
+        """What measures one variant on a split."""
+        if self.run.translates:
+            yield Translate(split, variant)
+        else:
+            yield MeasureLosses(split, steps_of(variant, variants))
+        yield self.evaluation(variant, variants, split)
+        if split == "dev":
+            yield Measure(variant)
+
+    def evaluation(self, variant: Variant, variants: Sequence[Variant], split: Split) -> DevEvaluation:
+        if not self.run.translates:
+            return EvaluatePerplexity(split, variant, steps_of(variant, variants))
+        names = comparisons(self.run.plan.pruning, variant).values() if variant != FULL else ()
+        others = [FULL, *(v for name in names for v in variants if v.name == name)] if variant != FULL else []
+        return Evaluate(split, variant, tuple(other for other in others if not self.has_failed(other)))
+
+    def is_rescored(self, variant: Variant) -> bool:
+        """Whether heads are scored and tested for roles again: those that gates chose, where anything asks for it."""
+        wanted = bool(self.run.plan.scoring.pruned) or self.run.treebanks is not None
+        return wanted and variant.control is None and variant.order is None
+
+    def last_tasks(self, variants: Sequence[Variant]) -> Iterator[Task]:
+        """The choice on dev, then speed and the test text."""
+        run = self.run
+        sound = [FULL, *(variant for variant in variants if not self.has_failed(variant))]
+        candidates = [v for v in sound if v.control is None and v.method != "greedy.random"]
+        choose = Choose(tuple(self.evaluation(v, variants, "dev") for v in candidates))
+        yield choose
+        chosen = (run.result(choose) or {}).get("chosen")
+        for variant in variants:
+            if variant.name == chosen and not prune_task(variant).weights(run):
+                yield SaveChosen(variant)
+        if run.plan.data.has_test:
+            for variant in sound:
+                yield from self.evaluations(variant, variants, "test")
+        if run.translates:
+            yield MeasureSpeed(self.timed(sound, chosen))
+
+    def timed(self, variants: Sequence[Variant], chosen: str | None) -> tuple[Variant, ...]:
+        """The models whose speed is measured: the full one, those with gates, the narrower ones, and the chosen one.
+
+        Where the plan keeps only the chosen weights, none is trained again to be timed.
+        """
+        run = self.run
+        some = [v for v in variants if v.name == chosen or (not v.order and v.control in (None, "narrower"))]
+        if run.plan.weights == "all":
+            return tuple(some)
+        before = run.store.record("speed").get("result", {})
+        recorded = tuple(v for v in some if v.name in before)
+        if len(recorded) == len(before) and before and run.done(MeasureSpeed(recorded)):
+            return recorded
+        return tuple(v for v in some if v == FULL or not prune_task(v).weights(run) or run.done(prune_task(v), True))
+
+
+def waits_of(task: Task, tasks: Sequence[Task]) -> list[str]:
+    """What a task only has to come after: the choice waits for all dev evaluations, test text for the choice."""
+    if isinstance(task, Choose):
+        return [other.name for other in tasks if isinstance(other, DevEvaluation) and other.split == "dev"]
+    if isinstance(task, Translate | MeasureLosses) and task.split == "test":
+        return [other.name for other in tasks if isinstance(other, Choose)]
+    if isinstance(task, MeasureSpeed):
+        return [other.name for other in tasks if isinstance(other, Choose | SaveChosen)]
+    return []
+
+
+def steps_of(variant: Variant, variants: Sequence[Variant]) -> tuple[Variant, ...]:
+    """All steps of a variant's greedy order."""
+    return tuple(v for v in variants if variant.order is not None and v.order == variant.order)
+
+
+def filled_before(run: Run, sweep: object) -> list[float]:
+    """λ that this run has made and the plan does not name, in ascending order: they stay when the plan grows."""
+    if not isinstance(sweep, GateSweep) or not sweep.refine:
+        return []
+    named = {f"{penalty:g}" for penalty in sweep.penalties}
+    made = [r["result"] for r in run.store.records().values() if r["result"].get("sweep") == sweep.name]
+    penalties = {result["penalty"] for result in made if result.get("penalty") is not None}
+    return sorted(penalty for penalty in penalties if f"{penalty:g}" not in named)
+
+
+def steepest(points: Mapping[float, tuple[int, float]], taken: Sequence[float] = ()) -> float | None:
+    """The λ in the middle (of the logarithms) of the two neighbours between which BLEU changes most.
+
+    points: heads kept and BLEU by λ. taken: λ that were tried. Neighbours with no number of heads between them are left
+    alone.
+    """
+    gaps = {
+        (low, high): abs(points[high][1] - points[low][1])
+        for low, high in pairwise(sorted(points))
+        if abs(points[high][0] - points[low][0]) > 1
+    }
+    for low, high in sorted(gaps, key=lambda gap: -gaps[gap]):
+        middle = float(f"{math.sqrt(low * high) if low > 0 else high / 2:.3g}")
+        if f"{middle:g}" not in {f"{penalty:g}" for penalty in taken}:
+            return middle
+    return None

@@ -1,0 +1,1 @@
+"""The tasks of a study, a file for each stage."""

@@ -1,0 +1,108 @@
+"""The full model: trained, or taken from where the plan says."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from headwise.attention import discover
+from headwise.data.text import ParallelText
+from headwise.heads import write_text
+from headwise.model import Model, load
+from headwise.study.batches import max_tokens, translator
+from headwise.study.estimate import Estimate
+from headwise.study.run import Run, Task
+from headwise.study.store import MADE, Result
+from headwise.translation.batches import Encoded
+from headwise.translation.build import Architecture, build
+from headwise.translation.subwords import learn_subwords
+from headwise.translation.train import Training, bfloat16, converge
+
+
+@dataclass(frozen=True)
+class Train(Task):
+    """Train the model of the plan, or copy the given one, to model/."""
+
+    stage: ClassVar[str] = "train"
+    shared: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return "train"
+
+    def inputs(self, run: Run) -> Mapping[str, Any]:
+        plan = run.plan
+        if isinstance(plan.model, str):
+            return {"given": plan.model, "files": files_of(plan.model)}
+        texts = {split: run.fingerprint(split) for split in ("train", "dev")}
+        return {"shape": plan.model.model_dump(), "recipe": plan.training.model_dump(), "seed": plan.seed, **texts}
+
+    def outputs(self, run: Run) -> Sequence[str]:
+        return ["model"] if isinstance(run.plan.model, str) else ["model", "train"]
+
+    def weights(self, run: Run) -> Sequence[str]:
+        return ["model"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        shape = run.plan.model
+        texts = {split: run.fingerprint(split) for split in ("train", "dev")}
+        if isinstance(shape, Architecture):
+            return {**trained(run, shape, work), **texts}
+        model = load(shape, run.device)
+        if run.translates:
+            translator(model)
+        if run.main:
+            model.save(work / MADE / "model")
+        return {"parameters": model.parameters, "heads": model.heads.to_json(), **texts}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return 0.0 if isinstance(run.plan.model, str) else estimate.training()
+
+
+FULL_MODEL = Train()
+
+
+def full_model(run: Run) -> Model:
+    """The full model, made first where it is not there."""
+    run.need(FULL_MODEL, whole=True)
+    return run.full
+
+
+def files_of(given: str) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a local model's files, so that a changed model is taken again."""
+    folder = Path(given) / "model" if (Path(given) / "model").is_dir() else Path(given)
+    facts = [(file.name, file.stat()) for file in sorted(folder.glob("*"))]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in facts]
+
+
+def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Training:
+    """The train and dev texts as a model reads them, in sentences of `limit` tokens at most, and how to train on them."""
+    limit = limit or max_tokens(model)
+    assert isinstance(run.train_text, ParallelText) and isinstance(run.dev_text, ParallelText)
+    data = Encoded(run.train_text, model.tokenizer, limit, run.cache)
+    dev = Encoded(run.dev_text, model.tokenizer, limit)
+    return Training(data, dev, run.plan.training, work, run.plan.seed, run.progress)
+
+
+def trained(run: Run, shape: Architecture, work: Path) -> Result:
+    """Learn subwords, train, average the last checkpoints if that lowers the dev loss, save."""
+    recipe, text = run.plan.training, run.train_text
+    assert isinstance(text, ParallelText) and isinstance(run.dev_text, ParallelText)
+    tokenizer = learn_subwords((side for pair in text for side in pair), shape.vocabulary)
+    data = Encoded(text, tokenizer, shape.max_length, run.cache)
+    dev = Encoded(run.dev_text, tokenizer, shape.max_length)
+    hf = build(shape, tokenizer, run.plan.seed).to(run.device)
+    found = discover(hf)
+    facts = converge(hf, tokenizer, found, Training(data, dev, recipe, work, run.plan.seed, run.progress))
+    if run.main:
+        Model(hf, tokenizer, run.plan.name).save(work / MADE / "model")
+        write_text(work / MADE / "train" / "log.csv", (work / "log.csv").read_text())
+        shutil.copytree(work / "runs", work / MADE / "train" / "tensorboard", dirs_exist_ok=True)
+    return {
+        **facts, "heads": found.heads.to_json(), "dropped": data.dropped, "pairs": len(data), "blank": text.blank,
+        "dtype": "bf16" if bfloat16(recipe.dtype, hf.device.type) else "fp32",
+    }  # fmt: skip
