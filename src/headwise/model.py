@@ -8,7 +8,7 @@ layout and fills in the weights (docs/layout.md).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from headwise.attention import Discovery, discover, remove
 from headwise.attention.removal import make_biases
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
+from headwise.progress import Report, silent
 from headwise.translation.build import drop_unused
 from headwise.translation.decode import Search, translate
 
@@ -64,10 +65,8 @@ class Model:
         """Number of weights, tied ones counted once."""
         return sum(p.numel() for p in self.hf.parameters())
 
-    def translate(
-        self, sentences: Sequence[str], progress: Callable[[float, str], None] = lambda share, what: None, **search: Any
-    ) -> list[str]:
-        """Translate sentences by beam search; options of `Search` by name. progress: told the share that is done."""
+    def translate(self, sentences: Sequence[str], progress: Report = silent, **search: Any) -> list[str]:
+        """Translate sentences by beam search; options of `Search` by name."""
         if not self.hf.can_generate() or not self.hf.config.is_encoder_decoder:
             raise HeadwiseError(
                 f"{self.name} is a {type(self.hf).__name__}, which does not translate: give an encoder-decoder model."

@@ -19,7 +19,7 @@ has carried further never comes back; here a itself is held within ±4. And the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,15 +32,15 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_broken_loss
 from headwise.importance.objective import IGNORED, asked_tokens, on_device, predict, sentence_losses
+from headwise.progress import Report, silent
 
 GATINGS = ("gating.facilitating", "gating.interfering", "gating.irrelevant")
 FURTHEST = 4.0  # a gate lies between σ(−4) = 0.018 and σ(4) = 0.982
-Say = Callable[[float, str], None]
 
 
 def gate_heads(
     model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], seeds: Sequence[int] = (0,),
-    steps: int = 200, pull: float = 2e-4, progress: Say = lambda share, text: None,
+    steps: int = 200, pull: float = 2e-4, progress: Report = silent,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Tidy rows: how far each head facilitates, interferes and is irrelevant, each between 0 and 1.
 
