@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
 from headwise.attention import Discovery, capture, evaluating
@@ -33,6 +32,7 @@ from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_broken_loss
 from headwise.importance.objective import IGNORED, asked_tokens, on_device, predict, sentence_losses
 from headwise.progress import Report, silent
+from headwise.statistics import t_margin
 
 GATINGS = ("gating.facilitating", "gating.interfering", "gating.irrelevant")
 FURTHEST = 4.0  # a gate lies between σ(−4) = 0.018 and σ(4) = 0.982
@@ -123,8 +123,8 @@ def rows(heads: HeadMap, fits: np.ndarray, words: int) -> list[dict[str, Any]]:
     seeds = len(fits)
     value, low, high = fits.mean(0), None, None
     if seeds > 1:
-        reach = stats.t.ppf(0.975, seeds - 1) * fits.std(0, ddof=1) / seeds**0.5
-        low, high = (value - reach).clip(0, 1), (value + reach).clip(0, 1)
+        margin = t_margin(fits)
+        low, high = (value - margin).clip(0, 1), (value + margin).clip(0, 1)
     return [
         {"kind": head.kind, "layer": head.layer, "head": head.head, "measure": measure, "value": value[m, i],
          "low": None if low is None else low[m, i], "high": None if high is None else high[m, i], "n": words,
