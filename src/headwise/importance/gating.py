@@ -100,10 +100,10 @@ def sample(
     """At most `count` batches of a stream, each as likely as another (a reservoir); those that ask nothing are left."""
     chosen: list[Mapping[str, Tensor]] = []
     asking = (batch for batch in batches if "labels" in batch and bool((batch["labels"] != IGNORED).any()))
-    for seen, batch in enumerate(asking):
-        if seen < count:
+    for number, batch in enumerate(asking):
+        if number < count:
             chosen.append(batch)
-        elif (place := int(torch.randint(seen + 1, (), generator=generator))) < count:
+        elif (place := int(torch.randint(number + 1, (), generator=generator))) < count:
             chosen[place] = batch
     if not chosen:
         raise HeadwiseError("Gates were to be fitted to a text, but it has no word to predict: give a longer one.")

@@ -62,7 +62,7 @@ class Tally:
         sums, counts = np.concatenate(self.sums[site]), np.concatenate(self.counts[site])
         return sums[counts > 0], counts[counts > 0]
 
-    def half(self, which: int) -> Tally:
+    def fold(self, which: int) -> Tally:
         """Every other place of the text: the even ones (0) or the odd ones (1)."""
         other = Tally(self.heads, self.scale)
         for site in self.heads.sites:

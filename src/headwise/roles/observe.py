@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import Discovery, Seen, capture, evaluating
+from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.data.annotated import Annotated
 from headwise.data.pieces import Aligned, Coverage, pieces_of
 from headwise.heads import Kind
@@ -48,12 +48,12 @@ def observe(
     now: dict[Kind, tuple[tuple[Passage, ...], list[Question]]] = {}
     answers: dict[Kind, dict[int, list[Tensor]]] = {}
 
-    def watch(seen: Seen) -> None:
-        if seen.site.kind in now:
-            sides, questions = now[seen.site.kind]
-            assert seen.weights is not None
-            view = View(seen.weights, sides[0], sides[-1], seen)
-            answers[seen.site.kind][seen.site.layer] = [question.answer(view) for question in questions]
+    def watch(call: AttentionCall) -> None:
+        if call.site.kind in now:
+            sides, questions = now[call.site.kind]
+            assert call.weights is not None
+            view = View(call.weights, sides[0], sides[-1], call)
+            answers[call.site.kind][call.site.layer] = [question.answer(view) for question in questions]
 
     with evaluating(model), torch.no_grad(), capture(model, found, watch=watch, weights=True):
         for batch in batches:
