@@ -22,7 +22,7 @@ import torch
 from headwise.attention import discover
 from headwise.data import embedded
 from headwise.data.annotated import Annotated
-from headwise.data.pieces import Coverage
+from headwise.data.subwords import Coverage
 from headwise.data.treebank import Treebank
 from headwise.roles.observe import forward, half_of
 from headwise.roles.passes import Subject, on_treebank, treebank_batches
