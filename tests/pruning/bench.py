@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from headwise.attention import discover
-from headwise.data.grammar import examples
+from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.heads import Kind
 from headwise.model import Model
@@ -63,8 +62,8 @@ class Bench:
 def trained(work: Path) -> Bench:
     """The model, trained for a second or two in `work`."""
     torch.set_num_threads(1)
-    pairs = [(e.source, e.target) for e in islice(examples("train", 2), 160)]
-    dev = [(e.source, e.target) for e in islice(examples("dev", 2), 20)]
+    pairs = embedded.pairs("train", 160)
+    dev = embedded.pairs("dev", 20)
     tokenizer = learn_subwords((side for pair in pairs for side in pair), SHAPE.vocabulary)
     data, held_out = (Encoded(ParallelText.from_pairs(part), tokenizer, SHAPE.max_length) for part in (pairs, dev))
     hf = build(SHAPE, tokenizer, seed=1)

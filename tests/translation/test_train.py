@@ -8,7 +8,6 @@ import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, T5Config, T5F
 from transformers.trainer_callback import TrainerCallback, TrainerState
 
 from headwise.attention import discover
-from headwise.data.grammar import examples
+from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.progress import Report, silent
@@ -80,8 +79,8 @@ class Bench:
 @pytest.fixture(scope="module")
 def bench() -> Bench:
     torch.set_num_threads(1)
-    pairs = [(e.source, e.target) for e in islice(examples("train", 2), 160)]
-    dev = [(e.source, e.target) for e in islice(examples("dev", 2), 20)]
+    pairs = embedded.pairs("train", 160)
+    dev = embedded.pairs("dev", 20)
     tokenizer = learn_subwords((side for pair in pairs for side in pair), SHAPE.vocabulary)
     texts = (ParallelText.from_pairs(part) for part in (pairs, dev))
     return Bench(tokenizer, *(Encoded(text, tokenizer, SHAPE.max_length) for text in texts))

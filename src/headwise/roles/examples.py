@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.data.annotated import Annotated
-from headwise.data.pieces import Coverage
+from headwise.data.subwords import Coverage
 from headwise.heads import Head
 from headwise.roles.coreference import choices
 from headwise.roles.observe import forward

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.data.annotated import Annotated
-from headwise.data.pieces import Aligned, Coverage, pieces_of
+from headwise.data.subwords import Aligned, Coverage, align
 from headwise.heads import Kind
 from headwise.roles.ledger import Ledger
 from headwise.roles.passage import Passage, View
@@ -95,7 +95,7 @@ def aligned_batches(
     waiting: tuple[list[Aligned], list[Aligned]] = ([], [])
     stream = iter(sentences)
     while some := list(islice(stream, 256)):
-        for aligned in pieces_of(tokenizer, some, max_length, coverage):
+        for aligned in align(tokenizer, some, max_length, coverage):
             waiting[half(aligned.sentence)].append(aligned)
         for which, rows in enumerate(waiting):
             if len(rows) >= WINDOW:

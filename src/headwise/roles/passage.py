@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise.attention import AttentionCall
 from headwise.data.annotated import Annotated
-from headwise.data.pieces import Aligned
+from headwise.data.subwords import Aligned
 
 
 @dataclass

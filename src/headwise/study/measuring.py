@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.data.grammar import Split
+from headwise.data.embedded import Split
 from headwise.data.lines import read_lines
 from headwise.heads import write_text
 from headwise.model import WEIGHTS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from accelerate import PartialState
 
-from headwise.data.grammar import Split
+from headwise.data.embedded import Split
 from headwise.study import after, making, measuring, roles, stages, tables
 from headwise.study.estimate import Estimate, estimate
 from headwise.study.graph import Node

@@ -9,8 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.data.grammar import examples as grammar_examples
-from headwise.data.grammar import write_treebank
+from headwise.data.embedded import fingerprint, write_treebank
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
@@ -148,13 +147,12 @@ def stage(study: Study) -> Result:
 def drawn(study: Study) -> Path:
     """A treebank of the embedded corpus: its dev sentences with their trees."""
     embedded = study.plan.data.embedded
-    count, seed = embedded.dev if embedded else 0, study.plan.seed
+    count = embedded.dev if embedded else 0
 
     def make(work: Path) -> Result:
         if study.run.main:
-            (work / MADE / "corpus").mkdir(parents=True, exist_ok=True)
-            write_treebank(work / MADE / "corpus" / "dev.conllu", islice(grammar_examples("dev", seed), count))
+            write_treebank(work / MADE / "corpus" / "dev.conllu", count)
         return {}
 
-    study.run.stage("corpus/treebank", {"count": count, "seed": seed}, make, ["corpus/dev.conllu"])
+    study.run.stage("corpus/treebank", {"count": count, "corpus": fingerprint()}, make, ["corpus/dev.conllu"])
     return study.run.folder / "corpus" / "dev.conllu"

@@ -15,7 +15,8 @@ from typing import Any
 import pandas as pd
 
 from headwise.attention import discover
-from headwise.data.grammar import Split, write_parallel
+from headwise.data.embedded import Split, write_parallel
+from headwise.data.embedded import fingerprint as corpus_fingerprint
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, HeadMask, save_scores, score_table, write_text
@@ -75,11 +76,11 @@ class Study:
 
         def make(work: Path) -> Result:
             if self.run.main:
-                write_parallel(work / MADE / "corpus", split, count, self.plan.seed)
+                write_parallel(work / MADE / "corpus", split, count)
             return {}
 
         files = [f"corpus/{split}.en", f"corpus/{split}.fr"]
-        self.run.stage(f"corpus/{split}", {"count": count, "seed": self.plan.seed}, make, files)
+        self.run.stage(f"corpus/{split}", {"count": count, "corpus": corpus_fingerprint()}, make, files)
         return [self.run.folder / file for file in files]
 
     @cached_property
