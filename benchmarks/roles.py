@@ -1,9 +1,9 @@
 """What all tests of roles cost together, beside a forward of the same sentences with eager attention; and their memory.
 
     python benchmarks/roles.py --rounds 5
-    python benchmarks/roles.py --memory 100000     # peak memory after so many sentences, and after a tenth of them
+    python benchmarks/roles.py --memory 100000     # peak memory after 100,000 sentences, and after a tenth of them
 
-The model is a random encoder-decoder of the given width, of which, as in `headwise roles`, the encoder is run; the text
+The model is a random encoder-decoder of the given width, whose encoder runs, as in `headwise roles`; the text
 is the embedded corpus with its trees. Both sides get the same batches, aligned and padded beforehand.
 """
 
@@ -15,15 +15,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from itertools import islice
 from pathlib import Path
 
 import torch
 
 from headwise.attention import discover
+from headwise.data import embedded
 from headwise.data.annotated import Annotated
-from headwise.data.grammar import examples, write_treebank
-from headwise.data.pieces import Coverage
+from headwise.data.subwords import Coverage
 from headwise.data.treebank import Treebank
 from headwise.roles.observe import forward, half_of
 from headwise.roles.passes import Subject, on_treebank, treebank_batches
@@ -40,7 +39,7 @@ def main() -> None:
     parser.add_argument("--memory", type=int, default=0)
     options = parser.parse_args()
     shape = Architecture(vocabulary=2000, width=options.width, feedforward=4 * options.width, encoder_layers=6)
-    texts = [pair.source for pair in islice(examples("train"), 5000)]
+    texts = [source for source, _ in embedded.pairs("train", 5000)]
     tokenizer = learn_subwords(texts, shape.vocabulary)
     model = build(shape, tokenizer, 0).eval()
     found = discover(model)
@@ -76,13 +75,9 @@ def main() -> None:
 
 
 def written(folder: str, count: int) -> Treebank:
-    """So many sentences of the embedded corpus as a treebank on disk, in files of at most 10,000 (written from
-    memory)."""
-    stream, paths = examples("train", 1), []
-    for start in range(0, count, 10_000):
-        paths.append(Path(folder) / f"{count}-{start}.conllu")
-        write_treebank(paths[-1], islice(stream, min(10_000, count - start)))
-    return Treebank.read(*paths)
+    """`count` sentences on disk: the trees of the embedded corpus, several times over where there are not so many."""
+    size = min(count, embedded.SIZES["dev"])
+    return Treebank.read(*[embedded.write_treebank(Path(folder) / "dev.conllu", size)] * (count // size))
 
 
 def seconds(job: Callable[[], None]) -> float:

@@ -41,7 +41,7 @@ from transformers import (
 
 import headwise as hw
 from headwise import cli
-from headwise.data.grammar import write_parallel
+from headwise.data.embedded import write_parallel
 from headwise.importance.curves import CURVES
 from headwise.importance.judge import FAITHFULNESS
 from headwise.study import Progress, make_plan, run_study
@@ -66,7 +66,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     transformers.logging.disable_progress_bar()
     folder = tmp_path_factory.mktemp("place")
     for split, count in (("train", 150), ("dev", 12), ("test", 12)):
-        write_parallel(folder, split, count, seed=2)  # type: ignore[arg-type]
+        write_parallel(folder, split, count)  # type: ignore[arg-type]
     data = {split: [f"{folder}/{split}.en", f"{folder}/{split}.fr"] for split in ("train", "dev")}
     run_study(make_plan({"data": data}, SMALL), folder / "run", Progress(quiet=True), only="train")
     return folder
@@ -777,7 +777,7 @@ def test_two_processes_cannot_share_an_odd_number_of_batches(texts: list[str], t
 @pytest.mark.slow
 def test_two_processes_score_as_one_does(model: str, tmp_path: Path) -> None:
     """Text of several batches, of which each process takes every other one."""
-    write_parallel(tmp_path, "test", 600, seed=3)
+    write_parallel(tmp_path, "test", 600)
     words = ["score", model, *both(tmp_path / "test.en", tmp_path / "test.fr"), "--judge"]
     for name in ("confidence", "gradient", "gradient.normalised", "ablation.zero", "ablation.mean", "lrp.ding.pooled"):
         words += ["--measure", name]

@@ -26,7 +26,7 @@ import pytest
 from pydantic import BaseModel
 
 from headwise import cli
-from headwise.data.grammar import write_parallel
+from headwise.data.embedded import write_parallel
 from headwise.study import Plan, Progress, make_plan, run_study
 
 ROOT = Path(__file__).parents[1]
@@ -112,8 +112,8 @@ def run_command(command: str) -> tuple[int, str]:
 def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What docs/index.md promises: texts, a finished study `my-run/` and its model `my-model/`."""
     folder = tmp_path_factory.mktemp("furnished")
-    files = {"train": write_parallel(folder, "train", 600, 1), "dev": write_parallel(folder, "dev", 60, 1)}
-    files["test"] = write_parallel(folder, "test", 30, 1)
+    files = {"train": write_parallel(folder, "train", 600), "dev": write_parallel(folder, "dev", 60)}
+    files["test"] = write_parallel(folder, "test", 30)
     shape = {"encoder_layers": 2, "decoder_layers": 2, "heads": 4, "width": 32, "feedforward": 64, "vocabulary": 400}
     plan = {
         "data": {split: [str(file) for file in pair] for split, pair in files.items()},

@@ -6,10 +6,10 @@
     text = hw.ParallelText.read("dev.en", "dev.ru")
     heads = hw.score(model, text)
 
-A name's module is loaded when the name is first used: torch and transformers take seconds.
+Modules are imported when a name is first used: torch and transformers take seconds.
 """
 
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
 from headwise.errors import HeadsMissing, HeadwiseError
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from headwise.data.treebank import Treebank
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.model import Model, load
+    from headwise.study.api import evaluate, prune, score
     from headwise.study.roles import roles
-    from headwise.study.single import evaluate, prune, score
+
+    __version__: str
 else:
-    import headwise.roles  # noqa: F401 - the room, before its name goes to the function
+    import headwise.roles  # noqa: F401 - the package, before its name is bound to the function
 
     def roles(*args, **kwargs):
-        """What each head does: see `headwise.study.roles.roles`, whose arguments these are."""
+        """The roles of heads; arguments as of `headwise.study.roles.roles`."""
         return import_module("headwise.study.roles").roles(*args, **kwargs)
 
     HOME = {
@@ -34,10 +36,12 @@ else:
         "data.treebank": ("Treebank",),
         "heads": ("Head", "HeadMap", "HeadMask"),
         "model": ("Model", "load"),
-        "study.single": ("evaluate", "prune", "score"),
+        "study.api": ("evaluate", "prune", "score"),
     }
 
     def __getattr__(name):
+        if name == "__version__":
+            return metadata.version("headwise")
         for module, names in HOME.items():
             if name in names:
                 return getattr(import_module(f"headwise.{module}"), name)
@@ -49,5 +53,5 @@ else:
 
 __all__ = [
     "load", "Model", "ParallelText", "Text", "Treebank", "score", "roles", "prune", "evaluate", "report", "Head",
-    "HeadMap", "HeadMask", "HeadwiseError", "HeadsMissing",
+    "HeadMap", "HeadMask", "HeadwiseError", "HeadsMissing", "__version__",
 ]  # fmt: skip

@@ -1,9 +1,9 @@
-"""The two ways headwise refuses: a wrong input, and a head it cannot see."""
+"""The two errors of headwise: bad input, and attention heads that it cannot see."""
 
 
 class HeadwiseError(Exception):
-    """Bad input, told in one sentence: what was asked, what was found, what to do. The command line prints it."""
+    """Bad input. One sentence says what was asked, what was found, and what to do; the command line prints it."""
 
 
 class HeadsMissing(HeadwiseError):
-    """A model declares attention heads that the probe forward did not see: results on the rest would be partial."""
+    """A model declares attention heads that the probe did not see: results would be partial."""

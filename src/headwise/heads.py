@@ -1,4 +1,4 @@
-"""The words everything else is said in: kinds, a head's address, the map of a model's heads, a mask, a table of scores.
+"""The common vocabulary: kinds of attention, a head's address, the map of a model's heads, a mask, a table of scores.
 
 Heads are counted from 0 and written `kind/layer/head`: `encoder-self/0/3`, `decoder-self/5/7`, `cross/2/0`.
 """
@@ -6,9 +6,10 @@ Heads are counted from 0 and written `kind/layer/head`: `encoder-self/0/3`, `dec
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -39,7 +40,7 @@ class Head(NamedTuple):
         layer, _, head = rest.partition("/")
         if kind not in KINDS or not layer.isdecimal() or not head.isdecimal():
             raise HeadwiseError(
-                f"'{text}' is no head: write kind/layer/head, for example encoder-self/0/3, "
+                f"'{text}' is not a head: write kind/layer/head, for example encoder-self/0/3, "
                 f"with a kind of {', '.join(KINDS)}."
             )
         return cls(kind, int(layer), int(head))
@@ -50,6 +51,9 @@ class Site(NamedTuple):
 
     kind: Kind
     layer: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} layer {self.layer}"
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,12 @@ class HeadMap:
     def count(self, site: Site) -> int:
         return self.query[site.kind][site.layer]
 
+    def __repr__(self) -> str:
+        return f"HeadMap({self.total} heads: {describe(self)})"
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), self, lambda site: str(self.count(site)))
+
     def __iter__(self) -> Iterator[Head]:
         return (Head(kind, layer, head) for kind, layer in self.sites for head in range(self.query[kind][layer]))
 
@@ -93,7 +103,7 @@ class HeadMap:
         )
 
     def only(self, kinds: Iterable[Kind]) -> HeadMap:
-        """The map restricted to some kinds; a kind the model does not have is refused."""
+        """The map restricted to some kinds. Raises HeadwiseError for a kind that the model does not have."""
         kinds = tuple(kinds)
         for kind in kinds:
             if kind not in self.query:
@@ -127,15 +137,30 @@ class HeadMask:
     def full(cls, heads: HeadMap) -> HeadMask:
         return cls(heads, frozenset(heads))
 
+    def __repr__(self) -> str:
+        kept = {
+            kind: "+".join(str(len(self.of(Site(kind, layer)))) for layer in range(len(counts)))
+            for kind, counts in self.heads.query.items()
+        }
+        layers = ", ".join(f"{kind} {counts}" for kind, counts in kept.items())
+        return f"HeadMask({len(self)} of {self.heads.total} heads: {layers})"
+
+    def _repr_html_(self) -> str:
+        def cell(site: Site) -> str:
+            kept = self.of(site)
+            return f"<b>{len(kept)}</b> of {self.heads.count(site)}<br>{' '.join(map(str, kept)) or '–'}"
+
+        return html_table(repr(self), self.heads, cell)
+
     def __len__(self) -> int:
         return len(self.kept)
 
     def without(self, heads: Iterable[Head]) -> HeadMask:
-        """The mask with some heads less; a head the model does not have is refused."""
+        """The mask without some heads. Raises HeadwiseError for a head that the model does not have."""
         gone = frozenset(heads)
         for head in gone:
             if head not in self.heads:
-                raise HeadwiseError(f"{head} was to go, but this model has no such head ({describe(self.heads)}).")
+                raise HeadwiseError(f"{head} cannot be removed: this model has no such head ({describe(self.heads)}).")
         return HeadMask(self.heads, self.kept - gone)
 
     def of(self, site: Site) -> list[int]:
@@ -168,9 +193,9 @@ class HeadMask:
             )
         heads = HeadMap(data["heads"], data.get("key_value_heads", {}))
         for kind, counts in heads.query.items():
-            told = len(data["kept"][kind])
-            if told != len(counts):
-                raise HeadwiseError(f"The layout has {len(counts)} {kind} layers, but says of {told} what they keep.")
+            listed = len(data["kept"][kind])
+            if listed != len(counts):
+                raise HeadwiseError(f"The layout has {len(counts)} {kind} layers, but lists kept heads of {listed}.")
         rows = [(kind, layer, row) for kind, layers in data["kept"].items() for layer, row in enumerate(layers)]
         return cls(heads, frozenset(Head(kind, layer, head) for kind, layer, row in rows for head in row))
 
@@ -179,16 +204,16 @@ class HeadMask:
 
     @classmethod
     def read(cls, path: Path) -> HeadMask:
-        """Read a layout file. Raises HeadwiseError, with the file's name, for one that is not whole."""
-        asked = f"{path} was to be read as a layout of kept heads, but"
+        """Read a layout file. Raises HeadwiseError, with the file's name, for an incomplete one."""
+        failed = f"{path} cannot be read as a layout of kept heads:"
         try:
             return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
         except HeadwiseError as error:
             raise HeadwiseError(f"{path} cannot be used: {error}") from None
         except OSError as error:
-            raise HeadwiseError(f"{asked} it cannot be opened ({error.strerror}).") from None
+            raise HeadwiseError(f"{failed} it cannot be opened ({error.strerror}).") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise HeadwiseError(f"{asked} it is none ({type(error).__name__}: {error}).") from None
+            raise HeadwiseError(f"{failed} {type(error).__name__}: {error}.") from None
 
 
 def describe(heads: HeadMap) -> str:
@@ -196,8 +221,19 @@ def describe(heads: HeadMap) -> str:
     return ", ".join(f"{kind} {'+'.join(map(str, counts))}" for kind, counts in heads.query.items())
 
 
+def html_table(caption: str, heads: HeadMap, cell: Callable[[Site], str]) -> str:
+    """A small table for notebooks: a row per kind, a column per layer."""
+    layers = range(max(map(len, heads.query.values()), default=0))
+    rows = ["".join(f"<th>{layer}</th>" for layer in ("layer", *layers))]
+    for kind, counts in heads.query.items():
+        cells = (cell(Site(kind, layer)) if layer < len(counts) else "" for layer in layers)
+        rows.append(f"<th>{kind}</th>" + "".join(f"<td>{text}</td>" for text in cells))
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<table><caption>{html.escape(caption)}</caption>{body}</table>"
+
+
 def score_table(rows: Sequence[Mapping[str, Any]], signature: Mapping[str, Any]) -> pd.DataFrame:
-    """A tidy table of scores, one row a head and measure, columns COLUMNS; `attrs["signature"]`: how it was made."""
+    """A tidy table of scores, one row per head and measure, columns COLUMNS; `attrs["signature"]`: how it was made."""
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     table.attrs["signature"] = dict(signature)
     return table
@@ -210,9 +246,9 @@ def save_scores(table: pd.DataFrame, path: Path) -> None:
 
 
 def read_scores(path: Path, heads: HeadMap | None = None) -> pd.DataFrame:
-    """A table that `save_scores` wrote, with its signature in `attrs["signature"]`. heads: the model's, as it is now.
+    """A table that `save_scores` wrote, with its signature in `attrs["signature"]`. heads: those of the model now.
 
-    Raises HeadwiseError when the signature is missing, columns are, or the scores are of other heads than `heads`.
+    Raises HeadwiseError when the signature or a column is missing, or the scores are of other heads than `heads`.
     """
     file = path
     try:
@@ -222,19 +258,19 @@ def read_scores(path: Path, heads: HeadMap | None = None) -> pd.DataFrame:
         scored = HeadMap(signature["heads"]["query"], signature["heads"]["key_value"])
     except OSError as error:
         raise HeadwiseError(
-            f"The scores in {path} were to be read, but {file} cannot be opened ({error.strerror}): "
-            "a table of scores and the signature beside it belong together."
+            f"The scores in {path} cannot be read: {file} cannot be opened ({error.strerror}). "
+            "A table of scores and the signature beside it belong together."
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HeadwiseError(
-            f"{path} was to be read as a table of scores with its signature beside it, but {file} is not that "
-            f"({type(error).__name__}: {error}): score the model again."
+            f"{path} cannot be read as a table of scores with its signature beside it: {file} is not valid "
+            f"({type(error).__name__}: {error}). Score the model again."
         ) from None
     if missing := [column for column in COLUMNS if column not in table]:
-        raise HeadwiseError(f"{path} is no table of scores: it lacks the columns {', '.join(missing)}.")
+        raise HeadwiseError(f"{path} is not a table of scores: it lacks the columns {', '.join(missing)}.")
     now = scored if heads is None else heads
-    told = {Head(*address) for address in table[["kind", "layer", "head"]].itertuples(index=False, name=None)}
-    if scored != now or not all(head in now for head in told):
+    scored_heads = {Head(*address) for address in table[["kind", "layer", "head"]].itertuples(index=False, name=None)}
+    if scored != now or not all(head in now for head in scored_heads):
         raise HeadwiseError(
             f"{path} has scores of other heads ({describe(scored)}) than the model has now ({describe(now)}): "
             "score the model again."
@@ -244,12 +280,12 @@ def read_scores(path: Path, heads: HeadMap | None = None) -> pd.DataFrame:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file so that it is either whole or not there: beside, then renamed."""
+    """`write_bytes` of a text in UTF-8."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that it is either whole or not there: beside, then renamed."""
+    """Write a file completely or not at all: to a temporary file beside it, which is then renamed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -257,7 +293,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         beside.replace(path)
     except OSError as error:
         raise HeadwiseError(
-            f"{path} could not be written ({error.strerror}): choose another --out or make room."
+            f"{path} could not be written ({error.strerror}): choose another --out or free some space."
         ) from None
     finally:
         with contextlib.suppress(OSError):

@@ -1,14 +1,14 @@
-"""A model as its user holds it: the transformers model, its tokenizer and its heads. `load`, `translate`, `save`.
+"""The model class for users: a transformers model with its tokenizer and its heads. `load`, `translate`, `save`.
 
-A pruned model's folder holds `config.json`, `model.safetensors`, the tokenizer, and the layout in `headwise.json`:
-which heads were kept. `from_pretrained` refuses the changed shapes, so `load` builds the stock model, cuts it to the
-layout and fills in the weights (docs/layout.md).
+A pruned model's folder contains `config.json`, `model.safetensors`, the tokenizer, and the layout of kept heads in
+`headwise.json`. `from_pretrained` rejects the changed shapes, so `load` builds the stock model, removes the other heads
+and loads the weights (docs/layout.md).
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from transformers import (
 from headwise.attention import Discovery, discover, remove
 from headwise.attention.removal import make_biases
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, Site
+from headwise.heads import Head, HeadMap, HeadMask, Site, describe, html_table
+from headwise.progress import Report, silent
 from headwise.translation.build import drop_unused
 from headwise.translation.decode import Search, translate
 
@@ -55,6 +56,13 @@ class Model:
         self.hf, self.tokenizer, self.name, self.layout = hf.eval(), tokenizer, name, layout
         self.found: Discovery = discover(hf, allow_partial)
 
+    def __repr__(self) -> str:
+        heads = f"{self.heads.total} heads: {describe(self.heads)}"
+        return f"Model({self.name!r}, {type(self.hf).__name__}, {heads}, {self.parameters:,} parameters)"
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), self.heads, lambda site: str(self.heads.count(site)))
+
     @property
     def heads(self) -> HeadMap:
         return self.found.heads
@@ -64,10 +72,8 @@ class Model:
         """Number of weights, tied ones counted once."""
         return sum(p.numel() for p in self.hf.parameters())
 
-    def translate(
-        self, sentences: Sequence[str], progress: Callable[[float, str], None] = lambda share, what: None, **search: Any
-    ) -> list[str]:
-        """Translate sentences by beam search; options of `Search` by name. progress: told the share that is done."""
+    def translate(self, sentences: Sequence[str], progress: Report = silent, **search: Any) -> list[str]:
+        """Translate sentences by beam search; options of `Search` by name."""
         if not self.hf.can_generate() or not self.hf.config.is_encoder_decoder:
             raise HeadwiseError(
                 f"{self.name} is a {type(self.hf).__name__}, which does not translate: give an encoder-decoder model."
@@ -79,7 +85,7 @@ class Model:
     def remove(self, mask: HeadMask, means: Mapping[Site, Tensor] | None = None) -> Model:
         """A smaller model in which only the heads of `mask` are left. The mask is over the heads this model has now.
 
-        means: mean outputs of the heads, H D by site, that stay in the output biases in place of removed heads
+        means: mean outputs of the heads, H D by site. Those of removed heads are added to the output biases
         (docs/methods/removal.md).
         """
         layout = mask if self.layout is None else compose(self.layout, mask)
@@ -88,11 +94,11 @@ class Model:
         return Model(smaller, self.tokenizer, self.name, layout)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the model to a folder that `load` reads: whole, or not at all. An older model there is replaced."""
+        """Write the model to a folder that `load` reads, completely or not at all. Replaces an older model there."""
         folder = Path(folder)
         refuse_other_files(folder)
         with whole(folder) as beside:
-            # Cut weights are read by `cut_anew`: under the names they have in the model, not in the hub's files.
+            # `load_pruned` reads weights under the names they have in the model, not in the hub's files.
             self.hf.save_pretrained(beside, max_shard_size="1TB", save_original_format=self.layout is None)
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(beside)
@@ -102,13 +108,13 @@ class Model:
 
 
 def compose(before: HeadMask, after: HeadMask) -> HeadMask:
-    """The layout of a model cut twice, in the numbers of the first, whole model."""
+    """The layout of a model pruned twice, in the head numbers of the original model."""
     kept = (Head(kind, layer, before.of(Site(kind, layer))[head]) for kind, layer, head in after.kept)
     return HeadMask(before.heads, frozenset(kept))
 
 
 def refuse_other_files(folder: Path) -> None:
-    """Saving replaces a folder, so it must hold nothing but a model."""
+    """Raise HeadwiseError for a folder with other files than a model's: saving would delete them."""
     if not folder.exists():
         return
     files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
@@ -117,14 +123,14 @@ def refuse_other_files(folder: Path) -> None:
         other = other or [files[0].name]
     if other:
         raise HeadwiseError(
-            f"The model was to be saved to {folder}, where there is something else ({', '.join(other[:3])}): "
+            f"The model cannot be saved to {folder}, which has other files ({', '.join(other[:3])}): "
             "choose an empty or new folder."
         )
 
 
 @contextmanager
 def whole(folder: Path) -> Iterator[Path]:
-    """Write a folder beside, then rename it into place, so that it is either complete or as it was."""
+    """Write a temporary folder, then rename it: afterwards `folder` is either complete or as it was."""
     folder = folder.absolute()
     beside, old = (folder.with_name(f".{folder.name}.{ending}") for ending in ("partial", "old"))
     try:
@@ -137,7 +143,9 @@ def whole(folder: Path) -> Iterator[Path]:
         beside.rename(folder)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise HeadwiseError(f"{folder} could not be written ({reason}): choose another --out or make room.") from error
+        raise HeadwiseError(
+            f"{folder} could not be written ({reason}): choose another --out or free some space."
+        ) from error
     finally:
         if old.exists() and not folder.exists():
             old.rename(folder)
@@ -146,10 +154,10 @@ def whole(folder: Path) -> Iterator[Path]:
 
 
 def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> Model:
-    """Load any transformers model, a pruned model of headwise's, or the trained model of a finished study.
+    """Load any transformers model, a model that headwise pruned, or the trained model of a finished study.
 
-    spec: a local folder or a hub id. Raises HeadwiseError for what is not there or not whole, HeadsMissing for a model
-    that the seam does not see whole.
+    spec: a local folder or a hub id. Raises HeadwiseError for a missing or incomplete model, HeadsMissing for a model
+    with heads that headwise does not see.
     """
     path = folder_of(spec)
     source = str(path if path.exists() else spec)
@@ -159,50 +167,50 @@ def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> 
         config = AutoConfig.from_pretrained(source)
         if layout is None:
             hf, info = auto(config).from_pretrained(source, config=config, output_loading_info=True)
-            hf = drop_unused(frozen_as_made(hf))
+            hf = drop_unused(freeze_as_built(hf))
             missing = info["missing_keys"]
         named = not path.exists() or any(path.glob("*token*"))
         tokenizer = AutoTokenizer.from_pretrained(source) if named else None
-    except Exception as error:  # whatever transformers, safetensors or tokenizers say about the user's files
-        found = f"{spec} is a folder, but not" if path.exists() else f"'{spec}' is no local folder, and not"
-        raise HeadwiseError(f"{found} a whole model that transformers can load: {one_line(error)}") from error
+    except Exception as error:  # from transformers, safetensors or tokenizers, about the user's files
+        found = f"{spec} is a folder, but not" if path.exists() else f"'{spec}' is not a local folder, and not"
+        raise HeadwiseError(f"{found} a complete model that transformers can load: {one_line(error)}") from error
     if layout is not None:
-        hf = cut_anew(path, config, layout)
-    name = str(spec) if path == Path(spec) else str(path)  # of a finished study the whole model: no pruned one
+        hf = load_pruned(path, config, layout)
+    name = str(spec) if path == Path(spec) else str(path)  # of a finished study: its trained model
     model = Model(hf.to(device), tokenizer, name, layout, allow_partial)
     lost = sorted(name for name in missing if name.startswith(tuple(f"{site}." for site in model.found.names.values())))
     if lost:
         raise HeadwiseError(
             f"{spec} lacks weights of its attention layers ({', '.join(lost[:3])}{' …' if len(lost) > 3 else ''}): "
-            "it would work with random ones. Fetch or save the model again."
+            "they would be random. Download or save the model again."
         )
     return model
 
 
 def folder_of(spec: str | Path) -> Path:
-    """Where a local model lies; of a finished study, its trained model. A hub id comes back as it is.
+    """The folder of a local model; for a finished study, that of its trained model. A hub id is returned unchanged.
 
-    What can be no hub id (`name` or `owner/name`) and is not there is refused, before the hub is asked for it.
+    Raises HeadwiseError for a missing folder whose name cannot be a hub id (`name` or `owner/name`).
     """
     path, name = Path(spec), str(spec)
     if not path.exists() and (name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1):
         raise HeadwiseError(
-            f"{spec} was to be loaded as a model, but there is no such folder: "
-            "give a model's folder, the folder of a finished study, or a hub id such as Helsinki-NLP/opus-mt-en-de."
+            f"{spec} cannot be loaded as a model: there is no such folder. "
+            "Give a model's folder, the folder of a finished study, or a hub id such as Helsinki-NLP/opus-mt-en-de."
         )
     if (path / "model" / "config.json").exists():
         path = path / "model"
     if path.exists() and not (path / "config.json").exists():
         raise HeadwiseError(
-            f"{spec} was to be loaded as a model, but it has no config.json: "
-            "give a model's folder or the folder of a finished study."
+            f"{spec} cannot be loaded as a model: it has no config.json. "
+            "Give a model's folder or the folder of a finished study."
         )
     return path
 
 
-def frozen_as_made(hf: PreTrainedModel) -> PreTrainedModel:
-    """The model with its fixed weights fixed: `from_pretrained` lets all of them train, Marian's sinusoidal positions
-    too, which are then neither saved nor loaded."""
+def freeze_as_built(hf: PreTrainedModel) -> PreTrainedModel:
+    """Freeze the parameters that the model class freezes. `from_pretrained` makes all of them trainable, Marian's
+    sinusoidal positions too, which are neither saved nor loaded."""
     with torch.device("meta"):
         made = type(hf)(hf.config)
     for name, parameter in made.named_parameters():
@@ -221,10 +229,10 @@ def auto(config: Any) -> Any:
     return AutoModelForCausalLM if "CausalLM" in named or "LMHead" in named else AutoModel
 
 
-def cut_anew(path: Path, config: Any, layout: HeadMask) -> Any:
-    """A pruned model: build the stock one, cut it to the layout, fill in the weights.
+def load_pruned(path: Path, config: Any, layout: HeadMask) -> Any:
+    """A pruned model: build the stock one, remove heads by the layout, load the weights.
 
-    The layout says which heads there were, so a map that its maker knew to be partial is taken as it is.
+    The layout lists the heads that were known, so a partial map is accepted.
     """
     name = (config.architectures or ["model without a name"])[0]
     if not hasattr(transformers, name):
@@ -236,7 +244,7 @@ def cut_anew(path: Path, config: Any, layout: HeadMask) -> Any:
         make_biases(dict(smaller.named_modules()), getattr(config, "headwise_biases", None) or ())
         missing, unexpected = load_model(smaller, path / WEIGHTS, strict=False)
     except HeadwiseError as error:
-        raise HeadwiseError(f"{path} cannot be cut to its layout. {error}") from error
+        raise HeadwiseError(f"{path} cannot be pruned to its layout. {error}") from error
     except (OSError, RuntimeError, SafetensorError) as error:
         raise HeadwiseError(f"The weights in {path} do not fit its layout: {one_line(error)}") from error
     wrong = sorted({*missing, *unexpected} - set(smaller._keys_to_ignore_on_save or ()))
@@ -248,5 +256,5 @@ def cut_anew(path: Path, config: Any, layout: HeadMask) -> Any:
 
 
 def one_line(error: Exception) -> str:
-    """What a library said, as the end of a sentence."""
+    """An error of a library, as the end of a sentence."""
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attention.families import batch, build, output, tiny
-from headwise.attention import Seen, capture, discover, evaluating, masked
+from headwise.attention import AttentionCall, capture, discover, evaluating, masked
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 
@@ -52,7 +52,7 @@ def test_the_model_is_as_before_after_the_block(model: Any) -> None:
 def test_the_model_is_as_before_after_an_error_in_the_block(model: Any) -> None:
     before, found = traces(model), discover(model)
 
-    def broken(seen: Seen) -> None:
+    def broken(seen: AttentionCall) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError), capture(model, found, watch=broken):
@@ -141,7 +141,7 @@ def test_a_forward_that_failed_does_not_shift_the_layers_of_a_shared_module() ->
     found, seen = discover(model), list[Site]()
     failing: Iterator[bool] = iter([False, True])
 
-    def watch(s: Seen) -> None:
+    def watch(s: AttentionCall) -> None:
         if next(failing, False):
             raise ZeroDivisionError
         seen.append(s.site)
@@ -156,7 +156,7 @@ def test_a_forward_that_failed_does_not_shift_the_layers_of_a_shared_module() ->
 
 def test_what_is_seen_has_the_shapes_that_are_promised() -> None:
     model = tiny("llama")
-    shown: list[Seen] = []
+    shown: list[AttentionCall] = []
     with capture(model, discover(model), watch=shown.append, weights=True):
         output(model, batch(model))
     for seen in shown:
@@ -170,7 +170,7 @@ def test_what_is_seen_has_the_shapes_that_are_promised() -> None:
 
 def test_weights_are_only_built_when_asked_for() -> None:
     model = tiny("bert")
-    shown: list[Seen] = []
+    shown: list[AttentionCall] = []
     with capture(model, discover(model), watch=shown.append):
         output(model, batch(model))
     assert shown and all(seen.weights is None for seen in shown)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attention.families import batch, output, real, tiny
-from headwise.attention import Seen, capture, discover, remove
+from headwise.attention import AttentionCall, capture, discover, remove
 from headwise.attention.removal import EmptyAttention
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
@@ -42,7 +42,7 @@ def made_up(model: Any, heads: HeadMap) -> dict[Site, Tensor]:
 def replaced(model: Any, mask: HeadMask, means: dict[Site, Tensor], inputs: dict[str, Tensor]) -> Tensor:
     """What the model gives with every head outside the mask set to its mean by hand."""
 
-    def stand_in(seen: Seen) -> Tensor:
+    def stand_in(seen: AttentionCall) -> Tensor:
         changed = seen.output.clone()
         for head in range(changed.shape[2]):
             if Head(*seen.site, head) not in mask.kept:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import M2M100ForConditionalGeneration, MarianMTModel
 
 from attention.families import CAUSAL, ENCODERS, FAMILIES, SEQUENCE_TO_SEQUENCE, batch, eager, output, real, tiny
-from headwise.attention import Seen, capture, discover
+from headwise.attention import AttentionCall, capture, discover
 from headwise.attention.kernel import attend, explicit, weigh
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
@@ -56,7 +56,7 @@ def weights_of(family: str, left: bool = False) -> tuple[dict[Site, Tensor], dic
     """Every site's weights on the padded batch, and the batch."""
     model, kept = tiny(family), dict[Site, Tensor]()
 
-    def watch(seen: Seen) -> None:
+    def watch(seen: AttentionCall) -> None:
         assert seen.weights is not None
         kept[seen.site] = seen.weights.detach()
 
@@ -188,7 +188,7 @@ def test_gate_zero_is_an_output_of_zeros(family: str) -> None:
     inputs, found = batch(model), discover(model)
     site = found.heads.sites[-1]
 
-    def silenced(seen: Seen) -> Tensor:
+    def silenced(seen: AttentionCall) -> Tensor:
         return seen.output * torch.tensor([1.0, 0.0, 1.0, 1.0])[:, None]
 
     with capture(model, found, gates={site: torch.tensor([1, 0, 1, 1])}):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from attention.families import FAMILIES, batch, output, tiny
-from headwise.attention import Seen, capture, discover, masked, remove
+from headwise.attention import AttentionCall, capture, discover, masked, remove
 from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
@@ -29,18 +29,18 @@ def test_heads_add_up_to_what_the_projection_gives(family: str) -> None:
     bias = {m.weight.data_ptr(): 0 if m.bias is None else m.bias for m in layers}
     checked = []
 
-    def watch(seen: Seen) -> None:
+    def watch(seen: AttentionCall) -> None:
         if waiting:
             compare(waiting.pop())
         waiting.append(seen)
 
-    def compare(seen: Seen) -> None:
+    def compare(seen: AttentionCall) -> None:
         weight = weights[seen.site]
         together = torch.einsum("bqhd,hdm->bqm", seen.output, weight) + bias[weight.data_ptr()]
         torch.testing.assert_close(together, given[weight.data_ptr()].view_as(together), rtol=1e-4, atol=1e-4)
         checked.append(seen.site)
 
-    waiting: list[Seen] = []
+    waiting: list[AttentionCall] = []
     with capture(model, found, watch=watch):
         output(model, batch(model))
     compare(waiting.pop())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attention.families import GPT, STACK, batch, build, output, real, tiny
-from headwise.attention import Seen, capture, discover, masked, remove
+from headwise.attention import AttentionCall, capture, discover, masked, remove
 from headwise.attention.removal import EmptyAttention, key_value_heads
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
@@ -180,7 +180,7 @@ def test_observers_see_an_emptied_layer_with_no_heads() -> None:
     model = tiny("marian")
     found = discover(model)
     smaller = remove(model, found, HeadMask(found.heads, frozenset(h for h in found.heads if h[:2] != ("cross", 0))))
-    seen: dict[Site, Seen] = {}
+    seen: dict[Site, AttentionCall] = {}
     with capture(smaller, discover(smaller), watch=lambda s: seen.setdefault(s.site, s) and None, weights=True):
         output(smaller, batch(smaller))
     assert set(seen) == set(found.heads.sites)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attention.families import ENCODERS, FAMILIES, SEQUENCE_TO_SEQUENCE, batch, output, real, tiny
-from headwise.attention import Seen, discover
+from headwise.attention import AttentionCall, discover
 from headwise.attention.discover import Discovery
 from headwise.attention.reuse import Recording, blocks, recording, repeated, trying
 from headwise.errors import HeadwiseError
@@ -23,11 +23,11 @@ def recorded(model: PreTrainedModel, found: Discovery, inputs: dict[str, Tensor]
     return kept, states
 
 
-def same(seen: Seen) -> Tensor:
+def same(seen: AttentionCall) -> Tensor:
     return seen.output
 
 
-def silent(seen: Seen) -> Tensor:
+def silent(seen: AttentionCall) -> Tensor:
     return torch.zeros_like(seen.output)
 
 
@@ -89,7 +89,7 @@ def test_the_model_comes_back_after_an_error(family: str) -> None:
     found, inputs = discover(model), batch(model)
     kept, before = recorded(model, found, inputs)
 
-    def fail(seen: Seen) -> Tensor:
+    def fail(seen: AttentionCall) -> Tensor:
         raise RuntimeError("stop")
 
     for block in (recording(model, found, 3, fail), trying(model, found, kept, [{found.heads.sites[-1]: fail}])):  # type: ignore[arg-type]

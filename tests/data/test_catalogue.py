@@ -148,7 +148,7 @@ def test_a_connection_that_keeps_breaking_leaves_the_part_for_the_next_run(serve
     server.break_after = [module.CHUNK + 10] * 3  # a chunk that is not whole is asked for again
     with pytest.raises(HeadwiseError) as error:
         get("set", tmp_path, entries=[server.entry()])
-    assert "data.bin broke off at 196,608 of 300,000 bytes" in one_sentence(error)
+    assert "data.bin stopped at 196,608 of 300,000 bytes" in one_sentence(error)
     assert left_in(tmp_path) == {"data.bin.part"}
     get("set", tmp_path, entries=[server.entry()])
     assert server.asked[-1] == "bytes=196608-"

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.data.annotated import Mention, Word, mention
-from headwise.data.coreference import entity_mentions
+from headwise.data.annotated import Mention, Word, entity_mentions, mention
 from headwise.data.lines import read_lines
 from headwise.data.treebank import Counts, Treebank
 from headwise.errors import HeadwiseError

@@ -246,7 +246,7 @@ class TestParallelText:
 
     def test_open_says_what_it_takes(self, tmp_path: Path) -> None:
         assert "but 3 were given" in refusal(lambda: ParallelText.open(["a", "b", "c"]))
-        assert "'corpus.docx' is: give two files" in refusal(lambda: ParallelText.open("corpus.docx"))
+        assert "'corpus.docx' is not clear: give two files" in refusal(lambda: ParallelText.open("corpus.docx"))
 
 
 class TestText:

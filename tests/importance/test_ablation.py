@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.attention import Seen, capture, discover, masked, remove
+from headwise.attention import AttentionCall, capture, discover, masked, remove
 from headwise.attention.discover import Discovery
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
@@ -37,15 +37,15 @@ def loss(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:
         return sentence_losses(predict(model, inputs), inputs["labels"])
 
 
-def looked(model: PreTrainedModel, found: Discovery, inputs: dict[str, Tensor]) -> dict[Site, Seen]:
+def looked(model: PreTrainedModel, found: Discovery, inputs: dict[str, Tensor]) -> dict[Site, AttentionCall]:
     """What every layer does with one sentence, weights included."""
-    seen: dict[Site, Seen] = {}
+    seen: dict[Site, AttentionCall] = {}
     with capture(model, found, weights=True, watch=lambda now: seen.update({now.site: now})):
         loss(model, inputs)
     return seen
 
 
-def twin(own: Seen, measure: str, head: int, others: list[Seen], following: Seen) -> Tensor:
+def twin(own: AttentionCall, measure: str, head: int, others: list[AttentionCall], following: AttentionCall) -> Tensor:
     """The outputs 1 Q H D of one sentence with one head changed, by loops."""
     output = own.output.clone()
     if measure == "ablation.all-but-one":

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from attention.families import tiny
-from headwise.attention import Seen, capture, discover, remove
+from headwise.attention import AttentionCall, capture, discover, remove
 from headwise.attention.discover import Discovery
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
@@ -44,7 +44,7 @@ def test_gate_context_and_weights_agree(family: str) -> None:
         at_gates = dict(zip(gates, torch.autograd.grad(losses(model, inputs).sum(), list(gates.values())), strict=True))
     weights: dict[Site, Tensor] = {}
 
-    def build_from_weights(seen: Seen) -> Tensor:
+    def build_from_weights(seen: AttentionCall) -> Tensor:
         assert seen.weights is not None
         weights[seen.site] = seen.weights.detach().double().requires_grad_()
         repeats = weights[seen.site].shape[1] // seen.value.shape[1]
@@ -71,9 +71,9 @@ def test_slow_twin(family: str) -> None:
     batched = {site: np.zeros(found.heads.count(site)) for site in found.modules}
     for row in range(3):
         alone = sentence(inputs, row)
-        seen: dict[Site, Seen] = {}
+        seen: dict[Site, AttentionCall] = {}
 
-        def keep(now: Seen, seen: dict[Site, Seen] = seen) -> None:
+        def keep(now: AttentionCall, seen: dict[Site, AttentionCall] = seen) -> None:
             now.output.retain_grad()
             seen[now.site] = now
 

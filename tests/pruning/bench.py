@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from headwise.attention import discover
-from headwise.data.grammar import examples
+from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.heads import Kind
 from headwise.model import Model
-from headwise.pruning.hard_concrete import GateRecipe, Pruned, prune_by_gates
-from headwise.pruning.wanted_count import Keep, prune_to_count
+from headwise.pruning.hard_concrete import GateOptions, Pruned, prune_by_gates
+from headwise.pruning.target_count import Keep, prune_to_count
 from headwise.translation.batches import Encoded
 from headwise.translation.build import Architecture, build
 from headwise.translation.subwords import learn_subwords
-from headwise.translation.train import Recipe, dev_loss, fit, loss_forward
+from headwise.translation.train import Recipe, Training, dev_loss, fit, loss_forward
 
 SHAPE = Architecture(encoder_layers=2, decoder_layers=2, heads=4, width=32, feedforward=32, dropout=0.1, vocabulary=300)
 TRAINING = Recipe(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
-GATES = GateRecipe(epochs=2, gate_learning_rate=0.7, warmup=2)
+GATES = GateOptions(epochs=2, gate_learning_rate=0.7, warmup=2)
 ENCODER: tuple[Kind, ...] = ("encoder-self",)
 
 
@@ -36,21 +35,24 @@ class Bench:
     data: Encoded
     dev: Encoded
 
+    def training(self, work: Path, recipe: Recipe = TRAINING, seed: int = 5) -> Training:
+        return Training(self.data, self.dev, recipe, work, seed)
+
     def prune(
         self, work: Path, penalty: float, kinds: tuple[Kind, ...] = ENCODER, model: Model | None = None, **changes: Any
     ) -> tuple[Model, Pruned]:
-        """The tuned model and what came of it."""
+        """The tuned model, and the result."""
         model = model or copy.deepcopy(self.model)
-        recipe = GATES.model_copy(update=changes)
-        return model, prune_by_gates(model, self.data, self.dev, penalty, kinds, recipe, TRAINING, work, 5)
+        options = GATES.model_copy(update=changes)
+        return model, prune_by_gates(model, self.training(work), options, kinds, penalty)
 
     def keep(
         self, work: Path, keep: Keep, kinds: tuple[Kind, ...] = ENCODER, model: Model | None = None, **changes: Any
     ) -> tuple[Model, Pruned]:
-        """The same with a wanted number of heads."""
+        """The same with a target count."""
         model = model or copy.deepcopy(self.model)
-        recipe = GATES.model_copy(update={"epochs": 8, **changes})
-        return model, prune_to_count(model, self.data, self.dev, keep, kinds, recipe, TRAINING, work, 5)
+        options = GATES.model_copy(update={"epochs": 8, **changes})
+        return model, prune_to_count(model, self.training(work), options, kinds, keep)
 
     def loss(self, model: Model) -> float:
         with loss_forward(model.hf):
@@ -60,10 +62,10 @@ class Bench:
 def trained(work: Path) -> Bench:
     """The model, trained for a second or two in `work`."""
     torch.set_num_threads(1)
-    pairs = [(e.source, e.target) for e in islice(examples("train", 2), 160)]
-    dev = [(e.source, e.target) for e in islice(examples("dev", 2), 20)]
+    pairs = embedded.pairs("train", 160)
+    dev = embedded.pairs("dev", 20)
     tokenizer = learn_subwords((side for pair in pairs for side in pair), SHAPE.vocabulary)
     data, held_out = (Encoded(ParallelText.from_pairs(part), tokenizer, SHAPE.max_length) for part in (pairs, dev))
     hf = build(SHAPE, tokenizer, seed=1)
-    fit(hf, tokenizer, discover(hf), data, held_out, TRAINING, work, 1)
+    fit(hf, tokenizer, discover(hf), Training(data, held_out, TRAINING, work))
     return Bench(Model(hf, tokenizer, "tiny"), data, held_out)

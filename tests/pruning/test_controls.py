@@ -21,7 +21,7 @@ from headwise.pruning.controls import at_random, from_scratch, narrower, one_per
 from headwise.pruning.hard_concrete import freeze
 from headwise.translation.batches import Encoded
 from headwise.translation.build import Architecture, build
-from headwise.translation.train import Recipe, average, fit
+from headwise.translation.train import Recipe, Training, average, fit
 from pruning.bench import ENCODER, GATES, SHAPE, TRAINING, Bench
 from translation.letters import letters
 
@@ -45,19 +45,17 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 class TestTuning:
     @pytest.mark.parametrize("kinds", [ENCODER, KINDS])
-    def test_with_all_heads_it_is_plain_further_training(
+    def test_with_all_heads_it_is_plain_fine_tuning(
         self, bench: Bench, kinds: tuple[Kind, ...], tmp_path: Path
     ) -> None:
-        recipe, before = GATES.model_copy(update={"average": 2}), state(bench.model)
-        tuned = tune(
-            bench.model, HeadMask.full(bench.model.heads), bench.data, bench.dev, kinds, recipe, TRAINING,
-            tmp_path / "tuned", 5,
-        )  # fmt: skip
+        options, before = GATES.model_copy(update={"average": 2}), state(bench.model)
+        everything = HeadMask.full(bench.model.heads)
+        tuned = tune(bench.model, bench.training(tmp_path / "tuned"), options, kinds, everything)
         plain = copy.deepcopy(bench.model)
         freeze(plain.hf, kinds)
         as_pruned = TRAINING.model_copy(update={"epochs": 2, "learning_rate": 3e-4, "warmup": 2, "schedule": "linear"})
         found = discover(plain.hf)
-        cost = fit(plain.hf, plain.tokenizer, found, bench.data, bench.dev, as_pruned, tmp_path / "plain", 5)
+        cost = fit(plain.hf, plain.tokenizer, found, bench.training(tmp_path / "plain", as_pruned))
         average(plain.hf, tmp_path / "plain", 2)
         assert same(state(tuned.model), state(plain)) and tuned.cost["updates"] == cost["updates"]
         assert same(state(bench.model), before) and not same(state(plain), before)
@@ -67,7 +65,7 @@ class TestTuning:
     def test_it_trains_what_a_run_with_gates_trains_for_as_many_updates(self, bench: Bench, tmp_path: Path) -> None:
         _, pruned = bench.prune(tmp_path / "gates", 0.0)
         mask = some(bench.model.heads)
-        tuned = tune(bench.model, mask, bench.data, bench.dev, ENCODER, GATES, TRAINING, tmp_path / "tuned", 5)
+        tuned = tune(bench.model, bench.training(tmp_path / "tuned"), GATES, ENCODER, mask)
         assert tuned.cost["updates"] == pruned.cost["updates"] > 4
         cut, after = state(bench.model.remove(mask)), state(tuned.model)
         changed = {name for name in cut if not torch.equal(cut[name], after[name])}
@@ -79,7 +77,7 @@ class TestTuning:
 
     def test_it_starts_at_the_masked_model_and_gets_better(self, bench: Bench, tmp_path: Path) -> None:
         mask = some(bench.model.heads)
-        tuned = tune(bench.model, mask, bench.data, bench.dev, KINDS, GATES, TRAINING, tmp_path, 5)
+        tuned = tune(bench.model, bench.training(tmp_path), GATES, KINDS, mask)
         with masked(bench.model.hf, bench.model.found, mask):
             assert tuned.loss_before == pytest.approx(bench.loss(bench.model), abs=1e-5)
         assert tuned.loss_after < tuned.loss_before and tuned.mask == mask == tuned.model.layout
@@ -87,7 +85,7 @@ class TestTuning:
     def test_twice_is_the_same_and_a_finished_run_is_only_read(self, bench: Bench, tmp_path: Path) -> None:
         mask = some(bench.model.heads)
         first, second, again = (
-            tune(bench.model, mask, bench.data, bench.dev, ENCODER, GATES, TRAINING, tmp_path / folder, 5)
+            tune(bench.model, bench.training(tmp_path / folder), GATES, ENCODER, mask)
             for folder in ("one", "two", "one")
         )
         assert same(state(first.model), state(second.model)) and same(state(first.model), state(again.model))
@@ -98,10 +96,10 @@ class TestTuning:
 def test_a_model_that_diverged_is_no_control(bench: Bench, tmp_path: Path) -> None:
     mask, much = HeadMask.full(bench.model.heads), {"learning_rate": 1e30, "warmup": 0}
     with pytest.raises(HeadwiseError, match="The training diverged: the loss is no number"):
-        tune(bench.model, mask, bench.data, bench.dev, ENCODER, GATES.model_copy(update=much), TRAINING, tmp_path, 5)
+        tune(bench.model, bench.training(tmp_path), GATES.model_copy(update=much), ENCODER, mask)
     recipe = TRAINING.model_copy(update=much)
     with pytest.raises(HeadwiseError, match="The training diverged: the loss is no number"):
-        from_scratch(SHAPE, bench.model.tokenizer, mask, bench.data, bench.dev, recipe, tmp_path / "anew", 5)
+        from_scratch(SHAPE, bench.model.tokenizer, bench.training(tmp_path / "anew", recipe, 5), mask)
 
 
 def copying(count: int, seed: int) -> ParallelText:
@@ -117,7 +115,7 @@ class TestFromScratch:
         data, dev = (Encoded(copying(*how), tokenizer, 16) for how in ((200, 1), (20, 2)))
         recipe = Recipe(epochs=8, batch_tokens=100, learning_rate=1e-2, warmup=20, average=2, dtype="fp32")
         mask = some(discover(build(shape, tokenizer, 1)).heads)
-        model, facts = from_scratch(shape, tokenizer, mask, data, dev, recipe, tmp_path / "work", 1)
+        model, facts = from_scratch(shape, tokenizer, Training(data, dev, recipe, tmp_path / "work"), mask)
         assert model.layout == mask and model.heads.query["encoder-self"] == (3, 0) and not model.hf.training
         assert facts["dev_loss"] < 0.8  # who only knows the letters has 3/4 ln 5 = 1.2
         with torch.no_grad():
@@ -128,7 +126,7 @@ class TestFromScratch:
     def test_it_starts_as_the_whole_model_did(self, bench: Bench, tmp_path: Path) -> None:
         whole = Model(build(SHAPE, bench.model.tokenizer, 3), bench.model.tokenizer, "fresh")
         mask, still = some(whole.heads), TRAINING.model_copy(update={"epochs": 1, "learning_rate": 1e-30})
-        model, _ = from_scratch(SHAPE, whole.tokenizer, mask, bench.data, bench.dev, still, tmp_path, 3)
+        model, _ = from_scratch(SHAPE, whole.tokenizer, bench.training(tmp_path, still, 3), mask)
         with masked(whole.hf, whole.found, mask):
             assert bench.loss(model) == pytest.approx(bench.loss(whole), abs=1e-5)
 

@@ -21,7 +21,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind
 from headwise.model import Model
 from headwise.pruning.gates import Gates, HardConcrete, glorot_uniform
-from headwise.pruning.hard_concrete import GateLog, GateRecipe, Pruned, decide, freeze, prune_by_gates
+from headwise.pruning.hard_concrete import GateLog, GateOptions, Pruned, decide, freeze, prune_by_gates
 from pruning.bench import ENCODER, GATES, TRAINING, Bench
 
 State = dict[str, Tensor]
@@ -60,7 +60,7 @@ class TestAfterwards:
         flags = {name: parameter.requires_grad for name, parameter in model.hf.named_parameters()}
         broken = TRAINING.model_copy(update={"batch_tokens": 10**6})
         with pytest.raises(HeadwiseError, match="fewer than one batch"):
-            prune_by_gates(model, bench.data, bench.dev, 0.1, ENCODER, GATES, broken, tmp_path, 1)
+            prune_by_gates(model, bench.training(tmp_path, broken, 1), GATES, ENCODER, 0.1)
         assert {name: parameter.requires_grad for name, parameter in model.hf.named_parameters()} == flags
         assert "headwise_gates" not in dict(model.hf.named_modules())
 
@@ -69,7 +69,7 @@ class TestAfterwards:
         model.found = replace(model.found, heads=HeadMap({"encoder-self": (4, 4)}))
         before = [p.requires_grad for p in model.hf.parameters()]
         with pytest.raises(HeadwiseError, match="'cross' were asked for, but this model has only encoder-self"):
-            prune_by_gates(model, bench.data, bench.dev, 0.1, ("cross",), GATES, TRAINING, tmp_path, 1)
+            prune_by_gates(model, bench.training(tmp_path, TRAINING, 1), GATES, ("cross",), 0.1)
         assert [p.requires_grad for p in model.hf.parameters()] == before
 
 
@@ -200,7 +200,7 @@ class TestOptions:
     def test_what_is_no_start_is_refused(self) -> None:
         for wrong in ({"start": "xavier"}, {"settle": 0.9}, {"settle": -0.1}):
             with pytest.raises(ValidationError):
-                GateRecipe.model_validate(wrong)
+                GateOptions.model_validate(wrong)
 
 
 def test_a_run_that_diverged_gives_no_model(bench: Bench, tmp_path: Path) -> None:

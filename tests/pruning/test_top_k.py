@@ -15,9 +15,9 @@ from headwise.attention import masked
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap
 from headwise.pruning.gates import HardConcrete
+from headwise.pruning.target_count import CLIP, CountedGates
 from headwise.pruning.top_k import COLD, WARM, TopGates, gumbel, prune_by_top_k, relaxed_top
-from headwise.pruning.wanted_count import CLIP, CountedGates
-from pruning.bench import ENCODER, GATES, TRAINING, Bench
+from pruning.bench import ENCODER, GATES, Bench
 
 HEADS = HeadMap({"encoder-self": (4, 4), "cross": (4,)})
 weights = st.lists(st.floats(-5, 5), min_size=2, max_size=12)
@@ -120,7 +120,7 @@ def test_what_is_soft_is_the_mean_over_noise() -> None:
 def test_a_run_ends_with_exactly_so_many_heads(bench: Bench, tmp_path: Path) -> None:
     model = copy.deepcopy(bench.model)
     recipe = GATES.model_copy(update={"epochs": 4})
-    result = prune_by_top_k(model, bench.data, bench.dev, 3, ENCODER, recipe, TRAINING, tmp_path, 5)
+    result = prune_by_top_k(model, bench.training(tmp_path), recipe, ENCODER, 3)
     assert result.mask.count("encoder-self") == 3 and result.settled and result.expected == pytest.approx(3)
     assert result.soft_loss == pytest.approx(result.decided_loss, abs=0.02)
     with masked(model.hf, model.found, result.mask):
@@ -134,6 +134,6 @@ def test_a_run_ends_with_exactly_so_many_heads(bench: Bench, tmp_path: Path) -> 
 def test_a_run_whose_heads_are_still_drawn_by_chance_has_not_settled(bench: Bench, tmp_path: Path) -> None:
     model = copy.deepcopy(bench.model)
     recipe = GATES.model_copy(update={"epochs": 1})
-    result = prune_by_top_k(model, bench.data, bench.dev, 4, ENCODER, recipe, TRAINING, tmp_path, 5)
+    result = prune_by_top_k(model, bench.training(tmp_path), recipe, ENCODER, 4)
     assert result.undecided > 0.1 and not result.settled and result.soft_loss != result.decided_loss
     assert result.mask.count("encoder-self") == 4

@@ -86,7 +86,7 @@ def write_roles(folder: Path, heads: HeadMap) -> None:
         each.to_csv(folder / f"{name}.csv", index=False)
     coverage = {
         "sentences": 600, "used": 588, "too_long": 12, "unalignable": 0, "words": 7629, "merged_words": 3,
-        "split_words": 1333, "pieces": 9976, "unknown_pieces": 20,
+        "split_words": 1333, "subwords": 9976, "unknown_subwords": 20,
     }  # fmt: skip
     facts = {
         "absent": ABSENT,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from headwise.data.grammar import examples, write_treebank
+from headwise.data.embedded import write_treebank
 from headwise.data.treebank import Treebank
 
 PAD, END, UNKNOWN = 0, 1, 2
@@ -18,8 +16,7 @@ PAD, END, UNKNOWN = 0, 1, 2
 def treebank(tmp_path_factory: pytest.TempPathFactory) -> Treebank:
     """400 sentences of the embedded corpus, each a document of its own."""
     path = tmp_path_factory.mktemp("treebank") / "dev.conllu"
-    write_treebank(path, islice(examples("dev"), 400))
-    return Treebank.read(path)
+    return Treebank.read(write_treebank(path, 400))
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.data.annotated import Annotated
-from headwise.data.pieces import Aligned
+from headwise.data.subwords import Aligned
 from headwise.heads import Kind
 from headwise.roles.ledger import Ledger
 from headwise.roles.passage import Passage, View

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from headwise.data.pieces import Coverage
+from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
 from headwise.roles import alignment as module
 from headwise.roles.alignment import (

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from attention.families import tiny
-from headwise.attention import Seen, discover
+from headwise.attention import AttentionCall, discover
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.roles.language_model import (
@@ -117,7 +117,7 @@ def test_copying_is_told_by_the_straight_way_to_the_logits() -> None:
     output = torch.stack([handed, -handed], 2)  # B Q H D
     site, none = Site("decoder-self", 0), torch.zeros(0)
     question = copying(passage, {site: torch.eye(400).repeat(2, 1, 1)}, embeddings)
-    seen = Seen(site, none, none, none, None, weights, output)
+    seen = AttentionCall(site, none, none, none, None, weights, output)
     answer = question.answer(View(weights, passage, passage, seen))[..., 0]
     copies, takes_away = (answer.sum(0) / question.counts.sum()).tolist()
     assert copies > 0.3 and takes_away < -0.95

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 import torch
 
-from headwise.attention import Seen
+from headwise.attention import AttentionCall
 from headwise.data.treebank import Treebank
 from headwise.heads import Site
 from headwise.roles.ledger import Ledger
@@ -49,7 +49,7 @@ def variability_of(passage: Passage, weights: torch.Tensor) -> torch.Tensor:
     ledger.add([question], {0: [question.answer(View(weights, passage, passage))]})
     asked = variability(passage, means(ledger))
     none = torch.zeros(0)
-    view = View(weights, passage, passage, Seen(SITE, none, none, none, None, weights, none))
+    view = View(weights, passage, passage, AttentionCall(SITE, none, none, none, None, weights, none))
     answers = asked.answer(view).sum(0)
     return answers[:, 1] / answers[:, 0]
 

@@ -7,7 +7,7 @@ from time import perf_counter
 
 import pytest
 
-from headwise.data.grammar import write_parallel
+from headwise.data.embedded import write_parallel
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMap
 from headwise.study import estimate as estimating
@@ -28,7 +28,7 @@ SMALL = Architecture(encoder_layers=1, decoder_layers=1, heads=2, width=16, feed
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[ParallelText]:
     folder = tmp_path_factory.mktemp("texts")
     for split, count in (("train", 300), ("dev", 40)):
-        write_parallel(folder, split, count, 1)
+        write_parallel(folder, split, count)
     return [ParallelText.open([folder / f"{split}.{side}" for side in ("en", "fr")]) for split in ("train", "dev")]
 
 

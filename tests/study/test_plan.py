@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headwise.data.grammar import write_parallel
+from headwise.data.embedded import write_parallel
 from headwise.errors import HeadwiseError
 from headwise.study import Plan, make_plan, read_plan
 from headwise.study.plan import checked

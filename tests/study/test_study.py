@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.data.grammar import write_parallel
+from headwise.data.embedded import write_parallel
 from headwise.heads import HeadMask
 from headwise.study import Plan, Progress, make_plan, run_study
 from headwise.study.folders import differences
@@ -417,7 +417,7 @@ class TestChoice:
     ) -> None:
         order: list[str] = []
         for split in ("train", "dev", "test"):
-            write_parallel(tmp_path, split, 300 if split == "train" else 40, seed=3)  # type: ignore[arg-type]
+            write_parallel(tmp_path, split, 300 if split == "train" else 40)  # type: ignore[arg-type]
         texts = {split: [f"{tmp_path}/{split}.en", f"{tmp_path}/{split}.fr"] for split in ("train", "dev", "test")}
         watch_files(monkeypatch, tmp_path, order)
         monkeypatch.setattr("headwise.study.tables.choose", lambda *a: order.append("choose") or choose(*a))

@@ -8,7 +8,6 @@ import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, T5Config, T5F
 from transformers.trainer_callback import TrainerCallback, TrainerState
 
 from headwise.attention import discover
-from headwise.data.grammar import examples
+from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
+from headwise.progress import Report, silent
 from headwise.translation.batches import Collator, Encoded, TokenBatches
 from headwise.translation.build import Architecture, build
 from headwise.translation.subwords import learn_subwords
-from headwise.translation.train import Recipe, average, bfloat16, dev_loss, fit, loss_forward, resume_point
+from headwise.translation.train import Recipe, Training, average, bfloat16, dev_loss, fit, loss_forward, resume_point
 
 SHAPE = Architecture(encoder_layers=1, decoder_layers=1, heads=4, width=32, feedforward=32, dropout=0.1, vocabulary=300)
 RECIPE = Recipe(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
@@ -63,14 +63,13 @@ class Bench:
         return build(shape, self.tokenizer, seed=1)
 
     def run(
-        self, work: Path, recipe: Recipe = RECIPE, steps: Steps | None = None, shape: Architecture = SHAPE, **more: Any
-    ) -> tuple[PreTrainedModel, dict[str, float]]:
+        self, work: Path, recipe: Recipe = RECIPE, steps: Steps | None = None, shape: Architecture = SHAPE,
+        progress: Report = silent, **more: Any,
+    ) -> tuple[PreTrainedModel, dict[str, float]]:  # fmt: skip
         model = self.model(shape)
         callbacks: list[Any] = [steps] if steps else []
-        cost = fit(
-            model, self.tokenizer, discover(model), self.data, self.dev, recipe, work, 5, callbacks=callbacks, **more
-        )
-        return model, cost
+        training = Training(self.data, self.dev, recipe, work, 5, progress)
+        return model, fit(model, self.tokenizer, discover(model), training, callbacks=callbacks, **more)
 
     def dev_loss(self, model: PreTrainedModel) -> float:
         with loss_forward(model):
@@ -80,8 +79,8 @@ class Bench:
 @pytest.fixture(scope="module")
 def bench() -> Bench:
     torch.set_num_threads(1)
-    pairs = [(e.source, e.target) for e in islice(examples("train", 2), 160)]
-    dev = [(e.source, e.target) for e in islice(examples("dev", 2), 20)]
+    pairs = embedded.pairs("train", 160)
+    dev = embedded.pairs("dev", 20)
     tokenizer = learn_subwords((side for pair in pairs for side in pair), SHAPE.vocabulary)
     texts = (ParallelText.from_pairs(part) for part in (pairs, dev))
     return Bench(tokenizer, *(Encoded(text, tokenizer, SHAPE.max_length) for text in texts))
@@ -262,7 +261,7 @@ class TestUndone:
         before = self.left(model)
         found, steps = discover(model), Steps(2)
         with pytest.raises(Crash):
-            fit(model, bench.tokenizer, found, bench.data, bench.dev, RECIPE, tmp_path, 1, callbacks=[steps])
+            fit(model, bench.tokenizer, found, Training(bench.data, bench.dev, RECIPE, tmp_path), callbacks=[steps])
         assert self.left(model) == before
 
     def test_the_forward_of_the_loss(self, bench: Bench) -> None:

@@ -2,7 +2,7 @@
 
 from headwise.attention.capture import capture, masked
 from headwise.attention.discover import Discovery, discover, evaluating
-from headwise.attention.kernel import Seen
+from headwise.attention.kernel import AttentionCall
 from headwise.attention.removal import remove
 
-__all__ = ["capture", "masked", "discover", "Discovery", "Seen", "evaluating", "remove"]
+__all__ = ["capture", "masked", "discover", "Discovery", "AttentionCall", "evaluating", "remove"]

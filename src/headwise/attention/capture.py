@@ -1,7 +1,7 @@
-"""The one trick: a block in which a model's attention heads can be watched, scaled, silenced or replaced.
+"""A `with` block in which a model's attention heads can be watched, scaled, silenced or replaced.
 
-After the block the model is as before. Blocks may lie in one another: the inner one sees the model that the outer one
-makes, so watching a masked model is `with masked(...), capture(...)`.
+After the block the model is as before. Blocks can be nested: the inner one sees the model that the outer one makes, so
+watching a masked model is `with masked(...), capture(...)`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headwise.attention import kernel
 from headwise.attention.discover import Discovery, installed, routed
-from headwise.attention.kernel import Orders, Seen, Slot
+from headwise.attention.kernel import AttentionCall, Hooks, HookState
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site, describe
 
@@ -25,54 +25,54 @@ def capture(
     model: nn.Module,
     found: Discovery,
     *,
-    watch: Callable[[Seen], None] | None = None,
+    watch: Callable[[AttentionCall], None] | None = None,
     weights: bool = False,
     gates: Mapping[Site, Gate] | None = None,
-    replace: Mapping[Site, Callable[[Seen], Tensor]] | None = None,
+    replace: Mapping[Site, Callable[[AttentionCall], Tensor]] | None = None,
     explicit: bool = False,
 ) -> Iterator[None]:
-    """Watch, scale or replace the heads of a model inside a `with` block; it comes back unchanged, after an error too.
+    """Watch, scale or replace the heads of a model; after the block, or an error in it, the model is as before.
 
-    watch: called with a `Seen` at every site; `weights=True` fills `Seen.weights` (B H Q K, gone after the call).
+    watch: called at every site; with `weights=True` the call has its weights (B H Q K, freed after the call).
     gates: by site, a tensor (H, or B H) or a function that gives one, multiplied with the heads' outputs (B Q H D)
         before the output projection: 0 silences a head, 1 changes nothing, bit for bit.
-    replace: by site, a function from `Seen` to another output of the same shape; a gate comes after it.
-    explicit: build the weights by plain matrix products even when nobody looks (for training on CPU).
+    replace: by site, a function from `AttentionCall` to another output of the same shape; a gate comes after it.
+    explicit: always compute attention by plain matrix products (for training on CPU).
     """
     gates, replace = gates or {}, replace or {}
     refuse_strangers(model, found, {*gates, *replace})
-    slots: dict[nn.Module, Slot] = {}
+    states: dict[nn.Module, HookState] = {}
     for site, module in found.modules.items():
-        outer: Slot | None = module.__dict__.get(kernel.NAME)
-        slot = slots.setdefault(module, Slot(explicit or (outer is not None and outer.explicit)))
-        before = outer.passes[len(slot.passes)][1] if outer else []
-        orders = Orders(watch, weights, _callable(gates.get(site)), replace.get(site))
-        slot.passes.append((site, [*before, orders]))
-    with routed(model), installed(slots), counted(model, slots.values()):
+        outer: HookState | None = module.__dict__.get(kernel.NAME)
+        state = states.setdefault(module, HookState(explicit or (outer is not None and outer.explicit)))
+        before = outer.passes[len(state.passes)][1] if outer else []
+        hooks = Hooks(watch, weights, _callable(gates.get(site)), replace.get(site))
+        state.passes.append((site, [*before, hooks]))
+    with routed(model), installed(states), counted(model, states.values()):
         yield
 
 
-def refuse_strangers(model: nn.Module, found: Discovery, ordered: Iterable[Site]) -> None:
-    """Orders that would reach nothing are an error, not silence."""
-    for site in ordered:
+def refuse_strangers(model: nn.Module, found: Discovery, sites: Iterable[Site]) -> None:
+    """A hook on a layer that the model does not have is an error."""
+    for site in sites:
         if site not in found.modules:
             raise HeadwiseError(
-                f"Orders were given for {site.kind} layer {site.layer}, but this model has no such layer."
+                f"A gate or replacement was given for {site.kind} layer {site.layer}, but this model has no such layer."
             )
     if not set(found.modules.values()) <= set(model.modules()):
         raise HeadwiseError(
             f"The map of heads belongs to another model than this {type(model).__name__} "
-            "(a copy, or the same before heads were cut out): discover its heads anew."
+            "(a copy, or the same before heads were removed): discover its heads again."
         )
 
 
 @contextmanager
-def counted(model: nn.Module, slots: Iterable[Slot]) -> Iterator[None]:
-    """Begin at the first pass in every forward, so that one that failed half-way shifts no layer of a shared module."""
+def counted(model: nn.Module, states: Iterable[HookState]) -> Iterator[None]:
+    """Count passes from 0 in every forward: one that failed half-way must not shift the layers of a shared module."""
 
     def restart(*_: object) -> None:
-        for slot in slots:
-            slot.calls = 0
+        for state in states:
+            state.calls = 0
 
     hook = model.register_forward_pre_hook(restart)
     try:
@@ -103,7 +103,7 @@ def masked(model: nn.Module, found: Discovery, mask: HeadMask) -> Iterator[None]
 
 
 def refuse_other_heads(found: Discovery, mask: HeadMask) -> None:
-    """A mask must be over exactly the heads that the model has."""
+    """Raise HeadwiseError unless the mask is over exactly the heads that the model has."""
     if mask.heads.query != found.heads.query:
         raise HeadwiseError(
             f"The layout is for a model with {describe(mask.heads)} heads, but this one has {describe(found.heads)}."

@@ -1,7 +1,7 @@
-"""Finding the heads of a model: one small forward through the seam, and a check that nothing was missed.
+"""Finding the heads of a model: one small forward with watched attention, and a check that none was missed.
 
-Models that do not call transformers' attention registry ignore the request silently, so what the configuration declares
-is held against what the probe saw; a difference is an error unless a partial map was asked for.
+Models that do not call transformers' attention registry ignore our function silently. So the heads that the probe saw
+are compared with those that the configuration declares; a difference is an error unless `allow_partial`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from headwise.attention import kernel
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.heads import HeadMap, Kind, Site
 
-SOURCE_LENGTH, TARGET_LENGTH = 5, 3  # different, so that the shape of a call tells the kind of attention
+SOURCE_LENGTH, TARGET_LENGTH = 5, 3  # different, so that the kind of attention follows from the shape of a call
 
 
 @dataclass(frozen=True)
 class Discovery:
-    """A model's heads and where they live: the map, and the module (with its name) that serves each site."""
+    """A model's heads, and the module (with its name) of each site."""
 
     heads: HeadMap
     modules: dict[Site, nn.Module]
@@ -37,24 +37,24 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     """Find every attention head of a transformers model.
 
     Runs one forward of 5 source (and 3 target) tokens. Raises HeadsMissing when the configuration declares more heads
-    than the probe saw, unless `allow_partial`; raises HeadwiseError when no head of the model can be seen at all.
+    than the probe saw, unless `allow_partial`; raises HeadwiseError when it saw none.
     """
-    calls: list[tuple[nn.Module, Kind, kernel.Seen]] = []
+    calls: list[tuple[nn.Module, Kind, kernel.AttentionCall]] = []
 
-    def note(module: nn.Module, seen: kernel.Seen) -> None:
-        calls.append((module, getattr(module, "emptied", None) or kind_of(model, module, seen), seen))
+    def note(module: nn.Module, call: kernel.AttentionCall) -> None:
+        calls.append((module, getattr(module, "emptied", None) or kind_of(model, module, call), call))
 
-    slots = {module: kernel.Slot() for module in model.modules()}
-    for module, slot in slots.items():
-        slot.passes.append((Site("encoder-self", 0), [kernel.Orders(watch=partial(note, module))]))
-    with routed(model), installed(slots):
+    states = {module: kernel.HookState() for module in model.modules()}
+    for module, state in states.items():
+        state.passes.append((Site("encoder-self", 0), [kernel.Hooks(watch=partial(note, module))]))
+    with routed(model), installed(states):
         probe(model)
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
     modules, names, name_of = {}, {}, {module: name for name, module in model.named_modules()}
-    for module, kind, seen in calls:
+    for module, kind, call in calls:
         site = Site(kind, len(layers[kind]))
         modules[site], names[site] = module, name_of[module]
-        layers[kind].append((seen.query.shape[1], seen.key.shape[1]))
+        layers[kind].append((call.query.shape[1], call.key.shape[1]))
     heads = HeadMap(
         {kind: tuple(query for query, _ in counts) for kind, counts in layers.items()},
         {kind: tuple(key_value for _, key_value in counts) for kind, counts in layers.items()},
@@ -63,14 +63,14 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     return Discovery(heads, modules, names, calls[0][2].query.shape[3])
 
 
-def kind_of(model: nn.Module, module: nn.Module, seen: kernel.Seen) -> Kind:
-    """Encoder-decoders tell by the probe's lengths; one-stack models by whether they hide the very next token."""
-    queries, keys = seen.query.shape[2], seen.key.shape[2]
+def kind_of(model: nn.Module, module: nn.Module, call: kernel.AttentionCall) -> Kind:
+    """In an encoder-decoder the probe's lengths decide; in a one-stack model, whether the next token is hidden."""
+    queries, keys = call.query.shape[2], call.key.shape[2]
     if model.config.is_encoder_decoder:  # type: ignore[union-attr]
         if queries != keys:
             return "cross"
         return "encoder-self" if queries == SOURCE_LENGTH else "decoder-self"
-    mask = kernel.allowed(module, seen.query, seen.key, seen.mask, {})
+    mask = kernel.allowed(module, call.query, call.key, call.mask, {})
     if mask is None:
         return "encoder-self"
     following = mask[0, 0, 0, 1]
@@ -101,9 +101,9 @@ def probe(model: nn.Module) -> Any:
 
 
 def declared(model: nn.Module) -> int | None:
-    """How many heads the configuration promises, by the attribute names transformers uses; None when it does not tell.
+    """How many heads the configuration declares, by the attribute names transformers uses; None when it has none.
 
-    A model that headwise has cut promises the heads of its layout.
+    A model that headwise has pruned declares the heads of its layout.
     """
     config: Any = model.config
     cut = getattr(config, "headwise_layout", None)
@@ -123,14 +123,14 @@ def declared(model: nn.Module) -> int | None:
     return layers * heads + 2 * decoder_layers * (first("decoder_attention_heads") or heads) or None
 
 
-def check(model: nn.Module, seen: HeadMap, modules: set[nn.Module], allow_partial: bool) -> None:
-    """Hold the map against the configuration or, where that does not tell, against the modules called attention."""
-    if not seen.kinds:
+def check(model: nn.Module, heads: HeadMap, modules: set[nn.Module], allow_partial: bool) -> None:
+    """Compare the map with the configuration or, where that has no number, with the modules named attention."""
+    if not heads.kinds:
         raise HeadwiseError(
             f"{type(model).__name__} shows no attention head: it does not call transformers' attention registry, "
             "so headwise cannot work on it."
         )
-    promised = declared(model)
+    number = declared(model)
     missed = sorted(
         f"{name} ({type(module).__name__})"
         for name, module in model.named_modules()
@@ -138,14 +138,14 @@ def check(model: nn.Module, seen: HeadMap, modules: set[nn.Module], allow_partia
         and modules.isdisjoint(module.modules())
         and not any(map(called_attention, module.children()))
     )
-    short = bool(missed) if promised is None else seen.total < promised
+    short = bool(missed) if number is None else heads.total < number
     if short and not allow_partial:
-        tally = f"declares {promised or 'no number of'} heads, the probe saw {seen.total}"
+        tally = f"declares {number or 'no number of'} heads, the probe saw {heads.total}"
         raise HeadsMissing(
             f"This {type(model).__name__} {tally}. "
             f"Not seen: {', '.join(missed[:6]) or 'unknown modules'}{' …' if len(missed) > 6 else ''}: "
             "they bypass transformers' attention registry. "
-            f"Pass allow_partial=True to work on the {seen.total} that were seen."
+            f"Pass allow_partial=True to work on the {heads.total} that were seen."
         )
 
 
@@ -155,10 +155,7 @@ def called_attention(module: nn.Module) -> bool:
 
 @contextmanager
 def routed(model: nn.Module) -> Iterator[None]:
-    """Send the model's attention through the seam.
-
-    Every configuration in the model has its own implementation back at the end, after an error too.
-    """
+    """Use our attention function; afterwards every configuration in the model has its own implementation again."""
     configs = {id(config): config for module in model.modules() if (config := getattr(module, "config", None))}
     parts = [getattr(config, name) for config in configs.values() for name in getattr(config, "sub_configs", ())]
     before: list[tuple[Any, Any]] = [
@@ -171,7 +168,7 @@ def routed(model: nn.Module) -> Iterator[None]:
             model.set_attn_implementation(kernel.NAME)  # type: ignore[operator]
         except (KeyError, ValueError, AttributeError) as error:
             raise HeadwiseError(
-                f"{type(model).__name__} does not accept an attention function of our own ({error}): "
+                f"{type(model).__name__} does not accept another attention function ({error}): "
                 "headwise cannot work on it."
             ) from error
         yield
@@ -181,11 +178,11 @@ def routed(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def installed(slots: dict[nn.Module, kernel.Slot]) -> Iterator[None]:
-    """Hang orders on modules, and take them off again."""
-    before = {module: module.__dict__.get(kernel.NAME) for module in slots}
-    for module, slot in slots.items():
-        module.__dict__[kernel.NAME] = slot
+def installed(states: dict[nn.Module, kernel.HookState]) -> Iterator[None]:
+    """Put hooks on modules for the time of the block."""
+    before = {module: module.__dict__.get(kernel.NAME) for module in states}
+    for module, state in states.items():
+        module.__dict__[kernel.NAME] = state
     try:
         yield
     finally:
@@ -198,7 +195,7 @@ def installed(slots: dict[nn.Module, kernel.Slot]) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode (no dropout) for the time of the block; every module has its own mode back at the end."""
+    """Evaluation mode (no dropout) inside the block; afterwards every module has its own mode again."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -1,8 +1,8 @@
 """The one function every attention layer goes through, registered with transformers under the name `headwise`.
 
-It reads its orders from the module that calls it (`module.headwise`, a `Slot` or nothing), never from global state, so
-two models, or two captures of one model, do not meet. Without orders it hands over to `sdpa`; with orders it builds the
-weights itself, or scales the heads' outputs.
+It reads its hooks from the module that calls it (`module.headwise`, a `HookState` or nothing), never from global state:
+two models, or two captures of one model, do not interfere. Without hooks it calls `sdpa`; with hooks it computes the
+weights itself where they are needed, and scales or replaces the heads' outputs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
 NAME = "headwise"
-# Arguments that change the result and that `weigh` does not know; the rest of what modeling files pass on is harmless.
+# Arguments that change the result and that `weigh` does not handle; all others are harmless.
 _REFUSED = ("block_mask", "alibi", "cu_seqlens", "cu_seq_lens_q")
 
 
 @dataclass
-class Seen:
+class AttentionCall:
     """What one attention layer did in one call. B batch, H heads, Q queries, K keys, D head size."""
 
     site: Site
@@ -36,30 +36,41 @@ class Seen:
     value: Tensor  # B G K D
     mask: Tensor | None  # B 1 Q K, True where attention is allowed
     weights: Tensor | None  # B H Q K after softmax; None when only outputs were asked for
-    output: Tensor  # B Q H D, what every head hands to the output projection, before any gate of this capture
+    output: Tensor  # B Q H D, the heads' outputs before the output projection and before any gate of this capture
+
+    def visible(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Which key each query may attend to, B 1 Q K. queries B Q and keys B K: where a token is.
+
+        A layer without a mask hides nothing, or, in a decoder's self-attention, the future.
+        """
+        pairs = queries[:, None, :, None] & keys[:, None, None, :]
+        if self.mask is not None:
+            mask = self.mask[..., : keys.shape[1]]
+            return pairs & (mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2)
+        return pairs.tril() if self.site.kind == "decoder-self" else pairs
 
 
 @dataclass
-class Orders:
-    """What to do at one site: show it to `watch`, put `replace(seen)` in its place, scale its heads by `gate`."""
+class Hooks:
+    """What one capture does at a site: call `watch`, replace the output by `replace(call)`, scale heads by `gate`."""
 
-    watch: Callable[[Seen], None] | None = None
-    weights: bool = False  # whether `watch` and `replace` want the weights
+    watch: Callable[[AttentionCall], None] | None = None
+    weights: bool = False  # whether `watch` and `replace` need the weights
     gate: Callable[[], Tensor] | None = None  # H, or B H
-    replace: Callable[[Seen], Tensor] | None = None
+    replace: Callable[[AttentionCall], Tensor] | None = None
 
 
-class Slot:
-    """What hangs on one attention module: for each pass through it (ALBERT runs one module for all its layers) a site,
-    and the orders of every capture that is open, the outermost first."""
+class HookState:
+    """The hooks of one attention module: for each pass through it (ALBERT runs one module for all layers) a site, and
+    the hooks of every open capture, the outermost first."""
 
     def __init__(self, explicit: bool = False) -> None:
-        self.explicit = explicit  # build the weights even when nobody looks: on CPU its backward is much faster
-        self.passes: list[tuple[Site, list[Orders]]] = []
+        self.explicit = explicit  # always compute the weights: on CPU the backward pass is much faster
+        self.passes: list[tuple[Site, list[Hooks]]] = []
         self.calls = 0
 
-    def next(self) -> tuple[Site, list[Orders]]:
-        """The site and orders of the pass that begins now."""
+    def next(self) -> tuple[Site, list[Hooks]]:
+        """The site and hooks of the pass that begins now."""
         self.calls += 1
         return self.passes[(self.calls - 1) % len(self.passes)]
 
@@ -70,39 +81,39 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Attention for `AttentionInterface`: query B H Q D, key and value B G K D in, heads' outputs B Q H D out.
 
-    A TorchFunctionMode sees it as one function (relevance propagation takes an attention layer whole).
+    A TorchFunctionMode gets it as one function: relevance propagation treats an attention layer as one step.
     """
     if has_torch_function((query, key, value)):
         handled: tuple[Tensor, Tensor | None] = handle_torch_function(
             attend, (query, key, value), module, query, key, value, attention_mask, scaling, dropout, **kwargs
         )
         return handled
-    slot: Slot | None = module.__dict__.get(NAME)
-    if slot is None:
-        return hand_over(module, query, key, value, attention_mask, scaling, dropout, kwargs), None
-    site, orders = slot.next()
+    state: HookState | None = module.__dict__.get(NAME)
+    if state is None:
+        return stock(module, query, key, value, attention_mask, scaling, dropout, kwargs), None
+    site, opened = state.next()
     weights = None
-    if slot.explicit or any(order.weights for order in orders):
+    if state.explicit or any(hooks.weights for hooks in opened):
         output, weights = explicit(module, query, key, value, attention_mask, scaling, dropout, kwargs)
     else:
-        output = hand_over(module, query, key, value, attention_mask, scaling, dropout, kwargs)
-    for order in orders:
-        if order.watch or order.replace:
-            seen = Seen(site, query, key, value, attention_mask, weights if order.weights else None, output)
-            if order.watch:
-                order.watch(seen)
-            if order.replace:
-                output = order.replace(seen)
-        if order.gate:
-            output = output * spread(order.gate(), output)
+        output = stock(module, query, key, value, attention_mask, scaling, dropout, kwargs)
+    for hooks in opened:
+        if hooks.watch or hooks.replace:
+            call = AttentionCall(site, query, key, value, attention_mask, weights if hooks.weights else None, output)
+            if hooks.watch:
+                hooks.watch(call)
+            if hooks.replace:
+                output = hooks.replace(call)
+        if hooks.gate:
+            output = output * spread(hooks.gate(), output)
     return output.contiguous(), weights
 
 
-def hand_over(
+def stock(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
     scaling: float | None, dropout: float, kwargs: dict[str, Any],
 ) -> Tensor:  # fmt: skip
-    """The stock fast kernel, which has no soft cap and no attention sinks of its own: those go the explicit way."""
+    """The stock fast kernel; the explicit one for soft caps and attention sinks, which the fast one lacks."""
     if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
         return explicit(module, query, key, value, mask, scaling, dropout, kwargs)[0].contiguous()
     output: Tensor = sdpa_attention_forward(
@@ -124,7 +135,7 @@ def explicit(
 def allowed(
     module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, kwargs: dict[str, Any]
 ) -> Tensor | None:
-    """The mask of a call, B 1 Q K. A model may give none and mean "not the future", by the flag that sdpa reads."""
+    """The mask of a call, B 1 Q K. Without a mask, the flag that sdpa reads says whether the future is hidden."""
     if mask is not None or query.shape[2] == 1:
         return mask
     flag = kwargs.get("is_causal")
@@ -136,12 +147,12 @@ def allowed(
 def weigh(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None, kwargs: dict[str, Any]) -> Tensor:
     """Attention weights B H Q K: softmax(scale · q kᵀ + bias), in float32 at least, exactly 0 on masked keys.
 
-    A query that may look nowhere (padding before the text) has only zeros, as under sdpa.
+    A query with no visible key (padding before the text) has only zeros, as with sdpa.
     """
     for name in _REFUSED:
         if kwargs.get(name) is not None:
             raise HeadwiseError(
-                f"This model passes '{name}' to its attention, which headwise does not read: "
+                f"This model passes '{name}' to its attention, which headwise does not support: "
                 "its heads cannot be watched."
             )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -155,7 +166,7 @@ def weigh(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None
         hidden = torch.finfo(scores.dtype).min
         scores = scores.masked_fill(~mask, hidden) if mask.dtype == torch.bool else scores + mask
     wide = torch.promote_types(scores.dtype, torch.float32)
-    if kwargs.get("s_aux") is not None:  # one learned sink logit a head, which takes mass and is then dropped
+    if kwargs.get("s_aux") is not None:  # one learned sink logit per head, dropped after the softmax
         sink = kwargs["s_aux"].reshape(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
         weights = torch.softmax(torch.cat([scores, sink], -1).to(wide), -1)[..., :-1]
     else:
@@ -173,7 +184,7 @@ def repeat(states: Tensor, heads: int) -> Tensor:
 def spread(gate: Tensor, output: Tensor) -> Tensor:
     """A gate (H, or B H) in the shape of an output B Q H D.
 
-    Under beam search the batch axis is repeated, sentence by sentence, and the gate follows.
+    Beam search repeats the batch axis sentence by sentence, and so the gate.
     """
     batch, _, heads, _ = output.shape
     if gate.shape[-1:] != (heads,) or gate.dim() > 2 or batch % gate[..., 0].numel():
@@ -188,11 +199,8 @@ def spread(gate: Tensor, output: Tensor) -> Tensor:
 
 
 def whole_mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    """A mask that is always built.
-
-    sdpa's own leaves it out when a flag can say the same, and an explicit softmax would then see the future
-    (tests/attention/test_kernel.py: test_no_future_is_seen).
-    """
+    """A mask that is always built: sdpa leaves it out where a flag suffices, and an explicit softmax would then see the
+    future."""
     always = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     mask: Tensor | None = sdpa_mask(*args, **(kwargs | always))
     return mask

@@ -1,7 +1,7 @@
-"""Where an attention layer keeps the weights of its heads: under which names, and which rows and columns are whose.
+"""Where an attention layer keeps the weights of its heads: the names of its projections, their rows and columns.
 
-A family of models is a line of `FORMS`. A line is a claim about modeling code, so it is never trusted: removal holds
-every model it has cut against the masked one.
+A family of models is a line of `FORMS`. A line is a claim about modeling code, so it is always checked: removal
+compares every pruned model with the masked one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from headwise.errors import HeadwiseError
 
 @dataclass(frozen=True)
 class Form:
-    """How a family lays out its projections.
+    """The layout of a family's projections.
 
-    inputs: by name, the rows of each projection of hidden states. Parts stand one after another, each with the rows of
-        its heads one after another: `q` queries, `k` keys, `v` values. In a part `qkv` each head has all three.
-    outs: the names of the output projection, whose columns go head by head; with a dot it hangs in the parent.
+    inputs: by name, the rows of each projection of hidden states, part by part and in a part head by head: `q` queries,
+        `k` keys, `v` values. In a part `qkv` each head has all three.
+    outs: the names of the output projection, whose columns go head by head; with a dot it belongs to the parent.
     by_config: whether the layer splits `q k v` by the configuration's number of heads, not by its own.
     """
 
@@ -80,14 +80,14 @@ class Matrices:
         return {name: getattr(self.module, name) for name in self.form.inputs}
 
     def parts(self, name: str) -> Iterator[tuple[str, Tensor]]:
-        """The parts of a projection, and which of its rows belong to each head: heads x size."""
+        """The parts of a projection, and the rows of each head: heads x size."""
         parts = self.form.inputs[name].split()
         counts = [self.heads if "q" in part else self.groups for part in parts]
         rows = torch.arange(len(by_output(getattr(self.module, name)))).unflatten(0, (sum(counts), -1))
         return zip(parts, rows.split(counts), strict=True)
 
     def cut(self, kept: list[int], key_heads: list[int]) -> None:
-        """Leave only some query heads and some key/value heads. What is cut is an `nn.Linear` from then on."""
+        """Keep only some query heads and key/value heads. Every cut projection becomes an `nn.Linear`."""
         for name, whole in self.inputs().items():
             rows = torch.cat([rows[kept if "q" in part else key_heads].flatten() for part, rows in self.parts(name)])
             bias = None if whole.bias is None else whole.bias[rows]
@@ -96,7 +96,7 @@ class Matrices:
 
 
 def matrices(modules: Mapping[str, nn.Module], name: str, heads: int, groups: int) -> Matrices:
-    """The projections of the attention layer of that name. Raises HeadwiseError where they have no form we know."""
+    """The projections of the attention layer of that name. Raises HeadwiseError where they have no known form."""
     module = modules[name]
     for form in FORMS:
         for out in form.outs:
@@ -113,17 +113,17 @@ def matrices(modules: Mapping[str, nn.Module], name: str, heads: int, groups: in
 
 
 def is_linear(module: object) -> bool:
-    """Not a subclass: quantised layers keep their weights in other ways."""
+    """Whether it is a plain linear layer. Subclasses (quantised layers) keep their weights in other ways."""
     return type(module) in (nn.Linear, Conv1D)
 
 
 def by_output(projection: nn.Linear) -> Tensor:
-    """The weights of a linear layer, outputs x inputs; GPT-2's own sort of layer has them the other way round."""
+    """The weights of a linear layer, outputs x inputs; GPT-2's Conv1D stores them transposed."""
     return projection.weight.t() if isinstance(projection, Conv1D) else projection.weight
 
 
 def linear(like: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A linear layer around other weights (outputs x inputs) that trains where another one does."""
+    """A linear layer with other weights (outputs x inputs) that trains where another one does."""
     new = nn.Linear(1, 1, bias=bias is not None, device="meta")
     new.out_features, new.in_features = weight.shape
     new.weight = nn.Parameter(

@@ -1,8 +1,8 @@
-"""Cutting heads out of layers that add a bias by relative position to their scores (T5 and its kin).
+"""Removing heads from layers that add a bias by relative position to their scores (T5 and its relatives).
 
-In T5 the first layer of a stack computes the bias of all heads, 1 H Q K, and every layer adds it and hands it on.
-Layers may keep different heads, so it is still handed on whole, and each layer that was cut adds its own part. When the
-first layer has lost all its heads, the first one that has any computes the bias.
+In T5 the first layer of a stack computes the bias of all heads, 1 H Q K, and every layer adds it and passes it on.
+Layers may keep different heads, so the full bias is still passed on, and each pruned layer adds its own part. When the
+first layer has no heads left, the first layer with heads computes the bias.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ TABLE = "relative_attention_bias"  # by bucket of distances, a number for each h
 
 
 def shares_bias(module: nn.Module) -> bool:
-    """Whether a layer takes a bias from the one before and hands it on."""
+    """Whether a layer takes a bias from the one before and passes it on."""
     return "position_bias" in inspect.signature(type(module).forward).parameters
 
 
 def narrow(module: nn.Module, kept: list[int]) -> None:
-    """Let a layer add the bias of the heads `kept` only. A layer that shares no bias (UMT5) keeps their columns."""
+    """Make a layer add the bias of the heads `kept` only. A layer that shares no bias (UMT5) keeps their columns."""
     if shares_bias(module):
         before: list[int] | None = module.__dict__.get("bias_heads")
         module.__dict__["bias_heads"] = kept if before is None else [before[head] for head in kept]
@@ -39,7 +39,7 @@ def forward(
     module: Any, hidden_states: Tensor, mask: Any = None, key_value_states: Any = None,
     position_bias: Tensor | None = None, **more: Any,
 ) -> tuple[Tensor, Tensor | None, Any]:  # fmt: skip
-    """The layer's own forward with its part of a bias 1 H Q K, which is handed on whole."""
+    """The layer's own forward with its part of a bias 1 H Q K; passes the full bias on."""
     own = None if position_bias is None else position_bias[:, module.bias_heads]
     module.__dict__["whole_bias"] = position_bias
     output, _, weights = type(module).forward(module, hidden_states, mask, key_value_states, own, **more)
@@ -47,7 +47,7 @@ def forward(
 
 
 def compute_bias(module: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """The part of a layer's own heads; the whole is left for `forward` to hand on."""
+    """The part of a layer's own heads; `forward` passes the full bias on."""
     whole: Tensor = type(module).compute_bias(module, *args, **kwargs)
     module.__dict__["whole_bias"] = whole
     return whole[:, module.bias_heads]

@@ -1,7 +1,7 @@
-"""How each head's output reaches the residual stream: the weights of the output projection, read, never changed.
+"""The weights of the output projection, through which each head's output reaches the residual stream.
 
-Modeling files name and shape this projection differently (`out_proj`, `o`, `c_proj`, BERT's in the parent module). It
-is found by what flows into it instead: the linear layer that is given the heads' outputs just as they left attention.
+Modeling files name and shape this projection differently (`out_proj`, `o`, `c_proj`, BERT's in the parent module), so
+it is found by its input: it is the linear layer that receives the heads' outputs unchanged.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from headwise.heads import Site
 def output_weights(model: nn.Module, found: Discovery) -> dict[Site, Tensor]:
     """The output projection of every attention layer, head by head: W of H D M, a view of the model's own weights.
 
-    Head h adds c_h W_h to its layer's output, where c_h (of D) is its row of `Seen.output`; the projection's bias comes
-    on top. Runs one small forward. Raises HeadwiseError for a layer whose heads go through something else first.
+    Head h adds c_h W_h to its layer's output, where c_h (of D) is its row of `AttentionCall.output`, without the bias.
+    Runs one small forward. Raises HeadwiseError for a layer whose heads go through something else first.
     """
     weights: dict[Site, Tensor] = {}
-    given: kernel.Seen | None = None
+    given: kernel.AttentionCall | None = None
 
-    def watch(seen: kernel.Seen) -> None:
+    def watch(call: kernel.AttentionCall) -> None:
         nonlocal given
-        given = seen
+        given = call
 
     def note(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         nonlocal given
@@ -41,20 +41,20 @@ def output_weights(model: nn.Module, found: Discovery) -> dict[Site, Tensor]:
             weights[given.site] = by_input.detach().unflatten(0, tuple(given.output.shape[2:]))
             given = None
 
-    slots: dict[nn.Module, kernel.Slot] = {}
+    states: dict[nn.Module, kernel.HookState] = {}
     for site, module in found.modules.items():
-        slots.setdefault(module, kernel.Slot()).passes.append((site, [kernel.Orders(watch=watch)]))
+        states.setdefault(module, kernel.HookState()).passes.append((site, [kernel.Hooks(watch=watch)]))
     with ExitStack() as block:
         for module in model.modules():
             if isinstance(module, (nn.Linear, Conv1D)):
                 block.callback(module.register_forward_pre_hook(note).remove)
         block.enter_context(routed(model))
-        block.enter_context(installed(slots))
+        block.enter_context(installed(states))
         probe(model)
     for site, name in found.names.items():
         if site not in weights:
             raise HeadwiseError(
                 f"The output projection of {name} ({type(found.modules[site]).__name__}) was to be read, but no linear "
-                "layer takes the outputs of its heads as they are: what a head adds there cannot be told."
+                "layer takes the outputs of its heads unchanged: what a head adds there is unknown."
             )
     return weights

@@ -1,10 +1,10 @@
-"""Cutting heads out of the weights: fewer rows in the query, key and value projections, fewer columns in the output's.
+"""Removing heads from the weights: fewer rows in query, key and value projections, fewer columns in the output's.
 
-The attention code of transformers reshapes with −1, so a narrower projection just works; what else a layer knows of its
-number of heads is told it anew. A layer with no head at all is replaced by `EmptyAttention`, because −1 is ambiguous
-for zero elements. Removed equals masked (Michel et al. 2019, section 2.2: a masked head's output is zero); `remove`
-checks that before it hands the smaller model out. A removed head's mean output can stay, in the bias of the output
-projection: then removed equals replaced by the mean.
+The attention code of transformers reshapes with −1, so a narrower projection works as it is; other attributes that
+count heads are updated. A layer without heads is replaced by `EmptyAttention`, because −1 is ambiguous for zero
+elements. Removing a head equals masking it (Michel et al. 2019, section 2.2: a masked head's output is zero); `remove`
+checks that. With bias compensation a removed head's mean output stays, in the bias of the output projection: then
+removing a head equals replacing it by its mean.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Means = Mapping[Site, Tensor]  # H D
 
 
 class EmptyAttention(nn.Module):
-    """An attention layer with no head left: its output projection's bias, and a place in the key/value cache, so that
-    positions go on counting. `emptied` says what kind of attention it was."""
+    """An attention layer without heads: its output projection's bias, and an entry in the key/value cache, from which
+    positions are counted. emptied: its kind of attention."""
 
     def __init__(self, module: nn.Module, out_name: str | None, head_size: int, emptied: Kind) -> None:
         super().__init__()
@@ -44,12 +44,12 @@ class EmptyAttention(nn.Module):
         self.out_name = out_name
 
     def forward(self, hidden_states: Tensor, position_bias: Tensor | None = None, **given: Any) -> tuple[Any, ...]:
-        """What the attention layers of transformers return, for hidden states B Q M: the same shape, and no weights;
-        where layers share a position bias, that in between."""
+        """The same as attention layers of transformers return, for hidden states B Q M: an output of that shape, a
+        position bias where layers share one, no weights."""
         batch, queries = hidden_states.shape[:2]
-        slot: kernel.Slot | None = self.__dict__.get(kernel.NAME)
-        if slot is not None:
-            self.announce(slot, hidden_states, first(given, "key_value_states", "encoder_hidden_states"))
+        state: kernel.HookState | None = self.__dict__.get(kernel.NAME)
+        if state is not None:
+            self.announce(state, hidden_states, first(given, "key_value_states", "encoder_hidden_states"))
         past = first(given, "past_key_values", "layer_past")
         if past is not None and self.emptied != "cross":
             cache = getattr(past, "self_attention_cache", past)
@@ -59,26 +59,26 @@ class EmptyAttention(nn.Module):
         output = getattr(self, self.out_name)(nothing) if self.out_name else nothing
         return (output, position_bias, None) if self.hands_on else (output, None)
 
-    def announce(self, slot: kernel.Slot, queries: Tensor, source: Tensor | None) -> None:
-        """Let discovery and observers see the layer: it is there, with zero heads."""
-        site, orders = slot.next()
+    def announce(self, state: kernel.HookState, queries: Tensor, source: Tensor | None) -> None:
+        """Call the hooks, as a layer with zero heads."""
+        site, opened = state.next()
         keys = queries if source is None else source
         query = queries.new_zeros(queries.shape[0], 0, queries.shape[1], self.head_size)
         key = keys.new_zeros(keys.shape[0], 0, keys.shape[1], self.head_size)
         weights = query.new_zeros(*query.shape[:3], keys.shape[1])
-        for order in orders:
-            if order.watch:
-                shown = weights if order.weights else None
-                order.watch(kernel.Seen(site, query, key, key, None, shown, query.transpose(1, 2)))
+        for hooks in opened:
+            if hooks.watch:
+                shown = weights if hooks.weights else None
+                hooks.watch(kernel.AttentionCall(site, query, key, key, None, shown, query.transpose(1, 2)))
 
 
 def first(given: Mapping[str, Any], *names: str) -> Any:
-    """The argument that a layer was given under one of the names that families have for it."""
+    """The argument of a layer under the first of its possible names that is there."""
     return next((given[name] for name in names if given.get(name) is not None), None)
 
 
 class LayerConfig:
-    """A configuration as one layer sees it: with numbers of heads of its own, and else what all layers share."""
+    """The configuration of one layer: its own numbers of heads, and all else from the shared configuration."""
 
     def __init__(self, shared: Any, **own: int) -> None:
         self.__dict__.update(own, shared=shared)
@@ -92,17 +92,17 @@ class LayerConfig:
 def remove(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | None = None) -> nn.Module:
     """A copy of the model in which only the heads of `mask` are left, with smaller weight matrices.
 
-    means: by site, the mean output of every head, H D. Bias compensation: what a removed head gives on average, times
-    its columns of the output projection, is added to that projection's bias; one is made where there was none, and the
-    configuration says so (`headwise_biases`). Raises HeadwiseError for attention layers whose projections have no known
-    form or are shared across layers (named), for means that do not fit, and for a model that would not compute what the
-    model with masked heads, or with heads replaced by their means, computes.
+    means: by site, the mean output of every head, H D. Bias compensation: a removed head's mean output, times its
+    columns of the output projection, is added to that projection's bias; where there was none, one is created and named
+    in the configuration (`headwise_biases`). Raises HeadwiseError for attention layers whose projections have no known
+    form or are shared across layers, for means that do not fit, and when the result differs from the model with masked
+    heads (or with heads replaced by their means).
     """
     refuse_strangers(model, found, ())
     refuse_other_heads(found, mask)
     smaller = copy.deepcopy(model)
     for module in smaller.modules():
-        module.__dict__.pop(kernel.NAME, None)  # the copy owes nothing to a capture that may be open around this call
+        module.__dict__.pop(kernel.NAME, None)  # hooks of a capture that is open around this call
     modules, config = dict(smaller.named_modules()), cast(Any, smaller.config)
     for site, gone in lost(found, mask).items():
         layer = layer_at(modules, found, site)
@@ -118,7 +118,7 @@ def remove(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | No
 
 
 def lost(found: Discovery, mask: HeadMask) -> dict[Site, list[int]]:
-    """By site, the heads that a mask takes away; layers that keep all are left out."""
+    """By site, the heads that a mask removes; without layers that keep all."""
     gone = {site: sorted({*range(found.heads.count(site))} - {*mask.of(site)}) for site in found.names}
     return {site: heads for site, heads in gone.items() if heads}
 
@@ -142,10 +142,10 @@ def compensate(
     shape = outputs.shape[1:]
     if means is None or means.shape != shape or not bool(means.isfinite().all()):
         size = "none" if means is None else " × ".join(map(str, means.shape))
-        given = "some that are infinite or no numbers" if means is not None and means.shape == shape else size
+        given = "some that are not finite numbers" if means is not None and means.shape == shape else size
         raise HeadwiseError(
             f"Heads of {layer.name} were to be replaced by their mean outputs, {shape[0]} × {shape[1]} numbers, but "
-            f"{given} came: collect the means of this very model over some text."
+            f"{given} came: collect the means of this model over some text."
         )
     added = outputs[:, gone].flatten(1) @ means[gone].to(outputs).flatten()
     if layer.out.bias is None:
@@ -157,14 +157,11 @@ def compensate(
 
 
 def make_biases(modules: Mapping[str, nn.Module], names: Iterable[str]) -> None:
-    """Give linear layers a bias of 0 where they have none: those in which compensation made one.
-
-    names: as they stand in the configuration of a compensated model (`headwise_biases`).
-    """
+    """Give linear layers a bias of 0 where they have none. names: `headwise_biases` of a configuration."""
     for name in names:
         linear = modules.get(name)
         if type(linear) is not nn.Linear:
-            raise HeadwiseError(f"The configuration tells of a bias in {name}, but there is no such linear layer.")
+            raise HeadwiseError(f"The configuration names a bias in {name}, but there is no such linear layer.")
         if linear.bias is None:
             zeros = linear.weight.detach().new_zeros(linear.out_features)
             linear.bias = nn.Parameter(zeros, requires_grad=linear.weight.requires_grad)
@@ -196,9 +193,9 @@ def cut(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: list[i
 def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int], int]:
     """Which key/value heads stay, and how many query heads share each.
 
-    Whole groups stay shared where every group that is left keeps as many heads; else each kept head gets its own copy.
-    served_by: for every kept query head, the key/value head that serves it now.
-    origin: for every key/value head there is now, the head of the whole model that it is, or is a copy of.
+    Groups stay shared where all remaining groups keep equally many heads; otherwise each kept head gets its own copy.
+    served_by: for every kept query head, its key/value head. origin: for every key/value head, the head of the original
+    model that it is (a copy of).
     """
     groups = [origin[head] for head in served_by]
     shares = {groups.count(group) for group in groups}
@@ -210,9 +207,9 @@ def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int],
 def averaged(model: nn.Module, found: Discovery, mask: HeadMask, means: Means) -> AbstractContextManager[None]:
     """The model in which heads outside a mask always give their mean outputs. means: H D by site."""
 
-    def stand_in(seen: kernel.Seen, gone: list[int]) -> Tensor:
-        output = seen.output.clone()
-        output[:, :, gone] = means[seen.site][gone].to(output)
+    def stand_in(call: kernel.AttentionCall, gone: list[int]) -> Tensor:
+        output = call.output.clone()
+        output[:, :, gone] = means[call.site][gone].to(output)
         return output
 
     replace = {site: partial(stand_in, gone=gone) for site, gone in lost(found, mask).items()}
@@ -220,9 +217,9 @@ def averaged(model: nn.Module, found: Discovery, mask: HeadMask, means: Means) -
 
 
 def confirm(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | None, smaller: nn.Module) -> None:
-    """Hold the smaller model against the masked (or averaged) one on the probe.
+    """Compare the smaller model with the masked (or averaged) one on the probe.
 
-    Families may keep more per head than their projections (sinks, norms over all heads): they are refused here.
+    Fails for families with more parameters per head than their projections (sinks, norms over all heads).
     """
     with masked(model, found, mask) if means is None else averaged(model, found, mask, means):
         expected: Tensor = probe(model)[0]
@@ -235,7 +232,7 @@ def confirm(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | N
             "They can be masked."
         ) from error
     difference = float((got - expected).abs().max())
-    # Many models count in float32 inside (norms, rotations) whatever the type of their weights.
+    # Many models compute norms and rotations in float32, whatever the type of their weights.
     precision = max(torch.finfo(expected.dtype).eps, torch.finfo(torch.float32).eps)
     if not difference <= precision**0.5 * float(expected.abs().max()):
         raise HeadwiseError(

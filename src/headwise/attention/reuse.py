@@ -1,9 +1,9 @@
-"""Running a model many times from the middle on: what lies before a changed layer is computed once and kept.
+"""Running a model many times from the middle on: what comes before a changed layer is computed once.
 
-A block is the outermost part of a model that holds an attention layer and stands in a list of layers
-(`nn.ModuleList`). `recording` keeps what each call of a block gives in a whole forward; inside `trying` a forward of
-the batch, repeated once for every trial, takes what it can from there, and each trial changes heads of its own.
-A model without such lists runs whole, every time.
+A block is the outermost part of a model that contains an attention layer and is an element of a list of layers
+(`nn.ModuleList`). `recording` keeps the output of each block in a full forward. Inside `trying` the batch is repeated
+once for every trial; the forward reuses the recorded outputs as far as possible, and each trial changes its own heads.
+A model without such lists always runs in full.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from torch import Tensor, nn
 from headwise.attention import kernel
 from headwise.attention.capture import capture
 from headwise.attention.discover import Discovery
-from headwise.attention.kernel import Seen
+from headwise.attention.kernel import AttentionCall
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
-Trial = Mapping[Site, Callable[[Seen], Tensor]]  # by site, from what its heads did to another output, both B Q H D
+Change = Callable[[AttentionCall], Tensor]  # gives another output, B Q H D
+Trial = Mapping[Site, Change]
 
 
 @dataclass
-class Call:
-    """One call of a block: the list of layers it stands in, the sites that worked inside, and what it returned."""
+class BlockCall:
+    """One call of a block: its list of layers, the sites inside it, and its output."""
 
     stack: nn.Module
     sites: list[Site] = field(default_factory=list)
@@ -41,16 +42,16 @@ class Recording:
     """The calls of all blocks in one forward of a batch of `size` sentences, in the order in which they ran."""
 
     size: int
-    calls: list[Call] = field(default_factory=list)
+    calls: list[BlockCall] = field(default_factory=list)
 
     def first(self, sites: Sequence[Site]) -> int:
-        """The number of calls that come before every one of some sites; a site outside all blocks has none."""
+        """The number of calls before the first of some sites; 0 for a site outside all blocks."""
         places = {site: place for place, call in enumerate(self.calls) for site in call.sites}
         return min((places.get(site, 0) for site in sites), default=len(self.calls))
 
 
 def blocks(model: nn.Module, found: Discovery) -> dict[nn.Module, nn.Module]:
-    """The blocks of a model, and the list of layers that each stands in."""
+    """The blocks of a model, each with its list of layers."""
     parts = dict(model.named_modules())
     outermost: dict[nn.Module, nn.Module] = {}
     for name in found.names.values():
@@ -64,22 +65,24 @@ def blocks(model: nn.Module, found: Discovery) -> dict[nn.Module, nn.Module]:
 
 
 @contextmanager
-def recording(model: nn.Module, found: Discovery, size: int, watch: Callable[[Seen], None]) -> Iterator[Recording]:
-    """A block for one forward of a batch of `size` sentences, whose calls are kept; `watch` sees every site."""
-    kept, now = Recording(size), list[Call]()
+def recording(
+    model: nn.Module, found: Discovery, size: int, watch: Callable[[AttentionCall], None]
+) -> Iterator[Recording]:
+    """A `with` block for one forward of a batch of `size` sentences, which is recorded; `watch` sees every site."""
+    kept, now = Recording(size), list[BlockCall]()
 
     def run(stack: nn.Module, usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        call = Call(stack)
+        call = BlockCall(stack)
         kept.calls.append(call)
         now.append(call)
         call.output = usual(*args, **kwargs)
         now.pop()
         return call.output
 
-    def note(seen: Seen) -> None:
+    def note(attention: AttentionCall) -> None:
         if now:
-            now[-1].sites.append(seen.site)
-        watch(seen)
+            now[-1].sites.append(attention.site)
+        watch(attention)
 
     forwards = {block: partial(run, stack, block.forward) for block, stack in blocks(model, found).items()}
     with capture(model, found, watch=note), patched(forwards):
@@ -88,13 +91,13 @@ def recording(model: nn.Module, found: Discovery, size: int, watch: Callable[[Se
 
 @contextmanager
 def trying(model: nn.Module, found: Discovery, kept: Recording, trials: Sequence[Trial]) -> Iterator[None]:
-    """A block for one forward of the recorded batch, repeated whole for each trial: trial t has rows t·B to (t+1)·B.
+    """A `with` block for one forward of the recorded batch, repeated for each trial: trial t has rows t·B to (t+1)·B.
 
-    What ran before the first site that any trial changes is not computed again.
+    Blocks before the first site that any trial changes are not computed again.
     """
     first = kept.first([site for trial in trials for site in trial])
     skipped = kept.calls[:first]
-    last = {call.stack: call for call in skipped}  # only what a stack gave in the end is read by somebody
+    last = {call.stack: call for call in skipped}  # only the last output of a list of layers is used
     ran = 0
 
     def run(usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -107,26 +110,26 @@ def trying(model: nn.Module, found: Discovery, kept: Recording, trials: Sequence
             found.modules[site].__dict__[kernel.NAME].calls += 1
         return repeated(call.output, kept.size, len(trials)) if call is last[call.stack] else call.output
 
-    changes: dict[Site, dict[int, Callable[[Seen], Tensor]]] = defaultdict(dict)
+    changes: dict[Site, dict[int, Change]] = defaultdict(dict)
     for place, trial in enumerate(trials):
         for site, change in trial.items():
             changes[site][place] = change
-    orders = {site: partial(changed, here, kept.size) for site, here in changes.items()}
+    replaced = {site: partial(changed, here, kept.size) for site, here in changes.items()}
     forwards = {block: partial(run, block.forward) for block in blocks(model, found)}
-    with capture(model, found, replace=orders), patched(forwards):
+    with capture(model, found, replace=replaced), patched(forwards):
         yield
 
 
-def changed(changes: Mapping[int, Callable[[Seen], Tensor]], size: int, seen: Seen) -> Tensor:
-    """The outputs of a repeated batch, each repetition with its own change; `size` sentences a repetition."""
-    output = seen.output.clone()
+def changed(changes: Mapping[int, Change], size: int, attention: AttentionCall) -> Tensor:
+    """The outputs of a repeated batch, each repetition of `size` sentences with its own change."""
+    output = attention.output.clone()
     for place, change in changes.items():
         rows = slice(place * size, (place + 1) * size)
-        mask = seen.mask if seen.mask is None or len(seen.mask) == 1 else seen.mask[rows]
+        mask = attention.mask if attention.mask is None or len(attention.mask) == 1 else attention.mask[rows]
         output[rows] = change(
             replace(
-                seen, query=seen.query[rows], key=seen.key[rows], value=seen.value[rows], mask=mask,
-                output=seen.output[rows],
+                attention, query=attention.query[rows], key=attention.key[rows], value=attention.value[rows], mask=mask,
+                output=attention.output[rows],
             )
         )  # fmt: skip
     return output
@@ -148,7 +151,7 @@ def repeated(output: Any, size: int, times: int) -> Any:
 
 @contextmanager
 def patched(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Other forwards for some modules; their own are back at the end, after an error too."""
+    """Other forwards for some modules inside the block."""
     before = {module: module.__dict__.get("forward") for module in forwards}
     for module, forward in forwards.items():
         module.__dict__["forward"] = forward

@@ -1,27 +1,34 @@
-"""What is known about a sentence: its words with their grammar, where they stand in the text, who is mentioned.
+"""An annotated sentence: its words with their grammar, their position in the text, and the mentions of entities.
 
 Words, mentions and sentences count from 0, ends are exclusive, as in Python. `treebank` reads these from files,
-`pieces` ties them to the pieces of a tokenizer.
+`subwords` aligns them with a tokenizer.
 """
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby
 from typing import Literal
+
+from headwise.errors import HeadwiseError
 
 Kind = Literal["pronoun", "proper", "nominal"]
 Span = tuple[int, int]
+_KINDS: dict[str, Kind] = {"PRON": "pronoun", "PROPN": "proper"}
+_BRACKET = re.compile(r"\(([^()]+)(\)?)|([^()]+)\)")
+_PART = re.compile(r"\[(\d+)/\d+\]$")  # "e1[1/2]": the first of two parts of a mention
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of a tree, in Universal Dependencies' terms.
+    """A word of a tree, in the terms of Universal Dependencies.
 
     governor: the index of its head word, -1 for the root. relation: to the governor, without subtype ("nsubj");
-    full_relation: with it ("nsubj:pass"). "" where nobody annotated one.
+    full_relation: with it ("nsubj:pass"); "" without annotation.
     """
 
     form: str
@@ -50,10 +57,10 @@ class Mention:
 
 @dataclass(frozen=True)
 class Annotated:
-    """One sentence. `mentions` is empty where the file has no coreference; they stand in order, the longer one first.
+    """One sentence. `mentions` are in order of their start, the longer one first; empty without coreference.
 
-    written: the text and each word's place in it, given where the words alone do not tell (French "du" is de + le).
-    skipped_mentions: those of the file that have no words of their own here (empty nodes) or stand in several parts.
+    written: the text and the span of each word, where they do not follow from the words (French "du" is de + le).
+    skipped_mentions: those that have no words of their own (empty nodes) or consist of several parts.
     """
 
     words: tuple[Word, ...]
@@ -65,33 +72,31 @@ class Annotated:
 
     @property
     def text(self) -> str:
-        """The sentence as it is written: words that are glued together in the original have no blank between them."""
+        """The original sentence, with a blank only where the original has one."""
         return self._written[0]
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Where each word stands in `text`, in characters. Words that are fused into one ("du") share their place."""
+        """The characters of each word in `text`. Words that are fused into one ("du") have the same span."""
         return self._written[1]
 
     @cached_property
     def _written(self) -> tuple[str, tuple[Span, ...]]:
-        return self.written or laid_out([(word.form, word.space_after) for word in self.words])
+        return self.written or lay_out([(word.form, word.space_after) for word in self.words])
 
     @classmethod
     def plain(cls, text: str, id: str = "") -> Annotated:
-        """A sentence nobody annotated: its words are what stands between blanks, without relations and governors."""
-        forms = text.split()
-        words = tuple(Word(form, form, "X", -1, "", "", True) for form in forms)
-        return cls(words, id, id)
+        """A sentence without annotation: its words are separated by blanks, without relations and governors."""
+        return cls(tuple(Word(form, form, "X", -1, "", "", True) for form in text.split()), id, id)
 
     def merged(self, glued: Collection[int]) -> Annotated:
-        """The same sentence where each of these words is one with the word before it, written as they are in the text.
+        """The same sentence where each of these words is one with the word before it, written as in the text.
 
-        It has the grammar of the one of them that is nearest the root; relations between them are gone.
+        It has the grammar of its word that is nearest the root; relations between its words are lost.
         """
         if not glued:
             return self
-        new = merged_places(len(self.words), glued)
+        new = merged_indices(len(self.words), glued)
         units = [list(unit) for _, unit in groupby(range(len(self.words)), new.__getitem__)]
         spans = tuple((self.spans[unit[0]][0], max(self.spans[index][1] for index in unit)) for unit in units)
         words: list[Word] = []
@@ -104,24 +109,20 @@ class Annotated:
         return replace(self, words=tuple(words), mentions=tuple(mentions), written=(self.text, spans))
 
 
-def merged_places(count: int, glued: Collection[int]) -> list[int]:
+def merged_indices(count: int, glued: Collection[int]) -> list[int]:
     """The index that each of `count` words has after `Annotated.merged`."""
     return list(accumulate((index not in glued for index in range(1, count)), initial=0))[:count]
 
 
-def laid_out(tokens: Sequence[tuple[str, bool]]) -> tuple[str, tuple[Span, ...]]:
-    """The text of tokens (form, whether a blank follows), and the place of each in it; no blank at the end."""
-    starts = [0]
-    for form, space_after in tokens:
-        starts.append(starts[-1] + len(form) + space_after)
-    text = "".join(form + " " * space_after for form, space_after in tokens).rstrip(" ")
-    return text, tuple(
-        (start, start + len(form)) for (start, _), (form, _) in zip(pairwise(starts), tokens, strict=True)
-    )
+def lay_out(tokens: Sequence[tuple[str, bool]]) -> tuple[str, tuple[Span, ...]]:
+    """The text of tokens (form, whether a blank follows), and the span of each in it; no blank at the end."""
+    starts = accumulate((len(form) + space for form, space in tokens), initial=0)
+    text = "".join(form + " " * space for form, space in tokens).rstrip(" ")
+    return text, tuple((start, start + len(form)) for start, (form, _) in zip(starts, tokens, strict=False))
 
 
 def depth(words: Sequence[Word], index: int) -> int:
-    """How many steps a word is below the root."""
+    """The number of steps from a word to the root."""
     steps = 0
     while (index := words[index].governor) >= 0:
         steps += 1
@@ -139,5 +140,37 @@ def mention(words: Sequence[Word], entity: str, sentence: int, start: int, end: 
     It is a pronoun, proper or nominal by the universal part of speech of its head (PRON, PROPN, anything else).
     """
     head = nearest_root(words, [i for i in range(start, end) if not start <= words[i].governor < end])
-    kinds: dict[str, Kind] = {"PRON": "pronoun", "PROPN": "proper"}
-    return Mention(entity, sentence, start, end, head, kinds.get(words[head].upos, "nominal"))
+    return Mention(entity, sentence, start, end, head, _KINDS.get(words[head].upos, "nominal"))
+
+
+def entity_mentions(
+    rows: Sequence[tuple[int, bool, str]], words: Sequence[Word], sentence: int, where: str
+) -> tuple[tuple[Mention, ...], int]:
+    """The mentions of one sentence, from brackets as in GUM, CorefUD and CoNLL-2012, and the number of skipped ones.
+
+    "(1-person-new" opens a mention of entity 1 at this word, "1)" closes it, "(1-person-new)" is a mention of one word;
+    the fields behind the entity are not used. rows: (index of the word, True, brackets), or for an empty node (index of
+    the next word, False, brackets). Mentions of empty nodes only (pronouns that are not written) and mentions in
+    several parts are skipped. where: the sentence, for errors. Raises HeadwiseError for brackets that do not match.
+    """
+    opened: dict[str, list[int]] = defaultdict(list)
+    spans: list[tuple[int, int, str]] = []
+    for index, is_word, value in rows:
+        if _BRACKET.sub("", value):
+            raise HeadwiseError(f"{where}: the coreference '{value}' is not a run of brackets such as '(e1' and 'e1)'.")
+        for opener, closed_at_once, closer in _BRACKET.findall(value):
+            entity = (opener or closer).split("-")[0]
+            if opener:
+                opened[entity].append(index)
+            if closer and not opened[entity]:
+                raise HeadwiseError(f"{where}: the coreference '{value}' closes '{entity}', which is not open.")
+            if closer or closed_at_once:
+                spans.append((opened[entity].pop(), index + is_word, entity))
+    if left := [entity for entity, starts in opened.items() if starts]:
+        raise HeadwiseError(f"{where}: the mention of entity '{left[0]}' is opened but never closed.")
+    parts = [_PART.search(entity) for _, _, entity in spans]
+    usable = [span for span, part in zip(spans, parts, strict=True) if span[0] < span[1] and not part]
+    continued = sum(part is not None and part[1] != "1" for part in parts)
+    in_order = sorted(usable, key=lambda span: (span[0], -span[1]))
+    mentions = (mention(words, entity, sentence, start, end) for start, end, entity in in_order)
+    return tuple(mentions), len(spans) - len(usable) - continued

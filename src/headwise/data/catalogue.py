@@ -1,7 +1,7 @@
 """Public data sets to download: the list (`catalogue.json`), and `get`, which fetches one with checksums.
 
-pooch keeps the files and checks them; this file adds what pooch lacks, a download that continues where it broke off.
-A file appears under its own name only when it is whole and its SHA-256 is right; what came so far waits in NAME.part.
+pooch stores and checks the files; this module adds what pooch lacks, a download that continues after an interruption.
+A file has its own name only when it is complete and its SHA-256 is right; an unfinished one is NAME.part.
 """
 
 import json
@@ -20,16 +20,16 @@ from filelock import FileLock
 
 from headwise.errors import HeadwiseError
 
-RETRIES = 2  # a broken or damaged download is tried again this often, by pooch, before it is reported
+RETRIES = 2  # of a broken or damaged download, by pooch, before the error is raised
 TIMEOUT = (10, 60)  # seconds to connect, seconds without a byte
 CHUNK = 1 << 16
 
-Progress = Callable[[str, int, int], None]  # name of the file, bytes that are here, bytes of the whole
+Progress = Callable[[str, int, int], None]  # name of the file, bytes so far, bytes of the whole
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One file of a set. Without `sha256` only its address (a fixed commit) vouches for it; `bytes` is an estimate."""
+    """One file of a set. Without `sha256` only the address (a fixed commit) identifies it; `bytes` is an estimate."""
 
     name: str
     url: str
@@ -39,7 +39,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Entry:
-    """One public data set: what it is, under which licence, from which repository and commit, and its files."""
+    """One public data set: its content, licence, origin (repository and commit) and files."""
 
     name: str
     content: str
@@ -62,24 +62,18 @@ def catalogue(path: Path | None = None) -> list[Entry]:
     """The data sets that `get` knows; `path` reads another list in the format of `catalogue.json`."""
     source = path or resources.files("headwise.data").joinpath("catalogue.json")
     return [
-        Entry(
-            name=entry["name"],
-            content=entry["content"],
-            licence=entry["licence"],
-            origin=tuple(entry["origin"]),
-            files=tuple(RemoteFile(**file) for file in entry["files"]),
-        )
+        Entry(**{**entry, "origin": tuple(entry["origin"]), "files": tuple(RemoteFile(**f) for f in entry["files"])})
         for entry in json.loads(source.read_text(encoding="utf-8"))
     ]
 
 
 def default_folder() -> Path:
-    """Where downloads go unless another folder is named: the user's cache folder."""
+    """The default folder of downloads: the user's cache folder."""
     return Path(pooch.os_cache("headwise"))
 
 
 def listing(folder: str | Path | None = None) -> list[dict[str, str | int | float]]:
-    """The catalogue as rows for a table; `here` counts the files that are already in `folder`."""
+    """The catalogue as rows for a table; `here` counts the files that `folder` has already."""
     root = default_folder() if folder is None else Path(folder).expanduser()
     return [
         {
@@ -101,11 +95,11 @@ def get(
     progress: Progress | None = None,
     entries: Sequence[Entry] | None = None,
 ) -> Path:
-    """Downloads one data set into FOLDER/NAME and gives that folder back; files that are there and right stay.
+    """Downloads one data set into FOLDER/NAME and returns that folder; existing files with the right checksum stay.
 
     Raises HeadwiseError, in one sentence, for a name that is not in the catalogue, without network, when the server has
-    no such file, and when a download is not what the catalogue says (it is then removed). Several processes may ask at
-    once. Files without a known checksum are named in a logged warning.
+    no such file, and when a download does not match the catalogue (it is then removed). Several processes may download
+    at once. A logged warning names the files without a known checksum.
     """
     entry = _named(name, catalogue() if entries is None else entries)
     home = (default_folder() if folder is None else Path(folder).expanduser()) / entry.name
@@ -138,7 +132,7 @@ def _named(name: str, entries: Sequence[Entry]) -> Entry:
 
 
 def _is_right(path: Path, file: RemoteFile, progress: Progress | None) -> bool:
-    """Whether the file is there and right: a complete folder needs neither network nor lock nor the right to write."""
+    """Whether the file exists and is right: a complete folder needs neither network nor lock nor the right to write."""
     right = path.is_file() and file.sha256 in (None, pooch.file_hash(str(path)))
     if right and progress:
         progress(file.name, file.bytes, file.bytes)
@@ -158,7 +152,7 @@ def _fetch(file: RemoteFile, home: Path, progress: Progress | None) -> None:
         store.fetch(file.name, downloader=downloader)
     except requests.RequestException as error:
         raise HeadwiseError(
-            f"The download of {file.name} broke off at {downloader.here:,} of {file.bytes:,} bytes: "
+            f"The download of {file.name} stopped at {downloader.here:,} of {file.bytes:,} bytes: "
             "run the same command again to continue it."
         ) from error
     except ValueError as error:
@@ -181,10 +175,10 @@ def _quiet_pooch() -> Iterator[None]:
 
 
 class ResumingDownloader:
-    """A downloader for pooch that keeps what came so far in `part` and asks the server only for the rest (HTTP Range).
+    """A downloader for pooch that keeps the bytes so far in `part` and requests only the rest (HTTP Range).
 
     Raises HeadwiseError where another try is useless (no connection, no such file, the server's file is too short) and
-    requests' own errors where it is not (the connection broke): pooch then tries again, from where it stopped.
+    an error of `requests` where it is not (the connection broke): pooch then tries again, from where it stopped.
     """
 
     def __init__(self, file: RemoteFile, part: Path, progress: Progress | None) -> None:
@@ -200,27 +194,27 @@ class ResumingDownloader:
 
     def __call__(self, url: str, output_file: str, store: object) -> None:
         if self.file.sha256 is None:
-            self.part.unlink(missing_ok=True)  # without a checksum nobody could tell a wrong joint
+            self.part.unlink(missing_ok=True)  # without a checksum a wrong continuation would go unnoticed
         if self.file.sha256 is None or self.here < self.file.bytes:
             self._download(url)
         self.found = pooch.file_hash(str(self.part))
         self.part.replace(output_file)
 
     def _download(self, url: str) -> None:
-        with self._answer(url) as response:
-            joint = response.headers.get("Content-Range", "").startswith(f"bytes {self.here}-")
-            with self.part.open("ab" if response.status_code == 206 and joint else "wb") as out:
+        with self._response(url) as response:
+            continues = response.headers.get("Content-Range", "").startswith(f"bytes {self.here}-")
+            with self.part.open("ab" if response.status_code == 206 and continues else "wb") as out:
                 for chunk in response.iter_content(CHUNK):
                     out.write(chunk)
                     if self.progress:
                         self.progress(self.file.name, out.tell(), self.file.bytes)
             if self.file.sha256 and self.here < self.file.bytes:
-                if "Content-Length" in response.headers:  # it kept its word, so its own file is short
+                if "Content-Length" in response.headers:  # all of it came, so the server's own file is short
                     raise self._too_short()
                 raise requests.ConnectionError("the server closed the connection before the end")
 
-    def _answer(self, url: str) -> requests.Response:
-        """The server's answer to the request for the rest of the file; the body is still to be read."""
+    def _response(self, url: str) -> requests.Response:
+        """The server's answer to the request for the rest of the file; the body is not read yet."""
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={self.here}-"} if self.here else {})
         try:
             response = requests.get(url, headers=headers, stream=True, timeout=TIMEOUT)

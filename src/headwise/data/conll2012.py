@@ -1,8 +1,8 @@
 """Sentences of CoNLL-2012 files (OntoNotes): coreference in the last column, phrases in the sixth.
 
 Pradhan et al. 2012, "CoNLL-2012 shared task", section 4. The files have phrases and no dependencies, so governors come
-from head rules for phrases in the manner of Collins 1999 (appendix A), with content words as heads as in Universal
-Dependencies; relations stay empty. Words stand apart by blanks, because the files do not say where none was.
+from head rules for phrases like those of Collins 1999 (appendix A), with content words as heads as in Universal
+Dependencies; relations stay empty. A blank follows every word, as the files do not say where the original has none.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from headwise.data.annotated import Annotated, Word
-from headwise.data.coreference import entity_mentions
+from headwise.data.annotated import Annotated, Word, entity_mentions
 from headwise.data.lines import read_lines
 from headwise.errors import HeadwiseError
 
@@ -34,7 +33,7 @@ _UPOS = {
 _NOUNS = {"NN", "NNS", "NNP", "NNPS", "NML", "NX", "PRP", "WP"}
 _VERBS = {"VB", "VBD", "VBG", "VBN", "VBP", "VBZ"}
 
-# Where the head of a phrase is looked for, step after step: the first (1) or last (-1) child with one of these labels.
+# How to find the head of a phrase, step by step: the first (1) or last (-1) child with one of these labels.
 Steps = Sequence[tuple[int, set[str]]]
 _NOMINAL: Steps = [(-1, _NOUNS), (1, {"NP", "WHNP"}), (-1, {"CD", "QP", "$"}), (-1, {"JJ", "JJS", "ADJP"})]
 _CLAUSE: Steps = [(1, {"VP"}), (1, {"S", "SQ", "SINV", "SBAR", "SBARQ"}), (1, _VERBS), (1, {"NP", "ADJP", "PP"})]
@@ -52,53 +51,42 @@ def read_conll2012(file: Path) -> Iterator[Annotated]:
     Raises HeadwiseError, naming the line, for a row with too few columns, brackets that do not match, a sentence
     outside a document or without phrases.
     """
-    document, place, begun = "", 0, 0
+    document, index, begun = "", 0, 0
     rows: list[list[str]] = []
     number = 0
     for number, line in enumerate(read_lines(file), start=1):
         if line and not line.startswith("#"):
             begun = begun if rows else number
-            rows.append(_columns(line, f"Line {number} of '{file}'"))
+            rows.append(line.split())
+            if (count := len(rows[-1])) < _COLUMNS:
+                raise HeadwiseError(
+                    f"Line {number} of '{file}' has {count} columns: a row of CoNLL-2012 has {_COLUMNS} or more."
+                )
             continue
         if rows:
-            yield _sentence(rows, document, place, f"The sentence at line {begun} of '{file}'")
-            rows, place = [], place + 1
+            yield _sentence(rows, document, index, f"The sentence at line {begun} of '{file}'")
+            rows, index = [], index + 1
         if found := _DOCUMENT.match(line):
-            document, place = f"{found[1]}/{found[2] or '000'}", 0
+            document, index = f"{found[1]}/{found[2] or '000'}", 0
         elif line.startswith("#end"):
             document = ""
     if rows or document:
         raise HeadwiseError(f"'{file}' ends at line {number} without '#end document': get the whole file.")
 
 
-def _columns(line: str, where: str) -> list[str]:
-    columns = line.split()
-    if len(columns) < _COLUMNS:
-        raise HeadwiseError(f"{where} has {len(columns)} columns: a row of CoNLL-2012 has {_COLUMNS} or more.")
-    return columns
-
-
-def _sentence(rows: list[list[str]], document: str, place: int, where: str) -> Annotated:
+def _sentence(rows: list[list[str]], document: str, index: int, where: str) -> Annotated:
     if not document:
-        raise HeadwiseError(f"{where} is in no document: a line '{BEGIN} (NAME); part 000' stands before one.")
+        raise HeadwiseError(f"{where} is in no document: write '{BEGIN} (NAME); part 000' before it.")
     tags = [row[4] for row in rows]
-    governors = _governors([row[5] for row in rows], tags, where)
-    words = [
-        Word(
-            form,
-            form if row[6] == "-" else row[6],
-            _UPOS.get(row[4], "X" if row[4].isalpha() else "PUNCT"),
-            governor,
-            "",
-            "",
-            True,
-        )
-        for row, governor in zip(rows, governors, strict=True)
-        for form in [_ESCAPED.get(row[3], row[3])]
-    ]
+    words: list[Word] = []
+    for row, governor in zip(rows, _governors([row[5] for row in rows], tags, where), strict=True):
+        form, tag = _ESCAPED.get(row[3], row[3]), row[4]
+        lemma = form if row[6] == "-" else row[6]
+        upos = _UPOS.get(tag, "X" if tag.isalpha() else "PUNCT")
+        words.append(Word(form, lemma, upos, governor, "", "", True))
     brackets = [(n, True, row[-1].replace("|", "")) for n, row in enumerate(rows) if row[-1] not in "-_"]
-    mentions, skipped = entity_mentions(brackets, words, place, where)
-    return Annotated(tuple(words), f"{document}/{place + 1}", document, mentions, skipped_mentions=skipped)
+    mentions, skipped = entity_mentions(brackets, words, index, where)
+    return Annotated(tuple(words), f"{document}/{index + 1}", document, mentions, skipped_mentions=skipped)
 
 
 def _governors(phrases: Sequence[str], tags: Sequence[str], where: str) -> list[int]:

@@ -1,7 +1,7 @@
-"""Lines of text files: UTF-8, plain or gzip, parted by the newline character only.
+"""Lines of text files: UTF-8, plain or gzip, separated by the newline character only.
 
 Files are read as bytes and cut at "\\n", because `str.splitlines` also cuts at form feeds, U+2028 and other characters
-that occur inside real sentences. Gzip is told by the first two bytes, never by the name. One line is held at a time.
+inside real sentences. The first two bytes identify gzip, never the name. One line at a time is in memory.
 """
 
 import codecs
@@ -23,20 +23,22 @@ def read_lines(path: str | PathLike[str]) -> Iterator[str]:
     """The lines of a text file, one by one, without the blanks at either end; a blank line comes as "".
 
     A byte order mark and Windows line ends are understood. Raises HeadwiseError at once when the file does not exist or
-    is a folder, and while reading when it is empty, is not UTF-8 (with the line's number) or is damaged gzip.
+    is a folder, and while reading when it is empty, is not UTF-8 (with the number of the line) or is damaged gzip.
     """
     return (line.strip() for line in whole_lines(existing_file(path)))
 
 
 def whole_lines(file: Path) -> Iterator[str]:
-    """The lines of a file that exists, exactly as they stand, the line end included."""
+    """The lines of a file that exists, unchanged, the line end included."""
     number = 0
     try:
         with file.open("rb") as stream:
             for number, line in enumerate(_unpacked(stream), start=1):
                 yield _decoded(line, number, file)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise HeadwiseError(f"'{file}' is a damaged gzip file: {error} after line {number}; get it again.") from error
+        raise HeadwiseError(
+            f"'{file}' is a damaged gzip file: {error} after line {number}; download it again."
+        ) from error
     except OSError as error:
         raise HeadwiseError(f"Cannot read '{file}': {error.strerror or error}.") from error
     if number == 0:
@@ -44,7 +46,7 @@ def whole_lines(file: Path) -> Iterator[str]:
 
 
 def existing_file(path: str | PathLike[str]) -> Path:
-    """The path as a `Path`; raises HeadwiseError when nothing is there (naming a similar file) or a folder."""
+    """The path as a `Path`; raises HeadwiseError when it does not exist (naming a similar file) or is a folder."""
     file = Path(path).expanduser()
     try:
         if file.is_dir():
@@ -58,7 +60,7 @@ def existing_file(path: str | PathLike[str]) -> Path:
 
 
 def _similar(file: Path) -> str:
-    """What to try instead of a missing file: a longer or shorter name (dev.en, dev.en.gz), then a close one."""
+    """A hint for a missing file: a longer or shorter name (dev.en, dev.en.gz), or else a similar one."""
     if not file.parent.is_dir():
         return f": the folder '{file.parent}' does not exist"
     names = sorted(other.name for other in file.parent.iterdir() if other.is_file())
@@ -68,7 +70,7 @@ def _similar(file: Path) -> str:
 
 
 def _unpacked(stream: io.BufferedReader) -> BinaryIO:
-    """The stream itself, or what is inside it when it is gzip; works on a pipe, too (nothing is read twice)."""
+    """The stream itself, or its content when it is gzip; works on a pipe, too (nothing is read twice)."""
     if stream.peek(2)[:2] != GZIP:
         return stream
     return io.BufferedReader(gzip.GzipFile(fileobj=stream), buffer_size=1 << 16)

@@ -1,12 +1,11 @@
-"""Trees for raw text, found by Stanza (Qi et al. 2020) and written as CoNLL-U, so that they are found only once.
+"""Trees for raw text, by the parser Stanza (Qi et al. 2020), written as CoNLL-U, so that it parses a text only once.
 
-Stanza is an extra (`pip install "headwise[parse]"`) and its models are downloads of their own: `stanza.download("en")`.
+Stanza is an extra (`pip install "headwise[parse]"`), its models are separate downloads: `stanza.download("en")`.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterator
 from itertools import islice
 from os import PathLike
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from headwise.data.lines import read_lines
-from headwise.data.store import file_key, scratch_folder
+from headwise.data.store import file_key, part_file, scratch_folder
 from headwise.errors import HeadwiseError
 
-AT_ONCE = 64  # sentences that Stanza is given at a time
+BATCH = 64  # sentences
 
 
 def write_parsed(file: Path, language: str, cache: str | PathLike[str] | None) -> Path:
@@ -26,51 +25,44 @@ def write_parsed(file: Path, language: str, cache: str | PathLike[str] | None) -
         stanza = importlib.import_module("stanza")
     except ImportError as error:
         raise HeadwiseError(
-            f"Trees for '{file}' were asked for, but Stanza is not installed ({error}): "
-            'pip install "headwise[parse]", or give a treebank that has trees already.'
+            f"Trees for '{file}' need Stanza, but Stanza is not installed ({error}): "
+            'pip install "headwise[parse]", or give a treebank.'
         ) from error
     folder = scratch_folder() if cache is None else Path(cache).expanduser()
     whole = folder / f"{file.name}-{file_key(f'parse {language} {stanza.__version__}', file)}.conllu"
     if whole.exists():
         return whole
     pipeline = _pipeline(stanza, language, file)
-    half = whole.with_suffix(f".{os.getpid()}.part")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with half.open("w", encoding="utf-8") as out:
-            out.writelines(_parsed(pipeline, file))
-        half.replace(whole)
+        with part_file(folder) as part:
+            with part.open("w", encoding="utf-8") as out:
+                out.writelines(_parsed(pipeline, file))
+            part.replace(whole)
     except OSError as error:
         raise HeadwiseError(
             f"Cannot keep the trees of '{file}' in '{folder}': {error.strerror or error}; name another cache folder."
         ) from error
-    finally:
-        half.unlink(missing_ok=True)
     return whole
 
 
 def _pipeline(stanza: Any, language: str, file: Path) -> Any:
-    """Stanza's parser of this language from the models on this machine: nothing is downloaded behind one's back."""
+    """Stanza's parser of this language from the models on this machine, without a hidden download."""
     try:
-        return stanza.Pipeline(
-            language,
-            processors="tokenize,pos,lemma,depparse",
-            tokenize_no_ssplit=True,
-            download_method=None,
-            verbose=False,
-        )
+        processors = "tokenize,pos,lemma,depparse"
+        options = {"tokenize_no_ssplit": True, "download_method": None, "verbose": False}
+        return stanza.Pipeline(language, processors=processors, **options)
     except (OSError, ValueError) as error:
         raise HeadwiseError(
-            f"Trees for '{file}' were asked for, but Stanza has no models for '{language}' here: "
-            f'run python -c "import stanza; stanza.download({language!r})", or give a treebank that has trees already.'
+            f"Trees for '{file}' need Stanza, which has no models for '{language}' here: "
+            f'run python -c "import stanza; stanza.download({language!r})", or give a treebank.'
         ) from error
 
 
 def _parsed(pipeline: Any, file: Path) -> Iterator[str]:
     """The CoNLL-U text, sentence after sentence."""
     numbered = ((number, line) for number, line in enumerate(read_lines(file), start=1) if line)
-    while some := list(islice(numbered, AT_ONCE)):
-        for (number, line), document in zip(some, pipeline.bulk_process([line for _, line in some]), strict=True):
+    while batch := list(islice(numbered, BATCH)):
+        for (number, line), document in zip(batch, pipeline.bulk_process([line for _, line in batch]), strict=True):
             for part, sentence in enumerate(document.sentences):
                 id = f"{number}.{part + 1}" if part else f"{number}"
                 yield f"# sent_id = {id}\n# text = {line}\n{sentence:c}\n\n"

@@ -1,7 +1,7 @@
-"""Sentences kept in an Arrow file on disk and read through memory mapping, so that a text may be larger than memory.
+"""Sentences in a memory-mapped Arrow file, so that a text may be larger than memory.
 
-Rows go to disk in batches while they are read, and are hashed on the way. The file lives in a temporary folder until
-Python ends, or in a cache folder, where a later run finds it again. Strings only: no labels, no tokens.
+Rows are hashed and written in batches while they are read. The file is in a temporary folder until Python ends, or in a
+cache folder, where a later run finds it again. Strings only: no labels, no tokens.
 """
 
 import atexit
@@ -11,7 +11,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -28,8 +30,8 @@ FORMAT = 1  # part of every cache key: raise it when the same input would be sto
 class StoredText:
     """Rows of one or more string columns on disk: the common part of `Text` and `ParallelText`.
 
-    dataset: the memory-mapped `datasets.Dataset`. name: what the text is called in results.
-    blank: how many rows were kept out because a side was blank.
+    dataset: the memory-mapped `datasets.Dataset`. name: in results.
+    blank: the number of rows left out because a side was blank.
     """
 
     columns: ClassVar[tuple[str, ...]]
@@ -48,7 +50,7 @@ class StoredText:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the rows that were kept, in hexadecimal: equal for equal text, wherever it was read from."""
+        """SHA-256 of the rows, in hexadecimal: equal for equal text, whatever its source."""
         if self._fingerprint is None:
             digest = hashlib.sha256()
             for row in self.rows():
@@ -64,20 +66,20 @@ class StoredText:
     def head(self, count: int) -> Self:
         """The first `count` rows (all of them when there are fewer), on the same file."""
         if count < 1:
-            raise HeadwiseError(f"The first {count} sentences of '{self.name}' were asked for: ask for 1 or more.")
+            raise HeadwiseError(f"Cannot take the first {count} sentences of '{self.name}': ask for 1 or more.")
         return self.take(range(min(count, len(self))))
 
     def take(self, indices: Iterable[int]) -> Self:
-        """The rows at these places, in this order, on the same file; raises IndexError outside the text."""
+        """The rows with these indices, in this order, on the same file; raises IndexError outside the text."""
         return type(self)(self.dataset.select(indices), self.name)
 
     @classmethod
     def _write(
         cls, rows: Iterable[tuple[str, ...]], name: str, cache: str | PathLike[str] | None, key: str | None = None
     ) -> Self:
-        """Puts the rows on disk, or finds what an earlier run put into `cache` under the same key.
+        """Writes the rows to disk, or finds them in `cache` under the same key.
 
-        Raises HeadwiseError when no row is left or the folder cannot be written; then nothing stays behind.
+        Raises HeadwiseError when no row is left or the folder cannot be written; then it leaves no file.
         """
         folder = Path(tempfile.gettempdir() if cache is None else cache).expanduser()
         try:
@@ -92,33 +94,27 @@ class StoredText:
 
 @cache
 def scratch_folder() -> Path:
-    """The cache of this process when none is named: a temporary folder that goes away when Python ends.
+    """The default cache of this process: a temporary folder that is removed when Python ends.
 
-    Not sooner: `text.dataset.map(...)` writes beside the file it came from, long after the text itself may be gone.
+    Not sooner: `text.dataset.map(...)` writes next to the file it came from, long after the text itself may be gone.
     """
     folder = Path(tempfile.mkdtemp(prefix="headwise-"))
-    atexit.register(_remove, folder, os.getpid())
+    owner = os.getpid()
+    atexit.register(
+        lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None
+    )  # not in a fork
     return folder
 
 
 def file_key(kind: str, *files: Path) -> str:
-    """A name for the content of these files, from path, size and times, so that an unchanged file is not read again."""
-    facts = [
-        (str(file.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-        for file in files
-        if (stat := file.stat())
-    ]
+    """A key for the content of these files, from path, size and times, so that an unchanged file is not read again."""
+    stats = [(str(file.resolve()), file.stat()) for file in files]
+    facts = [(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in stats]
     return hashlib.sha256(json.dumps([FORMAT, kind, facts]).encode()).hexdigest()[:32]
 
 
-def _remove(folder: Path, owner: int) -> None:
-    """Removes the folder in the process that made it, not in a forked child that ends earlier."""
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _stored(folder: Path, key: str) -> tuple[Dataset, dict[str, Any]] | None:
-    """What the cache has under this key; None when there is nothing or it is damaged (and is to be written anew)."""
+    """The cache's entry for this key; None when it is missing or damaged (and must be written again)."""
     try:
         record = json.loads((folder / f"{key}.json").read_text(encoding="utf-8"))
         dataset = Dataset.from_file(str(folder / f"{key}.arrow"))
@@ -130,26 +126,34 @@ def _stored(folder: Path, key: str) -> tuple[Dataset, dict[str, Any]] | None:
 def _fill(
     folder: Path, rows: Iterable[tuple[str, ...]], name: str, columns: tuple[str, ...], key: str | None
 ) -> tuple[Dataset, dict[str, Any]]:
-    """Writes KEY.arrow, then KEY.json (its presence says that the other is whole); without a key, named by content."""
-    folder.mkdir(parents=True, exist_ok=True)
-    half = folder / f"{os.getpid()}-{os.urandom(4).hex()}.part"
-    try:
-        record = _write_arrow(half, rows, name, columns)
+    """Writes KEY.arrow, then KEY.json (it says that the other is complete); without a key, named by content."""
+    with part_file(folder) as part:
+        record = _write_arrow(part, rows, name, columns)
         whole = folder / f"{key or record['fingerprint']}.arrow"
-        half.replace(whole)
-        half.write_text(json.dumps(record), encoding="utf-8")
-        half.replace(whole.with_suffix(".json"))
-    finally:
-        half.unlink(missing_ok=True)
+        part.replace(whole)
+        part.write_text(json.dumps(record), encoding="utf-8")
+        part.replace(whole.with_suffix(".json"))
     return Dataset.from_file(str(whole)), record
+
+
+@contextmanager
+def part_file(folder: Path) -> Iterator[Path]:
+    """A file name in this folder for unfinished output, to be renamed; what is left under it is removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{os.getpid()}-{os.urandom(4).hex()}.part"
+    try:
+        yield part
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _write_arrow(path: Path, rows: Iterable[tuple[str, ...]], name: str, columns: tuple[str, ...]) -> dict[str, Any]:
     schema = pa.schema([(column, pa.string()) for column in columns])
     digest, blank, written = hashlib.sha256(), 0, 0
-    waiting: list[tuple[str, ...]] = []
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-        for row in rows:
+
+    def kept() -> Iterator[tuple[str, ...]]:
+        nonlocal blank
+        for number, row in enumerate(rows, start=1):
             if not all(row):
                 blank += 1
                 continue
@@ -157,25 +161,21 @@ def _write_arrow(path: Path, rows: Iterable[tuple[str, ...]], name: str, columns
                 digest.update(_as_bytes(row))
             except UnicodeEncodeError as error:
                 raise HeadwiseError(
-                    f"Sentence {written + len(waiting) + blank + 1} of '{name}' holds half of a surrogate pair, "
-                    "which is not Unicode text: mend or remove it."
+                    f"Sentence {number} of '{name}' holds half of a surrogate pair, "
+                    "which is not Unicode text: correct or remove it."
                 ) from error
-            waiting.append(row)
-            if len(waiting) == BATCH:
-                writer.write_batch(_record_batch(waiting, schema))
-                written += BATCH
-                waiting = []
-        if waiting:
-            writer.write_batch(_record_batch(waiting, schema))
-    written += len(waiting)
+            yield row
+
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        stream = kept()
+        while batch := list(islice(stream, BATCH)):
+            sides = [pa.array(side, pa.string()) for side in zip(*batch, strict=True)]
+            writer.write_batch(pa.record_batch(sides, schema=schema))
+            written += len(batch)
     if written == 0:
         found = f"all {blank:,} are blank" + (" on one side" if len(columns) > 1 else "") if blank else "there are none"
         raise HeadwiseError(f"No sentences in '{name}': {found}.")
     return {"rows": written, "blank": blank, "fingerprint": digest.hexdigest()}
-
-
-def _record_batch(rows: list[tuple[str, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.record_batch([pa.array(column, pa.string()) for column in zip(*rows, strict=True)], schema=schema)
 
 
 def _as_bytes(row: tuple[str, ...]) -> bytes:

@@ -1,8 +1,8 @@
-"""Text for training and scoring: sentence pairs (`ParallelText`) and one-sided text (`Text`), from what people have.
+"""Text for training and scoring: sentence pairs (`ParallelText`) and monolingual text (`Text`), in common formats.
 
 Files are read once, line by line, into a memory-mapped Arrow file (see `store`), so a corpus may be larger than memory.
-Rows with a blank side are kept out and counted in `.blank`. Equal sentences give an equal `.fingerprint`, whatever the
-format they came in. Not here: subwords, filters by length, batches.
+Rows with a blank side are left out and counted in `.blank`. Equal sentences have an equal `.fingerprint`, whatever
+their format. Not here: subwords, filters by length, batches.
 """
 
 import json
@@ -25,7 +25,7 @@ AnyPath = str | PathLike[str]
 
 
 class Text(StoredText):
-    """One-sided text, a sentence a line: `len(text)`, iteration, `text[3]`, `.lines`, `.head(n)`, `.fingerprint`."""
+    """Monolingual text, a sentence a line: `len(text)`, iteration, `text[3]`, `.lines`, `.head(n)`, `.fingerprint`."""
 
     columns = ("text",)
 
@@ -42,7 +42,7 @@ class Text(StoredText):
 
     @property
     def lines(self) -> Sequence[str]:
-        """The sentences as a list-like column, read from disk as they are asked for."""
+        """The sentences as a list-like column, read from disk on access."""
         return self.dataset["text"]  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[str]:
@@ -70,9 +70,9 @@ class ParallelText(StoredText):
         target_key: str = "target",
         cache: AnyPath | None = None,
     ) -> Self:
-        """What a plan names: two files, one file ending in .tsv or .jsonl (.gz may follow), or "datasets:NAME".
+        """Text as a plan names it: two files, one file ending in .tsv or .jsonl (.gz may follow), or "datasets:NAME".
 
-        A dataset may say more behind its name: "datasets:wmt/wmt14?config=de-en&split=validation&source=en&target=de".
+        Options may follow the name: "datasets:wmt/wmt14?config=de-en&split=validation&source=en&target=de".
         """
         if not isinstance(spec, str | PathLike):
             if len(spec) != 2:
@@ -81,15 +81,21 @@ class ParallelText(StoredText):
                 )
             return cls.read(spec[0], spec[1], cache)
         if isinstance(spec, str) and spec.startswith("datasets:"):
-            name, _, options = spec.removeprefix("datasets:").partition("?")
-            return cls._from_hub(name, options, source_key, target_key, cache)
+            name, _, query = spec.removeprefix("datasets:").partition("?")
+            options = {key: values[-1] for key, values in parse_qs(query, keep_blank_values=True).items()}
+            if unknown := options.keys() - {"source", "target", "split", "config"}:
+                raise HeadwiseError(f"'{min(unknown)}' in '{spec}' is none of source, target, split, config.")
+            keys = options.get("source", source_key), options.get("target", target_key)
+            return cls.from_dataset(
+                name, *keys, options.get("split", "train"), config=options.get("config"), cache=cache
+            )
         kind = Path(spec).name.lower().removesuffix(".gz")
         if kind.endswith(".tsv"):
             return cls.from_tsv(spec, cache)
         if kind.endswith(".jsonl"):
             return cls.from_jsonl(spec, source_key, target_key, cache)
         raise HeadwiseError(
-            f"Cannot tell what parallel text '{spec}' is: "
+            f"The format of the parallel text '{spec}' is not clear: "
             "give two files, one file ending in .tsv or .jsonl, or datasets:NAME."
         )
 
@@ -101,7 +107,7 @@ class ParallelText(StoredText):
 
     @classmethod
     def from_tsv(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
-        """One pair a line, source and target parted by one tab; quotes are ordinary characters; gzip or plain."""
+        """One pair a line, source and target separated by one tab; quotes are ordinary characters; gzip or plain."""
         file = existing_file(path)
         return cls._write(_tsv_rows(file), file.name, cache, file_key("tsv", file))
 
@@ -143,25 +149,14 @@ class ParallelText(StoredText):
         """Pairs that are already in Python; a newline inside a sentence becomes a blank."""
         return cls._write(((_one_line(source), _one_line(target)) for source, target in pairs), name, cache)
 
-    @classmethod
-    def _from_hub(cls, name: str, options: str, source_key: str, target_key: str, cache: AnyPath | None) -> Self:
-        chosen = {"source": source_key, "target": target_key, "split": "train"}
-        for key, values in parse_qs(options, keep_blank_values=True).items():
-            if key not in ("source", "target", "split", "config"):
-                raise HeadwiseError(f"'{key}' in 'datasets:{name}?{options}' is none of source, target, split, config.")
-            chosen[key] = values[-1]
-        return cls.from_dataset(
-            name, chosen["source"], chosen["target"], chosen["split"], config=chosen.get("config"), cache=cache
-        )
-
     @property
     def sources(self) -> Sequence[str]:
-        """The source sentences as a list-like column, read from disk as they are asked for."""
+        """The source sentences as a list-like column, read from disk on access."""
         return self.dataset["source"]  # type: ignore[no-any-return]
 
     @property
     def targets(self) -> Sequence[str]:
-        """The target sentences as a list-like column, read from disk as they are asked for."""
+        """The target sentences as a list-like column, read from disk on access."""
         return self.dataset["target"]  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
@@ -187,25 +182,20 @@ def _side_by_side(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 
 def _tsv_rows(file: Path) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(whole_lines(file), start=1):
-        if not line.strip():
-            yield "", ""
-            continue
-        parts = line.split("\t")
-        if len(parts) != 2:
+        sides = line.split("\t") if line.strip() else ["", ""]
+        if len(sides) != 2:
             raise HeadwiseError(
-                f"Line {number} of '{file}' has {len(parts)} columns: source and target, one tab between, are 2."
+                f"Line {number} of '{file}' has {len(sides)} columns: "
+                "there must be 2, source and target, with a tab between them."
             )
-        yield parts[0].strip(), parts[1].strip()
+        yield sides[0].strip(), sides[1].strip()
 
 
 def _json_rows(file: Path, source_key: str, target_key: str) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read_lines(file), start=1):
-        if not line:
-            yield "", ""
-            continue
         where = f"Line {number} of '{file}'"
         try:
-            record = json.loads(line)
+            record = json.loads(line) if line else {source_key: "", target_key: ""}
         except (json.JSONDecodeError, RecursionError) as error:
             raise HeadwiseError(f"{where} is not JSON ({error}): write one object a line.") from error
         if not isinstance(record, dict):
@@ -216,17 +206,17 @@ def _json_rows(file: Path, source_key: str, target_key: str) -> Iterator[tuple[s
 
 
 def _dataset_rows(dataset: Dataset, name: str, source_key: str, target_key: str) -> Iterator[tuple[str, str]]:
-    wanted = [column for column in dataset.column_names if column in {source_key, target_key, "translation"}]
-    if not wanted:
+    used = [column for column in dataset.column_names if column in {source_key, target_key, "translation"}]
+    if not used:
         raise HeadwiseError(
             f"The dataset '{name}' has no column '{source_key}', '{target_key}' or 'translation': "
             f"it has {', '.join(dataset.column_names)}."
         )
     number = 0
-    for batch in dataset.with_format(None).select_columns(wanted).iter(batch_size=1000):
-        for values in zip(*(batch[column] for column in wanted), strict=True):
+    for batch in dataset.with_format(None).select_columns(used).iter(batch_size=1000):
+        for values in zip(*(batch[column] for column in used), strict=True):
             number += 1
-            record, where = dict(zip(wanted, values, strict=True)), f"Row {number} of the dataset '{name}'"
+            record, where = dict(zip(used, values, strict=True)), f"Row {number} of the dataset '{name}'"
             yield _side(record, source_key, where), _side(record, target_key, where)
 
 
@@ -243,10 +233,8 @@ def _side(record: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def _one_line(sentence: str) -> str:
-    """The sentence on one line, without blanks at either end: tables and translations are written a sentence a line."""
-    if "\n" not in sentence:
-        return sentence.strip()
-    return " ".join(part for piece in sentence.split("\n") if (part := piece.strip()))
+    """The sentence on one line, without blanks at either end: tables and translations have a sentence a line."""
+    return " ".join(part for line in sentence.split("\n") if (part := line.strip()))
 
 
 def _loaded(name: str, config: str | None, split: str) -> Dataset:

@@ -1,7 +1,7 @@
 """Annotated text from files: sentences with their trees, parts of speech and, where a file has it, coreference.
 
-A treebank streams from disk whenever it is walked through, so it may be larger than memory. Every sentence is read and
-checked once when it is opened, so that a fault in the last one shows before any work.
+Every iteration reads from disk, so a treebank may be larger than memory. Opening it reads and checks every sentence
+once, so that an error in the last one shows before any work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Annotated", "Counts", "Mention", "Treebank", "Word"]
 
 @dataclass(frozen=True)
 class Counts:
-    """What a treebank holds. A chain is an entity with two mentions or more."""
+    """The size of a treebank. A chain is an entity with two mentions or more."""
 
     sentences: int = 0
     words: int = 0
@@ -43,7 +43,7 @@ class Counts:
 class Treebank:
     """Sentences of files: `for sentence in treebank`, `len(treebank)`, `.documents()`, `.counts`, `.fingerprint`.
 
-    name: what it is called in results, by default its files' names. language: as the caller gave it.
+    name: in results, by default the names of the files. language: as the caller gave it.
     """
 
     def __init__(self, files: tuple[Path, ...], language: str | None = None, name: str | None = None) -> None:
@@ -55,12 +55,12 @@ class Treebank:
 
     @classmethod
     def read(cls, *paths: str | PathLike[str], language: str | None = None) -> Self:
-        """The sentences of these files, gzip or plain, in this order: CoNLL-U, or CoNLL-2012 (told by its first line).
+        """The sentences of these files, gzip or plain, in this order: CoNLL-U, or CoNLL-2012 (by its first line).
 
-        Raises HeadwiseError, in one sentence with file and line, for a file that is not there or is neither.
+        Raises HeadwiseError, in one sentence with file and line, for a file that does not exist or is neither.
         """
         if not paths:
-            raise HeadwiseError("A treebank was asked for without a file: name one CoNLL-U file or more.")
+            raise HeadwiseError("A treebank needs a file: name one CoNLL-U file or more.")
         return cls(tuple(existing_file(path) for path in paths), language)
 
     @classmethod
@@ -83,12 +83,12 @@ class Treebank:
         return (sentence for document in self._by_document() for sentence in document)
 
     def documents(self) -> Iterator[list[Annotated]]:
-        """The sentences of one document after the other; a sentence that is in none is a document of its own."""
+        """The sentences of one document after the other; a sentence outside any document is a document of its own."""
         return map(list, self._by_document())
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the lines that are not blank, in hexadecimal: the same whatever compression and line ends."""
+        """SHA-256 of the lines that are not blank, in hexadecimal: independent of compression and line ends."""
         digest = hashlib.sha256()
         for file in self.files:
             for line in filter(None, read_lines(file)):

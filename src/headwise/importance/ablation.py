@@ -17,12 +17,12 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from headwise.attention import Discovery, Seen, capture, evaluating
+from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.attention.capture import refuse_other_heads
 from headwise.attention.reuse import Recording, Trial, recording, trying
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
-from headwise.importance.gradient import positions, refuse_broken, refuse_broken_loss, visible
+from headwise.importance.gradient import positions, refuse_broken, refuse_broken_loss
 from headwise.importance.objective import asked_tokens, on_device, predict, sentence_losses
 from headwise.importance.reading import sides
 from headwise.importance.tally import Tally, gathered
@@ -111,7 +111,7 @@ def whole(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], check
     refuse_broken_loss(lost)
     made = Batch(tensors, lost, asked_tokens(tensors["labels"]), there, kept)
     if check and kept.calls:
-        unchanged: Trial = {kept.calls[-1].sites[-1]: lambda seen: seen.output}
+        unchanged: Trial = {kept.calls[-1].sites[-1]: lambda call: call.output}
         again = losses(model, found, made, [unchanged, unchanged], tokens=2 * max(map(Tensor.numel, tensors.values())))
         near = torch.finfo(next(model.parameters()).dtype).eps ** 0.5
         if not torch.allclose(again, lost.expand_as(again), rtol=near, atol=near):
@@ -160,13 +160,13 @@ def mean_outputs(model: nn.Module, found: Discovery, batches: Iterable[Mapping[s
     counts: dict[Site, int] = defaultdict(int)
     there: dict[str, Tensor] = {}
 
-    def watch(seen: Seen) -> None:
-        queries = there[sides(seen.site)[0]]
-        refuse_broken(seen, there)
-        wide = torch.promote_types(seen.output.dtype, torch.float32)
-        total = (seen.output * queries[..., None, None]).sum((0, 1), dtype=wide).double().cpu()
-        sums[seen.site] = sums.get(seen.site, 0) + total
-        counts[seen.site] += int(queries.sum())
+    def watch(call: AttentionCall) -> None:
+        queries = there[sides(call.site)[0]]
+        refuse_broken(call, there)
+        wide = torch.promote_types(call.output.dtype, torch.float32)
+        total = (call.output * queries[..., None, None]).sum((0, 1), dtype=wide).double().cpu()
+        sums[call.site] = sums.get(call.site, 0) + total
+        counts[call.site] += int(queries.sum())
 
     with capture(model, found, watch=watch):
         for batch in batches:
@@ -182,45 +182,45 @@ def mean_outputs(model: nn.Module, found: Discovery, batches: Iterable[Mapping[s
     }
 
 
-def silent(seen: Seen, heads: Sequence[int]) -> Tensor:
+def silent(call: AttentionCall, heads: Sequence[int]) -> Tensor:
     """The outputs B Q H D with some heads at zero."""
-    return placed(seen, heads, 0)
+    return placed(call, heads, 0)
 
 
-def zero(seen: Seen, head: int, batch: Batch, means: Means) -> Tensor:
-    return placed(seen, head, 0)
+def zero(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
+    return placed(call, head, 0)
 
 
-def mean(seen: Seen, head: int, batch: Batch, means: Means) -> Tensor:
-    return placed(seen, head, means[seen.site][head].to(seen.output))
+def mean(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
+    return placed(call, head, means[call.site][head].to(call.output))
 
 
-def example(seen: Seen, head: int, batch: Batch, means: Means) -> Tensor:
+def example(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
     """Each sentence has the outputs of the next one that asks for something; the last has those of the first."""
-    queries = batch.there[sides(seen.site)[0]]
+    queries = batch.there[sides(call.site)[0]]
     asking = (batch.asked > 0).nonzero()[:, 0]
     other = torch.arange(len(queries), device=queries.device)
     other[asking] = asking.roll(-1)
     tokens_first = (~queries).long().argsort(dim=1, stable=True)
     turn = (queries.cumsum(1) - 1).clamp_min(0) % queries.sum(1).clamp_min(1)[other, None]
     places = tokens_first[other].gather(1, turn)
-    return placed(seen, head, seen.output[other[:, None], places, head])
+    return placed(call, head, call.output[other[:, None], places, head])
 
 
-def uniform(seen: Seen, head: int, batch: Batch, means: Means) -> Tensor:
-    pairs = visible(seen, *(batch.there[side] for side in sides(seen.site)))[:, 0].to(seen.value)
+def uniform(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
+    pairs = call.visible(*(batch.there[side] for side in sides(call.site)))[:, 0].to(call.value)
     weights = pairs / pairs.sum(-1, keepdim=True).clamp_min(1)
-    group = head * seen.value.shape[1] // seen.output.shape[2]
-    return placed(seen, head, weights @ seen.value[:, group])
+    group = head * call.value.shape[1] // call.output.shape[2]
+    return placed(call, head, weights @ call.value[:, group])
 
 
-def all_but_one(seen: Seen, head: int, batch: Batch, means: Means) -> Tensor:
-    return silent(seen, [other for other in range(seen.output.shape[2]) if other != head])
+def all_but_one(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
+    return silent(call, [other for other in range(call.output.shape[2]) if other != head])
 
 
-def placed(seen: Seen, heads: int | Sequence[int], stand_in: Tensor | float) -> Tensor:
+def placed(call: AttentionCall, heads: int | Sequence[int], stand_in: Tensor | float) -> Tensor:
     """The outputs B Q H D with something else for some heads."""
-    output = seen.output.clone()
+    output = call.output.clone()
     output[:, :, heads] = stand_in
     return output
 

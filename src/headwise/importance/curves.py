@@ -16,7 +16,7 @@ import numpy as np
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask
 from headwise.importance.judge import direction
-from headwise.importance.tally import resampled
+from headwise.statistics import bootstrap, interval
 
 CURVES = ("measure", "order", "seed", "removed", "total", "loss", "low", "high")
 STEPS = 10
@@ -51,8 +51,8 @@ class Curve:
         return found
 
     def resampled(self, seed: int) -> np.ndarray | None:
-        """The same for texts drawn anew from its sentences: resamples x steps; None with a single sentence."""
-        return resampled(self.losses, self.counts, seed) if len(self.counts) > 1 else None
+        """The same in resamples of the sentences: resamples x steps; None with a single sentence."""
+        return bootstrap(self.losses, self.counts, seed) if len(self.counts) > 1 else None
 
 
 def area(loss: np.ndarray) -> np.ndarray:
@@ -160,9 +160,7 @@ def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
     rows: list[Row] = []
     for curve in curves:
         drawn = curve.resampled(seed)
-        bounds = (
-            np.full((2, len(curve.removed)), np.nan) if drawn is None else np.percentile(drawn, [2.5, 97.5], axis=0)
-        )
+        bounds = np.full((2, len(curve.removed)), np.nan) if drawn is None else interval(drawn)
         rows += [
             {"measure": curve.measure, "order": curve.order, "seed": curve.seed, "removed": removed,
              "total": curve.total, "loss": float(loss), "low": float(low), "high": float(high)}
@@ -180,7 +178,7 @@ def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
     rows: list[Row] = []
     for curve in (curve for curve in curves if curve.order != "random"):
         drawn = curve.resampled(seed)
-        low, high = (np.nan, np.nan) if drawn is None else np.percentile(area(drawn), [2.5, 97.5])
+        low, high = (np.nan, np.nan) if drawn is None else interval(area(drawn))
         rows.append(_area_row(curve, float(area(curve.loss)), float(low), float(high), len(curve.counts)))
     if random := [curve for curve in curves if curve.order == "random"]:
         areas = [float(area(curve.loss)) for curve in random]

@@ -19,12 +19,11 @@ has carried further never comes back; here a itself is held within ±4. And the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
 from headwise.attention import Discovery, capture, evaluating
@@ -32,15 +31,16 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_broken_loss
 from headwise.importance.objective import IGNORED, asked_tokens, on_device, predict, sentence_losses
+from headwise.progress import Report, silent
+from headwise.statistics import t_margin
 
 GATINGS = ("gating.facilitating", "gating.interfering", "gating.irrelevant")
 FURTHEST = 4.0  # a gate lies between σ(−4) = 0.018 and σ(4) = 0.982
-Say = Callable[[float, str], None]
 
 
 def gate_heads(
     model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], seeds: Sequence[int] = (0,),
-    steps: int = 200, pull: float = 2e-4, progress: Say = lambda share, text: None,
+    steps: int = 200, pull: float = 2e-4, progress: Report = silent,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Tidy rows: how far each head facilitates, interferes and is irrelevant, each between 0 and 1.
 
@@ -100,10 +100,10 @@ def sample(
     """At most `count` batches of a stream, each as likely as another (a reservoir); those that ask nothing are left."""
     chosen: list[Mapping[str, Tensor]] = []
     asking = (batch for batch in batches if "labels" in batch and bool((batch["labels"] != IGNORED).any()))
-    for seen, batch in enumerate(asking):
-        if seen < count:
+    for number, batch in enumerate(asking):
+        if number < count:
             chosen.append(batch)
-        elif (place := int(torch.randint(seen + 1, (), generator=generator))) < count:
+        elif (place := int(torch.randint(number + 1, (), generator=generator))) < count:
             chosen[place] = batch
     if not chosen:
         raise HeadwiseError("Gates were to be fitted to a text, but it has no word to predict: give a longer one.")
@@ -123,8 +123,8 @@ def rows(heads: HeadMap, fits: np.ndarray, words: int) -> list[dict[str, Any]]:
     seeds = len(fits)
     value, low, high = fits.mean(0), None, None
     if seeds > 1:
-        reach = stats.t.ppf(0.975, seeds - 1) * fits.std(0, ddof=1) / seeds**0.5
-        low, high = (value - reach).clip(0, 1), (value + reach).clip(0, 1)
+        margin = t_margin(fits)
+        low, high = (value - margin).clip(0, 1), (value + margin).clip(0, 1)
     return [
         {"kind": head.kind, "layer": head.layer, "head": head.head, "measure": measure, "value": value[m, i],
          "low": None if low is None else low[m, i], "high": None if high is None else high[m, i], "n": words,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import Discovery, Seen, capture, evaluating
+from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.attention.kernel import repeat
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
@@ -51,9 +51,9 @@ def gradients(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str,
             traces = traced(model, found, tensors, there)
             for site in found.modules:
                 if site in traces:
-                    seen, gradient = traces[site]
+                    call, gradient = traces[site]
                     queries, keys = (there[side] for side in sides(site))
-                    numbers = reduced(seen, gradient, queries, keys, asked)
+                    numbers = reduced(call, gradient, queries, keys, asked)
                 else:  # a layer without heads
                     numbers = dict.fromkeys(GRADIENTS, (asked.new_zeros(len(asked), 0), asked))
                 for name, (sums, counts) in numbers.items():
@@ -63,38 +63,38 @@ def gradients(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str,
 
 def traced(
     model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], there: Mapping[str, Tensor]
-) -> dict[Site, tuple[Seen, Tensor]]:
+) -> dict[Site, tuple[AttentionCall, Tensor]]:
     """What every attention layer did with a batch, and the gradient of the loss at its output, B Q H D."""
-    layers: dict[Site, Seen] = {}
+    layers: dict[Site, AttentionCall] = {}
 
-    def begin(seen: Seen) -> Tensor:
-        layers[seen.site] = seen
-        return seen.output.requires_grad_()
+    def begin(call: AttentionCall) -> Tensor:
+        layers[call.site] = call
+        return call.output.requires_grad_()
 
     with capture(model, found, replace=dict.fromkeys(found.modules, begin)):
         losses = sentence_losses(predict(model, batch), batch["labels"])
-    for seen in layers.values():
-        refuse_broken(seen, there)
+    for call in layers.values():
+        refuse_broken(call, there)
     refuse_broken_loss(losses)
-    outputs = [seen.output for seen in layers.values()]
+    outputs = [call.output for call in layers.values()]
     steps = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
-    return {site: (seen, step) for (site, seen), step in zip(layers.items(), steps, strict=True)}
+    return {site: (call, step) for (site, call), step in zip(layers.items(), steps, strict=True)}
 
 
 @torch.no_grad()
 def reduced(
-    seen: Seen, gradient: Tensor, queries: Tensor, keys: Tensor, asked: Tensor
+    call: AttentionCall, gradient: Tensor, queries: Tensor, keys: Tensor, asked: Tensor
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """The sums and counts of every measure, B H and B, of one layer.
 
     gradient B Q H D; queries B Q and keys B K, where a token is; asked B, how many tokens each sentence asks for.
     """
     wide = torch.promote_types(gradient.dtype, torch.float32)
-    moves = (seen.output.to(wide) * gradient.to(wide)).sum(-1)  # B Q H
+    moves = (call.output.to(wide) * gradient.to(wide)).sum(-1)  # B Q H
     total = moves.sum(1)
     some = asked > 0
-    weights = torch.matmul(gradient.transpose(1, 2), repeat(seen.value, gradient.shape[2]).transpose(-1, -2))
-    pairs = visible(seen, queries, keys)
+    weights = torch.matmul(gradient.transpose(1, 2), repeat(call.value, gradient.shape[2]).transpose(-1, -2))
+    pairs = call.visible(queries, keys)
     once = total.abs(), some
     return {
         "gradient": once,
@@ -118,23 +118,11 @@ def positions(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {"source": source, "target": asked.flip(1).cumsum(1).flip(1) > 0}
 
 
-def visible(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
-    """Which key each query may see, B 1 Q K; queries B Q and keys B K say where a token is.
-
-    A layer without a mask sees everything, or, in a decoder's own attention, everything but the future.
-    """
-    pairs = queries[:, None, :, None] & keys[:, None, None, :]
-    if seen.mask is not None:
-        mask = seen.mask[..., : keys.shape[1]]
-        return pairs & (mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2)
-    return pairs.tril() if seen.site.kind == "decoder-self" else pairs
-
-
-def refuse_broken(seen: Seen, there: Mapping[str, Tensor]) -> None:
+def refuse_broken(call: AttentionCall, there: Mapping[str, Tensor]) -> None:
     """A model that computes no numbers is told by its first layer that does not, not by a loss or a gradient."""
-    tokens = there[sides(seen.site)[0]]
-    if not bool(seen.output.detach().sum((2, 3), dtype=torch.float32)[tokens].isfinite().all()):
-        where = f"{seen.site.kind} layer {seen.site.layer}"
+    tokens = there[sides(call.site)[0]]
+    if not bool(call.output.detach().sum((2, 3), dtype=torch.float32)[tokens].isfinite().all()):
+        where = f"{call.site.kind} layer {call.site.layer}"
         raise HeadwiseError(f"{where} gave heads that are not numbers (NaN or infinite): the model is broken there.")
 
 

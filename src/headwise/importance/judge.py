@@ -21,7 +21,8 @@ from scipy.stats import kendalltau, rankdata
 
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Head, HeadMap, Site
-from headwise.importance.tally import Tally, resampled
+from headwise.importance.tally import Tally
+from headwise.statistics import bootstrap, centred_interval
 
 FAITHFULNESS = ("measure", "against", "kinds", "statistic", "value", "low", "high", "n")
 TOP = {"precision@10%": 0.1, "precision@25%": 0.25, "precision@50%": 0.5}
@@ -58,7 +59,7 @@ def agreement(scores: Mapping[str, Tally], truth: Tally, seed: int = 0, against:
             start = {"measure": measure, "against": against, "kinds": kinds, "n": len(scope.heads)}
             spread = _statistics(scope, score.resamples, true.resamples[:, places])
             for name, value in _statistics(scope, score.values[None], true.values[None, places]).items():
-                low, high = _moved(float(value[0]), spread[name], 0 if name in TOP else -1)
+                low, high = centred_interval(float(value[0]), spread[name], 0 if name in TOP else -1)
                 rows.append({**start, "statistic": name, "value": float(value[0]), "low": low, "high": high})
             rows += _repeated(score, scope, "stability", {**start, "against": measure})
     return rows
@@ -95,7 +96,7 @@ def _measured(measure: str, tally: Tally, heads: HeadMap, seed: int) -> _Measure
         with np.errstate(invalid="ignore"):
             ones.append(scale((half @ sums) / (half @ counts)[:, None]))
             others.append(scale(((1 - half) @ sums) / ((1 - half) @ counts)[:, None]))
-        drawn = resampled(sums, counts, seed)
+        drawn = bootstrap(sums, counts, seed)
         resamples.append(scale(drawn if len(counts) > 1 else np.full_like(drawn, np.nan)))
     one, other, drawn = (direction(measure) * np.concatenate(parts, axis=1) for parts in (ones, others, resamples))
     return _Measured(direction(measure) * np.concatenate(values), (one, other), drawn)
@@ -165,14 +166,6 @@ def _repeated(measured: _Measured, scope: _Scope, statistic: str, start: Row) ->
 def direction(measure: str) -> int:
     """−1 for a measure whose low values mean important, told by a minus before its name."""
     return -1 if measure.startswith("-") else 1
-
-
-def _moved(value: float, spread: np.ndarray, least: int) -> tuple[float, float]:
-    """The middle 95 % of a spread, moved so that its median is the value, and cut to least … 1."""
-    if not math.isfinite(value) or np.isnan(spread).all():
-        return math.nan, math.nan
-    low, median, high = np.nanpercentile(spread, [2.5, 50, 97.5])
-    return max(least, float(value + low - median)), min(1, float(value + high - median))
 
 
 def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:

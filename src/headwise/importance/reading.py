@@ -19,7 +19,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import Discovery, Seen, capture, evaluating
+from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.dormancy import contribution, relative, squares
@@ -57,12 +57,12 @@ def read(
     forms = squares(model, found) if "dormancy" in tallies else {}
     now: dict[str, Side] = {}
 
-    def watch(seen: Seen) -> None:
-        queries, keys = sides(seen.site)
-        ways = readings(seen, now[queries], now[keys], exclude, forms)
+    def watch(call: AttentionCall) -> None:
+        queries, keys = sides(call.site)
+        ways = readings(call, now[queries], now[keys], exclude, forms)
         for name, tally in tallies.items():
-            if seen.site in tally.sums:
-                tally.add(seen.site, *ways[name]())
+            if call.site in tally.sums:
+                tally.add(call.site, *ways[name]())
 
     weights, ended = any(name != "dormancy" for name in tallies), False
     options = {"use_cache": False} if "use_cache" in model.config.to_dict() else {}  # type: ignore[union-attr, operator]
@@ -90,22 +90,22 @@ def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, Tally]:
 
 
 def readings(
-    seen: Seen, queries: Side, keys: Side, exclude: Exclude, forms: Mapping[Site, Tensor]
+    call: AttentionCall, queries: Side, keys: Side, exclude: Exclude, forms: Mapping[Site, Tensor]
 ) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
     """How each reading is taken at one site: functions that give its sums B H and counts B."""
     asked = queries.words if "query" in exclude else queries.tokens
     looked_at = keys.words if exclude.startswith("key") else keys.tokens
 
     def weights() -> Tensor:
-        assert seen.weights is not None
-        return seen.weights
+        assert call.weights is not None
+        return call.weights
 
     return {
         "confidence": lambda: pointing(weights(), looked_at, asked),
         "entropy": lambda: spreading(weights(), asked),
-        "attention-to-end": lambda: sharing(weights(), keys.end, seeing(seen, keys.end, asked)),
-        "attention-to-first": lambda: sharing(weights(), keys.first, seeing(seen, keys.first, asked)),
-        "dormancy": lambda: contribution(seen.output, forms[seen.site], asked),
+        "attention-to-end": lambda: sharing(weights(), keys.end, call.visible(asked, keys.end).any(-1).any(1)),
+        "attention-to-first": lambda: sharing(weights(), keys.first, call.visible(asked, keys.first).any(-1).any(1)),
+        "dormancy": lambda: contribution(call.output, forms[call.site], asked),
     }
 
 
@@ -161,12 +161,3 @@ def sharing(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Ten
 def over(queries: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Values B H Q summed over queries B Q, and how many queries those are."""
     return (values * queries[:, None, :]).sum(-1), queries.sum(-1)
-
-
-def seeing(seen: Seen, keys: Tensor, queries: Tensor) -> Tensor:
-    """The queries B Q that may look at one of some keys B K at all: not those whose window ends before it."""
-    if seen.mask is None:
-        return queries & keys.any(1, keepdim=True)
-    mask = seen.mask[..., : keys.shape[1]]
-    allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    return queries & (allowed & keys[:, None, None, :]).any(-1).any(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,9 +13,8 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind, Site, write_bytes
+from headwise.statistics import bootstrap, interval
 
-RESAMPLES = 1000
-AT_ONCE = 50  # resamples held in memory together
 Scale = Callable[[np.ndarray], np.ndarray]
 UNITS = 20_000  # from twice so many sentences on, neighbours are put together, so that memory does not grow with text
 
@@ -64,7 +62,7 @@ class Tally:
         sums, counts = np.concatenate(self.sums[site]), np.concatenate(self.counts[site])
         return sums[counts > 0], counts[counts > 0]
 
-    def half(self, which: int) -> Tally:
+    def fold(self, which: int) -> Tally:
         """Every other place of the text: the even ones (0) or the odd ones (1)."""
         other = Tally(self.heads, self.scale)
         for site in self.heads.sites:
@@ -104,10 +102,10 @@ class Tally:
                 where = f"{site.kind} layer {site.layer}"
                 raise HeadwiseError(f"No token of the text counts for '{measure}' in {where}: the text is too short.")
             sums, counts = self.sentences(site)
-            value, drawn = sums.sum(0) / counts.sum(), resampled(sums, counts, seed)
+            value, drawn = sums.sum(0) / counts.sum(), bootstrap(sums, counts, seed)
             if self.scale:
                 value, drawn = self.scale(value), self.scale(drawn)
-            low, high = np.percentile(drawn, [2.5, 97.5], axis=0)
+            low, high = interval(drawn)
             for head in range(self.heads.count(site)):
                 out.append({
                     "kind": site.kind, "layer": site.layer, "head": head, "measure": measure, "value": value[head],
@@ -122,16 +120,3 @@ def gathered(parts: list[np.ndarray]) -> list[np.ndarray]:
     shares = gather_object([parts])
     turns = range(max(map(len, shares)))
     return [share[turn] for turn in turns for share in shares if turn < len(share)]
-
-
-def resampled(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
-    """Σ sums / Σ counts in each of RESAMPLES texts drawn with replacement: resamples x heads."""
-    tables = (draws(len(counts), seed, part) for part in range(RESAMPLES // AT_ONCE))
-    return np.concatenate([(table @ sums) / (table @ counts)[:, None] for table in tables])
-
-
-@lru_cache(maxsize=RESAMPLES // AT_ONCE)
-def draws(sentences: int, seed: int, part: int) -> np.ndarray:
-    """How often each sentence is drawn: resamples x sentences. The same for every layer and measure of a text."""
-    random = np.random.default_rng((seed, part))
-    return random.multinomial(sentences, np.full(sentences, 1 / sentences), size=AT_ONCE).astype(np.float64)

@@ -6,9 +6,8 @@ Voita et al. 2019, section 6.3 (the same layout from scratch); Michel et al. 201
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -17,11 +16,10 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
 from headwise.model import Model
 from headwise.pruning.greedy import order, random_scores
-from headwise.pruning.hard_concrete import GateRecipe, freeze
-from headwise.pruning.wanted_count import Keep
-from headwise.translation.batches import Encoded
+from headwise.pruning.hard_concrete import TuningOptions, freeze
+from headwise.pruning.target_count import Keep
 from headwise.translation.build import Architecture, build
-from headwise.translation.train import Recipe, average, converge, dev_loss, fit, loss_forward
+from headwise.translation.train import Training, average, converge, dev_loss, fit, loss_forward
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,13 @@ class Tuned:
 
 
 def tune(
-    model: Model, mask: HeadMask, data: Encoded, dev: Encoded, kinds: tuple[Kind, ...], recipe: GateRecipe,
-    training: Recipe, work: Path, seed: int, progress: Callable[[float, str], None] = lambda share, text: None,
+    model: Model, training: Training, options: TuningOptions, kinds: tuple[Kind, ...], mask: HeadMask
 ) -> Tuned:  # fmt: skip
     """Remove the heads outside `mask`, then train the smaller model as a run with gates does, but without gates.
 
     Equally many updates, the same batches in the same order, rates, schedule, averaging; the decoder is frozen where
-    only encoder heads are pruned. With the full mask nothing is removed: the control `further`. `model` stays as it is;
-    resumes from `work`.
+    only encoder heads are pruned. With the full mask nothing is removed: the control `fine-tuned`. `model` stays as it
+    is; resumes from `training.work`. training: as the whole model was trained.
     """
     model.heads.only(kinds)  # a kind that the model does not have is refused
     smaller = model.remove(mask)
@@ -58,14 +55,12 @@ def tune(
 
     def loss() -> float:
         with loss_forward(hf):
-            return dev_loss(hf, dev, model.tokenizer, training.batch_tokens)
+            return dev_loss(hf, training.dev, model.tokenizer, training.recipe.batch_tokens)
 
     before = loss()
-    cost = fit(
-        hf, model.tokenizer, smaller.found, data, dev, recipe.within(training), work, seed,
-        keep=max(recipe.average, 2), progress=progress,
-    )  # fmt: skip
-    average(hf, work, recipe.average)
+    tuning = replace(training, recipe=options.within(training.recipe))
+    cost = fit(hf, model.tokenizer, smaller.found, tuning, keep=max(options.average, 2))
+    average(hf, training.work, options.average)
     for parameter, state in trained.items():
         parameter.requires_grad_(state)
     hf.eval()
@@ -73,18 +68,16 @@ def tune(
 
 
 def from_scratch(
-    shape: Architecture, tokenizer: PreTrainedTokenizerBase, mask: HeadMask, data: Encoded, dev: Encoded,
-    recipe: Recipe, work: Path, seed: int, progress: Callable[[float, str], None] = lambda share, text: None,
-    device: str = "cpu",
-) -> tuple[Model, dict[str, Any]]:  # fmt: skip
+    shape: Architecture, tokenizer: PreTrainedTokenizerBase, training: Training, mask: HeadMask, device: str = "cpu"
+) -> tuple[Model, dict[str, Any]]:
     """The layout of `mask` trained from random weights as the whole model was (Voita et al. 2019, section 6.3).
 
     The weights are those that the whole model began with at this seed, without those of the missing heads: the same
     start as gates fixed at 0 and 1 have. Returns what `converge` says, too.
     """
-    whole = Model(build(shape, tokenizer, seed).to(device), tokenizer, "from scratch")
+    whole = Model(build(shape, tokenizer, training.seed).to(device), tokenizer, "from scratch")
     model = whole.remove(mask)
-    facts = converge(model.hf, tokenizer, model.found, data, dev, recipe, work, seed, progress)
+    facts = converge(model.hf, tokenizer, model.found, training)
     model.hf.eval()
     return model, facts
 

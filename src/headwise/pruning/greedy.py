@@ -14,7 +14,7 @@ from headwise.attention.matrices import matrices
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind
 from headwise.model import Model
-from headwise.pruning.wanted_count import Keep
+from headwise.pruning.target_count import Keep
 
 Score = Callable[[HeadMask], Mapping[Head, float]]
 Quality = Callable[[HeadMask], float]

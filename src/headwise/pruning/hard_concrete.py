@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,25 +20,33 @@ from headwise.heads import HeadMap, HeadMask, Kind, write_text
 from headwise.model import Model
 from headwise.pruning.gates import Gates, HardConcrete, Rule, Scale, glorot_uniform
 from headwise.translation.batches import Encoded
-from headwise.translation.train import SCHEDULES, Recipe, average, dev_loss, fit, loss_forward
+from headwise.translation.train import SCHEDULES, Gated, Recipe, Training, average, dev_loss, fit, loss_forward
 
 UNDECIDED = 0.1  # the share of gates that may be neither open nor shut in a run that has settled
 
 
-class GateRecipe(BaseModel):
-    """How to prune with gates. Both rates climb for `warmup` updates and then fall to 0, so that gates settle.
-
-    Gates have a rate of their own and no weight decay.
-    """
+class TuningOptions(BaseModel):
+    """How to fine-tune a trained model. The rate climbs for `warmup` updates and then falls to 0."""
 
     model_config = ConfigDict(extra="forbid")
 
-    penalty_scale: Scale = Field(default="paper", description="paper: λ Σ over heads; code: λ mean over layers of Σ")
     epochs: int = Field(default=8, ge=1)
     learning_rate: float = Field(default=3e-4, gt=0)
-    gate_learning_rate: float = Field(default=0.05, gt=0)
     warmup: int = Field(default=50, ge=0)
     schedule: str = Field(default="linear", pattern=SCHEDULES)
+    average: int = Field(default=1, ge=1, description="how many of the last checkpoints are averaged, gates included")
+
+    def within(self, recipe: Recipe) -> Recipe:
+        """`recipe` with the length, rate and schedule of fine-tuning."""
+        changes = {name: getattr(self, name) for name in ("epochs", "learning_rate", "warmup", "schedule")}
+        return recipe.model_copy(update=changes)
+
+
+class GateOptions(TuningOptions):
+    """How to prune with gates. They have a learning rate of their own and no weight decay."""
+
+    penalty_scale: Scale = Field(default="paper", description="paper: λ Σ over heads; code: λ mean over layers of Σ")
+    gate_learning_rate: float = Field(default=0.05, gt=0)
     temperature: float = Field(default=0.33, gt=0)
     start: float | Literal["glorot"] = Field(
         default=3.0, description="log α at the start; from 2.4 on step 0 is the converged model; glorot: as released"
@@ -49,14 +57,8 @@ class GateRecipe(BaseModel):
         ge=0,
         le=0.4,
         description="share of the run, at its end, with decided gates; unset: 0 (as in the "
-        "paper), and a quarter where a number of heads is wanted",
+        "paper), and a quarter with a target count",
     )
-    average: int = Field(default=1, ge=1, description="how many of the last checkpoints are averaged, gates included")
-
-    def within(self, training: Recipe) -> Recipe:
-        """The recipe of the model's own weights: `training` with the length, rate and schedule of pruning."""
-        changes = {name: getattr(self, name) for name in ("epochs", "learning_rate", "warmup", "schedule")}
-        return training.model_copy(update=changes)
 
 
 @dataclass(frozen=True)
@@ -132,11 +134,11 @@ def freeze(model: PreTrainedModel, kinds: tuple[Kind, ...]) -> list[str]:
     return ["The decoder was frozen; the encoder and the source embeddings trained."]
 
 
-class Course(TrainerCallback):
-    """Tells the gates how much of the run is over, and settles them in its last part, `settle` of it.
+class GateSchedule(TrainerCallback):
+    """Sets the share of the run that is over on the gates, and settles them in its last part, `settle` of it.
 
-    kept: which gates stay open (H), asked anew in every step: settling never changes the answer. loss: the dev loss as
-    gates and weights are now, asked when gates are decided.
+    kept: which gates stay open (H), called in every step: settling never changes it. loss: the dev loss with gates and
+    weights as they are, measured when gates are decided.
     """
 
     def __init__(self, gates: Gates, settle: float, kept: Callable[[], Tensor], loss: Callable[[], float]) -> None:
@@ -161,27 +163,27 @@ class Course(TrainerCallback):
         return found
 
 
-def beginning(recipe: GateRecipe, heads: HeadMap, seed: int) -> float | Tensor:
-    """log α at the start, as the recipe says."""
-    return glorot_uniform(heads, seed) if recipe.start == "glorot" else recipe.start
+def start_of(options: GateOptions, heads: HeadMap, seed: int) -> float | Tensor:
+    """log α at the start."""
+    return glorot_uniform(heads, seed) if options.start == "glorot" else options.start
 
 
 def prune_by_gates(
-    model: Model, data: Encoded, dev: Encoded, penalty: float, kinds: tuple[Kind, ...], recipe: GateRecipe,
-    training: Recipe, work: Path, seed: int, progress: Callable[[float, str], None] = lambda share, text: None,
+    model: Model, training: Training, options: GateOptions, kinds: tuple[Kind, ...], penalty: float
 ) -> Pruned:  # fmt: skip
     """Gates on every head of `kinds`, fine-tuning with λ = `penalty`, decision, real removal.
 
-    Trains `model` in place; resumes from `work`.
+    Trains `model` in place; resumes from `training.work`. training: as the whole model was trained.
     """
     heads = model.heads.only(kinds)
-    gates = Gates(heads, HardConcrete(recipe.temperature), beginning(recipe, heads, seed)).to(model.hf.device)
-    trial = Trial(
-        gates=gates, cost=lambda: penalty * gates.penalty(recipe.penalty_scale), kept=lambda: gates.kept(recipe.rule),
-        groups=[{"params": [gates.log_alpha], "lr": recipe.gate_learning_rate, "weight_decay": 0.0}],
-        settle=recipe.settle or 0.0,
+    start = start_of(options, heads, training.seed)
+    gates = Gates(heads, HardConcrete(options.temperature), start).to(model.hf.device)
+    gate_training = GateTraining(
+        gates=gates, cost=lambda: penalty * gates.penalty(options.penalty_scale), kept=lambda: gates.kept(options.rule),
+        groups=[{"params": [gates.log_alpha], "lr": options.gate_learning_rate, "weight_decay": 0.0}],
+        settle=options.settle or 0.0,
     )  # fmt: skip
-    pruned = trial.run(model, data, dev, recipe, training, work, seed, progress)
+    pruned = gate_training.run(model, training, options)
     for kind in kinds:
         if pruned.mask.count(kind) == 0:
             pruned.notes.append(f"No {kind} head is left: λ is so large that only the residual path remains there.")
@@ -189,7 +191,7 @@ def prune_by_gates(
 
 
 @dataclass(frozen=True)
-class Trial:
+class GateTraining:
     """Gates, and what they are trained for.
 
     cost: the penalty per target token. kept: the decision (H). groups: what is optimised beside the model's weights.
@@ -202,29 +204,27 @@ class Trial:
     groups: list[dict[str, Any]]
     settle: float
 
-    def run(
-        self, model: Model, data: Encoded, dev: Encoded, recipe: GateRecipe, training: Recipe, work: Path, seed: int,
-        progress: Callable[[float, str], None],
-    ) -> Pruned:  # fmt: skip
+    def run(self, model: Model, training: Training, options: GateOptions) -> Pruned:
         """Train model and gates in place, decide, cut."""
         gates, hf = self.gates, model.hf
+        dev, tokens, work = training.dev, training.recipe.batch_tokens, training.work
         trained = {parameter: parameter.requires_grad for parameter in hf.parameters()}
         notes = freeze(hf, gates.heads.kinds)
-        own = {"params": [p for p in trained if p.requires_grad], "lr": recipe.learning_rate}
+        own = {"params": [p for p in trained if p.requires_grad], "lr": options.learning_rate}
 
         def loss() -> float:
-            return dev_loss(hf, dev, model.tokenizer, training.batch_tokens)
+            return dev_loss(hf, dev, model.tokenizer, tokens)
 
         hf.add_module("headwise_gates", gates)
         try:
             spent = fit(
-                hf, model.tokenizer, model.found, data, dev, recipe.within(training), work, seed,
-                gates=gates.by_site(), before=gates.draw, penalty=self.cost, groups=[own, *self.groups],
-                callbacks=[Course(gates, self.settle, self.kept, loss), GateLog(gates, work / "gates.csv")],
-                keep=max(recipe.average, 2), progress=progress,
+                hf, model.tokenizer, model.found, replace(training, recipe=options.within(training.recipe)),
+                Gated(gates.by_site(), gates.draw, self.cost, [own, *self.groups]),
+                [GateSchedule(gates, self.settle, self.kept, loss), GateLog(gates, work / "gates.csv")],
+                keep=max(options.average, 2),
             )  # fmt: skip
             last = {name: tensor.clone() for name, tensor in gates.state_dict().items()}
-            average(hf, work, recipe.average)
+            average(hf, work, options.average)
             if self.settle:
                 gates.load_state_dict(last)  # a mean with gates from before they settled would undo that
             else:
@@ -233,7 +233,7 @@ class Trial:
             del hf.headwise_gates
             for parameter, state in trained.items():
                 parameter.requires_grad_(state)
-        return decide(model, gates, dev, self.kept(), training.batch_tokens, notes, spent, early=bool(self.settle))
+        return decide(model, gates, dev, self.kept(), tokens, notes, spent, early=bool(self.settle))
 
 
 def decide(

@@ -15,8 +15,6 @@ gradient of w goes with 1/τ where two heads are nearly level; it is clipped for
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -24,10 +22,9 @@ from torch import Tensor
 from headwise.heads import HeadMap, Kind
 from headwise.model import Model
 from headwise.pruning.gates import EDGE, HardConcrete
-from headwise.pruning.hard_concrete import GateRecipe, Pruned, Trial, beginning
-from headwise.pruning.wanted_count import SETTLE, TRAVEL, Keep, WantedGates, heads_of, updates_of
-from headwise.translation.batches import Encoded
-from headwise.translation.train import Recipe
+from headwise.pruning.hard_concrete import GateOptions, GateTraining, Pruned, start_of
+from headwise.pruning.target_count import SETTLE, TRAVEL, Keep, WantedGates, heads_of, updates_of
+from headwise.translation.train import Training
 
 WARM, COLD = 0.1, 1e-8
 DRAWS = 256  # by which the chance to be among the top K is told
@@ -95,19 +92,18 @@ def gumbel(noise: Tensor) -> Tensor:
 
 
 def prune_by_top_k(
-    model: Model, data: Encoded, dev: Encoded, keep: Keep, kinds: tuple[Kind, ...], recipe: GateRecipe,
-    training: Recipe, work: Path, seed: int, progress: Callable[[float, str], None] = lambda share, text: None,
+    model: Model, training: Training, options: GateOptions, kinds: tuple[Kind, ...], keep: Keep
 ) -> Pruned:  # fmt: skip
     """Relaxed top-K gates on every head of `kinds`: exactly `keep` stay, in total or of every kind.
 
-    Trains `model` in place; resumes from `work`; refuses what `prune_to_count` refuses.
+    Trains `model` in place, resumes and raises as `prune_to_count` does.
     """
-    heads, updates = heads_of(model, keep, kinds), updates_of(data, recipe, training, seed)
-    settle = SETTLE if recipe.settle is None else recipe.settle
-    gates = TopGates(heads, beginning(recipe, heads, seed), keep, settle).to(model.hf.device)
-    rate = max(recipe.gate_learning_rate, TRAVEL / updates)
-    trial = Trial(
+    heads, updates = heads_of(model, keep, kinds), updates_of(training, options)
+    settle = SETTLE if options.settle is None else options.settle
+    gates = TopGates(heads, start_of(options, heads, training.seed), keep, settle).to(model.hf.device)
+    rate = max(options.gate_learning_rate, TRAVEL / updates)
+    gate_training = GateTraining(
         gates, cost=lambda: gates.log_alpha.new_zeros(()), kept=gates.largest, settle=settle,
         groups=[{"params": [gates.log_alpha], "lr": rate, "weight_decay": 0.0}],
     )  # fmt: skip
-    return trial.run(model, data, dev, recipe, training, work, seed, progress)
+    return gate_training.run(model, training, options)

@@ -153,7 +153,7 @@ def _text(found: RolesFound) -> list[str]:
             f"Of the {name}, {text['used']:,} of {text['sentences']:,} sentences were used ({text['words']:,} words; "
         )
         part += f"{percent(text['split_words'] / max(text['words'], 1))} of them in several pieces"
-        share = text["unknown_pieces"] / max(text["pieces"], 1)
+        share = text["unknown_subwords"] / max(text["subwords"], 1)
         told.append(f"{part}, {percent(share, 1) if share else 'no'} unknown pieces).")
     told += [warning if warning.endswith((".", "?")) else f"{warning}." for warning in found.facts["warnings"]]
     seldom = list(dict.fromkeys(_topic(measure) for measure in found.facts["seldom"]))

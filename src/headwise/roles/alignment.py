@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from headwise.data.annotated import Annotated, Word
-from headwise.data.pieces import Aligned, Coverage, pieces_of
+from headwise.data.subwords import Aligned, Coverage, align
 from headwise.errors import HeadwiseError
 from headwise.roles.passage import Passage, View
 from headwise.roles.question import Arc, Question, pointing
@@ -77,9 +77,9 @@ def aligned_pairs(
     """Sentence pairs in pieces, in their order, each with its place as its id; pairs with a side that does not fit are
     left out, and counted for that side."""
     pairs = list(text)
-    read = pieces_of(tokenizer, [sentence(one, str(n)) for n, (one, _) in enumerate(pairs)], limit, sources)
+    read = align(tokenizer, [sentence(one, str(n)) for n, (one, _) in enumerate(pairs)], limit, sources)
     with writing(tokenizer):
-        written = pieces_of(tokenizer, [sentence(two, str(n)) for n, (_, two) in enumerate(pairs)], limit, targets)
+        written = align(tokenizer, [sentence(two, str(n)) for n, (_, two) in enumerate(pairs)], limit, targets)
     by_id = {aligned.sentence.id: aligned for aligned in written}
     return [(one, by_id[one.sentence.id]) for one in read if one.sentence.id in by_id]
 

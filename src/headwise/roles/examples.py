@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headwise.attention import Discovery, Seen, capture, evaluating
+from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.data.annotated import Annotated
-from headwise.data.pieces import Coverage
+from headwise.data.subwords import Coverage
 from headwise.heads import Head
 from headwise.roles.coreference import choices
 from headwise.roles.observe import forward
@@ -77,13 +77,13 @@ def look(subject: Subject, text: Iterable[Annotated], shown: Sequence[Shown], fr
     looked_at = 0
     now: list[tuple[Passage, list[dict[str, Allowed]]]] = []
 
-    def watch(seen: Seen) -> None:
-        assert seen.weights is not None
-        if seen.site.kind == subject.kind:
+    def watch(call: AttentionCall) -> None:
+        assert call.weights is not None
+        if call.site.kind == subject.kind:
             passage, asked = now[-1]
-            view = View(seen.weights, passage, passage, seen)
+            view = View(call.weights, passage, passage, call)
             for each in shown:
-                if each.head[:2] == seen.site:
+                if each.head[:2] == call.site:
                     choose(each, view, asked)
 
     with (

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import false_discovery_control
 
 from headwise.heads import Head, HeadMap
+from headwise.statistics import corrected
 
 KEY = ["kind", "layer", "head", "measure"]
 NO_ROLE = "no known role"
@@ -103,10 +103,10 @@ def passed(asked: pd.DataFrame, end: str, bar: Bar) -> pd.DataFrame:
     """Those that reach the bar and are better than the baseline, the p-values of all that were asked corrected."""
     if asked.empty:
         return asked
-    corrected = false_discovery_control(asked[f"p{end}"].clip(0, 1))
+    p = corrected(asked[f"p{end}"].to_numpy())
     reach = np.array([bar.of(m, b) for m, b in zip(asked["measure"], asked[f"baseline{end}"], strict=True)])
-    kept = (corrected <= bar.rate) & (asked[f"value{end}"] >= reach)
-    out: pd.DataFrame = asked.assign(**{f"p{end}": corrected})[kept]
+    kept = (p <= bar.rate) & (asked[f"value{end}"] >= reach)
+    out: pd.DataFrame = asked.assign(**{f"p{end}": p})[kept]
     return out
 
 

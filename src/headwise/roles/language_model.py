@@ -36,10 +36,10 @@ def resting(queries: Passage, keys: Passage) -> Question:
     rest = keys.there & ~keys.words
     asked = queries.words & rest.any(1, keepdim=True)
     if queries is keys and queries.causal:
-        seen, places = rest.cumsum(1), keys.there.cumsum(1)
+        marked, places = rest.cumsum(1), keys.there.cumsum(1)
     else:
-        seen, places = (marks.sum(1, keepdim=True) for marks in (rest, keys.there))
-    chance = ((seen / places.clamp_min(1)) * asked).sum(1)
+        marked, places = (marks.sum(1, keepdim=True) for marks in (rest, keys.there))
+    chance = ((marked / places.clamp_min(1)) * asked).sum(1)
 
     def answer(view: View) -> Tensor:
         weights = torch.matmul(view.weights, rest[:, None, :, None].to(view.weights.dtype))[..., 0]
@@ -133,10 +133,10 @@ def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor
     which = (passage.ids[:, :, None] == tokens[:, None]).float()  # B S n
 
     def answer(view: View) -> Tensor:
-        assert view.seen is not None
+        assert view.call is not None
         if not view.weights.shape[1]:
             return view.weights.new_zeros(len(words), 0, 1)
-        states = torch.einsum("bqhd,hdm->bhqm", view.seen.output, outputs[view.seen.site])
+        states = torch.einsum("bqhd,hdm->bhqm", view.call.output, outputs[view.call.site])
         raised = torch.relu(torch.einsum("bhqm,bnm->bhqn", states, raised_by))
         at = view.pointed[..., None].expand(*view.pointed.shape, number)
         own = (raised * which[:, None].expand(-1, raised.shape[1], -1, -1).gather(2, at)).sum(-1)

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import t as student
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
-from headwise.importance.tally import AT_ONCE, RESAMPLES, draws
 from headwise.roles.question import Question
+from headwise.statistics import jackknife_p, ratio_interval
 
 UNITS = 500  # from twice so many on, neighbouring sentences are put together
 
@@ -92,7 +91,7 @@ class Ledger:
         """A row a head and measure: kind, layer, head, measure, value, low, high, n, baseline, units, p.
 
         low and high: 95 % of a bootstrap over units, only with a seed. n: tokens asked about, in `units` sentences (or
-        groups of them). p: the chance to be so far above the baseline with a head no better than it, see `better`.
+        groups of them). p: the chance to be so far above the baseline with a head no better than it, see `jackknife_p`.
         """
         counts, chosen = self.whole(self.counts), self.chosen_rule()
         names = [name for name in self.columns if name not in self.per.values()]
@@ -105,8 +104,8 @@ class Ledger:
             divisors = self.divisors(counts, self.whole(parts))[..., columns]
             with np.errstate(invalid="ignore", divide="ignore"):
                 value = sums.sum(0) / divisors.sum(0)
-                p = better(sums - chosen[:, None, columns], counts[:, None, columns])
-                low, high = interval(sums, divisors, value, seed) if seed is not None else (value * np.nan,) * 2
+                p = jackknife_p(sums - chosen[:, None, columns], counts[:, None, columns])
+                low, high = ratio_interval(sums, divisors, value, seed) if seed is not None else (value * np.nan,) * 2
                 baseline = (chosen.sum(0) / counts.sum(0))[columns]
             size = len(value)
             whole = {"n": counts.sum(0)[columns], "baseline": baseline, "units": (counts > 0).sum(0)[columns]}
@@ -156,32 +155,3 @@ def together(ledgers: Sequence[Ledger]) -> Ledger:
             out.sums.setdefault(layer, []).append(moved(parts))
         out.units += ledger.units
     return out
-
-
-def interval(sums: np.ndarray, divisors: np.ndarray, value: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """95 % percentiles of Σ sums / Σ divisors over texts drawn with replacement: U H M in, H M and H M out.
-
-    A drawn text that does not ask at all stands for the value.
-    """
-    units = len(sums)
-    flat, below = sums.reshape(units, -1), divisors.reshape(units, -1)
-    tables = (draws(units, seed, part).astype(np.float32) for part in range(RESAMPLES // AT_ONCE))
-    drawn = np.concatenate([(table @ flat) / (table @ below) for table in tables]).reshape(-1, *value.shape)
-    low, high = np.percentile(np.where(np.isfinite(drawn), drawn, value), [2.5, 97.5], axis=0)
-    return low, high
-
-
-def better(differences: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """One-sided p of "the mean difference is not above zero", units (sentences) being what is independent.
-
-    differences U H M, counts U 1 M; returns H M. Student's t of the ratio Σd/Σc with its jackknife variance between
-    units. It stands for the sign-flip test, whose smallest p with u units is 2^−u, so p is never below that.
-    """
-    asked = counts > 0
-    units = asked.sum(0)
-    mean = differences.sum(0) / counts.sum(0)
-    without = np.maximum(1 - counts / counts.sum(0), 1e-9)  # what is left of the text when a unit is left out
-    spread = np.where(asked, differences - mean * counts, 0) / without
-    error = np.sqrt((spread**2).sum(0) * units / np.maximum(units - 1, 1)) / counts.sum(0)
-    p: np.ndarray = student.sf(mean / np.maximum(error, 1e-12), np.maximum(units - 1, 1))
-    return np.where(units > 1, np.maximum(p, 0.5**units), np.where(np.isnan(p), np.nan, 1.0))

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import Discovery, Seen, capture, evaluating
+from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.data.annotated import Annotated
-from headwise.data.pieces import Aligned, Coverage, pieces_of
+from headwise.data.subwords import Aligned, Coverage, align
 from headwise.heads import Kind
 from headwise.roles.ledger import Ledger
 from headwise.roles.passage import Passage, View
@@ -48,12 +48,12 @@ def observe(
     now: dict[Kind, tuple[tuple[Passage, ...], list[Question]]] = {}
     answers: dict[Kind, dict[int, list[Tensor]]] = {}
 
-    def watch(seen: Seen) -> None:
-        if seen.site.kind in now:
-            sides, questions = now[seen.site.kind]
-            assert seen.weights is not None
-            view = View(seen.weights, sides[0], sides[-1], seen)
-            answers[seen.site.kind][seen.site.layer] = [question.answer(view) for question in questions]
+    def watch(call: AttentionCall) -> None:
+        if call.site.kind in now:
+            sides, questions = now[call.site.kind]
+            assert call.weights is not None
+            view = View(call.weights, sides[0], sides[-1], call)
+            answers[call.site.kind][call.site.layer] = [question.answer(view) for question in questions]
 
     with evaluating(model), torch.no_grad(), capture(model, found, watch=watch, weights=True):
         for batch in batches:
@@ -95,7 +95,7 @@ def aligned_batches(
     waiting: tuple[list[Aligned], list[Aligned]] = ([], [])
     stream = iter(sentences)
     while some := list(islice(stream, 256)):
-        for aligned in pieces_of(tokenizer, some, max_length, coverage):
+        for aligned in align(tokenizer, some, max_length, coverage):
             waiting[half(aligned.sentence)].append(aligned)
         for which, rows in enumerate(waiting):
             if len(rows) >= WINDOW:

@@ -15,9 +15,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from headwise.attention import Seen
+from headwise.attention import AttentionCall
 from headwise.data.annotated import Annotated
-from headwise.data.pieces import Aligned
+from headwise.data.subwords import Aligned
 
 
 @dataclass
@@ -99,11 +99,11 @@ class Passage:
 class View:
     """What the heads of one layer did with a batch. weights B H Q K; every reading is made once, when first asked for.
 
-    seen: all that the layer did, if there is a model. Where two keys weigh the same, the first counts as the largest.
+    call: all that the layer did, if there is a model. Where two keys weigh the same, the first counts as the largest.
     """
 
-    def __init__(self, weights: Tensor, queries: Passage, keys: Passage, seen: Seen | None = None) -> None:
-        self.weights, self.queries, self.keys, self.seen = weights, queries, keys, seen
+    def __init__(self, weights: Tensor, queries: Passage, keys: Passage, call: AttentionCall | None = None) -> None:
+        self.weights, self.queries, self.keys, self.call = weights, queries, keys, call
 
     @cached_property
     def pointed(self) -> Tensor:

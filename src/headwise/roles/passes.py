@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from headwise.attention import Discovery
 from headwise.data.annotated import Annotated
-from headwise.data.pieces import Aligned, Coverage
+from headwise.data.subwords import Aligned, Coverage
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
 from headwise.roles.alignment import aligned_pairs, alignment, decoder_sides, links, monotonicity

@@ -116,9 +116,9 @@ def variability(passage: Passage, mean: Mapping[Site, Tensor]) -> Question:
     there = first_tokens(passage)
 
     def answer(view: View) -> Tensor:
-        assert view.seen is not None
+        assert view.call is not None
         weights = first_weights(view) * there[:, None]
-        away = (weights - mean[view.seen.site].to(weights)).abs() * there[:, None]
+        away = (weights - mean[view.call.site].to(weights)).abs() * there[:, None]
         return torch.stack([2 * weights.sum((-1, -2)), away.sum((-1, -2))], -1)
 
     counts = there.any(2).sum(1, keepdim=True).float().expand(-1, 2)

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import Discovery
 from headwise.data.annotated import Annotated
-from headwise.data.pieces import Coverage
+from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, HeadMap
 from headwise.roles.label import ENOUGH, Bar, absent, find, labels, patterns

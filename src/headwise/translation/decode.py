@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import evaluating
+from headwise.progress import Report, silent
 
 
 class Search(BaseModel):
@@ -24,7 +25,7 @@ class Search(BaseModel):
 
 def translate(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], search: Search | None = None,
-    progress: Callable[[float, str], None] = lambda share, text: None, exactly: int | None = None,
+    progress: Report = silent, exactly: int | None = None,
 ) -> tuple[list[str], dict[str, float]]:  # fmt: skip
     """Translate sentences; the result keeps their order.
 

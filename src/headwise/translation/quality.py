@@ -11,8 +11,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from headwise.errors import HeadwiseError
+from headwise.statistics import interval, paired_bootstrap_p, resamples
 
-RESAMPLES, SEED = 1000, 12345  # sacreBLEU's own
 FEW = 10  # up to so many differing lines the test is exact
 
 
@@ -42,9 +42,9 @@ def quality(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Quali
     check(hypotheses, references)
     out = []
     for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
-        stats = statistics(metric, hypotheses, references)
+        stats = sentence_statistics(metric, hypotheses, references)
         scores = scored(metric, resamples(len(stats)) @ stats)
-        low, high = np.percentile(scores, [2.5, 97.5])
+        low, high = interval(scores)
         value = metric.corpus_score(list(hypotheses), [list(references)]).score
         out.append(Quality(name, value, float(low), float(high), str(metric.get_signature())))
     return out[0], out[1]
@@ -53,28 +53,26 @@ def quality(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Quali
 def difference(system: Sequence[str], baseline: Sequence[str], references: Sequence[str]) -> Difference:
     """BLEU of a system minus BLEU of a baseline, paired over the same resampled sentences.
 
-    p by paired bootstrap, two-sided: (#{|δ_b − mean δ_b| ≥ |δ|} + 1) / (n + 1). sacreBLEU's own centres |δ_b| instead,
-    which makes it about half as large, and does not count ties, so that identical output has p = 0.001 there; here it
-    has p = 1. With at most 10 differing lines the test is exact: every way of swapping those lines between the two.
+    p is two-sided, by paired bootstrap (identical output has p = 1). With at most FEW differing lines the test is
+    exact: every way of swapping those lines between the two.
     """
     check(system, references)
     check(baseline, references)
     metric = BLEU()
-    ours, theirs = statistics(metric, system, references), statistics(metric, baseline, references)
+    ours, theirs = sentence_statistics(metric, system, references), sentence_statistics(metric, baseline, references)
     value = float(scored(metric, ours.sum(0)[None])[0] - scored(metric, theirs.sum(0)[None])[0])
     differ = [i for i, (a, b) in enumerate(zip(system, baseline, strict=True)) if a != b]
     if not differ:
         return Difference(0.0, 0.0, 0.0, 1.0)
     weights = resamples(len(ours))
     deltas = scored(metric, weights @ ours) - scored(metric, weights @ theirs)
-    low, high = np.percentile(deltas, [2.5, 97.5])
+    low, high = interval(deltas)
     if len(differ) <= FEW:
         signs = np.array(list(product((0, 1), repeat=len(differ))))
         change = (theirs - ours)[differ]
         swapped = scored(metric, ours.sum(0) + signs @ change) - scored(metric, theirs.sum(0) - signs @ change)
         return Difference(value, float(low), float(high), float((np.abs(swapped) >= abs(value) - 1e-12).mean()))
-    extreme = int((np.abs(deltas - deltas.mean()) >= abs(value)).sum())
-    return Difference(value, float(low), float(high), (extreme + 1) / (len(deltas) + 1))
+    return Difference(value, float(low), float(high), paired_bootstrap_p(value, deltas))
 
 
 def check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
@@ -85,7 +83,7 @@ def check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         )
 
 
-def statistics(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+def sentence_statistics(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
     """sacreBLEU's sufficient statistics, one row a sentence."""
     return np.array(metric._extract_corpus_statistics(list(hypotheses), [list(references)]))
 
@@ -93,8 +91,3 @@ def statistics(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Seque
 def scored(metric: BLEU | CHRF, sums: np.ndarray) -> np.ndarray:
     """Corpus scores from summed statistics, one a row."""
     return np.array([metric._compute_score_from_stats(list(row)).score for row in sums])
-
-
-def resamples(sentences: int) -> np.ndarray:
-    """How often each sentence is drawn in each resample: RESAMPLES × sentences."""
-    return np.random.default_rng(SEED).multinomial(sentences, np.full(sentences, 1 / sentences), size=RESAMPLES)

@@ -12,7 +12,8 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from transformers.trainer_callback import PrinterCallback, TrainerCallback, Trai
 from headwise.attention import Discovery, capture, evaluating
 from headwise.errors import HeadwiseError
 from headwise.heads import Site, write_text
+from headwise.progress import Report, silent
 from headwise.translation.batches import IGNORED, Collator, Encoded, TokenBatches
 from headwise.translation.dropout import FastDropout
 from headwise.translation.loss import summed_loss
@@ -60,19 +62,44 @@ class Recipe(BaseModel):
     dtype: str = Field(default="auto", pattern="^(auto|fp32|bf16)$", description="auto: bf16 where it is native")
 
 
-class TranslationTrainer(Seq2SeqTrainer):
-    """Seq2SeqTrainer with token batches, a dev loss per token, a completion marker on checkpoints, and room for gates
-    with a learning rate of their own.
+@dataclass(frozen=True)
+class Training:
+    """What every training has in common: text, recipe, a folder for checkpoints, a seed, and who hears of progress."""
 
-    seconds: how long killed tries have trained up to the checkpoint that is resumed.
+    data: Encoded
+    dev: Encoded
+    recipe: Recipe
+    work: Path
+    seed: int = 1
+    progress: Report = silent
+
+
+@dataclass(frozen=True)
+class Gated:
+    """What a training with gates adds.
+
+    gates: by site, as `capture` takes them. before: called before every forward, to draw the gates. penalty: a cost per
+    target token. groups: parameter groups of the optimizer, those of the model included.
+    """
+
+    gates: Mapping[Site, Callable[[], Tensor]]
+    before: Callable[[], None]
+    penalty: Callable[[], Tensor]
+    groups: list[dict[str, Any]]
+
+
+class TranslationTrainer(Seq2SeqTrainer):
+    """Seq2SeqTrainer with token batches, a dev loss per token, a completion marker on checkpoints, and parameter groups
+    with learning rates of their own.
+
+    seconds: training time of interrupted runs, up to the checkpoint from which this one resumes.
     """
 
     def __init__(
-        self, *, data: Encoded, dev: Encoded, recipe: Recipe, groups: list[dict[str, Any]] | None, seconds: float,
-        **kwargs: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(**kwargs)
-        self.data, self.dev, self.recipe, self.groups = data, dev, recipe, groups
+        self, *, training: Training, groups: list[dict[str, Any]] | None, seconds: float, **kwargs: Any
+    ) -> None:
+        super().__init__(train_dataset=training.data, eval_dataset=training.dev, **kwargs)
+        self.data, self.dev, self.recipe, self.groups = training.data, training.dev, training.recipe, groups
         self.begun = time.perf_counter() - seconds
         self.compute_loss_func = lambda *_: None  # so that the target tokens of an update are counted: see compute_loss
 
@@ -185,7 +212,7 @@ class Watch(TrainerCallback):
     It keeps nothing itself: checkpoints carry the Trainer's history, so a resumed run stops where an unbroken one does.
     """
 
-    def __init__(self, patience: int | None, progress: Callable[[float, str], None]) -> None:
+    def __init__(self, patience: int | None, progress: Report) -> None:
         self.patience, self.progress = patience, progress
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -207,20 +234,18 @@ def dev_losses(state: TrainerState) -> list[float]:
 
 
 def fit(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, data: Encoded, dev: Encoded,
-    recipe: Recipe, work: Path, seed: int, *, gates: dict[Site, Callable[[], Tensor]] | None = None,
-    before: Callable[[], None] | None = None, penalty: Callable[[], Tensor] | None = None,
-    groups: list[dict[str, Any]] | None = None, callbacks: list[TrainerCallback] | None = None,
-    patience: int | None = None, keep: int = 2, progress: Callable[[float, str], None] = lambda share, text: None,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, training: Training,
+    gated: Gated | None = None, callbacks: Sequence[TrainerCallback] = (), patience: int | None = None, keep: int = 2,
 ) -> dict[str, float]:  # fmt: skip
-    """Train a model in place, from the last complete checkpoint in `work` if there is one; the log lies in `log.csv`.
+    """Train a model in place, from the last complete checkpoint in `work` if there is one; writes `log.csv` there.
 
-    keep: how many checkpoints stay. Returns the seconds it took (those of killed tries up to their last checkpoint
-    included) and the number of updates. Raises HeadwiseError as soon as a training or dev loss is no number; what was
-    then trained is not kept.
+    patience: epochs without a better dev loss before training stops. keep: how many checkpoints stay. Returns the
+    seconds it took (of interrupted runs, up to their last checkpoint, too) and the number of updates. Raises
+    HeadwiseError as soon as a training or dev loss is not a number; what was trained since is not kept.
     """
-    arguments = training_arguments(recipe, work, seed, keep, model.device.type)
-    arguments.ddp_find_unused_parameters = gates is not None  # a loaded model's fixed positions never get a gradient
+    recipe, work = training.recipe, training.work
+    arguments = training_arguments(training, keep, model.device.type)
+    arguments.ddp_find_unused_parameters = gated is not None  # a loaded model's fixed positions never get a gradient
     with PartialState().main_process_first():
         resumed = resume_point(work)
     facts = read_marker(resumed)
@@ -229,15 +254,19 @@ def fit(
     else:
         caching = model.config.use_cache
         trainer = TranslationTrainer(
-            data=data, dev=dev, recipe=recipe, groups=groups, seconds=facts["seconds"], model=model, args=arguments,
-            train_dataset=data, eval_dataset=dev, processing_class=tokenizer,
-            callbacks=[Watch(patience, progress), *(callbacks or [])],
+            training=training, groups=gated.groups if gated else None, seconds=facts["seconds"], model=model,
+            args=arguments, processing_class=tokenizer,
+            callbacks=[Watch(patience, training.progress), *callbacks],
         )  # fmt: skip
         trainer.remove_callback(PrinterCallback)
         explicit = model.device.type == "cpu"
         fast: contextlib.AbstractContextManager[Any] = FastDropout() if explicit else contextlib.nullcontext()
         try:
-            with capture(model, found, gates=gates, explicit=explicit), loss_forward(model, before, penalty), fast:
+            with (
+                capture(model, found, gates=gated.gates if gated else None, explicit=explicit),
+                loss_forward(model, gated.before if gated else None, gated.penalty if gated else None),
+                fast,
+            ):
                 trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         finally:
             model.config.use_cache = caching  # the Trainer turns it off
@@ -249,10 +278,11 @@ def fit(
     return {"seconds": read_marker(last)["seconds"], "updates": state.global_step}
 
 
-def training_arguments(recipe: Recipe, work: Path, seed: int, keep: int, device: str) -> Seq2SeqTrainingArguments:
-    """A recipe in the Trainer's words; a batch per update and process is counted here, the rest is the Trainer's."""
+def training_arguments(training: Training, keep: int, device: str) -> Seq2SeqTrainingArguments:
+    """The Trainer's arguments. `accumulate` counts batches per update over all processes, the Trainer those of one."""
+    recipe, seed = training.recipe, training.seed
     arguments = Seq2SeqTrainingArguments(
-        output_dir=str(work), num_train_epochs=recipe.epochs, gradient_accumulation_steps=1,
+        output_dir=str(training.work), num_train_epochs=recipe.epochs, gradient_accumulation_steps=1,
         learning_rate=recipe.learning_rate, lr_scheduler_type=recipe.schedule, warmup_steps=recipe.warmup,
         max_grad_norm=recipe.clip, seed=seed, data_seed=seed, eval_strategy="epoch", save_strategy="epoch",
         save_total_limit=keep, logging_strategy="steps", logging_steps=20, disable_tqdm=True,
@@ -318,23 +348,20 @@ def average(model: PreTrainedModel, work: Path, count: int) -> int:
 
 
 def converge(
-    hf: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, data: Encoded, dev: Encoded,
-    recipe: Recipe, work: Path, seed: int, progress: Callable[[float, str], None] = lambda share, text: None,
+    hf: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, training: Training
 ) -> dict[str, Any]:  # fmt: skip
-    """Train a fresh model out, and put the mean of the last checkpoints in if that lowers the dev loss.
+    """Train a fresh model to convergence, and use the mean of the last checkpoints if that lowers the dev loss.
 
-    Returns what `fit` does, the dev loss, and of how many checkpoints the model is the mean.
+    Returns what `fit` does, the dev loss, and over how many checkpoints the model is averaged.
     """
-    cost = fit(
-        hf, tokenizer, found, data, dev, recipe, work, seed, patience=recipe.patience, keep=max(recipe.average, 2),
-        progress=progress,
-    )  # fmt: skip
+    recipe = training.recipe
+    cost = fit(hf, tokenizer, found, training, patience=recipe.patience, keep=max(recipe.average, 2))
     with loss_forward(hf):
-        last = dev_loss(hf, dev, tokenizer, recipe.batch_tokens)
-        averaged = average(hf, work, recipe.average)
-        mean = dev_loss(hf, dev, tokenizer, recipe.batch_tokens)
+        last = dev_loss(hf, training.dev, tokenizer, recipe.batch_tokens)
+        averaged = average(hf, training.work, recipe.average)
+        mean = dev_loss(hf, training.dev, tokenizer, recipe.batch_tokens)
     if mean > last:
-        averaged = average(hf, work, 1)
+        averaged = average(hf, training.work, 1)
     return {**cost, "dev_loss": min(mean, last), "averaged": averaged}
 
 

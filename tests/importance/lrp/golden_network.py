@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention.discover import installed
-from headwise.attention.kernel import Orders, Seen, Slot, attend
+from headwise.attention.kernel import AttentionCall, Hooks, HookState, attend
 from headwise.heads import Site
 from headwise.importance.lrp.tape import Tape
 from pruning.golden_model import positions, tensor
@@ -150,15 +150,15 @@ def record(network: nn.Module, places: Mapping[Site, nn.Module], leaves: tuple[T
     """The tape of one forward of any network whose attention layers call headwise's attention function."""
     tape = Tape()
 
-    def show(seen: Seen) -> None:
+    def show(seen: AttentionCall) -> None:
         tape.shown = seen
 
-    slots: dict[nn.Module, Slot] = {}
+    states: dict[nn.Module, HookState] = {}
     for site, module in places.items():
-        slots[module] = Slot()
-        slots[module].passes.append((site, [Orders(watch=show, weights=True)]))
+        states[module] = HookState()
+        states[module].passes.append((site, [Hooks(watch=show, weights=True)]))
     for leaf in leaves:
         tape.track(leaf)
-    with torch.no_grad(), installed(slots), tape.watching(network):
+    with torch.no_grad(), installed(states), tape.watching(network):
         out = network(*leaves, *more)
     return tape, out

@@ -15,7 +15,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from headwise.attention import Discovery, Seen, capture, evaluating
+from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.lrp.rules import Rule
@@ -111,8 +111,8 @@ def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]) ->
     """The tape of one forward, and the logits B T V."""
     tape = Tape()
 
-    def show(seen: Seen) -> None:
-        tape.shown = seen
+    def show(call: AttentionCall) -> None:
+        tape.shown = call
 
     with capture(model, found, watch=show, weights=True), tape.watching(model):
         logits = predict(model, batch)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headwise.attention.kernel import Seen, attend
+from headwise.attention.kernel import AttentionCall, attend
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.lrp.attention import Attention
@@ -56,7 +56,7 @@ class Tape(TorchFunctionMode):
         self.numbers: dict[int, int] = {}
         self.leaves: set[int] = set()
         self.sites: dict[Site, int] = {}
-        self.shown: Seen | None = None
+        self.shown: AttentionCall | None = None
         self.inside = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -116,34 +116,34 @@ class Tape(TorchFunctionMode):
         """One attention layer, whole."""
         self.shown = None
         out = attend(*args, **kwargs)
-        seen: Seen | None = self.shown
-        if seen is None:
+        call: AttentionCall | None = self.shown
+        if call is None:
             raise HeadwiseError(
                 f"An attention layer ({type(args[0]).__name__}) is not in the map of heads, so relevance would be lost "
                 "there: discover the model's heads whole."
             )
-        assert seen.weights is not None
+        assert call.weights is not None
         carried = tuple(place for place in range(3) if id(args[1 + place]) in self.numbers)
         if 2 not in carried:
             raise HeadwiseError(
-                f"The values of {seen.site.kind} layer {seen.site.layer} come from an operation that relevance "
+                f"The values of {call.site.kind} layer {call.site.layer} come from an operation that relevance "
                 "propagation cannot follow: headwise cannot score this model by it."
             )
-        if seen.site in self.sites:
+        if call.site in self.sites:
             raise HeadwiseError(
-                f"{seen.site.kind} layer {seen.site.layer} ran more than once in one forward: discover the heads anew."
+                f"{call.site.kind} layer {call.site.layer} ran more than once in one forward: discover the heads anew."
             )
         if not bool(out[0].isfinite().all()):
             raise HeadwiseError(
-                f"{seen.site.kind} layer {seen.site.layer} gave values that are not numbers (NaN or infinite): "
+                f"{call.site.kind} layer {call.site.layer} gave values that are not numbers (NaN or infinite): "
                 "the model is broken there."
             )
         scale = kwargs.get("scaling", args[5] if len(args) > 5 else None)
-        scale = seen.query.shape[-1] ** -0.5 if scale is None else float(scale)
+        scale = call.query.shape[-1] ** -0.5 if scale is None else float(scale)
         capped = kwargs.get("softcap") is not None
-        step = Attention(seen.query, seen.key, seen.value, seen.weights.detach(), scale, carried, capped)
+        step = Attention(call.query, call.key, call.value, call.weights.detach(), scale, carried, capped)
         self.note(step, [args[1 + place] for place in carried], out[0], "attention")
-        self.sites[seen.site] = self.numbers[id(out[0])]
+        self.sites[call.site] = self.numbers[id(out[0])]
         return out
 
     @contextmanager

@@ -1,9 +1,9 @@
 """Draw what a sentence says: its shape, and the link between its clauses."""
 
-from headwise.data.corpus import choices
-from headwise.data.corpus.choices import Draw, Urn
-from headwise.data.corpus.clauses import Clauses
-from headwise.data.corpus.meaning import Link, Sentence, Tense
+from corpus import choices
+from corpus.choices import Draw, Urn
+from corpus.clauses import Clauses
+from corpus.meaning import Link, Sentence, Tense
 
 _TENSES: Urn[Tense] = Urn(("past", "present", "future"), (50, 32, 18))
 _SHAPES = Urn(("simple", "linked", "shared", "condition", "reported", "question", "existence"), (36, 34, 8, 6, 7, 4, 5))

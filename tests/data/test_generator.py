@@ -1,8 +1,11 @@
-"""Meanings built by hand, written in both languages, against sentences written by hand."""
+"""The generator of the embedded corpus (tools/corpus): forms and sentences compared with ones written by hand."""
 
-from headwise.data.corpus import choices, english, french
-from headwise.data.corpus.meaning import HE_OR_SHE, SPEAKER, THEY, Clause, Modifier, NounPhrase, Pair, Pronoun, Sentence
-from headwise.data.corpus.vocabulary import Adjective, Adverb, Noun, Title, Verb
+import pytest
+
+from corpus import choices, english, french
+from corpus.french_forms import adjective_forms, conjugate, join
+from corpus.meaning import HE_OR_SHE, SPEAKER, THEY, Clause, Modifier, NounPhrase, Pronoun, Sentence
+from corpus.vocabulary import Adjective, Adverb, Noun, Verb
 
 
 def noun(word: str) -> Noun:
@@ -62,12 +65,6 @@ def test_the_participle_agrees_with_a_preceding_object_only() -> None:
     )
 
 
-def test_etre_agrees_with_the_subject_and_a_pair_is_feminine_only_if_both_are() -> None:
-    for second, said in (("Julie", "Marie et Julie sont arrivées."), ("Paul", "Marie et Paul sont arrivés.")):
-        pair = Pair(name("Marie"), name(second))
-        assert both(Sentence(Clause(pair, "past", verb("arrive", "")))) == (f"Marie and {second} arrived.", said)
-
-
 def test_adjectives_stand_before_or_after_the_noun() -> None:
     cases = {
         ("table", ("beautiful", "red"), "la belle table rouge"),
@@ -80,45 +77,6 @@ def test_adjectives_stand_before_or_after_the_noun() -> None:
         assert said == f"Paul voit {expected}."
     said = both(Sentence(Clause(the("box", "round", "heavy", joined=True), "past", verb("disappear", ""))))
     assert said == ("The round and heavy box disappeared.", "La boîte ronde et lourde a disparu.")
-
-
-def test_indefinite_objects_under_negation_and_before_adjectives() -> None:
-    plain = Clause(the("nun"), "present", verb("buy"), the("apple", "big", plural=True, determiner="some"))
-    assert both(Sentence(plain)) == ("The nun buys some big apples.", "La religieuse achète de grandes pommes.")
-    negated = Clause(the("nun"), "past", verb("buy"), the("umbrella", determiner="a"), negation="not")
-    assert both(Sentence(negated)) == ("The nun did not buy an umbrella.", "La religieuse n'a pas acheté de parapluie.")
-    spoken = Clause(the("nun"), "present", verb("talk"), the("son", plural=True, determiner="some"))
-    assert both(Sentence(spoken)) == ("The nun talks about some sons.", "La religieuse parle de fils.")
-
-
-def test_prepositions_differ_and_contract() -> None:
-    king, girls = the("king"), the("girl", plural=True)
-    waiting = Clause(girls, "present", verb("wait", "p"), king)
-    looking = Clause(Pronoun(THEY, girls), "present", verb("look"), Pronoun(HE_OR_SHE, king))
-    assert both(Sentence(waiting, choices.AND, looking)) == (
-        "The girls wait for the king and they look for him.",
-        "Les filles attendent le roi et elles le cherchent.",
-    )
-    assert both(Sentence(Clause(girls, "present", verb("answer"), king))) == (
-        "The girls answer the king.",
-        "Les filles répondent au roi.",
-    )
-
-
-def test_owners_titles_possessives() -> None:
-    table = the("table", "old")
-    table.owner = NounPhrase(choices.NAMES.things[0], title=Title("King", ("le", "roi"), "m"), surname="Orvin")
-    assert both(Sentence(Clause(name("Anna"), "present", verb("see"), table))) == (
-        "Anna sees King Orvin's old table.",
-        "Anna voit la vieille table du roi Orvin.",
-    )
-    anna = name("Anna")
-    story = the("idea", determiner="her")
-    story.possessor = anna
-    assert both(Sentence(Clause(anna, "past", verb("explain"), story))) == (
-        "Anna explained her idea.",
-        "Anna a expliqué son idée.",
-    )
 
 
 def test_questions_conditions_modals_comparisons() -> None:
@@ -140,10 +98,21 @@ def test_questions_conditions_modals_comparisons() -> None:
     assert both(Sentence(compared)) == ("The hen is older than the house.", "La poule est plus vieille que la maison.")
 
 
-def test_passives_and_the_tense_of_states() -> None:
-    passive = Clause(the("lamp", plural=True), "past", verb("sell"), passive=True, agent=name("Paul"))
-    assert both(Sentence(passive)) == ("The lamps were sold by Paul.", "Les lampes ont été vendues par Paul.")
-    loved = Clause(the("niece"), "past", verb("love"), name("Luc"))
-    assert both(Sentence(loved)) == ("The niece loved Luc.", "La nièce aimait Luc.")
-    loved.negation = "never"
-    assert both(Sentence(loved)) == ("The niece never loved Luc.", "La nièce n'a jamais aimé Luc.")
+def test_french_forms() -> None:
+    for infinitive, third, participle in (("manger", "mange", "mangée"), ("vendre", "vend", "vendue")):
+        assert (conjugate(infinitive).present[1], conjugate(infinitive).participle[1]) == (third, participle)
+    assert adjective_forms("heureux") == ("heureux", "heureuse", "heureux", "heureuses")
+    assert adjective_forms("royal") == ("royal", "royale", "royaux", "royales")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("le arbre de le roi", "L'arbre du roi."),
+        ("je ne aime pas le hibou de la reine", "Je n'aime pas le hibou de la reine."),
+        ("il répond à le héros et à les héros", "Il répond au héros et aux héros."),
+        ("si il vient , elle dit que il dort", "S'il vient, elle dit qu'il dort."),
+    ],
+)
+def test_words_are_joined_with_elision_and_contraction(words: str, sentence: str) -> None:
+    assert join(words.split(), ".") == sentence

@@ -7,8 +7,8 @@ the English because every meaning that is drawn has an English sentence that tel
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from headwise.data.corpus.french_forms import Gender
-from headwise.data.corpus.vocabulary import Adjective, Adverb, Noun, Preposition, Title, Verb
+from corpus.french_forms import Gender
+from corpus.vocabulary import Adjective, Adverb, Noun, Preposition, Title, Verb
 
 Tense = Literal["present", "past", "future"]
 SPEAKER, HE_OR_SHE, WE, THEY = range(4)  # the persons, in the order of the verb forms

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from headwise.data.corpus import choices
-from headwise.data.corpus.choices import Draw
-from headwise.data.corpus.meaning import Modifier, NounPhrase, Pair, Phrase, pronoun_for
-from headwise.data.corpus.vocabulary import Noun, Preposition
+from corpus import choices
+from corpus.choices import Draw
+from corpus.meaning import Modifier, NounPhrase, Pair, Phrase, pronoun_for
+from corpus.vocabulary import Noun, Preposition
 
 Role = Literal["subject", "object", "place", "inner"]
 _POSSESSIVE = {"he": "his", "she": "her", "it": "its", "they": "their"}

@@ -1,8 +1,8 @@
 """Write a meaning down in French: agreement, clitic pronouns, negation, tenses, the order of adjectives and adverbs."""
 
-from headwise.data.corpus.french_forms import AVOIR, ETRE, elides, join
-from headwise.data.corpus.meaning import Clause, Nominal, NounPhrase, Pair, Pronoun, Sentence
-from headwise.data.corpus.vocabulary import Adverb, Preposition
+from corpus.french_forms import AVOIR, ETRE, elides, join
+from corpus.meaning import Clause, Nominal, NounPhrase, Pair, Pronoun, Sentence
+from corpus.vocabulary import Adverb, Preposition
 
 _SUBJECTS = (("je", "je"), ("il", "elle"), ("nous", "nous"), ("ils", "elles"))
 _CLITICS = {("m", 1): "le", ("f", 1): "la", ("m", 3): "les", ("f", 3): "les"}

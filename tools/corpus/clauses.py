@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from headwise.data.corpus import choices
-from headwise.data.corpus.choices import Draw, Urn, verbs
-from headwise.data.corpus.meaning import (
+from corpus import choices
+from corpus.choices import Draw, Urn, verbs
+from corpus.meaning import (
     HE_OR_SHE,
     SPEAKER,
     THEY,
@@ -18,8 +18,8 @@ from headwise.data.corpus.meaning import (
     Pronoun,
     Tense,
 )
-from headwise.data.corpus.phrases import Phrases
-from headwise.data.corpus.vocabulary import Preposition, Verb
+from corpus.phrases import Phrases
+from corpus.vocabulary import Preposition, Verb
 
 _KINDS = Urn(("p", "a", "t", "l", "i"), (52, 16, 16, 6, 10))
 _DESCRIBED = {"p": 0.25, "a": 0.3, "t": 0.65, "l": 0.8, "i": 0.5}

@@ -1,7 +1,7 @@
 """Write a meaning down in English, with its dependency tree (Universal Dependencies 2) and its mentions."""
 
-from headwise.data.corpus.english_forms import BE, DETERMINERS, DO, OBJECTIVE, POSSESSIVES, article
-from headwise.data.corpus.meaning import (
+from corpus.english_forms import BE, DETERMINERS, DO, OBJECTIVE, POSSESSIVES, article
+from corpus.meaning import (
     HE_OR_SHE,
     Clause,
     Modifier,
@@ -12,8 +12,8 @@ from headwise.data.corpus.meaning import (
     Sentence,
     pronoun_for,
 )
-from headwise.data.corpus.tree import Tree
-from headwise.data.corpus.vocabulary import Adverb, Preposition, Verb
+from corpus.tree import Tree
+from corpus.vocabulary import Adverb, Preposition, Verb
 
 
 def write(sentence: Sentence) -> Tree:

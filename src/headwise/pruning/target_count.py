@@ -12,9 +12,8 @@ the others to 0, and the model trains on. Nothing is tuned by hand: the rates fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,9 +23,9 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind, describe
 from headwise.model import Model
 from headwise.pruning.gates import Gates, HardConcrete
-from headwise.pruning.hard_concrete import GateRecipe, Pruned, Trial, beginning
-from headwise.translation.batches import Encoded, TokenBatches
-from headwise.translation.train import Recipe
+from headwise.pruning.hard_concrete import GateOptions, GateTraining, Pruned, TuningOptions, start_of
+from headwise.translation.batches import TokenBatches
+from headwise.translation.train import Training
 
 RAMP = 0.25
 SETTLE = 0.25
@@ -126,22 +125,21 @@ def groups_of(heads: HeadMap, keep: Keep) -> dict[tuple[Kind, ...], int]:
 
 
 def prune_to_count(
-    model: Model, data: Encoded, dev: Encoded, keep: Keep, kinds: tuple[Kind, ...], recipe: GateRecipe,
-    training: Recipe, work: Path, seed: int, progress: Callable[[float, str], None] = lambda share, text: None,
+    model: Model, training: Training, options: GateOptions, kinds: tuple[Kind, ...], keep: Keep
 ) -> Pruned:  # fmt: skip
-    """Gates on every head of `kinds`, trained so that exactly `keep` of them stay: a number in total, or one a kind.
+    """Gates on every head of `kinds`, trained so that exactly `keep` of them stay: a number in total, or one per kind.
 
-    Trains `model` in place; resumes from `work`. Raises HeadwiseError for a number below 1 or above what there is, and
-    when `keep` names other kinds than `kinds`.
+    Trains `model` in place; resumes from `training.work`. training: as the whole model was trained. Raises
+    HeadwiseError for a number below 1 or above what there is, and when `keep` names other kinds than `kinds`.
     """
-    heads, updates = heads_of(model, keep, kinds), updates_of(data, recipe, training, seed)
-    start = beginning(recipe, heads, seed)
-    gates = CountedGates(heads, HardConcrete(recipe.temperature), start, keep).to(model.hf.device)
-    trial = Trial(
-        gates, cost=gates.lagrangian, kept=gates.largest, groups=gates.groups(recipe.gate_learning_rate, updates),
-        settle=SETTLE if recipe.settle is None else recipe.settle,
+    heads, updates = heads_of(model, keep, kinds), updates_of(training, options)
+    start = start_of(options, heads, training.seed)
+    gates = CountedGates(heads, HardConcrete(options.temperature), start, keep).to(model.hf.device)
+    gate_training = GateTraining(
+        gates, cost=gates.lagrangian, kept=gates.largest, groups=gates.groups(options.gate_learning_rate, updates),
+        settle=SETTLE if options.settle is None else options.settle,
     )  # fmt: skip
-    pruned = trial.run(model, data, dev, recipe, training, work, seed, progress)
+    pruned = gate_training.run(model, training, options)
     if gates.missed() <= WITHIN:
         return pruned
     note = (
@@ -163,7 +161,8 @@ def heads_of(model: Model, keep: Keep, kinds: tuple[Kind, ...]) -> HeadMap:
     return heads
 
 
-def updates_of(data: Encoded, recipe: GateRecipe, training: Recipe, seed: int) -> int:
+def updates_of(training: Training, options: TuningOptions) -> int:
     """How many updates a run will have."""
-    batches = len(TokenBatches(data, training.batch_tokens, seed, multiple=training.accumulate))
-    return batches // training.accumulate * recipe.epochs
+    recipe = training.recipe
+    batches = len(TokenBatches(training.data, recipe.batch_tokens, training.seed, multiple=recipe.accumulate))
+    return batches // recipe.accumulate * options.epochs

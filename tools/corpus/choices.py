@@ -6,13 +6,13 @@ from functools import cache
 from itertools import accumulate
 from typing import Generic, TypeVar
 
-from headwise.data.corpus import common_words, rare_words
-from headwise.data.corpus.french_forms import Gender
-from headwise.data.corpus.meaning import Link, Modal
-from headwise.data.corpus.vocabulary import Adjective, Adverb, Kind, Noun, Preposition, Title, Verb
-from headwise.data.corpus.vocabulary import adjective as read_adjective
-from headwise.data.corpus.vocabulary import nouns as read_nouns
-from headwise.data.corpus.vocabulary import verb as read_verb
+from corpus import common_words, rare_words
+from corpus.french_forms import Gender
+from corpus.meaning import Link, Modal
+from corpus.vocabulary import Adjective, Adverb, Kind, Noun, Preposition, Title, Verb
+from corpus.vocabulary import adjective as read_adjective
+from corpus.vocabulary import nouns as read_nouns
+from corpus.vocabulary import verb as read_verb
 
 T = TypeVar("T")
 Draw = Callable[[], float]

@@ -16,10 +16,10 @@ from headwise.attention import masked
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind
 from headwise.model import Model
-from headwise.pruning import wanted_count
+from headwise.pruning import target_count
 from headwise.pruning.gates import FAR, HardConcrete
-from headwise.pruning.hard_concrete import Course, Pruned
-from headwise.pruning.wanted_count import CLIP, RAMP, SETTLE, CountedGates, Keep
+from headwise.pruning.hard_concrete import GateSchedule, Pruned
+from headwise.pruning.target_count import CLIP, RAMP, SETTLE, CountedGates, Keep
 from headwise.translation.train import dev_loss
 from pruning.bench import Bench
 
@@ -95,10 +95,10 @@ def toy(gates: CountedGates, updates: int, worth: Tensor, seed: int) -> Tensor:
     torch.manual_seed(seed)
     optimiser = torch.optim.AdamW(gates.groups(0.05, updates), betas=(0.9, 0.98), eps=1e-9)
     rates = [group["lr"] for group in optimiser.param_groups]
-    course = Course(gates, SETTLE, gates.largest, lambda: float((worth * (1 - gates.now)).sum()))
+    schedule = GateSchedule(gates, SETTLE, gates.largest, lambda: float((worth * (1 - gates.now)).sum()))
     for step in range(updates):
         state: Any = type("State", (), {"global_step": step, "max_steps": updates})
-        course.on_step_begin(None, state, None)
+        schedule.on_step_begin(None, state, None)
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate * (1 - step / updates)
         gates.draw()
@@ -154,9 +154,9 @@ class TestRun:
     ) -> None:
         """Measured here from outside, by moving log α; the run itself is not disturbed by it."""
         found: list[float] = []
-        begin, model = Course.on_step_begin, copy.deepcopy(bench.model)
+        begin, model = GateSchedule.on_step_begin, copy.deepcopy(bench.model)
 
-        def measure(self: Course, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        def measure(self: GateSchedule, args: Any, state: Any, control: Any, **rest: Any) -> None:
             if state.global_step == state.max_steps * (1 - SETTLE):
                 log_alpha, kept = self.gates.log_alpha.detach().clone(), self.kept()
                 for values in (log_alpha, torch.where(kept, FAR, -FAR)):
@@ -167,7 +167,7 @@ class TestRun:
                     self.gates.log_alpha.copy_(log_alpha)
             begin(self, args, state, control, **rest)
 
-        monkeypatch.setattr(Course, "on_step_begin", measure)
+        monkeypatch.setattr(GateSchedule, "on_step_begin", measure)
         _, result = bench.keep(tmp_path, 3, model=model)
         assert [result.soft_loss, result.decided_loss] == found
         assert (result.soft_loss, result.decided_loss) == (three[1].soft_loss, three[1].decided_loss)
@@ -194,7 +194,7 @@ class TestRun:
     def test_gates_that_could_not_travel_far_enough_still_leave_so_many_heads_and_the_run_says_so(
         self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(wanted_count, "TRAVEL", 0.1)
+        monkeypatch.setattr(target_count, "TRAVEL", 0.1)
         _, result = bench.keep(tmp_path, 1, epochs=1, gate_learning_rate=0.01)
         assert result.mask.count("encoder-self") == 1 and not result.settled
         assert "heads away from the wanted one" in result.notes[-1] and "updates are too few" in result.notes[-1]
@@ -208,7 +208,7 @@ class TestRun:
             if state.global_step >= 0.9 * state.max_steps:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(Course, "on_step_end", crash, raising=False)
+        monkeypatch.setattr(GateSchedule, "on_step_end", crash, raising=False)
         with pytest.raises(KeyboardInterrupt):
             bench.keep(tmp_path, 3)
         monkeypatch.undo()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from headwise.data.corpus.meaning import Phrase
+from corpus.meaning import Phrase
 
 
 class Tree:

@@ -1,4 +1,4 @@
-"""Words and pieces: every kind of tokenizer against its own decoded pieces, merging by hand, counts of what is lost."""
+"""Words and subwords: every kind of tokenizer compared with its decoded subwords, merging by hand, losses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import MarianTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from headwise.data.annotated import Annotated, Mention, Word
-from headwise.data.grammar import examples
-from headwise.data.pieces import SPECIAL, Aligned, Coverage, pieces_of
+from headwise.data.embedded import pairs, write_treebank
+from headwise.data.subwords import SPECIAL, Aligned, Coverage, align
 from headwise.data.treebank import Treebank
 from headwise.translation.subwords import learn_subwords
 
-LINES = [example.source for example in islice(examples("train", seed=3), 400)]
+LINES = [source for source, _ in pairs("train", 400)]
 KINDS = ("marian", "own", "wordpiece", "bytes")
 
 
@@ -53,8 +53,8 @@ def wordpiece() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]")
 
 
-def byte_pieces() -> PreTrainedTokenizerFast:
-    """GPT-2's kind: bytes, the blank at the front of a piece, no special tokens."""
+def byte_level() -> PreTrainedTokenizerFast:
+    """GPT-2's kind: bytes, the blank at the front of a subword, no special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -69,7 +69,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PreTrained
         "marian": marian(tmp_path_factory.mktemp("marian")),
         "own": learn_subwords(LINES, 300),
         "wordpiece": wordpiece(),
-        "bytes": byte_pieces(),
+        "bytes": byte_level(),
     }
 
 
@@ -93,7 +93,7 @@ def letters(text: str) -> str:
 
 
 def spelled(tokenizer: PreTrainedTokenizerBase, row: Aligned) -> list[str]:
-    """The pieces of each word, put together: the slow, obvious way to see whether they are the right ones."""
+    """The subwords of each word, put together: the slow, obvious way to see whether they are the right ones."""
     words = [
         [id for id, word in zip(row.ids, row.word_of, strict=True) if word == index]
         for index in range(len(row.sentence.words))
@@ -102,25 +102,22 @@ def spelled(tokenizer: PreTrainedTokenizerBase, row: Aligned) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pieces_of_a_word_spell_it(tokenizers: dict[str, PreTrainedTokenizerBase], kind: str) -> None:
+def test_subwords_of_a_word_spell_it(tokenizers: dict[str, PreTrainedTokenizerBase], kind: str, tmp_path: Path) -> None:
     tokenizer, coverage = tokenizers[kind], Coverage()
-    asked = [
-        Annotated(tuple(Word(w.form, w.lemma, w.upos, w.head - 1, w.deprel, w.deprel, w.space_after) for w in e.words),
-                  str(number), "") for number, e in enumerate(islice(examples("dev", seed=5), 60))
-    ]  # fmt: skip
-    rows = pieces_of(tokenizer, asked, 512, coverage)
+    asked = list(Treebank.read(write_treebank(tmp_path / "dev.conllu", 60)))
+    rows = align(tokenizer, asked, 512, coverage)
     assert len(rows) == coverage.used == coverage.sentences == 60
     for row, original in zip(rows, asked, strict=True):
         assert row.ids == tokenizer(original.text)["input_ids"]
         assert row.sentence.text == original.text
         assert spelled(tokenizer, row) == [letters(word.form) for word in row.sentence.words]
     assert coverage.words + coverage.merged_words == sum(len(one.words) for one in asked)
-    assert coverage.unknown_pieces == 0 and coverage.split_words > 60
+    assert coverage.unknown_subwords == 0 and coverage.split_words > 60
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_tokens_have_no_word(tokenizers: dict[str, PreTrainedTokenizerBase], kind: str) -> None:
-    (row,) = pieces_of(tokenizers[kind], ["Anna draws a red table."], 99, Coverage())
+    (row,) = align(tokenizers[kind], ["Anna draws a red table."], 99, Coverage())
     special = {"marian": [-1], "own": [-1], "wordpiece": [0, -1], "bytes": []}[kind]
     expected = [False] * len(row.ids)
     for place in special:
@@ -134,11 +131,11 @@ def test_special_tokens_have_no_word(tokenizers: dict[str, PreTrainedTokenizerBa
 @settings(max_examples=60, deadline=None)
 @given(forms=st.lists(st.text(min_size=1, max_size=5).filter(lambda form: not any(map(str.isspace, form))), max_size=6))
 def test_any_text_is_aligned_or_counted(tokenizers: dict[str, PreTrainedTokenizerBase], forms: list[str]) -> None:
-    """Of every used sentence each word has a piece, each piece one word or none, and words are in order."""
+    """Of every used sentence each word has a subword, each subword one word or none, and words are in order."""
     forms = [form.encode(errors="ignore").decode() or "x" for form in forms]
     for tokenizer in tokenizers.values():
         coverage = Coverage()
-        rows = pieces_of(tokenizer, [sentence(*forms)] if forms else [""], 40, coverage)
+        rows = align(tokenizer, [sentence(*forms)] if forms else [""], 40, coverage)
         assert len(rows) == coverage.used == 1 - coverage.too_long - coverage.unalignable
         for row in rows:
             assert row.ids == tokenizer(row.sentence.text)["input_ids"] and len(row.ids) == len(row.word_of) <= 40
@@ -147,8 +144,8 @@ def test_any_text_is_aligned_or_counted(tokenizers: dict[str, PreTrainedTokenize
             assert coverage.merged_words == len(forms) - len(row.sentence.words)
 
 
-def test_words_under_one_piece_become_one() -> None:
-    """A tokenizer of whole words between blanks: "table" and "." share a piece, "du" is two words in one place."""
+def test_words_under_one_subword_become_one() -> None:
+    """A tokenizer of whole words between blanks: "table" and "." share a subword, "du" is two words in one place."""
     vocabulary = {"<unk>": 0, "the": 1, "red": 2, "table.": 3}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -156,46 +153,46 @@ def test_words_under_one_piece_become_one() -> None:
     asked = sentence("the", "red", "table", ".", governors=(2, 2, -1, 2), glued="table")
     asked = replace(asked, mentions=(Mention("e1", 0, 0, 3, 2, "nominal"),))
     coverage = Coverage()
-    (row,) = pieces_of(whole, [asked], 9, coverage)
+    (row,) = align(whole, [asked], 9, coverage)
     assert (row.ids, row.word_of) == ([1, 2, 3], [0, 1, 2])
     assert [(word.form, word.governor) for word in row.sentence.words] == [("the", 2), ("red", 2), ("table.", -1)]
     assert row.sentence.mentions == (Mention("e1", 0, 0, 3, 2, "nominal"),)
-    assert coverage == Coverage(sentences=1, used=1, words=3, merged_words=1, pieces=3)
+    assert coverage == Coverage(sentences=1, used=1, words=3, merged_words=1, subwords=3)
 
 
-def test_a_piece_across_two_words_goes_to_the_one_with_more_of_it() -> None:
+def test_a_subword_across_two_words_goes_to_the_one_with_more_of_it() -> None:
     """ "don" + "'t" over do + n't: "don" is two thirds "do"."""
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "don": 1, "##'t": 2}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
-    (row,) = pieces_of(fast, [sentence("do", "n't", glued="do")], 9, Coverage())
+    (row,) = align(fast, [sentence("do", "n't", glued="do")], 9, Coverage())
     assert (row.ids, row.word_of) == ([1, 2], [0, 1])
 
 
 @pytest.mark.parametrize("kind", KINDS[:3])
 def test_unknown_words_keep_their_place(tokenizers: dict[str, PreTrainedTokenizerBase], kind: str) -> None:
-    """Letters that are in no vocabulary: the pieces around them still belong to their own words."""
+    """Letters that are in no vocabulary: the subwords around them still belong to their own words."""
     tokenizer, coverage = tokenizers[kind], Coverage()
-    (row,) = pieces_of(tokenizer, [sentence("the", "漢字", "table", "語", ".", glued="語")], 40, coverage)
-    assert coverage.unknown_pieces >= 2 and coverage.unknown_share > 0.2
+    (row,) = align(tokenizer, [sentence("the", "漢字", "table", "語", ".", glued="語")], 40, coverage)
+    assert coverage.unknown_subwords >= 2 and coverage.unknown_share > 0.2
     unknown = {word for id, word in zip(row.ids, row.word_of, strict=True) if id == tokenizer.unk_token_id}
     assert unknown == {1, 3} and len(row.sentence.words) == 5
 
 
-def test_another_language_shows_as_unknown_pieces(tokenizers: dict[str, PreTrainedTokenizerBase]) -> None:
+def test_another_language_shows_as_unknown_subwords(tokenizers: dict[str, PreTrainedTokenizerBase]) -> None:
     for kind in ("marian", "own", "wordpiece"):
         own, foreign = Coverage(), Coverage()
-        pieces_of(tokenizers[kind], LINES[:20], 99, own)
-        pieces_of(tokenizers[kind], ["Кошка спит на столе.", "Идёт дождь."], 99, foreign)
+        align(tokenizers[kind], LINES[:20], 99, own)
+        align(tokenizers[kind], ["Кошка спит на столе.", "Идёт дождь."], 99, foreign)
         assert own.unknown_share == 0 and foreign.unknown_share > 0.4
-    pieces_of(tokenizers["bytes"], ["Кошка спит на столе."], 99, foreign := Coverage())
+    align(tokenizers["bytes"], ["Кошка спит на столе."], 99, foreign := Coverage())
     assert foreign.unknown_share == 0 and foreign.split_share == 1
 
 
 def test_normalised_letters_are_found(tokenizers: dict[str, PreTrainedTokenizerBase]) -> None:
-    """sentencepiece writes "…" as three dots and "ﬁ" as "fi": the pieces are those of the words as they stand."""
+    """sentencepiece writes "…" as three dots and "ﬁ" as "fi": the subwords are those of the words as they stand."""
     tokenizer = tokenizers["marian"]
-    (row,) = pieces_of(tokenizer, [sentence("ﬁne", "…", "Ｔable")], 40, Coverage())
+    (row,) = align(tokenizer, [sentence("ﬁne", "…", "Ｔable")], 40, Coverage())
     spelled_out = [
         tokenizer.decode([id for id, word in zip(row.ids, row.word_of, strict=True) if word == index])
         for index in range(3)
@@ -207,13 +204,13 @@ def test_what_does_not_fit_is_counted(tokenizers: dict[str, PreTrainedTokenizerB
     tokenizer, coverage = tokenizers["own"], Coverage()
     short, long = "The table.", "The table shines and the old house falls."
     length = len(tokenizer(short)["input_ids"])
-    assert [row.sentence.text for row in pieces_of(tokenizer, [long, short], length, coverage)] == [short]
-    assert pieces_of(tokenizer, [short], length - 1, coverage) == []
+    assert [row.sentence.text for row in align(tokenizer, [long, short], length, coverage)] == [short]
+    assert align(tokenizer, [short], length - 1, coverage) == []
     assert (coverage.sentences, coverage.used, coverage.too_long) == (3, 1, 2)
-    assert coverage.words == 2 and coverage.pieces == sum(
+    assert coverage.words == 2 and coverage.subwords == sum(
         len(tokenizer(one)["input_ids"]) - 1 for one in (long, short, short)
     )
-    assert pieces_of(tokenizers["wordpiece"], [sentence("a", "\x07", "b"), ""], 99, coverage) == []
+    assert align(tokenizers["wordpiece"], [sentence("a", "\x07", "b"), ""], 99, coverage) == []
     assert (coverage.sentences, coverage.unalignable) == (5, 2)
 
 
@@ -223,7 +220,7 @@ def test_real_sentences_are_aligned(data_dir: Path, tokenizers: dict[str, PreTra
     for name in ("ud_english_ewt/en_ewt-ud-dev", "pud/fr_pud-ud-test"):
         coverage = Coverage()
         some = list(islice(Treebank.read(data_dir / f"{name}.conllu.gz"), 300))
-        rows = pieces_of(tokenizers[kind], some, 10_000, coverage)
+        rows = align(tokenizers[kind], some, 10_000, coverage)
         assert coverage.unalignable <= 1 and coverage.used == len(rows) >= 299
         assert coverage.words + coverage.merged_words >= sum(len(row.sentence.words) for row in rows)
         for row in rows:

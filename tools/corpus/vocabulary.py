@@ -7,8 +7,8 @@ or a district), i idea, c named town. A verb lists the kinds its subject and its
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from headwise.data.corpus.english_forms import english_plural, past_form, third_person
-from headwise.data.corpus.french_forms import Conjugation, Four, Gender, adjective_forms, conjugate, plural
+from corpus.english_forms import english_plural, past_form, third_person
+from corpus.french_forms import Conjugation, Four, Gender, adjective_forms, conjugate, plural
 
 Kind = Literal["p", "a", "t", "l", "i", "c"]
 

@@ -8,8 +8,8 @@ syllables, are the same in both languages, and never tell their gender: a title 
 from collections.abc import Iterator
 from random import Random
 
-from headwise.data.corpus.french_forms import Gender
-from headwise.data.corpus.vocabulary import Noun
+from corpus.french_forms import Gender
+from corpus.vocabulary import Noun
 
 TION = """
 aboli abstrac accumula adapta administra admira adop affirma agita ambi amputa anima appari applica argumenta articula

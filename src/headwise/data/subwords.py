@@ -1,8 +1,9 @@
-"""Which word every piece of a tokenizer belongs to, so that attention between pieces can be told about words.
+"""The word of every subword of a tokenizer, so that attention between subwords becomes attention between words.
 
-Fast tokenizers say where their pieces stand in the text. For the others (Marian's) the letters of the pieces are found
-in the text by `spacy_alignments` (the library of spaCy's transformer models: a Myers diff that looks through case and
-compatibility forms, such as "…" for three dots). Nothing is cut: what does not fit is left out, and counted.
+Fast tokenizers give the position of their subwords in the text. For the others (Marian's) `spacy_alignments` finds the
+letters of the subwords in the text (the library of spaCy's transformer models: a Myers diff that ignores case and
+compatibility forms, such as "…" for three dots). Nothing is truncated: a sentence that does not fit is left out and
+counted.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from typing import TYPE_CHECKING
 
 from spacy_alignments import get_charmap
 
-from headwise.data.annotated import Annotated, Span, merged_places
+from headwise.data.annotated import Annotated, Span, merged_indices
 
 if TYPE_CHECKING:  # it takes seconds to load
     from transformers import PreTrainedTokenizerBase
 
 SPECIAL = -1  # the word of a special token
-Place = Span | None  # of a piece in the text, in characters: empty when it has no letters, None for a special token
+Place = Span | None  # the characters of a subword in the text: empty without letters, None for a special token
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """A sentence in pieces: `ids` with special tokens, and for every piece its word in `sentence`, -1 if special.
+    """A sentence in subwords: `ids` with special tokens, and the word of every subword in `sentence`, -1 if special.
 
-    Every word has at least one piece. Where one piece covers several words ("cannot", French "du"), these are one word
-    of `sentence`, which then differs from the sentence that was asked for.
+    Every word has at least one subword. Where one subword covers several words ("cannot", French "du"), these are one
+    word of `sentence`, which then differs from the input.
     """
 
     ids: list[int]
@@ -39,11 +40,11 @@ class Aligned:
 
 @dataclass
 class Coverage:
-    """What became of the sentences and words that were to be aligned, added up from call to call.
+    """Counts of sentences and words over all calls of `align`.
 
-    used + too_long + unalignable = sentences. Of the used sentences: words (after merging), merged_words (that shared a
-    piece with a neighbour and are one with it now), split_words (of several pieces). Of all sentences: pieces (special
-    tokens left out) and unknown_pieces (those the tokenizer has no entry for).
+    used + too_long + unalignable = sentences. Of the used sentences: words (after merging), merged_words (lost because
+    they share a subword with a neighbour), split_words (of several subwords). Of all sentences: subwords (without
+    special tokens) and unknown_subwords (without an entry in the vocabulary).
     """
 
     sentences: int = 0
@@ -53,36 +54,36 @@ class Coverage:
     words: int = 0
     merged_words: int = 0
     split_words: int = 0
-    pieces: int = 0
-    unknown_pieces: int = 0
+    subwords: int = 0
+    unknown_subwords: int = 0
 
     @property
     def unknown_share(self) -> float:
-        """Unknown pieces among all: near zero for text in the model's language."""
-        return self.unknown_pieces / max(self.pieces, 1)
+        """The share of unknown subwords: near zero for text in the model's language."""
+        return self.unknown_subwords / max(self.subwords, 1)
 
     @property
     def split_share(self) -> float:
-        """Words of several pieces among all: tells another language where no piece is unknown (pieces of bytes)."""
+        """The share of words of several subwords: shows another language where no subword is unknown (bytes)."""
         return self.split_words / max(self.words, 1)
 
 
-def pieces_of(
+def align(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Annotated | str], max_length: int, coverage: Coverage
 ) -> list[Aligned]:
-    """The sentences in pieces, in their order, without those that do not fit; `coverage` counts both.
+    """The sentences in subwords, in their order, without those that do not fit; `coverage` counts both.
 
-    max_length: the most pieces of a sentence, special tokens included. A plain string is a sentence whose words stand
-    between blanks. Left out are sentences with more pieces, and those with a word of which no piece is left (such as a
+    max_length: the most subwords of a sentence, special tokens included. A plain string is a sentence whose words are
+    separated by blanks. Left out are sentences with more subwords, and those with a word without a subword (such as a
     control character that the tokenizer drops).
     """
     kept: list[Aligned] = []
-    asked = [Annotated.plain(sentence) if isinstance(sentence, str) else sentence for sentence in sentences]
-    for sentence, (ids, places) in zip(asked, _placed(tokenizer, [one.text for one in asked]), strict=True):
+    given = [Annotated.plain(sentence) if isinstance(sentence, str) else sentence for sentence in sentences]
+    for sentence, (ids, places) in zip(given, _placed(tokenizer, [one.text for one in given]), strict=True):
         inner = [id for id, place in zip(ids, places, strict=True) if place is not None]
         coverage.sentences += 1
-        coverage.pieces += len(inner)
-        coverage.unknown_pieces += inner.count(tokenizer.unk_token_id)
+        coverage.subwords += len(inner)
+        coverage.unknown_subwords += inner.count(tokenizer.unk_token_id)
         if len(ids) > max_length:
             coverage.too_long += 1
         elif (aligned := _aligned(sentence, ids, places)) is None:
@@ -98,7 +99,7 @@ def pieces_of(
 
 
 def _placed(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Iterator[tuple[list[int], list[Place]]]:
-    """The ids of each text and the place of every piece."""
+    """The ids of each text and the place of every subword."""
     if not tokenizer.is_fast:
         yield from (_placed_by_letters(tokenizer, text) for text in texts)
     elif texts:
@@ -110,38 +111,38 @@ def _placed(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Iterator[tu
 
 
 def _placed_by_letters(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], list[Place]]:
-    """For a tokenizer that does not say where its pieces stand: their letters are looked for in the text.
+    """The same for a tokenizer without positions: it looks for the letters of the subwords in the text.
 
-    A piece whose letters are not found (an unknown one) stands where letters between its neighbours are left.
+    A subword whose letters are not found (an unknown one) gets the letters between its neighbours.
     """
-    pieces: list[str] = tokenizer.tokenize(text)
-    inner: list[int] = tokenizer.convert_tokens_to_ids(pieces)
+    subwords: list[str] = tokenizer.tokenize(text)
+    inner: list[int] = tokenizer.convert_tokens_to_ids(subwords)
     ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
     before = next((n for n in range(len(ids) - len(inner) + 1) if ids[n : n + len(inner)] == inner), None)
     if before is None:
-        return ids, [None] * len(ids)  # which piece is which cannot be told: no word gets one
+        return ids, [None] * len(ids)  # the subwords in `ids` are unknown: no word gets one
     letters = [place for place, letter in enumerate(text) if not letter.isspace()]
-    bare = [piece.replace("▁", "") for piece in pieces]
-    known = ["" if piece == tokenizer.unk_token else piece for piece in bare]
+    bare = [subword.replace("▁", "") for subword in subwords]
+    known = ["" if subword == tokenizer.unk_token else subword for subword in bare]
     matches, _ = get_charmap("".join(known), "".join(text[place] for place in letters))
     ends = list(accumulate(map(len, known), initial=0))
     found = [[letters[letter] for one in matches[start:end] for letter in one] for start, end in pairwise(ends)]
     places: list[Place] = []
     earlier = 0
-    for index, piece in enumerate(bare):
+    for index, subword in enumerate(bare):
         if here := found[index]:
             places.append((min(here), max(here) + 1))
             earlier = max(earlier, max(here) + 1)
         else:
             later = min((letter for some in found[index + 1 :] for letter in some), default=len(text))
-            places.append((earlier, max(earlier, later) if piece else earlier))
+            places.append((earlier, max(earlier, later) if subword else earlier))
     return ids, [None] * before + places + [None] * (len(ids) - before - len(inner))
 
 
 def _aligned(sentence: Annotated, ids: list[int], places: list[Place]) -> Aligned | None:
-    """Each piece goes to the word it has most letters of, one without letters (a blank) to the word behind it.
+    """Each subword goes to the word it shares most letters with, one without letters (a blank) to the following word.
 
-    A word that is left without a piece becomes one with the word that has its letters. None: nobody has them.
+    A word without a subword merges with the word whose subword has its letters. None: no subword has them.
     """
     words_at: list[list[int]] = [[] for _ in sentence.text]
     for word, span in enumerate(sentence.spans):
@@ -156,7 +157,7 @@ def _aligned(sentence: Annotated, ids: list[int], places: list[Place]) -> Aligne
             return None
         glued.update(range(min(word, holder) + 1, max(word, holder) + 1))
     merged = sentence.merged(glued)
-    unit_of = merged_places(len(sentence.words), glued)
+    unit_of = merged_indices(len(sentence.words), glued)
     word_of: list[int] = []
     following = len(merged.words) - 1  # a blank at the very end goes to the last word
     for place, owner in zip(reversed(places), reversed(owners), strict=True):

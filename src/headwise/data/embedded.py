@@ -1,0 +1,67 @@
+"""The embedded corpus: English sentences with French translations, gold trees and coreference, shipped in the package.
+
+The text is fixed: seeds vary the training, not the corpus. `tools/make_embedded_corpus.py` makes the files;
+docs/corpus.md says what the sentences are like.
+"""
+
+import bz2
+import hashlib
+from functools import cache
+from importlib import resources
+from itertools import islice
+from pathlib import Path
+from typing import Literal, get_args
+
+from headwise.errors import HeadwiseError
+from headwise.heads import write_text
+
+Split = Literal["train", "dev", "test"]
+SIZES: dict[Split, int] = {"train": 24_000, "dev": 1_000, "test": 1_000}  # pairs
+_FILES = ("train.en", "train.fr", "dev.en", "dev.fr", "test.en", "test.fr", "dev.conllu")
+
+
+def pairs(split: Split, count: int | None = None) -> list[tuple[str, str]]:
+    """The first `count` pairs (English, French) of a split, by default all; HeadwiseError when it has fewer."""
+    return list(zip(*(_first(f"{split}.{language}", split, count) for language in ("en", "fr")), strict=True))
+
+
+def write_parallel(folder: Path, split: Split, count: int | None = None) -> tuple[Path, Path]:
+    """Write the first `count` pairs as two text files, `SPLIT.en` and `SPLIT.fr`, one sentence a line; return both."""
+    source, target = Path(folder) / f"{split}.en", Path(folder) / f"{split}.fr"
+    for file in (source, target):
+        write_text(file, "".join(f"{line}\n" for line in _first(file.name, split, count)))
+    return source, target
+
+
+def write_treebank(path: Path, count: int | None = None) -> Path:
+    """Write the trees of the first `count` dev sentences as CoNLL-U; return the path.
+
+    The translation is in `# text_fr`, coreference in MISC as `Entity=`. Each sentence is a document.
+    """
+    path = Path(path)
+    write_text(path, "".join(f"{tree}\n\n" for tree in _first("dev.conllu", "dev", count)))
+    return path
+
+
+@cache
+def fingerprint() -> str:
+    """SHA-256 of all texts and trees of the corpus, in hexadecimal."""
+    return hashlib.sha256("".join(map(_text, _FILES)).encode()).hexdigest()
+
+
+def _first(name: str, split: Split, count: int | None) -> list[str]:
+    """The first lines of a file, or the first blocks of the treebank."""
+    if split not in get_args(Split):
+        raise HeadwiseError(f"The embedded corpus has no split {split!r}: it has train, dev and test.")
+    count = SIZES[split] if count is None else count
+    if not 0 <= count <= SIZES[split]:
+        raise HeadwiseError(
+            f"{count:,} {split} pairs of the embedded corpus were asked for; it has {SIZES[split]:,}: ask for fewer, "
+            "or name texts of your own."
+        )
+    return list(islice(_text(name).split("\n\n" if name.endswith(".conllu") else "\n"), count))
+
+
+def _text(name: str) -> str:
+    file = resources.files("headwise.data").joinpath("embedded", f"{name}.bz2")
+    return bz2.decompress(file.read_bytes()).decode("utf-8")

@@ -1,0 +1,101 @@
+"""The embedded corpus: the sample in the package is what its generator makes, and what docs/corpus.md promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib import resources
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+import make_embedded_corpus as maker
+from corpus.examples import examples
+from headwise.data import embedded
+from headwise.data.embedded import SIZES, Split, pairs, write_parallel, write_treebank
+from headwise.data.treebank import Counts, Treebank
+from headwise.errors import HeadwiseError
+
+FINGERPRINT = "b93fc6da6790c455fb602b633812de853f50a16750cfca40f6d9960fd7065ff8"
+
+
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory: pytest.TempPathFactory) -> Treebank:
+    return Treebank.read(write_treebank(tmp_path_factory.mktemp("trees") / "dev.conllu"))
+
+
+def test_the_sample_is_fixed_and_small() -> None:
+    assert embedded.fingerprint() == FINGERPRINT, "the numbers of the demo belong to these sentences"
+    files = [file for file in resources.files("headwise.data").joinpath("embedded").iterdir() if file.is_file()]
+    sizes = {file.name.removesuffix(".bz2"): len(file.read_bytes()) for file in files}
+    assert sizes.keys() == set(embedded._FILES) and max(sizes.values()) < 1e6 and sum(sizes.values()) < 8e5
+    assert {split: len(pairs(split)) for split in SIZES} == SIZES == maker.SIZES
+
+
+@pytest.mark.parametrize("split", SIZES)
+def test_the_generator_makes_the_sample(split: Split, tmp_path: Path) -> None:
+    made = list(islice(examples(split, maker.SEED), 300))
+    assert pairs(split, 300) == [(one.source, one.target) for one in made]
+    if split == "dev":
+        trees = "".join(one.conllu(number) for number, one in enumerate(made, start=1))
+        assert write_treebank(tmp_path / "new" / "dev.conllu", 300).read_bytes() == trees.encode()
+
+
+def test_splits_share_no_sentence_and_a_sentence_has_one_translation() -> None:
+    sources = {split: {source for source, _ in pairs(split)} for split in SIZES}
+    assert sum(map(len, sources.values())) == len(set.union(*sources.values()))
+    everything = [pair for split in SIZES for pair in pairs(split)]
+    assert len(dict(everything)) == len(set(everything))
+
+
+def test_words_follow_zipf_with_a_long_tail() -> None:
+    sources = [source for source, _ in pairs("train")]
+    counts = Counter(word for source in sources for word in source.lower().strip(".?").split())
+    ranked = sorted(counts.values(), reverse=True)
+    assert len(counts) > 4000 and sum(count == 1 for count in ranked) > 0.25 * len(counts)
+    assert 0.3 < sum(ranked[:20]) / counts.total() < 0.6
+    lengths = [len(source.split()) for source in sources]
+    assert 8 < sum(lengths) / len(lengths) < 14 and max(lengths) < 50
+
+
+def test_trees_spell_the_text_and_chains_are_pronouns_behind_a_noun(treebank: Treebank) -> None:
+    assert [sentence.text for sentence in treebank] == [source for source, _ in pairs("dev")]
+    assert treebank.counts == Counts(1000, 12562, documents=1000, mentions=984, entities=480, chains=480)
+    for sentence in treebank:
+        kinds: dict[str, list[str]] = {}
+        for mention in sentence.mentions:
+            kinds.setdefault(mention.entity, []).append(mention.kind)
+        for antecedent, *others in kinds.values():
+            assert antecedent != "pronoun" and set(others) == {"pronoun"}
+
+
+def test_no_fixed_offset_finds_subjects_and_objects(treebank: Treebank) -> None:
+    offsets: dict[str, Counter[int]] = {}
+    for sentence in treebank:
+        for index, word in enumerate(sentence.words):
+            offsets.setdefault(word.relation, Counter())[word.governor - index] += 1
+    best = {relation: max(found.values()) / found.total() for relation, found in offsets.items()}
+    assert best["nsubj"] < 0.5 and best["obj"] < 0.5 and best["amod"] < 0.8 and best["advmod"] < 0.75
+    assert all(offsets[relation].total() > 300 for relation in ("nsubj", "obj", "amod", "advmod"))
+
+
+def test_files_are_the_first_pairs(tmp_path: Path) -> None:
+    paths = write_parallel(tmp_path / "corpus", "dev", 25)
+    assert [path.name for path in paths] == ["dev.en", "dev.fr"]
+    sides = [path.read_text(encoding="utf-8").split("\n") for path in paths]
+    assert [[*side, ""] for side in zip(*pairs("dev", 25), strict=True)] == sides
+    assert len(list(paths[0].parent.iterdir())) == 2
+
+
+def test_refusals_are_one_sentence(tmp_path: Path) -> None:
+    asked = "30,000 train pairs of the embedded corpus were asked for; it has 24,000"
+    with pytest.raises(HeadwiseError, match=asked):
+        write_parallel(tmp_path, "train", 30_000)
+    with pytest.raises(HeadwiseError, match="-1 dev pairs"):
+        pairs("dev", -1)
+    with pytest.raises(HeadwiseError, match="no split 'validation': it has train, dev and test"):
+        pairs("validation")  # type: ignore[arg-type]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HeadwiseError, match="could not be written"):
+        write_treebank(tmp_path / "file" / "dev.conllu", 5)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
