@@ -20,23 +20,25 @@ if TYPE_CHECKING:
     from headwise.data.treebank import Treebank
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.model import Model, load
-    from headwise.study.api import evaluate, prune, score
-    from headwise.study.roles import roles
+    from headwise.api.prune import prune
+    from headwise.api.score import evaluate, score
+    from headwise.api.roles import roles
 
     __version__: str
 else:
     import headwise.roles  # noqa: F401 - the package, before its name is bound to the function
 
     def roles(*args, **kwargs):
-        """The roles of heads; arguments as of `headwise.study.roles.roles`."""
-        return import_module("headwise.study.roles").roles(*args, **kwargs)
+        """The roles of heads; arguments as of `headwise.api.roles.roles`."""
+        return import_module("headwise.api.roles").roles(*args, **kwargs)
 
     HOME = {
         "data.text": ("ParallelText", "Text"),
         "data.treebank": ("Treebank",),
         "heads": ("Head", "HeadMap", "HeadMask"),
         "model": ("Model", "load"),
-        "study.api": ("evaluate", "prune", "score"),
+        "api.prune": ("prune",),
+        "api.score": ("evaluate", "score"),
     }
 
     def __getattr__(name):

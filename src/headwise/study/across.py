@@ -21,7 +21,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from headwise.errors import HeadwiseError
 from headwise.statistics import over_seeds, resamples
-from headwise.study.sweep import COMPARISONS, FULL
+from headwise.study.variants import COMPARISONS, FULL
 from headwise.translation.quality import check, scored, sentence_statistics
 
 COLUMNS = (

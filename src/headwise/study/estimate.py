@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headwise.api.batches import max_tokens
+from headwise.api.scoring import BLEU, LRP, RESCORED
 from headwise.attention import capture, discover, evaluating
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMap, Kind
@@ -27,8 +29,6 @@ from headwise.importance.gradient import GRADIENTS
 from headwise.importance.reading import READINGS
 from headwise.model import load
 from headwise.pruning.hard_concrete import freeze
-from headwise.study.scoring import BLEU, LRP, RESCORED
-from headwise.study.stream import longest
 from headwise.translation.batches import IGNORED
 from headwise.translation.build import Architecture, build
 from headwise.translation.decode import Search
@@ -144,7 +144,7 @@ def estimate(
         hf, pieces, most, heads = blank(shape), sampled_subwords(train, shape), shape.max_length, shape.head_map
     else:
         given = load(shape, device)
-        hf, pieces, most, heads = given.hf, given.tokenizer, longest(given), given.heads
+        hf, pieces, most, heads = given.hf, given.tokenizer, max_tokens(given), given.heads
     sizes = [amount(text, pieces, most) for text in (train, dev)]
     rates = measured(hf.to(device), recipe, search, max(2, round(sizes[0].length)))
     return Estimate(rates, recipe, search, sizes[0], sizes[1], heads)

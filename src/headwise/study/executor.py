@@ -112,7 +112,10 @@ class LocalExecutor:
 
 
 def run_jobs(
-    jobs: Jobs, executor: Executor, progress: Progress, ended: Callable[[Job, Outcome], None] = lambda job, outcome: None
+    jobs: Jobs,
+    executor: Executor,
+    progress: Progress,
+    ended: Callable[[Job, Outcome], None] = lambda job, outcome: None,
 ) -> Outcome:
     """Do every job once all it waits for is done; the first ready one of the list first.
 

@@ -15,18 +15,19 @@ from typing import Any, ClassVar
 
 from accelerate import PartialState
 
+from headwise.api.batches import AnyText
+from headwise.api.sweeps import Sweep
 from headwise.data import embedded
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, HeadMask
 from headwise.model import Model, load
-from headwise.study.batches import AnyText
 from headwise.study.estimate import Estimate
 from headwise.study.plan import Plan, one_sided
 from headwise.study.progress import Progress
 from headwise.study.store import Making, Result, Store, digest
-from headwise.study.sweep import Sweep, Variant
+from headwise.study.variants import Variant
 from headwise.translation.build import Architecture
 
 Split = embedded.Split
@@ -203,4 +204,3 @@ class Run:
     def main(self) -> bool:
         """Whether this process is the one that writes."""
         return self.store.main
-

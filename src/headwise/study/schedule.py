@@ -10,18 +10,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from headwise.api.sweeps import FROM_RANDOM_WEIGHTS, GateSweep, GreedySweep
 from headwise.study.run import Run, Split, Task
-from headwise.study.sweep import (
-    FROM_RANDOM_WEIGHTS,
-    FULL,
-    GateSweep,
-    GreedySweep,
-    Variant,
-    comparisons,
-    model_controls,
-    own_models,
-    sweep_controls,
-)
 from headwise.study.tasks.choose import Choose, DevEvaluation, SaveChosen
 from headwise.study.tasks.evaluate import (
     Evaluate,
@@ -36,6 +26,7 @@ from headwise.study.tasks.rescore import Rescore
 from headwise.study.tasks.roles import FindRoles
 from headwise.study.tasks.score import Judge, Score, score_passes
 from headwise.study.tasks.train import FULL_MODEL
+from headwise.study.variants import FULL, Variant, comparisons, model_controls, orders_of, own_models, sweep_controls
 
 STAGES = ("train", "score", "roles", "prune", "evaluate")
 
@@ -65,10 +56,12 @@ class Schedule:
         return sorted(found, key=lambda variant: variant.control in FROM_RANDOM_WEIGHTS)
 
     def filled_in(self, index: int) -> list[float]:
-        """λ between those of the plan, one after the other, where dev BLEU changes most, as far as results are there."""
+        """λ between those of the plan, each where dev BLEU changes most, as far as results are there."""
         sweep, filled = self.run.plan.pruning[index], self.filled[index]
         while isinstance(sweep, GateSweep) and len(filled) < sweep.refine:
-            gated = [v for v in sweep.models(index, filled) if v.penalty is not None and not self.has_failed(v)]
+            gated = [
+                v for v in own_models(sweep, index, None, filled) if v.penalty is not None and not self.has_failed(v)
+            ]
             points = {v.penalty: self.point(v) for v in gated if v.penalty is not None}
             known = {penalty: point for penalty, point in points.items() if point is not None}
             between = steepest(known, [*sweep.penalties, *filled]) if len(known) == len(points) else None
@@ -123,7 +116,7 @@ class Schedule:
         yield from self.evaluations(FULL, variants)
         for index, sweep in enumerate(run.plan.pruning):
             if isinstance(sweep, GreedySweep):
-                yield from (RankHeads(index, order) for order in sweep.all_orders())
+                yield from (RankHeads(index, order) for order in orders_of(sweep))
         for variant in variants:
             yield prune_task(variant)
             yield from self.evaluations(variant, variants)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from accelerate import PartialState
 
+from headwise.api.batches import translator
+from headwise.api.sweeps import FROM_RANDOM_WEIGHTS, GateSweep
 from headwise.data import embedded
+from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.model import load
 from headwise.roles.alignment import need_eflomal
-from headwise.study.batches import translator
 from headwise.study.estimate import Estimate, estimate
 from headwise.study.eta import cost_in_words, plan_lines
 from headwise.study.executor import Job, LocalExecutor, Outcome, run_jobs, sentence
@@ -26,7 +27,6 @@ from headwise.study.progress import Progress
 from headwise.study.run import Run, Task
 from headwise.study.schedule import STAGES, Schedule, waits_of
 from headwise.study.store import locked_folder, remove
-from headwise.study.sweep import FROM_RANDOM_WEIGHTS, GateSweep
 from headwise.study.tables import Tables, write_grid
 from headwise.study.tasks.choose import Choose
 from headwise.study.tasks.evaluate import Evaluate, EvaluatePerplexity, MeasureLosses, MeasureSpeed, Translate
@@ -34,7 +34,6 @@ from headwise.study.tasks.prune import Prune, RankHeads, model_of
 from headwise.study.tasks.roles import FindRoles
 from headwise.study.tasks.score import Judge, Score, ScorePass
 from headwise.study.tasks.train import FULL_MODEL, Train
-from headwise.translation.build import Architecture
 
 FEW = 5  # models: of so many and a short text the bars say enough
 LONG = 10000  # pairs
@@ -185,12 +184,13 @@ def estimates_of(study: Study) -> dict[str, Estimate]:
     by_pair: dict[str, Estimate] = {}
     for folder, run in study.runs.items():
         pair = run.plan.data.model_dump_json()
-        if not run.translates:
+        train, dev = run.train_text, run.dev_text
+        if not isinstance(train, ParallelText) or not isinstance(dev, ParallelText):
             continue  # nothing is trained on one-sided text
         if pair not in by_pair:
             plan = run.plan
             by_pair[pair] = estimate(
-                plan.model, plan.training, plan.search, run.train_text, run.dev_text, run.device
+                plan.model, plan.training, plan.search, train, dev, run.device
             )  # fmt: skip
         found[folder] = by_pair[pair]
         run.expected_heads = by_pair[pair].heads
@@ -256,9 +256,9 @@ def finish(study: Study, stages: Collection[str], outcome: Outcome, report: Repo
     folders = [out / folder for folder in plan.runs if (out / folder / "run.json").exists()]
     folders += [out] if (out / "grid.csv").exists() and list(plan.runs) != ["."] else []
     with study.progress.task("report") if report and folders else nullcontext():
-        for folder in folders if report else ():
+        for place in folders if report else ():
             assert report is not None
-            report(folder)
+            report(place)
 
 
 def keep_only_chosen(run: Run, schedule: Schedule) -> None:

@@ -12,27 +12,20 @@ from typing import Any
 
 import pandas as pd
 
+from headwise.api.environment import environment_info
+from headwise.api.sweeps import GateSweep, GreedySweep, TopKSweep
 from headwise.heads import write_text
+from headwise.pruning.target_count import SETTLE
 from headwise.study.across import across
-from headwise.study.environment import environment_info
 from headwise.study.plan import Plan
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
 from headwise.study.store import Result
-from headwise.study.sweep import (
-    FULL,
-    GateSweep,
-    GreedySweep,
-    TopKSweep,
-    Variant,
-    comparisons,
-    model_controls,
-)
-from headwise.pruning.target_count import SETTLE
 from headwise.study.tasks.choose import Choose, choice
 from headwise.study.tasks.evaluate import Measure
 from headwise.study.tasks.prune import keeps_all, model_task
 from headwise.study.tasks.train import FULL_MODEL
+from headwise.study.variants import FULL, Variant, comparisons, model_controls
 
 COLUMNS = (
     "method", "kinds", "setting", "penalty", "seed", "kept", "total", "measure", "value", "low", "high"

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from headwise.study.run import Run, Task
 from headwise.study.store import MADE, Result
-from headwise.study.sweep import FULL, Variant
 from headwise.study.tasks.evaluate import Evaluate, EvaluatePerplexity
 from headwise.study.tasks.prune import model_of, model_task
+from headwise.study.variants import FULL, Variant
 
 DevEvaluation = Evaluate | EvaluatePerplexity
 

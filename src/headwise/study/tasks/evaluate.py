@@ -9,18 +9,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from headwise.api.batches import Batches, max_tokens
+from headwise.api.greedy import Losses
+from headwise.api.sweeps import GreedySweep
 from headwise.data.lines import read_lines
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMask, write_text
 from headwise.model import WEIGHTS
-from headwise.study.batches import Batches, max_tokens
 from headwise.study.estimate import BOOTSTRAP, Estimate
-from headwise.study.greedy import Losses
 from headwise.study.run import Run, Split, Task
 from headwise.study.store import MADE, Result
-from headwise.study.sweep import FULL, GreedySweep, Variant
 from headwise.study.tasks.prune import model_of, model_task
 from headwise.study.tasks.train import full_model
+from headwise.study.variants import FULL, Variant
 from headwise.translation.batches import Encoded
 from headwise.translation.decode import translate
 from headwise.translation.quality import difference, quality
@@ -49,7 +50,11 @@ class Translate(Task):
         return [f"translations/{self.split}/{name}.txt" for name in (self.variant.name, "source", "reference")]
 
     def make(self, run: Run, work: Path) -> Result:
-        model, text, folder = model_of(run, self.variant), run.text(self.split), work / MADE / "translations" / self.split
+        model, text, folder = (
+            model_of(run, self.variant),
+            run.text(self.split),
+            work / MADE / "translations" / self.split,
+        )
         assert isinstance(text, ParallelText)
         lines, cost = translate(model.hf, model.tokenizer, list(text.sources), run.plan.search, run.progress)
         for name, side in ((self.variant.name, lines), ("source", text.sources), ("reference", text.targets)):

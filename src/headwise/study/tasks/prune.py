@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from headwise.api.batches import Batches
+from headwise.api.greedy import Ranking, greedy_masks
+from headwise.api.sweeps import FROM_RANDOM_WEIGHTS, WITHOUT_TEXT, GateSweep, GreedySweep, TopKSweep
 from headwise.heads import HeadMask, write_text
 from headwise.importance.ablation import mean_outputs
 from headwise.model import Model, load
@@ -15,22 +18,11 @@ from headwise.pruning.greedy import random_scores
 from headwise.pruning.hard_concrete import Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.pruning.top_k import prune_by_top_k
-from headwise.study.batches import Batches
 from headwise.study.estimate import Estimate
-from headwise.study.greedy import Ranking, greedy_masks
 from headwise.study.run import Run, Task
 from headwise.study.store import MADE, Result, digest
-from headwise.study.sweep import (
-    FROM_RANDOM_WEIGHTS,
-    FULL,
-    WITHOUT_TEXT,
-    GateSweep,
-    GreedySweep,
-    Order,
-    TopKSweep,
-    Variant,
-)
 from headwise.study.tasks.train import FULL_MODEL, full_model, training
+from headwise.study.variants import FULL, Order, Variant
 from headwise.translation.build import Architecture, build
 from headwise.translation.train import converge
 
@@ -61,8 +53,9 @@ class RankHeads(Task):
 
     def inputs(self, run: Run) -> Mapping[str, Any]:
         sweep = self.sweep(run)
-        return {"score": self.order.score, "turn": self.order.turn, "seed": run.plan.seed, "dev": run.fingerprint("dev"),
-                **sweep.model_dump(include={"kinds", "step", "rescore", "keep"})}  # fmt: skip
+        options = sweep.model_dump(include={"kinds", "step", "rescore", "keep"})
+        return {"score": self.order.score, "turn": self.order.turn, "seed": run.plan.seed, **options,
+                "dev": run.fingerprint("dev")}  # fmt: skip
 
     def outputs(self, run: Run) -> Sequence[str]:
         return [f"orders/{self.order.name}"]
@@ -317,7 +310,7 @@ def model_task(variant: Variant) -> Task:
 
 
 def model_of(run: Run, variant: Variant) -> Model:
-    """A model of the run, made first where it is not there; one without weights of its own is cut out of the full one."""
+    """A model of the run, made first where it is not there; one without own weights is cut from the full one."""
     if variant == FULL:
         return full_model(run)
     task = prune_task(variant)
@@ -330,4 +323,3 @@ def model_of(run: Run, variant: Variant) -> Model:
 def keeps_all(run: Run, variant: Variant) -> bool:
     """Whether a model is made and lost no head: then there is nothing to compare it with, and no control of it."""
     return run.result(prune_task(variant)) is not None and len(run.mask(variant)) == run.mask(variant).heads.total
-

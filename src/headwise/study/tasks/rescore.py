@@ -1,4 +1,4 @@
-"""After pruning: the heads that are left, scored and tested for roles again. Functions may have moved to other heads."""
+"""After pruning: the heads that are left, scored and tested for roles again. Functions may have moved."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
+from headwise.api.batches import Batches
+from headwise.api.roles import roles_signature, save_roles, token_counts
+from headwise.api.scoring import score_all, table_of_scores
 from headwise.heads import HeadMask, Site, save_scores
-from headwise.study.batches import Batches
 from headwise.study.estimate import Estimate
-from headwise.study.finding_roles import roles_signature, save_roles, token_counts
 from headwise.study.run import Run, Task
-from headwise.study.scoring import score_all, table_of_scores
 from headwise.study.store import MADE, Result
-from headwise.study.sweep import Variant
 from headwise.study.tasks.prune import model_of, prune_task
 from headwise.study.tasks.roles import role_inputs, tested
 from headwise.study.tasks.train import full_model
+from headwise.study.variants import Variant
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from headwise.api.roles import role_examples, roles, roles_signature, save_roles, token_counts
 from headwise.data.text import ParallelText
 from headwise.model import Model
 from headwise.roles.table import Roles
-from headwise.study.finding_roles import role_examples, roles, roles_signature, save_roles, token_counts
 from headwise.study.run import Run, Task
 from headwise.study.store import MADE, Result
 from headwise.study.tasks.train import FULL_MODEL, full_model

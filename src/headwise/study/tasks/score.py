@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from headwise.heads import save_scores, write_text
-from headwise.importance.tally import Tally
-from headwise.study.batches import Batches
-from headwise.study.estimate import Estimate
-from headwise.study.run import Run, Task
-from headwise.study.scoring import (
+from headwise.api.batches import Batches
+from headwise.api.scoring import (
     SCALES,
     Scores,
     balance_line,
@@ -23,6 +19,10 @@ from headwise.study.scoring import (
     run_pass,
     table_of_scores,
 )
+from headwise.heads import save_scores, write_text
+from headwise.importance.tally import Tally
+from headwise.study.estimate import Estimate
+from headwise.study.run import Run, Task
 from headwise.study.store import MADE, Result
 from headwise.study.tasks.train import FULL_MODEL, full_model
 

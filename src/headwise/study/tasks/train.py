@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from headwise.api.batches import max_tokens, translator
 from headwise.attention import discover
 from headwise.data.text import ParallelText
 from headwise.heads import write_text
 from headwise.model import Model, load
-from headwise.study.batches import max_tokens, translator
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run, Task
 from headwise.study.store import MADE, Result
@@ -80,7 +80,7 @@ def files_of(given: str) -> list[tuple[str, int, int]]:
 
 
 def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Training:
-    """The train and dev texts as a model reads them, in sentences of `limit` tokens at most, and how to train on them."""
+    """The train and dev texts as a model reads them (sentences of at most `limit` tokens), and how to train on them."""
     limit = limit or max_tokens(model)
     assert isinstance(run.train_text, ParallelText) and isinstance(run.dev_text, ParallelText)
     data = Encoded(run.train_text, model.tokenizer, limit, run.cache)

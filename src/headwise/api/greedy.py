@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headwise.api.batches import Batches
+from headwise.api.scoring import HARMFUL, LOW_IS_IMPORTANT, importance_values
+from headwise.api.sweeps import WITHOUT_TEXT, GreedySweep
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from headwise.importance.ablation import removal_losses
@@ -16,9 +19,6 @@ from headwise.model import Model
 from headwise.progress import part
 from headwise.pruning.greedy import greedy, random_scores, weight_norms
 from headwise.statistics import bootstrap, interval
-from headwise.study.batches import Batches
-from headwise.study.scoring import HARMFUL, LOW_IS_IMPORTANT, importance_values
-from headwise.study.sweep import WITHOUT_TEXT, GreedySweep
 
 Rows = list[tuple[str, float, float | None, float | None]]  # measure, value, low, high
 
@@ -95,7 +95,12 @@ class Losses:
 
         def row(name: str, change: Callable[[np.ndarray], np.ndarray]) -> tuple[str, float, float | None, float | None]:
             low, high = interval(change(drawn)) if drawn is not None else (None, None)
-            return name, float(change(loss)[0]), None if low is None else float(low), None if high is None else float(high)
+            return (
+                name,
+                float(change(loss)[0]),
+                None if low is None else float(low),
+                None if high is None else float(high),
+            )
 
         rows = [row("loss", lambda x: x[:, column]), row("perplexity", lambda x: np.exp(x[:, column]))]
         if column:

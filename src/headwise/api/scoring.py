@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 
+from headwise.api.batches import Batches, Fold, max_tokens
+from headwise.api.environment import environment_info
 from headwise.attention import masked
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
@@ -34,8 +36,6 @@ from headwise.importance.reading import READINGS, read
 from headwise.importance.tally import UNITS, Tally
 from headwise.model import Model
 from headwise.progress import Report, part, silent
-from headwise.study.batches import Batches, Fold, max_tokens
-from headwise.study.environment import environment_info
 from headwise.translation.decode import Search, translate
 from headwise.translation.quality import difference
 
@@ -96,7 +96,7 @@ def run_pass(model: Model, text: Batches | Fold, label: str, names: list[str], s
     hf, found = model.hf, model.found
     if label == "readings":
         special = {i for i in model.tokenizer.all_special_ids if i != model.tokenizer.unk_token_id}
-        return Scores(read(hf, found, text, special, names))
+        return Scores(read(hf, found, text, special, cast(Any, names)))
     if label == "gradients":
         tallies = gradients(hf, found, text)
         return Scores({name: tallies[name] for name in names})
@@ -242,7 +242,7 @@ def judge(model: Model, text: Batches, tallies: Mapping[str, Tally], orders: int
     """
     refuse_unjudgeable(text, tallies)
     names = {name: f"-{name}" if name in LOW_IS_IMPORTANT else name for name in tallies if name != BATCHWISE}
-    scores, truths = ({names[name]: tallies[name].half(which) for name in names} for which in (0, 1))
+    scores, truths = ({names[name]: tallies[name].fold(which) for name in names} for which in (0, 1))
     rows = agreement(scores, truths["ablation.zero"], seed)
     values = {name: head_values(tally) for name, tally in scores.items() if tally.heads.query == model.heads.query}
     lose = partial(removal_losses, model.hf, model.found, Fold(text, 1))

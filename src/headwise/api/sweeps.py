@@ -1,70 +1,33 @@
 """A sweep: models pruned by one method over the same kinds of heads. Gates, top-k and greedy removal each have a class
-with only their own options; plan files, Python and the command line all build these. `variants` lists a sweep's models.
+with only their own options; plan files, Python and the command line all build these.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
+from headwise.api.scoring import BLEU, resolve_measures
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, HeadMap, Kind
 from headwise.importance.gating import GATINGS
 from headwise.pruning.greedy import sizes
 from headwise.pruning.hard_concrete import GateOptions, TuningOptions
 from headwise.pruning.target_count import Keep
-from headwise.study.scoring import BLEU, resolve_measures
 
 Control = Literal["fine-tuned", "random", "one-per-layer", "one-per-layer-random", "from-scratch", "narrower"]
 OF_A_SWEEP: tuple[Control, ...] = ("fine-tuned", "one-per-layer", "one-per-layer-random")
 FROM_RANDOM_WEIGHTS: tuple[Control, ...] = ("from-scratch", "narrower")
 WITHOUT_TEXT = ("random", "weight-norm")  # orders of removal that look at no text
-COMPARISONS = ("pruned", "fine-tuned", "random", "uncompensated")  # models beside the full one that differences are to
-
-
-@dataclass(frozen=True)
-class Order:
-    """A greedy order. score: the measure behind it, or `random`; turn: the number of a random order."""
-
-    name: str
-    score: str
-    turn: int = 0
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One model of a study, made from the full one.
-
-    method: as pruning.csv has it. penalty or keep: λ or target count of gates. order, kept: the greedy order, and how
-    many heads it leaves. control: which control this is; reference: the variant it belongs to, None for a sweep's own.
-    """
-
-    name: str
-    sweep_index: int
-    method: str
-    penalty: float | None = None
-    keep: Keep | None = None
-    order: Order | None = None
-    kept: int | None = None
-    control: Control | None = None
-    reference: Variant | None = None
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-
-FULL = Variant("full", -1, "none")
 
 
 class Sweep(TuningOptions):
     """What all sweeps have. `name` stands before the names of its variants; a plan of several sweeps needs it."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-    tuned: ClassVar[bool] = True
 
     name: str = Field(default="", pattern=r"^[\w-]*$")
     kinds: list[Kind] = Field(default=["encoder-self"], min_length=1)
@@ -189,13 +152,6 @@ class GateSweep(Sweep, GateOptions):
             raise ValueError("refine fills in between penalties: give at least two")
         return self
 
-    def models(self, index: int, filled: Sequence[float] = ()) -> Iterator[Variant]:
-        """filled: λ that `refine` filled in."""
-        for penalty in [*self.penalties, *filled]:
-            yield Variant(self.titled(f"lambda-{penalty:g}"), index, "gates", penalty=penalty)
-        for keep in self.keep:
-            yield Variant(self.titled(f"keep-{keep_name(keep)}"), index, "gates", keep=keep)
-
 
 class TopKSweep(Sweep, GateOptions):
     """Relaxed top-K gates: a model for every number of heads in `keep`."""
@@ -208,10 +164,6 @@ class TopKSweep(Sweep, GateOptions):
             raise ValueError("keep is needed: the numbers of heads that stay")
         self.refuse_ignored(("rule", "penalty_scale", "temperature"), self.method)
         return self
-
-    def models(self, index: int) -> Iterator[Variant]:
-        for keep in self.keep:
-            yield Variant(self.titled(f"top-{keep_name(keep)}"), index, "top-k", keep=keep)
 
 
 class GreedySweep(Sweep):
@@ -234,7 +186,9 @@ class GreedySweep(Sweep):
     @classmethod
     def rankable(cls, names: list[str]) -> list[str]:
         try:
-            full = [name for given in names for name in ([given] if given in WITHOUT_TEXT else resolve_measures([given]))]
+            full = [
+                name for given in names for name in ([given] if given in WITHOUT_TEXT else resolve_measures([given]))
+            ]
         except HeadwiseError as error:
             raise ValueError(f"{error} Here there are {' and '.join(WITHOUT_TEXT)}, too.") from None
         if other := [name for name in full if name in (*GATINGS, BLEU)]:
@@ -253,28 +207,10 @@ class GreedySweep(Sweep):
             raise ValueError(f"rescore would change nothing: {', '.join(self.scores)} stays as it is")
         return self
 
-    def all_orders(self) -> list[Order]:
-        found: list[Order] = []
-        for score in self.scores:
-            if score == "random":
-                turns = range(1, self.orders + 1)
-                found += [Order(self.titled(f"greedy-random.{turn}"), score, turn) for turn in turns]
-            else:
-                found.append(Order(self.titled(f"greedy-{score}"), score))
-        return found
-
     def counts(self, heads: HeadMap) -> list[int]:
         """How many heads of the sweep's kinds every step leaves, falling."""
-        least = (1 if not self.keep else self.keep[0] if isinstance(self.keep[0], int) else sum(self.keep[0].values()))
+        least = 1 if not self.keep else self.keep[0] if isinstance(self.keep[0], int) else sum(self.keep[0].values())
         return sizes(heads.only(self.kinds).total, self.step, least)
-
-    def models(self, index: int, heads: HeadMap | None) -> Iterator[Variant]:
-        """heads: of the full model; nothing is known without them."""
-        counts = self.counts(heads) if heads else []
-        for order in self.all_orders():
-            again = ".rescored" if self.rescore and order.score not in WITHOUT_TEXT else ""
-            for kept in counts[-1:] if self.keep else counts:
-                yield Variant(f"{order.name}-{kept}", index, f"greedy.{order.score}{again}", order=order, kept=kept)
 
 
 AnySweep = Annotated[
@@ -287,66 +223,3 @@ SWEEPS: dict[str, type[Sweep]] = {"gates": GateSweep, "top-k": TopKSweep, "greed
 def keep_name(keep: Keep) -> str:
     """What a target count is called: `10`, `encoder-self-4+cross-6`."""
     return str(keep) if isinstance(keep, int) else "+".join(f"{kind}-{count}" for kind, count in keep.items())
-
-
-def own_models(sweep: Sweep, index: int, heads: HeadMap | None, filled: Sequence[float] = ()) -> list[Variant]:
-    """The models of a sweep that are no controls."""
-    if isinstance(sweep, GreedySweep):
-        return list(sweep.models(index, heads))
-    assert isinstance(sweep, GateSweep | TopKSweep)
-    return list(sweep.models(index, filled) if isinstance(sweep, GateSweep) else sweep.models(index))
-
-
-def sweep_controls(sweep: Sweep, index: int) -> list[Variant]:
-    """The controls that a whole sweep has once."""
-    return [
-        Variant(sweep.titled(control), index, f"control.{control}", control=control)
-        for control in OF_A_SWEEP
-        if control in sweep.controls
-    ]
-
-
-def model_controls(sweep: Sweep, variant: Variant) -> list[Variant]:
-    """The controls of one model: as many heads, or as many parameters, obtained another way."""
-    return [
-        Variant(f"{variant.name}.{control}", variant.sweep_index, f"control.{control}", control=control, reference=variant)
-        for control in get_args(Control)
-        if control in sweep.controls and control not in OF_A_SWEEP
-    ]
-
-
-def comparisons(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str]:
-    """The models beside the full one that a model is compared with: names by the words that tables have for them.
-
-    pruned: of a control the model it belongs to. fine-tuned: the full model, fine-tuned as long. random: of the best
-    head of each layer a random one of each. uncompensated: the same removal without mean outputs of removed heads.
-    """
-    own = sweeps[variant.sweep_index]
-
-    def control(name: Control) -> str | None:
-        """That of the sweep, or of one that trains alike."""
-        having = [sweep for sweep in (own, *sweeps) if name in sweep.controls]
-        return next((sweep.titled(name) for sweep in having if sweep.weight_training == own.weight_training), None)
-
-    untuned = variant.order is not None and isinstance(own, GreedySweep) and not own.tune
-    unfair = variant.control in ("fine-tuned", *FROM_RANDOM_WEIGHTS) or untuned
-    found: Mapping[str, str | None] = {
-        "pruned": variant.reference.name if variant.reference else None,
-        "fine-tuned": None if unfair else control("fine-tuned"),
-        "random": control("one-per-layer-random") if variant.control == "one-per-layer" else None,
-        "uncompensated": uncompensated(sweeps, variant),
-    }
-    return {word: name for word, name in found.items() if name}
-
-
-def uncompensated(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
-    """The same heads removed in the same order, without mean outputs, where a sweep has it."""
-    own = sweeps[variant.sweep_index]
-    if not (variant.order and isinstance(own, GreedySweep) and own.compensate):
-        return None
-    for sweep in (sweep for sweep in sweeps if isinstance(sweep, GreedySweep) and not sweep.tune):
-        same = {*sweep.kinds} == {*own.kinds} and (sweep.step, sweep.rescore) == (own.step, own.rescore)
-        alike = [o for o in sweep.all_orders() if (o.score, o.turn) == (variant.order.score, variant.order.turn)]
-        if same and alike and not sweep.compensate:
-            return f"{alike[0].name}-{variant.kept}"
-    return None

@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from headwise.api.batches import max_tokens, with_tokenizer
+from headwise.api.environment import environment_info
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.heads import write_text
@@ -18,8 +20,6 @@ from headwise.roles.passes import Reading
 from headwise.roles.rare import frequencies
 from headwise.roles.table import Roles
 from headwise.roles.table import roles as test_roles
-from headwise.study.batches import max_tokens, with_tokenizer
-from headwise.study.environment import environment_info
 
 TABLES = ("table", "roles", "labels", "patterns")
 COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most

@@ -1,0 +1,168 @@
+"""`prune`: one smaller model, and how far to go: to a penalty, a number of heads, or a loss of quality."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal
+
+from headwise.api.batches import AnyText, Batches, max_tokens, translator
+from headwise.api.greedy import Losses, Ranking, greedy_masks
+from headwise.api.options import checked
+from headwise.api.sweeps import SWEEPS, GateSweep, GreedySweep, TopKSweep
+from headwise.data.text import ParallelText
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMask, Kind
+from headwise.importance.ablation import mean_outputs
+from headwise.model import Model
+from headwise.progress import Report, part, silent
+from headwise.pruning.greedy import smallest_within
+from headwise.pruning.hard_concrete import prune_by_gates
+from headwise.pruning.target_count import Keep, prune_to_count
+from headwise.pruning.top_k import prune_by_top_k
+from headwise.translation.batches import Encoded
+from headwise.translation.decode import Search, translate
+from headwise.translation.quality import quality
+from headwise.translation.train import Recipe, Training
+
+Method = Literal["gates", "top-k", "greedy"]
+EVERY = 10
+
+
+def prune(
+    model: Model, text: AnyText, dev: AnyText | None = None, *, penalty: float | None = None, keep: Keep | None = None,
+    max_drop: float | None = None, kinds: Sequence[Kind] | None = None, method: Method | None = None, seed: int = 1,
+    work: str | Path | None = None, progress: Report = silent, **options: Any,
+) -> Model:  # fmt: skip
+    """A smaller model. One of three says how far to prune:
+
+    penalty: λ of the gates, whatever number of heads that leaves. keep: exactly so many heads, in total or of every
+    kind. max_drop: the smallest model that loses at most so much BLEU (of a language model: so many % of perplexity).
+
+    method: `gates` (Voita et al. 2019, section 6) and `top-k` (Li et al. 2021) train on `text` while heads go; the
+    given model is fine-tuned in place. `greedy` trains nothing (Michel et al. 2019, section 4.2). By default gates
+    where the model translates and no max_drop is given, greedy otherwise. options: those of the method's sweep in a
+    plan, and of `Recipe`, by name; for greedy `score` and `search` (docs/plan.md).
+
+    dev: what choices are made on; by default every tenth pair or sentence of `text`, which then is left out of it.
+    kinds: of which heads; by default those that `keep` names, or `encoder-self` of a translation model and all heads of
+    any other. work: a folder in which a killed run goes on. Warns when the gates of a run had not settled or missed the
+    target. Raises HeadwiseError for options that mean nothing together.
+    """
+    if not isinstance(model, Model):
+        raise HeadwiseError(f"{model!r} was to be pruned, which is no model of headwise: hw.load(…) makes one.")
+    goals = {"penalty": penalty, "keep": keep, "max_drop": max_drop}
+    given = [name for name, value in goals.items() if value is not None]
+    if len(given) != 1:
+        found = f"{' and '.join(given)} were given together" if given else "none was given"
+        raise HeadwiseError(f"prune needs one of {', '.join(goals)}, but {found}: say once how far to prune.")
+    method = method or ("gates" if model.hf.config.is_encoder_decoder and max_drop is None else "greedy")
+    if method not in SWEEPS:
+        raise HeadwiseError(f"prune: method '{method}' was asked for; there is {', '.join(SWEEPS)}.")
+    if (max_drop is not None) != (method == "greedy" and keep is None):
+        raise HeadwiseError(f"prune: {given[0]} means nothing with method '{method}': see the help of hw.prune.")
+    for name, value in (("penalty", penalty), ("max_drop", max_drop)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf):
+            raise HeadwiseError(f"prune: {name}={value!r} was given: give a number of at least 0.")
+    if isinstance(kinds, str):
+        raise HeadwiseError(f"prune: kinds is '{kinds}': give a list of kinds, such as ['encoder-self'].")
+    recipe = {name: options.pop(name) for name in list(options) if name in RECIPE_ONLY and method != "greedy"}
+    sweep_options = {
+        "method": method, "kinds": list(kinds if kinds is not None else usual_kinds(model, keep)),
+        "keep": [] if keep is None else [dict(keep) if isinstance(keep, Mapping) else keep],
+        **({} if penalty is None else {"penalties": [penalty]}), **options,
+    }  # fmt: skip
+    text, dev = (text, dev) if dev is not None else held_out(text)
+    if method == "greedy":
+        if work is not None:
+            raise HeadwiseError("prune: work means nothing with method 'greedy', which trains nothing: leave it out.")
+        return prune_greedily(model, text, dev, sweep_options, max_drop, seed, progress)
+    sweep = checked(SWEEPS[method], sweep_options, "prune")
+    limit = max_tokens(translator(model))
+    if not isinstance(text, ParallelText) or not isinstance(dev, ParallelText):
+        raise HeadwiseError(f"{model.name} translates, so it is pruned on parallel text, source and target.")
+    with tempfile.TemporaryDirectory() as scratch:
+        data, apart = (Encoded(split, model.tokenizer, limit) for split in (text, dev))
+        training = Training(data, apart, checked(Recipe, recipe, "prune"), Path(work or scratch), seed, progress)
+        common: Any = (model, training, sweep, tuple(sweep.kinds))
+        if penalty is not None:
+            pruned = prune_by_gates(*common, penalty)
+        else:
+            assert keep is not None and isinstance(sweep, GateSweep | TopKSweep)
+            pruned = (prune_by_top_k if isinstance(sweep, TopKSweep) else prune_to_count)(*common, keep)
+    for note in pruned.doubts:
+        warnings.warn(note, stacklevel=2)
+    return pruned.model
+
+
+RECIPE_ONLY = {*Recipe.model_fields} - {*GateSweep.model_fields}
+
+
+def prune_greedily(
+    model: Model, text: AnyText, dev: AnyText, options: dict[str, Any], max_drop: float | None, seed: int,
+    progress: Report,
+) -> Model:  # fmt: skip
+    """Heads go in the order of a score on `text`; quality, and so the choice of `max_drop`, is measured on `dev`."""
+    search = options.pop("search", None) or Search()
+    sweep = checked(GreedySweep, {**options, "scores": [options.pop("score", "gradient")]}, "prune")
+    if sweep.tune or len(sweep.scores) > 1:
+        raise HeadwiseError("prune: heads go in the order of one score, without training: tune belongs into a plan.")
+    try:
+        sweep.refuse_counts(model.heads)
+    except ValueError as error:
+        raise HeadwiseError(f"prune: {error}: give fewer.") from None
+    first = next(iter(model.heads.only(sweep.kinds)))
+    model.remove(HeadMask.full(model.heads).without([first]))  # heads that cannot be cut out are refused at once
+    batches = Batches(model, text, part(progress, 0.0, 0.5))
+    order = Ranking(model, batches, sweep.scores[0], sweep.rescore, seed)
+    masks = [HeadMask.full(model.heads), *greedy_masks(order, sweep).values()]
+    batches.progress = silent
+    means = mean_outputs(model.hf, model.found, batches) if sweep.compensate else None
+    cut = partial(model.remove, means=means)
+    if max_drop is None:
+        return cut(masks[-1])
+    rest = part(progress, 0.5, 1.0)
+    if isinstance(dev, ParallelText):
+        sources, references = list(dev.sources), list(dev.targets)
+
+        def bleu(mask: HeadMask) -> float:
+            place = masks.index(mask)
+            share = part(rest, place / len(masks), (place + 1) / len(masks))
+            return quality(translate(cut(mask).hf, model.tokenizer, sources, search, share)[0], references)[0].value
+
+        if max_drop > (whole := bleu(masks[0])):
+            warnings.warn(too_generous("max_drop", max_drop, whole), stacklevel=3)
+        return cut(smallest_within(masks, bleu, max_drop)[0])
+    losses = Losses.measure(Batches(model, dev, rest), masks[1:], cut if sweep.compensate else None)
+    gain = {mask: -dict((row[0], row[1]) for row in losses.rows(place, seed)).get("perplexity_change", 0.0)
+            for place, mask in enumerate(masks)}  # fmt: skip
+    return cut(smallest_within(masks, gain.__getitem__, max_drop)[0])
+
+
+def too_generous(option: str, limit: float, whole: float) -> str:
+    """A sentence where a model may lose more BLEU than the whole one has."""
+    return (
+        f"{option} is {limit:g}, but the whole model has only {whole:.1f} BLEU on dev, so any model is within it: the "
+        "limit is in BLEU, not in %."
+    )
+
+
+def usual_kinds(model: Model, keep: Keep | None = None) -> tuple[Kind, ...]:
+    """The kinds of heads that are pruned where none is named: those with a number of their own; or encoder heads of a
+    translation model, all heads of any other."""
+    if isinstance(keep, Mapping):
+        return tuple(keep)
+    return ("encoder-self",) if model.hf.config.is_encoder_decoder else model.heads.kinds
+
+
+def held_out(text: AnyText) -> tuple[AnyText, AnyText]:
+    """All but every tenth of a text, and every tenth."""
+    if len(text) < EVERY:
+        raise HeadwiseError(f"Every tenth sentence is held out, but there are only {len(text)}: give dev text as well.")
+    places = range(len(text))
+    return text.take([i for i in places if (i + 1) % EVERY]), text.take(places[EVERY - 1 :: EVERY])
