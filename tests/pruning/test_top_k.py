@@ -119,7 +119,7 @@ def test_what_is_soft_is_the_mean_over_noise() -> None:
 
 def test_a_run_ends_with_exactly_so_many_heads(bench: Bench, tmp_path: Path) -> None:
     model = copy.deepcopy(bench.model)
-    recipe = GATES.model_copy(update={"epochs": 4})
+    recipe = GATES.model_copy(update={"epochs": 6})
     result = prune_by_top_k(model, bench.data, bench.dev, 3, ENCODER, recipe, TRAINING, tmp_path, 5)
     assert result.mask.count("encoder-self") == 3 and result.settled and result.expected == pytest.approx(3)
     assert result.soft_loss == pytest.approx(result.decided_loss, abs=0.02)
