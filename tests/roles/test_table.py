@@ -154,7 +154,7 @@ def test_text_that_does_not_fit_is_told(
         roles(model, tokenizer, found, treebank, reading=Reading(max_length=2))
     foreign = [Annotated.plain("das ist ein Satz fremder Sprache", str(n)) for n in range(100)]
     out = roles(model, tokenizer, found, foreign)
-    assert out.warnings == ["100% of the pieces of the treebank are unknown: is it in another language?"]
+    assert out.warnings == ["100% of the subwords of the treebank are unknown: another language?"]
     short = roles(model, tokenizer, found, treebank, reading=Reading(max_length=20))
     left = short.coverage["treebank"].too_long
     assert left > 0 and short.warnings == [f"{left} of 400 sentences of the treebank are too long and were left out."]

@@ -61,7 +61,7 @@ def test_capped_attention() -> None:
 
 def test_mixtures_of_experts_name_the_operation() -> None:
     model = worded("gpt_oss")
-    with pytest.raises(HeadwiseError, match=r"Relevance came to the operation '(sum|index_add_|bmm|topk)', for which"):
+    with pytest.raises(HeadwiseError, match=r"Relevance reached the operation '(sum|index_add_|bmm|topk)', for which"):
         scored(model, asking(model, "gpt_oss"), RULES["cp"])
 
 

@@ -123,7 +123,7 @@ UNKNOWN: dict[str, Function] = {
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_an_operation_without_a_rule_names_itself_when_relevance_comes(name: str) -> None:
-    with pytest.raises(HeadwiseError, match=f"Relevance came to the operation '{name}', for which there is no rule"):
+    with pytest.raises(HeadwiseError, match=f"Relevance reached the operation '{name}', for which there is no rule"):
         walk(UNKNOWN[name])
 
 
