@@ -2,7 +2,7 @@
 
 
 class HeadwiseError(Exception):
-    """Bad input. One sentence says what was asked, what was found, and what to do; the command line prints it."""
+    """Bad input. The message says what was asked, what was found, and what to do; the command line prints it."""
 
 
 class HeadsMissing(HeadwiseError):

@@ -213,7 +213,7 @@ class HeadMask:
         except OSError as error:
             raise HeadwiseError(f"{failed} it cannot be opened ({error.strerror}).") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise HeadwiseError(f"{failed} {type(error).__name__}: {error}.") from None
+            raise HeadwiseError(f"{failed} it is not one ({type(error).__name__}: {error}).") from None
 
 
 def describe(heads: HeadMap) -> str:

@@ -98,7 +98,7 @@ class TestGates:
     @pytest.mark.parametrize("keep", [0, 13])
     def test_numbers_that_cannot_be_are_refused_as_elsewhere(self, keep: int) -> None:
         for make in (lambda: TopGates(HEADS, 0.0, keep), lambda: CountedGates(HEADS, HardConcrete(), 0.0, keep)):
-            with pytest.raises(HeadwiseError, match="give a number from 1 to 12"):
+            with pytest.raises(HeadwiseError, match="Give a number from 1 to 12"):
                 make()
 
 

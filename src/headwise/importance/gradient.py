@@ -21,7 +21,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.objective import IGNORED, asked_tokens, on_device, predict, sentence_losses
 from headwise.importance.reading import sides
-from headwise.importance.tally import Tally
+from headwise.importance.tally import Tally, refuse_broken
 
 GRADIENTS = (
     "gradient", "gradient.normalised", "gradient.token", "gradient.batch", "attention-gradient", "attribution.zero",
@@ -117,10 +117,7 @@ def positions(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def refuse_broken_outputs(call: AttentionCall, there: Mapping[str, Tensor]) -> None:
     """Raise HeadwiseError for a layer whose outputs are not finite, before the loss or a gradient is."""
     tokens = there[sides(call.site)[0]]
-    if not bool(call.output.detach().sum((2, 3), dtype=torch.float32)[tokens].isfinite().all()):
-        raise HeadwiseError(
-            f"{call.site} gave heads that are not numbers (NaN or infinite): the model is broken there."
-        )
+    refuse_broken(call.site, call.output.detach().sum((2, 3), dtype=torch.float32)[tokens])
 
 
 def refuse_broken_loss(losses: Tensor) -> None:

@@ -99,7 +99,7 @@ def test_an_empty_sentence_and_nothing_asked() -> None:
     with_nothing = relevance(model, discover(model), [nothing, inputs], rule)
     same(main(with_nothing, rule), main(scored(model, inputs, rule), rule), 0)
     for batches in ([nothing], []):
-        with pytest.raises(HeadwiseError, match=r"'lrp\.cp' was asked for, but the text asks for no token"):
+        with pytest.raises(HeadwiseError, match=r"'lrp\.cp' cannot be computed: the text has no token"):
             relevance(model, discover(model), batches, rule)
 
 

@@ -152,6 +152,6 @@ def test_the_fast_form_is_the_exact_one_where_nothing_is_constant() -> None:
 
 
 def test_a_rule_that_is_none() -> None:
-    with pytest.raises(HeadwiseError, match=r"rule 'alphabeta' was asked for; there are ding, alpha-beta, .*cp"):
+    with pytest.raises(HeadwiseError, match=r"'alphabeta' is not a relevance rule: choose from ding, alpha-beta, .*cp"):
         rule_of("alphabeta")
     assert [rule_of(name).name for name in RULES] == list(RULES)

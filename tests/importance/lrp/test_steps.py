@@ -180,7 +180,7 @@ def test_capped_logits_have_rules_only_with_constant_weights(name: str) -> None:
     if name in ("ding", "cp"):
         step.propagate(RULES[name], arrived[None].transpose(2, 3))
         return
-    with pytest.raises(HeadwiseError, match=f"caps its attention logits.*'{name}'.*take ding or cp"):
+    with pytest.raises(HeadwiseError, match=f"caps its attention logits.*'{name}'.*use ding or cp"):
         step.propagate(RULES[name], arrived[None].transpose(2, 3))
 
 

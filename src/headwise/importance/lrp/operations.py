@@ -164,7 +164,7 @@ def norm(module: nn.Module, x: Tensor, out: Tensor) -> Step:
                     return LayerNorm(x, out, scale=scale, bias=bias, epsilon=epsilon)
                 return RootMeanSquareNorm(x, out, scale, epsilon)
     raise HeadwiseError(
-        f"The norm {type(module).__name__} is neither a layer norm nor a root-mean-square norm: there is no rule for it."
+        f"The norm {type(module).__name__} is neither a layer norm nor a root-mean-square norm: it has no rule."
     )
 
 
