@@ -45,7 +45,7 @@ class Tally:
             self.stored[site] = len(self.counts[site][0])
 
     def gather(self) -> Tally:
-        """The tally of all processes, of which each had every n-th batch, in the order of a single process."""
+        """The tally of n processes with every n-th batch each, in the order of a single process."""
         for parts in (self.sums, self.counts):
             for site in self.heads.sites:
                 parts[site] = gathered(parts[site])
@@ -121,7 +121,7 @@ def halved(units: np.ndarray) -> np.ndarray:
 
 
 def gathered(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """One array per batch from all processes, of which each had every n-th batch, in the order of a single process."""
+    """The array of every batch, from n processes with every n-th batch each, in the order of a single process."""
     shares = gather_object([parts])
     turns = range(max(map(len, shares)))
     return [share[turn] for turn in turns for share in shares if turn < len(share)]

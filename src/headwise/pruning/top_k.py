@@ -43,7 +43,7 @@ def relaxed_top(r: Tensor, k: int, temperature: float) -> Tensor:
 
 
 class TopGates(TargetGates):
-    """Gates of which the target count is open in every step, in total or of every kind.
+    """Gates with the target count open in every step, in total or of every kind.
 
     settle: the share of the run, at its end, with fixed gates; τ falls before it.
     """

@@ -1,6 +1,6 @@
 """The answers to many questions about all heads of one kind, summed over text, and the statistics made from them.
 
-`importance.tally` has one measure. Here are a hundred, of which most sentences answer few, each with a baseline on the
+`importance.tally` has one measure. Here are a hundred, most of them about few sentences, each with a baseline on the
 same sentences. Memory does not grow with the text: neighbouring sentences become one unit.
 """
 
