@@ -163,7 +163,7 @@ def test_rare_tokens_need_frequencies_and_nothing_found_shows_nothing(
 def test_other_families(family: str, treebank: Treebank, tokenizer: PreTrainedTokenizerFast) -> None:
     model = tiny(family, vocab_size=len(tokenizer))
     kind = "decoder-self" if family == "gpt2" else "encoder-self"
-    table = roles_of((0, 0, "syntactic.det.to-dependent", 0.7), (1, 1, "positional.-1", 0.9), kind=kind)
+    table = roles_of((1, 0, "syntactic.det.to-dependent", 0.7), (1, 1, "positional.-1", 0.9), kind=kind)
     shown = examples(model, tokenizer, discover(model), islice(treebank, 50), table)
     assert len(shown) == 2
     for each in shown:

@@ -95,7 +95,8 @@ def test_against_a_slow_twin(treebank: Treebank, causal: bool, per_arc: bool) ->
         if count:
             assert found[name].tolist() == pytest.approx([hit / count for hit in hits[name]])
             most = max((n for offset, n in offsets[name].items() if abs(offset) <= REACH), default=0)
-            assert best[name] == pytest.approx(most / count)
+            rare = count < 20  # there, chance or even weights may be better than the best offset
+            assert best[name] == pytest.approx(most / count) or (rare and best[name] > most / count)
 
 
 def test_attachment_against_a_slow_twin(treebank: Treebank) -> None:
