@@ -10,8 +10,8 @@ from torch import Tensor
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.tally import Tally
-from headwise.roles import ledger as ledgers
-from headwise.roles.ledger import Ledger, together
+from headwise.roles import answers as module
+from headwise.roles.answers import Answers, together
 from headwise.roles.question import Question
 
 
@@ -20,25 +20,25 @@ def question(names: list[str], counts: Tensor, baseline: Tensor | None = None, p
     return Question(names, counts, none if baseline is None else baseline, lambda view: counts, per)
 
 
-def filled(seed: int, batches: int = 6) -> tuple[Ledger, Tensor, Tensor]:
+def filled(seed: int, batches: int = 6) -> tuple[Answers, Tensor, Tensor]:
     """A measure "a" of two heads in every batch, and "b" in every second one."""
     generator = torch.Generator().manual_seed(seed)
-    ledger, all_counts, all_sums = Ledger("encoder-self"), [], []
+    answers, all_counts, all_sums = Answers("encoder-self"), [], []
     for batch in range(batches):
         names = ["a", "b"] if batch % 2 else ["a"]
         counts = torch.randint(0, 9, (10, len(names)), generator=generator).float()
         sums = torch.rand(10, 2, len(names), generator=generator) * counts[:, None]
-        ledger.add([question(names, counts, counts[:, None] / 4)], {0: [sums]})
+        answers.add([question(names, counts, counts[:, None] / 4)], {0: [sums]})
         all_counts.append(counts[:, 0])
         all_sums.append(sums[..., 0])
-    return ledger, torch.cat(all_sums), torch.cat(all_counts)
+    return answers, torch.cat(all_sums), torch.cat(all_counts)
 
 
 def test_values_and_intervals_are_those_of_a_tally() -> None:
-    ledger, sums, counts = filled(0)
+    answers, sums, counts = filled(0)
     tally, site = Tally(HeadMap({"encoder-self": (2,)})), Site("encoder-self", 0)
     tally.add(site, sums, counts)
-    mine = ledger.table(seed=0)
+    mine = answers.table(seed=0)
     mine = mine[mine["measure"] == "a"]
     for row, wanted in zip(mine.to_dict("records"), tally.rows("a"), strict=True):
         assert row["value"] == pytest.approx(wanted["value"]) and row["n"] == wanted["n"]
@@ -49,11 +49,11 @@ def test_values_and_intervals_are_those_of_a_tally() -> None:
 
 def test_memory_does_not_grow_with_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = filled(1, 40)[0].table()
-    monkeypatch.setattr(ledgers, "UNITS", 16)
-    ledger = filled(1, 40)[0]
-    assert ledger.units < 32 and len(ledger.whole(ledger.sums[0])) == ledger.units
+    monkeypatch.setattr(module, "UNITS", 16)
+    answers = filled(1, 40)[0]
+    assert answers.units < 32 and len(answers.whole(0)) == answers.units
     for column in ("value", "n", "baseline"):
-        np.testing.assert_allclose(ledger.table()[column], whole[column], rtol=1e-5)
+        np.testing.assert_allclose(answers.table()[column], whole[column], rtol=1e-5)
 
 
 def test_two_halves_are_one_text() -> None:
@@ -64,10 +64,10 @@ def test_two_halves_are_one_text() -> None:
 
 
 def test_a_measure_may_be_divided_by_another() -> None:
-    ledger = Ledger("cross")
+    answers = Answers("cross")
     sums = torch.tensor([[[2.0, 1.0], [4.0, 1.0]], [[2.0, 2.0], [0.0, 0.0]]])
-    ledger.add([question(["mass", "share"], torch.ones(2, 2), per="mass")], {3: [sums]})
-    table = ledger.table(seed=0)
+    answers.add([question(["mass", "share"], torch.ones(2, 2), per="mass")], {3: [sums]})
+    table = answers.table(seed=0)
     assert table["measure"].tolist() == ["share", "share"] and table["layer"].tolist() == [3, 3]
     assert table["value"].tolist() == [0.75, 0.25]
     assert table["baseline"].isna().all() and table["p"].isna().all()
@@ -75,13 +75,13 @@ def test_a_measure_may_be_divided_by_another() -> None:
 
 def test_the_best_rule_on_the_whole_text_is_the_baseline() -> None:
     """Each rule wins one sentence; over both, the second is better, and is the baseline in both."""
-    ledger = Ledger("encoder-self")
+    answers = Answers("encoder-self")
     rules = torch.tensor([[[3.0], [2.0]], [[0.0], [4.0]]])
-    ledger.add([question(["a"], torch.full((2, 1), 5.0), rules)], {0: [torch.ones(2, 1, 1)]})
-    assert ledger.table()["baseline"].tolist() == [pytest.approx(0.6)]
-    assert ledger.chosen_rule()[:, 0].tolist() == [2, 4]
+    answers.add([question(["a"], torch.full((2, 1), 5.0), rules)], {0: [torch.ones(2, 1, 1)]})
+    assert answers.table()["baseline"].tolist() == [pytest.approx(0.6)]
+    assert answers.best_rule()[:, 0].tolist() == [2, 4]
 
 
 def test_a_broken_model_is_named() -> None:
     with pytest.raises(HeadwiseError, match="cross layer 1 gave values that are not numbers"):
-        Ledger("cross").add([question(["a"], torch.ones(1, 1))], {1: [torch.full((1, 1, 1), torch.nan)]})
+        Answers("cross").add([question(["a"], torch.ones(1, 1))], {1: [torch.full((1, 1, 1), torch.nan)]})
