@@ -1,4 +1,4 @@
-"""What a command that prunes prints at its end: the facts of the report's first screen, what was written, what is next."""
+"""The end of a command that prunes: the facts of the report's first screen, what was written, what is next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def summary(out: Path) -> tuple[list[str], Path]:
     chosen = run.facts.get("chosen")
     place = out / "pruned" / chosen if chosen else out / "report.html"
     if chosen:
-        then = "echo 'A sentence.' | headwise translate" if "bleu_signature" in run.facts else "headwise score --text FILE"
+        then = (
+            "echo 'A sentence.' | headwise translate" if "bleu_signature" in run.facts else "headwise score --text FILE"
+        )
         lines.append(f"Next: {then} {place}")
     return lines, place
 

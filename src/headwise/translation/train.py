@@ -142,7 +142,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, RuntimeError, SafetensorError) as error:
-            raise HeadwiseError(f"The checkpoint {folder} could not be written ({error}): free some space.") from None
+            raise NotWritten(f"The checkpoint {folder} could not be written ({error}): free some space.") from None
         self.accelerator.wait_for_everyone()  # every process has added its random state
         if self.args.should_save:
             facts = {"seconds": time.perf_counter() - self.begun, "finished": self.control.should_training_stop}
