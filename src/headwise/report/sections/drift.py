@@ -17,7 +17,7 @@ from headwise.report.parts import Figure, Row, Section, Table
 from headwise.report.run import Roles, Run
 from headwise.report.sections import drift_charts, drift_scores
 from headwise.report.words import HEADS_OF_KIND, NONE, listed
-from headwise.roles.label import EXPECTED, wording, wording_of_category
+from headwise.roles.label import EXPECTED, wording, category
 
 Role = tuple[Head, str]  # a head and the measure of a role it has
 
@@ -133,8 +133,8 @@ def counts_table(run: Run, kind: str) -> Table | None:
     for change in changes(run, kind):
         parts = (change.kept, change.lost, change.new, change.removed)
         counts = [str(len(part)) for part in (change.heads, [*change.kept, *change.lost], *parts)]
-        sorts = {wording_of_category(m) for _, m in [*change.kept, *change.lost, *change.removed]}
-        missing = listed(sorted(sorts - {wording_of_category(measure) for _, measure in change.now})) or NONE
+        sorts = {category(m) for _, m in [*change.kept, *change.lost, *change.removed]}
+        missing = listed(sorted(sorts - {category(measure) for _, measure in change.now})) or NONE
         if any(parts):
             badge = "chosen" if change.model["chosen"] else ""
             rows.append(Row([change.model["label"], *counts, change.moved(), missing], badge=badge))

@@ -13,7 +13,7 @@ from headwise.report.parts import Figure, Panel
 from headwise.report.run import Roles
 from headwise.report.sections.role_charts import FAINT, SORTS, faint, sorts_colour
 from headwise.report.words import HEADS_OF_KIND, KIND_NAMES, NONE
-from headwise.roles.label import NO_ROLE, wording, wording_of_category
+from headwise.roles.label import NO_ROLE, wording, category
 
 if TYPE_CHECKING:
     from headwise.report.sections.drift import Change, Role
@@ -53,7 +53,7 @@ def _squares(model: str, heads: list[Head], now: list[Role]) -> list[dict[str, A
     """The squares of one row: heads of the same categories beside each other, those without a role last."""
     sorts: dict[Head, list[str]] = {}
     for sort in SORTS:
-        for head in dict.fromkeys(head for head, measure in now if wording_of_category(measure) == sort):
+        for head in dict.fromkeys(head for head, measure in now if category(measure) == sort):
             sorts.setdefault(head, []).append(sort)
     order = sorted(heads, key=lambda head: ([SORTS.index(s) for s in sorts.get(head, [])] or [len(SORTS)], head))
     cells = []
@@ -126,7 +126,7 @@ def _scores(
         cells.append(
             (scores_of(change.found).get(role), there, role in change.now, became if there else "head removed")
         )
-    same = {"role": _name(role), "address": str(role[0]), "measure": wording(role[1]), "sort": wording_of_category(role[1])}
+    same = {"role": _name(role), "address": str(role[0]), "measure": wording(role[1]), "sort": category(role[1])}
     return [
         {
             **same, "model": column, "there": there, "held": now, "became": became, "dash": NONE,

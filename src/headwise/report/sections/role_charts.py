@@ -15,7 +15,7 @@ from headwise.report.parts import Figure, Panel
 from headwise.report.run import Roles, Run
 from headwise.report.sections.scores import drawn_measures, ranks
 from headwise.report.words import KIND_NAMES, measure_name, percent, signed
-from headwise.roles.label import AT_LEAST, NO_ROLE, wording_of_category
+from headwise.roles.label import AT_LEAST, NO_ROLE, category
 
 # In this order they have the colours of the theme's categories; grey is the second.
 SORTS = (
@@ -115,7 +115,7 @@ def _cells(
         return [{**base, "part": 0, "sort": NO_ROLE, "role": "", "score": ""}]
     return [
         {
-            **base, "part": part, "sort": wording_of_category(role["measure"]), "role": in_cell(role["measure"]),
+            **base, "part": part, "sort": category(role["measure"]), "role": in_cell(role["measure"]),
             "score": f"{role['value']:.2f}",
         }
         for part, role in enumerate(roles[:PARTS])

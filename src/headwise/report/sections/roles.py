@@ -13,7 +13,7 @@ from headwise.report.run import Roles, Run
 from headwise.report.sections.attention_maps import attention_maps
 from headwise.report.sections.role_charts import function_grids, layer_patterns, offsets, rare_tokens
 from headwise.report.words import HEADS_OF_KIND, NONE, capital, listed, percent, signed
-from headwise.roles.label import ABOVE_BASELINE, AT_LEAST, NO_ROLE, SYNTAX, Bar, wording, wording_of_category
+from headwise.roles.label import ABOVE_BASELINE, AT_LEAST, NO_ROLE, SYNTAX, Bar, wording, category
 
 PAPER = Path(__file__).parent.parent / "papers" / "voita2019_roles.csv"  # figures 1c, 2b and 2d
 HEAD = ["kind", "layer", "head"]
@@ -53,7 +53,7 @@ def of_kind(table: pd.DataFrame, kind: str) -> pd.DataFrame:
 
 def _by_sort(roles: pd.DataFrame) -> pd.DataFrame:
     """The roles with the sort of each, the best of each head and sort first."""
-    sorts = roles.assign(sort=[wording_of_category(measure) for measure in roles["measure"]])
+    sorts = roles.assign(sort=[category(measure) for measure in roles["measure"]])
     return sorts.sort_values("value", ascending=False, kind="stable").drop_duplicates([*HEAD, "sort"])
 
 
