@@ -87,7 +87,7 @@ def _groups(found: Roles) -> list[tuple[str, list[tuple[str, str, str]]]]:
         groups.append((capital(HEADS_OF_KIND[kind]), facts))
     text = []
     for name, part in found.facts["coverage"].items():
-        split, unknown = part["split_words"] / max(part["words"], 1), part["unknown_pieces"] / max(part["pieces"], 1)
+        split, unknown = part["split_words"] / max(part["words"], 1), part["unknown_subwords"] / max(part["subwords"], 1)
         used = f"{part['used']:,} of {part['sentences']:,} sentences used, {part['words']:,} words"
         text.append(
             (capital(name), f"{used}; {percent(split)} in several subwords, {percent(unknown, 1)} unknown subwords", "")
