@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,40 +34,43 @@ Split = embedded.Split
 
 
 @dataclass(frozen=True)
-class Task(ABC):
-    """One step of a study.
+class Spec:
+    """needs: the tasks whose results go in. inputs: all else that does: options, seeds, fingerprints of texts.
+    outputs: what is written below the run folder; weights: those outputs that hold a model."""
 
-    VERSION is part of the key: raise it when the code changes so that results do, and no run goes on with old ones.
-    stage: the word that `--only` knows. shared: several processes do it together, else the main one alone. exclusive:
-    nothing else may run meanwhile (timings). repeatable: made again, it must give the same.
+    needs: Sequence[Task] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Sequence[str] = ()
+    weights: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """One step of a study. Subclasses say, beside their fields:
+
+    stage: the word that `--only` knows. names: how a task is named by its fields, uniquely in a run. shared: several
+    processes do it together, else the main one alone. exclusive: nothing else may run meanwhile (timings). repeatable:
+    made again, it must give the same. VERSION is part of the key: raise it when the code changes so that results do.
     """
 
     VERSION: ClassVar[int] = 1
     stage: ClassVar[str]
+    names: ClassVar[str]
     shared: ClassVar[bool] = False
     exclusive: ClassVar[bool] = False
     repeatable: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **facts: Any) -> None:
+        for name, value in facts.items():
+            setattr(cls, name, value)
+
     @property
-    @abstractmethod
     def name(self) -> str:
-        """Unique in its run, such as `prune/lambda-0.01`."""
+        return self.names.format(self)
 
-    def needs(self, run: Run) -> Sequence[Task]:
-        """The tasks whose results go into this one."""
-        return ()
-
-    def inputs(self, run: Run) -> Mapping[str, Any]:
-        """All else that goes in: options, seeds, fingerprints of texts."""
-        return {}
-
-    def outputs(self, run: Run) -> Sequence[str]:
-        """Files and folders it writes, below the run folder."""
-        return ()
-
-    def weights(self, run: Run) -> Sequence[str]:
-        """Those of its outputs that hold a model."""
-        return ()
+    @abstractmethod
+    def spec(self, run: Run) -> Spec:
+        """What the task is made from, and what it writes."""
 
     @abstractmethod
     def make(self, run: Run, work: Path) -> Result:
@@ -85,22 +88,29 @@ class Run:
     """
 
     def __init__(
-        self, plan: Plan, folder: Path, progress: Progress, device: str = "cpu", cache: Path | None = None,
-    ) -> None:  # fmt: skip
+        self, plan: Plan, folder: Path, progress: Progress, device: str = "cpu", cache: Path | None = None
+    ) -> None:
         self.plan, self.folder, self.progress, self.device = plan, folder, progress, device
         self.store = Store(folder, progress)
         self.cache = cache or folder / ".work" / "text"
+        self.specs: dict[Task, Spec] = {}
         self.keys: dict[Task, str] = {}
         self.texts: dict[Split, AnyText] = {}
         self.expected_heads: HeadMap | None = None  # of a given model that was looked at beforehand
 
     # Tasks
 
+    def spec(self, task: Task) -> Spec:
+        if task not in self.specs:
+            self.specs[task] = task.spec(self)
+        return self.specs[task]
+
     def key(self, task: Task) -> str:
         """The hash of everything that goes into a task."""
         if task not in self.keys:
-            needs = [self.key(needed) for needed in task.needs(self)]
-            self.keys[task] = digest([task.name, task.VERSION, dict(task.inputs(self)), needs])
+            spec = self.spec(task)
+            needs = [self.key(needed) for needed in spec.needs]
+            self.keys[task] = digest([task.name, task.VERSION, dict(spec.inputs), needs])
         return self.keys[task]
 
     def done(self, task: Task, whole: bool = False) -> bool:
@@ -109,16 +119,16 @@ class Run:
         return self.store.holds(task.name, self.key(task), self.required(task, whole))
 
     def required(self, task: Task, whole: bool) -> list[str]:
-        spare = set() if whole or self.plan.weights == "all" else {*task.weights(self)}
-        return [path for path in task.outputs(self) if path not in spare]
+        spec = self.spec(task)
+        return [path for path in spec.outputs if whole or self.plan.weights == "all" or path not in spec.weights]
 
     def need(self, task: Task, whole: bool = False) -> Result:
         """The result of a task, made now unless the store holds it. whole: its weights must be there, too."""
         if not self.store.together and task.shared and PartialState().num_processes > 1 and not self.done(task, whole):
             raise HeadwiseError(f"{task.name} must be made again, which several processes cannot do here: run one.")
-        needs = [self.key(needed) for needed in task.needs(self)]
+        spec, needs = self.spec(task), [self.key(needed) for needed in self.spec(task).needs]
         making = Making(
-            task.name, self.key(task), needs, task.outputs(self), lambda work: task.make(self, work), task.repeatable
+            task.name, self.key(task), needs, spec.outputs, lambda work: task.make(self, work), task.repeatable
         )
         return self.store.obtain(making, self.required(task, whole))
 
@@ -136,10 +146,10 @@ class Run:
         return self.texts[split]
 
     def opened(self, split: Split) -> AnyText:
-        if self.plan.data.embedded:
-            pairs = embedded.pairs(split, getattr(self.plan.data.embedded, split))
-            return ParallelText.from_pairs(pairs, f"{split}.en+{split}.fr", cache=self.cache)
         data = self.plan.data
+        if data.embedded:
+            pairs = embedded.pairs(split, getattr(data.embedded, split))
+            return ParallelText.from_pairs(pairs, f"{split}.en+{split}.fr", cache=self.cache)
         if data.dev is None and split != "test":
             return held_out(self.read(data.train))[split == "dev"]
         return self.read(getattr(data, split))
@@ -149,13 +159,11 @@ class Run:
             return Text.read(spec, cache=self.cache)
         return ParallelText.open(spec, cache=self.cache)
 
-    @property
-    def train_text(self) -> AnyText:
-        return self.text("train")
-
-    @property
-    def dev_text(self) -> AnyText:
-        return self.text("dev")
+    def pairs(self, split: Split) -> ParallelText:
+        """A split for what only works on sentence pairs."""
+        text = self.text(split)
+        assert isinstance(text, ParallelText)
+        return text
 
     def fingerprint(self, split: Split) -> str:
         return self.text(split).fingerprint

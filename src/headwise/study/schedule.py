@@ -12,22 +12,23 @@ from itertools import pairwise
 
 from headwise.api.sweeps import FROM_RANDOM_WEIGHTS, GateSweep, GreedySweep
 from headwise.study.run import Run, Split, Task
-from headwise.study.tasks.choose import Choose, DevEvaluation, SaveChosen
 from headwise.study.tasks.evaluate import (
+    Choose,
     Evaluate,
     EvaluatePerplexity,
     Measure,
     MeasureLosses,
     MeasureSpeed,
+    SaveChosen,
     Translate,
 )
 from headwise.study.tasks.prune import RankHeads, keeps_all, prune_task
-from headwise.study.tasks.rescore import Rescore
-from headwise.study.tasks.roles import FindRoles
+from headwise.study.tasks.roles import FindRoles, Rescore
 from headwise.study.tasks.score import Judge, Score, score_passes
 from headwise.study.tasks.train import FULL_MODEL
 from headwise.study.variants import FULL, Variant, comparisons, model_controls, orders_of, own_models, sweep_controls
 
+AnyEvaluation = Evaluate | EvaluatePerplexity
 STAGES = ("train", "score", "roles", "prune", "evaluate")
 
 
@@ -134,7 +135,7 @@ class Schedule:
         if split == "dev":
             yield Measure(variant)
 
-    def evaluation(self, variant: Variant, variants: Sequence[Variant], split: Split) -> DevEvaluation:
+    def evaluation(self, variant: Variant, variants: Sequence[Variant], split: Split) -> AnyEvaluation:
         if not self.run.translates:
             return EvaluatePerplexity(split, variant, steps_of(variant, variants))
         names = comparisons(self.run.plan.pruning, variant).values() if variant != FULL else ()
@@ -155,7 +156,7 @@ class Schedule:
         yield choose
         chosen = (run.result(choose) or {}).get("chosen")
         for variant in variants:
-            if variant.name == chosen and not prune_task(variant).weights(run):
+            if variant.name == chosen and not prune_task(variant).has_weights(run):
                 yield SaveChosen(variant)
         if run.plan.data.has_test:
             for variant in sound:
@@ -176,13 +177,15 @@ class Schedule:
         recorded = tuple(v for v in some if v.name in before)
         if len(recorded) == len(before) and before and run.done(MeasureSpeed(recorded)):
             return recorded
-        return tuple(v for v in some if v == FULL or not prune_task(v).weights(run) or run.done(prune_task(v), True))
+        return tuple(
+            v for v in some if v == FULL or not prune_task(v).has_weights(run) or run.done(prune_task(v), True)
+        )
 
 
 def waits_of(task: Task, tasks: Sequence[Task]) -> list[str]:
     """What a task only has to come after: the choice waits for all dev evaluations, test text for the choice."""
     if isinstance(task, Choose):
-        return [other.name for other in tasks if isinstance(other, DevEvaluation) and other.split == "dev"]
+        return [other.name for other in tasks if isinstance(other, AnyEvaluation) and other.split == "dev"]
     if isinstance(task, Translate | MeasureLosses) and task.split == "test":
         return [other.name for other in tasks if isinstance(other, Choose)]
     if isinstance(task, MeasureSpeed):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -186,12 +187,20 @@ def refuse_different(name: str, before: Result, now: Result, folder: Path) -> No
 
 
 def read_record(path: Path) -> dict[str, Any]:
+    """A record; empty where there is none, it is damaged, or an output would lie outside the folder."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        stat = path.stat()
+        return parsed(path, stat.st_mtime_ns, stat.st_size)
     except (OSError, ValueError):
         return {}
-    inside = isinstance(data, dict) and all(is_inside(output) for output in data.get("outputs", []))
-    return data if inside else {}
+
+
+@lru_cache(maxsize=4096)
+def parsed(path: Path, changed: int, size: int) -> dict[str, Any]:
+    """A record as it was at some time: a study of many tasks looks at all of them after every one."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    whole = isinstance(data, dict) and {"name", "key", "seconds", "outputs", "result"} <= data.keys()
+    return data if whole and all(is_inside(output) for output in data["outputs"]) else {}
 
 
 def is_inside(output: Any) -> bool:

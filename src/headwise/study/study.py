@@ -28,8 +28,14 @@ from headwise.study.run import Run, Task
 from headwise.study.schedule import STAGES, Schedule, waits_of
 from headwise.study.store import locked_folder, remove
 from headwise.study.tables import Tables, write_grid
-from headwise.study.tasks.choose import Choose
-from headwise.study.tasks.evaluate import Evaluate, EvaluatePerplexity, MeasureLosses, MeasureSpeed, Translate
+from headwise.study.tasks.evaluate import (
+    Choose,
+    Evaluate,
+    EvaluatePerplexity,
+    MeasureLosses,
+    MeasureSpeed,
+    Translate,
+)
 from headwise.study.tasks.prune import Prune, RankHeads, model_of
 from headwise.study.tasks.roles import FindRoles
 from headwise.study.tasks.score import Judge, Score, ScorePass
@@ -83,7 +89,7 @@ class Study:
         names = {task.name for task in tasks}
         prefix = "" if folder == "." else f"{folder}/"
         for task in tasks:
-            after = [name for name in (*(needed.name for needed in task.needs(run)), *waits_of(task, tasks))]
+            after = [name for name in (*(needed.name for needed in run.spec(task).needs), *waits_of(task, tasks))]
             waits = tuple(f"{prefix}{name}" for name in dict.fromkeys(after) if name in names)
             done = run.done(task)
             seconds = task.seconds(run, estimate) if estimate and not done else 0.0
@@ -184,7 +190,7 @@ def estimates_of(study: Study) -> dict[str, Estimate]:
     by_pair: dict[str, Estimate] = {}
     for folder, run in study.runs.items():
         pair = run.plan.data.model_dump_json()
-        train, dev = run.train_text, run.dev_text
+        train, dev = run.text("train"), run.text("dev")
         if not isinstance(train, ParallelText) or not isinstance(dev, ParallelText):
             continue  # nothing is trained on one-sided text
         if pair not in by_pair:
@@ -205,7 +211,7 @@ def estimated(study: Study, stages: Collection[str]) -> dict[str, Estimate]:
         return {}
     try:
         first = next(iter(study.runs.values()))
-        long = first.plan.data.embedded is None and len(first.train_text) >= LONG
+        long = first.plan.data.embedded is None and len(first.text("train")) >= LONG
         if len(study.runs) > 1 or len(models) > FEW or long:
             return estimates_of(study)
     except Exception as error:  # whatever is wrong, the task that needs it will say: others may go on

@@ -21,8 +21,7 @@ from headwise.study.plan import Plan
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
 from headwise.study.store import Result
-from headwise.study.tasks.choose import Choose, choice
-from headwise.study.tasks.evaluate import Measure
+from headwise.study.tasks.evaluate import Choose, Measure
 from headwise.study.tasks.prune import keeps_all, model_task
 from headwise.study.tasks.train import FULL_MODEL
 from headwise.study.variants import FULL, Variant, comparisons, model_controls
@@ -128,8 +127,7 @@ class Tables:
         """The choice, or what it would be by now."""
         task = self.tasks["choose"]
         assert isinstance(task, Choose)
-        now = {"chosen": choice(self.run, task.candidates), "max_drop": self.plan.choice.limit}
-        return self.run.result(task) or now
+        return self.run.result(task) or task.choice(self.run)
 
     def without_controls(self, variant: Variant) -> list[str]:
         """A note on the controls that a variant does not have."""

@@ -1,11 +1,11 @@
-"""What the models are worth: translations and their quality, or perplexity; size; speed."""
+"""What the models are worth: translations and their quality, or perplexity; size; speed; and the choice on dev."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +13,10 @@ from headwise.api.batches import Batches, max_tokens
 from headwise.api.greedy import Losses
 from headwise.api.sweeps import GreedySweep
 from headwise.data.lines import read_lines
-from headwise.data.text import ParallelText
 from headwise.heads import HeadMask, write_text
-from headwise.model import WEIGHTS
+from headwise.model import WEIGHTS, Model
 from headwise.study.estimate import BOOTSTRAP, Estimate
-from headwise.study.run import Run, Split, Task
+from headwise.study.run import Run, Spec, Split, Task
 from headwise.study.store import MADE, Result
 from headwise.study.tasks.prune import model_of, model_task
 from headwise.study.tasks.train import full_model
@@ -29,65 +28,42 @@ from headwise.translation.train import dev_loss, loss_forward
 
 
 @dataclass(frozen=True)
-class Translate(Task):
+class Translate(Task, stage="evaluate", names="translate/{0.split}/{0.variant.name}"):
     """A split in one model's translation, with sources and references beside it, in translations/."""
 
-    stage: ClassVar[str] = "evaluate"
     split: Split
     variant: Variant
 
-    @property
-    def name(self) -> str:
-        return f"translate/{self.split}/{self.variant.name}"
-
-    def needs(self, run: Run) -> Sequence[Task]:
-        return [model_task(self.variant)]
-
-    def inputs(self, run: Run) -> Mapping[str, Any]:
-        return {"text": run.fingerprint(self.split), "search": run.plan.search.model_dump()}
-
-    def outputs(self, run: Run) -> Sequence[str]:
-        return [f"translations/{self.split}/{name}.txt" for name in (self.variant.name, "source", "reference")]
+    def spec(self, run: Run) -> Spec:
+        inputs = {"text": run.fingerprint(self.split), "search": run.plan.search.model_dump()}
+        outputs = [f"translations/{self.split}/{name}.txt" for name in (self.variant.name, "source", "reference")]
+        return Spec([model_task(self.variant)], inputs, outputs)
 
     def make(self, run: Run, work: Path) -> Result:
-        model, text, folder = (
-            model_of(run, self.variant),
-            run.text(self.split),
-            work / MADE / "translations" / self.split,
-        )
-        assert isinstance(text, ParallelText)
+        model, text, folder = model_of(run, self.variant), run.pairs(self.split), work / MADE / "translations"
         lines, cost = translate(model.hf, model.tokenizer, list(text.sources), run.plan.search, run.progress)
         for name, side in ((self.variant.name, lines), ("source", text.sources), ("reference", text.targets)):
-            write_lines(folder / f"{name}.txt", side)
+            one_a_line = (" ".join(line.splitlines()) for line in side)
+            write_text(folder / self.split / f"{name}.txt", "".join(f"{line}\n" for line in one_a_line))
         return cost
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.translating(estimate.dev)
 
 
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """A sentence a line; what would end a line inside a sentence becomes a blank."""
-    write_text(path, "".join(" ".join(line.splitlines()) + "\n" for line in lines))
-
-
 @dataclass(frozen=True)
-class Evaluate(Task):
+class Evaluate(Task, stage="evaluate", names="evaluate/{0.split}/{0.variant.name}"):
     """BLEU and chrF of a model's translations, and its paired BLEU differences to those of `others`.
 
     The result: `rows` of (measure, value, low, high), `signatures`, and `against`: (value, low, high, p) by name.
     """
 
-    stage: ClassVar[str] = "evaluate"
     split: Split
     variant: Variant
     others: tuple[Variant, ...] = ()
 
-    @property
-    def name(self) -> str:
-        return f"evaluate/{self.split}/{self.variant.name}"
-
-    def needs(self, run: Run) -> Sequence[Task]:
-        return [Translate(self.split, variant) for variant in (self.variant, *self.others)]
+    def spec(self, run: Run) -> Spec:
+        return Spec([Translate(self.split, variant) for variant in (self.variant, *self.others)])
 
     def make(self, run: Run, work: Path) -> Result:
         def lines(name: str) -> list[str]:
@@ -107,96 +83,71 @@ class Evaluate(Task):
 
 
 @dataclass(frozen=True)
-class MeasureLosses(Task):
+class MeasureLosses(Task, stage="evaluate", names="losses/{0.split}/{0.order}"):
     """The loss of every sentence under all steps of a greedy order, for models that do not translate."""
 
-    stage: ClassVar[str] = "evaluate"
     split: Split
-    variants: tuple[Variant, ...]  # of one order; none: of the full model alone
+    steps: tuple[Variant, ...]  # of one order; none: of the full model alone
 
     @property
-    def name(self) -> str:
-        order = self.variants[0].order if self.variants else None
-        return f"losses/{self.split}/{order.name if order else FULL.name}"
+    def order(self) -> str:
+        return self.steps[0].order.name if self.steps and self.steps[0].order else FULL.name
 
-    def needs(self, run: Run) -> Sequence[Task]:
-        return [model_task(variant) for variant in (FULL, *self.variants)]
-
-    def inputs(self, run: Run) -> Mapping[str, Any]:
-        return {"text": run.fingerprint(self.split)}
-
-    def outputs(self, run: Run) -> Sequence[str]:
-        return [f"{self.name}.npz"]
+    def spec(self, run: Run) -> Spec:
+        needs = [model_task(variant) for variant in (FULL, *self.steps)]
+        return Spec(needs, {"text": run.fingerprint(self.split)}, [f"{self.name}.npz"])
 
     def make(self, run: Run, work: Path) -> Result:
-        model, masks = full_model(run), [run.mask(variant) for variant in self.variants]
-        sweep = run.sweep(self.variants[0]) if self.variants else None
-        by_mask = dict(zip(masks, self.variants, strict=True))
+        steps = {run.mask(variant): variant for variant in self.steps}
 
-        def cut(mask: HeadMask) -> Any:
-            return model_of(run, by_mask[mask])
+        def cut(mask: HeadMask) -> Model:
+            return model_of(run, steps[mask])
 
+        sweep = run.sweep(self.steps[0]) if self.steps else None
         compensated = isinstance(sweep, GreedySweep) and sweep.compensate
-        text = Batches(model, run.text(self.split), run.progress)
-        losses = Losses.measure(text, masks, cut if compensated else None)
+        text = Batches(full_model(run), run.text(self.split), run.progress)
+        losses = Losses.measure(text, list(steps), cut if compensated else None)
         file = work / MADE / f"{self.name}.npz"
         file.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(file, summed=losses.summed, tokens=losses.tokens)
         return {}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
-        return (1 + len(self.variants)) * estimate.reading(estimate.dev)
+        return (1 + len(self.steps)) * estimate.reading(estimate.dev)
 
 
 @dataclass(frozen=True)
-class EvaluatePerplexity(Task):
+class EvaluatePerplexity(Task, stage="evaluate", names="evaluate/{0.split}/{0.variant.name}"):
     """Loss, perplexity and its change against the full model. The result has the form of `Evaluate`'s."""
 
-    stage: ClassVar[str] = "evaluate"
     split: Split
     variant: Variant
-    order: tuple[Variant, ...] = ()  # all steps of the variant's order
+    steps: tuple[Variant, ...] = ()  # of the variant's order
 
-    @property
-    def name(self) -> str:
-        return f"evaluate/{self.split}/{self.variant.name}"
-
-    def needs(self, run: Run) -> Sequence[Task]:
-        return [MeasureLosses(self.split, self.order)]
-
-    def inputs(self, run: Run) -> Mapping[str, Any]:
-        return {"seed": run.plan.seed}
+    def spec(self, run: Run) -> Spec:
+        return Spec([MeasureLosses(self.split, self.steps)], {"seed": run.plan.seed})
 
     def make(self, run: Run, work: Path) -> Result:
-        (needed,) = self.needs(run)
+        (needed,) = run.spec(self).needs
         with np.load(run.folder / f"{needed.name}.npz") as arrays:
             losses = Losses(arrays["summed"], arrays["tokens"])
-        column = (FULL, *self.order).index(self.variant)
+        column = (FULL, *self.steps).index(self.variant)
         return {"rows": losses.rows(column, run.plan.seed), "signatures": {}, "against": {}}
 
 
 @dataclass(frozen=True)
-class Measure(Task):
+class Measure(Task, stage="evaluate", names="measure/{0.variant.name}"):
     """What removal saves in weights, on disk (where the model is saved) and memory, and what it costs in dev loss."""
 
-    stage: ClassVar[str] = "evaluate"
     variant: Variant
 
-    @property
-    def name(self) -> str:
-        return f"measure/{self.variant.name}"
-
-    def needs(self, run: Run) -> Sequence[Task]:
-        return [model_task(self.variant)]
-
-    def inputs(self, run: Run) -> Mapping[str, Any]:
-        return {"dev": run.fingerprint("dev")}
+    def spec(self, run: Run) -> Spec:
+        return Spec([model_task(self.variant)], {"dev": run.fingerprint("dev")})
 
     def make(self, run: Run, work: Path) -> Result:
-        model = model_of(run, self.variant)
-        found: Result = {}
-        if isinstance(run.dev_text, ParallelText):
-            dev = Encoded(run.dev_text, model.tokenizer, max_tokens(model))
+        model, found = model_of(run, self.variant), dict[str, Any]()
+        if run.translates:
+            dev = Encoded(run.pairs("dev"), model.tokenizer, max_tokens(model))
             with loss_forward(model.hf):
                 found["dev_loss"] = dev_loss(model.hf, dev, model.tokenizer, 4096)
         found["parameters"] = model.parameters
@@ -210,29 +161,20 @@ class Measure(Task):
 
 
 @dataclass(frozen=True)
-class MeasureSpeed(Task):
+class MeasureSpeed(Task, stage="evaluate", names="speed", exclusive=True):
     """Tokens per second of decoding (median, least, most), by name: all models write equally many tokens for the same
     sentences, in turn, a few rounds, so that a noisy machine and longer translations affect all alike."""
 
-    stage: ClassVar[str] = "evaluate"
-    exclusive: ClassVar[bool] = True
     variants: tuple[Variant, ...]
 
-    @property
-    def name(self) -> str:
-        return "speed"
-
-    def needs(self, run: Run) -> Sequence[Task]:
-        return [model_task(variant) for variant in self.variants]
-
-    def inputs(self, run: Run) -> Mapping[str, Any]:
+    def spec(self, run: Run) -> Spec:
         plan = run.plan
-        return {"dev": run.fingerprint("dev"), "speed": plan.speed.model_dump(), "search": plan.search.model_dump()}
+        inputs = {"dev": run.fingerprint("dev"), "speed": plan.speed.model_dump(), "search": plan.search.model_dump()}
+        return Spec([model_task(variant) for variant in self.variants], inputs)
 
     def make(self, run: Run, work: Path) -> Result:
         plan = run.plan
-        assert isinstance(run.dev_text, ParallelText)
-        sentences = list(run.dev_text.sources)[: plan.speed.sentences]
+        sentences = list(run.pairs("dev").sources)[: plan.speed.sentences]
         models = {variant.name: model_of(run, variant) for variant in self.variants}
         rates: dict[str, list[float]] = {name: [] for name in models}
         for turn in range(plan.speed.rounds):
@@ -242,3 +184,50 @@ class MeasureSpeed(Task):
                 rates[name].append(cost["tokens_per_second"])
                 run.progress((turn + (i + 1) / len(models)) / plan.speed.rounds, name)
         return {name: [float(np.median(values)), min(values), max(values)] for name, values in rates.items()}
+
+
+@dataclass(frozen=True)
+class Choose(Task, stage="evaluate", names="choose"):
+    """The variant with the fewest heads that loses at most `max_drop` on dev."""
+
+    candidates: tuple[Evaluate | EvaluatePerplexity, ...]  # the full model's first
+
+    def spec(self, run: Run) -> Spec:
+        return Spec(self.candidates, run.plan.choice.model_dump())
+
+    def make(self, run: Run, work: Path) -> Result:
+        return self.choice(run)
+
+    def choice(self, run: Run) -> Result:
+        """The choice among the candidates that are evaluated by now."""
+        limit, results = run.plan.choice.limit, {task.variant: run.result(task) for task in self.candidates}
+        dev = {variant.name: dev_quality(result["rows"]) for variant, result in results.items() if result}
+        kept = {variant.name: len(run.mask(variant)) for variant in results if variant.name in dev}
+        return {"chosen": choose(dev, kept, limit) if FULL.name in dev else None, "max_drop": limit}
+
+
+def dev_quality(rows: Sequence[Sequence[Any]]) -> float:
+    """What choices compare, the more the better: BLEU, or the change of perplexity in %, negated."""
+    values = {row[0]: float(row[1]) for row in rows}
+    return values["bleu"] if "bleu" in values else -values.get("perplexity_change", 0.0)
+
+
+def choose(dev: Mapping[str, float], kept: Mapping[str, int], max_drop: float | None) -> str | None:
+    """The name with the fewest heads of those that lose at most `max_drop` on dev (None: any loss); None when all lose
+    more."""
+    good = [s for s in dev if s != FULL.name and (max_drop is None or dev[s] >= dev[FULL.name] - max_drop)]
+    return min(good, key=lambda s: (kept[s], -dev[s]), default=None)
+
+
+@dataclass(frozen=True)
+class SaveChosen(Task, stage="evaluate", names="save"):
+    """The weights of a chosen model that was cut without training, so it was not saved yet."""
+
+    variant: Variant
+
+    def spec(self, run: Run) -> Spec:
+        return Spec([model_task(self.variant)], outputs=[f"pruned/{self.variant.name}"])
+
+    def make(self, run: Run, work: Path) -> Result:
+        model_of(run, self.variant).save(work / MADE / "pruned" / self.variant.name)
+        return {}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from headwise.api.batches import Batches
 from headwise.api.greedy import Ranking, greedy_masks
@@ -15,11 +14,11 @@ from headwise.importance.ablation import mean_outputs
 from headwise.model import Model, load
 from headwise.pruning.controls import at_random, from_scratch, narrower, one_per_layer, tune
 from headwise.pruning.greedy import random_scores
-from headwise.pruning.hard_concrete import Pruned, prune_by_gates
+from headwise.pruning.hard_concrete import prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.pruning.top_k import prune_by_top_k
 from headwise.study.estimate import Estimate
-from headwise.study.run import Run, Task
+from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result, digest
 from headwise.study.tasks.train import FULL_MODEL, full_model, training
 from headwise.study.variants import FULL, Order, Variant
@@ -31,38 +30,26 @@ MEANS = 2000  # training pairs that mean outputs are taken over
 
 
 @dataclass(frozen=True)
-class RankHeads(Task):
+class RankHeads(Task, stage="prune", names="order/{0.order.name}", shared=True):
     """A greedy order: the masks of its steps, as layouts in orders/."""
 
-    stage: ClassVar[str] = "prune"
-    shared: ClassVar[bool] = True
     sweep_index: int
     order: Order
-
-    @property
-    def name(self) -> str:
-        return f"order/{self.order.name}"
 
     def sweep(self, run: Run) -> GreedySweep:
         sweep = run.plan.pruning[self.sweep_index]
         assert isinstance(sweep, GreedySweep)
         return sweep
 
-    def needs(self, run: Run) -> Sequence[Task]:
-        return [FULL_MODEL]
-
-    def inputs(self, run: Run) -> Mapping[str, Any]:
-        sweep = self.sweep(run)
-        options = sweep.model_dump(include={"kinds", "step", "rescore", "keep"})
-        return {"score": self.order.score, "turn": self.order.turn, "seed": run.plan.seed, **options,
-                "dev": run.fingerprint("dev")}  # fmt: skip
-
-    def outputs(self, run: Run) -> Sequence[str]:
-        return [f"orders/{self.order.name}"]
+    def spec(self, run: Run) -> Spec:
+        options = self.sweep(run).model_dump(include={"kinds", "step", "rescore", "keep"})
+        inputs = {"score": self.order.score, "turn": self.order.turn, "seed": run.plan.seed, **options,
+                  "dev": run.fingerprint("dev")}  # fmt: skip
+        return Spec([FULL_MODEL], inputs, [f"orders/{self.order.name}"])
 
     def make(self, run: Run, work: Path) -> Result:
-        sweep, model = self.sweep(run), full_model(run)
-        for kept, mask in greedy_masks(ranking(run, model, self.order, sweep.rescore), sweep).items():
+        sweep = self.sweep(run)
+        for kept, mask in greedy_masks(ranking(run, self.order, sweep.rescore), sweep).items():
             if run.main:
                 mask.save(work / MADE / "orders" / self.order.name / f"{kept}.json")
         return {}
@@ -73,24 +60,17 @@ class RankHeads(Task):
         return 0.0 if self.order.score in WITHOUT_TEXT else times * estimate.scoring([self.order.score])
 
 
-def ranking(run: Run, model: Model, order: Order, rescore: bool) -> Ranking:
-    """How important heads are on the dev text, as an order asks."""
-    seed = 1000 * run.plan.seed + order.turn
-    return Ranking(model, Batches(model, run.dev_text, run.progress), order.score, rescore, seed)
+def ranking(run: Run, order: Order, rescore: bool) -> Ranking:
+    """How important the full model's heads are on the dev text, as an order asks."""
+    model, seed = full_model(run), 1000 * run.plan.seed + order.turn
+    return Ranking(model, Batches(model, run.text("dev"), run.progress), order.score, rescore, seed)
 
 
 @dataclass(frozen=True)
-class Prune(Task):
+class Prune(Task, stage="prune", names="prune/{0.variant.name}", shared=True, repeatable=True):
     """One smaller model: its layout in layouts/, its weights in pruned/."""
 
-    stage: ClassVar[str] = "prune"
-    shared: ClassVar[bool] = True
-    repeatable: ClassVar[bool] = True
     variant: Variant
-
-    @property
-    def name(self) -> str:
-        return f"prune/{self.variant.name}"
 
     @property
     def layout(self) -> str:
@@ -100,21 +80,19 @@ class Prune(Task):
     def folder(self) -> str:
         return f"pruned/{self.variant.name}"
 
-    def needs(self, run: Run) -> Sequence[Task]:
-        return [FULL_MODEL]
+    def has_weights(self, run: Run) -> bool:
+        """Whether its weights are more than the full model's without some heads, so that they are saved."""
+        return True
 
-    def outputs(self, run: Run) -> Sequence[str]:
-        return [self.layout, self.folder]
-
-    def weights(self, run: Run) -> Sequence[str]:
-        return [self.folder] if self.folder in self.outputs(run) else []
+    def weights_spec(self, run: Run, inputs: dict[str, Any], *needs: Task) -> Spec:
+        outputs = [self.layout, self.folder] if self.has_weights(run) else [self.layout]
+        return Spec(needs or [FULL_MODEL], inputs, outputs, outputs[1:])
 
     def tuning_inputs(self, run: Run) -> dict[str, Any]:
         """What every model that is fine-tuned from the full one is made from, beside its variant."""
-        recipe = run.plan.training.model_dump(
-            exclude={"epochs", "learning_rate", "warmup", "schedule", "patience", "average"}
-        )
-        return {"options": run.sweep(self.variant).training_options, "training": recipe, "seed": run.plan.seed,
+        unused = {"epochs", "learning_rate", "warmup", "schedule", "patience", "average"}
+        return {"options": run.sweep(self.variant).training_options, "seed": run.plan.seed,
+                "training": run.plan.training.model_dump(exclude=unused),
                 "train": run.fingerprint("train"), "dev": run.fingerprint("dev")}  # fmt: skip
 
     def save(self, run: Run, mask: HeadMask, model: Model, work: Path) -> None:
@@ -143,56 +121,49 @@ def fresh_model(run: Run) -> Model:
 class PruneByGates(Prune):
     """Fine-tune with gates, decide, cut. Leaves gates/, too."""
 
-    def inputs(self, run: Run) -> Mapping[str, Any]:
+    def spec(self, run: Run) -> Spec:
         variant = self.variant
-        return {**self.tuning_inputs(run), "method": variant.method, "penalty": variant.penalty, "keep": variant.keep}
-
-    def outputs(self, run: Run) -> Sequence[str]:
-        return [self.layout, self.folder, f"gates/{self.variant.name}.csv"]
+        inputs = {"method": variant.method, "penalty": variant.penalty, "keep": variant.keep}
+        spec = self.weights_spec(run, {**self.tuning_inputs(run), **inputs})
+        return replace(spec, outputs=[*spec.outputs, f"gates/{variant.name}.csv"])
 
     def make(self, run: Run, work: Path) -> Result:
-        model, sweep = fresh_model(run), run.sweep(self.variant)
+        model, sweep, variant = fresh_model(run), run.sweep(self.variant), self.variant
         assert isinstance(sweep, GateSweep | TopKSweep)
-        pruned = self.pruned(model, sweep, run, work)
+        common = (model, training(run, model, work), sweep, tuple(sweep.kinds))
+        if variant.penalty is not None:
+            pruned = prune_by_gates(*common, variant.penalty)
+        else:
+            assert variant.keep is not None
+            pruned = (prune_by_top_k if isinstance(sweep, TopKSweep) else prune_to_count)(*common, variant.keep)
         self.save(run, pruned.mask, pruned.model, work)
         if run.main:
-            write_text(work / MADE / "gates" / f"{self.variant.name}.csv", (work / "gates.csv").read_text())
+            write_text(work / MADE / "gates" / f"{variant.name}.csv", (work / "gates.csv").read_text())
         for note in pruned.notes:
             run.progress.say(f"  {note}")
-        return {
-            **pruned.cost, "soft_loss": pruned.soft_loss, "decided_loss": pruned.decided_loss,
-            "undecided": pruned.undecided, "expected": pruned.expected, "settled": pruned.settled,
-            "notes": pruned.notes, "doubts": pruned.doubts, "sweep": sweep.name, "penalty": self.variant.penalty,
-        }  # fmt: skip
-
-    def pruned(self, model: Model, sweep: GateSweep | TopKSweep, run: Run, work: Path) -> Pruned:
-        common, variant = (model, training(run, model, work), sweep, tuple(sweep.kinds)), self.variant
-        if variant.penalty is not None:
-            return prune_by_gates(*common, variant.penalty)
-        assert variant.keep is not None
-        return (prune_by_top_k if isinstance(sweep, TopKSweep) else prune_to_count)(*common, variant.keep)
+        facts = ("soft_loss", "decided_loss", "undecided", "expected", "settled", "notes", "doubts")
+        return {**pruned.cost, **{name: getattr(pruned, name) for name in facts}, "sweep": sweep.name,
+                "penalty": variant.penalty}  # fmt: skip
 
 
 class GreedyStep(Prune):
-    """One step of a greedy order: its layout, and its model where that is more than the full one without heads."""
+    """One step of a greedy order: its layout, and its model where it is fine-tuned or compensated."""
 
     def sweep(self, run: Run) -> GreedySweep:
         sweep = run.sweep(self.variant)
         assert isinstance(sweep, GreedySweep)
         return sweep
 
-    def needs(self, run: Run) -> Sequence[Task]:
-        assert self.variant.order is not None
-        return [RankHeads(self.variant.sweep_index, self.variant.order)]
-
-    def inputs(self, run: Run) -> Mapping[str, Any]:
+    def has_weights(self, run: Run) -> bool:
         sweep = self.sweep(run)
-        means = run.fingerprint("train") if sweep.compensate else None
-        return {"kept": self.variant.kept, "compensate": means, "tune": self.tuning_inputs(run) if sweep.tune else None}
+        return sweep.tune or sweep.compensate
 
-    def outputs(self, run: Run) -> Sequence[str]:
-        sweep = self.sweep(run)
-        return [self.layout, *([self.folder] if sweep.tune or sweep.compensate else [])]
+    def spec(self, run: Run) -> Spec:
+        sweep, variant = self.sweep(run), self.variant
+        assert variant.order is not None
+        inputs = {"kept": variant.kept, "tune": self.tuning_inputs(run) if sweep.tune else None,
+                  "compensate": run.fingerprint("train") if sweep.compensate else None}  # fmt: skip
+        return self.weights_spec(run, inputs, RankHeads(variant.sweep_index, variant.order))
 
     def make(self, run: Run, work: Path) -> Result:
         sweep, order = self.sweep(run), self.variant.order
@@ -202,7 +173,7 @@ class GreedyStep(Prune):
             return self.tuned(run, mask, work)
         if sweep.compensate:
             model = full_model(run)
-            means = mean_outputs(model.hf, model.found, Batches(model, run.train_text.head(MEANS)))
+            means = mean_outputs(model.hf, model.found, Batches(model, run.text("train").head(MEANS)))
             self.save(run, mask, model.remove(mask, means), work)
         elif run.main:
             mask.save(work / MADE / self.layout)
@@ -215,29 +186,27 @@ class GreedyStep(Prune):
 class FineTunedControl(Prune):
     """A control that is fine-tuned from the full model: with all heads, random ones, or one of each layer."""
 
-    def needs(self, run: Run) -> Sequence[Task]:
-        return [FULL_MODEL, *([prune_task(self.variant.reference)] if self.variant.reference else [])]
-
-    def inputs(self, run: Run) -> Mapping[str, Any]:
-        return {"control": self.variant.control, **self.tuning_inputs(run)}
+    def spec(self, run: Run) -> Spec:
+        reference = [prune_task(self.variant.reference)] if self.variant.reference else []
+        inputs = {"control": self.variant.control, **self.tuning_inputs(run)}
+        return self.weights_spec(run, inputs, FULL_MODEL, *reference)
 
     def make(self, run: Run, work: Path) -> Result:
         return self.tuned(run, self.mask(run), work)
 
     def mask(self, run: Run) -> HeadMask:
         """The heads that the control keeps."""
-        model, variant = full_model(run), self.variant
-        kinds = run.sweep(variant).kinds
-        seed = int(digest([variant.name, run.plan.seed]), 16) % 2**32
+        heads, variant = full_model(run).heads, self.variant
+        kinds, seed = run.sweep(variant).kinds, int(digest([variant.name, run.plan.seed]), 16) % 2**32
         if variant.control == "fine-tuned":
-            return HeadMask.full(model.heads)
+            return HeadMask.full(heads)
         if variant.reference:
             counts = {kind: run.mask(variant.reference).count(kind) for kind in kinds}
-            return at_random(model.heads, kinds, counts, seed)
+            return at_random(heads, kinds, counts, seed)
         if variant.control == "one-per-layer":
-            best = ranking(run, model, Order("", BEST_HEAD), rescore=False)
-            return one_per_layer(model.heads, kinds, best(HeadMask.full(model.heads)))
-        return one_per_layer(model.heads, kinds, random_scores(model.heads, seed))
+            best = ranking(run, Order("", BEST_HEAD), rescore=False)
+            return one_per_layer(heads, kinds, best(HeadMask.full(heads)))
+        return one_per_layer(heads, kinds, random_scores(heads, seed))
 
 
 class TrainedControl(Prune):
@@ -245,40 +214,31 @@ class TrainedControl(Prune):
     as many parameters."""
 
     @property
-    def scratch(self) -> bool:
-        return self.variant.control == "from-scratch"
-
-    @property
     def reference(self) -> Variant:
         assert self.variant.reference is not None
         return self.variant.reference
 
-    def needs(self, run: Run) -> Sequence[Task]:
-        return [FULL_MODEL, prune_task(self.reference)]
-
-    def inputs(self, run: Run) -> Mapping[str, Any]:
+    def spec(self, run: Run) -> Spec:
         plan = run.plan
         assert isinstance(plan.model, Architecture)
-        return {"control": self.variant.control, "shape": plan.model.model_dump(), "seed": plan.seed,
-                "recipe": plan.training.model_dump()}  # fmt: skip
-
-    def outputs(self, run: Run) -> Sequence[str]:
-        return [self.folder, *([self.layout] if self.scratch else [])]
+        inputs = {"control": self.variant.control, "shape": plan.model.model_dump(), "seed": plan.seed,
+                  "recipe": plan.training.model_dump()}  # fmt: skip
+        spec = self.weights_spec(run, inputs, FULL_MODEL, prune_task(self.reference))
+        return spec if self.variant.control == "from-scratch" else replace(spec, outputs=[self.folder])
 
     def make(self, run: Run, work: Path) -> Result:
         full, shape = full_model(run), run.plan.model
         assert isinstance(shape, Architecture)
         how = training(run, full, work, shape.max_length)
-        if self.scratch:
+        if self.variant.control == "from-scratch":
             mask = run.mask(self.reference)
             model, facts = from_scratch(shape, full.tokenizer, how, mask, run.device)
             self.save(run, mask, model, work)
             return {**facts, "notes": []}
         parameters = model_of(run, self.reference).parameters
         smaller = narrower(shape, len(full.tokenizer), parameters)
-        hf = build(smaller, full.tokenizer, run.plan.seed).to(run.device)
-        model = Model(hf, full.tokenizer, self.variant.name)
-        facts = converge(hf, full.tokenizer, model.found, how)
+        model = Model(build(smaller, full.tokenizer, run.plan.seed).to(run.device), full.tokenizer, self.variant.name)
+        facts = converge(model.hf, full.tokenizer, model.found, how)
         if run.main:
             model.save(work / MADE / self.folder)
         return {**facts, "width": smaller.width, "feedforward": smaller.feedforward,
@@ -314,9 +274,10 @@ def model_of(run: Run, variant: Variant) -> Model:
     if variant == FULL:
         return full_model(run)
     task = prune_task(variant)
-    run.need(task, whole=bool(task.weights(run)))
-    if not task.weights(run):
+    if not task.has_weights(run):
+        run.need(task)
         return full_model(run).remove(run.mask(variant))
+    run.need(task, whole=True)
     return load(run.folder / task.folder, run.device)
 
 

@@ -1,44 +1,39 @@
-"""What every head of the full model does, tested on treebanks."""
+"""What every head does, tested on treebanks: of the full model, and again of pruned ones, with their scores."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+import pandas as pd
+
+from headwise.api.batches import Batches
 from headwise.api.roles import role_examples, roles, roles_signature, save_roles, token_counts
-from headwise.data.text import ParallelText
+from headwise.api.scoring import score_all, table_of_scores
+from headwise.heads import HeadMask, Site, save_scores
 from headwise.model import Model
 from headwise.roles.table import Roles
-from headwise.study.run import Run, Task
+from headwise.study.estimate import Estimate
+from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result
+from headwise.study.tasks.prune import model_of, prune_task
 from headwise.study.tasks.train import FULL_MODEL, full_model
+from headwise.study.variants import Variant
 
 
 @dataclass(frozen=True)
-class FindRoles(Task):
+class FindRoles(Task, stage="roles", names="roles"):
     """The tables of roles/, where the plan names a treebank or takes the embedded corpus."""
 
-    stage: ClassVar[str] = "roles"
-
-    @property
-    def name(self) -> str:
-        return "roles"
-
-    def needs(self, run: Run) -> Sequence[Task]:
-        return [FULL_MODEL]
-
-    def inputs(self, run: Run) -> Mapping[str, Any]:
-        return role_inputs(run)
-
-    def outputs(self, run: Run) -> Sequence[str]:
-        return ["roles"]
+    def spec(self, run: Run) -> Spec:
+        return Spec([FULL_MODEL], role_inputs(run), ["roles"])
 
     def make(self, run: Run, work: Path) -> Result:
         assert run.treebanks is not None
         model, (treebank, confirm) = full_model(run), run.treebanks
-        counts = token_counts(model, run.train_text)
+        counts = token_counts(model, run.text("train"))
         found = tested(run, model, counts)
         signature = roles_signature(model, treebank, confirm, run.plan.seed)
         save_roles(found, role_examples(model, treebank, found, counts), signature, work / MADE / "roles")
@@ -69,6 +64,45 @@ def tested(run: Run, model: Model, counts: Mapping[int, int] | None) -> Roles:
         done += sentences
         run.progress(min(1.0, done / total), "")
 
-    pairs = run.plan.roles.pairs
-    some = run.dev_text.head(pairs) if pairs and isinstance(run.dev_text, ParallelText) else None
-    return roles(model, treebank, confirm, some, counts, run.plan.seed, progress)
+    pairs = run.pairs("dev").head(run.plan.roles.pairs) if run.plan.roles.pairs else None
+    return roles(model, treebank, confirm, pairs, counts, run.plan.seed, progress)
+
+
+@dataclass(frozen=True)
+class Rescore(Task, stage="evaluate", names="rescored/{0.variant.name}", shared=True):
+    """Scores and roles of a pruned model, in rescored/SETTING/: functions may have moved to other heads. Heads have the
+    numbers of the full model."""
+
+    variant: Variant
+
+    def spec(self, run: Run) -> Spec:
+        inputs = {"measures": run.plan.scoring.pruned, "dev": run.fingerprint("dev"), "seed": run.plan.seed,
+                  "roles": role_inputs(run) if run.treebanks else None}  # fmt: skip
+        return Spec([prune_task(self.variant)], inputs, [self.name])
+
+    def make(self, run: Run, work: Path) -> Result:
+        measures, seed = run.plan.scoring.pruned, run.plan.seed
+        model, mask, folder = model_of(run, self.variant), run.mask(self.variant), work / MADE / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        if measures and len(mask):
+            text = Batches(model, run.text("dev"))
+            table = table_of_scores(model, text, measures, score_all(model, text, measures, seed, run.progress), seed)
+            table.attrs["signature"]["heads"] = mask.heads.to_json()
+            if run.main:
+                save_scores(numbered(table, mask), folder / "heads.csv")
+        if run.main and run.treebanks and mask.count("encoder-self"):
+            found = tested(run, model, token_counts(full_model(run), run.text("train")))
+            signature = roles_signature(model, *run.treebanks, seed) | {"heads": mask.heads.to_json()}
+            for name in ("table", "roles", "labels"):
+                setattr(found, name, numbered(getattr(found, name), mask))
+            save_roles(found, [], signature, folder / "roles")
+        return {"heads": len(mask)}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.scoring(run.plan.scoring.pruned)
+
+
+def numbered(table: pd.DataFrame, mask: HeadMask) -> pd.DataFrame:
+    """The table with the heads of a pruned model under the numbers they had in the whole one."""
+    places = zip(table["kind"], table["layer"], table["head"], strict=True)
+    return table.assign(head=[mask.of(Site(kind, layer))[head] for kind, layer, head in places])

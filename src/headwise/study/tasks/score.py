@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 from headwise.api.batches import Batches
 from headwise.api.scoring import (
@@ -22,37 +20,26 @@ from headwise.api.scoring import (
 from headwise.heads import save_scores, write_text
 from headwise.importance.tally import Tally
 from headwise.study.estimate import Estimate
-from headwise.study.run import Run, Task
+from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result
 from headwise.study.tasks.train import FULL_MODEL, full_model
 
 
 @dataclass(frozen=True)
-class ScorePass(Task):
+class ScorePass(Task, stage="score", names="scores/{0.label}", shared=True):
     """The measures of one pass, sentence by sentence, in scores/LABEL/."""
 
-    stage: ClassVar[str] = "score"
-    shared: ClassVar[bool] = True
     label: str
     measures: tuple[str, ...]
 
-    @property
-    def name(self) -> str:
-        return f"scores/{self.label}"
-
-    def needs(self, run: Run) -> Sequence[Task]:
-        return [FULL_MODEL]
-
-    def inputs(self, run: Run) -> Mapping[str, Any]:
-        return {"measures": self.measures, "dev": run.fingerprint("dev"), "seed": run.plan.seed}
-
-    def outputs(self, run: Run) -> Sequence[str]:
-        return [self.name]
+    def spec(self, run: Run) -> Spec:
+        inputs = {"measures": self.measures, "dev": run.fingerprint("dev"), "seed": run.plan.seed}
+        return Spec([FULL_MODEL], inputs, [self.name])
 
     def make(self, run: Run, work: Path) -> Result:
         model, folder = full_model(run), work / MADE / self.name
         refuse_unscorable(model, [self.label])
-        text = Batches(model, run.dev_text, run.progress)
+        text = Batches(model, run.text("dev"), run.progress)
         scores = run_pass(model, text, self.label, list(self.measures), run.plan.seed)
         folder.mkdir(parents=True, exist_ok=True)
         for name, tally in scores.tallies.items():
@@ -74,10 +61,10 @@ def score_passes(run: Run) -> list[ScorePass]:
 def read_scores(run: Run) -> Scores:
     """All passes from their files."""
     scores, heads = Scores(), run.heads
+    assert heads is not None
     for task in score_passes(run):
         result = run.need(task)
         for name in result["measures"]:
-            assert heads is not None
             scores.tallies[name] = Tally.read(run.folder / task.name / f"{name}.npz", heads, SCALES.get(name))
         scores.rows += result["rows"]
         scores.balances |= result["balances"]
@@ -86,57 +73,34 @@ def read_scores(run: Run) -> Scores:
 
 
 @dataclass(frozen=True)
-class Score(Task):
+class Score(Task, stage="score", names="score"):
     """heads.csv, its signature, and lrp.csv."""
 
-    stage: ClassVar[str] = "score"
-
-    @property
-    def name(self) -> str:
-        return "score"
-
-    def needs(self, run: Run) -> Sequence[Task]:
-        return score_passes(run)
-
-    def outputs(self, run: Run) -> Sequence[str]:
-        return ["heads.csv", "heads.json", "lrp.csv"]
+    def spec(self, run: Run) -> Spec:
+        return Spec(score_passes(run), outputs=["heads.csv", "heads.json", "lrp.csv"])
 
     def make(self, run: Run, work: Path) -> Result:
-        model, scores = full_model(run), read_scores(run)
-        table = table_of_scores(
-            model, Batches(model, run.dev_text), run.plan.scoring.measures, scores, run.plan.seed
-        )  # fmt: skip
+        model, scores, plan = full_model(run), read_scores(run), run.plan
+        table = table_of_scores(model, Batches(model, run.text("dev")), plan.scoring.measures, scores, plan.seed)
         save_scores(table, work / MADE / "heads.csv")
         write_text(work / MADE / "lrp.csv", balance_table(scores.balances).to_csv(index=False, float_format="%.6g"))
         return {}
 
 
 @dataclass(frozen=True)
-class Judge(Task):
+class Judge(Task, stage="score", names="judge", shared=True):
     """Which score to believe: faithfulness.csv and curves.csv."""
 
-    stage: ClassVar[str] = "score"
-    shared: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        return "judge"
-
-    def needs(self, run: Run) -> Sequence[Task]:
-        return score_passes(run)
-
-    def inputs(self, run: Run) -> Mapping[str, Any]:
-        return {"random_orders": run.plan.scoring.random_orders}
-
-    def outputs(self, run: Run) -> Sequence[str]:
-        return ["faithfulness.csv", "curves.csv"]
+    def spec(self, run: Run) -> Spec:
+        inputs = {"random_orders": run.plan.scoring.random_orders}
+        return Spec(score_passes(run), inputs, ["faithfulness.csv", "curves.csv"])
 
     def make(self, run: Run, work: Path) -> Result:
         model = full_model(run)
-        text, tallies = Batches(model, run.dev_text, run.progress), read_scores(run).tallies
+        text, tallies = Batches(model, run.text("dev"), run.progress), read_scores(run).tallies
         verdict = judge(model, text, tallies, run.plan.scoring.random_orders, run.plan.seed)
-        if run.main:
-            for table, name in ((verdict.faithfulness, "faithfulness"), (verdict.curves, "curves")):
+        for table, name in ((verdict.faithfulness, "faithfulness"), (verdict.curves, "curves")):
+            if run.main:
                 write_text(work / MADE / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
         return {}
 

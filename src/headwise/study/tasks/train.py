@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 from headwise.api.batches import max_tokens, translator
-from headwise.attention import discover
-from headwise.data.text import ParallelText
 from headwise.heads import write_text
 from headwise.model import Model, load
 from headwise.study.estimate import Estimate
-from headwise.study.run import Run, Task
+from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result
 from headwise.translation.batches import Encoded
 from headwise.translation.build import Architecture, build
@@ -23,33 +19,19 @@ from headwise.translation.train import Training, bfloat16, converge
 
 
 @dataclass(frozen=True)
-class Train(Task):
+class Train(Task, stage="train", names="train", shared=True, repeatable=True):
     """Train the model of the plan, or copy the given one, to model/."""
 
-    stage: ClassVar[str] = "train"
-    shared: ClassVar[bool] = True
-    repeatable: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        return "train"
-
-    def inputs(self, run: Run) -> Mapping[str, Any]:
+    def spec(self, run: Run) -> Spec:
         plan = run.plan
         if isinstance(plan.model, str):
-            return {"given": plan.model, "files": files_of(plan.model)}
-        texts = {split: run.fingerprint(split) for split in ("train", "dev")}
-        return {"shape": plan.model.model_dump(), "recipe": plan.training.model_dump(), "seed": plan.seed, **texts}
-
-    def outputs(self, run: Run) -> Sequence[str]:
-        return ["model"] if isinstance(run.plan.model, str) else ["model", "train"]
-
-    def weights(self, run: Run) -> Sequence[str]:
-        return ["model"]
+            return Spec((), {"given": plan.model, "files": files_of(plan.model)}, ["model"], ["model"])
+        inputs = {"shape": plan.model.model_dump(), "recipe": plan.training.model_dump(), "seed": plan.seed,
+                  "train": run.fingerprint("train"), "dev": run.fingerprint("dev")}  # fmt: skip
+        return Spec((), inputs, ["model", "train"], ["model"])
 
     def make(self, run: Run, work: Path) -> Result:
-        shape = run.plan.model
-        texts = {split: run.fingerprint(split) for split in ("train", "dev")}
+        shape, texts = run.plan.model, {"train": run.fingerprint("train"), "dev": run.fingerprint("dev")}
         if isinstance(shape, Architecture):
             return {**trained(run, shape, work), **texts}
         model = load(shape, run.device)
@@ -82,27 +64,23 @@ def files_of(given: str) -> list[tuple[str, int, int]]:
 def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Training:
     """The train and dev texts as a model reads them (sentences of at most `limit` tokens), and how to train on them."""
     limit = limit or max_tokens(model)
-    assert isinstance(run.train_text, ParallelText) and isinstance(run.dev_text, ParallelText)
-    data = Encoded(run.train_text, model.tokenizer, limit, run.cache)
-    dev = Encoded(run.dev_text, model.tokenizer, limit)
+    data = Encoded(run.pairs("train"), model.tokenizer, limit, run.cache)
+    dev = Encoded(run.pairs("dev"), model.tokenizer, limit)
     return Training(data, dev, run.plan.training, work, run.plan.seed, run.progress)
 
 
 def trained(run: Run, shape: Architecture, work: Path) -> Result:
     """Learn subwords, train, average the last checkpoints if that lowers the dev loss, save."""
-    recipe, text = run.plan.training, run.train_text
-    assert isinstance(text, ParallelText) and isinstance(run.dev_text, ParallelText)
+    recipe, text = run.plan.training, run.pairs("train")
     tokenizer = learn_subwords((side for pair in text for side in pair), shape.vocabulary)
-    data = Encoded(text, tokenizer, shape.max_length, run.cache)
-    dev = Encoded(run.dev_text, tokenizer, shape.max_length)
-    hf = build(shape, tokenizer, run.plan.seed).to(run.device)
-    found = discover(hf)
-    facts = converge(hf, tokenizer, found, Training(data, dev, recipe, work, run.plan.seed, run.progress))
+    model = Model(build(shape, tokenizer, run.plan.seed).to(run.device), tokenizer, run.plan.name)
+    how = training(run, model, work, shape.max_length)
+    facts = converge(model.hf, tokenizer, model.found, how)
     if run.main:
-        Model(hf, tokenizer, run.plan.name).save(work / MADE / "model")
+        model.save(work / MADE / "model")
         write_text(work / MADE / "train" / "log.csv", (work / "log.csv").read_text())
         shutil.copytree(work / "runs", work / MADE / "train" / "tensorboard", dirs_exist_ok=True)
     return {
-        **facts, "heads": found.heads.to_json(), "dropped": data.dropped, "pairs": len(data), "blank": text.blank,
-        "dtype": "bf16" if bfloat16(recipe.dtype, hf.device.type) else "fp32",
+        **facts, "heads": model.heads.to_json(), "dropped": how.data.dropped, "pairs": len(how.data),
+        "blank": text.blank, "dtype": "bf16" if bfloat16(recipe.dtype, run.device.partition(":")[0]) else "fp32",
     }  # fmt: skip
