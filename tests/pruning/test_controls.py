@@ -177,7 +177,7 @@ class TestNarrower:
         least = SHAPE.model_copy(update={"width": 4, "feedforward": 1})
         assert narrower(SHAPE, 300, weights(least, 300)) == least
         assert narrower(SHAPE.model_copy(update={"heads": 1}), 300, 4300).width == 4  # no width below is allowed
-        with pytest.raises(HeadwiseError, match=r"of 100 weights .* narrowest with 4 heads \(width 4\) has [\d,]+\. "):
+        with pytest.raises(HeadwiseError, match=r"of 100 weights: the narrowest with 4 heads \(width 4\) has [\d,]+\. Leave"):
             narrower(SHAPE, 300, 100)
 
 

@@ -61,7 +61,7 @@ def test_a_training_step_with_fixed_noise(golden: Path) -> None:
     assert gates.log_alpha.grad is not None
     for name, kind in SITES.items():
         for layer, row in enumerate(wanted[f"grad_log_a.{name}"]):
-            close(gates.log_alpha.grad[gates.places[Site(kind, layer)]], row)
+            close(gates.log_alpha.grad[gates.slices[Site(kind, layer)]], row)
     norms = {key.partition(":")[2]: value for key, value in wanted.items() if key.startswith("gradnorm:")}
     assert len(norms) > 40
     for name, norm in norms.items():

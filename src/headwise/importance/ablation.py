@@ -187,14 +187,6 @@ def silent(call: AttentionCall, heads: Sequence[int]) -> Tensor:
     return placed(call, heads, 0)
 
 
-def zero(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
-    return placed(call, head, 0)
-
-
-def mean(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
-    return placed(call, head, means[call.site][head].to(call.output))
-
-
 def example(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
     """Each sentence gets the outputs of the next sentence with predicted tokens; the last one those of the first."""
     queries = batch.there[sides(call.site)[0]]
@@ -214,10 +206,6 @@ def uniform(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tenso
     return placed(call, head, weights @ call.value[:, group])
 
 
-def all_but_one(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
-    return silent(call, [other for other in range(call.output.shape[2]) if other != head])
-
-
 def placed(call: AttentionCall, heads: int | Sequence[int], stand_in: Tensor | float) -> Tensor:
     """The outputs B Q H D with other values for some heads."""
     output = call.output.clone()
@@ -226,10 +214,12 @@ def placed(call: AttentionCall, heads: int | Sequence[int], stand_in: Tensor | f
 
 
 CHANGES: dict[str, Callable[..., Tensor]] = {
-    "ablation.zero": zero,
-    "ablation.mean": mean,
+    "ablation.zero": lambda call, head, batch, means: placed(call, head, 0),
+    "ablation.mean": lambda call, head, batch, means: placed(call, head, means[call.site][head].to(call.output)),
     "ablation.example": example,
     "ablation.uniform": uniform,
-    "ablation.all-but-one": all_but_one,
+    "ablation.all-but-one": lambda call, head, batch, means: placed(
+        call, [other for other in range(call.output.shape[2]) if other != head], 0
+    ),
 }
 ABLATIONS = tuple(CHANGES)

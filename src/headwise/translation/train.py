@@ -31,7 +31,7 @@ from headwise.attention import Discovery, capture, evaluating
 from headwise.errors import HeadwiseError
 from headwise.heads import Site, write_text
 from headwise.progress import Report, silent
-from headwise.translation.batches import IGNORED, Collator, Encoded, TokenBatches
+from headwise.translation.batches import IGNORED, Collator, Encoded, TokenBatches, batches
 from headwise.translation.dropout import FastDropout
 from headwise.translation.loss import summed_loss
 
@@ -183,12 +183,10 @@ def loss_forward(
 
 def dev_loss(model: PreTrainedModel, data: Encoded, tokenizer: PreTrainedTokenizerBase, tokens: int) -> float:
     """Cross-entropy per target token in nats, without smoothing. Inside `loss_forward`."""
-    sampler = TokenBatches(data, max(tokens, int(data.longest.max())), seed=0, shuffle=False)
-    collate = Collator(tokenizer, model.config.decoder_start_token_id, sampler.shapes)
     total, count = 0.0, 0
     with evaluating(model), torch.no_grad():
-        for indices in sampler:
-            batch = {name: t.to(model.device) for name, t in collate(data.__getitems__(indices)).items()}
+        for tensors in batches(data, tokenizer, model.config.decoder_start_token_id, tokens):
+            batch = {name: tensor.to(model.device) for name, tensor in tensors.items() if name != "rows"}
             total += float(model(**batch, smoothing=0.0))
             count += int((batch["labels"] != IGNORED).sum())
     return total / count
