@@ -168,6 +168,12 @@ def test_translating_needs_a_translator_and_a_tokenizer(translator: Model) -> No
         translator.translate(["a"])
 
 
+def test_a_model_shows_what_it_is(translator: Model) -> None:
+    text = repr(translator)
+    assert text.startswith(f"Model('{translator.name}', MarianMTModel, {translator.heads.total} heads: encoder-self ")
+    assert text.endswith(f", {translator.parameters:,} parameters)") and "cross" in translator._repr_html_()
+
+
 def test_saving_replaces_a_model(translator: Model, tmp_path: Path) -> None:
     small = translator.remove(cut(translator))
     folder = small.save(tmp_path / "model")

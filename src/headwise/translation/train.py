@@ -81,10 +81,13 @@ class Gated:
     target token. groups: parameter groups of the optimizer, those of the model included.
     """
 
-    gates: Mapping[Site, Callable[[], Tensor]]
-    before: Callable[[], None]
-    penalty: Callable[[], Tensor]
-    groups: list[dict[str, Any]]
+    gates: Mapping[Site, Callable[[], Tensor]] | None = None
+    before: Callable[[], None] | None = None
+    penalty: Callable[[], Tensor] | None = None
+    groups: list[dict[str, Any]] | None = None
+
+
+UNGATED = Gated()
 
 
 class TranslationTrainer(Seq2SeqTrainer):
@@ -230,7 +233,7 @@ def dev_losses(state: TrainerState) -> list[float]:
 
 def fit(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, training: Training,
-    gated: Gated | None = None, callbacks: Sequence[TrainerCallback] = (), patience: int | None = None, keep: int = 2,
+    gated: Gated = UNGATED, callbacks: Sequence[TrainerCallback] = (), patience: int | None = None, keep: int = 2,
 ) -> dict[str, float]:  # fmt: skip
     """Train a model in place, from the last complete checkpoint in `work` if there is one; writes `log.csv` there.
 
@@ -240,7 +243,7 @@ def fit(
     """
     recipe, work = training.recipe, training.work
     arguments = training_arguments(training, keep, model.device.type)
-    arguments.ddp_find_unused_parameters = gated is not None  # a loaded model's fixed positions never get a gradient
+    arguments.ddp_find_unused_parameters = gated is not UNGATED  # a loaded model's fixed positions never get a gradient
     with PartialState().main_process_first():
         resumed = resume_point(work)
     facts = read_marker(resumed)
@@ -249,19 +252,17 @@ def fit(
     else:
         caching = model.config.use_cache
         trainer = TranslationTrainer(
-            training=training, groups=gated.groups if gated else None, seconds=facts["seconds"], model=model,
-            args=arguments, processing_class=tokenizer,
-            callbacks=[Watch(patience, training.progress), *callbacks],
+            training=training, groups=gated.groups, seconds=facts["seconds"], model=model, args=arguments,
+            processing_class=tokenizer, callbacks=[Watch(patience, training.progress), *callbacks],
         )  # fmt: skip
         trainer.remove_callback(PrinterCallback)
         explicit = model.device.type == "cpu"
         fast: contextlib.AbstractContextManager[Any] = FastDropout() if explicit else contextlib.nullcontext()
         try:
             with (
-                capture(model, found, gates=gated.gates if gated else None, explicit=explicit),
-                loss_forward(model, gated.before if gated else None, gated.penalty if gated else None),
-                fast,
-            ):
+                capture(model, found, gates=gated.gates, explicit=explicit),
+                loss_forward(model, gated.before, gated.penalty), fast,
+            ):  # fmt: skip
                 trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         finally:
             model.config.use_cache = caching  # the Trainer turns it off
