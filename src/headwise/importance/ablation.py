@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.attention.capture import refuse_other_heads
+from headwise.attention.removal import removed_heads
 from headwise.attention.reuse import Recording, Trial, recording, trying
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
@@ -86,9 +87,9 @@ def removal_losses(
     number of predicted tokens. From all processes, in the order of a single one."""
     for mask in masks:
         refuse_other_heads(found, mask)
-    everything = {site: range(found.heads.count(site)) for site in found.modules}
-    gone = [{site: sorted(set(all_of) - set(mask.of(site))) for site, all_of in everything.items()} for mask in masks]
-    trials = [{site: partial(silent, heads=heads) for site, heads in sites.items() if heads} for sites in gone]
+    trials = [
+        {site: partial(silent, heads=heads) for site, heads in removed_heads(found, mask).items()} for mask in masks
+    ]
     lost, counts = list[np.ndarray](), list[np.ndarray]()
     with evaluating(model), torch.no_grad():
         for place, tensors in enumerate(batches):
