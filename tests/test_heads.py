@@ -99,6 +99,15 @@ def test_a_mask_counts_what_it_keeps() -> None:
     assert len(mask.without([Head("cross", 0, 2), Head("cross", 0, 2), Head("encoder-self", 0, 0)])) == 6
 
 
+def test_maps_and_masks_show_what_they_are() -> None:
+    mask = HeadMask.full(MAP).without([Head("encoder-self", 2, 0), Head("cross", 0, 1)])
+    assert repr(MAP) == "HeadMap(13 heads: encoder-self 2+3+4, cross 4+0)"
+    assert repr(mask) == "HeadMask(11 of 13 heads: encoder-self 2+3+3, cross 3+0)"
+    table = mask._repr_html_()
+    assert "<caption>HeadMask(11 of 13" in table and "<td><b>3</b> of 4<br>1 2 3</td>" in table
+    assert table.count("<tr>") == 3 and table.count("<td>") == 6 and MAP._repr_html_().count("<td>") == 6
+
+
 def test_heads_that_are_not_there_can_neither_stay_nor_go() -> None:
     nobody = Head("cross", 1, 0)
     with pytest.raises(HeadwiseError, match=r"keeps cross/1/0, .* no such head \(encoder-self 2\+3\+4, cross 4\+0\)"):
@@ -132,8 +141,8 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "another version": ({**LAYOUT, "version": 2}, "version 1 was expected, found headwise-layout 2"),
     "no heads": ({**LAYOUT, "heads": None}, "it is not one"),
     "nothing kept": ({key: value for key, value in LAYOUT.items() if key != "kept"}, "it is not one .*'kept'"),
-    "a kind not told": ({**LAYOUT, "kept": {"cross": [[], []]}}, "it is not one .*'encoder-self'"),
-    "a layer not told": ({**LAYOUT, "kept": {"encoder-self": [[]], "cross": []}}, "has 3 encoder-self layers, .* 1"),
+    "a kind not message": ({**LAYOUT, "kept": {"cross": [[], []]}}, "it is not one .*'encoder-self'"),
+    "a layer not message": ({**LAYOUT, "kept": {"encoder-self": [[]], "cross": []}}, "has 3 encoder-self layers, .* 1"),
     "a head too many": ({**LAYOUT, "kept": {"encoder-self": [[2], [], []], "cross": [[], []]}}, "keeps encoder-self/0"),
     "a kind too many": ({**LAYOUT, "kept": {**LAYOUT["kept"], "decoder-self": [[0]]}}, "keeps decoder-self/0/0"),
     "words for numbers": ({**LAYOUT, "kept": {"encoder-self": [["0"], [], []], "cross": [[], []]}}, "it is not one"),
@@ -188,10 +197,10 @@ def test_scores_are_read_with_their_signature(scores: Path) -> None:
 @pytest.mark.parametrize("now", [HeadMap({"cross": (4, 0)}), HeadMap(MAP.query), HeadMap({"encoder-self": (3, 3)})])
 def test_scores_of_other_heads_are_refused(scores: Path, now: HeadMap) -> None:
     """Of a pruned model, of fewer kinds, of other groups of key/value heads."""
-    told = (
+    message = (
         r"heads\.csv has scores of other heads \(encoder-self 2\+3\+4, cross 4\+0\) than the model has now .*score the"
     )
-    with pytest.raises(HeadwiseError, match=told):
+    with pytest.raises(HeadwiseError, match=message):
         read_scores(scores, now)
 
 
@@ -202,7 +211,7 @@ def test_scores_that_do_not_fit_their_signature_are_refused(scores: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("heads.json", None, r"heads\.json cannot be opened \(No such file or directory\)\. A table of scores and"),
         ("heads.json", "{", r"heads\.json is not valid \(JSONDecodeError: .*Score the model again"),
@@ -217,12 +226,12 @@ def test_scores_that_do_not_fit_their_signature_are_refused(scores: Path) -> Non
         ),
     ],
 )
-def test_what_is_no_file_of_scores(scores: Path, name: str, content: str | None, told: str) -> None:
+def test_what_is_no_file_of_scores(scores: Path, name: str, content: str | None, message: str) -> None:
     path = scores.with_name(name)
     path.unlink()
     if content is not None:
         path.write_text(content)
-    with pytest.raises(HeadwiseError, match=told) as refusal:
+    with pytest.raises(HeadwiseError, match=message) as refusal:
         read_scores(scores)
     assert "\n" not in str(refusal.value)
 

@@ -168,6 +168,12 @@ def test_translating_needs_a_translator_and_a_tokenizer(translator: Model) -> No
         translator.translate(["a"])
 
 
+def test_a_model_shows_what_it_is(translator: Model) -> None:
+    text = repr(translator)
+    assert text.startswith(f"Model('{translator.name}', MarianMTModel, {translator.heads.total} heads: encoder-self ")
+    assert text.endswith(f", {translator.parameters:,} parameters)") and "cross" in translator._repr_html_()
+
+
 def test_saving_replaces_a_model(translator: Model, tmp_path: Path) -> None:
     small = translator.remove(cut(translator))
     folder = small.save(tmp_path / "model")
@@ -250,7 +256,7 @@ def refused(spec: str | Path, reason: str) -> None:
 
 def test_what_is_not_there_or_no_model_is_said(tmp_path: Path) -> None:
     refused("no such model", "is not a local folder, and not a complete model that transformers can load")
-    refused(tmp_path, "has no config.json: give a model's folder or the folder of a finished study")
+    refused(tmp_path, "has no config.json. Give a model's folder or the folder of a finished study")
     (tmp_path / "config.json").write_text("{")
     refused(tmp_path, "is a folder, but not a complete model that transformers can load")
     (tmp_path / "config.json").write_text('{"model_type": "abacus"}')
@@ -299,7 +305,7 @@ def test_a_broken_whole_model_is_said(translator: Model, tmp_path: Path) -> None
     refused(folder, "is a folder, but not a complete model")
     translator.save(folder)
     change(folder, name, None)
-    refused(folder, rf"lacks weights of its attention layers \({name}\): it would work with random ones")
+    refused(folder, rf"lacks weights of its attention layers \({name}\): they would be random")
     for file, content in ((WEIGHTS, b"\0" * 100), (WEIGHTS, b""), ("tokenizer.json", b"{}")):
         (translator.save(folder) / file).write_bytes(content)
         refused(folder, "is a folder, but not a complete model")
@@ -316,7 +322,7 @@ def test_a_broken_pruned_model_is_said(translator: Model, tmp_path: Path) -> Non
     (small.save(folder) / WEIGHTS).unlink()
     refused(folder, "do not fit its layout")
     (small.save(folder) / LAYOUT).write_text("[")
-    refused(folder, "layout of kept heads, but it is not one")
+    refused(folder, "layout of kept heads: it is not one")
     config = json.loads((small.save(folder) / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["AbacusModel"]}))
     refused(folder, "was pruned from a AbacusModel, which this version of transformers does not have")

@@ -157,11 +157,11 @@ class HeadMask:
 
     def without(self, heads: Iterable[Head]) -> HeadMask:
         """The mask without some heads. Raises HeadwiseError for a head that the model does not have."""
-        gone = frozenset(heads)
-        for head in gone:
+        removed = frozenset(heads)
+        for head in removed:
             if head not in self.heads:
                 raise HeadwiseError(f"{head} cannot be removed: this model has no such head ({describe(self.heads)}).")
-        return HeadMask(self.heads, self.kept - gone)
+        return HeadMask(self.heads, self.kept - removed)
 
     def of(self, site: Site) -> list[int]:
         """The kept head numbers of one layer, ascending."""
@@ -285,16 +285,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all: to a temporary file beside it, which is then renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write a file completely or not at all: to a temporary file, which is then renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(content)
-        beside.replace(path)
+        temporary.write_bytes(content)
+        temporary.replace(path)
     except OSError as error:
         raise NotWritten(
             f"{path} could not be written ({error.strerror}): choose another --out or free some space."
         ) from None
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink()
+            temporary.unlink()

@@ -97,13 +97,13 @@ class Model:
         """Write the model to a folder that `load` reads, completely or not at all. Replaces an older model there."""
         folder = Path(folder)
         refuse_other_files(folder)
-        with whole(folder) as beside:
+        with whole(folder) as temporary:
             # `load_pruned` reads weights under the names they have in the model, not in the hub's files.
-            self.hf.save_pretrained(beside, max_shard_size="1TB", save_original_format=self.layout is None)
+            self.hf.save_pretrained(temporary, max_shard_size="1TB", save_original_format=self.layout is None)
             if self.tokenizer is not None:
-                self.tokenizer.save_pretrained(beside)
+                self.tokenizer.save_pretrained(temporary)
             if self.layout is not None:
-                self.layout.save(beside / LAYOUT)
+                self.layout.save(temporary / LAYOUT)
         return folder
 
 
@@ -132,15 +132,15 @@ def refuse_other_files(folder: Path) -> None:
 def whole(folder: Path) -> Iterator[Path]:
     """Write a temporary folder, then rename it: afterwards `folder` is either complete or as it was."""
     folder = folder.absolute()
-    beside, old = (folder.with_name(f".{folder.name}.{ending}") for ending in ("partial", "old"))
+    temporary, old = (folder.with_name(f".{folder.name}.{ending}") for ending in ("partial", "old"))
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        yield beside
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
         if folder.exists():
             shutil.rmtree(old, ignore_errors=True)
             folder.rename(old)
-        beside.rename(folder)
+        temporary.rename(folder)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise NotWritten(
@@ -149,7 +149,7 @@ def whole(folder: Path) -> Iterator[Path]:
     finally:
         if old.exists() and not folder.exists():
             old.rename(folder)
-        for rest in (beside, old):
+        for rest in (temporary, old):
             shutil.rmtree(rest, ignore_errors=True)
 
 

@@ -123,7 +123,7 @@ def test_the_inner_block_sees_what_the_outer_one_makes() -> None:
     assert torch.equal(outputs["cut/0"][:, :, others], outputs["whole/0"][:, :, others])
 
 
-def test_layers_that_share_a_module_are_told_apart() -> None:
+def test_layers_that_share_a_module_are_reported_apart() -> None:
     model = tiny("albert", num_hidden_layers=3)
     found, inputs = discover(model), batch(model)
     assert len(set(found.modules.values())) == 1 and found.heads.query == {"encoder-self": (4, 4, 4)}

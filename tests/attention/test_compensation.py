@@ -134,10 +134,10 @@ def test_it_loses_what_ablation_by_the_mean_says() -> None:
         with torch.no_grad():
             return float(sentence_losses(predict(one, inputs), inputs["labels"]).sum() / asked)
 
-    told = {Head(row["kind"], row["layer"], row["head"]): row["value"] for row in tally.rows("ablation.mean", 1)}
+    message = {Head(row["kind"], row["layer"], row["head"]): row["value"] for row in tally.rows("ablation.mean", 1)}
     for head in (Head("encoder-self", 0, 2), Head("decoder-self", 1, 0), Head("cross", 0, 3)):
         smaller = remove(model, found, HeadMask.full(found.heads).without([head]), means)
-        assert loss(smaller) - loss(model) == pytest.approx(told[head], abs=1e-6)
+        assert loss(smaller) - loss(model) == pytest.approx(message[head], abs=1e-6)
 
 
 @pytest.mark.parametrize("family", ["marian", "bert", "llama", "gpt2", "t5", "modernbert", "phi3", "gpt_neox"])

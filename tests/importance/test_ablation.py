@@ -69,7 +69,7 @@ def twin(own: AttentionCall, measure: str, head: int, others: list[AttentionCall
 
 
 @pytest.mark.parametrize("family", ASKED)
-def test_every_ablation_agrees_with_a_slow_twin(family: str) -> None:
+def test_every_ablation_agrees_with_a_slow_version(family: str) -> None:
     """One sentence without padding and one head at a time, in whole forwards."""
     model, found, inputs, near = wide(family)
     tallies = ablate(model, found, [inputs], CHANGES)
@@ -165,7 +165,7 @@ def test_a_sentence_alone_in_its_batch_has_no_example() -> None:
 
 
 def test_a_masked_model_is_ablated_as_it_is() -> None:
-    """Scoring anew while heads go: the ablation of a head that is gone already costs nothing."""
+    """Scoring again while heads go: the ablation of a head that is gone already costs nothing."""
     model, found, inputs, near = wide("marian")
     gone = Head("encoder-self", 1, 0)
     mask = HeadMask.full(found.heads).without([gone])
@@ -203,7 +203,7 @@ def test_the_model_is_untouched(family: str, measure: Callable[..., object]) -> 
 
 @pytest.mark.parametrize("family", ["marian", "t5", "bert", "llama"])
 @pytest.mark.parametrize("measure", ["ablation.zero", "ablation.mean"])
-def test_a_broken_model_is_told_by_its_layer(family: str, measure: str) -> None:
+def test_a_broken_model_is_reported_by_its_layer(family: str, measure: str) -> None:
     model = worded(family)
     found, inputs = discover(model), asking(model, family)
     site = found.heads.sites[-1]

@@ -103,13 +103,13 @@ def by_head(layers: tuple[Tensor, ...], queries: list[int], keys: list[int]) -> 
     return [(queries, keys, head.double().numpy()) for layer in layers for head in layer[0]]
 
 
-def assert_same(tally: Tally, wanted: Mapping[str, list[float]]) -> None:
+def assert_same(tally: Tally, expected: Mapping[str, list[float]]) -> None:
     found: dict[str, list[float]] = {}
     for row in tally.rows("confidence"):
         found.setdefault(row["kind"], []).append(row["value"])
-    assert found.keys() == wanted.keys()
+    assert found.keys() == expected.keys()
     for kind, values in found.items():
-        assert values == pytest.approx(wanted[kind], abs=1e-5), kind
+        assert values == pytest.approx(expected[kind], abs=1e-5), kind
 
 
 SOURCES = [[7, 9, 12, 30, END], [5, END], [22, END, 13, 41, 8, 8, 19, END], [17, 4, END]]  # one has an END inside

@@ -81,11 +81,11 @@ def test_scoring_again_saves_the_last_of_two_heads_that_stand_in_for_each_other(
     def again(mask: HeadMask) -> Mapping[Head, float]:
         return {head: worth(head, mask.kept) for head in mask.kept}
 
-    once, anew = removal_curves(HEADS, {"ablation": again(HeadMask.full(HEADS))}, lose, {"ablation": again}, seeds=())
-    assert (anew.order, anew.removed) == ("rescored", once.removed)
+    once, again = removal_curves(HEADS, {"ablation": again(HeadMask.full(HEADS))}, lose, {"ablation": again}, seeds=())
+    assert (again.order, again.removed) == ("rescored", once.removed)
     assert once.loss[2] >= 20
-    assert anew.loss[-1] < 20
-    areas = {row["statistic"]: row["value"] for row in area_rows([once, anew])}
+    assert again.loss[-1] < 20
+    areas = {row["statistic"]: row["value"] for row in area_rows([once, again])}
     assert areas["area.rescored"] < areas["area"]
 
 
@@ -93,8 +93,8 @@ def test_a_measure_whose_low_values_matter_is_turned_round_when_scored_again_too
     def again(mask: HeadMask) -> Mapping[Head, float]:
         return {head: -WORTH[head] for head in mask.kept}
 
-    once, anew = removal_curves(HEADS, {"-x": {h: -v for h, v in WORTH.items()}}, lose_the_worth, {"-x": again}, ())
-    np.testing.assert_allclose(once.loss, anew.loss)
+    once, again = removal_curves(HEADS, {"-x": {h: -v for h, v in WORTH.items()}}, lose_the_worth, {"-x": again}, ())
+    np.testing.assert_allclose(once.loss, again.loss)
     assert once.loss[1] == pytest.approx(3)
 
 
@@ -121,7 +121,7 @@ def test_a_quality_without_sentences_has_no_interval() -> None:
     assert area_rows(curves)[0]["value"] == pytest.approx(5)
 
 
-def test_what_cannot_be_removed_or_measured_is_told() -> None:
+def test_what_cannot_be_removed_or_measured_is_reported() -> None:
     with pytest.raises(HeadwiseError, match="at least one score"):
         removal_curves(HEADS, {}, lose_the_worth)
     with pytest.raises(HeadwiseError, match="worth has 10, part 1"):

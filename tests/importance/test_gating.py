@@ -1,4 +1,4 @@
-"""Causal head gating: a harmful, a needed and a useless head are told apart; seeds, samples and refusals."""
+"""Causal head gating: a harmful, a needed and a useless head are message apart; seeds, samples and refusals."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def loss_without(model: Any, *gone: Head) -> float:
         return float(sentence_losses(predict(model, batch), batch["labels"]).mean()) / (LENGTH - 1)
 
 
-def test_heads_that_help_hurt_and_do_nothing_are_told_apart() -> None:
+def test_heads_that_help_hurt_and_do_nothing_are_reported_apart() -> None:
     model = trained()
     whole = loss_without(model)
     assert loss_without(model, NEEDED) > whole + 1 > loss_without(model, HARMFUL) + 2
@@ -162,7 +162,7 @@ class TestTheBatchesThatAreUsed:
                 sample(text, 3, torch.Generator())
 
 
-def test_a_broken_model_is_told() -> None:
+def test_a_broken_model_is_reported() -> None:
     model = copy.deepcopy(trained())
     model.transformer.ln_f.bias.data[0] = float("nan")
     with pytest.raises(HeadwiseError, match="not a number"):

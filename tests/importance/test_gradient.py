@@ -1,4 +1,4 @@
-"""Gradient scores: the same at the gate, the context and the weights; a slow twin; padding; the model untouched."""
+"""Gradient scores: the same at the gate, the context and the weights; a slow version; padding; the model untouched."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_gate_context_and_weights_agree(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ASKED)
-def test_slow_twin(family: str) -> None:
+def test_slow_version(family: str) -> None:
     """One sentence and one head at a time, with the weights built, loops over positions, and no padding at all."""
     model, found, inputs, near = wide(family)
     tallies = gradients(model, found, [inputs])
@@ -186,7 +186,7 @@ def test_the_model_is_untouched(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["marian", "t5", "bert", "llama"])
-def test_a_broken_model_is_told_by_its_layer(family: str) -> None:
+def test_a_broken_model_is_reported_by_its_layer(family: str) -> None:
     model = worded(family)
     found, inputs = discover(model), asking(model, family)
     site = next(site for site in reversed(found.heads.sites))
@@ -195,7 +195,7 @@ def test_a_broken_model_is_told_by_its_layer(family: str) -> None:
         gradients(model, found, [inputs])
 
 
-def test_a_loss_that_is_no_number_is_told() -> None:
+def test_a_loss_that_is_no_number_is_reported() -> None:
     model = worded("marian")
     model.final_logits_bias.fill_(float("nan"))
     with pytest.raises(HeadwiseError, match="after its attention"):

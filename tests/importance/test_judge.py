@@ -108,8 +108,8 @@ def test_within_layers_is_the_mean_over_layers() -> None:
             [[values[head] for head in HEADS if (head.kind, head.layer) == site] for values in (one, other)]
             for site in HEADS.sites if site.kind == kind
         ]  # fmt: skip
-        told = [scipy.stats.spearmanr(*layer).statistic for layer in layers]
-        assert by_name(rows, "score", kind)["spearman.within"]["value"] == pytest.approx(np.mean(told))
+        message = [scipy.stats.spearmanr(*layer).statistic for layer in layers]
+        assert by_name(rows, "score", kind)["spearman.within"]["value"] == pytest.approx(np.mean(message))
         of_kind = [[v for head, v in values.items() if head.kind == kind] for values in (one, other)]
         assert by_name(rows, "score", kind)["kendall"]["value"] == pytest.approx(
             scipy.stats.kendalltau(*of_kind).statistic
@@ -174,7 +174,7 @@ def test_a_constant_score_has_no_correlation() -> None:
     assert rows["precision@50%"]["value"] == pytest.approx(0.5)
 
 
-def test_what_cannot_be_judged_is_told() -> None:
+def test_what_cannot_be_judged_is_reported() -> None:
     with pytest.raises(HeadwiseError, match="6 heads of encoder-self layer 1, but has none"):
         agreement({"part": tally(WORTH, heads=HeadMap({"encoder-self": (6,), "cross": (4, 4, 4)}))}, tally(WORTH))
     with pytest.raises(HeadwiseError, match="No token of the text counts for none in encoder-self layer 0"):

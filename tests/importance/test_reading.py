@@ -1,4 +1,4 @@
-"""What one forward tells: against closed forms, against a slow twin on transformers' own attention, with padding."""
+"""What one forward tells: against closed forms, against a slow version on transformers' own attention, with padding."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ def values(tallies: Mapping[str, Tally]) -> dict[tuple[str, str, int], list[floa
 
 
 @pytest.mark.parametrize("family", ["marian", "t5", "bert", "modernbert", "gpt2", "llama", "gemma2", "gpt_oss"])
-def test_readings_of_attention_agree_with_a_slow_twin(family: str) -> None:
+def test_readings_of_attention_agree_with_a_slow_version(family: str) -> None:
     """Padded batches against single sentences; windows (ModernBERT, Gemma 2), soft caps, sinks (gpt-oss) included."""
     model = tiny(family)
     batches = [as_batch(model, [0, 1]), as_batch(model, [2, 3])]
-    found, wanted = values(read(model, discover(model), batches, SPECIAL, ATTENTION)), twin(model)
-    assert found.keys() == wanted.keys()
-    for key, value in wanted.items():
+    found, expected = values(read(model, discover(model), batches, SPECIAL, ATTENTION)), twin(model)
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
         assert found[key] == pytest.approx(value.tolist(), abs=1e-5), key
 
 
@@ -154,11 +154,11 @@ def test_padding_and_filler_rows_change_nothing(family: str) -> None:
     }
     if family != "marian":  # a row with nothing to attend to
         filler["attention_mask"][4:] = 0
-    wanted = values(read(model, found, [as_batch(model, [i]) for i in range(4)], SPECIAL))
+    expected = values(read(model, found, [as_batch(model, [i]) for i in range(4)], SPECIAL))
     for batch in (together, filler, *([as_batch(model, [0, 1, 2, 3], left=True)] if family == "llama" else [])):
         got = values(read(model, found, [batch], SPECIAL))
-        assert got.keys() == wanted.keys()
-        assert all(got[key] == pytest.approx(value, abs=1e-5) for key, value in wanted.items())
+        assert got.keys() == expected.keys()
+        assert all(got[key] == pytest.approx(value, abs=1e-5) for key, value in expected.items())
 
 
 class TestClosedForms:
@@ -256,7 +256,7 @@ class TestWhereASentenceEnds:
         found = side(given, given != PAD, torch.tensor([PAD, END]))
         assert [found.first[0].tolist().index(True), found.end[0].tolist().index(True)] == [2, 4]
 
-    def test_where_no_text_has_an_end_nothing_is_told_of_it(self) -> None:
+    def test_where_no_text_has_an_end_nothing_is_reported_of_it(self) -> None:
         for family in ("gpt2", "bert"):
             model = tiny(family)
             batch = as_batch(model, [0, 3])

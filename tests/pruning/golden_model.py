@@ -1,6 +1,6 @@
 """The model of the original implementation (Voita et al. 2019), written out in plain PyTorch in float64.
 
-It knows nothing of transformers: it is the stock the golden numbers are held against. What is headwise's own are the
+It knows nothing of transformers: it is the stock the golden numbers are compared with. What is headwise's own are the
 gates, which come by site as `Gates.by_site()` gives them and are multiplied with the heads' outputs. Letters: B batch,
 S source and T target length, M model size, H heads, D head size, V target words.
 """
@@ -28,8 +28,8 @@ def tensor(array: np.ndarray) -> Tensor:
     return torch.from_numpy(array.astype(np.float64))
 
 
-def close(found: Tensor, wanted: object, within: float = 1e-10) -> None:
-    torch.testing.assert_close(found.detach(), torch.as_tensor(np.asarray(wanted)), rtol=0, atol=within)
+def close(found: Tensor, expected: object, within: float = 1e-10) -> None:
+    torch.testing.assert_close(found.detach(), torch.as_tensor(np.asarray(expected)), rtol=0, atol=within)
 
 
 class GoldenModel(nn.Module):
@@ -134,10 +134,10 @@ class GoldenModel(nn.Module):
     def loss(self, logits: Tensor, target: Tensor, target_length: Tensor) -> Tensor:
         """Label-smoothed cross-entropy minus its smallest value, summed over the positions of each sentence: B."""
         others = self.smoothing / (logits.shape[-1] - 1)
-        wanted = torch.full_like(logits, others).scatter(-1, target[..., None].long(), 1 - self.smoothing)
+        expected = torch.full_like(logits, others).scatter(-1, target[..., None].long(), 1 - self.smoothing)
         best = (1 - self.smoothing) * math.log(1 - self.smoothing)
         best += (logits.shape[-1] - 1) * others * math.log(others + 1e-20)
-        lost = -(wanted * logits.log_softmax(-1)).sum(-1) + best
+        lost = -(expected * logits.log_softmax(-1)).sum(-1) + best
         there = torch.arange(target.shape[1]) < target_length[:, None]
         return torch.sum(lost * there, -1)
 

@@ -51,18 +51,18 @@ def test_a_training_step_with_fixed_noise(golden: Path) -> None:
     gates.draw(torch.cat([tensor(numbers[f"concrete.noise.{name}"]).flatten() for name in SITES]))
     source, target, source_length, target_length = inputs(dict(np.load(golden / "forward.npz")), "batch")
     loss = model.loss(model(source, target, source_length)["logits"], target, target_length).sum()
-    penalty, wanted = gates.penalty("code"), {k.rpartition("train.")[2]: v for k, v in numbers.items()}
-    total = loss / target_length.sum() + float(wanted["concrete_coef"]) * penalty
+    penalty, expected = gates.penalty("code"), {k.rpartition("train.")[2]: v for k, v in numbers.items()}
+    total = loss / target_length.sum() + float(expected["concrete_coef"]) * penalty
     total.backward()
-    close(loss, wanted["loss"])
-    close(penalty, wanted["concrete_reg"])
-    close(total, wanted["total"])
-    close(gates.distribution.kept(gates.log_alpha, "deterministic").double().mean(), wanted["sparsity_rate"])
+    close(loss, expected["loss"])
+    close(penalty, expected["concrete_reg"])
+    close(total, expected["total"])
+    close(gates.distribution.kept(gates.log_alpha, "deterministic").double().mean(), expected["sparsity_rate"])
     assert gates.log_alpha.grad is not None
     for name, kind in SITES.items():
-        for layer, row in enumerate(wanted[f"grad_log_a.{name}"]):
-            close(gates.log_alpha.grad[gates.places[Site(kind, layer)]], row)
-    norms = {key.partition(":")[2]: value for key, value in wanted.items() if key.startswith("gradnorm:")}
+        for layer, row in enumerate(expected[f"grad_log_a.{name}"]):
+            close(gates.log_alpha.grad[gates.slices[Site(kind, layer)]], row)
+    norms = {key.partition(":")[2]: value for key, value in expected.items() if key.startswith("gradnorm:")}
     assert len(norms) > 40
     for name, norm in norms.items():
         grad = model.weight(name.removesuffix(":0")).grad

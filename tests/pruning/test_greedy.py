@@ -47,8 +47,8 @@ class TestGreedy:
         heads = HeadMap({"encoder-self": tuple(layers)})
         n = heads.total
         masks = greedy(heads, fixed(random_scores(heads, seed)), ["encoder-self"], 1 / steps, once)
-        wanted = {0, n - 1} | {gone for i in range(steps) if (gone := -(-n * i // steps)) < n}
-        assert [n - len(mask) for mask in masks] == sorted(wanted)
+        expected = {0, n - 1} | {gone for i in range(steps) if (gone := -(-n * i // steps)) < n}
+        assert [n - len(mask) for mask in masks] == sorted(expected)
         assert all(after.kept < before.kept for before, after in pairs(masks))
 
     @settings(max_examples=60, deadline=None)
@@ -58,19 +58,19 @@ class TestGreedy:
     ) -> None:
         """The best of each kind, whatever the others do; and in total the best of all."""
         values = random_scores(HEADS, seed)
-        wanted = {kind: data.draw(st.integers(1, HEADS.only([kind]).total)) for kind in BOTH}
-        masks = greedy(HEADS, fixed(values), BOTH, step, once, wanted)
-        for kind, count in wanted.items():
+        expected = {kind: data.draw(st.integers(1, HEADS.only([kind]).total)) for kind in BOTH}
+        masks = greedy(HEADS, fixed(values), BOTH, step, once, expected)
+        for kind, count in expected.items():
             best = sorted(HEADS.only([kind]), key=values.__getitem__)[-count:]
             assert {head for head in masks[-1].kept if head.kind == kind} == set(best)
         assert all(after.kept < before.kept for before, after in pairs(masks))
-        total = sum(wanted.values())
+        total = sum(expected.values())
         last = greedy(HEADS, fixed(values), BOTH, step, once, total)[-1]
         best = sorted(HEADS.only(BOTH), key=values.__getitem__)[-total:]
         assert {head for head in last.kept if head.kind in BOTH} == set(best)
 
     def test_the_score_is_asked_once_or_anew(self) -> None:
-        """A head whose twin has gone becomes the most important one: only scores asked anew can know."""
+        """A head whose twin has gone becomes the most important one: only scores asked again can know."""
         heads = HeadMap({"encoder-self": (4,)})
         first, twin, other, best = heads
 

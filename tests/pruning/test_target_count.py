@@ -1,4 +1,4 @@
-"""A wanted number of heads: the Lagrangian against its formula, targets held on a toy and on a tiny trained model."""
+"""A target count: the Lagrangian against its formula, targets held on a toy and on a tiny trained model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alignment heads: made by hand, against a slow twin, and the aligner behind them."""
+"""Alignment heads: made by hand, against a slow version, and the aligner behind them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_head_that_looks_at_aligned_words_scores_one(sides: tuple[Passage, Pas
     assert values(question, at_links(sides, drawn), *sides)["alignment"] == 1
 
 
-def test_against_a_slow_twin(sides: tuple[Passage, Passage], drawn: dict[str, Links]) -> None:
+def test_against_a_slow_version(sides: tuple[Passage, Passage], drawn: dict[str, Links]) -> None:
     target, source = sides
     weights = random_weights(target, 2, keys=source)
     between = View(weights, target, source).between
@@ -131,7 +131,7 @@ def test_words_and_punctuation_marks() -> None:
     assert pharaoh("0-0 2-1\n") == {(0, 0), (2, 1)} and pharaoh("") == frozenset()
 
 
-def test_a_missing_aligner_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_aligner_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROGRAM", "no-such-aligner")
     with pytest.raises(HeadwiseError, match="pip install eflomal"):
         links([])

@@ -40,10 +40,10 @@ def test_values_and_intervals_are_those_of_a_tally() -> None:
     tally.add(site, sums, counts)
     mine = answers.table(seed=0)
     mine = mine[mine["measure"] == "a"]
-    for row, wanted in zip(mine.to_dict("records"), tally.rows("a"), strict=True):
-        assert row["value"] == pytest.approx(wanted["value"]) and row["n"] == wanted["n"]
+    for row, expected in zip(mine.to_dict("records"), tally.rows("a"), strict=True):
+        assert row["value"] == pytest.approx(expected["value"]) and row["n"] == expected["n"]
         # The tally leaves out sentences that do not count, so that its draws are others.
-        assert [row["low"], row["high"]] == pytest.approx([wanted["low"], wanted["high"]], abs=0.03)
+        assert [row["low"], row["high"]] == pytest.approx([expected["low"], expected["high"]], abs=0.03)
         assert row["baseline"] == pytest.approx(0.25) and row["units"] == int((counts > 0).sum())
 
 

@@ -1,4 +1,4 @@
-"""Language models' roles: made by hand, against slow twins, and a model that has learnt to repeat."""
+"""Language models' roles: made by hand, against slow versions, and a model that has learnt to repeat."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_head_that_follows_repetition_scores_one(name: str, offset: int) -> No
 
 
 @pytest.mark.parametrize("start", [1, None])
-def test_repetition_against_a_slow_twin(start: int | None) -> None:
+def test_repetition_against_a_slow_version(start: int | None) -> None:
     passage = passages(start)[0]
     weights = random_weights(passage, 2)[:3]
     passage = Passage(passage.ids[:3], passage.there[:3], passage.word_of[:3], causal=True)
@@ -107,7 +107,7 @@ def test_previous_token_and_sink(start: int | None) -> None:
     assert mine == pytest.approx(baselines(previous(passage))["previous-token"])
 
 
-def test_copying_is_told_by_the_straight_way_to_the_logits() -> None:
+def test_copying_is_reported_by_the_straight_way_to_the_logits() -> None:
     """A head that hands on the embedding of the token it looks at copies it; one that takes it away does not."""
     passage = passages()[0]
     generator = torch.Generator().manual_seed(0)

@@ -33,7 +33,7 @@ def test_rows_still_sum_to_one(counts: list[list[int]], seed: int) -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_against_a_slow_twin(treebank: Treebank, first: bool) -> None:
+def test_against_a_slow_version(treebank: Treebank, first: bool) -> None:
     passage = Passage.of(in_subwords(islice(treebank, 6)), 0, first_subword=first)
     weights = random_weights(passage, 3)
     view = View(weights, passage, passage)

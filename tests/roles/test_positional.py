@@ -1,4 +1,4 @@
-"""Positional heads: made by hand, and against a slow twin."""
+"""Positional heads: made by hand, and against a slow version."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_head_that_looks_one_back_scores_one(passage: Passage) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("edges", [False, True])
-def test_against_a_slow_twin(treebank: Treebank, causal: bool, edges: bool) -> None:
+def test_against_a_slow_version(treebank: Treebank, causal: bool, edges: bool) -> None:
     passage = Passage.of(in_subwords(islice(treebank, 8), start=True), 0, causal=causal)
     weights = random_weights(passage, 2)
     question = positional(passage, edges)

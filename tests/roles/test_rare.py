@@ -1,4 +1,4 @@
-"""Rare-token heads: made by hand, ties, and against a slow twin."""
+"""Rare-token heads: made by hand, ties, and against a slow version."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_nothing_is_won_by_looking_at_oneself(passage: Passage, counts: Tensor) 
     assert found["rare.rarest"] == found["rare.two-rarest"] == 0 and found["rare.rarest.own"] > 0
 
 
-def test_against_a_slow_twin(passage: Passage, counts: Tensor) -> None:
+def test_against_a_slow_version(passage: Passage, counts: Tensor) -> None:
     weights = random_weights(passage, 2)
     question = rare(passage, counts, TOP)
     pointed = View(weights, passage, passage).pointed

@@ -1,4 +1,4 @@
-"""Semantic heads: made by hand, against a slow twin, the baselines, and sentences read together."""
+"""Semantic heads: made by hand, against a slow version, the baselines, and sentences read together."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_text_read_from_left_to_right_loses_what_is_out_of_sight() -> None:
         assert coreference(passage).counts[0, 0] == counted
 
 
-def test_against_a_slow_twin(treebank: Treebank) -> None:
+def test_against_a_slow_version(treebank: Treebank) -> None:
     passage = Passage.of(in_subwords(treebank), 0)
     weights = random_weights(passage, 2)
     between = View(weights, passage, passage).between

@@ -1,4 +1,4 @@
-"""Vig & Belinkov's measures against slow twins, and at their ends."""
+"""Vig & Belinkov's measures against slow versions, and at their ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SITE = Site("encoder-self", 0)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_shares_against_a_slow_twin(treebank: Treebank, causal: bool) -> None:
+def test_shares_against_a_slow_version(treebank: Treebank, causal: bool) -> None:
     """Weight on special tokens is left out of sums and of the denominator."""
     passage = Passage.of(in_subwords(islice(treebank, 8), start=True), 0, causal=causal)
     weights = random_weights(passage, 2)
@@ -54,7 +54,7 @@ def variability_of(passage: Passage, weights: torch.Tensor) -> torch.Tensor:
     return answers[:, 1] / answers[:, 0]
 
 
-def test_variability_against_a_slow_twin(treebank: Treebank) -> None:
+def test_variability_against_a_slow_version(treebank: Treebank) -> None:
     passage = Passage.of(in_subwords(islice(treebank, 12)), 0)
     weights = random_weights(passage, 1)
     away, mass = 0.0, 0.0

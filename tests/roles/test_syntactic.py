@@ -1,4 +1,4 @@
-"""Syntactic heads: made by hand, and against a slow twin."""
+"""Syntactic heads: made by hand, and against a slow version."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_even_weights_on_pieces_are_no_better_than_the_baseline(treebank: Treeba
 
 @pytest.mark.parametrize("per_arc", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_against_a_slow_twin(treebank: Treebank, causal: bool, per_arc: bool) -> None:
+def test_against_a_slow_version(treebank: Treebank, causal: bool, per_arc: bool) -> None:
     passage = Passage.of(in_subwords(islice(treebank, 30), start=True), 0, causal=causal)
     weights = random_weights(passage, 2)
     question = syntactic(passage, per_arc)
@@ -99,7 +99,7 @@ def test_against_a_slow_twin(treebank: Treebank, causal: bool, per_arc: bool) ->
             assert best[name] == pytest.approx(most / count) or (rare and best[name] > most / count)
 
 
-def test_attachment_against_a_slow_twin(treebank: Treebank) -> None:
+def test_attachment_against_a_slow_version(treebank: Treebank) -> None:
     passage = Passage.of(in_subwords(islice(treebank, 10)), 0)
     weights = random_weights(passage, 2)
     found = values(attachment(passage), weights, passage)

@@ -143,7 +143,7 @@ def test_another_treebank_may_confirm(
         roles(model, tokenizer, discover(model), one)
 
 
-def test_text_that_does_not_fit_is_told(
+def test_text_that_does_not_fit_is_reported(
     treebank: Treebank, tokenizer: PreTrainedTokenizerFast, tiny_marian: Marian
 ) -> None:
     model = tiny_marian(vocab_size=len(tokenizer))

@@ -97,7 +97,7 @@ class TestTokenBatches:
         assert order(1, 0) == order(1, 0) and order(1, 3) == order(1, 3)
         assert order(1, 0) != order(1, 1) != order(2, 1)
         together = [Counter(map(frozenset, order(1, epoch))) for epoch in (0, 1)]
-        assert sum((together[0] & together[1]).values()) < 3, "pairs are put together anew, not only batches reordered"
+        assert sum((together[0] & together[1]).values()) < 3, "pairs are put together again, not only batches reordered"
 
     def test_batches_of_all_lengths_are_mixed(self) -> None:
         data = lengths_only(random_lengths(5000))
@@ -215,14 +215,14 @@ class TestEncoded:
         self, text: ParallelText, tokenizer: PreTrainedTokenizerBase
     ) -> None:
         data = Encoded(text, tokenizer, max_length=12)
-        wanted = [(tokenizer(source).input_ids, tokenizer(target).input_ids) for source, target in text]
-        short = [i for i, pair in enumerate(wanted) if max(map(len, pair)) <= 12]
+        expected = [(tokenizer(source).input_ids, tokenizer(target).input_ids) for source, target in text]
+        short = [i for i, pair in enumerate(expected) if max(map(len, pair)) <= 12]
         assert data.rows.tolist() == short and 0 < data.dropped == len(text) - len(data)
         assert [(row["source"], row["target"]) for row in data.__getitems__(range(len(data)))] == [
-            wanted[i] for i in short
+            expected[i] for i in short
         ]
-        assert data.longest.tolist() == [max(map(len, wanted[i])) for i in short]
-        assert data[3] == {"source": wanted[short[3]][0], "target": wanted[short[3]][1]}
+        assert data.longest.tolist() == [max(map(len, expected[i])) for i in short]
+        assert data[3] == {"source": expected[short[3]][0], "target": expected[short[3]][1]}
 
     def test_empty_rows_stand_where_they_were_asked_for(
         self, text: ParallelText, tokenizer: PreTrainedTokenizerBase

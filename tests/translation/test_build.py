@@ -143,17 +143,17 @@ class TestEmbeddings:
 
 class TestSaving:
     def test_a_round_trip_gives_the_same_logits(self, model: PreTrainedModel, tmp_path: Path) -> None:
-        wanted = logits(perturbed(model))
+        expected = logits(perturbed(model))
         model.save_pretrained(tmp_path)
         again = drop_unused(AutoModelForSeq2SeqLM.from_pretrained(tmp_path)).eval()
-        assert torch.equal(logits(again), wanted)
+        assert torch.equal(logits(again), expected)
         count = [sum(p.numel() for p in m.parameters()) for m in (model, again)]
         assert count[0] == count[1] and list(again.state_dict()) == list(model.state_dict())
 
     def test_stock_transformers_reads_it_too(self, model: PreTrainedModel, tmp_path: Path) -> None:
-        wanted = logits(perturbed(model))
+        expected = logits(perturbed(model))
         model.save_pretrained(tmp_path)
-        assert torch.equal(logits(AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()), wanted)
+        assert torch.equal(logits(AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()), expected)
 
     def test_removal_keeps_the_embeddings_apart(self, model: PreTrainedModel) -> None:
         perturbed(model)

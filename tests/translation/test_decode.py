@@ -39,12 +39,12 @@ def test_blank_lines_stay_blank_and_are_not_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     model, search = tiny_marian(), Search(beam=2, batch=3)
-    wanted, cost = translate(model, tokenizer, SENTENCES, search, exactly=exactly)
-    assert all(wanted)
+    expected, cost = translate(model, tokenizer, SENTENCES, search, exactly=exactly)
+    assert all(expected)
     mixed = [BLANK[0], SENTENCES[0], BLANK[1], *SENTENCES[1:3], BLANK[2], SENTENCES[3], BLANK[3]]
     given, shares = counted(model, monkeypatch), list[float]()
     lines, again = translate(model, tokenizer, mixed, search, lambda share, _: shares.append(share), exactly)
-    assert lines == ["", wanted[0], "", *wanted[1:3], "", wanted[3], ""]
+    assert lines == ["", expected[0], "", *expected[1:3], "", expected[3], ""]
     assert given == [3, 1] and shares == [0.75, 1] and again["tokens"] == cost["tokens"]
 
 

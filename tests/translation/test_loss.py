@@ -40,11 +40,15 @@ def stock(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, s
 @pytest.mark.parametrize("biased", [True, False])
 def test_value_and_gradients_are_torchs(dtype: torch.dtype, smoothing: float, rows: int, biased: bool) -> None:
     states, weight, bias, labels = case(rows, 20, dtype)
-    wanted, found = (loss(states, weight, bias if biased else None, labels, smoothing) for loss in (stock, summed_loss))
+    expected, found = (
+        loss(states, weight, bias if biased else None, labels, smoothing) for loss in (stock, summed_loss)
+    )
     assert found.dtype == dtype and found.shape == ()
-    torch.testing.assert_close(found, wanted, rtol=1e-12 if dtype == torch.float64 else 1e-5, atol=0)
+    torch.testing.assert_close(found, expected, rtol=1e-12 if dtype == torch.float64 else 1e-5, atol=0)
     for ours, theirs in zip(
-        torch.autograd.grad(3 * found, (states, weight)), torch.autograd.grad(3 * wanted, (states, weight)), strict=True
+        torch.autograd.grad(3 * found, (states, weight)),
+        torch.autograd.grad(3 * expected, (states, weight)),
+        strict=True,
     ):
         assert ours.dtype == dtype
         torch.testing.assert_close(ours, theirs, rtol=WITHIN[dtype][0], atol=WITHIN[dtype][1])
@@ -54,9 +58,9 @@ def test_value_and_gradients_are_torchs(dtype: torch.dtype, smoothing: float, ro
 @given(st.integers(1, 40), st.integers(1, 40), st.floats(0, 0.9), st.integers(0, 1000))
 def test_any_shape(rows: int, length: int, smoothing: float, seed: int) -> None:
     states, weight, bias, labels = case(rows, length, seed=seed)
-    wanted, found = (loss(states, weight, bias, labels, smoothing) for loss in (stock, summed_loss))
-    torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-11)
-    grads = [torch.autograd.grad(loss, states)[0] for loss in (found, wanted)]
+    expected, found = (loss(states, weight, bias, labels, smoothing) for loss in (stock, summed_loss))
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    grads = [torch.autograd.grad(loss, states)[0] for loss in (found, expected)]
     torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-11)
 
 
@@ -80,10 +84,10 @@ def test_a_batch_of_filling_alone_costs_nothing() -> None:
 
 def test_a_frozen_output_layer_gets_no_gradient() -> None:
     states, weight, bias, labels = case(30, 20)
-    wanted = torch.autograd.grad(summed_loss(states, weight, bias, labels, 0.1), states)[0]
+    expected = torch.autograd.grad(summed_loss(states, weight, bias, labels, 0.1), states)[0]
     frozen = weight.detach()
     loss = summed_loss(states, frozen, bias, labels, 0.1)
-    assert torch.equal(torch.autograd.grad(loss, states)[0], wanted) and frozen.grad is None
+    assert torch.equal(torch.autograd.grad(loss, states)[0], expected) and frozen.grad is None
 
 
 def test_the_sentence_and_the_whole_batch_agree() -> None:
@@ -96,10 +100,10 @@ def test_the_sentence_and_the_whole_batch_agree() -> None:
 def test_without_gradients_the_value_is_the_same_and_none_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients cost twice the loss itself: a dev loss must not pay for them."""
     states, weight, bias, labels = case(30, 20)
-    wanted = summed_loss(states, weight, bias, labels, 0.1)
+    expected = summed_loss(states, weight, bias, labels, 0.1)
     monkeypatch.setattr(torch.Tensor, "scatter_add_", None)  # only the gradient needs it
     with torch.no_grad():
-        assert torch.equal(summed_loss(states, weight, bias, labels, 0.1), wanted)
+        assert torch.equal(summed_loss(states, weight, bias, labels, 0.1), expected)
 
 
 def test_huge_logits_stay_finite() -> None:
@@ -110,13 +114,13 @@ def test_huge_logits_stay_finite() -> None:
 
 def test_bfloat16_under_autocast_is_close() -> None:
     states, weight, bias, labels = case(3 * CHUNK // 20, 20, torch.float32)
-    wanted = stock(states, weight, bias, labels, 0.1)
-    exact = torch.autograd.grad(wanted, (states, weight))
+    expected = stock(states, weight, bias, labels, 0.1)
+    exact = torch.autograd.grad(expected, (states, weight))
     with torch.autocast("cpu", torch.bfloat16):
         found = summed_loss(states, weight, bias, labels, 0.1)
     assert found.dtype == torch.float32
     assert found.item() != summed_loss(states, weight, bias, labels, 0.1).item(), "the product is in bfloat16"
-    torch.testing.assert_close(found, wanted, rtol=2e-3, atol=0)
+    torch.testing.assert_close(found, expected, rtol=2e-3, atol=0)
     for ours, theirs in zip(torch.autograd.grad(found, (states, weight)), exact, strict=True):
         assert ours.dtype == torch.float32
         assert float((ours - theirs).norm() / theirs.norm()) < 0.01

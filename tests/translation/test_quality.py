@@ -98,8 +98,8 @@ class TestDifference:
 
     def test_a_clearly_better_system(self) -> None:
         found, back = difference(GOOD, BAD, REFERENCES), difference(BAD, GOOD, REFERENCES)
-        wanted = sacrebleu.corpus_bleu(GOOD, [REFERENCES]).score - sacrebleu.corpus_bleu(BAD, [REFERENCES]).score
-        assert found.value == pytest.approx(wanted) and 0 < found.low < found.value < found.high
+        expected = sacrebleu.corpus_bleu(GOOD, [REFERENCES]).score - sacrebleu.corpus_bleu(BAD, [REFERENCES]).score
+        assert found.value == pytest.approx(expected) and 0 < found.low < found.value < found.high
         assert found.p == pytest.approx(1 / 1001)
         assert back.value == -found.value and back.p == found.p and back.low == pytest.approx(-found.high)
 

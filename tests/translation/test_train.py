@@ -326,7 +326,7 @@ class TestErrors:
             bench.run(tmp_path)
 
     @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("write failed")])
-    def test_a_full_disk_is_told_and_training_can_go_on(
+    def test_a_full_disk_is_reported_and_training_can_go_on(
         self, bench: Bench, unbroken: tuple[State, str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         error: Exception,
     ) -> None:  # fmt: skip
@@ -362,11 +362,11 @@ def test_a_training_in_bfloat16_learns(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_progress_names_epoch_and_best_dev_loss(bench: Bench, tmp_path: Path) -> None:
-    told: list[tuple[float, str]] = []
-    bench.run(tmp_path, progress=lambda share, text: told.append((share, text)))
-    assert told[0][1].startswith("epoch 0.") and "loss" not in told[0][1]
-    assert told[-1][0] == 1.0 and told[-1][1].startswith("epoch 3.0, loss ")
-    assert [share for share, _ in told] == sorted(share for share, _ in told)
+    message: list[tuple[float, str]] = []
+    bench.run(tmp_path, progress=lambda share, text: message.append((share, text)))
+    assert message[0][1].startswith("epoch 0.") and "loss" not in message[0][1]
+    assert message[-1][0] == 1.0 and message[-1][1].startswith("epoch 3.0, loss ")
+    assert [share for share, _ in message] == sorted(share for share, _ in message)
 
 
 def test_the_schedules_a_plan_may_name_exist(bench: Bench, tmp_path: Path) -> None:

@@ -13,11 +13,9 @@ from torch import Tensor, nn
 
 from headwise.attention import kernel
 from headwise.attention.discover import Discovery, installed, routed
-from headwise.attention.kernel import AttentionCall, Hooks, HookState
+from headwise.attention.kernel import AttentionCall, Gate, Hooks, HookState
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site, describe
-
-Gate = Tensor | Callable[[], Tensor]
 
 
 @contextmanager
@@ -46,7 +44,7 @@ def capture(
         outer: HookState | None = module.__dict__.get(kernel.NAME)
         state = states.setdefault(module, HookState(explicit or (outer is not None and outer.explicit)))
         before = outer.passes[len(state.passes)][1] if outer else []
-        hooks = Hooks(watch, weights, _callable(gates.get(site)), replace.get(site))
+        hooks = Hooks(watch, weights, gates.get(site), replace.get(site))
         state.passes.append((site, [*before, hooks]))
     with routed(model), installed(states), counted(model, states.values()):
         yield
@@ -56,9 +54,7 @@ def refuse_strangers(model: nn.Module, found: Discovery, sites: Iterable[Site]) 
     """A hook on a layer that the model does not have is an error."""
     for site in sites:
         if site not in found.modules:
-            raise HeadwiseError(
-                f"A gate or replacement was given for {site.kind} layer {site.layer}, but this model has no such layer."
-            )
+            raise HeadwiseError(f"A gate or replacement was given for {site}, but this model has no such layer.")
     if not set(found.modules.values()) <= set(model.modules()):
         raise HeadwiseError(
             f"The map of heads belongs to another model than this {type(model).__name__} "
@@ -79,13 +75,6 @@ def counted(model: nn.Module, states: Iterable[HookState]) -> Iterator[None]:
         yield
     finally:
         hook.remove()
-
-
-def _callable(gate: Gate | None) -> Callable[[], Tensor] | None:
-    if isinstance(gate, Tensor):
-        tensor = gate
-        return lambda: tensor
-    return gate
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
 NAME = "headwise"
+Gate = Tensor | Callable[[], Tensor]
 # Arguments that change the result and that `weigh` does not handle; all others are harmless.
 _REFUSED = ("block_mask", "alibi", "cu_seqlens", "cu_seq_lens_q")
 
@@ -56,7 +57,7 @@ class Hooks:
 
     watch: Callable[[AttentionCall], None] | None = None
     weights: bool = False  # whether `watch` and `replace` need the weights
-    gate: Callable[[], Tensor] | None = None  # H, or B H
+    gate: Gate | None = None  # H, or B H
     replace: Callable[[AttentionCall], Tensor] | None = None
 
 
@@ -104,8 +105,9 @@ def attend(
                 hooks.watch(call)
             if hooks.replace:
                 output = hooks.replace(call)
-        if hooks.gate:
-            output = output * spread(hooks.gate(), output)
+        if hooks.gate is not None:
+            gate = hooks.gate if isinstance(hooks.gate, Tensor) else hooks.gate()
+            output = output * spread(gate, output)
     return output.contiguous(), weights
 
 

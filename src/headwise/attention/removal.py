@@ -104,10 +104,10 @@ def remove(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | No
     for module in smaller.modules():
         module.__dict__.pop(kernel.NAME, None)  # hooks of a capture that is open around this call
     modules, config = dict(smaller.named_modules()), cast(Any, smaller.config)
-    for site, gone in lost(found, mask).items():
+    for site, removed in removed_heads(found, mask).items():
         layer = layer_at(modules, found, site)
         if means is not None:
-            compensate(modules, layer, gone, means.get(site), config)
+            compensate(modules, layer, removed, means.get(site), config)
         cut(modules, layer, site, mask.of(site))
     for kind in found.heads.kinds:
         sites = [site for site in found.names if site.kind == kind]
@@ -117,10 +117,10 @@ def remove(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | No
     return smaller
 
 
-def lost(found: Discovery, mask: HeadMask) -> dict[Site, list[int]]:
+def removed_heads(found: Discovery, mask: HeadMask) -> dict[Site, list[int]]:
     """By site, the heads that a mask removes; without layers that keep all."""
-    gone = {site: sorted({*range(found.heads.count(site))} - {*mask.of(site)}) for site in found.names}
-    return {site: heads for site, heads in gone.items() if heads}
+    removed = {site: sorted({*range(found.heads.count(site))} - {*mask.of(site)}) for site in found.names}
+    return {site: heads for site, heads in removed.items() if heads}
 
 
 def layer_at(modules: dict[str, nn.Module], found: Discovery, site: Site) -> Matrices:
@@ -135,9 +135,9 @@ def layer_at(modules: dict[str, nn.Module], found: Discovery, site: Site) -> Mat
 
 
 def compensate(
-    modules: dict[str, nn.Module], layer: Matrices, gone: list[int], means: Tensor | None, config: Any
+    modules: dict[str, nn.Module], layer: Matrices, removed: list[int], means: Tensor | None, config: Any
 ) -> None:
-    """b ← b + Σ_h W_o^h c̄_h over the heads `gone` of one attention layer. means c̄: H D."""
+    """b ← b + Σ_h W_o^h c̄_h over the heads `removed` of one attention layer. means c̄: H D."""
     outputs = layer.outputs().detach().double()
     shape = outputs.shape[1:]
     if means is None or means.shape != shape or not bool(means.isfinite().all()):
@@ -147,7 +147,7 @@ def compensate(
             f"Heads of {layer.name} were to be replaced by their mean outputs, {shape[0]} × {shape[1]} numbers, but "
             f"{given} came: collect the means of this model over some text."
         )
-    added = outputs[:, gone].flatten(1) @ means[gone].to(outputs).flatten()
+    added = outputs[:, removed].flatten(1) @ means[removed].to(outputs).flatten()
     if layer.out.bias is None:
         path = next(path for path, module in modules.items() if module is layer.out)
         config.headwise_biases = [*(getattr(config, "headwise_biases", None) or []), path]
@@ -207,12 +207,12 @@ def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int],
 def averaged(model: nn.Module, found: Discovery, mask: HeadMask, means: Means) -> AbstractContextManager[None]:
     """The model in which heads outside a mask always give their mean outputs. means: H D by site."""
 
-    def stand_in(call: kernel.AttentionCall, gone: list[int]) -> Tensor:
+    def stand_in(call: kernel.AttentionCall, removed: list[int]) -> Tensor:
         output = call.output.clone()
-        output[:, :, gone] = means[call.site][gone].to(output)
+        output[:, :, removed] = means[call.site][removed].to(output)
         return output
 
-    replace = {site: partial(stand_in, gone=gone) for site, gone in lost(found, mask).items()}
+    replace = {site: partial(stand_in, removed=removed) for site, removed in removed_heads(found, mask).items()}
     return capture(model, found, replace=replace)
 
 

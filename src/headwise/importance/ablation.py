@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.attention.capture import refuse_other_heads
+from headwise.attention.removal import removed_heads
 from headwise.attention.reuse import Recording, Trial, recording, trying
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
@@ -86,9 +87,9 @@ def removal_losses(
     number of predicted tokens. From all processes, in the order of a single one."""
     for mask in masks:
         refuse_other_heads(found, mask)
-    everything = {site: range(found.heads.count(site)) for site in found.modules}
-    gone = [{site: sorted(set(all_of) - set(mask.of(site))) for site, all_of in everything.items()} for mask in masks]
-    trials = [{site: partial(silent, heads=heads) for site, heads in sites.items() if heads} for sites in gone]
+    trials = [
+        {site: partial(silent, heads=heads) for site, heads in removed_heads(found, mask).items()} for mask in masks
+    ]
     lost, counts = list[np.ndarray](), list[np.ndarray]()
     with evaluating(model), torch.no_grad():
         for place, tensors in enumerate(batches):
@@ -187,14 +188,6 @@ def silent(call: AttentionCall, heads: Sequence[int]) -> Tensor:
     return placed(call, heads, 0)
 
 
-def zero(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
-    return placed(call, head, 0)
-
-
-def mean(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
-    return placed(call, head, means[call.site][head].to(call.output))
-
-
 def example(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
     """Each sentence gets the outputs of the next sentence with predicted tokens; the last one those of the first."""
     queries = batch.there[sides(call.site)[0]]
@@ -214,10 +207,6 @@ def uniform(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tenso
     return placed(call, head, weights @ call.value[:, group])
 
 
-def all_but_one(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
-    return silent(call, [other for other in range(call.output.shape[2]) if other != head])
-
-
 def placed(call: AttentionCall, heads: int | Sequence[int], stand_in: Tensor | float) -> Tensor:
     """The outputs B Q H D with other values for some heads."""
     output = call.output.clone()
@@ -226,10 +215,12 @@ def placed(call: AttentionCall, heads: int | Sequence[int], stand_in: Tensor | f
 
 
 CHANGES: dict[str, Callable[..., Tensor]] = {
-    "ablation.zero": zero,
-    "ablation.mean": mean,
+    "ablation.zero": lambda call, head, batch, means: placed(call, head, 0),
+    "ablation.mean": lambda call, head, batch, means: placed(call, head, means[call.site][head].to(call.output)),
     "ablation.example": example,
     "ablation.uniform": uniform,
-    "ablation.all-but-one": all_but_one,
+    "ablation.all-but-one": lambda call, head, batch, means: placed(
+        call, [other for other in range(call.output.shape[2]) if other != head], 0
+    ),
 }
 ABLATIONS = tuple(CHANGES)

@@ -80,7 +80,11 @@ def removal_curves(
         for order in orders.values() for gone in steps
     }  # fmt: skip
     losses, counts = lose(list(masks.values()))
-    _checked(losses, counts, len(masks))
+    if losses.shape != (len(counts), len(masks)):
+        shape = f"{len(counts)} sentences x {len(masks)} masks"
+        raise HeadwiseError(f"Losses must have the shape {shape}, not {losses.shape}.")
+    if not np.isfinite(losses).all():
+        raise HeadwiseError("A loss with heads removed is not a number (NaN or infinite): the model is broken there.")
     column = {gone: place for place, gone in enumerate(masks)}
     kinds = "+".join(kind for kind in heads.kinds if any(head.kind == kind for head in chosen))
     return [
@@ -97,17 +101,13 @@ def _orders(
     """Every order of removal, by measure, kind of order and seed."""
     orders: dict[tuple[str, Order, int | None], list[Head]] = {}
     for measure, found in values.items():
-        orders[measure, "once", None] = removal_order(_upward(measure, found))
+        orders[measure, "once", None] = removal_order(found, direction(measure))
     for measure, score in rescore.items():
-        orders[measure, "rescored", None] = rescored_order(heads, chosen, _turned(measure, score))
+        orders[measure, "rescored", None] = rescored_order(heads, chosen, score, direction(measure))
     for seed in seeds:
         places = np.random.default_rng(seed).permutation(len(chosen))
         orders[RANDOM, "random", seed] = [chosen[place] for place in places]
     return orders
-
-
-def _turned(measure: str, score: Rescore) -> Rescore:
-    return lambda mask: _upward(measure, score(mask))
 
 
 def _same_heads(values: Mapping[str, Mapping[Head, float]]) -> list[Head]:
@@ -121,21 +121,9 @@ def _same_heads(values: Mapping[str, Mapping[Head, float]]) -> list[Head]:
     return list(values[first])
 
 
-def _upward(measure: str, values: Mapping[Head, float]) -> dict[Head, float]:
-    """Values with the sign that makes high ones important."""
-    return {head: direction(measure) * value for head, value in values.items()}
-
-
-def _checked(losses: np.ndarray, counts: np.ndarray, masks: int) -> None:
-    if losses.shape != (len(counts), masks):
-        raise HeadwiseError(f"Losses must have the shape {len(counts)} sentences x {masks} masks, not {losses.shape}.")
-    if not np.isfinite(losses).all():
-        raise HeadwiseError("A loss with heads removed is not a number (NaN or infinite): the model is broken there.")
-
-
-def removal_order(values: Mapping[Head, float]) -> list[Head]:
-    """Heads from the least important on; ties keep their order."""
-    return sorted(values, key=lambda head: values[head])
+def removal_order(values: Mapping[Head, float], sign: int = 1) -> list[Head]:
+    """Heads from the least important on; ties keep their order. sign: −1 where low values mean important."""
+    return sorted(values, key=lambda head: sign * values[head])
 
 
 def removal_steps(total: int) -> list[int]:
@@ -143,12 +131,12 @@ def removal_steps(total: int) -> list[int]:
     return sorted({-(-total * step // STEPS) for step in range(STEPS)})
 
 
-def rescored_order(heads: HeadMap, chosen: Collection[Head], rescore: Rescore) -> list[Head]:
+def rescored_order(heads: HeadMap, chosen: Collection[Head], rescore: Rescore, sign: int = 1) -> list[Head]:
     """The order when the remaining heads are scored again after every step."""
     gone: list[Head] = []
     for removed in [*removal_steps(len(chosen))[1:], len(chosen)]:
         values = rescore(HeadMask.full(heads).without(gone))
-        order = removal_order({head: values[head] for head in chosen if head not in gone})
+        order = removal_order({head: values[head] for head in chosen if head not in gone}, sign)
         gone += order[: removed - len(gone)]
     return gone
 

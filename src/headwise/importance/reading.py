@@ -4,7 +4,12 @@
     entropy             mean_q −Σ_k A[q, k] ln A[q, k]          nats; Clark et al. 2019; Vig & Belinkov 2019, eq. 7
     attention-to-end    mean_q Σ_{k: end of sentence} A[q, k]   Clark et al. 2019: attention to [SEP]
     attention-to-first  mean_q A[q, first token]                Vig & Belinkov 2019: "null" attention
-    dormancy            mean_q ‖c_h W_h‖, of its layer's        headwise.importance.dormancy
+    dormancy            mean_q ‖c_h W_h‖ / Σ_h' mean_q ‖c_h' W_h'‖
+
+In dormancy c_h (of D) is the head's output at a token and W_h (D M) its slice of the output projection; the sum is over
+the heads of the layer, so 1/H is average and 0 dormant. Sandoval-Segura et al. 2025 ("Identifying and evaluating
+inactive heads in pretrained LLMs") find the mean norm of a head's output, relative to its layer, a better sign of
+inactive heads than attention weights.
 
 Queries q are words: padding never counts, special tokens only by option (`exclude`). Weights are not renormalised.
 Nothing of size query × key is kept after its layer.
@@ -16,13 +21,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, capture, evaluating
+from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
-from headwise.importance.dormancy import contribution, relative, squares
 from headwise.importance.objective import IGNORED, NO_INPUT, on_device
 from headwise.importance.tally import Tally
 
@@ -161,3 +167,29 @@ def sharing(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Ten
 def over(queries: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Values B H Q summed over queries B Q, and the number of queries."""
     return (values * queries[:, None, :]).sum(-1), queries.sum(-1)
+
+
+def squares(model: nn.Module, found: Discovery) -> dict[Site, Tensor]:
+    """W_h W_hᵀ of every head, H D D by site: ‖c W‖² = c (W Wᵀ) cᵀ needs no H × M numbers per token."""
+    forms = {}
+    for site, weight in output_weights(model, found).items():
+        wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+        forms[site] = wide @ wide.transpose(1, 2)
+    return forms
+
+
+def contribution(output: Tensor, forms: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """‖c_h W_h‖ of every head, summed over the queries of each sentence, and the number of queries.
+
+    output B Q H D, forms H D D, queries B Q; returns B H and B.
+    """
+    output = output.to(forms.dtype)
+    sizes = (torch.einsum("bqhd,hde->bqhe", output, forms) * output).sum(-1).clamp_min(0).sqrt()
+    return (sizes * queries[..., None]).sum(1), queries.sum(-1)
+
+
+def relative(sizes: np.ndarray) -> np.ndarray:
+    """Sizes … x heads of a layer as shares of their sum; all 0 where a layer adds nothing."""
+    whole = sizes.sum(-1, keepdims=True)
+    shares: np.ndarray = np.divide(sizes, whole, out=np.zeros_like(sizes), where=whole > 0)
+    return shares

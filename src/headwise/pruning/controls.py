@@ -133,7 +133,7 @@ def at_random(heads: HeadMap, kinds: Sequence[Kind], keep: Keep, seed: int) -> H
     keep: a number in total, or one for each of `kinds`. With one kind both are the same draw.
     """
     chosen = heads.only(kinds)
-    scores, gone = random_scores(chosen, seed), list[Head]()
+    scores, removed = random_scores(chosen, seed), list[Head]()
     for group in [chosen.kinds] if isinstance(keep, int) else [(kind,) for kind in chosen.kinds]:
         count, some = keep if isinstance(keep, int) else keep[group[0]], chosen.only(group)
         if not 0 <= count <= some.total:
@@ -141,8 +141,8 @@ def at_random(heads: HeadMap, kinds: Sequence[Kind], keep: Keep, seed: int) -> H
                 f"{count} random heads cannot be kept: there are {some.total} ({describe(some)}). "
                 f"Give a number from 0 to {some.total}."
             )
-        gone += order(scores, list(some))[: some.total - count]
-    return HeadMask.full(heads).without(gone)
+        removed += order(scores, list(some))[: some.total - count]
+    return HeadMask.full(heads).without(removed)
 
 
 def one_per_layer(heads: HeadMap, kinds: Sequence[Kind], score: Mapping[Head, float]) -> HeadMask:

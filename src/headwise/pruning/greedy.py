@@ -41,20 +41,20 @@ def greedy(
         if not once or len(masks) == 1:
             left = order(score(masks[-1]), [head for head in chosen if head in masks[-1].kept])
         spare = {kind: masks[-1].count(kind) - floors[kind] for kind in chosen.kinds}
-        gone: list[Head] = []
+        removed: list[Head] = []
         for head in left:
-            if len(gone) < len(left) - size and spare[head.kind]:
-                gone.append(head)
+            if len(removed) < len(left) - size and spare[head.kind]:
+                removed.append(head)
                 spare[head.kind] -= 1
-        masks.append(masks[-1].without(gone))
+        masks.append(masks[-1].without(removed))
         left = [head for head in left if head in masks[-1].kept]
     return masks
 
 
 def sizes(total: int, step: float, least: int = 1) -> list[int]:
     """How many of `total` heads are left after each step, down to `least`; without the full model."""
-    gone = {math.ceil(round(total * step * i, 9)) for i in range(1, math.ceil(1 / step) + 1)} | {total - least}
-    return [total - count for count in sorted(gone) if 0 < count <= total - least]
+    removed = {math.ceil(round(total * step * i, 9)) for i in range(1, math.ceil(1 / step) + 1)} | {total - least}
+    return [total - count for count in sorted(removed) if 0 < count <= total - least]
 
 
 def order(values: Mapping[Head, float], heads: Sequence[Head]) -> list[Head]:

@@ -31,7 +31,7 @@ from headwise.attention import Discovery, capture, evaluating
 from headwise.errors import HeadwiseError, NotWritten
 from headwise.heads import Site, write_text
 from headwise.progress import Report, silent
-from headwise.translation.batches import IGNORED, Collator, Encoded, TokenBatches
+from headwise.translation.batches import IGNORED, Collator, Encoded, TokenBatches, batches
 from headwise.translation.dropout import FastDropout
 from headwise.translation.loss import summed_loss
 
@@ -81,10 +81,13 @@ class Gated:
     target token. groups: parameter groups of the optimizer, those of the model included.
     """
 
-    gates: Mapping[Site, Callable[[], Tensor]]
-    before: Callable[[], None]
-    penalty: Callable[[], Tensor]
-    groups: list[dict[str, Any]]
+    gates: Mapping[Site, Callable[[], Tensor]] | None = None
+    before: Callable[[], None] | None = None
+    penalty: Callable[[], Tensor] | None = None
+    groups: list[dict[str, Any]] | None = None
+
+
+UNGATED = Gated()
 
 
 class TranslationTrainer(Seq2SeqTrainer):
@@ -183,12 +186,10 @@ def loss_forward(
 
 def dev_loss(model: PreTrainedModel, data: Encoded, tokenizer: PreTrainedTokenizerBase, tokens: int) -> float:
     """Cross-entropy per target token in nats, without smoothing. Inside `loss_forward`."""
-    sampler = TokenBatches(data, max(tokens, int(data.longest.max())), seed=0, shuffle=False)
-    collate = Collator(tokenizer, model.config.decoder_start_token_id, sampler.shapes)
     total, count = 0.0, 0
     with evaluating(model), torch.no_grad():
-        for indices in sampler:
-            batch = {name: t.to(model.device) for name, t in collate(data.__getitems__(indices)).items()}
+        for tensors in batches(data, tokenizer, model.config.decoder_start_token_id, tokens):
+            batch = {name: tensor.to(model.device) for name, tensor in tensors.items() if name != "rows"}
             total += float(model(**batch, smoothing=0.0))
             count += int((batch["labels"] != IGNORED).sum())
     return total / count
@@ -232,7 +233,7 @@ def dev_losses(state: TrainerState) -> list[float]:
 
 def fit(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, training: Training,
-    gated: Gated | None = None, callbacks: Sequence[TrainerCallback] = (), patience: int | None = None, keep: int = 2,
+    gated: Gated = UNGATED, callbacks: Sequence[TrainerCallback] = (), patience: int | None = None, keep: int = 2,
 ) -> dict[str, float]:  # fmt: skip
     """Train a model in place, from the last complete checkpoint in `work` if there is one; writes `log.csv` there.
 
@@ -242,7 +243,7 @@ def fit(
     """
     recipe, work = training.recipe, training.work
     arguments = training_arguments(training, keep, model.device.type)
-    arguments.ddp_find_unused_parameters = gated is not None  # a loaded model's fixed positions never get a gradient
+    arguments.ddp_find_unused_parameters = gated is not UNGATED  # a loaded model's fixed positions never get a gradient
     with PartialState().main_process_first():
         resumed = resume_point(work)
     facts = read_marker(resumed)
@@ -251,19 +252,17 @@ def fit(
     else:
         caching = model.config.use_cache
         trainer = TranslationTrainer(
-            training=training, groups=gated.groups if gated else None, seconds=facts["seconds"], model=model,
-            args=arguments, processing_class=tokenizer,
-            callbacks=[Watch(patience, training.progress), *callbacks],
+            training=training, groups=gated.groups, seconds=facts["seconds"], model=model, args=arguments,
+            processing_class=tokenizer, callbacks=[Watch(patience, training.progress), *callbacks],
         )  # fmt: skip
         trainer.remove_callback(PrinterCallback)
         explicit = model.device.type == "cpu"
         fast: contextlib.AbstractContextManager[Any] = FastDropout() if explicit else contextlib.nullcontext()
         try:
             with (
-                capture(model, found, gates=gated.gates if gated else None, explicit=explicit),
-                loss_forward(model, gated.before if gated else None, gated.penalty if gated else None),
-                fast,
-            ):
+                capture(model, found, gates=gated.gates, explicit=explicit),
+                loss_forward(model, gated.before, gated.penalty), fast,
+            ):  # fmt: skip
                 trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         finally:
             model.config.use_cache = caching  # the Trainer turns it off

@@ -37,8 +37,8 @@ ORIGINAL = {
 }  # fmt: skip
 
 
-def agree(found: Tensor, wanted: np.ndarray, what: str) -> None:
-    error, size = float((found.detach() - torch.from_numpy(wanted)).abs().max()), float(np.abs(wanted).max())
+def agree(found: Tensor, expected: np.ndarray, what: str) -> None:
+    error, size = float((found.detach() - torch.from_numpy(expected)).abs().max()), float(np.abs(expected).max())
     assert error <= WITHIN * size, f"{what}: differs by {error / size:.2e} of the largest value"
 
 

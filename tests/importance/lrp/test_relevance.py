@@ -58,9 +58,9 @@ def main(given: Relevance, rule: Rule, mode: Mode = "per-step") -> dict[Site, np
     return {site: values for (measure, site), values in shares(given).items() if measure == name}
 
 
-def same(found: dict[Site, np.ndarray], wanted: dict[Site, np.ndarray], within: float) -> None:
-    assert found.keys() == wanted.keys()
-    for site, values in wanted.items():
+def same(found: dict[Site, np.ndarray], expected: dict[Site, np.ndarray], within: float) -> None:
+    assert found.keys() == expected.keys()
+    for site, values in expected.items():
         np.testing.assert_allclose(found[site], values, rtol=0, atol=within, err_msg=where(site))
 
 
@@ -121,12 +121,12 @@ def by_hand(model: PreTrainedModel, inputs: dict[str, Tensor], rule: Rule, targe
 
 @EVERY
 @pytest.mark.parametrize(("family", "target"), [("marian", "top"), ("bart", "reference"), ("gpt2", "top")])
-def test_slow_twin(family: str, rule: Rule, target: Target) -> None:
+def test_slow_version(family: str, rule: Rule, target: Target) -> None:
     """A walk for every position, from a one in the logits, with all of the output layer's rules on the way."""
     model = worded(family).double()
     alone = sentence(asking(model, family), 1)
-    wanted = by_hand(model, alone, rule, target)
-    same(main(scored(model, alone, rule, target=target), rule), wanted, 1e-4 if rule.rescale else 1e-7)
+    expected = by_hand(model, alone, rule, target)
+    same(main(scored(model, alone, rule, target=target), rule), expected, 1e-4 if rule.rescale else 1e-7)
 
 
 def test_targets_differ_and_contrast_is_the_difference_of_two_rows() -> None:

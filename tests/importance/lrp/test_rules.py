@@ -95,8 +95,8 @@ def test_without_bias_and_stabiliser_it_is_gradient_times_input(activation: nn.M
         torch.testing.assert_close(one, slope * x, rtol=1e-8, atol=1e-8)
     if isinstance(activation, nn.Identity):
         matrix = torch.func.jacrev(network)(x[0, 0])
-        wanted = ((arrived[0, 0, 0] / (matrix @ x[0, 0])) @ matrix) * x[0, 0]
-        torch.testing.assert_close(found[0, 0, 0], wanted, rtol=1e-8, atol=1e-8)
+        expected = ((arrived[0, 0, 0] / (matrix @ x[0, 0])) @ matrix) * x[0, 0]
+        torch.testing.assert_close(found[0, 0, 0], expected, rtol=1e-8, atol=1e-8)
 
 
 def stack(with_bias: bool) -> nn.Sequential:
@@ -129,11 +129,11 @@ def test_what_is_conserved(name: str) -> None:
     x, arrived = drawn(2, 4, SIZE), drawn(3, 2, 4, SIZE, seed=1)
     arrived = arrived.abs() if RULES[name].signed else arrived
     rule = replace(RULES[name], share=Epsilon(1e-12)) if name in ("cp", "ding") else RULES[name]
-    wanted = arrived.flatten(1).sum(1)
-    lost = (arriving(stack(False), rule, x, arrived).flatten(1).sum(1) - wanted).abs().max() / wanted.abs().min()
+    expected = arrived.flatten(1).sum(1)
+    lost = (arriving(stack(False), rule, x, arrived).flatten(1).sum(1) - expected).abs().max() / expected.abs().min()
     within = {"cp": 1e-9, "ding": 1e-9, "alpha-beta": 1e-3, "alpha-beta-fast": 1e-3}
     assert lost < within[name] if name in within else lost > 0.01
-    biased = (arriving(stack(True), rule, x, arrived).flatten(1).sum(1) - wanted).abs().max() / wanted.abs().min()
+    biased = (arriving(stack(True), rule, x, arrived).flatten(1).sum(1) - expected).abs().max() / expected.abs().min()
     assert biased < 1e-3 if rule.rescale else biased > 0.01
 
 

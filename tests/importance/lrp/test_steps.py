@@ -1,4 +1,4 @@
-"""Every step under every rule against its slow twin, in float64 on tiny shapes."""
+"""Every step under every rule against its slow version, in float64 on tiny shapes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def near(found: Tensor, wanted: Tensor) -> None:
-    assert found.shape == wanted.shape
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
+def near(found: Tensor, expected: Tensor) -> None:
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
 @EVERY
@@ -147,8 +147,8 @@ def test_attention(rule: Rule, groups: int, chunk: int, monkeypatch: pytest.Monk
     found = Attention(q, k, v, weights, scale).propagate(rule, arrived)
     for p in range(STARTS):
         for s in range(BATCH):
-            wanted = twins.layer(rule, q[s], k[s], v[s], scale, seen[s, 0], arrived[p, s])
-            for part, one in zip(found, wanted, strict=True):
+            expected = twins.layer(rule, q[s], k[s], v[s], scale, seen[s, 0], arrived[p, s])
+            for part, one in zip(found, expected, strict=True):
                 near(part[p, s], one)
     hidden = ~seen.any(2)[:, 0]  # keys that no query sees
     assert hidden.any()
@@ -169,8 +169,8 @@ def test_a_position_bias_in_the_logits_stands_in_the_weights_only() -> None:
     to_query, to_key = twins.product(rule, q[0, 0], k[0, 0].T, without, 0.0)
     step = Attention(q, k, v, weights[None, None], scale)
     found = step.propagate(rule, arrived.transpose(1, 2)[None])
-    for part, wanted in zip(found, (to_query, to_key.T, to_value), strict=True):
-        near(part[0, 0, 0], wanted)
+    for part, expected in zip(found, (to_query, to_key.T, to_value), strict=True):
+        near(part[0, 0, 0], expected)
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -42,7 +42,7 @@ class Network(nn.Module):
 
 
 def walk(network: nn.Module | Function, start: Tensor | None = None) -> Walk:
-    """Relevance (of 1 everywhere, if not told) handed back through a network from its output to X, by `cp`."""
+    """Relevance (of 1 everywhere, if not message) handed back through a network from its output to X, by `cp`."""
     network = network if isinstance(network, nn.Module) else Network(network)
     tape, out = record(network, {}, (X.clone(),))
     start = torch.ones_like(out)[None] if start is None else start
@@ -79,11 +79,11 @@ EXACT: dict[str, Function] = {
 @pytest.mark.parametrize("name", EXACT)
 def test_numbers_that_move_take_their_relevance_along(name: str) -> None:
     found = walk(EXACT[name])
-    wanted = slopes(EXACT[name])
+    expected = slopes(EXACT[name])
     if name == "gated":  # the product hands half to either side, its gradient all to both
-        wanted = wanted / 2
-    torch.testing.assert_close(found.leaves[0][0], wanted, rtol=1e-8, atol=1e-8)
-    assert float(found.balance["arrived"]) == pytest.approx(float(wanted.sum()), rel=1e-8)
+        expected = expected / 2
+    torch.testing.assert_close(found.leaves[0][0], expected, rtol=1e-8, atol=1e-8)
+    assert float(found.balance["arrived"]) == pytest.approx(float(expected.sum()), rel=1e-8)
 
 
 def test_constants_that_are_joined_in_keep_their_relevance() -> None:

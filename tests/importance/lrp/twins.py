@@ -40,12 +40,12 @@ def divided(rule: Rule, slope: Tensor, x: Tensor, bias: Tensor, arrived: Tensor)
     return found
 
 
-def restored(rule: Rule, wanted: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
-    """The parts times one number, so that together they hold as much |relevance| as `wanted` (rules that rescale)."""
+def restored(rule: Rule, expected: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
+    """The parts times one number, so that together they hold as much |relevance| as `expected` (rules that rescale)."""
     if not rule.rescale:
         return parts
     held = sum(float(part.abs().sum()) for part in parts)
-    return tuple(part * float(wanted.abs().sum()) / (held + rule.share.epsilon) for part in parts)
+    return tuple(part * float(expected.abs().sum()) / (held + rule.share.epsilon) for part in parts)
 
 
 def by_row(rule: Rule, arrived: Tensor, row: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
