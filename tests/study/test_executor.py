@@ -1,4 +1,4 @@
-"""The engine of a study: order, failures, rings, nodes that are revealed, the estimate, and what is told."""
+"""Jobs in order: what waits for what, failures that stay where they are, the time left, a plan in lines."""
 
 from __future__ import annotations
 
@@ -14,185 +14,151 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.study.graph import Course, Ended, Node, Outcome, about, longest_way, plan_lines, run_graph
+from headwise.study.eta import Eta, about, longest_path, plan_lines
+from headwise.study.executor import Ended, Job, LocalExecutor, Outcome, run_jobs
 from headwise.study.progress import Progress
+from study.studies import Notes
+
+DIAMOND = [Job("end", ("left", "right")), Job("right", ("start",)), Job("left", ("start",)), Job("start")]
 
 
-class Told(Progress):
-    """Progress whose lines can be read; bars go nowhere."""
-
-    def __init__(self) -> None:
-        super().__init__(quiet=True)
-        self.lines: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
-
-
-class Clock:
-    """Time that passes only when told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def doing(
-    nodes: Sequence[Node], fail: dict[str, Exception] | None = None, progress: Progress | None = None
-) -> tuple[list[str], Outcome]:
-    """Run a fixed list of nodes: names in the order they were worked on, and the outcome."""
+def do(
+    jobs: Sequence[Job] | Callable[[], Sequence[Job]], fail: dict[str, Exception] | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[str], Outcome]:  # fmt: skip
+    """Do jobs in this process: their names in order, and the outcome."""
     worked: list[str] = []
 
-    def work(name: str) -> None:
-        worked.append(name)
-        if fail and name in fail:
-            raise fail[name]
+    def work(job: Job) -> None:
+        worked.append(job.name)
+        if fail and job.name in fail:
+            raise fail[job.name]
 
-    return worked, run_graph(lambda: nodes, work, progress or Told())
-
-
-DIAMOND = [Node("end", ("left", "right")), Node("right", ("start",)), Node("left", ("start",)), Node("start")]
+    progress = progress or Notes()
+    listed = jobs if callable(jobs) else lambda: jobs
+    return worked, run_jobs(listed, LocalExecutor(work, progress), progress)
 
 
 class TestOrder:
-    def test_the_first_ready_node_of_the_list(self) -> None:
-        worked, outcome = doing(DIAMOND)
+    def test_the_first_ready_job_of_the_list(self) -> None:
+        worked, outcome = do(DIAMOND)
         assert worked == ["start", "right", "left", "end"] == outcome.done
         outcome.check()
-
-    def test_nothing_to_do(self) -> None:
-        assert doing([]) == ([], Outcome())
+        assert do([]) == ([], Outcome())
 
     def test_what_is_finished_reveals_more(self) -> None:
-        """A sweep that fills in: every point shows the next, until there are four."""
+        """As a sweep that fills in: every point shows the next, until there are four."""
         points: list[str] = []
 
-        def nodes() -> list[Node]:
-            found = [Node(f"point-{i}", ("train",)) for i in range(min(4, len(points)) or 1)]
-            return [Node("train"), *found, Node("report", tuple(node.name for node in found))]
+        def jobs() -> list[Job]:
+            found = [Job(f"point-{i}", ("train",)) for i in range(min(4, len(points)) or 1)]
+            return [Job("train"), *found, Job("report", tuple(job.name for job in found))]
 
-        outcome = run_graph(nodes, points.append, Told())
+        outcome = run_jobs(jobs, LocalExecutor(lambda job: points.append(job.name), Notes()), Notes())
         assert outcome.done == points == ["train", "point-0", "point-1", "point-2", "point-3", "report"]
+
+    @pytest.mark.parametrize(
+        ("jobs", "reason"),
+        [
+            ([Job("a", ("c",)), Job("b", ("a",)), Job("c", ("b",))], "ring: (a → b → c|b → c → a|c → a → b)"),
+            ([Job("a", ("a",))], "ring: a → a"),
+            ([Job("a"), Job("b"), Job("a")], "several tasks of the name a:"),
+            ([Job("a", ("z", "y"))], "a needs y, z, but"),
+        ],
+        ids=["ring", "itself", "twice", "missing"],
+    )
+    def test_what_is_no_graph_is_refused_by_name(self, jobs: list[Job], reason: str) -> None:
+        with pytest.raises(HeadwiseError, match=reason):
+            do(jobs)
 
 
 class TestFailure:
     def test_only_what_waits_for_it_is_lost(self) -> None:
-        nodes = [Node("a"), Node("b", ("a",)), Node("c", ("b",)), Node("d"), Node("e", ("c", "d")), Node("f", ("d",))]
-        worked, outcome = doing(nodes, {"b": HeadwiseError("no room for b")})
+        jobs = [Job("a"), Job("b", ("a",)), Job("c", ("b",)), Job("d"), Job("e", ("c", "d")), Job("f", ("d",))]
+        worked, outcome = do(jobs, {"b": HeadwiseError("no room for b")})
         assert worked == ["a", "b", "d", "f"] and outcome.done == ["a", "d", "f"]
-        assert outcome.failed == {"b": "no room for b"}
-        assert outcome.skipped == {"c": "b failed", "e": "b failed"}
+        assert outcome.failed == {"b": "no room for b"} and outcome.skipped == {"c": "b failed", "e": "b failed"}
 
-    def test_a_single_failure_comes_back_as_itself_and_names_its_node(self) -> None:
+    def test_a_single_failure_comes_back_as_itself_and_names_its_job(self) -> None:
         error = HeadsMissing("64 of 96 heads were seen.")
-        outcome = doing(DIAMOND, {"right": error})[1]
         with pytest.raises(HeadsMissing, match=r"^right failed: 64 of 96 heads were seen\.$") as caught:
-            outcome.check()
+            do(DIAMOND, {"right": error})[1].check()
         assert caught.value is error
         disk = OSError(28, "No space left on device", "model")
         with pytest.raises(OSError, match="No space left on device, in right: 'model'"):
-            doing(DIAMOND, {"right": disk})[1].check()
-        assert disk.errno == 28
+            do(DIAMOND, {"right": disk})[1].check()
         with pytest.raises(ZeroDivisionError) as unforeseen:
-            doing(DIAMOND, {"right": ZeroDivisionError("odd")})[1].check()
-        assert unforeseen.value.__notes__ == ["right failed."]
-
-    def test_it_is_noted_before_the_nodes_are_asked_for_again(self) -> None:
-        """Whoever lists the nodes leaves out what will never be there; a killed process cannot tell it itself."""
-        noted: dict[str, str] = {}
-
-        def nodes() -> list[Node]:
-            branches = [name for name in ("left", "right") if name not in noted]
-            return [Node("left"), Node("right"), Node("end", tuple(branches))]
-
-        fail = {"right"}
-        crew = Others(1, lambda running: running[0], fail)
-        outcome = run_graph(nodes, lambda name: None, Told(), crew, noted.__setitem__)
-        assert noted == outcome.failed == {"right": "right is bad"}
-        assert outcome.done == ["left", "end"] and not outcome.skipped
+            do(DIAMOND, {"right": ZeroDivisionError("odd")})[1].check()
+        assert disk.errno == 28 and unforeseen.value.__notes__ == ["right failed."]
 
     def test_several_failures_are_all_named(self) -> None:
-        outcome = doing(DIAMOND, {"left": HeadwiseError("Too short."), "right": ValueError("odd")})[1]
+        outcome = do(DIAMOND, {"left": HeadwiseError("Too short."), "right": ValueError("odd")})[1]
         with pytest.raises(
-            HeadwiseError, match=r"2 of 4 nodes failed, and 1 .* right: ValueError: odd left: Too short"
+            HeadwiseError, match=r"2 of 4 tasks failed, and 1 .* right: ValueError: odd left: Too short"
         ):
             outcome.check()
 
-    def test_an_unforeseen_error_is_told_with_its_way(self) -> None:
-        told = Told()
-        outcome = doing(DIAMOND, {"right": ValueError("odd")}, told)[1]
-        assert outcome.failed == {"right": "ValueError: odd"}
-        assert told.lines[0].startswith("Traceback") and "raise fail[name]" in told.lines[0]
-        assert told.lines[1] == "  right failed: ValueError: odd"
+    def test_it_is_noted_before_the_jobs_are_asked_for_again(self) -> None:
+        """Who lists the jobs leaves out what will never be there; a killed process cannot say so itself."""
+        noted: dict[str, str] = {}
 
-    def test_a_full_disk_needs_no_traceback(self) -> None:
-        told = Told()
-        doing(DIAMOND, {"right": OSError(28, "No space left on device")}, told)
-        assert told.lines[0] == "  right failed: [Errno 28] No space left on device"
+        def jobs() -> list[Job]:
+            return [Job("left"), Job("right"), Job("end", tuple({"left", "right"} - {*noted}))]
 
-    def test_a_last_failure_is_left_to_the_caller(self) -> None:
-        told = Told()
-        doing(DIAMOND, {"start": HeadwiseError("The text is empty.")}, told)
-        assert told.lines == []
+        outcome = run_jobs(
+            jobs, Several(1, lambda names: names[0], {"right"}), Notes(), lambda job, so_far: noted.update(so_far.failed)
+        )  # fmt: skip
+        assert noted == outcome.failed == {"right": "right is bad"}
+        assert outcome.done == ["left", "end"] and not outcome.skipped
+
+    def test_only_an_unforeseen_error_comes_with_its_traceback(self) -> None:
+        notes = Notes()
+        do(DIAMOND, {"right": ValueError("odd")}, notes)
+        assert notes.lines[0].startswith("Traceback") and "raise fail[job.name]" in notes.lines[0]
+        assert notes.lines[1] == "  right failed: ValueError: odd"
+        notes = Notes()
+        do(DIAMOND, {"right": OSError(28, "No space left on device")}, notes)
+        assert notes.lines[0] == "  right failed: [Errno 28] No space left on device"
+        notes = Notes()
+        do(DIAMOND, {"start": HeadwiseError("The text is empty.")}, notes)
+        assert notes.lines == [], "a last failure is left to the caller"
 
     def test_a_stop_by_hand_goes_through(self) -> None:
-        def work(name: str) -> None:
+        def work(job: Job) -> None:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            run_graph(lambda: DIAMOND, work, Told())
+            run_jobs(lambda: DIAMOND, LocalExecutor(work, Notes()), Notes())
 
     def test_processes_do_not_part_ways(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(PartialState(), "num_processes", 2)
         with pytest.raises(HeadwiseError, match="no room"):
-            doing([Node("a"), Node("b")], {"a": HeadwiseError("no room")})
-
-
-class TestNoGraph:
-    @pytest.mark.parametrize(
-        ("nodes", "told"),
-        [
-            (
-                [Node("a", ("c",)), Node("b", ("a",)), Node("c", ("b",))],
-                "ring: (a → b → c|b → c → a|c → a → b)",
-            ),
-            ([Node("a", ("a",))], "ring: a → a"),
-            ([Node("a"), Node("b"), Node("a")], "several nodes of the name a:"),
-            ([Node("a", ("z", "y"))], "a waits for y, z, but"),
-        ],
-        ids=["ring", "itself", "twice", "missing"],
-    )
-    def test_it_is_refused_by_name(self, nodes: list[Node], told: str) -> None:
-        with pytest.raises(HeadwiseError, match=told):
-            run_graph(lambda: nodes, lambda name: None, Told())
+            do([Job("a"), Job("b")], {"a": HeadwiseError("no room")})
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> list[Node]:
+def graphs(draw: st.DrawFn) -> list[Job]:
     """Random graphs without a ring, their list in any order."""
-    count = draw(st.integers(1, 9))
-    nodes = []
-    for i in range(count):
+    jobs = []
+    for i in range(draw(st.integers(1, 9))):
         before = draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else set()
-        nodes.append(Node(str(i), tuple(map(str, sorted(before))), draw(st.integers(0, 9)), draw(st.booleans())))
-    return draw(st.permutations(nodes))
+        jobs.append(Job(str(i), tuple(map(str, sorted(before))), draw(st.integers(0, 9)), draw(st.booleans())))
+    return draw(st.permutations(jobs))
 
 
-class Others:
-    """A crew of several that does nothing; who ends next is drawn. Remembers what ran beside what."""
+class Several:
+    """An executor of several slots that does nothing; who ends next is drawn. Remembers what ran beside what."""
 
     def __init__(self, slots: int, draw: Callable[[list[str]], str], fail: set[str]) -> None:
         self.slots, self.draw, self.fail = slots, draw, fail
-        self.running: dict[str, Node] = {}
+        self.running: dict[str, Job] = {}
         self.log: list[tuple[str, str]] = []
 
-    def start(self, node: Node, heading: str) -> None:
-        self.running[node.name] = node
-        self.log.append(("start", node.name))
+    def start(self, job: Job, heading: str) -> None:
+        self.running[job.name] = job
+        self.log.append(("start", job.name))
         assert len(self.running) <= self.slots
-        assert len(self.running) == 1 or not any(n.alone for n in self.running.values())
+        assert len(self.running) == 1 or not any(other.exclusive for other in self.running.values())
 
     def wait(self) -> Ended:
         name = self.draw(sorted(self.running))
@@ -203,86 +169,75 @@ class Others:
 
 @settings(deadline=None, max_examples=60)
 @given(graphs(), st.integers(1, 3), st.data())
-def test_any_graph_with_any_failures(nodes: list[Node], slots: int, data: st.DataObject) -> None:
-    """Every node after all it waits for; lost is exactly what is reached from a failure; the rest is done."""
-    fail = data.draw(st.sets(st.sampled_from([node.name for node in nodes]), max_size=2))
-    crew = Others(slots, lambda running: data.draw(st.sampled_from(running)), fail)
-    outcome = run_graph(lambda: nodes, lambda name: None, Told(), crew)
-    for node in nodes:
-        if ("start", node.name) in crew.log:
-            begun = crew.log.index(("start", node.name))
-            assert all(crew.log.index(("end", parent)) < begun and parent not in fail for parent in node.after)
+def test_any_graph_with_any_failures(jobs: list[Job], slots: int, data: st.DataObject) -> None:
+    """Every job after all it waits for; lost is exactly what a failure reaches; the rest is done."""
+    fail = data.draw(st.sets(st.sampled_from([job.name for job in jobs]), max_size=2))
+    executor = Several(slots, lambda running: data.draw(st.sampled_from(running)), fail)
+    outcome = run_jobs(lambda: jobs, executor, Notes())
+    for job in jobs:
+        if ("start", job.name) in executor.log:
+            begun = executor.log.index(("start", job.name))
+            assert all(executor.log.index(("end", parent)) < begun and parent not in fail for parent in job.after)
     lost: set[str] = set()
-    for _ in nodes:  # the slow way: as often as there are nodes
-        lost |= {node.name for node in nodes if set(node.after) & (lost | fail)}
+    for _ in jobs:  # the slow way: as often as there are jobs
+        lost |= {job.name for job in jobs if set(job.after) & (lost | fail)}
     assert set(outcome.skipped) == lost and set(outcome.failed) == fail - lost
-    assert set(outcome.done) == {node.name for node in nodes} - lost - fail
-    assert len(crew.log) == 2 * (len(outcome.done) + len(outcome.failed))
+    assert set(outcome.done) == {job.name for job in jobs} - lost - fail
+    assert len(executor.log) == 2 * (len(outcome.done) + len(outcome.failed))
 
 
 @settings(deadline=None, max_examples=60)
 @given(graphs())
-def test_in_one_process_the_first_ready_one_of_the_list(nodes: list[Node]) -> None:
-    worked, done = doing(nodes)[0], list[str]()
+def test_one_process_takes_the_first_ready_one_of_the_list(jobs: list[Job]) -> None:
+    worked, done = do(jobs)[0], list[str]()
     for name in worked:
-        assert name == next(n.name for n in nodes if n.name not in done and set(n.after) <= set(done))
+        assert name == next(job.name for job in jobs if job.name not in done and set(job.after) <= set(done))
         done.append(name)
 
 
 @settings(deadline=None, max_examples=60)
 @given(graphs())
-def test_the_longest_way_is_the_longest_of_all(nodes: list[Node]) -> None:
-    by_name = {node.name: node for node in nodes}
+def test_the_longest_path_costs_most_of_all(jobs: list[Job]) -> None:
+    by_name = {job.name: job for job in jobs}
 
-    def most(node: Node) -> float:
-        return node.seconds + max((most(by_name[parent]) for parent in node.after), default=0)
+    def most(job: Job) -> float:
+        return job.seconds + max((most(by_name[parent]) for parent in job.after), default=0)
 
-    way = longest_way(nodes, {node.name: node.seconds for node in nodes})
-    assert sum(by_name[name].seconds for name in way) == max(map(most, nodes))
-    assert all(before in by_name[after].after for before, after in pairwise(way))
+    path = longest_path(jobs, {job.name: job.seconds for job in jobs})
+    assert sum(by_name[name].seconds for name in path) == max(map(most, jobs))
+    assert all(before in by_name[after].after for before, after in pairwise(path))
 
 
-class TestTold:
-    NODES = (Node("train", (), 100), Node("prune/a", ("train",), 50), Node("prune/b", ("train",), 50),
-             Node("speed", ("prune/a", "prune/b"), 10, alone=True))  # fmt: skip
+JOBS = (Job("train", (), 100), Job("prune/a", ("train",), 50), Job("prune/b", ("train",), 50),
+        Job("speed", ("prune/a", "prune/b"), 10, exclusive=True))  # fmt: skip
 
-    def course(self) -> tuple[Course, Clock]:
-        clock = Clock()
-        return Course(Told(), clock), clock
 
-    def test_the_estimate_follows_the_pace(self) -> None:
+class TestEta:
+    def at(self, *ends: tuple[float, bool]) -> Eta:
+        """After `train` began at 0 and ended at some time, made or not."""
+        now = [0.0]
+        eta = Eta(lambda: now[0])
+        for seconds, made in ends:
+            eta.begin(JOBS[0])
+            now[0] = seconds
+            eta.end(JOBS[0], made)
+        return eta
+
+    def test_it_follows_the_pace(self) -> None:
         """100 estimated seconds took 200: the 110 that are left are 220."""
-        course, clock = self.course()
-        assert course.heading(self.NODES[0], self.NODES, 1) == "[1 of 4] train · about 4 min left"
-        assert course.left(self.NODES, 1) == 210
-        course.begin(self.NODES[0])
-        clock.now = 50
-        assert course.left(self.NODES, 1) == 160
-        clock.now = 200
-        course.end(Ended("train"))
-        assert course.left(self.NODES, 1) == 220
-        assert course.heading(self.NODES[1], self.NODES, 1) == "[2 of 4] prune/a · about 4 min left"
+        now = [0.0]
+        eta = Eta(lambda: now[0])
+        assert eta.left(JOBS, 1) == 210 and eta.left_in_words(JOBS, 1) == " · about 4 min left"
+        eta.begin(JOBS[0])
+        now[0] = 50
+        assert eta.left(JOBS, 1) == 160
+        assert self.at((200, True)).left(JOBS[1:], 1) == 220
+        assert self.at((5, False)).left(JOBS[1:], 1) == 110, "what was held or failed says nothing"
+        assert eta.left_in_words([Job("a")], 1) == ""
 
-    def test_two_at_once_take_half_the_time_but_alone_is_alone(self) -> None:
-        course, clock = self.course()
-        assert course.left(self.NODES, 2) == 160  # train, one of the two, speed: the longest way
-        course.begin(self.NODES[0])
-        clock.now = 100
-        course.end(Ended("train"))
-        assert course.left(self.NODES, 2) == (50 + 50) / 2 + 10
-
-    @pytest.mark.parametrize("ended", [Ended("train", made=False), Ended("train", HeadwiseError("no"))])
-    def test_cached_and_failed_nodes_say_nothing_about_the_pace(self, ended: Ended) -> None:
-        course, clock = self.course()
-        course.begin(self.NODES[0])
-        clock.now = 5
-        course.end(ended)
-        assert course.left(self.NODES, 1) == 110
-
-    def test_without_estimates_there_is_only_the_place(self) -> None:
-        course, _ = self.course()
-        nodes = [Node("a"), Node("b")]
-        assert course.heading(nodes[0], nodes, 1) == "[1 of 2] a"
+    def test_two_at_once_take_half_the_time_but_exclusive_is_alone(self) -> None:
+        assert self.at().left(JOBS, 2) == 160  # train, one of the two, speed: the longest path
+        assert self.at((100, True)).left(JOBS[1:], 2) == (50 + 50) / 2 + 10
 
     @pytest.mark.parametrize(
         ("seconds", "words"),
@@ -291,59 +246,49 @@ class TestTold:
     def test_rough_durations(self, seconds: float, words: str) -> None:
         assert about(seconds) == words
 
-    def shown(self, quiet: bool, cached: Sequence[str] = ()) -> str:
-        """What a run of four nodes writes, each with a stage, some of them as before."""
-        progress, out = Progress(quiet), io.StringIO()
-        progress.console = Console(file=out, quiet=quiet, highlight=False)
 
-        def work(name: str) -> None:
-            if name in cached:
-                return progress.skip(name)
-            with progress.stage(name):
+@pytest.mark.parametrize(
+    ("held", "quiet", "lines"),
+    [
+        (["train", "prune/b"], False, ["[2 of 4] prune/a · about 2 min left", "[4 of 4] speed · about 10 s left",
+                                       "  2 of 4 tasks: as before"]),
+        ([job.name for job in JOBS], False, ["  4 of 4 tasks: as before"]),
+        ([], True, []),
+    ],
+    ids=["a part", "finished", "quiet"],
+)  # fmt: skip
+def test_a_heading_for_what_is_made(held: list[str], quiet: bool, lines: list[str]) -> None:
+    progress, out = Progress(quiet), io.StringIO()
+    progress.console = Console(file=out, quiet=quiet, highlight=False)
+
+    def work(job: Job) -> None:
+        if job.name not in held:
+            with progress.task(job.name):
                 pass
-            progress.skip("a part of it")
 
-        run_graph(lambda: self.NODES, work, progress).check()
-        return out.getvalue()
-
-    def test_a_heading_for_what_is_made(self) -> None:
-        lines = self.shown(quiet=False, cached=["train", "prune/b"]).splitlines()
-        assert [line for line in lines if "left" not in line or "of 4" in line] == [
-            "[2 of 4] prune/a · about 2 min left", "  a part of it: as before", "[4 of 4] speed · about 10 s left",
-            "  a part of it: as before", "  2 of 4 nodes: as before",
-        ]  # fmt: skip
-
-    def test_a_finished_study_is_one_line(self) -> None:
-        every = [node.name for node in self.NODES]
-        assert self.shown(quiet=False, cached=every).splitlines() == ["  4 of 4 nodes: as before"]
-
-    def test_quiet_is_quiet(self) -> None:
-        assert self.shown(quiet=True) == ""
+    run_jobs(lambda: JOBS, LocalExecutor(work, progress), progress).check()
+    shown = out.getvalue().splitlines()
+    assert [line for line in shown if line.startswith("[") or "as before" in line] == lines
 
 
 def test_a_plan_in_lines() -> None:
-    assert plan_lines(TestTold.NODES) == [
+    assert plan_lines(JOBS) == [
         "train    about 2 min",
         "prune/a   about 50 s  after train",
         "prune/b   about 50 s  after train",
-        "speed     about 10 s  after prune/a, prune/b  (alone)",
-        "4 nodes, one after another: about 4 min",
-        "the longest way: about 3 min (train → prune/a → speed)",
+        "speed     about 10 s  after prune/a, prune/b  (exclusive)",
+        "4 tasks, one after another: about 4 min",
+        "the longest path: about 3 min (train → prune/a → speed)",
     ]
-    assert plan_lines([Node("a"), Node("b", ("a",))]) == ["a  –", "b  –  after a", "2 nodes"]
-
-
-def test_a_plan_of_which_a_part_is_done() -> None:
-    """What is done costs nothing and is waited for by none; a node that waits for many stays on its line."""
-    nodes = [replace(node, done=node.name in ("train", "prune/a")) for node in TestTold.NODES]
-    assert plan_lines(nodes) == [
+    assert plan_lines([Job("a"), Job("b", ("a",))]) == ["a  –", "b  –  after a", "2 tasks"]
+    half = [replace(job, done=job.name in ("train", "prune/a")) for job in JOBS]
+    assert plan_lines(half) == [
         "train          done",
         "prune/a        done",
         "prune/b  about 50 s",
-        "speed    about 10 s  after prune/b  (alone)",
-        "4 nodes, 2 of them done, the rest one after another: about 60 s",
-        "the longest way: about 60 s (prune/b → speed)",
+        "speed    about 10 s  after prune/b  (exclusive)",
+        "4 tasks, 2 of them done, the rest one after another: about 60 s",
+        "the longest path: about 60 s (prune/b → speed)",
     ]
-    assert plan_lines([replace(node, done=True) for node in nodes])[-1] == "4 nodes, 4 of them done"
-    many = [Node(name) for name in "abcd"]
-    assert plan_lines([*many, Node("e", tuple("abcd"))])[-2] == "e  –  after a, b and 2 more"
+    assert plan_lines([replace(job, done=True) for job in JOBS])[-1] == "4 tasks, 4 of them done"
+    assert plan_lines([*map(Job, "abcd"), Job("e", tuple("abcd"))])[-2] == "e  –  after a, b and 2 more"
