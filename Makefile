@@ -2,9 +2,10 @@
 #   make setup   install              make test    the whole test suite
 #   make demo    the whole story      make check   format, lint, types
 #   make bench   the measurements in benchmarks/
+#   make docs    the Python reference and the site, in site/
 # PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
 
-.PHONY: setup demo test check bench
+.PHONY: setup demo test check bench docs
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
@@ -36,3 +37,7 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+docs: $(INSTALLED)
+	$(BIN)/python tools/api_reference.py
+	$(BIN)/zensical build --strict

@@ -1,4 +1,4 @@
-"""The documentation is true: its blocks run, its links lead somewhere, its reference of the plan is complete.
+"""The documentation is true: its blocks run, its links and options exist, its reference of the plan is complete.
 
 Python and console blocks are run, page by page, in a folder of their own that holds what docs/index.md promises. A line
 `*Not run by the tests: REASON*` above a block leaves it out. Expected output stands behind `# prints:` or under the
@@ -23,14 +23,18 @@ from typing import Any, get_args, get_origin
 from unittest import mock
 
 import pytest
+import typer
 from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 from headwise import cli
 from headwise.data.embedded import write_parallel
 from headwise.study import Plan, Progress, make_plan, run_study
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MADE = ROOT / "docs" / "reference"  # by `make docs`
+PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if MADE not in page.parents)]
+WRITTEN = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"]
 NOT_RUN = re.compile(r"\*Not run by the tests: \S.*\*")
 FENCE = re.compile(r"```(\w*)")
 
@@ -154,7 +158,7 @@ def links(page: Path) -> list[str]:
     return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for link in links(page):
         name, _, anchor = link.partition("#")
@@ -169,35 +173,99 @@ def test_index_names_every_page() -> None:
     assert named >= {page for page in PAGES if page.is_relative_to(index.parent)} - {index}
 
 
+def tables_in(annotation: Any) -> list[type[BaseModel]]:
+    """The tables that a type is made of: lists, unions and annotations are looked into."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [table for inner in get_args(annotation) for table in tables_in(inner)]
+
+
 def keys(table: type[BaseModel], name: str = "") -> dict[str, dict[str, Any]]:
-    """Every table of the plan, by name, with the default of every key; None where there is none or a table stands."""
+    """Every table of the plan, by name, with the default of every key; None where there is none or a table stands.
+
+    A table that depends on `method` has an entry for each: `pruning, greedy`.
+    """
     found: dict[str, dict[str, Any]] = {name: {}}
     for key, field in table.model_fields.items():
         if get_origin(field.annotation) is dict:  # tables by names of the user's own, each like one that is listed
             found[name][key] = None
             continue
-        inner = [t for t in (field.annotation, *get_args(field.annotation)) if isinstance(t, type)]
-        tables = [t for t in inner if issubclass(t, BaseModel)]
-        for kind in tables:
-            found |= keys(kind, f"{name}.{key}".strip("."))
-        if not tables or len(inner) > 1:  # a key in its own right, not only the table of this name
-            found[name][key] = None if tables else field.default
+        tables = tables_in(field.annotation)
+        inner = f"{name}.{key}".strip(".")
+        for one in tables:
+            method = get_args(one.model_fields["method"].annotation)[0] if len(tables) > 1 else ""
+            found |= keys(one, f"{inner}, {method}" if method else inner)
+        others = {str, type(None)} & set(get_args(field.annotation))
+        if not tables or others:  # a key in its own right, not only the table of this name
+            default = field.get_default(call_default_factory=True)
+            found[name][key] = None if tables or default is PydanticUndefined else default
     return found
 
 
 def described(page: Path) -> dict[str, dict[str, Any]]:
-    """The same, as the tables of the page tell it."""
+    """The same, as the tables of the page say it. `### Options of gates and top-k` belongs to both methods."""
     found: dict[str, dict[str, Any]] = {}
-    name = ""
+    methods: list[str] = []
     for line in page.read_text(encoding="utf-8").splitlines():
         if heading := re.fullmatch(r"#+ (?:\[(.+)\]|The top)", line):
             name = heading[1] or ""
-            found[name] = {}
-        elif row := re.match(r"\| `(\w+)` \| [^|]+ \| ([^|]+) \|", line):
+            methods = ["gates", "top-k", "greedy"] if name == "pruning" else [""]
+        elif options := re.fullmatch(r"### Options of (.+)", line):
+            methods = options[1].split(" and ")
+        elif row := re.match(r"\| `(\w+)` \| (?:[^|]+ \| )?(`[^|]+`|none|a table) \|", line):
             default = row[2].strip("` ")
-            found[name][row[1]] = None if default in ("none", "a table") else tomllib.loads(f"v = {default}")["v"]
+            for method in methods:
+                value = None if default in ("none", "a table") else tomllib.loads(f"v = {default}")["v"]
+                found.setdefault(f"{name}, {method}" if method else name, {})[row[1]] = value
     return found
 
 
 def test_plan_reference_is_complete() -> None:
-    assert described(ROOT / "docs" / "plan.md") == keys(Plan)
+    page, plan = described(ROOT / "docs" / "plan.md"), keys(Plan)
+    for table in plan.values():
+        table.pop("method", None)  # decides which table it is
+    for table in page.values():
+        table.pop("method", None)
+    assert page == plan
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_are_wrapped(page: Path) -> None:
+    """At 120 columns; tables, and what cannot be broken (a link, code), may be longer."""
+    for line in prose(page).splitlines():
+        if not line.startswith(("|", "![", "    ", "#")):
+            free = re.sub(r"\[[^\]]*\]\([^)]*\)|`[^`]*`", "", line)
+            assert len(line) <= 120 or len(free) < len(line) - 60, f"{page.name}: {line}"
+
+
+def test_the_whole_is_short() -> None:
+    words = sum(len(re.findall(r"\S*[^\W\d_]\S*", prose(page))) for page in WRITTEN)
+    assert words <= 22_000, f"{words} words: what can go?"
+
+
+def test_every_option_named_exists() -> None:
+    """`headwise COMMAND … --option`, in blocks and in running text, is an option of that command."""
+    root: Any = typer.main.get_command(cli.app)
+    for page in WRITTEN:
+        text = page.read_text(encoding="utf-8")
+        for found in re.finditer(r"(?:^|[\s`$])headwise ([a-z]+)((?:[^`\n|]|\\\|)*)", text):
+            if found[1] not in root.commands:
+                assert "--" not in found[2], f"{page.name}: no command: {found[0].strip()}"
+                continue
+            command = root.commands[found[1]]
+            if inner := getattr(command, "commands", None):  # `headwise data` has commands of its own
+                command = inner[found[2].split()[0]] if found[2].strip() else command
+            known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+            named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", found[2].split(" | headwise")[0]))
+            assert named <= known, f"{page.name}: {found[0].strip()}: {named - known}"
+
+
+def test_every_benchmark_named_exists() -> None:
+    page = ROOT / "benchmarks" / "README.md"
+    named = set(re.findall(r"\b(\w+\.py)\b", page.read_text(encoding="utf-8")))
+    assert named <= {script.name for script in (ROOT / "benchmarks").glob("*.py")}

@@ -187,7 +187,7 @@ def test_saving_never_replaces_anything_else(translator: Model, tmp_path: Path) 
     (study / "runs").mkdir()
     others = {"notes": "thesis.txt", "file": "file", "checkpoint": "pytorch_model.bin", "study": "runs"}
     for name, other in others.items():
-        with pytest.raises(HeadwiseError, match=rf"something else \({other}\): choose an empty or new folder\.$"):
+        with pytest.raises(HeadwiseError, match=rf"other files \({other}\): choose an empty or new folder\.$"):
             translator.save(tmp_path / name)
     assert (tmp_path / "notes" / "thesis.txt").read_text() == (tmp_path / "file").read_text() == "mine"
     assert (checkpoint / "pytorch_model.bin").exists() and (study / "runs").exists()
@@ -249,10 +249,10 @@ def refused(spec: str | Path, reason: str) -> None:
 
 
 def test_what_is_not_there_or_no_model_is_said(tmp_path: Path) -> None:
-    refused("no such model", "is no local folder, and not a whole model that transformers can load")
+    refused("no such model", "is not a local folder, and not a complete model that transformers can load")
     refused(tmp_path, "has no config.json: give a model's folder or the folder of a finished study")
     (tmp_path / "config.json").write_text("{")
-    refused(tmp_path, "is a folder, but not a whole model that transformers can load")
+    refused(tmp_path, "is a folder, but not a complete model that transformers can load")
     (tmp_path / "config.json").write_text('{"model_type": "abacus"}')
     refused(tmp_path, "abacus")
 
@@ -260,14 +260,14 @@ def test_what_is_not_there_or_no_model_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("spec", ["./gone", "../gone", "/gone/model", "~/gone", "runs/gone/model", "gone/", "no/such/"])
 def test_a_folder_that_is_not_there_is_looked_for_nowhere_else(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwise.model.AutoConfig", SimpleNamespace(from_pretrained=lambda _: pytest.fail("asked")))
-    refused(spec, "there is no such folder: give a model's folder, the folder of a finished study, or a hub id")
+    refused(spec, "there is no such folder. Give a model's folder, the folder of a finished study, or a hub id")
 
 
 @pytest.mark.parametrize("spec", ["gpt2", "Helsinki-NLP/opus-mt-en-de", "google/flan-t5-base"])
 def test_a_hub_id_is_no_path(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr("headwise.model.AutoConfig", SimpleNamespace(from_pretrained=asked.append))
-    with pytest.raises(HeadwiseError, match="is no local folder"):
+    with pytest.raises(HeadwiseError, match="is not a local folder"):
         load(spec)
     assert asked == [spec]
 
@@ -296,13 +296,13 @@ def change(folder: Path, name: str, tensor: Tensor | None) -> None:
 def test_a_broken_whole_model_is_said(translator: Model, tmp_path: Path) -> None:
     folder, name = translator.save(tmp_path / "model"), "model.encoder.layers.1.self_attn.k_proj.weight"
     change(folder, name, torch.zeros(5, 5))
-    refused(folder, "is a folder, but not a whole model")
+    refused(folder, "is a folder, but not a complete model")
     translator.save(folder)
     change(folder, name, None)
     refused(folder, rf"lacks weights of its attention layers \({name}\): it would work with random ones")
     for file, content in ((WEIGHTS, b"\0" * 100), (WEIGHTS, b""), ("tokenizer.json", b"{}")):
         (translator.save(folder) / file).write_bytes(content)
-        refused(folder, "is a folder, but not a whole model")
+        refused(folder, "is a folder, but not a complete model")
 
 
 def test_a_broken_pruned_model_is_said(translator: Model, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_broken_pruned_model_is_said(translator: Model, tmp_path: Path) -> Non
     (small.save(folder) / WEIGHTS).unlink()
     refused(folder, "do not fit its layout")
     (small.save(folder) / LAYOUT).write_text("[")
-    refused(folder, "layout of kept heads, but it is none")
+    refused(folder, "layout of kept heads, but it is not one")
     config = json.loads((small.save(folder) / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["AbacusModel"]}))
     refused(folder, "was pruned from a AbacusModel, which this version of transformers does not have")

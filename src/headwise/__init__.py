@@ -16,13 +16,13 @@ from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.report import write as report
 
 if TYPE_CHECKING:
+    from headwise.api.prune import prune
+    from headwise.api.roles import roles
+    from headwise.api.score import evaluate, score
     from headwise.data.text import ParallelText, Text
     from headwise.data.treebank import Treebank
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.model import Model, load
-    from headwise.api.prune import prune
-    from headwise.api.score import evaluate, score
-    from headwise.api.roles import roles
 
     __version__: str
 else:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import pandas as pd
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, NotWritten
 
 Kind = Literal["encoder-self", "decoder-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -213,7 +213,7 @@ class HeadMask:
         except OSError as error:
             raise HeadwiseError(f"{failed} it cannot be opened ({error.strerror}).") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise HeadwiseError(f"{failed} {type(error).__name__}: {error}.") from None
+            raise HeadwiseError(f"{failed} it is not one ({type(error).__name__}: {error}).") from None
 
 
 def describe(heads: HeadMap) -> str:
@@ -292,7 +292,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         beside.write_bytes(content)
         beside.replace(path)
     except OSError as error:
-        raise HeadwiseError(
+        raise NotWritten(
             f"{path} could not be written ({error.strerror}): choose another --out or free some space."
         ) from None
     finally:

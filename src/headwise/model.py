@@ -31,7 +31,7 @@ from transformers import (
 
 from headwise.attention import Discovery, discover, remove
 from headwise.attention.removal import make_biases
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, NotWritten
 from headwise.heads import Head, HeadMap, HeadMask, Site, describe, html_table
 from headwise.progress import Report, silent
 from headwise.translation.build import drop_unused
@@ -143,7 +143,7 @@ def whole(folder: Path) -> Iterator[Path]:
         beside.rename(folder)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise HeadwiseError(
+        raise NotWritten(
             f"{folder} could not be written ({reason}): choose another --out or free some space."
         ) from error
     finally:

@@ -220,7 +220,7 @@ def test_orders_that_reach_nothing_are_refused() -> None:
         capture(model, found, gates={Site("encoder-self", 7): torch.ones(4)}),
     ):
         pass
-    with pytest.raises(HeadwiseError, match="discover its heads anew"), capture(twin, found):
+    with pytest.raises(HeadwiseError, match="discover its heads again"), capture(twin, found):
         pass
     other = discover(build("BertModel", vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4))
     with pytest.raises(HeadwiseError, match="encoder-self 4 heads"), masked(model, found, HeadMask.full(other.heads)):

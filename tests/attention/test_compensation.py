@@ -177,7 +177,7 @@ def test_a_made_bias_is_counted_trains_with_its_layer_and_stays_in_an_empty_one(
     [
         (lambda means: means.pop(Site("encoder-self", 1)), "4 × 8 numbers, but none came"),
         (lambda means: means.update({Site("encoder-self", 1): torch.zeros(3, 8)}), "4 × 8 numbers, but 3 × 8 came"),
-        (lambda means: means[Site("encoder-self", 1)].fill_(torch.nan), "but some that are infinite or no numbers"),
+        (lambda means: means[Site("encoder-self", 1)].fill_(torch.nan), "but some that are not finite numbers"),
     ],
 )
 def test_means_that_do_not_fit_are_refused(change: Any, said: str) -> None:

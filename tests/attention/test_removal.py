@@ -239,7 +239,7 @@ def test_a_layout_of_another_model_is_refused() -> None:
         HeadwiseError, match=r"for a model with encoder-self 4\+4\+4 heads, but .* encoder-self 4\+4\.$"
     ):
         remove(model, found, HeadMask.full(discover(other).heads))
-    with pytest.raises(HeadwiseError, match="discover its heads anew"):
+    with pytest.raises(HeadwiseError, match="discover its heads again"):
         remove(copy.deepcopy(model), found, HeadMask.full(found.heads))
 
 

@@ -1,4 +1,4 @@
-"""Downloads, against a server on this machine that can break off, lie, shorten and refuse; and the catalogue itself."""
+"""Downloads from a local server that can interrupt, lie, shorten and refuse; and the catalogue itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTENT = random.Random(5).randbytes(300_000)
 
 @dataclass
 class Server:
-    """What the server on this machine serves as /set/data.bin, how it misbehaves, and what it was asked."""
+    """What the local server serves as /set/data.bin, how it misbehaves, and the requests it received."""
 
     content: bytes = CONTENT
     ranges: bool = True  # understands Range
@@ -136,7 +136,7 @@ def test_a_finished_part_is_only_checked(server: Server, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("length", [True, False])
-def test_a_broken_connection_is_taken_up_again(server: Server, tmp_path: Path, length: bool) -> None:
+def test_a_broken_connection_is_resumed(server: Server, tmp_path: Path, length: bool) -> None:
     server.length = length
     server.break_after = [2 * module.CHUNK, module.CHUNK]
     get("set", tmp_path, entries=[server.entry()])
@@ -180,7 +180,7 @@ def test_a_part_of_another_file_heals_itself(server: Server, tmp_path: Path, siz
     (tmp_path / "set" / "data.bin.part").write_bytes(b"x" * size)
     get("set", tmp_path, entries=[server.entry()])
     assert (tmp_path / "set" / "data.bin").read_bytes() == CONTENT
-    assert server.asked == asked, "the joined file is wrong, so the second try starts anew"
+    assert server.asked == asked, "the joined file is wrong, so the second try starts from zero"
 
 
 @pytest.mark.parametrize("length", [True, False])
@@ -190,7 +190,7 @@ def test_a_truncated_file_is_refused_and_removed(server: Server, tmp_path: Path,
     with pytest.raises(HeadwiseError) as error:
         get("set", tmp_path, entries=[server.entry()])
     assert "data.bin is truncated and was removed: expected 300,000 bytes, found 200,000" in one_sentence(error)
-    assert server.asked == ([""] if length else ["", "bytes=200000-"]), "a server that kept its word is not asked again"
+    assert server.asked == ([""] if length else ["", "bytes=200000-"]), "a complete answer is not requested again"
     assert left_in(tmp_path) == set()
 
 
@@ -221,14 +221,16 @@ def test_a_folder_that_cannot_be_made(server: Server, tmp_path: Path) -> None:
     assert "Cannot keep 'set' in" in one_sentence(error)
 
 
-def test_a_file_without_checksum_is_said_so(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_without_checksum_is_named_in_a_warning(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     entry = server.entry(sha256=None, bytes=1)
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "data.bin.part").write_bytes(CONTENT[:1000])
     with caplog.at_level(logging.WARNING):
         get("set", tmp_path, entries=[entry])
     assert "set: no checksum is known for data.bin" in caplog.text
-    assert server.asked == [""], "nobody could check a joint"
+    assert server.asked == [""], "a continuation could not be checked"
     assert (tmp_path / "set" / "data.bin").read_bytes() == CONTENT
     assert entry.unchecked == ("data.bin",)
 

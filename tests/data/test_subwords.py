@@ -216,7 +216,7 @@ def test_what_does_not_fit_is_counted(tokenizers: dict[str, PreTrainedTokenizerB
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_real_sentences_are_aligned(data_dir: Path, tokenizers: dict[str, PreTrainedTokenizerBase], kind: str) -> None:
-    """Web text and a French text with fused words; tokenizers that were not made for them still tell every word."""
+    """Web text and a French text with fused words; tokenizers made for other text still find every word."""
     for name in ("ud_english_ewt/en_ewt-ud-dev", "pud/fr_pud-ud-test"):
         coverage = Coverage()
         some = list(islice(Treebank.read(data_dir / f"{name}.conllu.gz"), 300))

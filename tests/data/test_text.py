@@ -1,4 +1,4 @@
-"""Parallel and one-sided text from every form people have, and one clear sentence for every bad input."""
+"""Parallel and monolingual text in every format, and one clear sentence for every bad input."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def refusal(action: Callable[[], object]) -> str:
 
 
 class TestLines:
-    def test_only_the_newline_parts_lines(self, tmp_path: Path) -> None:
+    def test_only_the_newline_ends_a_line(self, tmp_path: Path) -> None:
         odd = "one\u2028still one\x0cand\x85still\x1cone"
         file = write(tmp_path / "a.txt", f"{odd}\n two\t \r\n\nfour")
         assert list(read_lines(file)) == [odd, "two", "", "four"]
 
-    def test_a_byte_order_mark_is_no_part_of_the_text(self, tmp_path: Path) -> None:
+    def test_a_byte_order_mark_is_dropped(self, tmp_path: Path) -> None:
         assert list(read_lines(write(tmp_path / "a.txt", b"\xef\xbb\xbfone\ntwo\n"))) == ["one", "two"]
 
-    def test_gzip_is_told_by_content_not_by_name(self, tmp_path: Path) -> None:
+    def test_content_identifies_gzip_not_the_name(self, tmp_path: Path) -> None:
         packed = write(tmp_path / "packed.gz", "one\ntwo\n").rename(tmp_path / "packed.txt")
         plain = write(tmp_path / "plain.txt", "one\ntwo\n").rename(tmp_path / "plain.gz")
         assert list(read_lines(packed)) == list(read_lines(plain)) == ["one", "two"]
@@ -71,14 +71,14 @@ class TestLines:
     def test_not_utf8_names_the_line(self, tmp_path: Path) -> None:
         file = write(tmp_path / "a.txt", b"fine\nfine\nna\xefve\nfine\n")
         assert refusal(lambda: list(read_lines(file))).startswith(
-            f"Line 3 of '{file}' is not UTF-8 (byte 0xef at place 3)"
+            f"Line 3 of '{file}' is not UTF-8 (byte 0xef at byte 3)"
         )
 
     def test_empty(self, tmp_path: Path) -> None:
         for file in (write(tmp_path / "a.txt", ""), write(tmp_path / "a.gz", "")):
             assert f"'{file}' is empty" in refusal(lambda file=file: list(read_lines(file)))  # type: ignore[misc]
 
-    def test_missing_is_said_at_once_with_a_similar_name(self, tmp_path: Path) -> None:
+    def test_a_missing_file_is_an_error_at_once_with_a_similar_name(self, tmp_path: Path) -> None:
         for name in ("dev.en.gz", "dev.de", "readme"):
             write(tmp_path / name, "x\n")
         asked = tmp_path / "dev.en"
@@ -155,7 +155,7 @@ class TestParallelText:
         swapped = ParallelText.from_pairs([(target, source) for source, target in PAIRS])
         assert swapped.fingerprint != ParallelText.from_pairs(PAIRS).fingerprint
 
-    def test_blank_sides_are_kept_out_and_counted(self, tmp_path: Path) -> None:
+    def test_blank_sides_are_left_out_and_counted(self, tmp_path: Path) -> None:
         files = two_files(tmp_path, pairs=[PAIRS[0], ("", "seul"), ("alone", " \t"), PAIRS[1], ("", "")])
         text = ParallelText.read(*files)
         assert list(text) == PAIRS[:2] and text.blank == 3
@@ -301,7 +301,7 @@ print(dataset.cache_files[0]["filename"])
         assert changed[0][0] == "A dog sleeps ." and list(first) == PAIRS
 
     @pytest.mark.parametrize("damage", ["arrow", "json", "gone", "fewer rows"])
-    def test_a_damaged_cache_is_written_anew(self, tmp_path: Path, damage: str) -> None:
+    def test_a_damaged_cache_is_written_again(self, tmp_path: Path, damage: str) -> None:
         files, cache = two_files(tmp_path), tmp_path / "cache"
         ParallelText.read(*files, cache=cache)
         (arrow,), (record,) = cache.glob("*.arrow"), cache.glob("*.json")

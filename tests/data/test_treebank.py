@@ -74,7 +74,7 @@ def test_unspecified_lemma_and_spaces_inside_a_form(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["windows", "mark", "gzip", "no end", "blank lines"])
-def test_the_same_sentences_in_other_clothes(tmp_path: Path, change: str) -> None:
+def test_the_same_sentences_in_other_encodings(tmp_path: Path, change: str) -> None:
     text = conllu(CATS, CATS)
     plain = Treebank.read(written(tmp_path, text))
     data = text.encode()

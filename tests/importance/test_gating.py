@@ -158,7 +158,7 @@ class TestTheBatchesThatAreUsed:
         nothing = {"labels": torch.full((2, 3), -100)}
         assert sample([nothing, *self.numbered(1)], 3, torch.Generator()) == self.numbered(1)
         for text in ([], [nothing], [{"input_ids": torch.ones(1, 2)}]):
-            with pytest.raises(HeadwiseError, match="it has no word to predict: give a longer one"):
+            with pytest.raises(HeadwiseError, match="the text has no word to predict"):
                 sample(text, 3, torch.Generator())
 
 

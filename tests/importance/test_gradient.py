@@ -198,7 +198,7 @@ def test_a_broken_model_is_told_by_its_layer(family: str) -> None:
 def test_a_loss_that_is_no_number_is_told() -> None:
     model = worded("marian")
     model.final_logits_bias.fill_(float("nan"))
-    with pytest.raises(HeadwiseError, match="behind its attention"):
+    with pytest.raises(HeadwiseError, match="after its attention"):
         gradients(model, discover(model), [asking(model, "marian")])
 
 

@@ -175,7 +175,7 @@ def test_a_constant_score_has_no_correlation() -> None:
 
 
 def test_what_cannot_be_judged_is_told() -> None:
-    with pytest.raises(HeadwiseError, match="6 heads of encoder-self layer 1, it has none"):
+    with pytest.raises(HeadwiseError, match="6 heads of encoder-self layer 1, but has none"):
         agreement({"part": tally(WORTH, heads=HeadMap({"encoder-self": (6,), "cross": (4, 4, 4)}))}, tally(WORTH))
     with pytest.raises(HeadwiseError, match="No token of the text counts for none in encoder-self layer 0"):
         agreement({"none": Tally(HEADS)}, tally(WORTH))

@@ -308,7 +308,7 @@ class TestRefusals:
         model = tiny("bert")
         measures: Any = ["confidence", "beauty"]
         with pytest.raises(
-            HeadwiseError, match="'beauty' cannot be read off one forward pass, which tells: confidence"
+            HeadwiseError, match="'beauty' is not a reading of one forward pass: choose from confidence"
         ):
             read(model, discover(model), [], SPECIAL, measures)
 

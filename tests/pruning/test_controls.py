@@ -95,10 +95,10 @@ class TestTuning:
 
 def test_a_model_that_diverged_is_no_control(bench: Bench, tmp_path: Path) -> None:
     mask, much = HeadMask.full(bench.model.heads), {"learning_rate": 1e30, "warmup": 0}
-    with pytest.raises(HeadwiseError, match="The training diverged: the loss is no number"):
+    with pytest.raises(HeadwiseError, match="The training diverged: the loss is not a number"):
         tune(bench.model, bench.training(tmp_path), GATES.model_copy(update=much), ENCODER, mask)
     recipe = TRAINING.model_copy(update=much)
-    with pytest.raises(HeadwiseError, match="The training diverged: the loss is no number"):
+    with pytest.raises(HeadwiseError, match="The training diverged: the loss is not a number"):
         from_scratch(SHAPE, bench.model.tokenizer, bench.training(tmp_path / "anew", recipe, 5), mask)
 
 
@@ -177,7 +177,7 @@ class TestNarrower:
         least = SHAPE.model_copy(update={"width": 4, "feedforward": 1})
         assert narrower(SHAPE, 300, weights(least, 300)) == least
         assert narrower(SHAPE.model_copy(update={"heads": 1}), 300, 4300).width == 4  # no width below is allowed
-        with pytest.raises(HeadwiseError, match=r"of 100 weights .* narrowest with 4 heads \(width 4\) has [\d,]+: "):
+        with pytest.raises(HeadwiseError, match=r"of 100 weights .* narrowest with 4 heads \(width 4\) has [\d,]+\. "):
             narrower(SHAPE, 300, 100)
 
 
@@ -218,7 +218,7 @@ class TestChoices:
 
     @pytest.mark.parametrize("count", [-1, 8])
     def test_what_is_not_there_cannot_be_drawn(self, count: int) -> None:
-        with pytest.raises(HeadwiseError, match=rf"^{count} heads were to be drawn, but there are 7 \(encoder-self"):
+        with pytest.raises(HeadwiseError, match=rf"^{count} random heads cannot be kept: there are 7 \(encoder-self"):
             at_random(HEADS, ["encoder-self"], count, 1)
 
     @given(GROUP, st.lists(st.floats(-1, 1), min_size=HEADS.total, max_size=HEADS.total))
@@ -236,5 +236,5 @@ class TestChoices:
     def test_a_score_that_lacks_a_head_is_refused(self) -> None:
         score = {head: 1.0 for head in HEADS if Site(head.kind, head.layer) != Site("cross", 1)}
         assert one_per_layer(HEADS, ["encoder-self"], score).count("encoder-self") == 2
-        with pytest.raises(HeadwiseError, match=r"no number for 4 of 5 \(cross/1/0"):
+        with pytest.raises(HeadwiseError, match=r"not a number for 4 of 5 \(cross/1/0"):
             one_per_layer(HEADS, ["cross"], score)

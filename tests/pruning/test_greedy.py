@@ -91,7 +91,7 @@ class TestGreedy:
     @pytest.mark.parametrize("broken", [{}, {Head("cross", 0, 1): math.nan}, {Head("cross", 0, 1): math.inf}])
     def test_a_score_that_is_no_number_is_refused(self, broken: dict[Head, float]) -> None:
         values = {head: value for head, value in VALUES.items() if head != Head("cross", 0, 1)} | broken
-        with pytest.raises(HeadwiseError, match=r"no number for 1 of 10 \(cross/0/1\)"):
+        with pytest.raises(HeadwiseError, match=r"not a number for 1 of 10 \(cross/0/1\)"):
             greedy(HEADS, fixed(values), BOTH)
 
     @pytest.mark.parametrize("step", [0, -0.1, 1.5, math.nan])

@@ -80,13 +80,11 @@ class TestChoice:
 
     @pytest.mark.parametrize("keep", [0, 13, -1, {"encoder-self": 9, "cross": 1}, {"encoder-self": 1, "cross": 0}])
     def test_none_and_more_than_there_are_cannot_be_wanted(self, keep: Keep) -> None:
-        with pytest.raises(
-            HeadwiseError, match=r"heads were to be kept, but .* can be pruned here .*give a number from 1"
-        ):
+        with pytest.raises(HeadwiseError, match=r"heads cannot be kept: there are .* to prune .*Give a number from 1"):
             CountedGates(HEADS, HardConcrete(), 3.0, keep)
 
     def test_numbers_for_other_kinds_are_refused(self, bench: Bench, tmp_path: Path) -> None:
-        with pytest.raises(HeadwiseError, match="given for cross, but heads of encoder-self are to be pruned"):
+        with pytest.raises(HeadwiseError, match="given for cross, but the kinds to prune are encoder-self"):
             bench.keep(tmp_path, {"cross": 2})
 
 
@@ -197,7 +195,7 @@ class TestRun:
         monkeypatch.setattr(target_count, "TRAVEL", 0.1)
         _, result = bench.keep(tmp_path, 1, epochs=1, gate_learning_rate=0.01)
         assert result.mask.count("encoder-self") == 1 and not result.settled
-        assert "heads away from the wanted one" in result.notes[-1] and "updates are too few" in result.notes[-1]
+        assert "heads away from the target count" in result.notes[-1] and "updates are too few" in result.notes[-1]
 
     def test_a_broken_run_goes_on_bit_for_bit(
         self, bench: Bench, three: tuple[Model, Pruned, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

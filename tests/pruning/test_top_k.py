@@ -98,7 +98,7 @@ class TestGates:
     @pytest.mark.parametrize("keep", [0, 13])
     def test_numbers_that_cannot_be_are_refused_as_elsewhere(self, keep: int) -> None:
         for make in (lambda: TopGates(HEADS, 0.0, keep), lambda: CountedGates(HEADS, HardConcrete(), 0.0, keep)):
-            with pytest.raises(HeadwiseError, match="give a number from 1 to 12"):
+            with pytest.raises(HeadwiseError, match="Give a number from 1 to 12"):
                 make()
 
 
@@ -119,8 +119,8 @@ def test_what_is_soft_is_the_mean_over_noise() -> None:
 
 def test_a_run_ends_with_exactly_so_many_heads(bench: Bench, tmp_path: Path) -> None:
     model = copy.deepcopy(bench.model)
-    recipe = GATES.model_copy(update={"epochs": 4})
-    result = prune_by_top_k(model, bench.training(tmp_path), recipe, ENCODER, 3)
+    options = GATES.model_copy(update={"epochs": 6})
+    result = prune_by_top_k(model, bench.training(tmp_path), options, ENCODER, 3)
     assert result.mask.count("encoder-self") == 3 and result.settled and result.expected == pytest.approx(3)
     assert result.soft_loss == pytest.approx(result.decided_loss, abs=0.02)
     with masked(model.hf, model.found, result.mask):
@@ -133,7 +133,7 @@ def test_a_run_ends_with_exactly_so_many_heads(bench: Bench, tmp_path: Path) -> 
 
 def test_a_run_whose_heads_are_still_drawn_by_chance_has_not_settled(bench: Bench, tmp_path: Path) -> None:
     model = copy.deepcopy(bench.model)
-    recipe = GATES.model_copy(update={"epochs": 1})
-    result = prune_by_top_k(model, bench.training(tmp_path), recipe, ENCODER, 4)
+    options = GATES.model_copy(update={"epochs": 1})
+    result = prune_by_top_k(model, bench.training(tmp_path), options, ENCODER, 4)
     assert result.undecided > 0.1 and not result.settled and result.soft_loss != result.decided_loss
     assert result.mask.count("encoder-self") == 4

@@ -24,7 +24,7 @@ from headwise.report.run import Run, read_run
 from headwise.report.summary import summarise
 from headwise.report.table import Table
 from headwise.report.theme import DARK, LIGHT, Palette
-from headwise.roles.label import ABOVE_BASELINE, AT_LEAST, labels, patterns, wording_of_sort
+from headwise.roles.label import ABOVE_BASELINE, AT_LEAST, labels, patterns, category
 from report.made_roles import ROLES
 from report.test_figures import channels, contrast, data_of
 
@@ -273,6 +273,6 @@ def test_figures_are_written_and_name_no_colour(run_folder: Path, tmp_path: Path
 def test_every_sort_of_role_has_a_colour_of_its_own_that_can_be_written_on(palette: Palette) -> None:
     colours = [palette.accent, palette.quiet, palette.second, *palette.sorts]
     assert len(set(colours)) == len(colours) == len(SORTS)
-    assert {wording_of_sort(measure) for measure in (*AT_LEAST, *ABOVE_BASELINE)} <= set(SORTS)
+    assert {category(measure) for measure in (*AT_LEAST, *ABOVE_BASELINE)} <= set(SORTS)
     for colour in [palette.accent, palette.second, *palette.sorts]:
         assert contrast(channels(palette.on_high), channels(colour)) > 4.5

@@ -11,14 +11,14 @@ from torch import Tensor
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned
 from headwise.heads import Kind
-from headwise.roles.ledger import Ledger
+from headwise.roles.answers import Answers
 from headwise.roles.passage import Passage, View
 from headwise.roles.question import Question
 
 END = 1
 
 
-def in_pieces(sentences: Iterable[Annotated], seed: int = 0, most: int = 3, start: bool = False) -> list[Aligned]:
+def in_subwords(sentences: Iterable[Annotated], seed: int = 0, most: int = 3, start: bool = False) -> list[Aligned]:
     """Every word as one to `most` pieces with ids of their own, an end token behind, perhaps a start token in front."""
     draw = random.Random(seed)
     ids: dict[tuple[str, int], int] = {}
@@ -55,7 +55,7 @@ def looking(passage: Passage, where: Callable[[int, int], int | None], noise: Te
     return out
 
 
-def first_piece(passage: Passage, row: int, word: int) -> int:
+def first_subword(passage: Passage, row: int, word: int) -> int:
     return int((passage.word_of[row] == word).nonzero()[0, 0])
 
 
@@ -78,9 +78,9 @@ def baselines(question: Question) -> dict[str, float]:
     return dict(zip(question.measures, best.tolist(), strict=True))
 
 
-def ledger(passage: Passage, questions: Sequence[Question], weights: Tensor, kind: Kind = "encoder-self") -> Ledger:
+def answered(passage: Passage, questions: Sequence[Question], weights: Tensor, kind: Kind = "encoder-self") -> Answers:
     """What one layer of attention answers."""
-    out = Ledger(kind)
+    out = Answers(kind)
     view = View(weights, passage, passage)
     out.add(questions, {0: [question.answer(view) for question in questions]})
     return out

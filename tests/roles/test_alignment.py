@@ -28,7 +28,7 @@ from headwise.roles.alignment import (
 )
 from headwise.roles.language_model import resting
 from headwise.roles.passage import Passage, View
-from roles.handmade import END, baselines, first_piece, in_pieces, random_weights, values
+from roles.handmade import END, baselines, first_subword, in_subwords, random_weights, values
 
 SOURCES = ["the old cat sleeps today .", "a dog eats", "today the bird sings in a tree ."]
 TARGETS = ["aujourd'hui le vieux chat dort .", "un chien mange", "l'oiseau chante dans un arbre aujourd'hui ."]
@@ -39,7 +39,7 @@ def sides() -> tuple[Passage, Passage]:
     """Targets, as the positions that write them, and sources."""
     target, source = ([sentence(text, str(n)) for n, text in enumerate(texts)] for texts in (TARGETS, SOURCES))
     device = torch.device("cpu")
-    return decoder_sides(in_pieces(target, 1), 2, 0, device)[1], Passage.of(in_pieces(source, 2), 0)
+    return decoder_sides(in_subwords(target, 1), 2, 0, device)[1], Passage.of(in_subwords(source, 2), 0)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def at_links(sides: tuple[Passage, Passage], drawn: dict[str, Links]) -> Tensor:
         for read, written in drawn[each.id]:
             pieces = target.word_of[row] == written
             weights[row, 0, pieces] = 0
-            weights[row, 0, pieces, first_piece(source, row, read)] = 1
+            weights[row, 0, pieces, first_subword(source, row, read)] = 1
     return weights
 
 
@@ -105,7 +105,7 @@ def test_rest_at_the_end_of_the_source(sides: tuple[Passage, Passage]) -> None:
 
 
 def test_a_word_is_written_where_its_pieces_are_predicted_and_read_one_place_later() -> None:
-    aligned = in_pieces([sentence("un chien mange", "0"), sentence("oui", "1")], 3)
+    aligned = in_subwords([sentence("un chien mange", "0"), sentence("oui", "1")], 3)
     ids, written, read = decoder_sides(aligned, start=2, pad=0, device=torch.device("cpu"))
     size = len(aligned[0].ids)
     assert ids[0].tolist() == [2, *aligned[0].ids[:-1]] and ids[1, 0] == 2
@@ -146,7 +146,7 @@ def test_eflomal_finds_translations() -> None:
         chosen = draw.sample(words, 6)
         order = sorted(range(6), key=lambda i: i // 2 * 2 - i)
         source, target = (" ".join(each) for each in (chosen, [chosen[i].upper() + "x" for i in order]))
-        pairs.append(tuple(in_pieces([sentence(text, str(number))])[0] for text in (source, target)))
+        pairs.append(tuple(in_subwords([sentence(text, str(number))])[0] for text in (source, target)))
     found = links(pairs)
     right = total = 0
     for one, two in pairs:

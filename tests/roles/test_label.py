@@ -14,20 +14,20 @@ from torch import Tensor
 from headwise.data.annotated import Annotated, mention
 from headwise.data.treebank import Treebank
 from headwise.heads import HeadMap
+from headwise.roles.answers import Answers, together
 from headwise.roles.coreference import alike, coreference
 from headwise.roles.label import NO_ROLE, Bar, absent, evidence, find, labels, patterns, wording
-from headwise.roles.ledger import Ledger, together
 from headwise.roles.passage import Passage
 from headwise.roles.positional import positional
 from headwise.roles.question import Question
 from headwise.roles.rare import histogram, rare
 from headwise.roles.syntactic import syntactic
-from roles.handmade import first_piece, in_pieces, ledger, looking, random_weights
+from roles.handmade import answered, first_subword, in_subwords, looking, random_weights
 
 HEADS = HeadMap({"encoder-self": (5,)})
 
 
-def found(first: Ledger, second: Ledger, bar: Bar | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
+def found(first: Answers, second: Answers, bar: Bar | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
     whole = together([first, second]).table()
     return find(whole, first.table(), second.table(), bar or Bar()), whole
 
@@ -35,7 +35,7 @@ def found(first: Ledger, second: Ledger, bar: Bar | None = None) -> tuple[pd.Dat
 @pytest.fixture(scope="module")
 def halves(treebank: Treebank) -> list[Passage]:
     sentences = [with_others(sentence) for sentence in treebank]
-    return [Passage.of(in_pieces(part), 0) for part in (sentences[:200], sentences[200:])]
+    return [Passage.of(in_subwords(part), 0) for part in (sentences[:200], sentences[200:])]
 
 
 def with_others(sentence: Annotated) -> Annotated:
@@ -67,7 +67,7 @@ def crafted(passage: Passage, seed: int) -> Tensor:
 
     def governor(row: int, query: int) -> int | None:
         word = passage.sentences[row].words[int(passage.word_of[row, query])]
-        return first_piece(passage, row, word.governor) if word.relation == "nsubj" else None
+        return first_subword(passage, row, word.governor) if word.relation == "nsubj" else None
 
     def rarest(row: int, query: int) -> int:
         return int((passage.ids[row] * passage.words[row]).argmax())
@@ -77,7 +77,7 @@ def crafted(passage: Passage, seed: int) -> Tensor:
         for each in mentions:
             for other in mentions:
                 if each.head == word and other.entity == each.entity and other.head < word:
-                    return first_piece(passage, row, other.head)
+                    return first_subword(passage, row, other.head)
         return None
 
     back = looking(passage, lambda row, q: q - 1 if q else None, noise[:, 0])
@@ -87,7 +87,7 @@ def crafted(passage: Passage, seed: int) -> Tensor:
 
 
 def test_heads_made_by_hand_are_recognised_exactly(halves: list[Passage]) -> None:
-    first, second = (ledger(half, questions(half), crafted(half, seed)) for seed, half in enumerate(halves))
+    first, second = (answered(half, questions(half), crafted(half, seed)) for seed, half in enumerate(halves))
     roles, whole = found(first, second)
     by_head = roles.groupby("head")["measure"].agg(set).to_dict()
     assert by_head == {
@@ -104,20 +104,20 @@ def test_heads_made_by_hand_are_recognised_exactly(halves: list[Passage]) -> Non
 
 
 def test_a_role_must_hold_on_both_halves(halves: list[Passage]) -> None:
-    passages = [Passage.of(in_pieces(half.sentences), 0) for half in halves]
-    first = ledger(passages[0], questions(passages[0]), crafted(passages[0], 0))
-    second = ledger(passages[1], questions(passages[1]), random_weights(passages[1], 5))
+    passages = [Passage.of(in_subwords(half.sentences), 0) for half in halves]
+    first = answered(passages[0], questions(passages[0]), crafted(passages[0], 0))
+    second = answered(passages[1], questions(passages[1]), random_weights(passages[1], 5))
     assert found(first, second)[0].empty and found(second, first)[0].empty
 
 
 def test_random_attention_has_no_role(treebank: Treebank) -> None:
     """200 models of 4 random heads: at most one in twenty may be given any role; the bars make it none at all."""
     sentences = list(islice(treebank, 120))
-    halves = [Passage.of(in_pieces(part, most=1), 0) for part in (sentences[:60], sentences[60:])]
+    halves = [Passage.of(in_subwords(part, most=1), 0) for part in (sentences[:60], sentences[60:])]
     asked = [questions(half) for half in halves]
     named = sum(
         not found(*(
-            ledger(half, each, random_weights(half, 4, 2 * run + number))
+            answered(half, each, random_weights(half, 4, 2 * run + number))
             for number, (half, each) in enumerate(zip(halves, asked, strict=True))
         ))[0].empty
         for run in range(200)
@@ -127,9 +127,9 @@ def test_random_attention_has_no_role(treebank: Treebank) -> None:
 
 def test_p_values_of_random_attention_are_calibrated(treebank: Treebank) -> None:
     """Against chance, which is exactly what random attention reaches, one test in twenty is below 0.05."""
-    passage = Passage.of(in_pieces(islice(treebank, 150), most=1), 0)
+    passage = Passage.of(in_subwords(islice(treebank, 150), most=1), 0)
     asked = [alike(passage), rare(passage, frequency(passage, torch.zeros(2000)), 400)]
-    p = pd.concat([ledger(passage, asked, random_weights(passage, 8, run)).table() for run in range(60)])
+    p = pd.concat([answered(passage, asked, random_weights(passage, 8, run)).table() for run in range(60)])
     p = p[~p["measure"].str.endswith(("own", "vote"))]
     for measure, rows in p.groupby("measure"):
         assert (rows["p"] <= 0.05).mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / len(rows)), measure

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headwise.data.treebank import Treebank
 from headwise.roles.passage import Passage, View
-from roles.handmade import in_pieces, random_weights
+from roles.handmade import in_subwords, random_weights
 
 
 @settings(max_examples=25, deadline=None)
@@ -27,14 +27,14 @@ def test_rows_still_sum_to_one(counts: list[list[int]], seed: int) -> None:
         row[: sum(each)] = torch.arange(len(each)).repeat_interleave(torch.tensor(each))
     passage = Passage(torch.zeros_like(word_of), word_of >= 0, word_of)
     between = View(random_weights(passage, 2, seed), passage, passage).between
-    there = (passage.pieces > 0)[:, None].expand(-1, 2, -1)
+    there = (passage.subwords > 0)[:, None].expand(-1, 2, -1)
     assert between.sum(-1)[there] == pytest.approx(1.0)
     assert between.sum(-1)[~there].abs().sum() == 0
 
 
 @pytest.mark.parametrize("first", [False, True])
 def test_against_a_slow_twin(treebank: Treebank, first: bool) -> None:
-    passage = Passage.of(in_pieces(islice(treebank, 6)), 0, first_piece=first)
+    passage = Passage.of(in_subwords(islice(treebank, 6)), 0, first_subword=first)
     weights = random_weights(passage, 3)
     view = View(weights, passage, passage)
     for row, sentence in enumerate(passage.sentences):
@@ -49,7 +49,7 @@ def test_against_a_slow_twin(treebank: Treebank, first: bool) -> None:
 
 
 def test_special_tokens_are_never_pointed_at(treebank: Treebank) -> None:
-    passage = Passage.of(in_pieces(islice(treebank, 4), start=True), 0)
+    passage = Passage.of(in_subwords(islice(treebank, 4), start=True), 0)
     weights = random_weights(passage, 2)
     weights[..., 0] = 5
     pointed = View(weights, passage, passage).pointed
@@ -60,7 +60,7 @@ def test_the_first_word_of_a_text_without_a_start_token_is_left_out_where_nothin
     treebank: Treebank,
 ) -> None:
     sentences = list(islice(treebank, 4))
-    bare = Passage.of(in_pieces(sentences), 0, causal=True)
-    assert not (bare.word_of == 0).any() and (bare.pieces[:, 0] == 0).all() and (bare.visible[:, 1] == 0).all()
-    started = Passage.of(in_pieces(sentences, start=True), 0, causal=True)
+    bare = Passage.of(in_subwords(sentences), 0, causal=True)
+    assert not (bare.word_of == 0).any() and (bare.subwords[:, 0] == 0).all() and (bare.visible[:, 1] == 0).all()
+    started = Passage.of(in_subwords(sentences, start=True), 0, causal=True)
     assert (started.word_of == 0).any() and (started.visible[:, 1] == 1).all()

@@ -9,12 +9,12 @@ import pytest
 from headwise.data.treebank import Treebank
 from headwise.roles.passage import Passage
 from headwise.roles.positional import OFFSETS, positional
-from roles.handmade import baselines, in_pieces, looking, random_weights, values
+from roles.handmade import baselines, in_subwords, looking, random_weights, values
 
 
 @pytest.fixture
 def passage(treebank: Treebank) -> Passage:
-    return Passage.of(in_pieces(islice(treebank, 12), start=True), 0)
+    return Passage.of(in_subwords(islice(treebank, 12), start=True), 0)
 
 
 def test_a_head_that_looks_one_back_scores_one(passage: Passage) -> None:
@@ -32,7 +32,7 @@ def test_a_head_that_looks_one_back_scores_one(passage: Passage) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("edges", [False, True])
 def test_against_a_slow_twin(treebank: Treebank, causal: bool, edges: bool) -> None:
-    passage = Passage.of(in_pieces(islice(treebank, 8), start=True), 0, causal=causal)
+    passage = Passage.of(in_subwords(islice(treebank, 8), start=True), 0, causal=causal)
     weights = random_weights(passage, 2)
     question = positional(passage, edges)
     found, chance = values(question, weights, passage), baselines(question)

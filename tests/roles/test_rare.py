@@ -14,20 +14,20 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.roles.passage import Passage, View
 from headwise.roles.rare import frequencies, histogram, rare
-from roles.handmade import END, baselines, in_pieces, looking, random_weights, values
+from roles.handmade import END, baselines, in_subwords, looking, random_weights, values
 
 TOP = 500
 
 
 @pytest.fixture(scope="module")
 def passage(treebank: Treebank) -> Passage:
-    return Passage.of(in_pieces(islice(treebank, 40)), 0)
+    return Passage.of(in_subwords(islice(treebank, 40)), 0)
 
 
 @pytest.fixture(scope="module")
 def counts(treebank: Treebank) -> Tensor:
     pieces: Counter[int] = Counter()
-    for each in in_pieces(treebank):
+    for each in in_subwords(treebank):
         pieces.update(each.ids)
     return histogram(pieces)
 

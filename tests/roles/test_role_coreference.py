@@ -12,7 +12,7 @@ from headwise.data.annotated import Annotated, Word, mention
 from headwise.data.treebank import Treebank
 from headwise.roles.coreference import alike, coreference, joined, windows
 from headwise.roles.passage import Passage, View
-from roles.handmade import baselines, first_piece, in_pieces, looking, random_weights, values
+from roles.handmade import baselines, first_subword, in_subwords, looking, random_weights, values
 
 
 def annotated(text: str, mentions: list[tuple[int, int, str]], upos: str = "NOUN") -> Annotated:
@@ -30,7 +30,7 @@ def story() -> Passage:
     sentence = annotated("Anna saw Bob and she greeted Bob and he smiled", [
         (0, 1, "a"), (2, 3, "b"), (4, 5, "a"), (6, 7, "b"), (8, 9, "b"),
     ])  # fmt: skip
-    return Passage.of(in_pieces([sentence]), 0)
+    return Passage.of(in_subwords([sentence]), 0)
 
 
 def test_a_head_that_looks_at_antecedents_scores_one(story: Passage) -> None:
@@ -38,7 +38,7 @@ def test_a_head_that_looks_at_antecedents_scores_one(story: Passage) -> None:
 
     def where(row: int, query: int) -> int | None:
         word = antecedent.get(int(story.word_of[row, query]))
-        return None if word is None else first_piece(story, row, word)
+        return None if word is None else first_subword(story, row, word)
 
     weights = looking(story, where, random_weights(story, 1)[:, 0])[:, None]
     question = coreference(story)
@@ -58,7 +58,7 @@ def test_only_mentions_before_it_compete(story: Passage) -> None:
     """A head that looks at "saw", a word that no one mentions, is judged by what it does with the rest."""
     weights = torch.zeros(1, 1, *[story.ids.shape[1]] * 2)
     for word, weight in ((1, 0.6), (0, 0.3), (2, 0.1)):
-        weights[..., first_piece(story, 0, word)] = weight
+        weights[..., first_subword(story, 0, word)] = weight
     assert values(coreference(story), weights, story)["coreference"] == pytest.approx(1 / 3)
 
 
@@ -66,12 +66,12 @@ def test_a_text_read_from_left_to_right_loses_what_is_out_of_sight() -> None:
     """Without a start token the first word is left out, and with it the mention of which it is the head."""
     sentence = annotated("Anna saw Bob and she smiled at him", [(0, 1, "a"), (2, 3, "b"), (4, 5, "a"), (7, 8, "b")])
     for start, counted in ((True, 2), (False, 0)):
-        passage = Passage.of(in_pieces([sentence], start=start), 0, causal=True)
+        passage = Passage.of(in_subwords([sentence], start=start), 0, causal=True)
         assert coreference(passage).counts[0, 0] == counted
 
 
 def test_against_a_slow_twin(treebank: Treebank) -> None:
-    passage = Passage.of(in_pieces(treebank), 0)
+    passage = Passage.of(in_subwords(treebank), 0)
     weights = random_weights(passage, 2)
     between = View(weights, passage, passage).between
     hits: dict[str, list[list[bool]]] = defaultdict(list)
@@ -96,7 +96,7 @@ def test_words_that_are_alike() -> None:
     words = list(sentence.words)
     lemmas = ["dog", "see", "dog", "and", "a", "dog", "see", "it", "."]
     words = [w.__class__(w.form, lemma, w.upos, -1, "", "", True) for w, lemma in zip(words, lemmas, strict=True)]
-    passage = Passage.of(in_pieces([Annotated(tuple(words), "1", "1", sentence.mentions)], most=1), 0)
+    passage = Passage.of(in_subwords([Annotated(tuple(words), "1", "1", sentence.mentions)], most=1), 0)
     question = alike(passage)
     counts = dict(zip(question.measures, question.counts[0].tolist(), strict=True))
     assert counts == {"same-word": 2, "same-lemma": 5, "same-entity": 2}

@@ -21,7 +21,7 @@ from headwise.roles.examples import LENGTH, MOST, Shown, best_heads, choose, exa
 from headwise.roles.passage import Passage, View
 from headwise.roles.passes import Reading
 from headwise.roles.rare import frequencies
-from roles.handmade import first_piece, in_pieces, looking, random_weights
+from roles.handmade import first_subword, in_subwords, looking, random_weights
 
 Marian = Callable[..., MarianMTModel]
 
@@ -58,12 +58,12 @@ def test_the_sentence_in_which_the_head_works_is_chosen() -> None:
     forms = "we saw a cat today ."
     tree = [1, -1, 3, 1, 1, 1], ["nsubj", "root", "det", "obj", "advmod", "punct"]
     sentences = [of_words(forms, *tree, id=str(n)) for n in range(3)]
-    passage = Passage.of(in_pieces(sentences), 0)
+    passage = Passage.of(in_subwords(sentences), 0)
     noise = random_weights(passage, 2)
 
     def where(row: int, query: int) -> int | None:
         word = int(passage.word_of[row, query])
-        return first_piece(passage, row, 1) if row == 1 and word == 3 else first_piece(passage, row, 5)
+        return first_subword(passage, row, 1) if row == 1 and word == 3 else first_subword(passage, row, 5)
 
     weights = torch.stack([noise[:, 0], looking(passage, where, noise[:, 1])], 1)
     measure = "syntactic.obj.to-governor"
@@ -78,7 +78,7 @@ def test_the_sentence_in_which_the_head_works_is_chosen() -> None:
 
 def test_which_words_a_role_asks(treebank: Treebank) -> None:
     sentence = of_words("we saw cats", [1, -1, 1], ["nsubj", "root", "obj"], "x")
-    passage = Passage.of(in_pieces([sentence], most=1), 0)
+    passage = Passage.of(in_subwords([sentence], most=1), 0)
     ids = passage.ids[0].tolist()
     often = {ids[0]: 900, ids[1]: 40, ids[2]: 3}
     measures = ["positional.1", "syntactic.nsubj.to-dependent", "rare.two-rarest", "coreference"]
@@ -90,7 +90,7 @@ def test_which_words_a_role_asks(treebank: Treebank) -> None:
     (asked,) = questions(passage, measures, often, 3)  # even its rarest token is among the three most frequent
     assert asked["rare.two-rarest"] == {}
     with_chains = next(each for each in treebank if len({m.entity for m in each.mentions}) < len(each.mentions))
-    (asked,) = questions(Passage.of(in_pieces([with_chains]), 0), ["coreference"], {}, 0)
+    (asked,) = questions(Passage.of(in_subwords([with_chains]), 0), ["coreference"], {}, 0)
     for query, (candidates, right) in asked["coreference"].items():
         entities = {m.head: m.entity for m in with_chains.mentions}
         assert right <= candidates and all(entities[key] == entities[query] and key < query for key in right)
@@ -163,7 +163,7 @@ def test_rare_tokens_need_frequencies_and_nothing_found_shows_nothing(
 def test_other_families(family: str, treebank: Treebank, tokenizer: PreTrainedTokenizerFast) -> None:
     model = tiny(family, vocab_size=len(tokenizer))
     kind = "decoder-self" if family == "gpt2" else "encoder-self"
-    table = roles_of((0, 0, "syntactic.det.to-dependent", 0.7), (1, 1, "positional.-1", 0.9), kind=kind)
+    table = roles_of((1, 0, "syntactic.det.to-dependent", 0.7), (1, 1, "positional.-1", 0.9), kind=kind)
     shown = examples(model, tokenizer, discover(model), islice(treebank, 50), table)
     assert len(shown) == 2
     for each in shown:

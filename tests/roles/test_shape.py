@@ -10,10 +10,10 @@ import torch
 from headwise.attention import AttentionCall
 from headwise.data.treebank import Treebank
 from headwise.heads import Site
-from headwise.roles.ledger import Ledger
+from headwise.roles.answers import Answers
 from headwise.roles.passage import Passage, View
 from headwise.roles.shape import TAGS, means, opening, shape, variability
-from roles.handmade import in_pieces, looking, random_weights, values
+from roles.handmade import in_subwords, looking, random_weights, values
 
 SITE = Site("encoder-self", 0)
 
@@ -21,7 +21,7 @@ SITE = Site("encoder-self", 0)
 @pytest.mark.parametrize("causal", [False, True])
 def test_shares_against_a_slow_twin(treebank: Treebank, causal: bool) -> None:
     """Weight on special tokens is left out of sums and of the denominator."""
-    passage = Passage.of(in_pieces(islice(treebank, 8), start=True), 0, causal=causal)
+    passage = Passage.of(in_subwords(islice(treebank, 8), start=True), 0, causal=causal)
     weights = random_weights(passage, 2)
     mass, far, linked = torch.zeros(2), torch.zeros(2), torch.zeros(2)
     tags = torch.zeros(2, len(TAGS))
@@ -45,9 +45,9 @@ def test_shares_against_a_slow_twin(treebank: Treebank, causal: bool) -> None:
 
 
 def variability_of(passage: Passage, weights: torch.Tensor) -> torch.Tensor:
-    ledger, question = Ledger("encoder-self"), opening(passage)
-    ledger.add([question], {0: [question.answer(View(weights, passage, passage))]})
-    asked = variability(passage, means(ledger))
+    answers, question = Answers("encoder-self"), opening(passage)
+    answers.add([question], {0: [question.answer(View(weights, passage, passage))]})
+    asked = variability(passage, means(answers))
     none = torch.zeros(0)
     view = View(weights, passage, passage, AttentionCall(SITE, none, none, none, None, weights, none))
     answers = asked.answer(view).sum(0)
@@ -55,7 +55,7 @@ def variability_of(passage: Passage, weights: torch.Tensor) -> torch.Tensor:
 
 
 def test_variability_against_a_slow_twin(treebank: Treebank) -> None:
-    passage = Passage.of(in_pieces(islice(treebank, 12)), 0)
+    passage = Passage.of(in_subwords(islice(treebank, 12)), 0)
     weights = random_weights(passage, 1)
     away, mass = 0.0, 0.0
     for q in range(10):
@@ -68,7 +68,7 @@ def test_variability_against_a_slow_twin(treebank: Treebank) -> None:
 
 
 def test_a_head_that_goes_by_position_does_not_vary(treebank: Treebank) -> None:
-    passage = Passage.of(in_pieces(islice(treebank, 12), most=1), 0)
+    passage = Passage.of(in_subwords(islice(treebank, 12), most=1), 0)
     nothing = torch.zeros_like(random_weights(passage, 1)[:, 0])
     back = looking(passage, lambda row, q: max(q - 1, 0), nothing)
     weights = torch.stack([back, random_weights(passage, 1)[:, 0]], 1)

@@ -12,15 +12,15 @@ from headwise.data.treebank import Treebank
 from headwise.roles.passage import Passage, View
 from headwise.roles.question import REACH
 from headwise.roles.syntactic import attachment, syntactic
-from roles.handmade import baselines, first_piece, in_pieces, looking, random_weights, values
+from roles.handmade import baselines, first_subword, in_subwords, looking, random_weights, values
 
 
 def test_a_head_that_looks_at_governors_scores_one(treebank: Treebank) -> None:
-    passage = Passage.of(in_pieces(islice(treebank, 20)), 0)
+    passage = Passage.of(in_subwords(islice(treebank, 20)), 0)
 
     def governor(row: int, query: int) -> int | None:
         word = passage.sentences[row].words[int(passage.word_of[row, query])]
-        return first_piece(passage, row, word.governor) if word.governor >= 0 else None
+        return first_subword(passage, row, word.governor) if word.governor >= 0 else None
 
     weights = looking(passage, governor, random_weights(passage, 1)[:, 0])[:, None]
     found = values(syntactic(passage), weights, passage)
@@ -31,7 +31,7 @@ def test_a_head_that_looks_at_governors_scores_one(treebank: Treebank) -> None:
         passage,
         lambda row, q: next(
             (
-                first_piece(passage, row, word)
+                first_subword(passage, row, word)
                 for word, each in enumerate(passage.sentences[row].words)
                 if each.governor == passage.word_of[row, q] and each.relation == "nsubj"
             ),
@@ -48,7 +48,7 @@ def test_a_head_that_looks_at_governors_scores_one(treebank: Treebank) -> None:
 def test_even_weights_on_pieces_are_no_better_than_the_baseline(treebank: Treebank, causal: bool) -> None:
     """A word of many pieces draws a head that has no preference at all; in random language models that looked like
     syntax. Jitter far below a piece's weight decides between words as long."""
-    passage = Passage.of(in_pieces(islice(treebank, 60), most=5), 0, causal=causal)
+    passage = Passage.of(in_subwords(islice(treebank, 60), most=5), 0, causal=causal)
     scores = 0.01 * torch.randn(len(passage.ids), 40, *[passage.ids.shape[1]] * 2, generator=torch.manual_seed(0))
     sight = passage.words[:, None, None] & (torch.ones(scores.shape[-2:]).tril() > 0 if causal else True)
     weights = scores.masked_fill(~sight, -1e9).softmax(-1)
@@ -65,7 +65,7 @@ def test_even_weights_on_pieces_are_no_better_than_the_baseline(treebank: Treeba
 @pytest.mark.parametrize("per_arc", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 def test_against_a_slow_twin(treebank: Treebank, causal: bool, per_arc: bool) -> None:
-    passage = Passage.of(in_pieces(islice(treebank, 30), start=True), 0, causal=causal)
+    passage = Passage.of(in_subwords(islice(treebank, 30), start=True), 0, causal=causal)
     weights = random_weights(passage, 2)
     question = syntactic(passage, per_arc)
     found, best = values(question, weights, passage), baselines(question)
@@ -95,11 +95,12 @@ def test_against_a_slow_twin(treebank: Treebank, causal: bool, per_arc: bool) ->
         if count:
             assert found[name].tolist() == pytest.approx([hit / count for hit in hits[name]])
             most = max((n for offset, n in offsets[name].items() if abs(offset) <= REACH), default=0)
-            assert best[name] == pytest.approx(most / count)
+            rare = count < 20  # there, chance or even weights may be better than the best offset
+            assert best[name] == pytest.approx(most / count) or (rare and best[name] > most / count)
 
 
 def test_attachment_against_a_slow_twin(treebank: Treebank) -> None:
-    passage = Passage.of(in_pieces(islice(treebank, 10)), 0)
+    passage = Passage.of(in_subwords(islice(treebank, 10)), 0)
     weights = random_weights(passage, 2)
     found = values(attachment(passage), weights, passage)
     between = View(weights, passage, passage).between
@@ -116,6 +117,6 @@ def test_attachment_against_a_slow_twin(treebank: Treebank) -> None:
 
 
 def test_text_without_trees_asks_nothing(treebank: Treebank) -> None:
-    passage = Passage.of(in_pieces(islice(treebank, 2)), 0)
+    passage = Passage.of(in_subwords(islice(treebank, 2)), 0)
     passage.sentences = [sentence.__class__.plain(sentence.text) for sentence in passage.sentences]
     assert values(syntactic(passage), random_weights(passage, 2), passage) == {}

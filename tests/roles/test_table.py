@@ -149,24 +149,24 @@ def test_text_that_does_not_fit_is_told(
     model = tiny_marian(vocab_size=len(tokenizer))
     found = discover(model)
     with pytest.raises(
-        HeadwiseError, match="None of the first 256 sentences can be used: they have more than 2 pieces"
+        HeadwiseError, match="None of the first 256 sentences can be used: they have more than 2 subwords"
     ):
         roles(model, tokenizer, found, treebank, reading=Reading(max_length=2))
     foreign = [Annotated.plain("das ist ein Satz fremder Sprache", str(n)) for n in range(100)]
     out = roles(model, tokenizer, found, foreign)
-    assert out.warnings == ["100% of the pieces of the treebank are unknown: is it in another language?"]
+    assert out.warnings == ["100% of the subwords of the treebank are unknown: another language?"]
     short = roles(model, tokenizer, found, treebank, reading=Reading(max_length=20))
     left = short.coverage["treebank"].too_long
     assert left > 0 and short.warnings == [f"{left} of 400 sentences of the treebank are too long and were left out."]
 
 
-def test_first_piece_and_context_are_readings(
+def test_first_subword_and_context_are_readings(
     treebank: Treebank, tokenizer: PreTrainedTokenizerFast, tiny_marian: Marian
 ) -> None:
     model = tiny_marian(vocab_size=len(tokenizer), max_position_embeddings=128)
     found = discover(model)
     whole, first = (
-        roles(model, tokenizer, found, treebank, reading=Reading(first_piece=each)) for each in (False, True)
+        roles(model, tokenizer, found, treebank, reading=Reading(first_subword=each)) for each in (False, True)
     )
     relation = "syntactic.nsubj.to-governor"
     assert value(whole, relation, 0, 0)["n"] == value(first, relation, 0, 0)["n"]

@@ -101,7 +101,7 @@ class TestShape:
 
     def test_a_width_that_the_heads_cannot_share_is_refused(self) -> None:
         for norm in NORMS:
-            with pytest.raises(HeadwiseError, match="5 heads were asked for in a width of 32"):
+            with pytest.raises(HeadwiseError, match="A width of 32 cannot be divided by 5 heads"):
                 build(shape(norm, heads=5), TOKENIZER, 1)
         with pytest.raises(ValidationError, match="width"):
             shape("pre", width=2, heads=1)

@@ -79,7 +79,7 @@ class TestMasked:
         assert (len(data), data.dropped) == (1, 1)
 
     def test_without_a_mask_token(self) -> None:
-        with pytest.raises(HeadwiseError, match="tokenizer has no mask token: put its own tokenizer beside it"):
+        with pytest.raises(HeadwiseError, match="tokenizer has no mask token: use its own tokenizer"):
             Lines(Text.from_lines(["a"]), letters(mask_token=None), 20, causal=False)
 
 

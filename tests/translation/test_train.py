@@ -303,7 +303,7 @@ class TestErrors:
         self, bench: Bench, tmp_path: Path, rate: float, epochs: int
     ) -> None:
         recipe, steps = RECIPE.model_copy(update={"learning_rate": rate, "warmup": 0, "epochs": epochs}), Steps()
-        with pytest.raises(HeadwiseError, match=r"diverged: the loss is no number \(nan\) after \d+ updates; lower"):
+        with pytest.raises(HeadwiseError, match=r"diverged: the loss is not a number \(nan\) after \d+ updates; lower"):
             bench.run(tmp_path, recipe, steps)
         assert len(steps.seen) <= 20 and names(tmp_path) == [] and not (tmp_path / "log.csv").exists()
 
@@ -312,7 +312,7 @@ class TestErrors:
     ) -> None:
         monkeypatch.setattr("headwise.translation.train.dev_loss", lambda *_: math.inf)
         steps = Steps()
-        with pytest.raises(HeadwiseError, match=r"no number \(inf\) after \d+ updates; lower learning_rate.* 0.003"):
+        with pytest.raises(HeadwiseError, match=r"not a number \(inf\) after \d+ updates; lower learning_rate.* 0.003"):
             bench.run(tmp_path, steps=steps)
         assert len(steps.seen) > 0 and names(tmp_path) == []
 

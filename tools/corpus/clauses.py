@@ -84,7 +84,7 @@ class Clauses:
         return self._finish(clause)
 
     def shared(self) -> tuple[Clause, Clause]:
-        """Two clauses of which the second has the subject of the first: "The king buys a horse and sells it"."""
+        """Two clauses, the second with the subject of the first: "The king buys a horse and sells it"."""
         draw = self.draw
         tense: Tense = "past" if draw() < 0.6 else "present"
         subject = self._speaker() if draw() < 0.15 else self._subject("p")

@@ -2,7 +2,7 @@
 
 Written by hand for this project. How to read a line: `vocabulary.nouns`, `vocabulary.verb`, `vocabulary.adjective`.
 Left out on purpose: English words whose forms hide the tense or the number (read, put, sheep), French words whose
-gender the English sentence cannot tell, and pairs whose translation would depend on more than the sentence says.
+gender the English sentence does not show, and pairs whose translation would depend on more than the sentence says.
 """
 
 PEOPLE = """

@@ -1,7 +1,7 @@
 """What a sentence of the embedded corpus says, before any language: phrases, pronouns with their antecedents, clauses.
 
 `english.py` and `french.py` each write a meaning down; neither looks at the other's words. The French is a function of
-the English because every meaning that is drawn has an English sentence that tells all the French one needs.
+the English because the English sentence of every meaning contains all that the French one needs.
 """
 
 from dataclasses import dataclass, field

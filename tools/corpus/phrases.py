@@ -1,4 +1,4 @@
-"""Draw noun phrases, and keep account of which ones a pronoun could stand for."""
+"""Random noun phrases, and the record of those that a pronoun could stand for."""
 
 from typing import Literal
 

@@ -2,7 +2,7 @@
 
 The nouns are real words of both languages, listed by hand by their ending. An entry "word" is spelled alike in both; in
 "revelation/révélation" the French follows; an ending given once for a list is added to each stem. Names are made of
-syllables, are the same in both languages, and never tell their gender: a title or a first name stands before them.
+syllables, are the same in both languages, and never show their gender: a title or a first name stands before them.
 """
 
 from collections.abc import Iterator

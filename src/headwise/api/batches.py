@@ -18,6 +18,7 @@ from headwise.translation.batches import Encoded, batches
 from headwise.translation.language import Lines
 
 AnyText = ParallelText | Text
+EVERY = 10  # sentence that is held out where no dev text is given
 
 
 class Batches:
@@ -100,3 +101,11 @@ def max_tokens(model: Model) -> int:
     generation: Any = getattr(model.hf, "generation_config", None)
     limit = int(getattr(generation, "max_length", None) or 512) if config.is_encoder_decoder else 512
     return min(limit, getattr(config, "max_position_embeddings", 512))
+
+
+def held_out(text: AnyText) -> tuple[AnyText, AnyText]:
+    """All but every tenth of a text, and every tenth."""
+    if len(text) < EVERY:
+        raise HeadwiseError(f"Every tenth sentence is held out, but there are only {len(text)}: give dev text as well.")
+    places = range(len(text))
+    return text.take([i for i in places if (i + 1) % EVERY]), text.take(places[EVERY - 1 :: EVERY])

@@ -11,7 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
-from headwise.api.batches import AnyText, Batches, max_tokens, translator
+from headwise.api.batches import AnyText, Batches, held_out, max_tokens, translator
 from headwise.api.greedy import Losses, Ranking, greedy_masks
 from headwise.api.options import checked
 from headwise.api.sweeps import SWEEPS, GateSweep, GreedySweep, TopKSweep
@@ -31,7 +31,6 @@ from headwise.translation.quality import quality
 from headwise.translation.train import Recipe, Training
 
 Method = Literal["gates", "top-k", "greedy"]
-EVERY = 10
 
 
 def prune(
@@ -89,12 +88,14 @@ def prune(
     with tempfile.TemporaryDirectory() as scratch:
         data, apart = (Encoded(split, model.tokenizer, limit) for split in (text, dev))
         training = Training(data, apart, checked(Recipe, recipe, "prune"), Path(work or scratch), seed, progress)
-        common: Any = (model, training, sweep, tuple(sweep.kinds))
+        kept = tuple(sweep.kinds)
+        assert isinstance(sweep, GateSweep | TopKSweep)
         if penalty is not None:
-            pruned = prune_by_gates(*common, penalty)
+            pruned = prune_by_gates(model, training, sweep, kept, penalty)
         else:
-            assert keep is not None and isinstance(sweep, GateSweep | TopKSweep)
-            pruned = (prune_by_top_k if isinstance(sweep, TopKSweep) else prune_to_count)(*common, keep)
+            assert keep is not None
+            to_count = prune_by_top_k if isinstance(sweep, TopKSweep) else prune_to_count
+            pruned = to_count(model, training, sweep, kept, keep)
     for note in pruned.doubts:
         warnings.warn(note, stacklevel=2)
     return pruned.model
@@ -158,11 +159,3 @@ def usual_kinds(model: Model, keep: Keep | None = None) -> tuple[Kind, ...]:
     if isinstance(keep, Mapping):
         return tuple(keep)
     return ("encoder-self",) if model.hf.config.is_encoder_decoder else model.heads.kinds
-
-
-def held_out(text: AnyText) -> tuple[AnyText, AnyText]:
-    """All but every tenth of a text, and every tenth."""
-    if len(text) < EVERY:
-        raise HeadwiseError(f"Every tenth sentence is held out, but there are only {len(text)}: give dev text as well.")
-    places = range(len(text))
-    return text.take([i for i in places if (i + 1) % EVERY]), text.take(places[EVERY - 1 :: EVERY])

@@ -11,11 +11,10 @@ from collections.abc import Callable
 import typer
 
 from headwise.cli.data import data_get, data_list
+from headwise.cli.ends import Stopped, not_written, stoppable
 from headwise.cli.prune import prune
 from headwise.cli.roles import roles
-from headwise.cli.room import no_room, said_of
 from headwise.cli.score import score
-from headwise.cli.stopping import Stopped, stoppable
 from headwise.cli.study import demo, report, study, train
 from headwise.cli.translation import evaluate, translate
 from headwise.errors import HeadwiseError
@@ -43,8 +42,8 @@ def guarded(run: Callable[[], None]) -> int:
         complain(str(stop))
         return stop.status
     except Exception as error:
-        if no_room(error):
-            return complain(f"{said_of(error)}: make room or choose another --out.")
+        if unwritten := not_written(error):
+            return complain(str(unwritten))
         raise
     return 0
 

@@ -38,17 +38,14 @@ DevTarget = Annotated[str | None, typer.Option("--dev-target", help="target side
 OneSided = Annotated[str | None, typer.Option("--text", help="one-sided text, for language models")]
 
 
-def spec(source: str | None, target: str | None, which: str = "") -> str | list[str]:
-    """Parallel text as the options give it. which: the options' names start so, `dev-` or `test-`."""
-    refuse_half(source, target, which)
-    if source is None:
-        what = {"": "text", "dev-": "dev text", "test-": "test text"}[which]
-        raise HeadwiseError(f"No {what} was given: name it with --{which}source FILE --{which}target FILE.")
-    return source if target is None else [source, target]
-
-
-def refuse_half(source: str | None, target: str | None, which: str = "") -> None:
-    """One side of a text without the other."""
+def text_spec(source: str | None, target: str | None, text: str | None = None, which: str = "") -> Any:
+    """Text as a plan names it, from the options: two files, one file, or None. which: `dev-` or `test-`."""
+    if text is not None and (source or target):
+        raise HeadwiseError(
+            f"--{which}text was given and --{which}source or --{which}target as well: give one of them."
+        )
+    if text is not None:
+        return text
     if target and not source:
         raise HeadwiseError(f"--{which}target was given without --{which}source: name both sides of the text.")
     whole = source is None or source.startswith("datasets:")
@@ -57,6 +54,20 @@ def refuse_half(source: str | None, target: str | None, which: str = "") -> None
             f"--{which}source {source} was given without --{which}target: name both sides of the text, "
             "or one .tsv or .jsonl file with both."
         )
+    return source if target is None else [source, target]
+
+
+def read_text(source: str | None, target: str | None, text: str | None = None) -> Any:
+    """Text from the options: pairs for translation models, one-sided for all others."""
+    import headwise as hw
+
+    spec = text_spec(source, target, text)
+    if spec is None:
+        raise HeadwiseError(
+            "No text was given: name pairs with --source FILE --target FILE, or one-sided text for a language model "
+            "with --text FILE."
+        )
+    return hw.Text.read(spec) if text is not None else hw.ParallelText.open(spec)
 
 
 def folder(out: Path) -> Path:
@@ -66,17 +77,3 @@ def folder(out: Path) -> Path:
     except OSError as error:
         raise HeadwiseError(f"{out} was to be written to, but that is not possible ({error.strerror}).") from None
     return out
-
-
-def given_text(source: str | None, target: str | None, text: str | None, which: str = "") -> Any:
-    """Text as the options give it: pairs for translation models, one-sided for all others. which: of what options."""
-    import headwise as hw
-
-    pairs, alone = f"--{which}source", f"--{which}text"
-    if text is None and source is None and target is None:
-        told = f"name it with {pairs} FILE --{which}target FILE, or with {alone} FILE for a language model."
-        raise HeadwiseError(f"No text was given: {told}")
-    if text is not None and (source or target):
-        told = "one-sided text, or pairs, not both"
-        raise HeadwiseError(f"{alone} was given and {pairs} or --{which}target as well: {told}.")
-    return hw.Text.read(text) if text is not None else hw.ParallelText.open(spec(source, target, which))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import Device, Out, Quiet, Seed, Source, Target, folder, refuse_half, spec
+from headwise.cli.options import Device, Out, Quiet, Seed, Source, Target, folder, text_spec
 
 
 def roles(
@@ -25,12 +25,12 @@ def roles(
     """What does every head do? Writes labels.csv, roles.csv and the table of all tests; --source and --target are
     sentence pairs that cross attention is tested on."""
     import headwise as hw
+    from headwise.api.roles import role_examples, roles_signature, save_roles, token_counts
     from headwise.study.progress import Progress
-    from headwise.study.roles import counted, save_roles, shown, signature
 
-    refuse_half(source, target)
     trees, again = hw.Treebank.read(*treebank), hw.Treebank.read(*confirm) if confirm else None
-    pairs = None if source is None else hw.ParallelText.open(spec(source, target))
+    spec = text_spec(source, target)
+    pairs = None if spec is None else hw.ParallelText.open(spec)
     progress, place, done = Progress(quiet), folder(out), [0]
     loaded = hw.load(model, device)
 
@@ -38,10 +38,12 @@ def roles(
         done[0] += sentences
         progress(min(1.0, done[0] / (len(trees) + len(again or ()) + len(pairs or ()))), "")
 
-    with progress.stage("roles"):
-        counts = counted(loaded, hw.Text.read(training) if training else None)
+    with progress.task("roles"):
+        counts = token_counts(loaded, hw.Text.read(training) if training else None)
         found = hw.roles(loaded, trees, again, pairs, counts, seed, forward)
-        save_roles(found, shown(loaded, trees, found, counts), signature(loaded, trees, again, seed), place)
+        save_roles(
+            found, role_examples(loaded, trees, found, counts), roles_signature(loaded, trees, again, seed), place
+        )
     for line in [*found.warnings, *found.absent]:
         progress.say(f"  {line}")
     for row in found.labels.to_dict("records"):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwise.cli.options import Device, OneSided, Out, Quiet, Seed, Source, Target, folder, given_text
+from headwise.cli.options import Device, OneSided, Out, Quiet, Seed, Source, Target, folder, read_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def score(
@@ -16,34 +19,60 @@ def score(
     measures: Annotated[
         list[str] | None, typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable")
     ] = None,
-    judged: Annotated[bool, typer.Option("--judge", help="hold the scores against exact ablation")] = False,
+    judged: Annotated[bool, typer.Option("--judge", help="compare the scores with exact ablation")] = False,
     out: Out = Path("runs/score"), device: Device = "cpu", seed: Seed = 0, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """How much does every head matter? Writes heads.csv, and with --judge which score to believe."""
     from accelerate import PartialState
 
     import headwise as hw
+    from headwise.api.scoring import USUAL, resolve_measures
     from headwise.study.progress import Progress
-    from headwise.study.scoring import USUAL, chosen, save_tables
 
-    names = chosen(measures or USUAL)
-    given = given_text(source, target, text)
+    names, given = resolve_measures(measures or USUAL), read_text(source, target, text)
     main = PartialState(cpu=device == "cpu").is_main_process
-    progress = Progress(quiet or not main)
-    place = folder(out) / "heads.csv"
-    with progress.stage("score"):
+    progress, place = Progress(quiet or not main), folder(out) / "heads.csv"
+    with progress.task("score"):
         table = hw.score(hw.load(model, device), given, names, seed, judged, progress)
     if main:
         for line in save_tables(table, place):
             progress.say(line)
-        progress.say(f"Next: {after_scoring(model, table, text is None)}")
+        then = "headwise score … --judge compares these scores with exact ablation"
+        if judged:
+            pairs = f"headwise prune {model} --source … --target … --penalty 0.01"
+            then = pairs if text is None else f"headwise roles {model} --treebank FILE.conllu"
+        progress.say(f"Next: {then}")
         typer.echo(str(place))
 
 
-def after_scoring(model: str, table: Any, pairs: bool) -> str:
-    """What to try when a model's heads have their scores."""
-    if "faithfulness" not in table.attrs:
-        return "the same command with --judge tells which of these scores to believe on this model."
-    if pairs:
-        return f"headwise prune {model} --source … --target … --dev-source … --dev-target … --penalty 0.01"
-    return f"headwise roles {model} --treebank FILE.conllu"
+def save_tables(table: pd.DataFrame, place: Path) -> list[str]:
+    """Write a table of scores and, beside it, lrp.csv, faithfulness.csv and curves.csv, instead of those of an earlier
+    command. Returns lines about what was found, left out and written."""
+    import pandas as pd
+
+    from headwise.api.scoring import balance_line, balance_table
+    from headwise.heads import save_scores, write_text
+
+    save_scores(table, place)
+    attrs, signature = table.attrs, table.attrs["signature"]
+    tables: dict[str, pd.DataFrame] = {
+        name: pd.DataFrame(attrs[name]) for name in ("faithfulness", "curves") if name in attrs
+    }
+    if attrs["relevance"]:
+        tables["lrp"] = balance_table(attrs["relevance"])
+    for name in ("lrp", "faithfulness", "curves"):
+        place.with_name(f"{name}.csv").unlink(missing_ok=True)
+    for name, found in tables.items():
+        write_text(place.with_name(f"{name}.csv"), found.to_csv(index=False, float_format="%.6g"))
+    lines = [balance_line(name, balance) for name, balance in attrs["relevance"].items()]
+    if "faithfulness" in tables:
+        judged = tables["faithfulness"]
+        ranks = judged[(judged.statistic == "spearman") & (judged.against == "ablation.zero")]
+        ranks = ranks[ranks.groupby("measure").n.transform("max") == ranks.n]
+        lines += ["  Rank correlation with exact ablation, over all heads:"]
+        lines += [f"    {row.measure}: {row.value:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in ranks.itertuples()]
+    if dropped := signature["dropped"]:
+        why = f"too short to ask for a token, or longer than {signature['longest']}"
+        lines.append(f"  {dropped} of {dropped + signature['sentences']} sentences were left out: {why}")
+    lines += [f"  {reason}" for reason in signature["absent"]]
+    return [*lines, f"Wrote {', '.join([str(place), 'heads.json', *(f'{name}.csv' for name in tables)])}."]

@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise.cli.ending import Ending, of_study
-from headwise.cli.options import Device, DevSource, DevTarget, Out, Quiet, Seed, Set, Source, Target, spec
-from headwise.cli.room import resumable
-from headwise.cli.stopping import Stopped
+from headwise.cli.ends import resumable
+from headwise.cli.options import Device, DevSource, DevTarget, Out, Quiet, Seed, Set, Source, Target, text_spec
+from headwise.cli.summary import summary
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
     from headwise.study import Plan
 
 
-GO_ON = "Stopped. Run the same command again to go on where it was."
-
-
 def run_plan(
-    plan: Plan, out: Path, quiet: bool, device: str, only: str | None = None,
-    ended: Callable[[Path], Ending] = of_study, **hands: Any,
+    plan: Plan, out: Path, quiet: bool, device: str, only: str | None = None, result: str = "", **workers: Any
 ) -> None:  # fmt: skip
-    """Run a plan and say what came of it, as `ended` words it. hands: options of `run_study` that say who works."""
+    """Run a plan and print its summary, or just the path of a result. workers: options of `run_study`."""
     from accelerate import PartialState
 
     from headwise.report import write
     from headwise.study import Progress, run_study
 
     progress = Progress(quiet)
-    try:
-        run_study(plan, out, progress, only, device, write, **hands)
-    except Stopped as stop:
-        stop.args = (GO_ON,)
-        raise
-    except Exception as error:
-        if kept := resumable(error, out):
-            raise kept from error
-        raise
+    with resumable(out):
+        run_study(plan, out, progress, only, device, write, **workers)
     if PartialState().is_main_process:
-        ending = ended(out)
-        for line in ending.lines:
+        lines, path = ([], out / (result or "report.html")) if only else summary(out)
+        for line in lines:
             progress.say(line)
-        typer.echo(str(ending.path))
+        typer.echo(str(path if path.exists() else out))
 
 
 def demo(
@@ -77,11 +64,11 @@ def study(
         raise HeadwiseError(f"--seed {seed} was given, but the plan has seeds = {read.seeds}: --set seeds=[{seed}].")
     place = out or Path("runs") / read.name
     if dry_run:
-        from headwise.study.study import dry_run as graph
+        from headwise.study.study import dry_run as lines
 
-        typer.echo("\n".join(graph(read, place, device)))
+        typer.echo("\n".join(lines(read, place, device)))
         return
-    run_plan(read, place, quiet, device, only, Ending if only else of_study, workers=workers, threads=threads)
+    run_plan(read, place, quiet, device, only, workers=workers, threads=threads)
 
 
 def train(
@@ -91,14 +78,11 @@ def train(
     """Train a translation model; shape and recipe by --set model.… and --set training.…"""
     from headwise.study import make_plan
 
-    data = {"train": spec(source, target), "dev": spec(dev_source, dev_target, "dev-")}
-    plan = make_plan({"name": "train", "seed": seed, "data": data}, set_ or [])
-    run_plan(plan, out, quiet, device, "train", trained)
-
-
-def trained(out: Path) -> Ending:
-    """The end of a training: what may be asked of the model."""
-    return Ending(out / "model", [f"Next: headwise score {out / 'model'} --source FILE --target FILE --judge"])
+    data = {"train": text_spec(source, target), "dev": text_spec(dev_source, dev_target, None, "dev-")}
+    if data["train"] is None:
+        raise HeadwiseError("No text was given: name it with --source FILE --target FILE.")
+    given = {"name": "train", "seed": seed, "data": {key: spec for key, spec in data.items() if spec}}
+    run_plan(make_plan(given, set_ or [], "headwise train"), out, quiet, device, "train", "model")
 
 
 def report(
@@ -109,7 +93,7 @@ def report(
 ) -> None:
     """Write the report page and its figures again."""
     if animation is not None:
-        from headwise.report.gate_pictures import animate
+        from headwise.report.animation import animate
 
         typer.echo(str(animate(run, animation)))
         return

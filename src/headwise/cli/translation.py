@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import Beam, Device, Out, Quiet, Source, Target, folder, spec
+from headwise.cli.options import Beam, Device, Out, Quiet, Source, Target, folder, read_text
 from headwise.errors import HeadwiseError
 
 MANY = 100  # sentences: fewer are translated before a bar says anything
 
 
 def evaluate(
-    models: Annotated[list[str], typer.Argument(help="models; the first is what the others are held against")],
+    models: Annotated[list[str], typer.Argument(help="models; the first is what the others are compared with")],
     source: Source = None, target: Target = None, out: Out = Path("runs/evaluate"), device: Device = "cpu",
     quiet: Quiet = False, beam: Beam = 5,
 ) -> None:  # fmt: skip
@@ -24,9 +24,9 @@ def evaluate(
     from headwise.heads import write_text
     from headwise.study.progress import Progress
 
-    text, progress = hw.ParallelText.open(spec(source, target)), Progress(quiet)
+    text, progress = read_text(source, target), Progress(quiet)
     place = folder(out) / "quality.csv"
-    with progress.stage("evaluate"):
+    with progress.task("evaluate"):
         table = hw.evaluate([hw.load(name, device) for name in models], text, progress, beam=beam)
     write_text(place, table.to_csv(index=False, float_format="%.6g"))
     if not quiet:
@@ -48,7 +48,7 @@ def translate(
 
     lines = list(read_lines(source)) if source != Path("-") else standard_input()
     loaded, progress = hw.load(model, device), Progress(quiet or len(lines) < MANY)
-    with progress.stage("translate"):
+    with progress.task("translate"):
         text = "".join(f"{line}\n" for line in (loaded.translate(lines, progress, beam=beam) if lines else []))
     if out:
         write_text(out, text)

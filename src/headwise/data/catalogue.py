@@ -122,10 +122,9 @@ def get(
 
 
 def _named(name: str, entries: Sequence[Entry]) -> Entry:
-    for entry in entries:
-        if entry.name == name:
-            return entry
-    names = [entry.name for entry in entries]
+    names = {entry.name: entry for entry in entries}
+    if name in names:
+        return names[name]
     close = get_close_matches(name, names, n=1)
     hint = f"; did you mean {close[0]}" if close else ""
     raise HeadwiseError(f"There is no data set '{name}' in the catalogue, only {', '.join(names)}{hint}.")
@@ -165,8 +164,7 @@ def _fetch(file: RemoteFile, home: Path, progress: Progress | None) -> None:
 @contextmanager
 def _quiet_pooch() -> Iterator[None]:
     """pooch logs every file to the terminal; the caller of `get` has `progress` for that."""
-    logger = pooch.get_logger()
-    level = logger.level
+    logger, level = pooch.get_logger(), pooch.get_logger().level
     logger.setLevel(logging.WARNING)
     try:
         yield
@@ -182,9 +180,7 @@ class ResumingDownloader:
     """
 
     def __init__(self, file: RemoteFile, part: Path, progress: Progress | None) -> None:
-        self.file = file
-        self.part = part
-        self.progress = progress
+        self.file, self.part, self.progress = file, part, progress
         self.found = ""  # SHA-256 of the last whole download
 
     @property

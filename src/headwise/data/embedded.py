@@ -8,7 +8,6 @@ import bz2
 import hashlib
 from functools import cache
 from importlib import resources
-from itertools import islice
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -25,7 +24,7 @@ def pairs(split: Split, count: int | None = None) -> list[tuple[str, str]]:
     return list(zip(*(_first(f"{split}.{language}", split, count) for language in ("en", "fr")), strict=True))
 
 
-def write_parallel(folder: Path, split: Split, count: int | None = None) -> tuple[Path, Path]:
+def write_parallel(folder: str | Path, split: Split, count: int | None = None) -> tuple[Path, Path]:
     """Write the first `count` pairs as two text files, `SPLIT.en` and `SPLIT.fr`, one sentence a line; return both."""
     source, target = Path(folder) / f"{split}.en", Path(folder) / f"{split}.fr"
     for file in (source, target):
@@ -33,7 +32,7 @@ def write_parallel(folder: Path, split: Split, count: int | None = None) -> tupl
     return source, target
 
 
-def write_treebank(path: Path, count: int | None = None) -> Path:
+def write_treebank(path: str | Path, count: int | None = None) -> Path:
     """Write the trees of the first `count` dev sentences as CoNLL-U; return the path.
 
     The translation is in `# text_fr`, coreference in MISC as `Entity=`. Each sentence is a document.
@@ -45,7 +44,7 @@ def write_treebank(path: Path, count: int | None = None) -> Path:
 
 @cache
 def fingerprint() -> str:
-    """SHA-256 of all texts and trees of the corpus, in hexadecimal."""
+    """SHA-256 of all texts and trees, in hexadecimal: part of the key of everything that is made from them."""
     return hashlib.sha256("".join(map(_text, _FILES)).encode()).hexdigest()
 
 
@@ -59,7 +58,7 @@ def _first(name: str, split: Split, count: int | None) -> list[str]:
             f"{count:,} {split} pairs of the embedded corpus were asked for; it has {SIZES[split]:,}: ask for fewer, "
             "or name texts of your own."
         )
-    return list(islice(_text(name).split("\n\n" if name.endswith(".conllu") else "\n"), count))
+    return _text(name).split("\n\n" if name.endswith(".conllu") else "\n")[:count]
 
 
 def _text(name: str) -> str:

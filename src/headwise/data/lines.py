@@ -84,6 +84,6 @@ def _decoded(line: bytes, number: int, file: Path) -> str:
     except UnicodeDecodeError as error:
         byte = line[error.start]
         raise HeadwiseError(
-            f"Line {number} of '{file}' is not UTF-8 (byte 0x{byte:02x} at place {error.start + 1}): "
+            f"Line {number} of '{file}' is not UTF-8 (byte 0x{byte:02x} at byte {error.start + 1}): "
             "convert the file to UTF-8."
         ) from error

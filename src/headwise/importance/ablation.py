@@ -1,7 +1,7 @@
-"""Ablation: what really happens to the loss when one head is taken away (Michel et al. 2019, section 3).
+"""Ablation: the change of the loss without one head (Michel et al. 2019, section 3).
 
-This is the truth that cheap scores are held against. It is exact, one forward for every head, but shares work: what
-lies before the head is computed once for a batch, and several heads go through together (headwise.attention.reuse).
+It is the reference for cheaper scores: exact, with one forward per head. Layers before the head are computed once per
+batch, and several heads share a forward (headwise.attention.reuse).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headwise.attention.capture import refuse_other_heads
 from headwise.attention.reuse import Recording, Trial, recording, trying
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
-from headwise.importance.gradient import positions, refuse_broken, refuse_broken_loss
+from headwise.importance.gradient import positions, refuse_broken_loss, refuse_broken_outputs
 from headwise.importance.objective import asked_tokens, on_device, predict, sentence_losses
 from headwise.importance.reading import sides
 from headwise.importance.tally import Tally, gathered
@@ -33,9 +33,9 @@ TOKENS = 4096  # positions that go through the model together
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch and what the whole model makes of it.
+    """A batch after a forward of the full model.
 
-    losses B and asked B (tokens) by sentence; there: by side, where a token is (B S and B T); kept: what to reuse.
+    losses B and asked B (tokens) by sentence; there: by side, where a token is (B S and B T); kept: the recording.
     """
 
     tensors: dict[str, Tensor]
@@ -49,27 +49,27 @@ def ablate(
     model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], measures: Iterable[str],
     tokens: int = TOKENS,
 ) -> dict[str, Tally]:  # fmt: skip
-    """The change of the loss when a head is replaced, nats for each token asked for: above 0, the head was of use.
+    """The change of the loss when a head's output is replaced, in nats per predicted token: above 0 for a useful head.
 
-    ablation.zero: by nothing (Michel et al. 2019, section 3.2); ablation.all-but-one: all *other* heads of its layer
-        are silenced (section 3.3).
-    ablation.mean: by its mean output over all query tokens of the text, which a first pass collects.
-    ablation.example: by its output for the next sentence of the batch, at the same place modulo that one's length. A
-        sentence that is alone in its batch is left out, and `n` is smaller.
-    ablation.uniform: by what it would give if it looked at all keys it may see alike.
+    ablation.zero: by zero (Michel et al. 2019, section 3.2); ablation.all-but-one: all *other* heads of its layer are
+        set to zero (section 3.3).
+    ablation.mean: by its mean output over all query tokens of the text, from a first pass.
+    ablation.example: by its output for the next sentence of the batch, at the same position modulo that sentence's
+        length. A sentence alone in its batch is left out, and `n` is smaller.
+    ablation.uniform: by its output with uniform weights on all visible keys.
 
-    tokens: how many positions go through the model together; more than one batch's only saves time on a GPU.
-    Evaluation mode, no gradients. Raises HeadwiseError for unknown measures and where numbers are not finite.
+    tokens: positions in one forward; more than one batch's saves time only on a GPU. Evaluation mode, no gradients.
+    Raises HeadwiseError for unknown measures and for values that are not finite.
     """
     measures = tuple(measures)
     for name in measures:
         if name not in CHANGES:
-            raise HeadwiseError(f"'{name}' is no ablation: ask for {', '.join(CHANGES)}.")
+            raise HeadwiseError(f"'{name}' is not an ablation: choose from {', '.join(CHANGES)}.")
     with evaluating(model), torch.no_grad():
         means = mean_outputs(model, found, batches) if "ablation.mean" in measures else {}
         tallies = {name: Tally(found.heads) for name in measures}
         for place, tensors in enumerate(batches):
-            batch = whole(model, found, tensors, check=place == 0)
+            batch = recorded(model, found, tensors, check=place == 0)
             for name, tally in tallies.items():
                 counts = batch.asked * ((batch.asked > 0).sum() > 1) if name == "ablation.example" else batch.asked
                 changes = one_by_one(model, found, batch, partial(CHANGES[name], batch=batch, means=means), tokens)
@@ -82,8 +82,8 @@ def removal_losses(
     model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], masks: Sequence[HeadMask],
     tokens: int = TOKENS,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """What every sentence loses when only the heads of a mask are left, summed over its tokens: sentences x masks; and
-    how many tokens it asks for. Of all processes, in the order of one."""
+    """The loss of every sentence with only the heads of each mask, summed over its tokens (sentences x masks), and its
+    number of predicted tokens. From all processes, in the order of a single one."""
     for mask in masks:
         refuse_other_heads(found, mask)
     everything = {site: range(found.heads.count(site)) for site in found.modules}
@@ -92,21 +92,21 @@ def removal_losses(
     lost, counts = list[np.ndarray](), list[np.ndarray]()
     with evaluating(model), torch.no_grad():
         for place, tensors in enumerate(batches):
-            batch = whole(model, found, tensors, check=place == 0)
+            batch = recorded(model, found, tensors, check=place == 0)
             some = batch.asked > 0
             lost.append(losses(model, found, batch, trials, tokens)[:, some].T.double().cpu().numpy())
             counts.append(batch.asked[some].double().cpu().numpy())
     lost, counts = gathered(lost), gathered(counts)
     if not lost:
-        raise HeadwiseError("The loss without some heads was asked for, but the text has no sentence: give some.")
+        raise HeadwiseError("The loss without some heads cannot be computed: the text has no sentence.")
     return np.concatenate(lost), np.concatenate(counts)
 
 
-def whole(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], check: bool) -> Batch:
-    """The batch through the whole model. `check`: make sure that what is kept of it gives the same again."""
+def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], check: bool) -> Batch:
+    """A forward of the full model. check: verify that the recording reproduces the loss."""
     tensors = on_device(model, batch)
     there = positions(tensors)
-    with recording(model, found, len(tensors["labels"]), partial(refuse_broken, there=there)) as kept:
+    with recording(model, found, len(tensors["labels"]), partial(refuse_broken_outputs, there=there)) as kept:
         lost = sentence_losses(predict(model, tensors), tensors["labels"])
     refuse_broken_loss(lost)
     made = Batch(tensors, lost, asked_tokens(tensors["labels"]), there, kept)
@@ -116,7 +116,7 @@ def whole(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], check
         near = torch.finfo(next(model.parameters()).dtype).eps ** 0.5
         if not torch.allclose(again, lost.expand_as(again), rtol=near, atol=near):
             raise HeadwiseError(
-                f"{type(model).__name__} gives another loss when its first layers are taken from an earlier forward: "
+                f"{type(model).__name__} gives another loss when its first layers come from an earlier forward: "
                 "headwise cannot ablate its heads."
             )
     return made
@@ -125,7 +125,7 @@ def whole(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], check
 def one_by_one(
     model: nn.Module, found: Discovery, batch: Batch, change: Callable[..., Tensor], tokens: int
 ) -> dict[Site, Tensor]:
-    """By site, how the loss of each sentence changes with a change of one of its heads: B H."""
+    """By site, the change of each sentence's loss when one of its heads is changed: B H."""
     heads = {site: range(found.heads.count(site)) for site in found.modules}
     trials: list[Trial] = [{site: partial(change, head=head)} for site, all_of in heads.items() for head in all_of]
     changes = losses(model, found, batch, trials, tokens) - batch.losses
@@ -133,7 +133,7 @@ def one_by_one(
 
 
 def losses(model: nn.Module, found: Discovery, batch: Batch, trials: Sequence[Trial], tokens: int) -> Tensor:
-    """The loss of each sentence in each trial, T B. Trials that begin in the same block go through together."""
+    """The loss of each sentence in each trial, T B. Trials that start in the same block share a forward."""
     out = batch.losses.repeat(len(trials), 1)
     longest = max(batch.tensors["labels"].shape[1], batch.tensors["input_ids"].shape[1])
     together = max(1, tokens // (len(batch.losses) * longest))
@@ -151,10 +151,10 @@ def losses(model: nn.Module, found: Discovery, batch: Batch, trials: Sequence[Tr
 
 
 def mean_outputs(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]) -> dict[Site, Tensor]:
-    """The mean output of every head over all query tokens of the text, of all processes: H D by site."""
+    """The mean output of every head over all query tokens of the text, from all processes: H D by site."""
     if isinstance(batches, Iterator):
         raise HeadwiseError(
-            "ablation.mean reads the text twice, but was given batches that can be read only once: give a list of them."
+            "ablation.mean reads the text twice, but these batches can be read only once: give a list of batches."
         )
     sums: dict[Site, Tensor] = {}
     counts: dict[Site, int] = defaultdict(int)
@@ -162,7 +162,7 @@ def mean_outputs(model: nn.Module, found: Discovery, batches: Iterable[Mapping[s
 
     def watch(call: AttentionCall) -> None:
         queries = there[sides(call.site)[0]]
-        refuse_broken(call, there)
+        refuse_broken_outputs(call, there)
         wide = torch.promote_types(call.output.dtype, torch.float32)
         total = (call.output * queries[..., None, None]).sum((0, 1), dtype=wide).double().cpu()
         sums[call.site] = sums.get(call.site, 0) + total
@@ -183,7 +183,7 @@ def mean_outputs(model: nn.Module, found: Discovery, batches: Iterable[Mapping[s
 
 
 def silent(call: AttentionCall, heads: Sequence[int]) -> Tensor:
-    """The outputs B Q H D with some heads at zero."""
+    """The outputs B Q H D with some heads set to zero."""
     return placed(call, heads, 0)
 
 
@@ -196,7 +196,7 @@ def mean(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
 
 
 def example(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
-    """Each sentence has the outputs of the next one that asks for something; the last has those of the first."""
+    """Each sentence gets the outputs of the next sentence with predicted tokens; the last one those of the first."""
     queries = batch.there[sides(call.site)[0]]
     asking = (batch.asked > 0).nonzero()[:, 0]
     other = torch.arange(len(queries), device=queries.device)
@@ -219,7 +219,7 @@ def all_but_one(call: AttentionCall, head: int, batch: Batch, means: Means) -> T
 
 
 def placed(call: AttentionCall, heads: int | Sequence[int], stand_in: Tensor | float) -> Tensor:
-    """The outputs B Q H D with something else for some heads."""
+    """The outputs B Q H D with other values for some heads."""
     output = call.output.clone()
     output[:, :, heads] = stand_in
     return output

@@ -1,8 +1,8 @@
-"""Removal curves: how long a model lasts when its heads go in the order of a score (Michel et al. 2019, section 4.2).
+"""Removal curves: the loss while heads are removed in the order of a score (Michel et al. 2019, section 4.2).
 
-This is the question that counts for pruning: a head whose work another one takes over looks unimportant alone, and is
-not once both are gone. Michel et al. found that the order by ablation of one head at a time does worse than the order
-by gradient. The random order is what every score has to beat. No model in here: the caller gives `lose` and `rescore`.
+They show what counts for pruning: a head whose work another head can do looks unimportant alone, but not once both are
+gone. Michel et al. found the order by ablation of single heads worse than the order by gradient. Random orders are the
+baseline. No model is needed here: the caller passes `lose` and `rescore`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Rescore = Callable[[HeadMask], Mapping[Head, float]]
 
 @dataclass(frozen=True)
 class Curve:
-    """What a model loses on every sentence while `removed` of `total` heads go.
+    """The loss of every sentence with `removed` of `total` heads removed.
 
     losses: sentences x steps, summed over tokens; counts: tokens of each sentence.
     """
@@ -46,7 +46,7 @@ class Curve:
 
     @property
     def loss(self) -> np.ndarray:
-        """The loss a token at every step."""
+        """The loss per token at every step."""
         found: np.ndarray = self.losses.sum(0) / self.counts.sum()
         return found
 
@@ -56,7 +56,7 @@ class Curve:
 
 
 def area(loss: np.ndarray) -> np.ndarray:
-    """The mean over all later steps of the loss above that of the whole model; loss … x steps."""
+    """The mean over all later steps of the loss above that of the full model; loss … x steps."""
     found: np.ndarray = loss[..., 1:].mean(-1) - loss[..., 0]
     return found
 
@@ -65,12 +65,12 @@ def removal_curves(
     heads: HeadMap, values: Mapping[str, Mapping[Head, float]], lose: Lose,
     rescore: Mapping[str, Rescore] | None = None, seeds: Sequence[int] = tuple(range(10)),
 ) -> list[Curve]:  # fmt: skip
-    """The curve of each measure, in the order of its `values`, in that of `rescore` where given, and of random orders.
+    """The curve of each measure, by its `values` and, where given, by `rescore`; and those of random orders.
 
-    `values`: a value for each head that may go, the same heads in all measures; the others stay. `lose`: masks ->
-    losses of every sentence under each (sentences x masks, summed over tokens), and the tokens of the sentences. It is
-    called once, with every mask that is needed, each once. A quality without sentences (such as 100 − BLEU) is one
-    row of count 1. `rescore`: the values of a measure when only the heads of a mask are left.
+    values: of each head that may be removed, the same heads in all measures; other heads stay. lose: from masks to
+    losses (sentences x masks, summed over tokens) and the tokens of the sentences; it is called once, with each
+    necessary mask once. A quality without sentences (such as 100 − BLEU) is one row with count 1. rescore: the values
+    of a measure when only the heads of a mask are left.
     """
     chosen = _same_heads(values)
     orders = _orders(heads, chosen, values, rescore or {}, seeds)
@@ -112,41 +112,39 @@ def _turned(measure: str, score: Rescore) -> Rescore:
 
 def _same_heads(values: Mapping[str, Mapping[Head, float]]) -> list[Head]:
     if not values:
-        raise HeadwiseError("Removal curves were asked for without a single score: score the heads first.")
+        raise HeadwiseError("Removal curves need at least one score: score the heads first.")
     first, *rest = values
     for measure in rest:
         if values[measure].keys() != values[first].keys():
-            told = f"{first} has {len(values[first])}, {measure} {len(values[measure])}"
-            raise HeadwiseError(f"Removal curves need the same heads in all scores, but {told}: score the same heads.")
+            sizes = f"{first} has {len(values[first])}, {measure} {len(values[measure])}"
+            raise HeadwiseError(f"Removal curves need the same heads in all scores, but {sizes}: score the same heads.")
     return list(values[first])
 
 
 def _upward(measure: str, values: Mapping[Head, float]) -> dict[Head, float]:
-    """Values of which the high ones mean important."""
+    """Values with the sign that makes high ones important."""
     return {head: direction(measure) * value for head, value in values.items()}
 
 
 def _checked(losses: np.ndarray, counts: np.ndarray, masks: int) -> None:
     if losses.shape != (len(counts), masks):
-        raise HeadwiseError(
-            f"Losses of {len(counts)} sentences under {masks} masks were asked for, but their shape is {losses.shape}."
-        )
+        raise HeadwiseError(f"Losses must have the shape {len(counts)} sentences x {masks} masks, not {losses.shape}.")
     if not np.isfinite(losses).all():
         raise HeadwiseError("A loss with heads removed is not a number (NaN or infinite): the model is broken there.")
 
 
 def removal_order(values: Mapping[Head, float]) -> list[Head]:
-    """Heads from the least important on; ties stay in the order given."""
+    """Heads from the least important on; ties keep their order."""
     return sorted(values, key=lambda head: values[head])
 
 
 def removal_steps(total: int) -> list[int]:
-    """How many heads are gone at each step: none, a tenth … nine tenths, rounded up (as in Michel et al.'s program)."""
+    """How many heads are removed at each step: 0, 1/10 … 9/10 of them, rounded up (as in Michel et al.'s program)."""
     return sorted({-(-total * step // STEPS) for step in range(STEPS)})
 
 
 def rescored_order(heads: HeadMap, chosen: Collection[Head], rescore: Rescore) -> list[Head]:
-    """The order when the heads that are left are scored anew after every step."""
+    """The order when the remaining heads are scored again after every step."""
     gone: list[Head] = []
     for removed in [*removal_steps(len(chosen))[1:], len(chosen)]:
         values = rescore(HeadMask.full(heads).without(gone))
@@ -156,7 +154,7 @@ def rescored_order(heads: HeadMap, chosen: Collection[Head], rescore: Rescore) -
 
 
 def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
-    """The rows of curves.csv (CURVES): the loss a token at each step, and its 95 % interval over sentences."""
+    """The rows of curves.csv (CURVES): the loss per token at each step, with its 95 % interval over sentences."""
     rows: list[Row] = []
     for curve in curves:
         drawn = curve.resampled(seed)
@@ -170,10 +168,10 @@ def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
 
 
 def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
-    """The area under each curve, as rows of faithfulness.csv: `area`, `area.rescored`; the smaller, the better.
+    """The area under each curve, as rows of faithfulness.csv: `area`, `area.rescored`; smaller is better.
 
-    Intervals are over sentences, and n counts those; of the random orders the row has the mean, the least and the
-    most, and n counts the orders.
+    Intervals are over sentences, and n is their number. For random orders the row has mean, minimum and maximum, and n
+    is the number of orders.
     """
     rows: list[Row] = []
     for curve in (curve for curve in curves if curve.order != "random"):

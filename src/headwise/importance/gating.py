@@ -1,20 +1,20 @@
-"""Causal head gating: which heads help, which hurt and which do neither, when all of them may be turned down at once.
+"""Causal head gating: which heads help, which hurt and which do neither, when all heads can be turned down together.
 
 Nam et al. 2025 ("Causal head gating: a framework for interpreting roles of attention heads in transformers"). The
-model's weights stay as they are; every head gets a gate G = σ(a), and the gates are fitted to
+model's weights are fixed; every head gets a gate G = σ(a), and the gates minimise
 
     L(a) = −log P(text), mean over its tokens  −  λ Σ_heads a
 
 first with λ = 0, and from there twice: with λ > 0, which pulls gates open (G⁺), and with λ < 0, shut (G⁻).
 
-    gating.facilitating = G⁻           stays open although it is pulled shut
-    gating.interfering  = 1 − G⁺       goes shut although it is pulled open
-    gating.irrelevant   = G⁺ (1 − G⁻)  goes wherever it is pulled
+    gating.facilitating = G⁻           stays open although λ pulls it shut
+    gating.interfering  = 1 − G⁺       shuts although λ pulls it open
+    gating.irrelevant   = G⁺ (1 − G⁻)  follows λ
 
 As in the authors' code, gates start at random (U(0, 1)), Adam has rate 1, and gradients are clipped to norm 1. Three
-things differ. There 0.1 is shared out among all heads, which would pull at each head of a small model harder; here λ is
-what it comes to with the 512 heads of their smallest model. There the pull ends at |a| = 4, so that a gate which noise
-has carried further never comes back; here a itself is held within ±4. And the rate falls to 0, so that gates settle.
+things differ. They divide 0.1 by the number of heads, which is a stronger pull in a small model; here λ is the value
+for the 512 heads of their smallest model. Their pull ends at |a| = 4, and a gate that noise moves further never comes
+back; here a is clamped to ±4. And here the rate falls to 0, so that gates settle.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def gate_heads(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Tidy rows: how far each head facilitates, interferes and is irrelevant, each between 0 and 1.
 
-    A fit takes `steps` updates of one batch each, a seed three fits. Of a longer text as many batches are drawn, each
-    as likely as another; n is the number of words to predict in them. Several seeds start from other gates and may
-    end in other sets of heads that are enough: the value is their mean, with its 95 % t-interval; one seed has none.
-    pull: λ, in nats a word. A head whose gate moves the loss by less than that, for a step of 1 in a, is irrelevant.
+    Every seed has three fits of `steps` updates, one batch each. Of a longer text as many random batches are used; n is
+    the number of predicted words in them. Several seeds start from other gates and may find other sufficient sets of
+    heads: the value is their mean, with a 95 % t-interval (none for one seed). pull: λ, in nats per word. A head whose
+    gate changes the loss by less than that, for a step of 1 in a, is irrelevant.
     """
     chosen = sample(batches, steps, torch.Generator().manual_seed(seeds[0]))
     fits = []
@@ -73,7 +73,7 @@ def gate_heads(
 def fit(
     model: nn.Module, found: Discovery, batches: Sequence[Mapping[str, Tensor]], start: Tensor, pull: float
 ) -> Tensor:
-    """The a of all heads, in the order of the map, after one update a batch."""
+    """The a of all heads, in the order of the map, after one update per batch."""
     a = start.to(next(model.parameters()).device).clone().requires_grad_()
     optimizer = torch.optim.Adam([a], lr=1.0)
     gates: dict[Site, Tensor] = {}
@@ -97,7 +97,7 @@ def fit(
 def sample(
     batches: Iterable[Mapping[str, Tensor]], count: int, generator: torch.Generator
 ) -> list[Mapping[str, Tensor]]:
-    """At most `count` batches of a stream, each as likely as another (a reservoir); those that ask nothing are left."""
+    """At most `count` random batches with predicted tokens, by reservoir sampling."""
     chosen: list[Mapping[str, Tensor]] = []
     asking = (batch for batch in batches if "labels" in batch and bool((batch["labels"] != IGNORED).any()))
     for number, batch in enumerate(asking):
@@ -106,20 +106,20 @@ def sample(
         elif (place := int(torch.randint(number + 1, (), generator=generator))) < count:
             chosen[place] = batch
     if not chosen:
-        raise HeadwiseError("Gates were to be fitted to a text, but it has no word to predict: give a longer one.")
+        raise HeadwiseError("Gates cannot be fitted: the text has no word to predict. Give a longer text.")
     return chosen
 
 
 def in_turn(
     batches: Sequence[Mapping[str, Tensor]], steps: int, generator: torch.Generator
 ) -> list[Mapping[str, Tensor]]:
-    """`steps` batches: all of them in a random order, then all in another, and so on."""
+    """`steps` batches: all of them in one random order after another."""
     rounds = (torch.randperm(len(batches), generator=generator) for _ in range(-(-steps // len(batches))))
     return [batches[i] for i in torch.cat(list(rounds))[:steps].tolist()]
 
 
 def rows(heads: HeadMap, fits: np.ndarray, words: int) -> list[dict[str, Any]]:
-    """Tidy rows of fits (seeds x measures x heads): their means, and t-intervals where there are several seeds."""
+    """Tidy rows of fits (seeds x measures x heads): means, and t-intervals over several seeds."""
     seeds = len(fits)
     value, low, high = fits.mean(0), None, None
     if seeds > 1:

@@ -1,9 +1,9 @@
-"""Gradient sensitivity (Michel et al. 2019) and its relatives, all from one forward and one backward pass a batch.
+"""Gradient sensitivity (Michel et al. 2019) and related scores, from one forward and one backward pass per batch.
 
-Everything follows from c_h, what head h hands to the output projection, and ∂L/∂c_h. A gate ξ_h on the head has the
-derivative ∂L/∂ξ_h = Σ_q ⟨c_h[q], ∂L/∂c_h[q]⟩, and the attention weights have ∂L/∂A_h = ∂L/∂c_h V_hᵀ, so neither gates
-nor weights are built. L is the negative log likelihood of a sentence, summed over its tokens. No parameter needs a
-gradient: autograd begins at the output of the first attention layer.
+All follow from c_h, the output of head h before the output projection, and ∂L/∂c_h. A gate ξ_h on the head has the
+derivative ∂L/∂ξ_h = Σ_q ⟨c_h[q], ∂L/∂c_h[q]⟩, and attention weights have ∂L/∂A_h = ∂L/∂c_h V_hᵀ, so neither gates nor
+weights are computed. L is the negative log likelihood of a sentence, summed over its tokens. No parameter needs a
+gradient: autograd starts at the output of the first attention layer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.objective import IGNORED, asked_tokens, on_device, predict, sentence_losses
 from headwise.importance.reading import sides
-from headwise.importance.tally import Tally
+from headwise.importance.tally import Tally, refuse_broken
 
 GRADIENTS = (
     "gradient", "gradient.normalised", "gradient.token", "gradient.batch", "attention-gradient", "attribution.zero",
@@ -29,18 +29,17 @@ GRADIENTS = (
 
 
 def gradients(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]) -> dict[str, Tally]:
-    """How much the loss moves when a head is turned down a little. With s_h = Σ_q ⟨c_h[q], ∂L/∂c_h[q]⟩ of a sentence:
+    """How much the loss changes when a head is scaled a little. With s_h = Σ_q ⟨c_h[q], ∂L/∂c_h[q]⟩ of a sentence:
 
     gradient: E|s_h| over sentences (Michel et al. 2019, equation 2); gradient.normalised: the same, divided by the ℓ2
-        norm over the heads of its layer and kind (section 4.1), in every resample of an interval as well.
+        norm over the heads of its layer and kind (section 4.1), also in every resample of an interval.
     gradient.token: |·| at every query token, divided by the number of tokens (the authors' code).
-    gradient.batch: |Σ s_h| over the sentences of a batch, mean over batches: it falls as batches grow (the mask of
+    gradient.batch: |Σ s_h| over the sentences of a batch, mean over batches; smaller for larger batches (the mask of
         Hugging Face's run_bertology.py).
-    attention-gradient: E|∂L/∂A_h| over pairs of a query and a key that it may see; another score than Michel's.
-    attribution.zero: −Σ s_h for each token asked for, signed: the change of the loss when the head is silenced, to
-        first order (attribution patching); it stands beside ablation.zero.
+    attention-gradient: E|∂L/∂A_h| over pairs of a query and a visible key; another score than Michel's.
+    attribution.zero: −Σ s_h per predicted token, signed: ablation.zero to first order (attribution patching).
 
-    One forward and one backward pass a batch, in evaluation mode. Raises HeadwiseError where numbers are not finite.
+    Evaluation mode. Raises HeadwiseError for values that are not finite.
     """
     tallies = {name: Tally(found.heads) for name in GRADIENTS}
     tallies["gradient.normalised"] = Tally(found.heads, scale=unit)
@@ -64,7 +63,7 @@ def gradients(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str,
 def traced(
     model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], there: Mapping[str, Tensor]
 ) -> dict[Site, tuple[AttentionCall, Tensor]]:
-    """What every attention layer did with a batch, and the gradient of the loss at its output, B Q H D."""
+    """The call of every attention layer on a batch, and the gradient of the loss at its output, B Q H D."""
     layers: dict[Site, AttentionCall] = {}
 
     def begin(call: AttentionCall) -> Tensor:
@@ -74,7 +73,7 @@ def traced(
     with capture(model, found, replace=dict.fromkeys(found.modules, begin)):
         losses = sentence_losses(predict(model, batch), batch["labels"])
     for call in layers.values():
-        refuse_broken(call, there)
+        refuse_broken_outputs(call, there)
     refuse_broken_loss(losses)
     outputs = [call.output for call in layers.values()]
     steps = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
@@ -87,7 +86,7 @@ def reduced(
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """The sums and counts of every measure, B H and B, of one layer.
 
-    gradient B Q H D; queries B Q and keys B K, where a token is; asked B, how many tokens each sentence asks for.
+    gradient B Q H D; queries B Q and keys B K, where a token is; asked B, predicted tokens by sentence.
     """
     wide = torch.promote_types(gradient.dtype, torch.float32)
     moves = (call.output.to(wide) * gradient.to(wide)).sum(-1)  # B Q H
@@ -107,10 +106,7 @@ def reduced(
 
 
 def positions(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By side, where a token is and no padding: B S and B T.
-
-    A decoder's tokens end with the last one that is asked for: nothing later can be seen from there.
-    """
+    """By side, where a token is and no padding: B S and B T. A decoder's tokens end with the last predicted one."""
     source = batch["attention_mask"].bool()
     if "decoder_input_ids" not in batch:
         return {"source": source, "target": source}
@@ -118,17 +114,15 @@ def positions(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {"source": source, "target": asked.flip(1).cumsum(1).flip(1) > 0}
 
 
-def refuse_broken(call: AttentionCall, there: Mapping[str, Tensor]) -> None:
-    """A model that computes no numbers is told by its first layer that does not, not by a loss or a gradient."""
+def refuse_broken_outputs(call: AttentionCall, there: Mapping[str, Tensor]) -> None:
+    """Raise HeadwiseError for a layer whose outputs are not finite, before the loss or a gradient is."""
     tokens = there[sides(call.site)[0]]
-    if not bool(call.output.detach().sum((2, 3), dtype=torch.float32)[tokens].isfinite().all()):
-        where = f"{call.site.kind} layer {call.site.layer}"
-        raise HeadwiseError(f"{where} gave heads that are not numbers (NaN or infinite): the model is broken there.")
+    refuse_broken(call.site, call.output.detach().sum((2, 3), dtype=torch.float32)[tokens])
 
 
 def refuse_broken_loss(losses: Tensor) -> None:
     if not bool(losses.isfinite().all()):
-        raise HeadwiseError("The loss is not a number (NaN or infinite): the model is broken behind its attention.")
+        raise HeadwiseError("The loss is not a number (NaN or infinite): the model is broken after its attention.")
 
 
 def unit(values: np.ndarray) -> np.ndarray:
@@ -140,12 +134,12 @@ def unit(values: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """No parameter asks for a gradient inside the block; those that did ask for one again afterwards."""
-    asking = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    """No parameter requires a gradient inside the block."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
-        for parameter in asking:
+        for parameter in trained:
             parameter.requires_grad_(False)
         yield
     finally:
-        for parameter in asking:
+        for parameter in trained:
             parameter.requires_grad_(True)

@@ -1,12 +1,10 @@
-"""The judge: which score of heads should you believe on this model? Numbers in, tidy rows out; no model in here.
+"""The faithfulness of scores: which score should you believe on this model? No model is needed here.
 
-`agreement`: does a score rank heads as exact ablation of one head at a time does? (`curves`, beside this file, asks the
-other question: how long does the model last when heads go in the order of the score?) `exceptions`: where two scores
-disagree most.
+`agreement`: does a score rank heads as exact ablation of single heads does? (`curves` asks how the model degrades when
+heads are removed in the order of a score.) `exceptions`: where two scores disagree most.
 
-A score is made on one text and judged on another, on the kinds of heads that it has. High values mean important; a
-measure whose low values do is given, and reported, with a minus before its name (`-entropy`), and is turned round
-before it is used.
+A score is computed on one text and judged on another, on its kinds of heads. High values mean important; a measure
+whose low values do has a minus before its name (`-entropy`), and its sign is changed before use.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from headwise.statistics import bootstrap, centred_interval
 FAITHFULNESS = ("measure", "against", "kinds", "statistic", "value", "low", "high", "n")
 TOP = {"precision@10%": 0.1, "precision@25%": 0.25, "precision@50%": 0.5}
 SPLITS = 100  # random halves of the sentences
-MANY = 128  # from so many heads on, sorting a row is quicker than comparing its pairs
+MANY = 128  # from this number of heads on, sorting is faster than comparing pairs
 PAIRS = 2**20  # pairs of heads compared together
 
 Row = dict[str, Any]
@@ -38,13 +36,13 @@ def agreement(scores: Mapping[str, Tally], truth: Tally, seed: int = 0, against:
     """How far each score ranks the heads as the truth does: rows of FAITHFULNESS, by kind and over all kinds.
 
     `spearman`, `kendall` (tau-b) over all heads; `spearman.within`, `kendall.within`: the mean over layers of the
-    correlation inside the layer; `precision@10%` (`25%`, `50%`): of the truth's top tenth of heads, the share that is
-    in the score's. `stability`: Spearman between a score and itself on another text as long (two halves of its
-    sentences, SPLITS times, raised by Spearman and Brown's 2r / (1 + r)); `stability.half`: before raising;
-    `ceiling`, `ceiling.half`, `.within`: the same for the truth. n: heads.
+    correlation inside the layer; `precision@10%` (`25%`, `50%`): the share of the truth's top tenth of heads that is in
+    the score's top tenth. `stability`: Spearman between a score and itself on another text of the same length (two
+    halves of its sentences, SPLITS times, corrected by Spearman and Brown's 2r / (1 + r)); `stability.half`: not
+    corrected; `ceiling`, `ceiling.half`, `.within`: the same for the truth. n: heads.
 
-    Intervals: 1000 times the sentences of the truth and, apart from them, those of the score are drawn again. That
-    adds noise, which pushes rank correlations down; so the interval is moved until its median is the value.
+    Intervals: bootstrap over the sentences of the truth and, independently, of the score. Its noise lowers rank
+    correlations, so the interval is moved until its median is the value.
     """
     rows = []
     true = _measured(against, truth, truth.heads, seed)
@@ -78,7 +76,7 @@ def head_values(tally: Tally) -> dict[Head, float]:
 
 @dataclass(frozen=True)
 class _Measured:
-    """Values of heads: on the text (heads), on halves and on their other halves, on texts drawn anew (… x heads)."""
+    """Values of heads: on the text (heads), on random halves and the other halves, and on resamples (… x heads)."""
 
     values: np.ndarray
     halves: tuple[np.ndarray, np.ndarray]
@@ -86,7 +84,7 @@ class _Measured:
 
 
 def _measured(measure: str, tally: Tally, heads: HeadMap, seed: int) -> _Measured:
-    """High values mean important. Of a single sentence there are no halves and no other texts: not a number."""
+    """High values mean important. Halves and resamples of a single sentence are not numbers."""
     values, ones, others, resamples = [], [], [], []
     for site in (site for site in heads.sites if heads.count(site)):
         sums, counts = _sentences(measure, tally, site, heads.count(site))
@@ -103,26 +101,25 @@ def _measured(measure: str, tally: Tally, heads: HeadMap, seed: int) -> _Measure
 
 
 def _sentences(measure: str, tally: Tally, site: Site, heads: int) -> tuple[np.ndarray, np.ndarray]:
-    where = f"{site.kind} layer {site.layer}"
     found = tally.heads.count(site) if site in tally.heads.sites else "none"
     if found != heads:
-        raise HeadwiseError(f"{measure} was to be judged on {heads} heads of {where}, it has {found}: score them all.")
+        raise HeadwiseError(f"{measure} is judged on {heads} heads of {site}, but has {found}: score all of them.")
     sums, counts = tally.sentences(site) if tally.stored[site] else (np.zeros((0, heads)), np.zeros(0))
     if not counts.any():
-        raise HeadwiseError(f"No token of the text counts for {measure} in {where}: the text is too short.")
+        raise HeadwiseError(f"No token of the text counts for {measure} in {site}: the text is too short.")
     return sums, counts
 
 
 @dataclass(frozen=True)
 class _Scope:
-    """Some heads, as places in the list of all, and the same heads layer by layer (layers of one head left out)."""
+    """The indices of some heads, together and by layer (without layers of one head)."""
 
     heads: np.ndarray
     layers: list[np.ndarray]
 
 
 def _scopes(heads: Sequence[Head]) -> dict[str, _Scope]:
-    """Every kind by its name, and, where there are several, all together."""
+    """Every kind by its name, and all of several kinds together."""
     kinds = list(dict.fromkeys(head.kind for head in heads))
     groups = [[kind] for kind in kinds] + ([kinds] if len(kinds) > 1 else [])
     scopes = {}
@@ -147,13 +144,13 @@ def _statistics(scope: _Scope, score: np.ndarray, truth: np.ndarray) -> dict[str
 
 
 def _within(scope: _Scope, one: np.ndarray, other: np.ndarray, correlate: Correlate) -> np.ndarray:
-    """Mean over layers of the correlation inside the layer: rows. Not a number where one layer has none."""
+    """Mean over layers of the correlation inside the layer: rows. NaN where one layer has none."""
     inside = [correlate(one[:, layer], other[:, layer]) for layer in scope.layers]
     return np.mean(inside, axis=0) if inside else np.full(len(one), np.nan)
 
 
 def _repeated(measured: _Measured, scope: _Scope, statistic: str, start: Row) -> list[Row]:
-    """Spearman of two halves of the text, over all heads and within layers, raised to the whole text and as it is."""
+    """Spearman of two halves of the text, over all heads and within layers, with and without correction for length."""
     one, other = measured.halves
     overall = float(spearman(one[:, scope.heads], other[:, scope.heads]).mean())
     within = float(_within(scope, one, other, spearman).mean())
@@ -164,12 +161,12 @@ def _repeated(measured: _Measured, scope: _Scope, statistic: str, start: Row) ->
 
 
 def direction(measure: str) -> int:
-    """−1 for a measure whose low values mean important, told by a minus before its name."""
+    """−1 for a measure with a minus before its name, whose low values mean important; otherwise 1."""
     return -1 if measure.startswith("-") else 1
 
 
 def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Rank correlation of each row of two arrays rows x heads; not a number where one of the rows is constant."""
+    """Rank correlation of each row of two arrays rows x heads; NaN for a constant row."""
     ranks = [rankdata(values, axis=1) for values in (one, other)]
     x, y = (rank - rank.mean(1, keepdims=True) for rank in ranks)
     with np.errstate(invalid="ignore"):
@@ -178,7 +175,7 @@ def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def kendall(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Kendall's tau-b of each row of two arrays rows x heads: pairs in the same order less pairs in the other order."""
+    """Kendall's tau-b of each row of two arrays rows x heads."""
     if one.shape[1] >= MANY:
         return np.array([kendalltau(*pair).statistic for pair in zip(one, other, strict=True)])
     i, j = np.triu_indices(one.shape[1], 1)
@@ -192,15 +189,15 @@ def kendall(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def precision(score: np.ndarray, truth: np.ndarray, count: int) -> np.ndarray:
-    """Share of the truth's top `count` heads that are among the score's, by row; heads tied for the last places share
-    them. Chance gives count / heads."""
+    """Share of the truth's top `count` heads that are among the score's, by row; heads tied at the edge share the last
+    places. A random score has count / heads."""
     score_top, truth_top = (_top(values, count) for values in (score, truth))
     found: np.ndarray = (score_top * truth_top).sum(1) / count
     return found
 
 
 def _top(values: np.ndarray, count: int) -> np.ndarray:
-    """1 for the `count` highest values of each row, 0 for the rest, a fraction for those tied at the edge."""
+    """1 for the `count` highest values of each row, 0 for the rest, a fraction for ties at the edge."""
     edge = np.sort(values, axis=1)[:, -count, None]
     above, tied = values > edge, values == edge
     with np.errstate(invalid="ignore"):
@@ -210,10 +207,10 @@ def _top(values: np.ndarray, count: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Exceptions:
-    """How far two scores agree, and the heads in which they agree least.
+    """How far two scores agree, and the heads on which they agree least.
 
-    `rows`: FAITHFULNESS rows (Spearman, overall and within layers; no intervals). `heads`: the head, and how many
-    places higher the first score puts it in its layer than the second, as a share of the places (−1 to 1).
+    rows: FAITHFULNESS rows (Spearman, overall and within layers; no intervals). heads: a head, and its rank in its
+    layer by the first score minus that by the second, as a share of the ranks (−1 to 1).
     """
 
     rows: list[Row]
@@ -226,12 +223,12 @@ def exceptions(
     count: int = 5,
     names: tuple[str, str] = ("lrp", "confidence"),
 ) -> Exceptions:
-    """Where two scores of the same heads part, such as LRP and confidence, whose exception in Voita et al. 2019
-    (section 4) is the rare-token head of the first layer: most relevant there, and not confident."""
+    """Where two scores of the same heads differ, such as LRP and confidence: in Voita et al. 2019 (section 4) on the
+    rare-token head of the first layer, which is most relevant there and not confident."""
     heads = sorted(one, key=lambda head: KINDS.index(head.kind))
     if set(one) != set(other):
         raise HeadwiseError(
-            f"{names[0]} has {len(one)} heads, {names[1]} {len(other)}, not the same ones: score the same heads."
+            f"{names[0]} has {len(one)} heads, {names[1]} {len(other)}, but not the same ones: score the same heads."
         )
     x, y = (np.array([values[head] for head in heads])[None] for values in (one, other))
     rows, places = list[Row](), np.zeros(len(heads))

@@ -1,9 +1,8 @@
-"""What a model is asked to do with a batch, and how badly it does it: the loss that every score speaks of.
+"""The loss of a model on a batch, which all scores are about.
 
-A batch holds what the model's forward takes (`input_ids` B S, `attention_mask` B S, for two stacks also
-`decoder_input_ids` B T), `labels` (B T: what the logits at each position should predict, IGNORED where nothing is
-asked) and perhaps `rows` (the place of each sentence in the text). Labels stand where their logits stand: nothing is
-shifted here.
+A batch has the inputs of the model's forward (`input_ids` B S, `attention_mask` B S, for encoder-decoders also
+`decoder_input_ids` B T), `labels` (B T: the token that the logits at each position predict, or IGNORED) and perhaps
+`rows` (the row of each sentence in the text). Labels are at the positions of their logits, not shifted.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ NO_INPUT = ("rows", "labels")
 
 
 def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The batch where the model is; raises HeadwiseError for a sentence that asks for a word and has no source."""
+    """The batch on the model's device. Raises HeadwiseError for a sentence with a label and no source token."""
     device = next(model.parameters()).device
     tensors = {name: tensor.to(device) for name, tensor in batch.items()}
     if "labels" in tensors:
@@ -34,7 +33,7 @@ def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def predict(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """The logits B T V of one forward without a cache. Raises HeadwiseError for a model that predicts no words."""
+    """The logits B T V of one forward without a cache. Raises HeadwiseError for a model without logits."""
     inputs = {name: tensor for name, tensor in batch.items() if name not in NO_INPUT}
     options = {"use_cache": False} if "use_cache" in model.config.to_dict() else {}  # type: ignore[union-attr, operator]
     logits: Tensor | None = getattr(model(**inputs, **options), "logits", None)
@@ -55,5 +54,5 @@ def sentence_losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def asked_tokens(labels: Tensor) -> Tensor:
-    """How many tokens of each sentence are to be predicted: B."""
+    """The number of predicted tokens of each sentence: B."""
     return (labels != IGNORED).sum(1)

@@ -1,4 +1,4 @@
-"""One forward, many readings of every head: how sharply it points, where its weight goes, how much it adds.
+"""Readings: scores of every head from one forward pass.
 
     confidence          mean_q max_k A[q, k]                    Voita et al. 2019, section 4
     entropy             mean_q −Σ_k A[q, k] ln A[q, k]          nats; Clark et al. 2019; Vig & Belinkov 2019, eq. 7
@@ -6,8 +6,8 @@
     attention-to-first  mean_q A[q, first token]                Vig & Belinkov 2019: "null" attention
     dormancy            mean_q ‖c_h W_h‖, of its layer's        headwise.importance.dormancy
 
-Queries q are words: padding never counts, special tokens only where that is asked for. Weights are not renormalised.
-Nothing of size query × key outlives the layer it is of.
+Queries q are words: padding never counts, special tokens only by option (`exclude`). Weights are not renormalised.
+Nothing of size query × key is kept after its layer.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def read(
     model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], special: Iterable[int],
     measures: Iterable[Reading] = READINGS, exclude: Exclude = "keyquery",
 ) -> dict[str, Tally]:  # fmt: skip
-    """Several readings of every head from one pass over the text: by name, a tally each.
+    """Several readings of every head from one pass over the text: a tally by name.
 
-    special: the ids of end of sentence, start, padding. `exclude` says where they are left out: as keys of confidence
-    and as queries of everything (default), or only as one, or nowhere. A decoder's first position, which can only look
-    at itself, counts as special. `attention-to-end` is told only of attention that sees the end of a sentence: it has
-    no decoder-self heads, and is missing for a source text without end tokens.
+    special: the ids of end of sentence, start, padding. exclude: where they are left out: as keys of confidence and as
+    queries of all readings (default), as one of both, or not at all. A decoder's first position, which can attend only
+    to itself, counts as special. `attention-to-end` has no decoder-self heads, which do not see the end of a sentence,
+    and is missing for a source text without end tokens.
     """
     tallies = empty(measures, found.heads)
     ids = torch.tensor(sorted(special), dtype=torch.long, device=next(model.parameters()).device)
@@ -78,11 +78,11 @@ def read(
 
 
 def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, Tally]:
-    """A tally for each reading, over the heads that it tells of: no word of a decoder sees its own sentence's end."""
+    """A tally for each reading and its heads: no word of a decoder sees the end of its own sentence."""
     tallies: dict[str, Tally] = {}
     for name in measures:
         if name not in READINGS:
-            raise HeadwiseError(f"'{name}' cannot be read off one forward pass, which tells: {', '.join(READINGS)}.")
+            raise HeadwiseError(f"'{name}' is not a reading of one forward pass: choose from {', '.join(READINGS)}.")
         seeing = [kind for kind in heads.kinds if name != "attention-to-end" or kind != "decoder-self"]
         if seeing:
             tallies[name] = Tally(heads.only(seeing), relative if name == "dormancy" else None)
@@ -92,7 +92,7 @@ def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, Tally]:
 def readings(
     call: AttentionCall, queries: Side, keys: Side, exclude: Exclude, forms: Mapping[Site, Tensor]
 ) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
-    """How each reading is taken at one site: functions that give its sums B H and counts B."""
+    """A function for each reading of one call: it gives sums B H and counts B."""
     asked = queries.words if "query" in exclude else queries.tokens
     looked_at = keys.words if exclude.startswith("key") else keys.tokens
 
@@ -110,14 +110,14 @@ def readings(
 
 
 def sides(site: Site) -> tuple[str, str]:
-    """Which side of the batch a site's queries and keys are; the text of a one-stack decoder is a target."""
+    """The sides of the batch of a site's queries and keys; the text of a language model is a target."""
     if site.kind == "encoder-self":
         return "source", "source"
     return "target", "source" if site.kind == "cross" else "target"
 
 
 def tokens(batch: Mapping[str, Tensor], special: Tensor) -> dict[str, Side]:
-    """The two sides of a batch; of a model of one stack, the same text read as one or the other."""
+    """The two sides of a batch; for a model of one stack, of the same text."""
     ids, there = batch["input_ids"], batch["attention_mask"].bool()
     source = side(ids, there, special)
     if "decoder_input_ids" in batch:
@@ -127,8 +127,8 @@ def tokens(batch: Mapping[str, Tensor], special: Tensor) -> dict[str, Side]:
 
 
 def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:
-    """What stands where, ids and there B N. A sentence ends where its last token is special, and where the same token
-    stands inside it (between the two parts of a BERT pair)."""
+    """A side from ids and there, B N. A sentence ends at its last token if that is special, and at the same token
+    inside it (between the two sentences of a BERT pair)."""
     marked = there & torch.isin(ids, special)
     place = there.cumsum(1)
     first, last = there & (place == 1), there & (place == place[:, -1:])
@@ -137,7 +137,7 @@ def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:
 
 
 def pointing(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest weight on an allowed key, summed over the allowed queries of each sentence, and how many those are.
+    """The largest weight on an allowed key, summed over the allowed queries of each sentence, and their number.
 
     weights B H Q K, keys B K, queries B Q; returns B H and B.
     """
@@ -147,17 +147,17 @@ def pointing(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Te
 def spreading(weights: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
     """The entropy of the weights over all keys, in nats; 0 ln 0 = 0. weights B H Q K, queries B Q; returns B H and B.
 
-    Where a learned sink takes weight away (gpt-oss), the sink itself is no key and has no term.
+    A learned sink (gpt-oss) is not a key and has no term.
     """
     surprise = weights.clamp_min(torch.finfo(weights.dtype).tiny).log_().neg_()
     return over(queries, torch.einsum("bhqk,bhqk->bhq", weights, surprise))
 
 
 def sharing(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
-    """The weight on some keys together. weights B H Q K, keys B K, queries B Q; returns B H and B."""
+    """The total weight on some keys. weights B H Q K, keys B K, queries B Q; returns B H and B."""
     return over(queries, (weights * keys[:, None, None, :]).sum(-1))
 
 
 def over(queries: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Values B H Q summed over queries B Q, and how many queries those are."""
+    """Values B H Q summed over queries B Q, and the number of queries."""
     return (values * queries[:, None, :]).sum(-1), queries.sum(-1)

@@ -1,4 +1,4 @@
-"""Per-sentence sums of a measure over tokens, and the mean with its interval made from them."""
+"""Sums of a measure per sentence, and the mean over tokens with its interval."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from headwise.heads import HeadMap, Kind, Site, write_bytes
 from headwise.statistics import bootstrap, interval
 
 Scale = Callable[[np.ndarray], np.ndarray]
-UNITS = 20_000  # from twice so many sentences on, neighbours are put together, so that memory does not grow with text
+UNITS = 20_000  # from twice as many sentences on, neighbours are merged, so that memory does not grow with the text
 
 
 class Tally:
     """Collects, for every head, a sum and a count per sentence; the value is Σ sums / Σ counts over the text.
 
     Intervals are 95 % percentiles of a bootstrap over sentences: tokens of one sentence are not independent.
-    `scale` puts the values of a layer in another scale (… x heads in and out), of every text that is drawn as well.
+    scale: converts the values of a layer (… x heads in and out), those of every resample too.
     """
 
     def __init__(self, heads: HeadMap, scale: Scale | None = None) -> None:
@@ -33,24 +33,19 @@ class Tally:
         self.stored = dict.fromkeys(heads.sites, 0)
 
     def add(self, site: Site, sums: Tensor, counts: Tensor) -> None:
-        """sums B H, counts B; a sentence without a single counted token adds nothing, but keeps its place."""
-        if not bool(sums.isfinite().all()):
-            where = f"{site.kind} layer {site.layer}"
-            raise HeadwiseError(
-                f"{where} gave values that are not numbers (NaN or infinite): the model is broken there."
-            )
+        """Add a batch: sums B H, counts B. A sentence without counted tokens adds nothing, but keeps its position."""
+        refuse_broken(site, sums)
         counts = counts.double().cpu()
         self.sums[site].append((sums.double().cpu() * (counts > 0)[:, None]).numpy())
         self.counts[site].append(counts.numpy())
         self.stored[site] += len(self.counts[site][-1])
         if self.stored[site] >= 2 * UNITS:
             for parts in (self.sums, self.counts):
-                whole = np.concatenate(parts[site])
-                parts[site] = [np.add.reduceat(whole, np.arange(0, len(whole), 2))]
+                parts[site] = [halved(np.concatenate(parts[site]))]
             self.stored[site] = len(self.counts[site][0])
 
     def gather(self) -> Tally:
-        """The tally of all processes, of which each took every n-th batch, in the order of one."""
+        """The tally of n processes with every n-th batch each, in the order of a single process."""
         for parts in (self.sums, self.counts):
             for site in self.heads.sites:
                 parts[site] = gathered(parts[site])
@@ -58,12 +53,12 @@ class Tally:
         return self
 
     def sentences(self, site: Site) -> tuple[np.ndarray, np.ndarray]:
-        """Sums (sentences x heads) and counts (sentences) of one layer, of sentences with a counted token."""
+        """Sums (sentences x heads) and counts (sentences) of one layer, for sentences with counted tokens."""
         sums, counts = np.concatenate(self.sums[site]), np.concatenate(self.counts[site])
         return sums[counts > 0], counts[counts > 0]
 
     def fold(self, which: int) -> Tally:
-        """Every other place of the text: the even ones (0) or the odd ones (1)."""
+        """Every second sentence of the text: the even ones (0) or the odd ones (1)."""
         other = Tally(self.heads, self.scale)
         for site in self.heads.sites:
             sums, counts = np.concatenate(self.sums[site]), np.concatenate(self.counts[site])
@@ -83,7 +78,7 @@ class Tally:
 
     @classmethod
     def read(cls, path: Path, heads: HeadMap, scale: Scale | None = None) -> Tally:
-        """A tally that `save` wrote, of the kinds of heads it has."""
+        """A tally that `save` wrote, with its kinds of heads."""
         with np.load(path) as arrays:
             kinds = dict.fromkeys(cast(Kind, key.partition("/")[0]) for key in arrays.files)
             tally = cls(heads.only(kinds), scale)
@@ -93,14 +88,13 @@ class Tally:
         return tally
 
     def rows(self, measure: str, seed: int = 0, baseline: Mapping[Site, float] | None = None) -> list[dict[str, Any]]:
-        """Tidy rows, one a head; n is the sum of counts, which are tokens unless the measure says otherwise."""
+        """Tidy rows, one per head; n is the sum of counts: of tokens, unless the measure says otherwise."""
         out: list[dict[str, Any]] = []
         for site in self.heads.sites:
             if not self.heads.count(site):
-                continue  # a layer that lost all its heads
+                continue  # a layer without heads
             if not any(part.any() for part in self.counts[site]):
-                where = f"{site.kind} layer {site.layer}"
-                raise HeadwiseError(f"No token of the text counts for '{measure}' in {where}: the text is too short.")
+                raise HeadwiseError(f"No token of the text counts for '{measure}' in {site}: the text is too short.")
             sums, counts = self.sentences(site)
             value, drawn = sums.sum(0) / counts.sum(), bootstrap(sums, counts, seed)
             if self.scale:
@@ -115,8 +109,19 @@ class Tally:
         return out
 
 
+def refuse_broken(site: Site, values: Tensor) -> None:
+    """Raise HeadwiseError, with the name of the layer, for values that are not finite numbers."""
+    if not bool(values.isfinite().all()):
+        raise HeadwiseError(f"{site} gave values that are not numbers (NaN or infinite): the model is broken there.")
+
+
+def halved(units: np.ndarray) -> np.ndarray:
+    """Every two neighbouring units as one: their sums over the first axis."""
+    return np.add.reduceat(units, np.arange(0, len(units), 2))
+
+
 def gathered(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """What each process has of every batch, from all processes, of which each took every n-th: in the order of one."""
+    """The array of every batch, from n processes with every n-th batch each, in the order of a single process."""
     shares = gather_object([parts])
     turns = range(max(map(len, shares)))
     return [share[turn] for turn in turns for share in shares if turn < len(share)]

@@ -1,6 +1,6 @@
-"""What pruning is held against, so that a gain or a loss is not put down to the wrong cause (docs/methods/controls.md).
+"""Controls for pruning: other models with equally many heads or parameters (docs/methods/controls.md).
 
-Voita et al. 2019, section 6.3 (the same layout from scratch); Michel et al. 2019, section 3.3 (one head a layer).
+Voita et al. 2019, section 6.3 (the same layout from scratch); Michel et al. 2019, section 3.3 (one head per layer).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from headwise.translation.train import Training, average, converge, dev_loss, fi
 
 @dataclass(frozen=True)
 class Tuned:
-    """A model cut to a mask and trained on.
+    """A model pruned to a mask and fine-tuned.
 
-    loss_before, loss_after: on dev, of the smaller model before and after that training. notes: sentences for the
-    report. cost: seconds and updates.
+    loss_before, loss_after: dev loss of the smaller model before and after fine-tuning. notes: for the report. cost:
+    seconds and updates.
     """
 
     mask: HeadMask
@@ -41,13 +41,13 @@ class Tuned:
 def tune(
     model: Model, training: Training, options: TuningOptions, kinds: tuple[Kind, ...], mask: HeadMask
 ) -> Tuned:  # fmt: skip
-    """Remove the heads outside `mask`, then train the smaller model as a run with gates does, but without gates.
+    """Remove the heads outside `mask`, then fine-tune the smaller model as a pruning run does, but without gates.
 
-    Equally many updates, the same batches in the same order, rates, schedule, averaging; the decoder is frozen where
-    only encoder heads are pruned. With the full mask nothing is removed: the control `fine-tuned`. `model` stays as it
-    is; resumes from `training.work`. training: as the whole model was trained.
+    The number of updates, batches and their order, rates, schedule and averaging are the same; the decoder is frozen
+    where only encoder heads are pruned. With the full mask it is the control `fine-tuned`. `model` does not change;
+    resumes from `training.work`. training: as the full model was trained.
     """
-    model.heads.only(kinds)  # a kind that the model does not have is refused
+    model.heads.only(kinds)  # raises for a kind that the model does not have
     smaller = model.remove(mask)
     hf = smaller.hf
     trained = {parameter: parameter.requires_grad for parameter in hf.parameters()}
@@ -70,10 +70,10 @@ def tune(
 def from_scratch(
     shape: Architecture, tokenizer: PreTrainedTokenizerBase, training: Training, mask: HeadMask, device: str = "cpu"
 ) -> tuple[Model, dict[str, Any]]:
-    """The layout of `mask` trained from random weights as the whole model was (Voita et al. 2019, section 6.3).
+    """The layout of `mask` trained from random weights, as the full model was (Voita et al. 2019, section 6.3).
 
-    The weights are those that the whole model began with at this seed, without those of the missing heads: the same
-    start as gates fixed at 0 and 1 have. Returns what `converge` says, too.
+    The initial weights are those of the full model with this seed, without the missing heads: the same start as with
+    gates fixed at 0 and 1. Also returns the result of `converge`.
     """
     whole = Model(build(shape, tokenizer, training.seed).to(device), tokenizer, "from scratch")
     model = whole.remove(mask)
@@ -83,41 +83,40 @@ def from_scratch(
 
 
 def narrower(shape: Architecture, vocabulary: int, parameters: int) -> Architecture:
-    """The dense model with all heads and as many weights as `parameters`, of the proportions of `shape`.
+    """The dense model with all heads and about `parameters` weights, in the proportions of `shape`.
 
-    Its width is a multiple of the number of heads, which is coarse; so each width, up to the whole one, gets the
-    feed-forward size that comes nearest to `parameters` (one unit more is (E + D)(2M + 1) weights), and of these models
-    the one whose two sizes stand in the ratio nearest to that of `shape` is taken. For a few heads less that may be the
-    whole width with smaller feed-forward layers.
+    Its width is a multiple of the number of heads, which is coarse. So each width up to that of `shape` gets the
+    feed-forward size nearest to `parameters` (a unit is (E + D)(2M + 1) weights); the result is the model with the
+    ratio of feed-forward size to width nearest to that of `shape`. For few missing heads that may be the full width.
 
-    vocabulary: how many words the tokenizer really has. Raises HeadwiseError when even the narrowest model has more.
+    vocabulary: the size of the tokenizer's vocabulary. Raises HeadwiseError when even the narrowest model is larger.
     """
     widths = [width for width in range(shape.heads, shape.width + 1, shape.heads) if width >= 4]
     shapes = [filled(shape.model_copy(update={"width": width}), vocabulary, parameters) for width in widths]
     fitting = [other for other in shapes if weights(other, vocabulary) - parameters <= unit(other) / 2]
     if not fitting:
         raise HeadwiseError(
-            f"A narrower model of {parameters:,} weights was asked for, but the narrowest with {shape.heads} heads "
-            f"(width {widths[0]}) has {weights(shapes[0], vocabulary):,}: leave this control out."
+            f"There is no narrower model of {parameters:,} weights: the narrowest with {shape.heads} heads "
+            f"(width {widths[0]}) has {weights(shapes[0], vocabulary):,}. Leave this control out."
         )
     ratio = shape.feedforward / shape.width
     return min(fitting, key=lambda other: abs(math.log(other.feedforward / other.width / ratio)))
 
 
 def filled(shape: Architecture, vocabulary: int, parameters: int) -> Architecture:
-    """The shape with the feed-forward size, at least 1, that brings it nearest to so many weights."""
+    """The shape with the feed-forward size, at least 1, that is nearest to this number of weights."""
     least = shape.model_copy(update={"feedforward": 1})
     more = round((parameters - weights(least, vocabulary)) / unit(shape))
     return shape.model_copy(update={"feedforward": 1 + max(0, more)})
 
 
 def unit(shape: Architecture) -> int:
-    """How many weights one unit of feed-forward size is, in all layers together."""
+    """The weights of one unit of feed-forward size, over all layers."""
     return (shape.encoder_layers + shape.decoder_layers) * (2 * shape.width + 1)
 
 
 def weights(shape: Architecture, vocabulary: int) -> int:
-    """How many weights `build` gives a model of this shape, tied ones counted once; nothing is built."""
+    """The number of weights of a model that `build` makes of this shape, tied ones counted once."""
     wide, layers = shape.width, shape.encoder_layers + shape.decoder_layers
     attention = (layers + shape.decoder_layers) * 4 * (wide * wide + wide)
     feedforward = layers * (2 * wide * shape.feedforward + shape.feedforward + wide)
@@ -129,10 +128,9 @@ def weights(shape: Architecture, vocabulary: int) -> int:
 
 
 def at_random(heads: HeadMap, kinds: Sequence[Kind], keep: Keep, seed: int) -> HeadMask:
-    """A mask that keeps `keep` heads of `kinds`, drawn by chance, and all heads of other kinds.
+    """A mask with `keep` random heads of `kinds`, and all heads of other kinds.
 
-    keep: a number in total, or one for each of `kinds`, so that how many of each kind stay is not left to chance. With
-    one kind both are the same draw.
+    keep: a number in total, or one for each of `kinds`. With one kind both are the same draw.
     """
     chosen = heads.only(kinds)
     scores, gone = random_scores(chosen, seed), list[Head]()
@@ -140,17 +138,17 @@ def at_random(heads: HeadMap, kinds: Sequence[Kind], keep: Keep, seed: int) -> H
         count, some = keep if isinstance(keep, int) else keep[group[0]], chosen.only(group)
         if not 0 <= count <= some.total:
             raise HeadwiseError(
-                f"{count} heads were to be drawn, but there are {some.total} ({describe(some)}): "
-                f"give a number from 0 to {some.total}."
+                f"{count} random heads cannot be kept: there are {some.total} ({describe(some)}). "
+                f"Give a number from 0 to {some.total}."
             )
         gone += order(scores, list(some))[: some.total - count]
     return HeadMask.full(heads).without(gone)
 
 
 def one_per_layer(heads: HeadMap, kinds: Sequence[Kind], score: Mapping[Head, float]) -> HeadMask:
-    """A mask that keeps in every layer of `kinds` its best head by `score`, and all heads of other kinds.
+    """A mask with the best head by `score` of every layer of `kinds`, and all heads of other kinds.
 
-    The more the better; of equal ones the last stays. Michel et al. 2019 do this to one layer at a time. Raises
+    Higher is better; of equal heads the last stays. Michel et al. 2019 do this to one layer at a time. Raises
     HeadwiseError for a score that lacks a head or is not a number.
     """
     chosen = heads.only(kinds)

@@ -1,4 +1,4 @@
-"""Hard Concrete gates: a random number in [0, 1] per head, often exactly 0 or exactly 1, that is trained by gradient.
+"""Hard Concrete gates: a random number in [0, 1] per head, often exactly 0 or 1, trained by gradient.
 
 Louizos et al. 2018 ("Learning sparse neural networks through L0 regularization"), as used on heads by Voita et al.
 2019, section 6.1. With noise u ~ U(0, 1):
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from headwise.heads import Head, HeadMap, HeadMask, Site
 
 EDGE = 1e-6  # noise and P(open) stay this far from 0 and 1
-FAR = 9.0  # |log α| of a gate that is settled: P(open) is within 3e-4 of 0 or 1 at every temperature up to 1
+FAR = 9.0  # |log α| of a settled gate: P(open) is within 3e-4 of 0 or 1 at every temperature up to 1
 Scale = Literal["paper", "code"]
 Rule = Literal["sign", "deterministic"]
 
@@ -42,7 +42,7 @@ class HardConcrete:
         return (s * (self.high - self.low) + self.low).clamp(0, 1)
 
     def p_open(self, log_alpha: Tensor) -> Tensor:
-        """P(z ≠ 0), the term of L_C, kept a little away from 0 and 1 as in the released code."""
+        """P(z ≠ 0), the term of L_C, clamped to EDGE … 1 − EDGE as in the released code."""
         return torch.sigmoid(log_alpha - self.temperature * math.log(-self.low / self.high)).clamp(EDGE, 1 - EDGE)
 
     def p_zero(self, log_alpha: Tensor) -> Tensor:
@@ -54,12 +54,12 @@ class HardConcrete:
         return torch.sigmoid(log_alpha - self.temperature * math.log((1 - self.low) / (self.high - 1)))
 
     def deterministic(self, log_alpha: Tensor) -> Tensor:
-        """The released code's gate at test time: no noise, and no temperature."""
+        """The released code's gate at test time: without noise and temperature."""
         return (torch.sigmoid(log_alpha) * (self.high - self.low) + self.low).clamp(0, 1)
 
     def kept(self, log_alpha: Tensor, rule: Rule = "sign") -> Tensor:
-        """Which gates stay open: `sign`, the paper's rule (P(z = 1) > P(z = 0), footnote 7: the sign of log α where the
-        stretch is symmetric), or `deterministic`, the code's (its gate at test time is not 0).
+        """Which gates stay open: by `sign`, the paper's rule (P(z = 1) > P(z = 0), footnote 7: the sign of log α for a
+        symmetric stretch), or `deterministic`, the code's (the gate at test time is not 0).
         """
         if rule == "deterministic":
             return self.deterministic(log_alpha) > 0
@@ -69,7 +69,7 @@ class HardConcrete:
 def glorot_uniform(heads: HeadMap, seed: int) -> Tensor:
     """The start of the released code: log α ~ U(−√(3/h), √(3/h)) in a layer of h heads, ±0.61 for 8 heads.
 
-    It is the Glorot-uniform start of a variable of shape [1, h, 1, 1]. One number a head, in the order of the map.
+    It is Glorot-uniform initialisation of a variable of shape [1, h, 1, 1]. One number per head, in the map's order.
     """
     generator = torch.Generator().manual_seed(seed)
     layers = [torch.rand(heads.count(site), generator=generator) * 2 - 1 for site in heads.sites]
@@ -77,12 +77,12 @@ def glorot_uniform(heads: HeadMap, seed: int) -> Tensor:
 
 
 class Gates(nn.Module):
-    """One gate per head of a map, as a submodule of the model, so that checkpoints and data-parallel training carry it.
+    """One gate per head of a map. As a submodule of the model, it is in checkpoints and in data-parallel training.
 
-    In training `draw` resamples the noise once per batch (footnote 5); in evaluation the deterministic gate holds.
-    start: log α at first, one number for all or H numbers. loose: log α (H) as last trained, before `settle` moved it.
-    moment: the dev loss with soft and with decided gates, in nats a token, when they were decided (2); not a number
-    where that was not before the end of the run. share: how much of the run is over.
+    In training `draw` resamples the noise once per batch (footnote 5); in evaluation gates are deterministic. start:
+    the first log α, one number or H numbers. loose: log α (H) as last trained, before `settle` changed it. moment: the
+    dev loss with soft and with decided gates, in nats per token, when they were decided (2); NaN if they were not
+    decided before the end of the run. share: the share of the run that is over.
     """
 
     loose: Tensor
@@ -95,15 +95,15 @@ class Gates(nn.Module):
         self.register_buffer("loose", self.log_alpha.detach().clone())
         self.register_buffer("moment", torch.full((2,), math.nan, dtype=torch.float64))
         self.share, self.settling = 0.0, False
-        self.places: dict[Site, slice] = {}
+        self.slices: dict[Site, slice] = {}
         at = 0
         for site in heads.sites:
-            self.places[site] = slice(at, at := at + heads.count(site))
+            self.slices[site] = slice(at, at := at + heads.count(site))
         self.now: Tensor = self.log_alpha.detach()
         self.fixed: Tensor | None = None
 
     def draw(self, noise: Tensor | None = None) -> None:
-        """Set the gates for the coming forward."""
+        """Set the gates for the next forward."""
         self.now = self.drawn(noise) if self.fixed is None else self.fixed
 
     def drawn(self, noise: Tensor | None = None) -> Tensor:
@@ -113,12 +113,12 @@ class Gates(nn.Module):
         return self.distribution.sample(self.trained, torch.rand_like(self.log_alpha) if noise is None else noise)
 
     def soft(self) -> Tensor:
-        """Every gate without noise, as it stands before it is decided (H)."""
+        """Every gate without noise, before it is decided (H)."""
         return self.distribution.deterministic(self.log_alpha.detach())
 
     @contextmanager
     def held(self, gates: Tensor) -> Iterator[None]:
-        """For the time of the block gates are what they are said to be (H), whatever is drawn."""
+        """Fix the gates (H) inside the block."""
         self.fixed = self.now = gates
         try:
             yield
@@ -126,36 +126,32 @@ class Gates(nn.Module):
             self.fixed = None
 
     def by_site(self) -> dict[Site, Callable[[], Tensor]]:
-        """The gates as `capture` takes them."""
-        return {site: (lambda place=place: self.now[place]) for site, place in self.places.items()}  # type: ignore[misc]
+        """The gates for `capture`."""
+        return {site: (lambda place=place: self.now[place]) for site, place in self.slices.items()}  # type: ignore[misc]
 
     def penalty(self, scale: Scale = "paper") -> Tensor:
-        """L_C: `paper` sums P(open) over all heads, `code` takes the mean over gated attention layers of their sums; so
-        the objective is the same for λ_paper = λ_code / layers.
-        """
+        """L_C: `paper` sums P(open) over all heads, `code` takes the mean over gated layers of their sums. Both are the
+        same objective for λ_paper = λ_code / layers."""
         total = self.distribution.p_open(self.trained).sum()
-        return total if scale == "paper" else total / len(self.places)
+        return total if scale == "paper" else total / len(self.slices)
 
     @property
     def trained(self) -> Tensor:
-        """log α for the loss: without a gradient once the gates are settling."""
+        """log α for the loss: without gradient once the gates settle."""
         return self.log_alpha.detach() if self.settling else self.log_alpha
 
     def settle(self, kept: Tensor, left: int) -> None:
-        """The next of `left` equal steps in which decided gates go from where they are to ±FAR, without training.
-
-        kept: which stay open (H).
-        """
+        """The next of `left` equal steps that move decided gates to ±FAR, without training. kept: the open ones (H)."""
         self.settling = True
         with torch.no_grad():
             self.log_alpha.add_((torch.where(kept, FAR, -FAR) - self.log_alpha) / left)
 
     def chances(self, log_alpha: Tensor) -> Tensor:
-        """P(open) of every gate at some log α (H)."""
+        """P(open) of every gate (H) for a log α."""
         return self.distribution.p_open(log_alpha)
 
     def kept(self, rule: Rule = "sign") -> Tensor:
-        """Which gates stay open as they are now (H)."""
+        """Which gates stay open now (H)."""
         return self.distribution.kept(self.log_alpha.detach(), rule)
 
     def mask(self, whole: HeadMap, kept: Tensor) -> HeadMask:
@@ -165,15 +161,15 @@ class Gates(nn.Module):
         )
 
     def expected(self) -> float:
-        """How many gates were open in expectation, Σ P(open), when they were last trained."""
+        """The expected number of open gates, Σ P(open), when they were last trained."""
         return float(self.chances(self.loose).sum())
 
     def undecided(self) -> float:
-        """The share of gates whose P(open) was between 0.1 and 0.9 when they were last trained."""
+        """The share of gates with P(open) between 0.1 and 0.9 when they were last trained."""
         return self.doubtful(self.loose)
 
     def doubtful(self, log_alpha: Tensor) -> float:
-        """The same for any log α."""
+        """The same for a log α."""
         p = self.chances(log_alpha)
         return float(((p > 0.1) & (p < 0.9)).float().mean())
 

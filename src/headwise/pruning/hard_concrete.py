@@ -1,4 +1,4 @@
-"""Pruning with Hard Concrete gates: from the converged model, train on with L = L_xent + λ L_C, then decide every gate
+"""Pruning with Hard Concrete gates: fine-tune the converged model with L = L_xent + λ L_C, then decide every gate
 (Voita et al. 2019, section 6).
 """
 
@@ -22,7 +22,7 @@ from headwise.pruning.gates import Gates, HardConcrete, Rule, Scale, glorot_unif
 from headwise.translation.batches import Encoded
 from headwise.translation.train import SCHEDULES, Gated, Recipe, Training, average, dev_loss, fit, loss_forward
 
-UNDECIDED = 0.1  # the share of gates that may be neither open nor shut in a run that has settled
+UNDECIDED = 0.1  # largest share of undecided gates in a run that has settled
 
 
 class TuningOptions(BaseModel):
@@ -63,13 +63,13 @@ class GateOptions(TuningOptions):
 
 @dataclass(frozen=True)
 class Pruned:
-    """What a pruning run gives.
+    """The result of a pruning run.
 
-    soft_loss, decided_loss: on dev with the same weights, before and after every gate was opened or shut, at the moment
-    of deciding. loss: on dev at the end, of the pruned model; where gates are decided at the end it is `decided_loss`.
+    soft_loss, decided_loss: dev loss with the same weights, before and after every gate was set to 0 or 1, when the
+    gates were decided. loss: dev loss of the pruned model; where gates are decided at the end it is `decided_loss`.
     expected, undecided: Σ P(open), and the share of gates between 0.1 and 0.9, when the gates were last trained.
-    settled: whether deciding was a formality: at most UNDECIDED of them were, and a wanted number was expected.
-    notes: sentences for the report; doubts: those of them that say why it had not settled. cost: seconds and updates.
+    settled: at most UNDECIDED of the gates were undecided, and a target count was reached. notes: sentences for the
+    report; doubts: those of them that say why the gates had not settled. cost: seconds and updates.
     """
 
     mask: HeadMask
@@ -86,9 +86,9 @@ class Pruned:
 
 
 class GateLog(TrainerCallback):
-    """Writes P(open) of every head every few updates (`step,kind,layer,head,p_open`), for report and animation.
+    """Writes P(open) of every head every few updates (`step,kind,layer,head,p_open`).
 
-    After a resume the file is cut back to the checkpoint.
+    A resumed run removes the rows after its checkpoint.
     """
 
     def __init__(self, gates: Gates, path: Path, every: int = 10) -> None:
@@ -118,10 +118,10 @@ class GateLog(TrainerCallback):
 
 
 def freeze(model: PreTrainedModel, kinds: tuple[Kind, ...]) -> list[str]:
-    """Freeze the decoder when only encoder heads are pruned, so that functions cannot move there (section 6.2).
+    """Freeze the decoder when only encoder heads are pruned, so that it cannot take over their work (section 6.2).
 
-    The encoder and the source embeddings train; embeddings that are also the decoder's or the output layer's stay
-    frozen. Returns notes on what was done.
+    The encoder and the source embeddings train; embeddings that the decoder or the output layer shares are frozen.
+    Returns notes for the report.
     """
     if set(kinds) != {"encoder-self"}:
         return []
@@ -155,7 +155,7 @@ class GateSchedule(TrainerCallback):
             self.gates.settle(self.kept(), steps - step)
 
     def soft_and_decided(self) -> list[float]:
-        """The loss with gates as they are, and with gates at 0 and 1: of the same weights. The gates stay."""
+        """The loss with soft gates, and with gates at 0 and 1. The gates do not change."""
         found = []
         for gates in (soft := self.gates.soft(), self.kept().to(soft)):
             with self.gates.held(gates):
@@ -171,9 +171,9 @@ def start_of(options: GateOptions, heads: HeadMap, seed: int) -> float | Tensor:
 def prune_by_gates(
     model: Model, training: Training, options: GateOptions, kinds: tuple[Kind, ...], penalty: float
 ) -> Pruned:  # fmt: skip
-    """Gates on every head of `kinds`, fine-tuning with λ = `penalty`, decision, real removal.
+    """Train gates on every head of `kinds` with λ = `penalty`, decide them, remove heads.
 
-    Trains `model` in place; resumes from `training.work`. training: as the whole model was trained.
+    Trains `model` in place; resumes from `training.work`. training: as the full model was trained.
     """
     heads = model.heads.only(kinds)
     start = start_of(options, heads, training.seed)
@@ -186,16 +186,16 @@ def prune_by_gates(
     pruned = gate_training.run(model, training, options)
     for kind in kinds:
         if pruned.mask.count(kind) == 0:
-            pruned.notes.append(f"No {kind} head is left: λ is so large that only the residual path remains there.")
+            pruned.notes.append(f"No {kind} head is left: λ is so large that only the residual connection remains.")
     return pruned
 
 
 @dataclass(frozen=True)
 class GateTraining:
-    """Gates, and what they are trained for.
+    """Gates and how they are trained.
 
-    cost: the penalty per target token. kept: the decision (H). groups: what is optimised beside the model's weights.
-    settle: the share of the run, at its end, in which the gates are already decided.
+    cost: the penalty per target token. kept: the decision (H). groups: parameter groups beside the model's weights.
+    settle: the share of the run, at its end, with decided gates.
     """
 
     gates: Gates
@@ -205,7 +205,7 @@ class GateTraining:
     settle: float
 
     def run(self, model: Model, training: Training, options: GateOptions) -> Pruned:
-        """Train model and gates in place, decide, cut."""
+        """Train model and gates in place, decide the gates, remove heads."""
         gates, hf = self.gates, model.hf
         dev, tokens, work = training.dev, training.recipe.batch_tokens, training.work
         trained = {parameter: parameter.requires_grad for parameter in hf.parameters()}
@@ -226,7 +226,7 @@ class GateTraining:
             last = {name: tensor.clone() for name, tensor in gates.state_dict().items()}
             average(hf, work, options.average)
             if self.settle:
-                gates.load_state_dict(last)  # a mean with gates from before they settled would undo that
+                gates.load_state_dict(last)  # not averaged with gates from before they settled
             else:
                 gates.loose.copy_(gates.log_alpha.detach())
         finally:
@@ -240,9 +240,9 @@ def decide(
     model: Model, gates: Gates, dev: Encoded, kept: Tensor, tokens: int, notes: list[str], cost: dict[str, float],
     early: bool = False,
 ) -> Pruned:  # fmt: skip
-    """Open or shut every gate, compare the dev loss before and after, and cut the shut heads out. kept: H.
+    """Decide every gate, compare the dev loss before and after, and remove heads with closed gates. kept: H.
 
-    early: gates were decided before the end of the run, and the two losses measured then.
+    early: the gates were decided, and the two losses measured, before the end of the run.
     """
     gates.eval()
     undecided, then = gates.undecided(), " when they were decided" if early else ""

@@ -1,13 +1,13 @@
-"""Pruning to a wanted number of heads: gates whose expected count is led to N by a Lagrangian, then exactly N stay.
+"""Pruning to a target count: a Lagrangian moves the expected number of open gates to N, then exactly N heads stay.
 
     min over weights and gates, max over λ1, λ2, λ3:
         L_xent + λ1 (K − t) + λ2 (K − t)² + λ3 D,    K = Σ_heads P(z ≠ 0),    D = Σ_heads P(z ≠ 0) (1 − P(z ≠ 0))
 
 λ1 and λ2: Wang et al. 2020 (FLOP), Xia et al. 2022 (CoFi), Xia et al. 2024 (Sheared-LLaMA, counts of heads). The target
-t falls linearly from all heads to N over the first RAMP of the run, and is held. That alone is content with every gate
-half open; so λ3, which is ours, asks from there on that gates be decided. All multipliers start at 0 and are ascended
-by the optimiser of the run. In the last SETTLE of it the N heads of the largest log α are chosen: their gates go to 1,
-the others to 0, and the model trains on. Nothing is tuned by hand: the rates follow from the length of the run.
+t falls linearly from all heads to N over the first RAMP of the run. Half-open gates would satisfy that, so from then on
+λ3, which is ours, penalises them. All multipliers start at 0; the optimiser ascends them. In the last SETTLE of the run
+the N heads with the largest log α are chosen: their gates go to 1, the others to 0, while the model trains on. All
+rates follow from the length of the run.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from headwise.translation.train import Training
 
 RAMP = 0.25
 SETTLE = 0.25
-TRAVEL = 60  # log α that a gate could cover in the run at its full rate: several times from open to shut and back
-ASCENT = 10  # the same for the multipliers, in nats a head
-CLIP = 0.1  # gates' and multipliers' gradients are clipped for themselves, so that they never clip those of the model
-WITHIN = 0.5  # how near the expected count must come to N
+TRAVEL = 60  # distance in log α that a gate can cover in the run: several times from open to closed and back
+ASCENT = 10  # the same for the multipliers, in nats per head
+CLIP = 0.1  # gradients of gates and multipliers are clipped apart from those of the model
+WITHIN = 0.5  # largest difference of the expected count from N
 
 Keep = int | Mapping[Kind, int]
 
 
-class WantedGates(Gates):
-    """Gates of which a wanted number is to stay open: in total, or of every kind.
+class TargetGates(Gates):
+    """Gates with a target count of open ones: in total, or of every kind.
 
-    Letters: H heads, G groups (one, or a kind each). wanted, sizes: G. members: G H, 1 where a head is in a group.
+    Letters: H heads, G groups (one, or one per kind). targets, sizes: G. members: G H, 1 where a head is in a group.
     """
 
     members: Tensor
-    wanted: Tensor
+    targets: Tensor
     sizes: Tensor
 
     def __init__(self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, keep: Keep) -> None:
@@ -52,26 +52,26 @@ class WantedGates(Gates):
         groups = groups_of(heads, keep)
         rows = [[float(head.kind in kinds) for head in heads] for kinds in groups]
         self.register_buffer("members", torch.tensor(rows), persistent=False)
-        self.register_buffer("wanted", torch.tensor([float(wanted) for wanted in groups.values()]), persistent=False)
+        self.register_buffer("targets", torch.tensor([float(count) for count in groups.values()]), persistent=False)
         self.register_buffer("sizes", self.members.sum(1), persistent=False)
         self.log_alpha.register_hook(clip)
 
     def largest(self) -> Tensor:
-        """The wanted number of gates with the largest log α in every group (H); of equal ones the first."""
+        """The target count of gates with the largest log α in every group (H); of equal ones the first."""
         kept = torch.zeros_like(self.log_alpha, dtype=torch.bool)
-        for member, wanted in zip(self.members.bool(), self.wanted.int().tolist(), strict=True):
+        for member, count in zip(self.members.bool(), self.targets.int().tolist(), strict=True):
             inside = member.nonzero().flatten()
             order = self.log_alpha.detach()[inside].argsort(descending=True, stable=True)
-            kept[inside[order[:wanted]]] = True
+            kept[inside[order[:count]]] = True
         return kept
 
 
-class CountedGates(WantedGates):
-    """Hard Concrete gates with a target on the expected number of open ones, held by multipliers (G each)."""
+class CountedGates(TargetGates):
+    """Hard Concrete gates with multipliers (G each) that control the expected number of open ones."""
 
     def __init__(self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, keep: Keep) -> None:
         super().__init__(heads, distribution, start, keep)
-        self.linear, self.quadratic, self.doubt = (nn.Parameter(torch.zeros(len(self.wanted))) for _ in range(3))
+        self.linear, self.quadratic, self.doubt = (nn.Parameter(torch.zeros(len(self.targets))) for _ in range(3))
         for multiplier in self.multipliers:
             multiplier.register_hook(clip)
 
@@ -81,8 +81,8 @@ class CountedGates(WantedGates):
         return [self.linear, self.quadratic, self.doubt]
 
     def target(self) -> Tensor:
-        """t of every group now (G): from all heads to the wanted ones."""
-        return self.sizes + (self.wanted - self.sizes) * min(1.0, self.share / RAMP)
+        """t of every group now (G): from all heads to the target count."""
+        return self.sizes + (self.targets - self.sizes) * min(1.0, self.share / RAMP)
 
     def lagrangian(self) -> Tensor:
         """λ1 (K − t) + λ2 (K − t)², summed over groups; 0 once the gates are settling."""
@@ -94,43 +94,43 @@ class CountedGates(WantedGates):
         return cost if self.share < RAMP else cost + (self.doubt * (self.members @ (p * (1 - p)))).sum()
 
     def groups(self, rate: float, updates: int) -> list[dict[str, Any]]:
-        """What the optimiser of a run of so many updates is given: gates to descend, multipliers to ascend."""
+        """Parameter groups for a run of this number of updates: gates descend, multipliers ascend."""
         return [
             {"params": [self.log_alpha], "lr": max(rate, TRAVEL / updates), "weight_decay": 0.0},
             {"params": self.multipliers, "lr": ASCENT / updates, "weight_decay": 0.0, "maximize": True},
         ]
 
     def missed(self) -> float:
-        """How far the expected count of the worst group was from its wanted number, when gates were last trained."""
-        return float((self.members @ self.distribution.p_open(self.loose) - self.wanted).abs().max())
+        """The largest distance of an expected count from its target count, when gates were last trained."""
+        return float((self.members @ self.distribution.p_open(self.loose) - self.targets).abs().max())
 
 
 def clip(gradient: Tensor) -> Tensor:
-    """The gradient, at most CLIP long."""
+    """The gradient, clipped to norm CLIP."""
     return gradient.div(gradient.norm().div(CLIP).clamp(min=1))
 
 
 def groups_of(heads: HeadMap, keep: Keep) -> dict[tuple[Kind, ...], int]:
-    """The wanted number, by the kinds that share it. No heads at all, or more than there are, cannot be wanted."""
+    """The target count by the kinds that share it. Raises HeadwiseError for 0, and for more heads than there are."""
     groups: dict[tuple[Kind, ...], int] = {}
     for kinds in [heads.kinds] if isinstance(keep, int) else [(kind,) for kind in heads.kinds]:
-        wanted, some = keep if isinstance(keep, int) else keep[kinds[0]], heads.only(kinds)
-        if not 1 <= wanted <= some.total:
+        count, some = keep if isinstance(keep, int) else keep[kinds[0]], heads.only(kinds)
+        if not 1 <= count <= some.total:
             raise HeadwiseError(
-                f"{wanted} heads were to be kept, but {some.total} can be pruned here ({describe(some)}): "
-                f"give a number from 1 to {some.total}."
+                f"{count} heads cannot be kept: there are {some.total} heads to prune ({describe(some)}). "
+                f"Give a number from 1 to {some.total}."
             )
-        groups[kinds] = wanted
+        groups[kinds] = count
     return groups
 
 
 def prune_to_count(
     model: Model, training: Training, options: GateOptions, kinds: tuple[Kind, ...], keep: Keep
 ) -> Pruned:  # fmt: skip
-    """Gates on every head of `kinds`, trained so that exactly `keep` of them stay: a number in total, or one per kind.
+    """Train gates on every head of `kinds` so that exactly `keep` heads stay: a number in total, or one per kind.
 
-    Trains `model` in place; resumes from `training.work`. training: as the whole model was trained. Raises
-    HeadwiseError for a number below 1 or above what there is, and when `keep` names other kinds than `kinds`.
+    Trains `model` in place; resumes from `training.work`. training: as the full model was trained. Raises HeadwiseError
+    for a number below 1 or above the number of heads, and when `keep` has other kinds than `kinds`.
     """
     heads, updates = heads_of(model, keep, kinds), updates_of(training, options)
     start = start_of(options, heads, training.seed)
@@ -143,17 +143,17 @@ def prune_to_count(
     if gates.missed() <= WITHIN:
         return pruned
     note = (
-        f"The expected count was still {gates.missed():.1f} heads away from the wanted one when the gates were "
+        f"The expected count was still {gates.missed():.1f} heads away from the target count when the gates were "
         f"decided, so the order of log α chose the heads: {updates} updates are too few. Train longer."
     )
     return replace(pruned, settled=False, notes=[*pruned.notes, note], doubts=[*pruned.doubts, note])
 
 
 def heads_of(model: Model, keep: Keep, kinds: tuple[Kind, ...]) -> HeadMap:
-    """The heads that may go, where the wanted numbers are of their kinds and there are so many."""
+    """The heads that may be removed. Raises HeadwiseError for target counts that they cannot meet."""
     if not isinstance(keep, int) and set(keep) != set(kinds):
         raise HeadwiseError(
-            f"Numbers of heads were given for {', '.join(keep)}, but heads of {', '.join(kinds)} are to be pruned: "
+            f"Numbers of heads were given for {', '.join(keep)}, but the kinds to prune are {', '.join(kinds)}: "
             "give one number in total, or one for each of these kinds."
         )
     heads = model.heads.only(kinds)
@@ -162,7 +162,7 @@ def heads_of(model: Model, keep: Keep, kinds: tuple[Kind, ...]) -> HeadMap:
 
 
 def updates_of(training: Training, options: TuningOptions) -> int:
-    """How many updates a run will have."""
+    """The number of updates of a run."""
     recipe = training.recipe
     batches = len(TokenBatches(training.data, recipe.batch_tokens, training.seed, multiple=recipe.accumulate))
     return batches // recipe.accumulate * options.epochs

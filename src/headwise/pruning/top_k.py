@@ -7,9 +7,9 @@ Every head has a weight w_h (`log_alpha` here). In every batch, with u ~ U(0, 1)
     m = Σ_j p^j,          Σ_h m_h = K
 
 m multiplies the heads' outputs; there is no penalty. τ falls log-linearly from WARM to COLD until the last SETTLE of
-the run; there the K heads of the largest w are chosen, noise ends, and the model trains on. From the first step on only
-K heads' worth of outputs is there, so, unlike Hard Concrete gates, this does not begin at the model as it came. The
-gradient of w goes with 1/τ where two heads are nearly level; it is clipped for itself, as with a target.
+the run; there the K heads with the largest w are chosen, without noise, while the model trains on. From the first step
+on the gates sum to K, so, unlike Hard Concrete gates, training does not start at the unpruned model. The gradient of w
+grows with 1/τ where two heads are nearly equal; it is clipped separately, as with a target count.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from headwise.heads import HeadMap, Kind
 from headwise.model import Model
 from headwise.pruning.gates import EDGE, HardConcrete
 from headwise.pruning.hard_concrete import GateOptions, GateTraining, Pruned, start_of
-from headwise.pruning.target_count import SETTLE, TRAVEL, Keep, WantedGates, heads_of, updates_of
+from headwise.pruning.target_count import SETTLE, TRAVEL, Keep, TargetGates, heads_of, updates_of
 from headwise.translation.train import Training
 
 WARM, COLD = 0.1, 1e-8
-DRAWS = 256  # by which the chance to be among the top K is told
+DRAWS = 256  # for the probability to be among the top K
 
 
 def relaxed_top(r: Tensor, k: int, temperature: float) -> Tensor:
-    """m of noisy weights r (both H, float64): it sums to k. A single m_h may pass 1 while the temperature is high."""
+    """m of noisy weights r (both H, float64), which sums to k. A single m_h may exceed 1 at high temperature."""
     tiny = torch.finfo(r.dtype).tiny
     p = torch.softmax(r / temperature, -1)
     m = p
@@ -42,10 +42,10 @@ def relaxed_top(r: Tensor, k: int, temperature: float) -> Tensor:
     return m
 
 
-class TopGates(WantedGates):
-    """Gates of which the wanted number is open at every moment, in total or of every kind.
+class TopGates(TargetGates):
+    """Gates with the target count open in every step, in total or of every kind.
 
-    settle: the last share of the run, in which the choice is fixed; τ has fallen before.
+    settle: the share of the run, at its end, with fixed gates; τ falls before it.
     """
 
     def __init__(self, heads: HeadMap, start: float | Tensor, keep: Keep, settle: float = SETTLE) -> None:
@@ -65,23 +65,23 @@ class TopGates(WantedGates):
         noise = torch.rand_like(self.log_alpha) if noise is None else noise
         r = self.log_alpha.double() + gumbel(noise.double())
         now = torch.zeros_like(r)
-        for member, wanted in zip(self.members.bool(), self.wanted.int().tolist(), strict=True):
-            now = now.masked_scatter(member, relaxed_top(r[member], wanted, self.temperature))
+        for member, count in zip(self.members.bool(), self.targets.int().tolist(), strict=True):
+            now = now.masked_scatter(member, relaxed_top(r[member], count, self.temperature))
         return now.to(self.log_alpha)
 
     def soft(self) -> Tensor:
-        """The mean of every gate over noise when it is cold (H): its chance to be among the K largest."""
+        """The mean of every gate over noise at low temperature (H): its probability to be among the K largest."""
         return self.chances(self.log_alpha.detach())
 
     def chances(self, log_alpha: Tensor) -> Tensor:
-        """P(among the K largest under noise) of every head (H), by DRAWS draws that are always the same."""
+        """P(among the K largest with noise) of every head (H), from DRAWS fixed draws."""
         generator = torch.Generator().manual_seed(0)
         noise = torch.rand(DRAWS, len(log_alpha), generator=generator).to(log_alpha.device)
         r = log_alpha + gumbel(noise)
         found = torch.zeros_like(log_alpha)
-        for member, wanted in zip(self.members.bool(), self.wanted.int().tolist(), strict=True):
+        for member, count in zip(self.members.bool(), self.targets.int().tolist(), strict=True):
             inside = r[:, member]
-            among = torch.zeros_like(inside).scatter(1, inside.topk(wanted).indices, 1.0)
+            among = torch.zeros_like(inside).scatter(1, inside.topk(count).indices, 1.0)
             found[member] = among.mean(0)
         return found
 
@@ -94,9 +94,9 @@ def gumbel(noise: Tensor) -> Tensor:
 def prune_by_top_k(
     model: Model, training: Training, options: GateOptions, kinds: tuple[Kind, ...], keep: Keep
 ) -> Pruned:  # fmt: skip
-    """Relaxed top-K gates on every head of `kinds`: exactly `keep` stay, in total or of every kind.
+    """Train relaxed top-K gates on every head of `kinds`; exactly `keep` heads stay, in total or of every kind.
 
-    Trains `model` in place, resumes and raises as `prune_to_count` does.
+    Trains in place, resumes and raises as `prune_to_count` does.
     """
     heads, updates = heads_of(model, keep, kinds), updates_of(training, options)
     settle = SETTLE if options.settle is None else options.settle

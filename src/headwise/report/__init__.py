@@ -1,14 +1,14 @@
-"""The report of a run, or of a grid of runs: figures, tables and one self-contained page."""
+"""The report of a run, or of a grid of runs: figures, tables and one self-contained page.
+
+`page.py` lists the sections of a page; each is a file of `sections/` with its template beside it.
+"""
 
 from pathlib import Path
 
 
 def write(run: str | Path) -> Path:
-    """Write `report.html` and its figures into the folder of a study, or of a grid of studies; returns its path."""
-    if (Path(run) / "grid.json").is_file():
-        from headwise.report.grid_page import write as write_page  # the charts' libraries take a second to load
-    else:
-        from headwise.report.page import write as write_page
+    """Write `report.html` and its figures into the folder of a run, or of a grid of runs; returns its path."""
+    from headwise.report.page import write as write_page  # the charts' libraries take a second to load
 
     return write_page(Path(run))
 

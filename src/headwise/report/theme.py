@@ -2,7 +2,7 @@
 
 Charts name no colour of their own. They use the named ranges (`category`, `heatmap`, `ordinal`) and the mark styles
 below, so the same specification is drawn on light and on dark paper. Sequential scales run from the paper's lightness
-to the ink's, so that more is always further from the paper, in grey as well: readable without telling hues apart.
+to the ink's, so that more is always further from the paper, in grey as well: readable without colour vision.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, '
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours by what they are for. sorts: more categories, for charts that tell sorts of roles apart."""
+    """Colours by use. categories: for charts with many categories, such as roles."""
 
     paper: str
     card: str
@@ -28,7 +28,7 @@ class Palette:
     changed: str
     heat: tuple[str, ...]
     layers: tuple[str, ...]
-    sorts: tuple[str, ...]
+    categories: tuple[str, ...]
     on_low: str
     on_high: str
     dark: bool
@@ -46,7 +46,7 @@ LIGHT = Palette(
     changed="#ffe3c2",
     heat=("#f1f5ea", "#c5e3c8", "#70bdbe", "#2178a6", "#175389", "#132f61"),
     layers=("#d9eaef", "#a3cedb", "#62a8c4", "#2b74a3", "#1a4478", "#111f45"),
-    sorts=("#1f7a4d", "#7a3fa0", "#0f7478", "#3b62c9", "#8a5a44", "#b0306a", "#6b6a12"),
+    categories=("#1f7a4d", "#7a3fa0", "#0f7478", "#3b62c9", "#8a5a44", "#b0306a", "#6b6a12"),
     on_low="#1c2127",
     on_high="#ffffff",
     dark=False,
@@ -63,7 +63,7 @@ DARK = Palette(
     changed="#5b3a14",
     heat=("#232f3a", "#1f4565", "#1f6283", "#329498", "#86cba0", "#eef4bd"),
     layers=("#223b53", "#25547a", "#2c7196", "#4f9fb1", "#96cec0", "#e2f0d0"),
-    sorts=("#7ccf9a", "#c79bf0", "#5fd0cf", "#9db4ff", "#d0a58d", "#f08fb4", "#d3cf6a"),
+    categories=("#7ccf9a", "#c79bf0", "#5fd0cf", "#9db4ff", "#d0a58d", "#f08fb4", "#d3cf6a"),
     on_low="#e7eaed",
     on_high="#12161b",
     dark=True,
@@ -80,7 +80,7 @@ def vega_config(palette: Palette) -> dict[str, Any]:
         "view": {"stroke": None},
         "scale": {"rectBandPaddingInner": 0.07},
         "range": {
-            "category": [palette.accent, palette.quiet, palette.second, *palette.sorts],
+            "category": [palette.accent, palette.quiet, palette.second, *palette.categories],
             "heatmap": list(palette.heat),
             "ordinal": {"scheme": list(palette.layers)},
         },

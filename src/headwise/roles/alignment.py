@@ -1,7 +1,7 @@
-"""Alignment heads: cross attention from a target word to the source word it translates.
+"""Alignment heads: cross attention from a target word to the source word that it translates.
 
-What translates what is told by a statistical aligner, eflomal (Östling & Tiedemann 2016), an optional package. It runs
-as a program of its own; its sampler draws differently every time, so alignments of rare words may differ between runs.
+Word alignments come from eflomal (Östling & Tiedemann 2016), an optional package that runs as a separate program. Its
+sampler has no seed, so alignments of rare words may differ between runs.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def alignment(target: Passage, source: Passage, links: Mapping[str, Links]) -> Question:
-    """How often the position that writes a target word looks most at a source word it is aligned with.
+    """How often the position that writes a target word attends most to a source word that is aligned with it.
 
-    alignment = share of target words with a link where argmax_s A_h[t, s] is a linked source word. The query of a
-    target word are the decoder's positions that *write* its pieces, not those that read them. Baseline: the diagonal,
-    moved by the best fixed number of words. links: by the id of the sentence.
+    alignment = share of target words with a link where argmax_s A_h[t, s] is a linked source word. The queries of a
+    target word are the decoder's positions that *write* its subwords, not those that read them. Baseline: the diagonal,
+    shifted by the best fixed number of words. links: by the id of the sentence.
     """
     arcs = (
         Arc(number, written, read, "alignment")
@@ -46,12 +46,12 @@ def alignment(target: Passage, source: Passage, links: Mapping[str, Links]) -> Q
 
 
 def monotonicity(target: Passage, source: Passage) -> Question:
-    """How steadily a head goes through the source: of two target words in a row, how often the second looks further on.
+    """How steadily a head moves through the source.
 
     monotonicity = share of neighbouring target words (t, t + 1) with argmax A_h[t + 1, ·] > argmax A_h[t, ·]. Baseline:
-    source words drawn at random.
+    random source words.
     """
-    there = target.pieces > 0
+    there = target.subwords > 0
     both = there[:, 1:] & there[:, :-1]
     counts = both.sum(1)[:, None].float()
     length = source.visible.gt(0).sum(1, keepdim=True).clamp_min(1)
@@ -65,7 +65,7 @@ def monotonicity(target: Passage, source: Passage) -> Question:
 
 
 def sentence(text: str, name: str) -> Annotated:
-    """A plain sentence in words and punctuation marks, without grammar."""
+    """A sentence in words and punctuation marks, without annotation."""
     places = [match.span() for match in _WORD.finditer(text)]
     words = tuple(Word(text[a:b], text[a:b], "X", -1, "", "", text[b : b + 1].isspace()) for a, b in places)
     return Annotated(words, name, name, written=(text, tuple(places)))
@@ -74,8 +74,8 @@ def sentence(text: str, name: str) -> Annotated:
 def aligned_pairs(
     text: Iterable[tuple[str, str]], tokenizer: Any, limit: int, sources: Coverage, targets: Coverage
 ) -> list[tuple[Aligned, Aligned]]:
-    """Sentence pairs in pieces, in their order, each with its place as its id; pairs with a side that does not fit are
-    left out, and counted for that side."""
+    """Sentence pairs in subwords, in their order, with their number as id; pairs with a side that does not fit are left
+    out and counted for that side."""
     pairs = list(text)
     read = align(tokenizer, [sentence(one, str(n)) for n, (one, _) in enumerate(pairs)], limit, sources)
     with writing(tokenizer):
@@ -86,7 +86,7 @@ def aligned_pairs(
 
 @contextmanager
 def writing(tokenizer: Any) -> Iterator[None]:
-    """A tokenizer of two languages in the mode of the target, as `text_target=` has it."""
+    """A tokenizer of two languages in target mode, as with `text_target=`."""
     if not hasattr(tokenizer, "_switch_to_target_mode"):
         yield
         return
@@ -98,19 +98,19 @@ def writing(tokenizer: Any) -> Iterator[None]:
 
 
 def need_eflomal() -> str:
-    """Where the aligner is. Raises HeadwiseError when it is not installed."""
+    """The path of the aligner. Raises HeadwiseError when it is not installed."""
     beside = Path(sys.executable).with_name(PROGRAM)
     program = str(beside) if beside.exists() else shutil.which(PROGRAM)
     if program is None:
         raise HeadwiseError(
             "Alignment heads need the word aligner eflomal, which is not installed: pip install eflomal "
-            "(it is compiled on your machine, which takes a C compiler)."
+            "(it is compiled on your machine, which needs a C compiler)."
         )
     return program
 
 
 def links(pairs: Sequence[tuple[Aligned, Aligned]]) -> dict[str, Links]:
-    """Which words translate each other, by sentence id: the links that eflomal draws in both directions.
+    """Which words translate each other, by sentence id: the links that eflomal finds in both directions.
 
     Raises HeadwiseError when eflomal is not installed or fails.
     """
@@ -139,9 +139,9 @@ def pharaoh(line: str) -> Links:
 def decoder_sides(
     aligned: Sequence[Aligned], start: int, pad: int, device: torch.device
 ) -> tuple[Tensor, Passage, Passage]:
-    """The decoder's input B T of target sentences, and its positions as what they write and as what they read.
+    """The decoder's input B T for target sentences, and its positions by the tokens they write and those they read.
 
-    Writing: the pieces of each word stand where they are predicted. Reading: one place later, behind the start token.
+    Writing: the subwords of a word are where they are predicted. Reading: one position later, after the start token.
     """
     writing = Passage.of(aligned, pad, device)
     ids, word_of = writing.ids.roll(1, 1), writing.word_of.roll(1, 1)

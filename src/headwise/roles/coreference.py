@@ -1,4 +1,4 @@
-"""Semantic heads: those that look at an antecedent (Clark et al. 2019, section 4.3), and their weaker companions."""
+"""Semantic heads attend to an antecedent (Clark et al. 2019, section 4.3), or to words that are alike."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEASURES = ["coreference", "coreference.pronoun", "coreference.proper", "corefer
 
 
 class Choice(NamedTuple):
-    """A mention that has an antecedent: its head word, the heads of the mentions before it, those of antecedents."""
+    """A mention with an antecedent: its head word, and the head words of the mentions before it and of antecedents."""
 
     sentence: int
     query: int
@@ -28,17 +28,16 @@ class Choice(NamedTuple):
 
 
 def coreference(passage: Passage) -> Question:
-    """Antecedent selection: how often a mention looks more at an antecedent than at any other mention before it.
+    """Antecedent selection: how often a mention attends more to an antecedent than to other mentions before it.
 
-    coreference = share of mentions with an antecedent in sight where argmax over the head words c of the mentions
-    before it of A_h[head of the mention, c] is the head word of a mention of the same entity; the same for mentions
-    that are pronouns, proper nouns and others. Baseline, whichever is right most often: the nearest mention before it;
-    the nearest with the same head word (the two of Clark et al.); that one and, where there is none, the nearest of
-    all. The third is ours: a head that likes equal words always chooses something, and would beat the second without
-    knowing more.
+    coreference = share of mentions with a visible antecedent where argmax over the head words c of earlier mentions of
+    A_h[head of the mention, c] belongs to a mention of the same entity; the same for pronouns, proper nouns and others.
+    Baseline, whichever is right most often: the nearest earlier mention; the nearest with the same head word (the two
+    of Clark et al.); the second and, where there is none, the first. The third is ours: a head that prefers equal words
+    always chooses something, and would beat the second without any more knowledge.
     """
-    chosen = [choice for choice in choices(passage) if in_sight(choice, passage)]
-    device, size, width = passage.ids.device, len(passage.ids), passage.pieces.shape[1]
+    chosen = [choice for choice in choices(passage) if visible(choice, passage)]
+    device, size, width = passage.ids.device, len(passage.ids), passage.subwords.shape[1]
     sentence = torch.tensor([choice.sentence for choice in chosen], dtype=torch.long, device=device)
     query = torch.tensor([choice.query for choice in chosen], dtype=torch.long, device=device)
     allowed = marks([choice.candidates for choice in chosen], width, device)
@@ -49,7 +48,7 @@ def coreference(passage: Passage) -> Question:
     ).view(-1, len(MEASURES))  # fmt: skip
 
     def summed(values: Tensor) -> Tensor:
-        """Values of choices, N x …, added up by sentence and measure: B x … x M."""
+        """Values of choices, N x …, summed by sentence and measure: B x … x M."""
         spread = values[..., None] * speaks.view(-1, *[1] * (values.dim() - 1), len(MEASURES))
         out: Tensor = spread.new_zeros(size, *spread.shape[1:]).index_add_(0, sentence, spread)
         return out
@@ -64,7 +63,7 @@ def coreference(passage: Passage) -> Question:
 
 
 def choices(passage: Passage) -> Iterator[Choice]:
-    """The mentions of every sentence that have an antecedent. "Before" goes by head words."""
+    """The mentions with an antecedent. "Earlier" is by head words."""
     for number, sentence in enumerate(passage.sentences):
         for mention in sentence.mentions:
             before = [other for other in sentence.mentions if other.head < mention.head]
@@ -74,13 +73,13 @@ def choices(passage: Passage) -> Iterator[Choice]:
                 yield Choice(number, mention.head, mention.kind, candidates, antecedents)
 
 
-def in_sight(choice: Choice, passage: Passage) -> bool:
-    """Whether all the words that a choice is about have a token."""
-    return bool((passage.pieces[choice.sentence, [choice.query, *choice.candidates]] > 0).all())
+def visible(choice: Choice, passage: Passage) -> bool:
+    """Whether all words of a choice have a token."""
+    return bool((passage.subwords[choice.sentence, [choice.query, *choice.candidates]] > 0).all())
 
 
 def by_rule(choice: Choice, sentence: Annotated) -> tuple[bool, bool, bool]:
-    """Which rules find an antecedent: the nearest mention, the nearest with the same head word, that or the nearest."""
+    """Which rules find an antecedent: the nearest mention, the nearest with the same head word, both in turn."""
     form = sentence.words[choice.query].form.lower()
     same = [c for c in choice.candidates if sentence.words[c].form.lower() == form]
     nearest, alike = (max(places) in choice.antecedents if places else False for places in (choice.candidates, same))
@@ -96,11 +95,11 @@ def marks(places: Sequence[Iterable[int]], width: int, device: torch.device) -> 
 
 
 def alike(passage: Passage) -> Question:
-    """How often a word looks at another one that is alike.
+    """How often a word attends most to another word that is alike. These measures define no roles.
 
-    same-word: of the same form; same-lemma: of the same lemma and another form; same-entity: from the head word of a
-    mention to that of another mention of the entity. Of the words that have one in sight, the share that point at one,
-    themselves not allowed; punctuation is left out. Baseline: another word drawn at random. These make no roles.
+    same-word: the same form; same-lemma: the same lemma and another form; same-entity: from the head word of a mention
+    to that of another mention of the entity. Share of the words with such a visible word, without punctuation.
+    Baseline: another random word.
     """
 
     def arcs() -> Iterator[Arc]:
@@ -119,7 +118,7 @@ def alike(passage: Passage) -> Question:
 
 
 def pairs(named: Iterable[tuple[int, Hashable]]) -> Iterator[tuple[int, int]]:
-    """All ordered pairs of different words that have the same name."""
+    """All ordered pairs of different words with the same name."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for index, name in named:
         groups[name].append(index)
@@ -127,7 +126,7 @@ def pairs(named: Iterable[tuple[int, Hashable]]) -> Iterator[tuple[int, int]]:
 
 
 def windows(sentences: Iterable[Annotated], context: int) -> Iterator[Annotated]:
-    """Every `context` neighbouring sentences of a document as one, so that antecedents further back are in sight."""
+    """Every `context` neighbouring sentences of a document as one, so that antecedents further back are visible."""
     waiting: list[Annotated] = []
     for sentence in sentences:
         if waiting and (len(waiting) == context or sentence.document != waiting[0].document):

@@ -1,7 +1,7 @@
-"""For every sort of role that was found, one sentence in which the best head of it can be seen at work.
+"""For every category of roles that was found, an example sentence for its best head.
 
-Attention is shown between words, as it is read everywhere here (`passage`): to a word the sum over its pieces, from a
-word the mean. What goes to tokens that are no words is one number for every word, so that each word's weights sum to 1.
+Attention is between words (`passage`): to a word the sum over its subwords, from a word the mean. The attention to
+tokens outside words is one number per word, so that each word's weights sum to 1.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from headwise.roles.passage import Passage, View
 from headwise.roles.passes import Reading, Subject, treebank_batches
 
 MOST = 8  # examples
-LENGTH = 6, 16  # words of a sentence that can be read at a glance
-LOOKED_AT = 1000  # sentences to choose from
+LENGTH = 6, 16  # words of an example
+CANDIDATES = 1000  # sentences to choose from
 FIRST = ("positional.-1", "positional.1", "previous-token", "nsubj", "obj", "amod", "advmod", "rare", "coreference")
 
-Allowed = dict[int, tuple[set[int], set[int]]]  # a word: which words it may look at, and which of them are right
+Allowed = dict[int, tuple[set[int], set[int]]]  # by word: the words it may attend to, and the right ones among them
 
 
 @dataclass
 class Shown:
-    """A role, and the sentence that shows it best so far. worth: what sentences are compared by."""
+    """A role and the best example so far. worth: what sentences are compared by."""
 
     role: Mapping[str, Any]
     worth: tuple[float, ...] = (0.0,)
@@ -50,31 +50,31 @@ def examples(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, sentences: Iterable[Annotated],
     roles: pd.DataFrame, *, frequencies: Mapping[int, int] | None = None, reading: Reading | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """One sentence for the best head of each sort of role, at most MOST, ready for JSON.
+    """One sentence for the best head of each category of roles, at most MOST, ready for JSON.
 
-    Of the first LOOKED_AT sentences of LENGTH words, the one in which most of the words that the role asks about look
-    at the right word, with most weight on it: the best one, not a typical one. roles: what was found (`Roles.roles`).
-    frequencies, reading: as `roles` was given them (but every sentence stands for itself); without frequencies, rare
-    tokens have no example. Nor have roles that need sentence pairs or repeated tokens.
+    It is the best of the first CANDIDATES sentences of LENGTH words, not a typical one: the largest share of the words
+    that the role asks about attend most to the right word, with the largest weight. roles: `Roles.roles`. frequencies,
+    reading: as for `roles` (but without context); without frequencies, rare tokens have no example. Roles that need
+    sentence pairs or probes have none either.
 
     Each has `kind, layer, head, measure, role, value, baseline` (on the whole text); `id, words`; `weights` (W W, from
-    the row's word to the column's), `rest` (W, to tokens that are no words), both W words in order; `arcs`
-    ([governor, dependent, relation]); `cells` ([from, to], where the role wants the weight); `right` of `asked` words
-    look there; `sentences`, how many there were to choose from.
+    the row's word to the column's), `rest` (W, to tokens outside words); `arcs` ([governor, dependent, relation]);
+    `cells` ([from, to], the right words); `right` of `asked` words attend most to a right one; `sentences`, the number
+    of candidates.
     """
     subject = Subject(model, tokenizer, found, replace(reading or Reading(), context=1))
     known = roles if frequencies is not None else roles[~roles["measure"].str.startswith("rare.")]
     shown = [Shown(role) for role in best_heads(known[known["kind"] == subject.kind])]
-    looked_at = look(subject, sentences, shown, frequencies or {}) if shown else 0
-    return [each.picture | {"sentences": looked_at} for each in shown if each.picture]
+    count = search(subject, sentences, shown, frequencies or {}) if shown else 0
+    return [each.picture | {"sentences": count} for each in shown if each.picture]
 
 
-def look(subject: Subject, text: Iterable[Annotated], shown: Sequence[Shown], frequencies: Mapping[int, int]) -> int:
-    """Give every role its best sentence, in one pass that keeps no others; how many sentences were looked at."""
+def search(subject: Subject, text: Iterable[Annotated], shown: Sequence[Shown], frequencies: Mapping[int, int]) -> int:
+    """Find every role's best sentence, in one pass; returns the number of candidates."""
     short = (each for each in text if LENGTH[0] <= len(each.words) <= LENGTH[1])
-    batches = treebank_batches(subject, islice(short, LOOKED_AT), lambda sentence: 0, Coverage())
+    batches = treebank_batches(subject, islice(short, CANDIDATES), lambda sentence: 0, Coverage())
     measures = [each.role["measure"] for each in shown]
-    looked_at = 0
+    count = 0
     now: list[tuple[Passage, list[dict[str, Allowed]]]] = []
 
     def watch(call: AttentionCall) -> None:
@@ -95,34 +95,34 @@ def look(subject: Subject, text: Iterable[Annotated], shown: Sequence[Shown], fr
             (passage,) = batch.sides[subject.kind]
             now[:] = [(passage, list(questions(passage, measures, frequencies, subject.reading.top)))]
             forward(subject.model, batch.inputs)
-            looked_at += len(passage.sentences)
-    return looked_at
+            count += len(passage.sentences)
+    return count
 
 
 def best_heads(roles: pd.DataFrame) -> list[dict[str, Any]]:
-    """The best head of each sort of role that a sentence can show: of a dependency relation, the better direction."""
+    """The best head of each category of roles that a sentence can show; of a relation, the better direction."""
     best: dict[str, dict[str, Any]] = {}
     for role in roles.assign(above=roles["value"] - roles["baseline"]).sort_values("above").to_dict("records"):
         first, *rest = role["measure"].split(".")
-        sorts = {"positional": role["measure"], "syntactic": rest[0] if rest else "", "rare": first}
-        if first in sorts or first in ("previous-token", "coreference"):
-            best[sorts.get(first, first)] = {str(name): value for name, value in role.items()}
-    others = sorted(set(best) - set(FIRST), key=lambda sort: (sort.startswith("positional"), -best[sort]["above"]))
-    chosen = [sort for sort in (*FIRST, *others) if sort in best][:MOST]
+        categories = {"positional": role["measure"], "syntactic": rest[0] if rest else "", "rare": first}
+        if first in categories or first in ("previous-token", "coreference"):
+            best[categories.get(first, first)] = {str(name): value for name, value in role.items()}
+    others = sorted(set(best) - set(FIRST), key=lambda name: (name.startswith("positional"), -best[name]["above"]))
+    chosen = [name for name in (*FIRST, *others) if name in best][:MOST]
     order = {"positional": 0, "previous-token": 1, "syntactic": 2, "rare": 3, "coreference": 4}
-    return [best[sort] for sort in sorted(chosen, key=lambda sort: order[best[sort]["measure"].partition(".")[0]])]
+    return [best[name] for name in sorted(chosen, key=lambda name: order[best[name]["measure"].partition(".")[0]])]
 
 
 def questions(
     passage: Passage, measures: Iterable[str], frequencies: Mapping[int, int], top: int
 ) -> Iterator[dict[str, Allowed]]:
-    """For every sentence and measure, which words are asked where they look."""
+    """For every sentence, by measure: the words that are asked about."""
     measures = set(measures)
     antecedents: dict[int, Allowed] = {number: {} for number in range(len(passage.sentences))}
     for choice in choices(passage):
         antecedents[choice.sentence][choice.query] = set(choice.candidates), set(choice.antecedents)
     for number, sentence in enumerate(passage.sentences):
-        there = set(passage.pieces[number].nonzero()[:, 0].tolist())
+        there = set(passage.subwords[number].nonzero()[:, 0].tolist())
         asked: dict[str, Allowed] = {}
         for measure in measures:
             if measure == "coreference":
@@ -135,17 +135,17 @@ def questions(
 
 
 def among(there: set[int], right: set[tuple[int, int]], itself: bool, causal: bool) -> Allowed:
-    """Right answers (from, to) in sight, by the word that looks, which may look at all it sees, perhaps at itself."""
+    """Visible right answers (from, to), by the attending word, which may attend to all visible words."""
     asked: Allowed = {}
     for query in there:
-        seen = {key for key in there if (itself or key != query) and (key <= query or not causal)}
-        if keys := {key for key in seen if (query, key) in right}:
-            asked[query] = seen, keys
+        visible = {key for key in there if (itself or key != query) and (key <= query or not causal)}
+        if keys := {key for key in visible if (query, key) in right}:
+            asked[query] = visible, keys
     return asked
 
 
 def right_words(measure: str, sentence: Annotated, rare: set[int]) -> Iterator[tuple[int, int]]:
-    """Which word should look at which, in words (a positional head is tested on pieces)."""
+    """Which word should attend to which, in words (a positional head is tested on subwords)."""
     first, *rest = measure.split(".")
     for index, word in enumerate(sentence.words):
         if first in ("positional", "previous-token"):
@@ -157,9 +157,9 @@ def right_words(measure: str, sentence: Annotated, rare: set[int]) -> Iterator[t
 
 
 def rarest(passage: Passage, number: int, frequencies: Mapping[int, int], top: int) -> set[int]:
-    """The words with the two rarest pieces of a sentence; none when these are among the `top` most frequent."""
-    pieces = zip(passage.ids[number].tolist(), passage.word_of[number].tolist(), strict=True)
-    often = sorted((frequencies.get(piece, 0), word) for piece, word in pieces if word >= 0)
+    """The words with the two rarest subwords of a sentence; none when these are among the `top` most frequent."""
+    tokens = zip(passage.ids[number].tolist(), passage.word_of[number].tolist(), strict=True)
+    often = sorted((frequencies.get(token, 0), word) for token, word in tokens if word >= 0)
     limit = sorted(frequencies.values(), reverse=True)[top - 1] if len(frequencies) >= top else 0
     if len(often) < 2 or often[0][0] >= limit:
         return set()
@@ -167,7 +167,7 @@ def rarest(passage: Passage, number: int, frequencies: Mapping[int, int], top: i
 
 
 def choose(shown: Shown, view: View, asked: list[dict[str, Allowed]]) -> None:
-    """Take the best sentence of a batch, if it is better than the one before."""
+    """Take the best sentence of a batch, if it is better than the best so far."""
     head = shown.head.head
     between = view.between[:, head].tolist()
     for number, of_sentence in enumerate(asked):
@@ -185,7 +185,7 @@ def choose(shown: Shown, view: View, asked: list[dict[str, Allowed]]) -> None:
 
 
 def picture(role: Mapping[str, Any], view: View, number: int, allowed: Allowed) -> dict[str, Any]:
-    """What is kept of one sentence and head."""
+    """The example of one sentence and head."""
     passage, head = view.keys, int(role["head"])
     sentence = passage.sentences[number]
     size = len(sentence.words)

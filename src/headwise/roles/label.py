@@ -1,10 +1,10 @@
-"""From scores to roles: which head does what, beyond chance, on text it was not chosen on.
+"""From scores to roles.
 
-A head has a role when, on both halves of the text, its score reaches the bar of the role *and* it is better than the
-role's baseline. The first half finds: p-values of all heads and roles are corrected together by Benjamini and Hochberg
-(1995), at 5 %. The second half confirms: those found are tested again, corrected in the same way. Benjamini-Hochberg
-and not Holm, because a map of hundreds of heads is read as a whole: of the roles found, at most one in twenty is false
-on average, and when no head has any role the chance of finding one is at most 5 % (before it is confirmed).
+A head has a role when, on both halves of the text, its score reaches the bar of the role *and* it is significantly
+better than the role's baseline. The first half finds: p-values of all heads and roles are corrected together by
+Benjamini and Hochberg (1995), at 5 %. The second half confirms: the roles found are tested again, corrected in the same
+way. Benjamini-Hochberg and not Holm, because a map of hundreds of heads is read as a whole: on average at most one in
+twenty of the roles found is false.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from headwise.statistics import corrected
 KEY = ["kind", "layer", "head", "measure"]
 NO_ROLE = "no known role"
 RATE = 0.05
-ENOUGH = 30, 10  # a measure is asked about on a half with so many tokens, in so many sentences, or more
-# What a score must reach: a share of its own, or so much above the baseline.
+ENOUGH = 30, 10  # the least tokens and sentences on a half for a test
+# The score that a role needs: a share, or a margin above the baseline.
 AT_LEAST = {
     "positional": 0.9,  # Voita et al. 2019
     "rare.two-rarest": 0.5,  # the least of what Voita et al. 2019 report
     "sink": 0.5, "previous-token": 0.5, "duplicate-token": 0.5, "induction": 0.5,  # Clark et al. 2019: over half
 }  # fmt: skip
 ABOVE_BASELINE = ("syntactic", "coreference", "alignment")
-PUNCTUATION = "syntactic.punct."  # scored, but no role: a head that likes full stops knows no syntax
+PUNCTUATION = "syntactic.punct."  # scored, but not a role: attention to full stops needs no syntax
 GOVERNORS = {"nsubj": "verb", "obj": "verb", "iobj": "verb", "advmod": "verb", "amod": "noun", "det": "noun"}
 SELF = ["positional.-1", "positional.1"]
 SYNTAX = [
@@ -45,23 +45,23 @@ EXPECTED = {
 
 @dataclass(frozen=True)
 class Bar:
-    """What a head must reach for a role. margin: above the baseline, in points (0.10), or as a share of the baseline
-    with `relative` (Voita's "10 %" can be read both ways; their Table 1 speaks for points)."""
+    """What a role needs. margin: above the baseline, in points (0.10), or with `relative` as a share of the baseline
+    (Voita's "10 %" can mean both; their Table 1 suggests points)."""
 
     margin: float = 0.10
     relative: bool = False
     rate: float = RATE
 
     def of(self, measure: str, baseline: np.ndarray | float) -> np.ndarray | float:
-        """The score from which on a measure makes a role."""
-        sort = family(measure)
-        if sort is None or sort in ABOVE_BASELINE:
+        """The score that a measure needs for a role."""
+        name = family(measure)
+        if name is None or name in ABOVE_BASELINE:
             return baseline * (1 + self.margin) if self.relative else baseline + self.margin
-        return AT_LEAST[sort]
+        return AT_LEAST[name]
 
 
 def family(measure: str) -> str | None:
-    """The name under which a measure's bar is found; None for measures that make no role."""
+    """The name of a measure's bar; None for measures that define no role."""
     if measure in AT_LEAST or measure in ABOVE_BASELINE:
         return measure
     first = measure.partition(".")[0]
@@ -69,7 +69,7 @@ def family(measure: str) -> str | None:
 
 
 def wording(measure: str) -> str:
-    """A role in a reader's words."""
+    """The name of a role for readers."""
     parts = measure.split(".")
     if parts[0] == "positional":
         return f"positional {int(parts[1]):+d}".replace("-", "−").replace("+0", "0")
@@ -82,9 +82,9 @@ def wording(measure: str) -> str:
 def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame, bar: Bar) -> pd.DataFrame:
     """The roles found on the first half and confirmed on the second.
 
-    The three tables have a row a head and measure (`Ledger.table`), of the whole text and of its halves. Returns the
-    rows of the whole text that are roles, with the columns `role` (its name), `text` (name and evidence) and `p` (on
-    the first half, corrected), the highest value of each head first.
+    The three tables (`Answers.table`) are of the whole text and of its halves. Returns the rows of the whole text that
+    are roles, with the columns `role` (its name), `text` (name and evidence) and `p` (on the first half, corrected),
+    the highest value of each head first.
     """
     asked = first.merge(second, on=KEY, suffixes=("", "_again"))
     asked = asked[asked["measure"].map(family).notna()]
@@ -100,7 +100,7 @@ def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame, bar: Ba
 
 
 def passed(asked: pd.DataFrame, end: str, bar: Bar) -> pd.DataFrame:
-    """Those that reach the bar and are better than the baseline, the p-values of all that were asked corrected."""
+    """The rows that reach the bar and are better than the baseline, by p-values corrected over all rows."""
     if asked.empty:
         return asked
     p = corrected(asked[f"p{end}"].to_numpy())
@@ -112,64 +112,65 @@ def passed(asked: pd.DataFrame, end: str, bar: Bar) -> pd.DataFrame:
 
 def evidence(measure: str, value: float, baseline: float) -> str:
     """`positional −1 (0.97)`, `obj→verb (0.84 vs 0.46)`."""
-    held = f" vs {baseline:.2f}" if family(measure) in ABOVE_BASELINE else ""
-    return f"{wording(measure)} ({value:.2f}{held})"
+    compared = f" vs {baseline:.2f}" if family(measure) in ABOVE_BASELINE else ""
+    return f"{wording(measure)} ({value:.2f}{compared})"
 
 
 def labels(heads: HeadMap, roles: pd.DataFrame) -> pd.DataFrame:
-    """One row a head: kind, layer, head, label (`positional −1 (0.97), obj→verb (0.84 vs 0.46)` or no known role)."""
+    """One row per head: kind, layer, head, label (`positional −1 (0.97), obj→verb (0.84 vs 0.46)` or no known role)."""
     texts = roles.groupby(KEY[:3])["text"].agg(", ".join).to_dict()
     rows = [(*head, texts.get(tuple(head), NO_ROLE)) for head in heads]
     return pd.DataFrame(rows, columns=[*KEY[:3], "label"])
 
 
 def patterns(heads: HeadMap, roles: pd.DataFrame) -> pd.DataFrame:
-    """Which sort of role lives in which layer: kind, layer, role, heads, share (of the layer's heads).
+    """The categories of roles in every layer: kind, layer, role, heads, share (of the layer's heads).
 
-    A head with two roles counts for both; `no known role` is a row of its own. Sums over layers are the shares of the
-    model.
+    A head with two roles counts for both; `no known role` has its own rows.
     """
-    sorts: dict[Head, set[str]] = {}
+    found: dict[Head, set[str]] = {}
     for row in roles.to_dict("records"):
-        sorts.setdefault(Head(row["kind"], row["layer"], row["head"]), set()).add(wording_of_sort(row["measure"]))
-    counts = Counter((head.kind, head.layer, sort) for head in heads for sort in sorted(sorts.get(head, {NO_ROLE})))
+        found.setdefault(Head(row["kind"], row["layer"], row["head"]), set()).add(category(row["measure"]))
+    counts = Counter((head.kind, head.layer, name) for head in heads for name in sorted(found.get(head, {NO_ROLE})))
     rows = [(*key, count, count / heads.query[key[0]][key[1]]) for key, count in counts.items()]
     return pd.DataFrame(rows, columns=["kind", "layer", "role", "heads", "share"])
 
 
-def wording_of_sort(measure: str) -> str:
-    """The sort of role a measure speaks of: positional, syntactic, rare tokens, …"""
-    sort = measure.partition(".")[0]
-    return sort if sort in ("positional", "syntactic") else wording(measure)
+def category(measure: str) -> str:
+    """The category of a measure's role: positional, syntactic, rare tokens, …"""
+    first = measure.partition(".")[0]
+    return first if first in ("positional", "syntactic") else wording(measure)
 
 
 def absent(whole: pd.DataFrame, roles: pd.DataFrame, bar: Bar) -> list[str]:
-    """The roles one would expect in attention of these kinds that no head has, each with the reason in words."""
-    told = []
+    """The expected roles that no head has, in words, each with the reason."""
+    missing = []
     for kind in whole["kind"].unique():
         here = whole[whole["kind"] == kind]
         decoder_only = kind == "decoder-self" and "induction" in set(here["measure"])
         for measure in EXPECTED["language model" if decoder_only else kind]:
             if not ((roles["kind"] == kind) & (roles["measure"] == measure)).any():
-                told.append(f"{kind}: no head for {wording(measure)} ({reason(here, measure, bar)})")
-    return told
+                missing.append(f"{kind}: no head for {wording(measure)} ({reason(here, measure, bar)})")
+    return missing
 
 
 def reason(here: pd.DataFrame, measure: str, bar: Bar) -> str:
-    """Why a role was not found: not measured, seen too rarely, below the bar, or not beyond chance."""
+    """Why a role was not found."""
     rows = here[here["measure"] == measure]
     if rows.empty:
         return "not measured on this text"
     best = rows.sort_values("value").iloc[-1]
     needed = bar.of(measure, best["baseline"])
     if not best["n"]:
-        return "this text never asks about it"
+        return "it does not occur in this text"
     if best["n"] < 2 * ENOUGH[0] or best["units"] < 2 * ENOUGH[1]:
         return f"seen only {best['n']:.0f} times"
     if needed > 1:
-        return f"the baseline itself reaches {best['baseline']:.2f} on this text, which leaves no room to be better"
+        return f"the baseline already reaches {best['baseline']:.2f} on this text"
     name = f"{kind_of_head(best)} reaches {best['value']:.2f}"
-    return f"{name}, {needed:.2f} is needed" if best["value"] < needed else f"{name}, but not surely on both halves"
+    return (
+        f"{name}, {needed:.2f} is needed" if best["value"] < needed else f"{name}, but not significantly on both halves"
+    )
 
 
 def kind_of_head(row: pd.Series) -> str:

@@ -1,7 +1,7 @@
-"""Roles of language models: previous token, duplicate token, induction, copying, and the place where attention rests.
+"""Roles in language models: previous token, duplicate token, induction, copying, attention sinks.
 
-Induction needs text in which nothing but repetition can be predicted: probes of random tokens, said several times
-(Olsson et al. 2022, "Data Collection").
+Induction needs text in which only repetition can be predicted: probes of repeated random tokens (Olsson et al. 2022,
+"Data Collection").
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from headwise.roles.question import Question, over
 
 LENGTH, REPEATS = 25, 4  # Olsson et al. 2022
 PROBES = 20  # in each half
-PREFIX = {"induction": 1, "duplicate-token": 0, "induction.-1": -1}  # how far behind an earlier copy a head looks
+PREFIX = {"induction": 1, "duplicate-token": 0, "induction.-1": -1}  # offset from an earlier copy of the token
 
 
 def sink(passage: Passage) -> Question:
-    """How much attention rests on tokens that are no words: special ones, or the first word where none starts a text.
+    """How much attention goes to tokens outside words: special ones, or the first word where there is no start token.
 
-    sink = mean over the tokens q of words of Σ A_h[q, k] over such k. Baseline: weight spread evenly.
+    sink = mean over the tokens q of words of Σ A_h[q, k] over such k. Baseline: uniform weights.
     """
     return resting(passage, passage)
 
@@ -49,7 +49,7 @@ def resting(queries: Passage, keys: Passage) -> Question:
 
 
 def previous(passage: Passage) -> Question:
-    """previous-token = mean of A_h[q, q − 1] over tokens q behind another one (Olsson et al. 2022; on real text)."""
+    """previous-token = mean of A_h[q, q − 1] over tokens q with a token before them (Olsson et al. 2022; real text)."""
     asked = passage.words & shifted(passage.words, -1)
     chance = (asked / passage.there.cumsum(1).clamp_min(1)).sum(1)
 
@@ -62,10 +62,10 @@ def previous(passage: Passage) -> Question:
 def probes(
     tokens: Sequence[int], start: int | None, longest: int, seed: int, counts: Mapping[int, int] | None = None
 ) -> Iterator[tuple[int, Passage]]:
-    """For each half, PROBES sequences of LENGTH random tokens said REPEATS times, behind a start token if there is one.
+    """For each half, PROBES sequences of LENGTH random tokens repeated REPEATS times, after a start token if any.
 
-    tokens: the ids to draw from; with counts (how often they occur in training text), the tenth that is most common and
-    the tenth that is least common stay out. A model of few positions gets shorter sequences.
+    tokens: the ids to draw from; with counts (their frequencies in training text), without the most and the least
+    frequent tenth. Sequences are shorter for a model with few positions.
     """
     if counts:
         order = sorted((each for each in tokens if counts.get(each)), key=lambda each: counts[each])
@@ -73,7 +73,7 @@ def probes(
     length = min(LENGTH, (longest - 1) // REPEATS, len(tokens))
     if length < 2:
         raise HeadwiseError(
-            f"Sequences of random tokens, said {REPEATS} times, do not fit: the model has {longest} positions "
+            f"Sequences of random tokens, repeated {REPEATS} times, do not fit: the model has {longest} positions "
             f"and there are {len(tokens)} tokens to draw from."
         )
     random = torch.Generator().manual_seed(seed)
@@ -88,11 +88,11 @@ def probes(
 
 
 def repetition(passage: Passage) -> Question:
-    """Where a repeated token's attention goes, on probes.
+    """Where the attention of a repeated token goes, on probes.
 
-    For the token q, said before at the places p: induction = mean over q of Σ_p A_h[q, p + 1] (what followed it then:
-    "prefix matching"), duplicate-token = Σ_p A_h[q, p], induction.-1 = Σ_p A_h[q, p − 1] (the other reading of Olsson's
-    words). Tokens said for the first time are no queries. Baseline: weight spread evenly over what is in sight.
+    For a token q with earlier copies at the positions p: induction = mean over q of Σ_p A_h[q, p + 1] (the token after
+    the copy: "prefix matching"), duplicate-token = Σ_p A_h[q, p], induction.-1 = Σ_p A_h[q, p − 1] (the other reading
+    of Olsson's words). First copies are no queries. Baseline: uniform weights on visible tokens.
     """
     ids, words = passage.ids, passage.words
     length = ids.shape[1]
@@ -112,7 +112,7 @@ def repetition(passage: Passage) -> Question:
 
 
 def moved(marks: Tensor, offset: int) -> Tensor:
-    """Marks B Q K with every key moved `offset` places on."""
+    """Marks B Q K with every key moved on by `offset`."""
     rolled = marks.roll(offset, 2)
     if offset:
         rolled[..., 0 if offset > 0 else -1] = False
@@ -120,12 +120,12 @@ def moved(marks: Tensor, offset: int) -> Tensor:
 
 
 def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor) -> Question:
-    """How far a head raises the chance of the token it looks at, by the straight way from its output to the logits.
+    """How much a head raises the logit of the token that it attends to, on the direct path from its output.
 
-    For each token q of a probe, ℓ = the logits of the probe's different tokens from the head's output alone, less their
-    mean over the vocabulary; copying = mean over q of 2 · ReLU(ℓ[token of argmax_k A_h[q, k]]) / Σ ReLU(ℓ) − 1: 1 when
-    nothing else is raised, −1 when it is not raised itself (Olsson et al. 2022). The norm before the logits is
-    left out. outputs: by layer the output projection, H D M; embeddings: the output embedding V M.
+    For each token q of a probe, ℓ = the logits of the probe's different tokens from the head's output alone, less the
+    mean over the vocabulary, without the final norm; copying = mean over q of
+    2 · ReLU(ℓ[token of argmax_k A_h[q, k]]) / Σ ReLU(ℓ) − 1: 1 when only this logit is raised, −1 when it is not
+    (Olsson et al. 2022). outputs: the output projection by layer, H D M; embeddings: the output embedding, V M.
     """
     words, number = passage.words, passage.ids.shape[1] // REPEATS
     tokens = passage.ids[:, -number:]
@@ -146,7 +146,7 @@ def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor
 
 
 def output_weights(model: nn.Module, found: Discovery) -> dict[Site, Tensor] | None:
-    """The part of every head in the output projection of its layer, H D M; None where heads go through more first."""
+    """`projection.output_weights`, or None where heads go through something else first."""
     try:
         return projection.output_weights(model, found)
     except HeadwiseError:

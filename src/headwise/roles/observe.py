@@ -1,4 +1,4 @@
-"""One pass over text, in which every test reads the same attention weights; nothing of size query × key is kept."""
+"""One pass over text, in which all tests use the same attention weights; nothing of size query × key is kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned, Coverage, align
 from headwise.heads import Kind
-from headwise.roles.ledger import Ledger
+from headwise.roles.answers import Answers
 from headwise.roles.passage import Passage, View
 from headwise.roles.question import Question
 
@@ -28,8 +28,7 @@ Half = int  # 0: where roles are found, 1: where they are confirmed
 
 @dataclass
 class Batch:
-    """What goes into the model, and for every kind of attention that is asked about its query and key side (one
-    passage where both are the same)."""
+    """The inputs of the model, and by kind of attention the passages of queries and keys (one where both are equal)."""
 
     half: Half
     inputs: dict[str, Tensor]
@@ -39,12 +38,12 @@ class Batch:
 def observe(
     model: nn.Module, found: Discovery, batches: Iterable[Batch], tests: Tests,
     progress: Callable[[int], None] = lambda sentences: None,
-) -> dict[tuple[Kind, Half], Ledger]:  # fmt: skip
-    """Ask every test about every layer of its kind, in one pass; what they answer, by kind and half of the text.
+) -> dict[tuple[Kind, Half], Answers]:  # fmt: skip
+    """Apply every test to every layer of its kind, in one pass; the answers by kind and half of the text.
 
     progress: called after every batch with its number of sentences.
     """
-    ledgers: dict[tuple[Kind, Half], Ledger] = {}
+    gathered: dict[tuple[Kind, Half], Answers] = {}
     now: dict[Kind, tuple[tuple[Passage, ...], list[Question]]] = {}
     answers: dict[Kind, dict[int, list[Tensor]]] = {}
 
@@ -62,14 +61,13 @@ def observe(
                 answers[kind] = {}
             forward(model, batch.inputs)
             for kind in batch.sides:
-                ledger = ledgers.setdefault((kind, batch.half), Ledger(kind))
-                ledger.add(now[kind][1], answers[kind])
+                gathered.setdefault((kind, batch.half), Answers(kind)).add(now[kind][1], answers[kind])
             progress(len(batch.inputs["input_ids"]))
-    return ledgers
+    return gathered
 
 
 def forward(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
-    """Run the model; of an encoder-decoder without target text, only its encoder."""
+    """Run the model; only the encoder of an encoder-decoder without target text."""
     hf: Any = model
     if hf.config.is_encoder_decoder and "decoder_input_ids" not in inputs:
         hf.get_encoder()(**inputs)
@@ -78,10 +76,9 @@ def forward(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
 
 
 def half_of(sentence: Annotated) -> Half:
-    """Documents go to one half or the other by their names, so that no document is in both; sentences without one by
-    theirs, or by their text.
+    """The half of a sentence: by its document's name, so that no document is in both; otherwise by its id or text.
 
-    Not by CRC32, as the splits of the embedded corpus do: all its dev sentences would be in one half.
+    Not by CRC32, which the embedded corpus is split by: its dev sentences would all be in one half.
     """
     name = sentence.document or sentence.id or sentence.text
     return hashlib.sha256(name.encode()).digest()[0] & 1
@@ -91,7 +88,7 @@ def aligned_batches(
     sentences: Iterable[Annotated], tokenizer: Any, max_length: int, coverage: Coverage,
     half: Callable[[Annotated], Half] = half_of,
 ) -> Iterator[tuple[Half, list[Aligned]]]:  # fmt: skip
-    """Sentences in pieces, in batches of one half each and of nearly one length; `coverage` counts what is left out."""
+    """Batches of sentences in subwords, of one half and similar length each; `coverage` counts what is left out."""
     waiting: tuple[list[Aligned], list[Aligned]] = ([], [])
     stream = iter(sentences)
     while some := list(islice(stream, 256)):
@@ -99,17 +96,20 @@ def aligned_batches(
             waiting[half(aligned.sentence)].append(aligned)
         for which, rows in enumerate(waiting):
             if len(rows) >= WINDOW:
-                yield from ((which, batch) for batch in cut(rows))
+                yield from ((which, batch) for batch in batched(rows, lambda row: len(row.ids)))
                 rows.clear()
     for which, rows in enumerate(waiting):
-        yield from ((which, batch) for batch in cut(rows))
+        yield from ((which, batch) for batch in batched(rows, lambda row: len(row.ids)))
 
 
-def cut(rows: Iterable[Aligned]) -> Iterator[list[Aligned]]:
-    """Batches of at most TOKENS positions, shortest sentences first."""
-    batch: list[Aligned] = []
-    for row in sorted(rows, key=lambda row: len(row.ids)):
-        if batch and len(row.ids) * (len(batch) + 1) > TOKENS:
+Row = TypeVar("Row", Aligned, tuple[Aligned, Aligned])
+
+
+def batched(rows: Iterable[Row], length: Callable[[Row], int]) -> Iterator[list[Row]]:
+    """Batches of at most TOKENS positions (one row at least), shortest first."""
+    batch: list[Row] = []
+    for row in sorted(rows, key=length):
+        if batch and length(row) * (len(batch) + 1) > TOKENS:
             yield batch
             batch = []
         batch.append(row)

@@ -1,9 +1,8 @@
-"""A batch of annotated sentences as a model's tokens, and what an attention layer did with it, in tokens and in words.
+"""A batch of annotated sentences as a model's tokens, and the attention of a layer between tokens and between words.
 
-Attention *to* a word is the sum over its pieces, *from* a word the mean over its pieces, so that rows still sum to 1
-(Clark et al. 2019, section 4.1); or a word is its first piece. Special tokens are no words: they are left out as keys
-and as queries. Where no start token takes the first place of a text that is read from left to right, its first word is
-left out in the same way: it can only look at itself, and attention rests there when it has nowhere to go.
+Attention *to* a word is the sum over its subwords, *from* a word the mean over its subwords, so that rows still sum to
+1 (Clark et al. 2019, section 4.1); or a word is its first subword. Special tokens are left out as keys and as queries.
+So is the first word of a causal model without a start token: it can attend only to itself, and it is an attention sink.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from headwise.data.subwords import Aligned
 class Passage:
     """One side of a batch: B sentences of at most S tokens and W words.
 
-    ids B S; there B S (no padding); word_of B S, the word a token is a piece of, −1 for special tokens, padding and
-    words left out; sentences B (none for text without annotation); causal: a token sees only those before it.
+    ids B S; there B S (no padding); word_of B S, the word of every token, −1 for special tokens, padding and words left
+    out; sentences B (none for text without annotation); causal: a token attends only to itself and earlier ones.
     """
 
     ids: Tensor
@@ -33,7 +32,7 @@ class Passage:
     word_of: Tensor
     sentences: Sequence[Annotated] = ()
     causal: bool = False
-    first_piece: bool = False
+    first_subword: bool = False
 
     def __post_init__(self) -> None:
         if self.causal:
@@ -43,9 +42,9 @@ class Passage:
     @classmethod
     def of(
         cls, aligned: Sequence[Aligned], pad: int, device: torch.device | str = "cpu", causal: bool = False,
-        first_piece: bool = False,
+        first_subword: bool = False,
     ) -> Passage:  # fmt: skip
-        """Sentences that were cut into pieces, filled up on the right."""
+        """Sentences in subwords, padded on the right."""
         length = max(len(each.ids) for each in aligned)
         ids = torch.full((len(aligned), length), pad)
         word_of = torch.full_like(ids, -1)
@@ -55,7 +54,7 @@ class Passage:
         lengths = torch.tensor([len(each.ids) for each in aligned])
         there = torch.arange(length) < lengths[:, None]
         sentences = [each.sentence for each in aligned]
-        return cls(ids.to(device), there.to(device), word_of.to(device), sentences, causal, first_piece)
+        return cls(ids.to(device), there.to(device), word_of.to(device), sentences, causal, first_subword)
 
     def to(self, device: torch.device) -> Passage:
         """The same on another device."""
@@ -63,43 +62,43 @@ class Passage:
 
     @cached_property
     def words(self) -> Tensor:
-        """Which tokens are pieces of words: B S."""
+        """Which tokens are subwords of words: B S."""
         return self.word_of >= 0
 
     @cached_property
     def membership(self) -> Tensor:
-        """Which token is which word's piece, as 0 and 1: B S W."""
+        """Which token belongs to which word, as 0 and 1: B S W."""
         words = max(int(self.word_of.max()) + 1, 1)
         return torch.nn.functional.one_hot(self.word_of + 1, words + 1)[..., 1:].float()
 
     @cached_property
     def as_key(self) -> Tensor:
-        """What every token adds to the attention to every word: B S W."""
-        return self.membership * (self.membership.cumsum(1) == 1) if self.first_piece else self.membership
+        """The weight of every token in the attention to every word: B S W."""
+        return self.membership * (self.membership.cumsum(1) == 1) if self.first_subword else self.membership
 
     @cached_property
     def as_query(self) -> Tensor:
-        """What every token adds to the attention from every word: B S W."""
+        """The weight of every token in the attention from every word: B S W."""
         return self.as_key / self.as_key.sum(1, keepdim=True).clamp_min(1)
 
     @cached_property
-    def pieces(self) -> Tensor:
-        """How many tokens every word is made of, 0 where there is no such word: B W."""
+    def subwords(self) -> Tensor:
+        """How many subwords every word has, 0 where there is no such word: B W."""
         return self.membership.sum(1)
 
     @cached_property
     def visible(self) -> Tensor:
-        """How many words a word could point at, itself not counted: B W."""
-        present = (self.pieces > 0).float()
+        """How many other words a word can attend to: B W."""
+        present = (self.subwords > 0).float()
         if self.causal:
             return present * (present.cumsum(1) - 1)
         return present * (present.sum(1, keepdim=True) - 1)
 
 
 class View:
-    """What the heads of one layer did with a batch. weights B H Q K; every reading is made once, when first asked for.
+    """The attention of one layer on a batch, weights B H Q K, and quantities that are computed on first use.
 
-    call: all that the layer did, if there is a model. Where two keys weigh the same, the first counts as the largest.
+    call: the full attention call, if there is a model. Of keys with equal weights the first counts as the largest.
     """
 
     def __init__(self, weights: Tensor, queries: Passage, keys: Passage, call: AttentionCall | None = None) -> None:
@@ -107,12 +106,12 @@ class View:
 
     @cached_property
     def pointed(self) -> Tensor:
-        """The piece of a word that every token looks at most, itself allowed: B H Q."""
+        """The subword of a word that every token attends to most, itself allowed: B H Q."""
         return self.weights.masked_fill(~self.keys.words[:, None, None], -1).argmax(-1)
 
     @cached_property
     def between(self) -> Tensor:
-        """Attention between words, B H W V: the sum over the pieces of the key, the mean over those of the query."""
+        """Attention between words, B H W V: the sum over the key's subwords, the mean over the query's."""
         batch, heads, queries, keys = self.weights.shape
         to = self.weights.reshape(batch, heads * queries, keys) @ self.keys.as_key.to(self.weights.dtype)
         from_ = self.queries.as_query.transpose(1, 2)[:, None].to(to.dtype)
@@ -121,18 +120,18 @@ class View:
     @cached_property
     def others(self) -> Tensor:
         """Attention between words, −1 on a word itself and where there is no word: B H W V."""
-        hidden = (self.keys.pieces == 0)[:, None, :].expand(-1, self.between.shape[2], -1)
+        hidden = (self.keys.subwords == 0)[:, None, :].expand(-1, self.between.shape[2], -1)
         if self.queries is self.keys:
             hidden = hidden | torch.eye(hidden.shape[1], dtype=torch.bool, device=hidden.device)
         return self.between.masked_fill(hidden[:, None], -1)
 
     @cached_property
     def pointed_words(self) -> Tensor:
-        """The other word that every word looks at most: B H W."""
+        """The other word that every word attends to most: B H W."""
         return self.others.argmax(-1)
 
     @cached_property
     def looking_words(self) -> Tensor:
-        """The other word that looks most at every word: B H V."""
-        absent = (self.queries.pieces == 0)[:, None, :, None]
+        """The other word that attends most to every word: B H V."""
+        absent = (self.queries.subwords == 0)[:, None, :, None]
         return self.others.masked_fill(absent, -1).argmax(-2)

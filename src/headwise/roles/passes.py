@@ -1,4 +1,4 @@
-"""The texts that tests are asked on, and which tests: a treebank, sentence pairs, and probes of random tokens."""
+"""The texts and their tests: a treebank, sentence pairs, and probes of random tokens."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from headwise.data.subwords import Aligned, Coverage
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
 from headwise.roles.alignment import aligned_pairs, alignment, decoder_sides, links, monotonicity
+from headwise.roles.answers import Answers
 from headwise.roles.coreference import alike, coreference, windows
 from headwise.roles.language_model import copying, output_weights, previous, probes, repetition, resting, sink
-from headwise.roles.ledger import Ledger
-from headwise.roles.observe import TOKENS, Batch, Half, Tests, aligned_batches, half_of, observe
+from headwise.roles.observe import Batch, Half, Tests, aligned_batches, batched, half_of, observe
 from headwise.roles.passage import Passage
 from headwise.roles.positional import positional
 from headwise.roles.rare import TOP, histogram, rare
 from headwise.roles.shape import means, opening, shape, variability
 from headwise.roles.syntactic import attachment, syntactic
 
-MAX_LENGTH = 512  # pieces of a sentence, where the model sets no lower limit
-SAMPLE = 256  # sentences from which `variability` takes the mean attention
+MAX_LENGTH = 512  # subwords of a sentence, where the model has no lower limit
+SAMPLE = 256  # sentences for the mean attention that `variability` needs
 
-Ledgers = dict[tuple[Kind, Half], Ledger]
+ByHalf = dict[tuple[Kind, Half], Answers]
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How text is read. The choices where the papers are silent or differ.
+    """Options of the tests on which the papers differ or say nothing.
 
-    max_length: sentences of more pieces are left out and counted. first_piece: a word is its first piece, instead of
-    the sum (as a key) or mean (as a query) of its pieces. edges: queries without a token at an offset count as misses
-    for positional heads. per_arc: the unit of syntax is the dependency, not the word that has one. top: how many of the
-    most frequent tokens are never rare. context: neighbouring sentences of a document that are read as one.
+    max_length: sentences of more subwords are left out and counted. first_subword: a word is its first subword, not the
+    sum (as a key) or mean (as a query) over its subwords. edges: queries without a token at an offset count as misses
+    for positional heads. per_arc: count dependencies, not words that have one. top: how many of the most frequent
+    tokens are never rare. context: how many neighbouring sentences of a document are read as one.
     """
 
     max_length: int = MAX_LENGTH
-    first_piece: bool = False
+    first_subword: bool = False
     edges: bool = False
     per_arc: bool = False
     top: int = TOP
@@ -54,7 +54,7 @@ class Reading:
 
 @dataclass
 class Subject:
-    """The model that is asked: with its tokenizer, its heads, how text is read, and what became of it (`coverage`)."""
+    """The tested model, its tokenizer and heads, the options of the tests, and the coverage of each text."""
 
     model: PreTrainedModel
     tokenizer: Any
@@ -64,7 +64,7 @@ class Subject:
 
     @property
     def kind(self) -> Kind:
-        """The self-attention that reads a text."""
+        """The self-attention that is tested on a text."""
         return "encoder-self" if "encoder-self" in self.found.heads.kinds else "decoder-self"
 
     @property
@@ -73,7 +73,7 @@ class Subject:
 
     @property
     def limit(self) -> int:
-        """The most tokens of a sentence, as the model, its tokenizer and the reading tell."""
+        """The most tokens of a sentence: the least limit of model, tokenizer and options."""
         positions = getattr(self.model.config, "max_position_embeddings", None) or MAX_LENGTH
         return min(int(positions), int(self.tokenizer.model_max_length), self.reading.max_length)
 
@@ -81,8 +81,8 @@ class Subject:
 def on_treebank(
     subject: Subject, treebank: Iterable[Annotated], confirm: Iterable[Annotated] | None,
     frequencies: Mapping[int, int] | None, progress: Progress,
-) -> Ledgers:  # fmt: skip
-    """Every test of one text, in one pass (and a short one before it, for the mean that `variability` needs)."""
+) -> ByHalf:  # fmt: skip
+    """All tests on a treebank, in one pass (after a short one for the mean that `variability` needs)."""
     kind, coverage = subject.kind, subject.coverage.setdefault("treebank", Coverage())
     sample = treebank_batches(subject, islice(treebank, SAMPLE), lambda sentence: 0, Coverage())
     first = observe(subject.model, subject.found, sample, {kind: [opening]})
@@ -96,10 +96,10 @@ def on_treebank(
         tests.append(previous)
     if frequencies is not None and kind == "encoder-self":
         tests.append(partial(rare, counts=histogram(frequencies), top=subject.reading.top))
-    parts: list[tuple[Iterable[Annotated], Callable[[Annotated], Half]]] = [(treebank, half_of)]
+    texts: list[tuple[Iterable[Annotated], Callable[[Annotated], Half]]] = [(treebank, half_of)]
     if confirm is not None:
-        parts = [(treebank, lambda sentence: 0), (confirm, lambda sentence: 1)]
-    batches = (batch for text, half in parts for batch in treebank_batches(subject, text, half, coverage))
+        texts = [(treebank, lambda sentence: 0), (confirm, lambda sentence: 1)]
+    batches = (batch for text, half in texts for batch in treebank_batches(subject, text, half, coverage))
     return observe(subject.model, subject.found, batches, {kind: tests}, progress)
 
 
@@ -110,7 +110,7 @@ def treebank_batches(
     reading, kind, device = subject.reading, subject.kind, subject.model.device
     text = windows(treebank, reading.context)
     for which, aligned in aligned_batches(text, subject.tokenizer, subject.limit, coverage, half):
-        passage = Passage.of(aligned, subject.pad, device, kind == "decoder-self", reading.first_piece)
+        passage = Passage.of(aligned, subject.pad, device, kind == "decoder-self", reading.first_subword)
         yield Batch(which, inputs_of(passage), {kind: (passage,)})
 
 
@@ -118,22 +118,21 @@ def inputs_of(passage: Passage) -> dict[str, Tensor]:
     return {"input_ids": passage.ids, "attention_mask": passage.there.long()}
 
 
-def refuse_nothing(subject: Subject, first: Ledgers) -> None:
-    """A text of which no sentence can be used is an error."""
+def refuse_nothing(subject: Subject, first: ByHalf) -> None:
+    """Raise HeadwiseError where no sentence could be used."""
     if not first:
         raise HeadwiseError(
-            f"None of the first {SAMPLE} sentences can be used: they have more than {subject.limit} pieces, or words "
+            f"None of the first {SAMPLE} sentences can be used: they have more than {subject.limit} subwords, or words "
             "that the tokenizer drops. Give other text, or raise max_length."
         )
 
 
-def on_pairs(subject: Subject, text: Iterable[tuple[str, str]], progress: Progress) -> Ledgers:
-    """The tests of cross attention and of a decoder's self-attention, on sentence pairs; a pair goes to one half or the
-    other by its number."""
+def on_pairs(subject: Subject, text: Iterable[tuple[str, str]], progress: Progress) -> ByHalf:
+    """The tests of cross attention and of a decoder's self-attention, on sentence pairs."""
     coverage = [subject.coverage.setdefault(name, Coverage()) for name in ("source", "target")]
     pairs = aligned_pairs(text, subject.tokenizer, subject.limit, coverage[0], coverage[1])
     if not pairs:
-        raise HeadwiseError(f"No sentence pair can be used: none has at most {subject.limit} pieces on both sides.")
+        raise HeadwiseError(f"No sentence pair can be used: none has at most {subject.limit} subwords on both sides.")
     tests: Tests = {
         "cross": [partial(alignment, links=links(pairs)), monotonicity, resting],
         "decoder-self": [partial(positional, edges=subject.reading.edges), sink],
@@ -143,29 +142,19 @@ def on_pairs(subject: Subject, text: Iterable[tuple[str, str]], progress: Progre
 
 
 def pair_batches(subject: Subject, pairs: Sequence[tuple[Aligned, Aligned]]) -> Iterator[Batch]:
-    """Pairs of nearly one length; source and target for cross attention, the decoder's input for its own."""
+    """Batches of pairs: source and target for cross attention, the decoder's input for its self-attention."""
     start, device = int(subject.model.config.decoder_start_token_id), subject.model.device
     for half in (0, 1):
         rows = [pair for pair in pairs if half_of(pair[0].sentence) == half]
-        rows.sort(key=lambda pair: max(len(side.ids) for side in pair))
-        while rows:
-            batch, rows = cut_off(rows)
+        for batch in batched(rows, lambda pair: max(len(side.ids) for side in pair)):
             source = Passage.of([pair[0] for pair in batch], subject.pad, device)
             ids, written, read = decoder_sides([pair[1] for pair in batch], start, subject.pad, device)
             inputs = {**inputs_of(source), "decoder_input_ids": ids}
             yield Batch(half, inputs, {"cross": (written, source), "decoder-self": (read,)})
 
 
-def cut_off(rows: list[tuple[Aligned, Aligned]]) -> tuple[list[tuple[Aligned, Aligned]], list[tuple[Aligned, Aligned]]]:
-    """As many of the first rows as fit into TOKENS positions, one at least, and the rest."""
-    size = 1
-    while size < len(rows) and max(len(side.ids) for side in rows[size]) * (size + 1) <= TOKENS:
-        size += 1
-    return rows[:size], rows[size:]
-
-
-def on_probes(subject: Subject, frequencies: Mapping[int, int] | None, seed: int) -> Ledgers:
-    """The tests of language models that need repeated random tokens."""
+def on_probes(subject: Subject, frequencies: Mapping[int, int] | None, seed: int) -> ByHalf:
+    """The tests of language models that need probes of repeated random tokens."""
     tokenizer, model = subject.tokenizer, subject.model
     special = set(tokenizer.all_special_ids)
     words = [

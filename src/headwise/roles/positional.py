@@ -1,4 +1,4 @@
-"""Positional heads: those that look at a neighbour (Voita et al. 2019, section 5.1)."""
+"""Positional heads attend to a neighbour (Voita et al. 2019, section 5.1)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
 
 
 def positional(passage: Passage, edges: bool = False) -> Question:
-    """How often, and how much, tokens look at the token so many places on.
+    """How often, and how much, tokens attend to the token at an offset r.
 
     positional.r = share of query tokens q with argmax_k A_h[q, k] = q + r; attention-at.r = mean of A_h[q, q + r]
-    (Olsson et al. 2022, Vig 2019). Tokens are the model's pieces; a token may look at itself. Queries that have no
-    token at the offset do not count, or with `edges` they count as misses. Baseline: one of the tokens in sight, drawn
-    at random.
+    (Olsson et al. 2022, Vig 2019). Tokens are subwords; a token may attend to itself. Queries without a token at the
+    offset do not count; with `edges` they count as misses. Baseline: a random visible token.
     """
     queries = passage.words
     length = queries.shape[1]
@@ -41,7 +40,7 @@ def positional(passage: Passage, edges: bool = False) -> Question:
 
 
 def shifted(marks: Tensor, offset: int) -> Tensor:
-    """marks B S, read `offset` places further on; False beyond the edges."""
+    """marks B S at `offset` tokens further on; False beyond the edges."""
     out = torch.zeros_like(marks)
     if abs(offset) < marks.shape[1]:
         from_, to = (marks[:, offset:], out[:, : marks.shape[1] - offset]) if offset >= 0 else (
@@ -52,7 +51,7 @@ def shifted(marks: Tensor, offset: int) -> Tensor:
 
 
 def neighbour(weights: Tensor, offset: int) -> Tensor:
-    """The weight of every query on the token `offset` places further on, 0 beyond the edges: B H Q K in, B H Q out."""
+    """The weight of every query on the token at an offset, 0 beyond the edges: B H Q K in, B H Q out."""
     out = weights.new_zeros(weights.shape[:3])
     diagonal = weights.diagonal(offset, -2, -1)
     start = max(-offset, 0)

@@ -1,6 +1,6 @@
-"""What a test asks of a batch of text, prepared once, and answered by each layer's attention without a loop over heads.
+"""A question to attention heads about a batch of text: prepared once, answered for all heads of each layer at once.
 
-A test is a function from a passage to a `Question`. A new test is one such function.
+A test is a function from a passage to a `Question`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import Tensor
 
 from headwise.roles.passage import Passage, View
 
-REACH = 10  # the fixed offsets that a baseline may choose from: up to REACH words to either side
+REACH = 10  # the largest fixed offset of a baseline, in words to either side
 
 
 @dataclass
 class Question:
     """M measures over B sentences. The value of a measure is Σ answers / Σ counts over the text.
 
-    counts B M: how many tokens are asked about. baseline B N M: what each of N rules without attention would answer
-    (the best of them is the baseline; N may be 0). answer: from a layer's view to sums B H M. per: the name of that
-    measure which all others are divided by instead of counts (it is not reported itself).
+    counts B M: how many tokens are asked about. baseline B N M: the answers of N rules without attention (the best rule
+    is the baseline; N may be 0). answer: from a layer's view to sums B H M. per: the measure that replaces counts as
+    the divisor of all others (it is not reported itself).
     """
 
     measures: Sequence[str]
@@ -37,7 +37,7 @@ Test = Callable[[Passage], Question]
 
 
 class Arc(NamedTuple):
-    """A right answer: in this sentence, the word `query` should point at the word `key`."""
+    """A correct answer: in this sentence, the word `query` should attend most to the word `key`."""
 
     sentence: int
     query: int
@@ -53,33 +53,33 @@ def pointing(
     reading: Literal["pointed_words", "looking_words"] = "pointed_words",
     per_arc: bool = False,
 ) -> Question:
-    """How often words point at a right answer: per query word, with any of its right answers accepted.
+    """How often words attend most to a correct answer, any of several correct answers accepted.
 
-    share(h) = mean over query words q with a right answer of 1[argmax_k≠q A_h[q, k] is one of them]; with the reading
-    `looking_words`, the argmax runs over the words that look at q. The baseline is chance (a word drawn from all others
-    in sight) or, for `offset`, the best of three sorts of rules: a fixed offset (always the word k − q = r further on;
-    between two texts, further on from the same share of the way), chance, and even weights on all pieces, by which the
-    longest word in sight gets most. Answers out of sight do not count. per_arc: the unit is the right answer instead of
-    the query word, so that a word with two of them can be right once at most.
+    share(h) = mean over query words q with a correct answer of 1[argmax_k≠q A_h[q, k] is correct]; with the reading
+    `looking_words`, the argmax is over the words that attend to q. The baseline is `chance` (another random visible
+    word) or, for `offset`, the best of three rules: a fixed offset k − q (between two texts, from the same relative
+    position), chance, and uniform weights on all subwords, by which the longest visible word gets most. Answers that
+    are not visible do not count. per_arc: the unit is the correct answer, not the query word, so that a word with two
+    of them can be right once at most.
     """
     names: dict[str, int] = {}
     rows = [(s, q, k, names.setdefault(measure, len(names))) for s, q, k, measure in arcs]
     table = torch.tensor(rows, dtype=torch.long, device=queries.ids.device).view(-1, 4)
-    table = table[in_sight(table, queries, keys, forward=reading == "looking_words")]
+    table = table[visible(table, queries, keys, forward=reading == "looking_words")]
     sentence, query, key, measure = table.T
-    size, count, width = len(queries.ids), len(names), queries.pieces.shape[1]
+    size, count, width = len(queries.ids), len(names), queries.subwords.shape[1]
     cell = sentence * count + measure  # a sentence and a measure as one number
     asked = cell if per_arc else (cell * width + query).unique() // max(width, 1)
-    counts = tally(asked, torch.ones_like(asked, dtype=torch.float), size * count).view(size, count)
+    counts = summed(asked, torch.ones_like(asked, dtype=torch.float), size * count).view(size, count)
     rules = []
     if baseline == "offset":
         from_ = query if queries is keys else same_way(sentence, query, queries, keys)
         rules.append(fixed_offsets(sentence, key - from_, measure, (size, count)))
     own = queries is keys and reading == "pointed_words"
     if own or baseline == "chance":
-        rules.append(tally(cell, 1 / queries.visible[sentence, query].clamp_min(1), size * count).view(size, 1, count))
+        rules.append(summed(cell, 1 / queries.visible[sentence, query].clamp_min(1), size * count).view(size, 1, count))
     if own and baseline == "offset":
-        rules.append(tally(cell, longest(queries)[sentence, query, key], size * count).view(size, 1, count))
+        rules.append(summed(cell, longest(queries)[sentence, query, key], size * count).view(size, 1, count))
 
     def answer(view: View) -> Tensor:
         chosen: Tensor = getattr(view, reading)
@@ -90,13 +90,13 @@ def pointing(
     return Question(list(names), counts, torch.cat(rules, 1), answer)
 
 
-def in_sight(table: Tensor, queries: Passage, keys: Passage, forward: bool) -> Tensor:
-    """Which answers (sentence, query, key, measure) join two words that are there and, where text is read from left to
-    right, of which the one that looks comes later (`forward`: the key looks)."""
+def visible(table: Tensor, queries: Passage, keys: Passage, forward: bool) -> Tensor:
+    """Which answers (sentence, query, key, measure) connect two words that are there and, in causal attention, visible:
+    the attending word (`forward`: the key) comes later."""
     sentence, query, key, _ = table.T
     if not len(table):
         return torch.zeros(0, dtype=torch.bool, device=table.device)
-    there = (queries.pieces[sentence, query] > 0) & (keys.pieces[sentence, key] > 0)
+    there = (queries.subwords[sentence, query] > 0) & (keys.subwords[sentence, key] > 0)
     if not (queries is keys and queries.causal):
         return there
     later: Tensor = key > query if forward else key < query
@@ -104,30 +104,30 @@ def in_sight(table: Tensor, queries: Passage, keys: Passage, forward: bool) -> T
 
 
 def fixed_offsets(sentence: Tensor, offset: Tensor, measure: Tensor, shape: tuple[int, int]) -> Tensor:
-    """How many answers lie at every offset up to REACH, by sentence and measure: B offsets M."""
+    """How many answers are at every offset up to REACH, by sentence and measure: B offsets M."""
     near, size = offset.abs() <= REACH, 2 * REACH + 1
     place = (sentence * size + offset + REACH) * shape[1] + measure
-    return tally(place[near], near[near].float(), shape[0] * size * shape[1]).view(shape[0], size, shape[1])
+    return summed(place[near], near[near].float(), shape[0] * size * shape[1]).view(shape[0], size, shape[1])
 
 
 def longest(passage: Passage) -> Tensor:
-    """Where even weights on all pieces point: for each query word, 1 on the longest other word in sight, shared among
-    several as long. B W W."""
-    size = passage.pieces.shape[1]
+    """The argmax of uniform weights on subwords: for each query word, 1 on the longest other visible word, shared among
+    several of that length. B W W."""
+    size = passage.subwords.shape[1]
     sight = ~torch.eye(size, dtype=torch.bool, device=passage.ids.device)
-    pieces = (passage.pieces[:, None, :] * (sight.tril() if passage.causal else sight)).float()
-    best = (pieces == pieces.amax(-1, keepdim=True)) & (pieces > 0)
+    sizes = (passage.subwords[:, None, :] * (sight.tril() if passage.causal else sight)).float()
+    best = (sizes == sizes.amax(-1, keepdim=True)) & (sizes > 0)
     shares: Tensor = best / best.sum(-1, keepdim=True).clamp_min(1)
     return shares
 
 
 def same_way(sentence: Tensor, query: Tensor, queries: Passage, keys: Passage) -> Tensor:
-    """The word of the other text that stands at the same share of its length."""
-    last = [(side.pieces > 0).sum(1)[sentence] - 1 for side in (queries, keys)]
+    """The word of the other text at the same relative position."""
+    last = [(side.subwords > 0).sum(1)[sentence] - 1 for side in (queries, keys)]
     return (query * last[1] / last[0].clamp_min(1)).round().long()
 
 
-def tally(places: Tensor, values: Tensor, size: int) -> Tensor:
+def summed(places: Tensor, values: Tensor, size: int) -> Tensor:
     """The sum of the values at every place: `size` numbers."""
     return values.new_zeros(size).index_add_(0, places, values)
 

@@ -1,4 +1,4 @@
-"""Rare-token heads: those that look at the least frequent token of a sentence (Voita et al. 2019, section 5.3)."""
+"""Rare-token heads attend to the least frequent token of a sentence (Voita et al. 2019, section 5.3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEASURES = ["rare.rarest", "rare.two-rarest", "rare.rarest.own", "rare.rarest.vo
 
 
 def frequencies(lines: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Counter[int]:
-    """How often every token id occurs in a text (of the training corpus), special tokens not counted."""
+    """How often every token id occurs in a text (of the training corpus), without special tokens."""
     counts: Counter[int] = Counter()
     stream = iter(lines)
     while some := list(islice(stream, 1000)):
@@ -36,16 +36,13 @@ def histogram(counts: Mapping[int, int]) -> Tensor:
 
 
 def rare(passage: Passage, counts: Tensor, top: int = TOP) -> Question:
-    """How often tokens look at the rarest token of their sentence, or at one of the two rarest.
+    """How often tokens attend most to the rarest token of their sentence, or to one of the two rarest.
 
-    Of the sentences whose rarest token is not among the `top` most frequent of the training corpus (counts: V, its
-    frequencies by id):
-    rare.rarest, rare.two-rarest = share of query tokens q with argmax_k A_h[q, k] among them, any of several that are
-    equally rare accepted. A token that is itself among them is no query, so that nothing is won by looking at oneself;
-    rare.rarest.own counts these queries too. rare.rarest.vote = share of sentences in which the token that most
-    queries point at is a rarest one. Baseline: another token of the sentence drawn at random.
-
-    Raises HeadwiseError when most tokens have no frequency: that is not this tokenizer's list.
+    Only sentences count whose rarest token is not among the `top` most frequent ones of the training corpus. counts: V,
+    its frequencies by id. rare.rarest, rare.two-rarest = share of query tokens q with argmax_k A_h[q, k] among the
+    rarest (any of equally rare ones); these tokens themselves are no queries, but for rare.rarest.own they are.
+    rare.rarest.vote = share of sentences in which the token that most queries point at is a rarest one. Baseline:
+    another random token of the sentence. Raises HeadwiseError for frequencies of another tokenizer.
     """
     often = torch.full(passage.ids.shape, torch.inf, device=passage.ids.device)
     known = passage.ids < len(counts)
@@ -78,15 +75,15 @@ def votes(pointed: Tensor, queries: Tensor) -> Tensor:
 
 
 def lookup(marks: Tensor, places: Tensor) -> Tensor:
-    """The marks B K at places B H Q, as numbers."""
+    """marks B K at places B H Q, as numbers."""
     return marks[:, None].expand(-1, places.shape[1], -1).gather(2, places).float()
 
 
 def refuse_other_list(often: Tensor, words: Tensor) -> None:
-    """Frequencies that know less than half of the tokens are those of another tokenizer or language."""
+    """Raise HeadwiseError where most tokens have no frequency: the list is of another tokenizer or language."""
     unknown = float((often[words] == 0).float().mean()) if bool(words.any()) else 0.0
     if unknown > 0.5 and int(words.sum()) >= 100:
         raise HeadwiseError(
             f"The list of frequencies has no count for {unknown:.0%} of the tokens of the text: "
-            "count the training text with the tokenizer of this model."
+            "count tokens of the training text with the tokenizer of this model."
         )

@@ -1,7 +1,7 @@
-"""How attention is spread over a sentence, by the measures of Vig & Belinkov 2019 (section 4); none makes a role.
+"""How attention is distributed over a sentence: measures of Vig & Belinkov 2019 (section 4), which define no roles.
 
-Attention to tokens that are no words ("null" attention: special tokens, or the first word where there is no start
-token) is left out, and the rest is the denominator: D = Σ A_h[q, k] over the pieces q and k of words.
+"Null" attention (to special tokens, or to the first word where there is no start token) is left out, and the rest is
+the denominator: D = Σ A_h[q, k] over the subwords q and k of words.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise.heads import Site
-from headwise.roles.ledger import Ledger
+from headwise.roles.answers import COUNTS, Answers
 from headwise.roles.passage import Passage, View
 from headwise.roles.question import Question
 from headwise.roles.syntactic import dependencies
@@ -21,15 +21,15 @@ TAGS = (
     "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM",
     "VERB", "X",
 )  # fmt: skip
-OPENING = 10  # tokens at the beginning of a sentence that `variability` compares
+OPENING = 10  # first tokens of a sentence, which `variability` compares
 
 
 def shape(passage: Passage) -> Question:
     """Where attention goes, as shares of D.
 
-    distance = Σ A_h[q, k] · |q − k| / D, in pieces; dependency-alignment = Σ A_h[q, k] · 1[one of the words of q and k
-    governs the other] / D; pos.TAG = Σ A_h[q, k] · 1[the word of k is a TAG] / D. Pieces have the tag and
-    the governor of their word.
+    distance = Σ A_h[q, k] · |q − k| / D, in subwords; dependency-alignment = Σ A_h[q, k] · 1[one of the words of q and
+    k governs the other] / D; pos.TAG = Σ A_h[q, k] · 1[the word of k is a TAG] / D. Subwords have the tag and the
+    governor of their word.
     """
     words = passage.words.float()
     size, length = words.shape
@@ -51,31 +51,31 @@ def shape(passage: Passage) -> Question:
 
 
 def tagged(passage: Passage) -> Tensor:
-    """Which word has which part of speech: B W TAGS."""
+    """The part of speech of every word, as 0 and 1: B W TAGS."""
     rows = [
         (number, index, TAGS.index(word.upos))
         for number, sentence in enumerate(passage.sentences)
         for index, word in enumerate(sentence.words)
         if word.upos in TAGS
     ]
-    out = torch.zeros(*passage.pieces.shape, len(TAGS), device=passage.ids.device)
+    out = torch.zeros(*passage.subwords.shape, len(TAGS), device=passage.ids.device)
     return marked(out, rows)
 
 
 def governed(passage: Passage) -> Tensor:
-    """Which pieces belong to two words of which one governs the other: B S S."""
+    """Which pairs of subwords belong to a word and its governor, in either order: B S S."""
     rows = [
         (number, *pair)
         for number, word, governor, _ in dependencies(passage)
         for pair in ((word, governor), (governor, word))
     ]
-    width = passage.pieces.shape[1]
+    width = passage.subwords.shape[1]
     linked = marked(torch.zeros(len(passage.ids), width, width, device=passage.ids.device), rows)
     return passage.membership @ linked @ passage.membership.transpose(1, 2)
 
 
 def marked(out: Tensor, rows: list[tuple[int, int, int]]) -> Tensor:
-    """1 at every place of the list that lies inside."""
+    """Set `out` to 1 at every listed place inside it."""
     places = torch.tensor(rows, dtype=torch.long, device=out.device).view(-1, 3)
     places = places[(places < torch.tensor(out.shape, device=out.device)).all(1)]
     out[tuple(places.T)] = 1
@@ -83,9 +83,9 @@ def marked(out: Tensor, rows: list[tuple[int, int, int]]) -> Tensor:
 
 
 def opening(passage: Passage) -> Question:
-    """Every weight between the first tokens of sentences, for its mean over sentences: what `variability` needs first.
+    """The mean over sentences of the weights between their first tokens, which `variability` needs.
 
-    opening.q.k = mean over sentences of A_h[q, k], for q and k among the first OPENING tokens, pieces of words.
+    opening.q.k = mean over sentences of A_h[q, k], for q and k among the first OPENING tokens, subwords of words.
     """
     there = first_tokens(passage).flatten(1)
 
@@ -96,22 +96,20 @@ def opening(passage: Passage) -> Question:
     return Question(names, there, there.new_zeros(len(there), 0, len(names)), answer)
 
 
-def means(ledger: Ledger) -> dict[Site, Tensor]:
-    """The mean weights H OPENING OPENING of every layer, from what `opening` gathered."""
-    counts = torch.from_numpy(ledger.whole(ledger.counts)).sum(0).clamp_min(1)
+def means(answers: Answers) -> dict[Site, Tensor]:
+    """The mean weights H OPENING OPENING of every layer, from the answers to `opening`."""
+    counts = torch.from_numpy(answers.whole(COUNTS)).sum(0).clamp_min(1)
+    sums = {layer: torch.from_numpy(answers.whole(layer)).sum(0) for layer in answers.layers}
     return {
-        Site(ledger.kind, layer): (torch.from_numpy(ledger.whole(parts)).sum(0) / counts).unflatten(
-            -1, (OPENING, OPENING)
-        )
-        for layer, parts in ledger.sums.items()
+        Site(answers.kind, layer): (total / counts).unflatten(-1, (OPENING, OPENING)) for layer, total in sums.items()
     }
 
 
 def variability(passage: Passage, mean: Mapping[Site, Tensor]) -> Question:
-    """How much attention depends on what the sentence says: 0 for a head that only goes by positions.
+    """How much attention depends on the content of the sentence: 0 for a head that depends on positions only.
 
-    variability = Σ |A_h[q, k] − mean A_h[q, k]| / 2 D over the first OPENING tokens of each sentence; the mean is over
-    sentences (`mean`, by layer, H OPENING OPENING).
+    variability = Σ |A_h[q, k] − mean A_h[q, k]| / 2 D over the first OPENING tokens of each sentence. mean: over
+    sentences, by layer, H OPENING OPENING.
     """
     there = first_tokens(passage)
 
@@ -128,13 +126,13 @@ def variability(passage: Passage, mean: Mapping[Site, Tensor]) -> Question:
 
 
 def first_tokens(passage: Passage) -> Tensor:
-    """Which pairs of the first tokens are pieces of words, and the key in sight, as 0 and 1: B OPENING OPENING."""
+    """Which pairs of the first tokens are subwords of words, the key visible to the query: B OPENING OPENING."""
     words = torch.nn.functional.pad(passage.words[:, :OPENING].float(), (0, max(OPENING - passage.words.shape[1], 0)))
     both = words[:, :, None] * words[:, None]
     return both.tril() if passage.causal else both
 
 
 def first_weights(view: View) -> Tensor:
-    """The weights between the first tokens, B H OPENING OPENING, filled up with 0."""
+    """The weights between the first tokens, B H OPENING OPENING, padded with 0."""
     some = view.weights[..., :OPENING, :OPENING]
     return torch.nn.functional.pad(some, (0, OPENING - some.shape[-1], 0, OPENING - some.shape[-2]))

@@ -1,4 +1,4 @@
-"""Syntactic heads: those that look along a dependency (Voita et al. 2019, section 5.2; Clark et al. 2019, 4.2)."""
+"""Syntactic heads attend along a dependency (Voita et al. 2019, section 5.2; Clark et al. 2019, section 4.2)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from headwise.roles.question import Arc, Question, pointing
 
 
 def syntactic(passage: Passage, per_arc: bool = False) -> Question:
-    """How often a word looks at its governor, or a governor at one of its dependents, for every relation.
+    """How often a word attends most to its governor, or a governor to one of its dependents, for every relation.
 
-    syntactic.REL.to-governor: of the words that hang on another by REL, the share that point at it;
-    syntactic.REL.to-dependent: of the words that have a REL, the share that point at one. A word may not point at
-    itself. Baseline, on the same text and in the same unit: the best fixed offset between words, or, where they are
-    better, chance or even weights on all pieces. REL is the relation without its subtype. The first is also Clark's
-    attachment accuracy. per_arc: every dependency counts, not every governor that has one.
+    syntactic.REL.to-governor: share of the words with a governor by REL that point at it (Clark's attachment accuracy);
+    syntactic.REL.to-dependent: share of the words with a dependent by REL that point at one. A word may not point at
+    itself. Baseline: the best fixed offset between words or, where better, a random word or uniform weights on all
+    subwords. REL is the relation without its subtype. per_arc: count dependencies, not words that have one.
     """
 
     def arcs() -> Iterator[Arc]:
@@ -27,17 +26,17 @@ def syntactic(passage: Passage, per_arc: bool = False) -> Question:
 
 
 def attachment(passage: Passage) -> Question:
-    """How often the word that looks most at a dependent is its governor: Clark's reading of the transposed map.
+    """How often the word that attends most to a dependent is its governor (Clark's reading of the transposed map).
 
-    attachment.REL = share of words d that hang on another by REL with argmax_q≠d A_h[q, d] = governor(d); baseline as
-    for `syntactic`.
+    attachment.REL = share of words d with a governor by REL and argmax_q≠d A_h[q, d] = governor(d). Baseline as for
+    `syntactic`.
     """
     arcs = (Arc(s, word, governor, f"attachment.{relation}") for s, word, governor, relation in dependencies(passage))
     return pointing(arcs, passage, passage, "offset", "looking_words")
 
 
 def dependencies(passage: Passage) -> Iterator[tuple[int, int, int, str]]:
-    """Sentence, dependent, governor and relation of every word that hangs on another."""
+    """Sentence, dependent, governor and relation of every word with a governor."""
     for number, sentence in enumerate(passage.sentences):
         for index, word in enumerate(sentence.words):
             if word.governor >= 0:

@@ -1,4 +1,4 @@
-"""What every head of a model does: the tests of roles on annotated text, and the roles found in them."""
+"""The roles of all heads of a model: every test on annotated text, and the roles that they find."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, HeadMap
+from headwise.roles.answers import together
 from headwise.roles.label import ENOUGH, Bar, absent, find, labels, patterns
-from headwise.roles.ledger import together
-from headwise.roles.passes import Ledgers, Progress, Reading, Subject, on_pairs, on_probes, on_treebank
+from headwise.roles.passes import ByHalf, Progress, Reading, Subject, on_pairs, on_probes, on_treebank
 
-FOREIGN = 0.1  # share of unknown pieces from which on a text is told to be in another language
+FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 
 
 @dataclass
 class Roles:
-    """What was found.
+    """The result.
 
-    table: a row a head and measure, columns COLUMNS. roles: its rows that are roles, with `role`, `text` and the
-    corrected `p`. labels: one for every head of the kinds that were tested. patterns: which role in which layer.
-    absent: expected roles that no head has, with the reason. seldom: measures that the text asks about too rarely.
-    coverage: what became of the sentences, by text. warnings: what a reader of the numbers should know.
+    table: a row per head and measure, columns COLUMNS. roles: its rows that are roles, with `role`, `text` and the
+    corrected `p`. labels: one for every head of the tested kinds. patterns: roles by layer. absent: expected roles that
+    no head has, with the reason. seldom: measures with too few tokens in the text. coverage: counts of used and unused
+    sentences, by text. warnings: sentences for readers of the numbers.
     """
 
     table: pd.DataFrame
@@ -46,13 +46,13 @@ def roles(
     frequencies: Mapping[int, int] | None = None, reading: Reading | None = None, bar: Bar | None = None,
     seed: int = 0, progress: Progress = lambda sentences: None,
 ) -> Roles:  # fmt: skip
-    """Every test of roles on a treebank (which can be walked through twice), and the roles that hold on both halves.
+    """All tests of roles on a treebank (which is iterated twice), and the roles that are confirmed on its second half.
 
-    Of an encoder-decoder the encoder is run, on the treebank as its source; its decoder and cross attention are tested
-    on sentence `pairs`, which takes eflomal. Language models are asked on repeated random tokens too. confirm: another
-    treebank to confirm roles on, instead of half of the documents. frequencies: how often each token id occurs in the
-    training text (`rare.frequencies`), without which no head is tested for rare tokens. reading: how text is read.
-    bar: what makes a role. progress: called with the number of sentences of every batch.
+    In an encoder-decoder the encoder is tested on the treebank, decoder and cross attention on sentence `pairs`, which
+    need eflomal. Language models are also tested on repeated random tokens. confirm: another treebank to confirm roles
+    on, instead of half of the documents. frequencies: how often each token id occurs in the training text
+    (`rare.frequencies`); without them no head is tested for rare tokens. reading: options of the tests. bar: what a
+    role needs. progress: called with the number of sentences of every batch.
     """
     bar = bar or Bar()
     subject = Subject(model, tokenizer, found, reading or Reading())
@@ -66,21 +66,21 @@ def roles(
     return conclude(found.heads, passes, bar, seed, subject.coverage)
 
 
-def conclude(heads: HeadMap, passes: Sequence[Ledgers], bar: Bar, seed: int, coverage: dict[str, Coverage]) -> Roles:
-    """Tables, roles and what is missing, from the ledgers of every pass."""
+def conclude(heads: HeadMap, passes: Sequence[ByHalf], bar: Bar, seed: int, coverage: dict[str, Coverage]) -> Roles:
+    """The result, from the answers of every pass."""
     whole: list[pd.DataFrame] = []
     halves: tuple[list[pd.DataFrame], list[pd.DataFrame]] = ([], [])
-    for ledgers in passes:
-        for kind in dict.fromkeys(kind for kind, _ in ledgers):
-            if not all((kind, half) in ledgers for half in (0, 1)):
+    for answers in passes:
+        for kind in dict.fromkeys(kind for kind, _ in answers):
+            if not all((kind, half) in answers for half in (0, 1)):
                 raise HeadwiseError(
-                    "The text has no second half to confirm roles on (all of it is one document): "
+                    "The text has no second half to confirm roles on (it is a single document): "
                     "give another text to confirm them."
                 )
-            both = [ledgers[kind, half] for half in (0, 1)]
+            both = [answers[kind, half] for half in (0, 1)]
             whole.append(together(both).table(seed))
-            for half, ledger in zip(halves, both, strict=True):
-                half.append(ledger.table())
+            for half, of_half in zip(halves, both, strict=True):
+                half.append(of_half.table())
     scores = pd.concat(whole, ignore_index=True)
     heads = heads.only(dict.fromkeys(scores["kind"]))
     often = (scores["n"] >= ENOUGH[0]) & (scores["units"] >= ENOUGH[1])
@@ -92,13 +92,13 @@ def conclude(heads: HeadMap, passes: Sequence[Ledgers], bar: Bar, seed: int, cov
 
 
 def warnings(coverage: Mapping[str, Coverage]) -> list[str]:
-    """What was left out or looks wrong, in sentences."""
-    told = []
+    """Sentences on text that was left out or looks wrong."""
+    found = []
     for name, text in coverage.items():
         if text.unknown_share > FOREIGN:
-            told.append(f"{text.unknown_share:.0%} of the pieces of the {name} are unknown: is it in another language?")
+            found.append(f"{text.unknown_share:.0%} of the subwords of the {name} are unknown: another language?")
         if text.too_long:
-            told.append(f"{text.too_long} of {text.sentences} sentences of the {name} are too long and were left out.")
+            found.append(f"{text.too_long} of {text.sentences} sentences of the {name} are too long and were left out.")
         if text.unalignable:
-            told.append(f"{text.unalignable} of {text.sentences} sentences of the {name} lose words in the tokenizer.")
-    return told
+            found.append(f"{text.unalignable} of {text.sentences} sentences of the {name} lose words in the tokenizer.")
+    return found

@@ -39,7 +39,8 @@ class Embedded(Strict):
 
 
 class Data(Strict):
-    """Text: files for train, dev and test, or the embedded corpus. Language models take one-sided text, a file each."""
+    """Text: files for train, dev and test, or the embedded corpus. Without dev, every tenth sentence of train is held
+    out. Language models take one-sided text, a file each."""
 
     train: Spec | None = None
     dev: Spec | None = None
@@ -232,8 +233,8 @@ def make_plan(data: dict[str, Any], settings: Sequence[str] = (), source: str = 
 def refuse_texts(texts: Data, where: str) -> None:
     """Texts must be named once, exist, and all be pairs or all one-sided."""
     files = [spec for spec in (texts.train, texts.dev, texts.test) if spec is not None]
-    if texts.embedded is None and (texts.train is None or texts.dev is None):
-        raise HeadwiseError(f"{where} needs train and dev texts (and best a test text), or [data.embedded].")
+    if texts.embedded is None and texts.train is None:
+        raise HeadwiseError(f"{where} needs a train text (and best dev and test texts), or [data.embedded].")
     if texts.embedded is not None and files:
         raise HeadwiseError(f"{where} names texts and the embedded corpus as well: leave one of them out.")
     if len({one_sided(spec) for spec in files}) > 1:

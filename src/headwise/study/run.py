@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from accelerate import PartialState
 
-from headwise.api.batches import AnyText
+from headwise.api.batches import AnyText, held_out
 from headwise.api.sweeps import Sweep
 from headwise.data import embedded
 from headwise.data.text import ParallelText, Text
@@ -139,7 +139,12 @@ class Run:
         if self.plan.data.embedded:
             pairs = embedded.pairs(split, getattr(self.plan.data.embedded, split))
             return ParallelText.from_pairs(pairs, f"{split}.en+{split}.fr", cache=self.cache)
-        spec: Any = getattr(self.plan.data, split)
+        data = self.plan.data
+        if data.dev is None and split != "test":
+            return held_out(self.read(data.train))[split == "dev"]
+        return self.read(getattr(data, split))
+
+    def read(self, spec: Any) -> AnyText:
         if isinstance(spec, str) and one_sided(spec):
             return Text.read(spec, cache=self.cache)
         return ParallelText.open(spec, cache=self.cache)

@@ -1,10 +1,10 @@
 """Token batches in a few fixed shapes.
 
-Pairs are sorted into rungs by the longer of their two sides. A rung's length divides `batch_tokens`, so that every
-batch has exactly that many positions: linear layers always see the same shape, attention a few. Only the highest rung
-is as long as the longest pair, divisor or not: a model may have no positions beyond it. What is left over in a rung
-moves up to the next one; only the last batch of an epoch has empty rows. The number of rows tells the shape, so no two
-rungs have the same. Numbers with many divisors (2520, 5040, 10080) pad least.
+Pairs are sorted into buckets by the longer of their two sides. A bucket's length divides `batch_tokens`, so that every
+batch has exactly that number of positions: linear layers always have the same shape, attention a few. Only the last
+bucket has the length of the longest pair, divisor or not, because a model may have no positions beyond it. Pairs left
+over in a bucket move up to the next; only the last batch of an epoch has empty rows. Every bucket has its own number of
+rows, from which the shape follows. Numbers with many divisors (2520, 5040, 10080) need least padding.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from transformers import PreTrainedTokenizerBase
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 
-IGNORED = -100  # the label of a position that is no target
+IGNORED = -100  # the label of positions without a target
 
 
 class Encoded:
-    """Parallel text as token ids, memory-mapped, longer pairs than `max_length` left out and counted (`dropped`).
+    """Parallel text as token ids, memory-mapped. Pairs longer than `max_length` are left out and counted (`dropped`).
 
-    cache: a folder for the ids, where another `Encoded` of the same text and tokenizer finds them again.
+    cache: a folder for the ids, which another `Encoded` of the same text and tokenizer reuses.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Encoded:
 
 
 def key(text: ParallelText, tokenizer: PreTrainedTokenizerBase) -> str:
-    """A name for the ids of a text: by its content, and by all that makes pieces of it."""
-    pieces: Any = tokenizer
-    if pieces.is_fast:
-        how = json.loads(pieces.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}  # left by last call
+    """A name for the ids of a text: a hash of the text and of the tokenizer."""
+    model: Any = tokenizer
+    if model.is_fast:
+        rules = json.loads(model.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}  # of its last call
     else:
-        how = pieces.get_vocab()
-    languages = [getattr(pieces, name, None) for name in ("src_lang", "tgt_lang", "split_special_tokens")]
-    facts = json.dumps([text.fingerprint, type(pieces).__name__, languages, how], sort_keys=True)
+        rules = model.get_vocab()
+    languages = [getattr(model, name, None) for name in ("src_lang", "tgt_lang", "split_special_tokens")]
+    facts = json.dumps([text.fingerprint, type(model).__name__, languages, rules], sort_keys=True)
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
@@ -97,7 +97,7 @@ def lengths(dataset: Dataset, column: str) -> np.ndarray:
 class TokenBatches(Sampler[list[int]]):
     """A batch sampler: shuffled batches of at most `tokens` positions a side, the same for the same seed and epoch.
 
-    multiple: batches of an epoch come in whole groups of so many; what is over is left out (other pairs every epoch).
+    multiple: the number of batches of an epoch is a multiple of it; the rest is left out (other pairs every epoch).
     shuffle=False: every pair, shortest first.
     """
 
@@ -147,7 +147,7 @@ class TokenBatches(Sampler[list[int]]):
 def shapes(longest: np.ndarray, tokens: int) -> list[tuple[int, int]]:
     """The shapes (length, rows) of all batches, shortest first.
 
-    Lengths divide `tokens`, and each has at least one batch of pairs of its own; the last is that of the longest pair.
+    Lengths divide `tokens`, and each has at least one full batch; the last is that of the longest pair.
     """
     top = int(longest.max())
     found: list[tuple[int, int]] = []
@@ -162,9 +162,8 @@ def shapes(longest: np.ndarray, tokens: int) -> list[tuple[int, int]]:
 
 
 class Collator:
-    """Pads a list of pairs to the shape its number of rows stands for, and gives the decoder its input: the labels,
-    shifted right behind the start token.
-    """
+    """Pads a list of pairs to the shape for its number of rows. The decoder's input is the labels, shifted right after
+    the start token."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, start: int, shapes: Sequence[tuple[int, int]] = ()) -> None:
         self.pad, self.start = int(tokenizer.pad_token_id), start
@@ -182,7 +181,7 @@ class Collator:
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int, length: int | None) -> Tensor:
-    """Rows of ids as one tensor, filled up on the right."""
+    """Rows of ids as one tensor, padded on the right."""
     out = np.full((len(rows), length or max(map(len, rows))), fill, dtype=np.int64)
     for row, ids in zip(out, rows, strict=True):
         row[: len(ids)] = ids
@@ -192,10 +191,7 @@ def padded(rows: Sequence[Sequence[int]], fill: int, length: int | None) -> Tens
 def batches(
     data: Encoded, tokenizer: PreTrainedTokenizerBase, start: int, tokens: int = 4096
 ) -> Iterator[dict[str, Any]]:
-    """The whole text once, in batches sorted by length, for scoring.
-
-    `rows` gives each sentence's place in the text (−1: empty row).
-    """
+    """The text once, in batches sorted by length, for scoring. `rows`: the row of each sentence in the text, or −1."""
     sampler = TokenBatches(data, max(tokens, int(data.longest.max())), seed=0, shuffle=False)
     collate = Collator(tokenizer, start, sampler.shapes)
     for indices in sampler:

@@ -1,7 +1,4 @@
-"""A translation model from its description: a stock architecture of transformers, built from its configuration.
-
-No model code of our own.
-"""
+"""A translation model from its description: an architecture of transformers, built from its configuration."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from headwise.heads import HeadMap
 class Architecture(BaseModel):
     """The shape of a Transformer to train (Vaswani et al. 2017).
 
-    `norm`: "post" builds Marian, "pre" builds M2M100, which is nearest to the paper's code.
+    norm: "post" builds Marian, "pre" builds M2M100, which is nearest to the paper's code.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -49,16 +46,14 @@ class Architecture(BaseModel):
 
 
 def build(shape: Architecture, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """A freshly initialised model for a joint vocabulary.
+    """A newly initialised model for a joint vocabulary.
 
-    The encoder's embeddings are its own, so that the source side can train alone; the decoder's are tied to the output
-    layer (M2M100 cannot tie only those two, so there the output layer is its own as well). Sinusoidal positions, ReLU,
-    embeddings times √width.
+    The encoder has its own embeddings, so that the source side can train alone; the decoder's are tied to the output
+    layer (not in M2M100, which cannot tie only those two). Sinusoidal positions, ReLU, embeddings times √width.
     """
     if shape.width % shape.heads:
         raise HeadwiseError(
-            f"{shape.heads} heads were asked for in a width of {shape.width}: "
-            "give a width that can be shared out evenly to the heads."
+            f"A width of {shape.width} cannot be divided by {shape.heads} heads: give a multiple of the heads."
         )
     common = dict(
         vocab_size=len(tokenizer), d_model=shape.width, encoder_layers=shape.encoder_layers,
@@ -84,10 +79,10 @@ def build(shape: Architecture, tokenizer: PreTrainedTokenizerBase, seed: int) ->
 
 
 def drop_unused(model: PreTrainedModel) -> PreTrainedModel:
-    """Take away the matrix that M2M100 keeps for shared embeddings also where nothing is shared and nothing reads it.
+    """Remove the unused matrix for shared embeddings of an M2M100 model whose embeddings are not shared.
 
-    It would be counted, saved, and missed by data-parallel training. Its name then stands for the encoder's own
-    embeddings (no part of the weights); other models stay as they are. `from_pretrained` makes the matrix anew.
+    It would be counted and saved, and data-parallel training would miss its gradient. Its name becomes an alias of the
+    encoder's embeddings. Other models do not change. `from_pretrained` creates the matrix again.
     """
     if isinstance(model, M2M100ForConditionalGeneration) and not model.config.tie_word_embeddings:
         del model.model.shared

@@ -27,11 +27,11 @@ def translate(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], search: Search | None = None,
     progress: Report = silent, exactly: int | None = None,
 ) -> tuple[list[str], dict[str, float]]:  # fmt: skip
-    """Translate sentences; the result keeps their order.
+    """Translate sentences, in their order.
 
-    Also returns seconds, tokens (written, without padding) and tokens per second. Sentences longer than the model's
-    positions are cut. A blank sentence stays blank. The unknown piece is never written. exactly: write so many tokens
-    for each sentence, whatever it says, so that the speed of two models can be compared.
+    Also returns seconds, output tokens (without padding) and tokens per second. Sentences longer than the model's
+    positions are truncated. A blank sentence stays blank. The unknown subword is never written. exactly: write this
+    number of tokens for each sentence, to compare the speed of two models.
     """
     search = search or Search()
     limit = model.config.max_position_embeddings - 8 if hasattr(model.config, "max_position_embeddings") else 512

@@ -1,8 +1,8 @@
-"""Dropout at the speed of memory on CPU, for any model, without touching it.
+"""Fast dropout on CPU, for any unmodified model.
 
 torch draws one float per element, which on CPU takes longer than the matrix products around it. Here eight elements
-share one draw of 64 random bits: a byte each, so that p is rounded to 1/256; what is kept is scaled by the share that
-is really kept, so the mean stays right. The noise comes from torch's own generator: a resumed run draws the same.
+share 64 random bits: a byte each, so that p is rounded to 1/256. Kept elements are scaled by the rounded share, so the
+mean is right. The bits come from torch's generator: a resumed run draws the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches of one-sided text for models of language: the next token, or masked ones, are what is asked for."""
+"""Batches of text for language models, which predict the next token, and masked language models."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from headwise.data.text import Text
 from headwise.errors import HeadwiseError
 from headwise.translation.batches import IGNORED, lengths, padded
 
-MASKED = 0.15  # share of tokens that a masked language model is asked for (Devlin et al. 2019, section 3.1)
+MASKED = 0.15  # share of masked tokens (Devlin et al. 2019, section 3.1)
 
 
 class Lines:
-    """Sentences as token ids, longer ones than `max_length` left out and counted (`dropped`), as are those too short to
-    ask for anything: one token for a causal model, special tokens alone for a masked one."""
+    """Sentences as token ids. Left out and counted (`dropped`) are those longer than `max_length`, and those with no
+    token to predict: of one token for a causal model, of special tokens for a masked one."""
 
     def __init__(self, text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int, causal: bool) -> None:
         self.tokenizer, self.causal = tokenizer, causal
         self.special = set(tokenizer.all_special_ids)
         if not causal and tokenizer.mask_token_id is None:
             raise HeadwiseError(
-                "This model predicts masked tokens, but its tokenizer has no mask token: "
-                "put its own tokenizer beside it."
+                "This model predicts masked tokens, but its tokenizer has no mask token: use its own tokenizer."
             )
 
         def ids(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
@@ -55,8 +54,8 @@ class Lines:
         return len(row) > 1 if self.causal else any(token not in self.special for token in row)
 
     def batches(self, tokens: int = 4096, seed: int = 0) -> Iterator[dict[str, Any]]:
-        """The text once, shortest first, at most so many tokens together: input_ids, attention_mask, labels (aligned
-        with the logits), rows (the place of each sentence in the text)."""
+        """The text once, shortest first, in batches of at most `tokens` tokens: input_ids, attention_mask, labels (at
+        the positions of their logits), rows (the row of each sentence in the text)."""
         start = 0
         while start < len(self):
             end = start + 1
@@ -68,8 +67,8 @@ class Lines:
             start = end
 
     def batch(self, rows: Sequence[Sequence[int]], places: Sequence[int], seed: int) -> dict[str, Tensor]:
-        """Rows of ids as tensors B S. Of each sentence a share MASKED of its tokens is hidden, at least one, drawn by
-        the seed and the sentence's place in the text. The mask token stands for all; special tokens stay."""
+        """Rows of ids as tensors B S. A share MASKED of the tokens of each sentence is replaced by the mask token, at
+        least one, drawn by the seed and the sentence's row in the text. Special tokens are never masked."""
         fills = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
         ids = padded(rows, next(fill for fill in fills if fill is not None), None)
         mask = padded([[1] * len(row) for row in rows], 0, None)

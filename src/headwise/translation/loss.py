@@ -1,8 +1,7 @@
-"""Label-smoothed cross-entropy straight from the decoder's states, without ever holding the logits of a whole batch.
+"""Label-smoothed cross-entropy from the decoder's states, without the logits of a whole batch in memory.
 
-Positions × vocabulary is the largest tensor of a small translation model. Here only real target positions are
-projected, a chunk at a time, and each chunk's gradient is taken while its softmax is still in the cache, so that the
-forward pass already knows both gradients.
+Positions × vocabulary is the largest tensor of a small translation model. Here only target positions are projected, in
+chunks, and the forward pass also computes each chunk's gradient, while its softmax is in the cache.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from torch.autograd.function import once_differentiable
 
 from headwise.translation.batches import IGNORED
 
-CHUNK = 512  # positions projected at once; the last chunk is filled up, so that there is one shape
+CHUNK = 512  # positions projected at once; the last chunk is padded, so that there is one shape
 
 
 class FusedCrossEntropy(torch.autograd.Function):
     """Summed label-smoothed cross-entropy of `states @ weight.T + bias` against `labels`.
 
     (1 − ε) · (−log p[label]) + ε · mean over the vocabulary of −log p (Szegedy et al. 2016; ε/V on every type, as in
-    torch). states N M, weight V M, bias V or None, labels N (IGNORED for filling). The softmax is taken in float32 at
-    least. The bias gets no gradient, and second derivatives are refused.
+    torch). states N M, weight V M, bias V or None, labels N (IGNORED for padding). The softmax is in float32 at least.
+    The bias gets no gradient; there are no second derivatives.
     """
 
     @staticmethod
@@ -66,9 +65,9 @@ class FusedCrossEntropy(torch.autograd.Function):
 
 
 def summed_loss(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
-    """The summed loss over the real positions of a batch: states B T M, labels B T.
+    """The summed loss over the target positions of a batch: states B T M, labels B T.
 
-    Under autocast the projection runs in autocast's dtype. Gradients are taken only where autograd is on.
+    With autocast the projection has autocast's dtype. Gradients are computed only with autograd on.
     """
     where = (labels.flatten() != IGNORED).nonzero().squeeze(1)
     fill = -len(where) % CHUNK

@@ -13,7 +13,7 @@ from sacrebleu.metrics.chrf import CHRF
 from headwise.errors import HeadwiseError
 from headwise.statistics import interval, paired_bootstrap_p, resamples
 
-FEW = 10  # up to so many differing lines the test is exact
+FEW = 10  # up to this number of differing lines the test is exact
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,16 @@ def difference(system: Sequence[str], baseline: Sequence[str], references: Seque
 def check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     if len(hypotheses) != len(references) or not references:
         raise HeadwiseError(
-            f"{len(hypotheses)} translations were to be held against {len(references)} references: "
-            "give as many of one as of the other, and at least one."
+            f"{len(hypotheses)} translations cannot be compared with {len(references)} references: "
+            "give equally many, and at least one."
         )
 
 
 def sentence_statistics(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """sacreBLEU's sufficient statistics, one row a sentence."""
+    """sacreBLEU's sufficient statistics, one row per sentence."""
     return np.array(metric._extract_corpus_statistics(list(hypotheses), [list(references)]))
 
 
 def scored(metric: BLEU | CHRF, sums: np.ndarray) -> np.ndarray:
-    """Corpus scores from summed statistics, one a row."""
+    """Corpus scores from summed statistics, one per row."""
     return np.array([metric._compute_score_from_stats(list(row)).score for row in sums])

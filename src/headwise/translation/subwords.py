@@ -14,11 +14,11 @@ SPECIAL = (PAD, END, START, UNKNOWN)  # their ids are 0, 1, 2, 3
 
 
 def learn_subwords(lines: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """Learn a byte-pair vocabulary of at most `vocabulary` pieces (special tokens counted) from training lines.
+    """Learn a byte-pair vocabulary of at most `vocabulary` subwords (special tokens included) from training lines.
 
-    Blanks become part of the piece that follows (as SentencePiece does it), and every punctuation mark stands alone, so
-    that decoding gives the text back letter by letter and a piece never crosses a word's edge. Every sentence ends with
-    `</s>`. Sennrich et al. 2016, "Neural machine translation of rare words with subword units".
+    A blank belongs to the subword after it (as in SentencePiece), and every punctuation mark is a subword, so that
+    decoding restores the text exactly and no subword crosses a word boundary. Every sentence ends with `</s>`.
+    Sennrich et al. 2016, "Neural machine translation of rare words with subword units".
     """
     tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.NFC()
@@ -32,14 +32,12 @@ def learn_subwords(lines: Iterable[str], vocabulary: int) -> PreTrainedTokenizer
     )
     tokenizer.train_from_iterator(lines, trainer)
     if tokenizer.get_vocab_size() <= len(SPECIAL):
-        raise HeadwiseError(
-            "A subword vocabulary was to be learned, but the training text has no letters: give it real text."
-        )
+        raise HeadwiseError("No subword vocabulary can be learned: the training text has no letters. Give other text.")
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {END}", special_tokens=[(END, SPECIAL.index(END))]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, bos_token=START, unk_token=UNKNOWN,
         clean_up_tokenization_spaces=False, model_input_names=["input_ids", "attention_mask"],
-        split_special_tokens=True,  # a `</s>` that stands in the text is text
+        split_special_tokens=True,  # `</s>` in the text is text
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Training on Hugging Face's Seq2SeqTrainer, with the four things a small translation model on CPU needs.
+"""Training on Hugging Face's Seq2SeqTrainer, with four changes for small translation models on CPU.
 
-1. batches of tokens in a few fixed shapes (`batches`); 2. attention through the seam in its explicit form, whose
-backward on CPU is ten times faster than sdpa's; 3. the loss without the logits (`loss`); 4. dropout at the speed of
-memory (`dropout`). Everything is undone afterwards. Checkpoints are resumed only when their completion marker is there.
+1. batches of tokens in a few fixed shapes (`batches`); 2. explicit attention, whose backward pass on CPU is ten times
+faster than sdpa's; 3. the loss without logits in memory (`loss`); 4. fast dropout (`dropout`). Afterwards the model is
+a stock model again. Only checkpoints with a completion marker are resumed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTraine
 from transformers.trainer_callback import PrinterCallback, TrainerCallback, TrainerState
 
 from headwise.attention import Discovery, capture, evaluating
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, NotWritten
 from headwise.heads import Site, write_text
 from headwise.progress import Report, silent
 from headwise.translation.batches import IGNORED, Collator, Encoded, TokenBatches
@@ -42,9 +42,8 @@ LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "eval_loss": "dev_lo
 
 
 class Recipe(BaseModel):
-    """How to train. The rate climbs to `learning_rate` in `warmup` updates, then falls with the inverse square root of
-    the update (Vaswani et al. 2017).
-    """
+    """How to train. The rate rises to `learning_rate` in `warmup` updates, then falls with the inverse square root of
+    the update (Vaswani et al. 2017)."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -64,7 +63,7 @@ class Recipe(BaseModel):
 
 @dataclass(frozen=True)
 class Training:
-    """What every training has in common: text, recipe, a folder for checkpoints, a seed, and who hears of progress."""
+    """What every training has in common: data, recipe, a folder for checkpoints, a seed, a progress reporter."""
 
     data: Encoded
     dev: Encoded
@@ -101,7 +100,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         super().__init__(train_dataset=training.data, eval_dataset=training.dev, **kwargs)
         self.data, self.dev, self.recipe, self.groups = training.data, training.dev, training.recipe, groups
         self.begun = time.perf_counter() - seconds
-        self.compute_loss_func = lambda *_: None  # so that the target tokens of an update are counted: see compute_loss
+        self.compute_loss_func = lambda *_: None  # makes the Trainer count target tokens for compute_loss
 
     def get_train_dataloader(self) -> Any:
         sampler = TokenBatches(self.data, self.recipe.batch_tokens, self.args.seed, multiple=self.recipe.accumulate)
@@ -113,7 +112,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The mean loss over the target tokens of an update, those of other batches and processes counted as well."""
+        """The mean loss over the target tokens of an update, including those of other batches and processes."""
         loss = model(**inputs, smoothing=self.recipe.label_smoothing) / num_items_in_batch
         loss = loss * self.accelerator.num_processes  # whose gradients are averaged
         return (loss, {}) if return_outputs else loss
@@ -125,7 +124,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return self.optimizer
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """The dev loss; the mean over processes, so that all take the same decisions from it."""
+        """The dev loss; the mean over processes, so that all make the same decisions."""
         loss = dev_loss(self.model, self.dev, self.processing_class, self.recipe.batch_tokens)
         loss = float(self.accelerator.reduce(torch.tensor(loss, dtype=torch.float64, device=self.args.device), "mean"))
         self.log({"eval_loss": loss})
@@ -133,7 +132,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return {"eval_loss": loss}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Every 20 updates, and with every dev loss; the means over processes, so that all stop together."""
+        """Log, and stop all processes together when a loss diverged."""
         super().log(logs, start_time)
         for name in ("loss", "eval_loss"):
             refuse_diverged(logs.get(name, 0.0), self.state.global_step, self.recipe)
@@ -143,7 +142,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, RuntimeError, SafetensorError) as error:
-            raise HeadwiseError(f"The checkpoint {folder} could not be written ({error}): make room.") from None
+            raise NotWritten(f"The checkpoint {folder} could not be written ({error}): free some space.") from None
         self.accelerator.wait_for_everyone()  # every process has added its random state
         if self.args.should_save:
             facts = {"seconds": time.perf_counter() - self.begun, "finished": self.control.should_training_stop}
@@ -155,10 +154,8 @@ class TranslationTrainer(Seq2SeqTrainer):
 def loss_forward(
     model: PreTrainedModel, before: Callable[[], None] | None = None, extra: Callable[[], Tensor] | None = None
 ) -> Iterator[None]:
-    """For the time of the block `model(**batch, smoothing=ε)` gives the summed loss of a batch, so that a data-parallel
-    wrapper sees one forward.
-
-    before: called first (gates draw their noise). extra: a penalty per target token, added to the loss.
+    """Inside the block `model(**batch, smoothing=ε)` gives the summed loss of a batch, in one forward for data-parallel
+    training. before: called first (gates draw their noise). extra: a penalty per target token, added to the loss.
     """
 
     def forward(
@@ -198,18 +195,18 @@ def dev_loss(model: PreTrainedModel, data: Encoded, tokenizer: PreTrainedTokeniz
 
 
 def refuse_diverged(loss: float, updates: int, recipe: Recipe) -> None:
-    """A model whose loss is no number is never taken for a trained one."""
+    """Raise HeadwiseError for a loss that is not a finite number."""
     if not math.isfinite(loss):
         raise HeadwiseError(
-            f"The training diverged: the loss is no number ({loss}) after {updates} updates; lower learning_rate, "
+            f"The training diverged: the loss is not a number ({loss}) after {updates} updates; lower learning_rate, "
             f"which is {recipe.learning_rate:g}, or raise warmup, which is {recipe.warmup}."
         )
 
 
 class Watch(TrainerCallback):
-    """Shows progress, and stops when the dev loss has not fallen for `patience` epochs.
+    """Reports progress, and stops when the dev loss has not fallen for `patience` epochs.
 
-    It keeps nothing itself: checkpoints carry the Trainer's history, so a resumed run stops where an unbroken one does.
+    It has no state: the history is in the checkpoints, so a resumed run stops where an uninterrupted one does.
     """
 
     def __init__(self, patience: int | None, progress: Report) -> None:
@@ -221,7 +218,7 @@ class Watch(TrainerCallback):
         self.progress(state.global_step / state.max_steps, f"epoch {state.epoch:.1f}{best}")
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_log = True  # no logged mean reaches over a checkpoint
+        control.should_log = True  # a logged mean never spans a checkpoint
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         losses = dev_losses(state)
@@ -293,7 +290,7 @@ def training_arguments(training: Training, keep: int, device: str) -> Seq2SeqTra
     processes = arguments.world_size
     if recipe.accumulate % processes:
         raise HeadwiseError(
-            f"accumulate = {recipe.accumulate} batches per update cannot be shared out evenly to {processes} processes."
+            f"accumulate = {recipe.accumulate} batches per update cannot be divided by {processes} processes."
         )
     arguments.gradient_accumulation_steps = recipe.accumulate // processes
     return arguments
@@ -306,7 +303,7 @@ def checkpoints(work: Path) -> list[Path]:
 
 
 def resume_point(work: Path) -> Path | None:
-    """The last complete checkpoint; half-written ones are cleared away."""
+    """The last complete checkpoint. Deletes incomplete ones."""
     complete = checkpoints(work)
     for path in set(work.glob("checkpoint-*")) - set(complete):
         shutil.rmtree(path)
@@ -314,7 +311,7 @@ def resume_point(work: Path) -> Path | None:
 
 
 def read_marker(checkpoint: Path | None) -> dict[str, Any]:
-    """What a completion marker says: the seconds of training up to there, and whether training was finished."""
+    """The content of a completion marker: seconds of training so far, and whether training was finished."""
     if checkpoint is None:
         return {"seconds": 0.0, "finished": False}
     facts: dict[str, Any] = json.loads((checkpoint / MARKER).read_text())
@@ -322,19 +319,17 @@ def read_marker(checkpoint: Path | None) -> dict[str, Any]:
 
 
 def tidy(state: TrainerState) -> str:
-    """What the Trainer logged, as CSV."""
+    """The Trainer's log, as CSV."""
     lines = ["step,epoch,measure,value"]
     for entry in state.log_history:
-        place = f"{entry['step']},{entry['epoch']:.4f}"
-        lines += [f"{place},{LOGGED[name]},{value:.8g}" for name, value in entry.items() if name in LOGGED]
+        start = f"{entry['step']},{entry['epoch']:.4f}"
+        lines += [f"{start},{LOGGED[name]},{value:.8g}" for name, value in entry.items() if name in LOGGED]
     return "\n".join(lines) + "\n"
 
 
 def average(model: PreTrainedModel, work: Path, count: int) -> int:
-    """Put the mean of the last `count` checkpoints into the model (Vaswani et al. 2017, section 6.1).
-
-    Returns how many there were.
-    """
+    """Load the mean of the last `count` checkpoints into the model (Vaswani et al. 2017, section 6.1); returns their
+    number."""
     found = checkpoints(work)[-count:]
     total: dict[str, Tensor] = {}
     for path in found:
@@ -366,7 +361,7 @@ def converge(
 
 
 def bfloat16(dtype: str, device: str) -> bool:
-    """Whether to compute in bfloat16: asked for, or `auto` on a processor with native bfloat16 products."""
+    """Whether to compute in bfloat16: `bf16`, or `auto` on a processor with native bfloat16 products."""
     if dtype != "auto":
         return dtype == "bf16"
     return bool(torch.cpu._is_avx512_bf16_supported() if device == "cpu" else torch.cuda.is_bf16_supported())

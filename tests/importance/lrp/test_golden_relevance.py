@@ -52,12 +52,12 @@ def test_linear_and_addition(golden: Path, name: str, sign: str) -> None:
     for bias, key in ((b, "linear_bias"), (None, "linear_nobias")):
         out = x @ w if bias is None else x @ w + bias
         step = Linear(x, out, weight=w.T, bias=bias)
-        (found,) = step.hand_on(replace(rule, rescale=False), arrived[None])
+        (found,) = step.propagate(replace(rule, rescale=False), arrived[None])
         (found,) = rescaled(rule, arrived[None], found)
         agree(found[0], numbers[f"{key}.{name}.{sign}"], key)
     a, b, arrived = (tensor(numbers[key]) for key in ("add_a", "add_b", f"add_R_{sign}"))
     one = replace(rule, rescale=False)
-    parts = rescaled(rule, arrived[None], *Addition((a, b), 2).hand_on(one, arrived[None]), axes=3)
+    parts = rescaled(rule, arrived[None], *Addition((a, b), 2).propagate(one, arrived[None]), axes=3)
     for part, key in zip(parts, "ab", strict=True):
         part = part * (part.abs().sum() / (part.abs().sum() + 1e-5))  # the whole tensor at once, as there
         agree(part[0], numbers[f"add.{name}.{sign}.{key}"], f"add {key}")

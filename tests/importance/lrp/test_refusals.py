@@ -61,7 +61,7 @@ def test_capped_attention() -> None:
 
 def test_mixtures_of_experts_name_the_operation() -> None:
     model = worded("gpt_oss")
-    with pytest.raises(HeadwiseError, match=r"Relevance came to the operation '(sum|index_add_|bmm|topk)', for which"):
+    with pytest.raises(HeadwiseError, match=r"Relevance reached the operation '(sum|index_add_|bmm|topk)', for which"):
         scored(model, asking(model, "gpt_oss"), RULES["cp"])
 
 
@@ -99,7 +99,7 @@ def test_an_empty_sentence_and_nothing_asked() -> None:
     with_nothing = relevance(model, discover(model), [nothing, inputs], rule)
     same(main(with_nothing, rule), main(scored(model, inputs, rule), rule), 0)
     for batches in ([nothing], []):
-        with pytest.raises(HeadwiseError, match=r"'lrp\.cp' was asked for, but the text asks for no token"):
+        with pytest.raises(HeadwiseError, match=r"'lrp\.cp' cannot be computed: the text has no token"):
             relevance(model, discover(model), batches, rule)
 
 

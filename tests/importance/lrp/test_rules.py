@@ -35,7 +35,7 @@ def arriving(network: nn.Module, rule: Rule, x: Tensor, arrived: Tensor, *more: 
 def test_shares_of_one_output_over_its_inputs_add_up_to_one(name: str) -> None:
     """Not those of one input over the outputs, which a released version normalised."""
     rule, x, weight = replace(RULES[name], rescale=False), drawn(1, SIZE), drawn(4, SIZE, seed=1)
-    (shares,) = Linear(x, x @ weight.T, weight).hand_on(rule, torch.eye(4, dtype=x.dtype)[:, None])  # O 1 I
+    (shares,) = Linear(x, x @ weight.T, weight).propagate(rule, torch.eye(4, dtype=x.dtype)[:, None])  # O 1 I
     within = 0.05 / float((x @ weight.T).abs().min()) if name == "ding" else 1e-4
     torch.testing.assert_close(shares.sum((1, 2)), torch.ones(4, dtype=x.dtype), rtol=0, atol=within)
     assert float((shares.sum((0, 1)) - 1).abs().max()) > 0.1
@@ -50,8 +50,8 @@ def test_alpha_beta_with_impacts_of_one_sign_hands_on_half() -> None:
     x, weight, arrived = drawn(1, SIZE).abs(), drawn(1, SIZE, seed=1).abs(), torch.ones(1, 1, 1, dtype=torch.float64)
     rule = RULES["alpha-beta"]
     step = Linear(x, x @ weight.T, weight)
-    assert float(step.hand_on(replace(rule, rescale=False), arrived)[0].sum()) == pytest.approx(0.5, rel=1e-4)
-    assert float(step.hand_on(rule, arrived)[0].sum()) == pytest.approx(1, rel=1e-4)
+    assert float(step.propagate(replace(rule, rescale=False), arrived)[0].sum()) == pytest.approx(0.5, rel=1e-4)
+    assert float(step.propagate(rule, arrived)[0].sum()) == pytest.approx(1, rel=1e-4)
 
 
 def test_alpha_beta_of_one_and_zero_is_the_positive_part() -> None:
@@ -152,6 +152,6 @@ def test_the_fast_form_is_the_exact_one_where_nothing_is_constant() -> None:
 
 
 def test_a_rule_that_is_none() -> None:
-    with pytest.raises(HeadwiseError, match=r"rule 'alphabeta' was asked for; there are ding, alpha-beta, .*cp"):
+    with pytest.raises(HeadwiseError, match=r"'alphabeta' is not a relevance rule: choose from ding, alpha-beta, .*cp"):
         rule_of("alphabeta")
     assert [rule_of(name).name for name in RULES] == list(RULES)

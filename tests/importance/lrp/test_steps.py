@@ -37,7 +37,7 @@ def test_linear(rule: Rule, with_bias: bool, chunk: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(steps, "CHUNK", chunk)  # a row at a time, too
     x, weight, arrived = drawn(BATCH, LENGTH, SIZE), drawn(4, SIZE, seed=1), drawn(STARTS, BATCH, LENGTH, 4, seed=2)
     bias = drawn(4, seed=3) if with_bias else None
-    (found,) = Linear(x, nn.functional.linear(x, weight, bias), weight, bias).hand_on(rule, arrived)
+    (found,) = Linear(x, nn.functional.linear(x, weight, bias), weight, bias).propagate(rule, arrived)
     constant = drawn(4) * 0 if bias is None else bias
     near(found, twins.by_row(rule, arrived, lambda row, one: twins.divided(rule, weight, row, constant, one), x))
 
@@ -56,7 +56,7 @@ def test_layer_norm(rule: Rule, affine: bool) -> None:
     x, arrived, epsilon = drawn(BATCH, LENGTH, SIZE), drawn(STARTS, BATCH, LENGTH, SIZE, seed=1), 0.1
     scale, bias = (drawn(SIZE, seed=2), drawn(SIZE, seed=3)) if affine else (None, None)
     out = nn.functional.layer_norm(x, (SIZE,), scale, bias, epsilon)
-    (found,) = LayerNorm(x, out, scale, bias, epsilon).hand_on(rule, arrived)
+    (found,) = LayerNorm(x, out, scale, bias, epsilon).propagate(rule, arrived)
     steep, constant = (scale, bias) if affine else (drawn(SIZE) * 0 + 1, drawn(SIZE) * 0)
     assert steep is not None and constant is not None
     centring = torch.eye(SIZE, dtype=x.dtype) - 1 / SIZE
@@ -79,7 +79,9 @@ def test_root_mean_square_norm(rule: Rule) -> None:
     def root_mean_square(now: Tensor) -> Tensor:
         return scale * now * (now.square().mean() + 0.1).rsqrt()
 
-    (found,) = RootMeanSquareNorm(x, nn.functional.rms_norm(x, (SIZE,), scale, 0.1), scale, 0.1).hand_on(rule, arrived)
+    (found,) = RootMeanSquareNorm(x, nn.functional.rms_norm(x, (SIZE,), scale, 0.1), scale, 0.1).propagate(
+        rule, arrived
+    )
     if rule.norm != "jacobian":
         near(found, arrived)
         return
@@ -109,19 +111,19 @@ def test_addition(rule: Rule) -> None:
         for parts in (shares, one):
             held = parts.abs().sum((-1, -2), keepdim=True)
             parts *= held / (held + rule.share.epsilon)
-    found = Addition((a, b), 2).hand_on(rule, arrived)
+    found = Addition((a, b), 2).propagate(rule, arrived)
     near(found[0], shares[0])
     near(found[1], shares[1].sum(1))
-    (found_one,) = Addition((a, b), 1).hand_on(rule, arrived)
+    (found_one,) = Addition((a, b), 1).propagate(rule, arrived)
     near(found_one, one[0])
 
 
 def test_products_and_activations() -> None:
     a, b, arrived = drawn(BATCH, LENGTH, SIZE), drawn(LENGTH, 1, seed=1), drawn(STARTS, BATCH, LENGTH, SIZE, seed=2)
-    first, second = Product((a, b)).hand_on(RULES["cp"], arrived)
+    first, second = Product((a, b)).propagate(RULES["cp"], arrived)
     near(first, arrived / 2)
     near(second, (arrived / 2).sum((1, 3))[..., None])
-    (found,) = Passing(b.shape).hand_on(RULES["cp"], arrived)
+    (found,) = Passing(b.shape).propagate(RULES["cp"], arrived)
     near(found, arrived.sum((1, 3))[..., None])
 
 
@@ -142,7 +144,7 @@ def test_attention(rule: Rule, groups: int, chunk: int, monkeypatch: pytest.Monk
     seen = masks(queries, keys)
     logits = scale * q @ k.repeat_interleave(heads // groups, 1).mT
     weights = torch.softmax(logits.masked_fill(~seen, -torch.inf), -1)
-    found = Attention(q, k, v, weights, scale).hand_on(rule, arrived)
+    found = Attention(q, k, v, weights, scale).propagate(rule, arrived)
     for p in range(STARTS):
         for s in range(BATCH):
             wanted = twins.layer(rule, q[s], k[s], v[s], scale, seen[s, 0], arrived[p, s])
@@ -166,7 +168,7 @@ def test_a_position_bias_in_the_logits_stands_in_the_weights_only() -> None:
     without = to_logits * (logits - bias) / logits
     to_query, to_key = twins.product(rule, q[0, 0], k[0, 0].T, without, 0.0)
     step = Attention(q, k, v, weights[None, None], scale)
-    found = step.hand_on(rule, arrived.transpose(1, 2)[None])
+    found = step.propagate(rule, arrived.transpose(1, 2)[None])
     for part, wanted in zip(found, (to_query, to_key.T, to_value), strict=True):
         near(part[0, 0, 0], wanted)
 
@@ -176,10 +178,10 @@ def test_capped_logits_have_rules_only_with_constant_weights(name: str) -> None:
     q, k, v, arrived = (drawn(1, 1, 3, 2, seed=n) for n in range(4))
     step = Attention(q, k, v, torch.softmax(torch.tanh(q @ k.mT), -1), 1.0, capped=True)
     if name in ("ding", "cp"):
-        step.hand_on(RULES[name], arrived[None].transpose(2, 3))
+        step.propagate(RULES[name], arrived[None].transpose(2, 3))
         return
-    with pytest.raises(HeadwiseError, match=f"caps its attention logits.*'{name}'.*take ding or cp"):
-        step.hand_on(RULES[name], arrived[None].transpose(2, 3))
+    with pytest.raises(HeadwiseError, match=f"caps its attention logits.*'{name}'.*use ding or cp"):
+        step.propagate(RULES[name], arrived[None].transpose(2, 3))
 
 
 def test_softmax_takes_or_gives_relevance_whatever_the_logits_are_shifted_by() -> None:
@@ -190,7 +192,7 @@ def test_softmax_takes_or_gives_relevance_whatever_the_logits_are_shifted_by() -
     assert sums[0] == pytest.approx(sums[1]) and abs(sums[0] - float(arrived.sum())) > 0.1
     q, k, v, arrived = (drawn(1, 1, 3, 2, seed=n) for n in range(4))
     step = Attention(q, k, v, torch.softmax(q @ k.mT, -1), 1.0)
-    query, key, value = step.hand_on(RULES["attnlrp"], arrived[None].transpose(2, 3))
+    query, key, value = step.propagate(RULES["attnlrp"], arrived[None].transpose(2, 3))
     torch.testing.assert_close(value.sum(), arrived.sum() / 2, rtol=1e-4, atol=1e-4)
     assert abs(float((query + key).sum() - arrived.sum() / 2)) > 0.1
 
@@ -209,7 +211,7 @@ def test_relevance_that_starts_positive_stays_so_and_is_kept(name: str) -> None:
     for step in every:
         shape = (STARTS, BATCH, LENGTH, *((2,) if isinstance(step, Attention) else ()), SIZE)
         arrived = drawn(*shape, seed=8).abs()
-        parts = step.hand_on(rule, arrived)
+        parts = step.propagate(rule, arrived)
         assert all(float(part.min()) >= -1e-12 for part in parts), step
         assert float(sum(part.sum() for part in parts)) == pytest.approx(float(arrived.sum()), rel=1e-4), step
 
@@ -222,7 +224,7 @@ def test_fast_form_is_near_the_exact_one_and_the_same_without_bias() -> None:
     q, k, v = (drawn(1, 2, 4, 16, seed=n) for n in range(5, 8))
 
     def distance(step: Step, relevance: Tensor = arrived) -> float:
-        parts = [torch.cat([p.flatten() for p in step.hand_on(rule, relevance)]) for rule in (fast, exact)]
+        parts = [torch.cat([p.flatten() for p in step.propagate(rule, relevance)]) for rule in (fast, exact)]
         return float((parts[0] - parts[1]).abs().sum() / parts[1].abs().sum())
 
     assert distance(Linear(x, x @ weight.T, weight)) < 1e-12

@@ -123,7 +123,7 @@ UNKNOWN: dict[str, Function] = {
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_an_operation_without_a_rule_names_itself_when_relevance_comes(name: str) -> None:
-    with pytest.raises(HeadwiseError, match=f"Relevance came to the operation '{name}', for which there is no rule"):
+    with pytest.raises(HeadwiseError, match=f"Relevance reached the operation '{name}', for which there is no rule"):
         walk(UNKNOWN[name])
 
 
@@ -202,7 +202,7 @@ def test_norms_that_are_written_out_are_known_by_what_they_compute() -> None:
         tape, out = record(Network(module, inner=module), {}, (X,))
         (step,) = (step for step in tape.records if step.output == tape.numbers[id(out)])
         assert type(step.step) is kind and step.inputs == (0,)
-    with pytest.raises(HeadwiseError, match="norm OddNorm computes neither"):
+    with pytest.raises(HeadwiseError, match="norm OddNorm is neither"):
         walk(OddNorm(lambda x: x / x.abs().amax(-1, keepdim=True)))
 
 

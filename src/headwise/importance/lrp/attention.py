@@ -1,7 +1,7 @@
 """Relevance through one attention layer, from the heads' outputs to queries, keys and values.
 
-Letters as in `attention.kernel` (B batch, H heads, G key/value heads, Q queries, K keys, D head size), P starts in
-front. The layer is one step: alpha-beta divides an output's relevance over query, key and value jointly.
+Letters as in `attention.kernel` (B batch, H heads, G key/value heads, Q queries, K keys, D head size), with P starts in
+front. The layer is one step: alpha-beta divides an output's relevance over query, key and value together.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Attention:
     weights: Tensor
     scale: float
     carried: tuple[int, ...] = (0, 1, 2)  # which of query, key and value carry relevance
-    capped: bool = False  # whether logits went through a soft cap, which only constant weights do not mind
+    capped: bool = False  # whether logits are soft-capped, which only rules with constant weights support
     absorber: ClassVar[Absorber] = "softmax"
 
-    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
-        """The relevance of query, key and value, or of those that carry any."""
+    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+        """The relevance of query, key and value, or of those among them that carry relevance."""
         if self.capped and rule.attention in ("jacobian", "products"):
             raise HeadwiseError(
-                f"This model caps its attention logits, for which the rule '{rule.name}' says nothing: "
-                "take ding or cp, which hold attention weights constant."
+                f"This model caps its attention logits, which the rule '{rule.name}' does not support: "
+                "use ding or cp, with constant attention weights."
             )
         shape = self.query.shape[:2]
         pair = (repeat(t, shape[1]) for t in (self.key, self.value))
@@ -79,7 +79,7 @@ class Attention:
         return found if c2 is None else found + value.abs() * (back @ c2)
 
     def by_products(self, rule: Rule, heads: Heads, arrived: Tensor) -> tuple[Tensor, ...]:
-        """Achtibat et al. 2024, Prop. 3.1 and 3.3: each matrix product gives half to either side, softmax between.
+        """Achtibat et al. 2024, Prop. 3.1 and 3.3: each matrix product gives half to either side.
 
         R_A = A ⊙ (R / 2O) vᵀ, and with logits x: R_x = x ⊙ (R_A − A Σ R_A). The next product divides by 2x, which
         cancels against the factor x: R_q = q ⊙ ½ scale (R_A − A Σ R_A) k, and R_k alike.
@@ -106,7 +106,7 @@ class Attention:
         return list(spans(len(heads.query), queries * size * max(size, heads.key.shape[1])))
 
     def some(self, rule: Rule, heads: Heads, arrived: Tensor) -> tuple[Tensor, ...]:
-        """`by_jacobian` for a few sentences x heads, so that G is never larger than CHUNK."""
+        """`by_jacobian` for some sentences x heads, so that G has at most CHUNK elements."""
         query, key, value, weights = heads
         out, scaled = weights @ value, self.scale * query
         slope = weights[:, :, None] * (value.transpose(-1, -2)[:, None] - out[..., None])  # N Q D K

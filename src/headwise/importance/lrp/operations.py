@@ -1,4 +1,4 @@
-"""Which step a torch function is, by its name; and which modules are taken whole."""
+"""The step of a torch function, by its name, and the modules that are one step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOVING = {
     "select", "narrow", "index_select", "cat", "concat", "stack", "expand", "expand_as", "repeat_interleave", "repeat",
     "roll", "flip", "masked_fill", "pad",
 }  # fmt: skip
-MADE_ANEW = ("_like", "new_")  # tensors that take nothing but shape and place from another
+NEW_TENSORS = ("_like", "new_")  # functions that take only shape and device from another tensor
 PASSING = {
     "relu", "gelu", "silu", "mish", "tanh", "sigmoid", "elu", "leaky_relu", "selu", "celu", "softplus", "hardswish",
     "hardtanh", "relu6", "logsigmoid", "neg", "__neg__", "dropout", "nan_to_num", "clamp",
@@ -47,7 +47,7 @@ ACTIVATIONS: tuple[type[nn.Module], ...] = tuple(
 def step_for(
     func: Any, args: Sequence[Any], kwargs: dict[str, Any], carried: tuple[Tensor, ...], out: Tensor, part: int | None
 ) -> Step | None:
-    """The step that a torch function was, or None where there is no rule. part: which of several outputs."""
+    """The step of a torch function, or None without a rule. part: which of several outputs."""
     name: str = func.__name__
     if name in ("linear", "addmm", "matmul", "__matmul__", "mm"):
         return linear(name, args, kwargs, carried, out)
@@ -77,7 +77,7 @@ def step_for(
 def linear(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], carried: tuple[Tensor, ...], out: Tensor
 ) -> Step | None:
-    """A product with a constant matrix; a product of two activations outside attention has no rule."""
+    """A product with a constant matrix. A product of two activations outside attention has no rule."""
     if len(carried) != 1:
         return None
     x = carried[0]
@@ -116,7 +116,7 @@ def addition(name: str, args: Sequence[Any], kwargs: dict[str, Any], carried: tu
 def moving(
     func: Any, args: Sequence[Any], kwargs: dict[str, Any], carried: tuple[Tensor, ...], part: int | None
 ) -> Step | None:
-    """Run again with other numbers in the carrying places."""
+    """A step that runs the function again on other inputs."""
     places = {id(tensor): i for i, tensor in enumerate(carried)}
 
     def put(value: Any, inputs: Sequence[Tensor]) -> Any:
@@ -133,9 +133,9 @@ def moving(
 
 
 def composite(module: nn.Module) -> Callable[[Tensor, Tensor], Step] | None:
-    """How to take a norm or activation module whole, or None for modules that are followed inside.
+    """The step of a norm or activation module, or None for modules whose operations are recorded.
 
-    torch's own norms are single functions; transformers writes root-mean-square norms out in many.
+    torch's own norms are single functions; transformers writes root-mean-square norms in several.
     """
     if isinstance(module, ACTIVATIONS):
         return lambda x, out: Passing(x.shape)
@@ -149,7 +149,7 @@ def composite(module: nn.Module) -> Callable[[Tensor, Tensor], Step] | None:
 
 
 def norm(module: nn.Module, x: Tensor, out: Tensor) -> Step:
-    """A norm that a modeling file wrote out: recognised by what it computes, never by its name alone."""
+    """A norm of a modeling file, recognised by what it computes."""
     epsilon = next(
         (float(getattr(module, n)) for n in ("variance_epsilon", "eps", "epsilon") if hasattr(module, n)), 0.0
     )
@@ -164,12 +164,11 @@ def norm(module: nn.Module, x: Tensor, out: Tensor) -> Step:
                     return LayerNorm(x, out, scale=scale, bias=bias, epsilon=epsilon)
                 return RootMeanSquareNorm(x, out, scale, epsilon)
     raise HeadwiseError(
-        f"The norm {type(module).__name__} computes neither layer norm nor root-mean-square norm: "
-        "there is no rule for it."
+        f"The norm {type(module).__name__} is neither a layer norm nor a root-mean-square norm: it has no rule."
     )
 
 
 def scales(module: nn.Module) -> list[Tensor]:
-    """The scale as it may be stored: itself, or (Gemma) its difference to one."""
+    """Possible scales: the stored weight, or (Gemma) one plus it."""
     weight: Tensor | None = getattr(module, "weight", None)
     return [torch.ones(())] if weight is None else [weight.detach(), 1 + weight.detach()]

@@ -1,7 +1,7 @@
 """Head relevance by layer-wise relevance propagation (Voita et al. 2019, section 4 and appendix A).
 
-Relevance starts as 1 at one logit of a target position, under teacher forcing, and is handed back by a rule (`rules`)
-to every head's output. A head's share of its layer's relevance is its score: 1/heads for a head like all others.
+Relevance starts as 1 at one logit of a target position, under teacher forcing, and is propagated by a rule (`rules`) to
+every head's output. A head's score is its share of its layer's relevance, 1/heads on average.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headwise.importance.tally import Tally
 
 Mode = Literal["per-step", "pooled"]
 Target = Literal["top", "reference", "contrast"]
-ROWS = 8192  # positions x starts that are walked together
+ROWS = 8192  # positions x starts that are propagated together
 
 
 @dataclass
 class Relevance:
-    """What a run gave: tallies by measure name, and where the relevance that was started went (shares of it)."""
+    """Tallies by measure name, and where the relevance went, as shares of the start."""
 
     tallies: dict[str, Tally]
     balance: dict[str, float]
@@ -43,14 +43,13 @@ def relevance(
 ) -> Relevance:  # fmt: skip
     """Every head's share of its layer's relevance, mean over all target positions of a text.
 
-    mode: `per-step`, the paper's: one start a target position, shares taken at each step, then averaged; one forward
-        serves all steps. `pooled`: all positions of a sentence are started at once, shares are taken of the sum; one
-        forward and one walk a batch.
-    target: the logit that relevance starts from: the `top` one, the `reference` token's, or the `contrast` of the top
-        one with the next.
-    A head's relevance sums over queries and neurons, signed or absolute as the rule says; the other reading is tallied
-    too, under `.signed` or `.absolute`. Half precision is handed on in float32. Raises HeadwiseError for operations
-    without a rule (named), and for values that are not numbers.
+    mode: `per-step`, as in the paper: one start per target position; shares are averaged over positions. `pooled`: all
+        positions of a sentence start together, and shares are of the sum; faster.
+    target: the logit where relevance starts: the `top` one, the `reference` token's, or the `contrast` of the top one
+        with the second.
+    A head's relevance is summed over queries and neurons, signed or absolute as the rule says; the other sum has the
+    suffix `.signed` or `.absolute`. Half precision is propagated in float32. Raises HeadwiseError for operations
+    without a rule, and for values that are not finite.
     """
     name = f"lrp.{rule.name}" + (".pooled" if mode == "pooled" else "")
     names = {True: name + ("" if rule.signed else ".signed"), False: name + (".absolute" if rule.signed else "")}
@@ -61,12 +60,12 @@ def relevance(
         for what, total in score_batch(model, found, tensors, rule, mode, target, names, tallies).items():
             balance[what] += total
     whole: dict[str, float] = defaultdict(float)
-    for share in gather_object([dict(balance)]):  # of several processes, each had its share of the text
+    for share in gather_object([dict(balance)]):  # every process has a share of the text
         for what, total in share.items():
             whole[what] += total
     started = whole.pop("started", 0.0)
     if not started:
-        raise HeadwiseError(f"'{name}' was asked for, but the text asks for no token: give some sentences.")
+        raise HeadwiseError(f"'{name}' cannot be computed: the text has no token to predict.")
     return Relevance(tallies, {what: total / started for what, total in whole.items()})
 
 
@@ -74,7 +73,7 @@ def score_batch(
     model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], rule: Rule, mode: Mode, target: Target,
     names: Mapping[bool, str], tallies: Mapping[str, Tally],
 ) -> dict[str, float]:  # fmt: skip
-    """One forward, as many walks as needed; adds to the tallies and returns the balance of relevance."""
+    """Score one batch: add to the tallies, and return the balance of relevance."""
     places, asked = positions(batch["labels"])
     if not bool(asked.any()):
         return {"started": 0.0}
@@ -101,7 +100,7 @@ def score_batch(
                 balance[what] += float(total.sum())
             begun = float(asked[:, steps].sum())
             balance["started"] += begun
-            balance["bias"] += begun - float(start.sum())  # what the logits' own biases took
+            balance["bias"] += begun - float(start.sum())  # absorbed by the biases of the logits
     for (signed, site), (total, counts) in sums.items():
         tallies[names[signed]].add(site, total, counts)
     return dict(balance)
@@ -120,14 +119,14 @@ def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]) ->
 
 
 def positions(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each sentence is asked for a token: places B P (its n-th asked position), and which of them are there."""
+    """The positions of predicted tokens by sentence, B P, and which of them are there."""
     asked = labels != IGNORED
     order = torch.argsort((~asked).to(torch.int8), dim=1, stable=True)[:, : int(asked.sum(1).max())]
     return order, asked.gather(1, order)
 
 
 def chunks(steps: int, batch: Mapping[str, Tensor], mode: Mode) -> list[slice]:
-    """Slices of steps that are walked together."""
+    """Slices of steps that are propagated together."""
     if mode == "pooled":
         return [slice(0, steps)]
     size = max(1, ROWS // max(batch["input_ids"].numel(), batch["labels"].numel()))
@@ -135,7 +134,7 @@ def chunks(steps: int, batch: Mapping[str, Tensor], mode: Mode) -> list[slice]:
 
 
 def begin(rows: Tensor, places: Tensor, asked: Tensor, mode: Mode) -> Tensor:
-    """The relevance of the states before the output layer, P B T M, from each position's own row B T M."""
+    """The relevance of the states before the output layer, P B T M, from the row of each position, B T M."""
     if mode == "pooled":
         chosen = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device).scatter(1, places, asked)
         return (rows * chosen[..., None])[None]
@@ -149,17 +148,17 @@ def begin(rows: Tensor, places: Tensor, asked: Tensor, mode: Mode) -> Tensor:
 def first_rows(
     tape: Tape, model: nn.Module, logits: Tensor, labels: Tensor, rule: Rule, target: Target
 ) -> tuple[int, Tensor]:
-    """The output layer's step, for one logit a position: the states' tensor number, and relevance B T M.
+    """The step of the output layer for one logit per position: the states' tensor number, and relevance B T M.
 
-    A relevance of 1 at a logit goes through that logit's own row of the output matrix, so nothing of the size of
-    positions x vocabulary is walked.
+    A relevance of 1 at a logit needs only that logit's row of the output matrix, so nothing of the size of positions x
+    vocabulary is propagated.
     """
     head: nn.Module | None = model.get_output_embeddings()  # type: ignore[operator]
     record = next(
         (r for r in tape.records if isinstance(r.step, Linear) and r.step.weight is getattr(head, "weight", None)), None
     )
     if record is None:
-        raise HeadwiseError(f"{type(model).__name__} has no output layer that relevance could start from.")
+        raise HeadwiseError(f"{type(model).__name__} has no output layer where relevance can start.")
     layer = record.step
     assert isinstance(layer, Linear) and layer.weight is not None
     x = layer.x.to(torch.promote_types(layer.x.dtype, torch.float32))
@@ -173,7 +172,7 @@ def first_rows(
 
 
 def output_row(rule: Rule, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """A relevance of 1 at x · weight + bias, handed to x. x and weight B T M, bias B T."""
+    """A relevance of 1 at x · weight + bias, propagated to x. x and weight B T M, bias B T."""
     impact = weight * x
     sums = impact.sum(-1, keepdim=True) + bias[..., None]
     if rule.bias == "spread":
@@ -183,13 +182,13 @@ def output_row(rule: Rule, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     c1, c2 = rule.share(one, sums, absolutes)
     found = c1 * impact + (0 if c2 is None else c2 * impact.abs())
     if rule.rescale:
-        for _ in range(2):  # in the row, and in the sentence, where the row is all there is
+        for _ in range(2):  # in the row, and in the sentence, which has only this row
             (found,) = rescaled(rule, one, found, axes=found.dim() - 1)
     return found
 
 
 def logit_bias(tape: Tape, layer: Linear, logits: Tensor, chosen: Tensor) -> Tensor:
-    """What constants add to the chosen logits: the layer's bias, and what is added after it (Marian, BART). B T."""
+    """The constants in the chosen logits, B T: the layer's bias, and a bias that is added later (Marian, BART)."""
     bias = torch.zeros_like(chosen, dtype=logits.dtype) if layer.bias is None else layer.bias[chosen]
     last = tape.records[-1].step
     if isinstance(last, Addition) and last.carried == 1 and last.operands[0] is layer.out:

@@ -1,9 +1,9 @@
-"""The rules of relevance propagation, each a short declaration of how relevance is handed from outputs to inputs.
+"""The rules of relevance propagation: how relevance is divided from outputs to inputs.
 
 For a map with impacts z[o, i] of input i on output o (weight times input), an output's relevance R[o] is divided over
 the inputs as R[i] = Σ_o c1[o] · z[o, i] + c2[o] · |z[o, i]|. A `Share` makes c1 and c2 from R[o], S[o] = Σ_i z[o, i]
-and A[o] = Σ_i |z[o, i]|. Positive and negative impacts are (z ± |z|)/2, so every rule of the papers has this form, and
-linear maps need nothing but matrix products.
+and A[o] = Σ_i |z[o, i]|. Positive and negative impacts are (z ± |z|)/2, so all rules of the papers have this form, and
+linear maps need only matrix products.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ class AlphaBeta:
         return (positive + negative) / 2, (positive - negative) / 2
 
     def parts(self, relevance: Tensor, up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
-        """What a unit of positive and of negative impact gets, given their sums."""
+        """The relevance per unit of positive and of negative impact, given their sums."""
         return relevance * (self.alpha / (up + self.epsilon)), relevance * (self.beta / (down - self.epsilon))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One way of handing relevance on.
+    """A rule of propagation.
 
     share: how an output's relevance is divided over its inputs.
-    bias: absorbed (it stands in the denominator and keeps its share, as an input of its own would), or spread (over all
-        inputs evenly, so that an input of zero gets some).
-    norm: jacobian (the statistics are followed too), deviation-constant (only the standard deviation is held fixed) or
-        centring (only the mean is followed; scale, bias and deviation are ignored).
-    attention: jacobian (query, key and value), jacobian-of-values, products (query, key and value through the explicit
-        matrix products and softmax), values (weights are constants, shares by weight · value) or weights (raw weights).
-    rescale: every step hands on as much |relevance| as it received.
-    signed: whether a head's relevance is the signed sum over its neurons (the other reading is the absolute one).
+    bias: absorbed (it is in the denominator and keeps its share, like an input), or spread (evenly over all inputs, so
+        that also an input of zero gets some).
+    norm: jacobian (through the statistics too), deviation-constant (with a fixed standard deviation) or centring (only
+        through the mean; without scale, bias and deviation).
+    attention: jacobian (query, key and value), jacobian-of-values, products (query, key and value through the matrix
+        products and softmax), values (constant weights, shares by weight · value) or weights (raw weights).
+    rescale: every step propagates as much |relevance| as it received.
+    signed: whether a head's relevance is the signed sum over its neurons, not the absolute one.
     """
 
     name: str
@@ -114,5 +114,5 @@ RULES = {
 def rule_of(name: str) -> Rule:
     """A rule by its name."""
     if name not in RULES:
-        raise HeadwiseError(f"The relevance rule '{name}' was asked for; there are {', '.join(RULES)}.")
+        raise HeadwiseError(f"'{name}' is not a relevance rule: choose from {', '.join(RULES)}.")
     return RULES[name]

@@ -1,7 +1,7 @@
-"""The steps of a forward pass and how each hands relevance from its output to its inputs.
+"""The steps of a forward pass, and how each propagates relevance from its output to its inputs.
 
-Letters: P starts of relevance that are walked together, N rows (everything before the last axis), O outputs and I
-inputs of a row. Relevance has the shape of its tensor with P in front. A step keeps what it needs of the forward pass.
+Letters: P starts of relevance that are propagated together, N rows (all axes before the last), O outputs and I inputs
+of a row. Relevance has the shape of its tensor with P in front.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor
 
 from headwise.importance.lrp.rules import AlphaBeta, Rule
 
-CHUNK = 1 << 21  # elements of a rows x outputs x inputs tensor that is built at once
+CHUNK = 1 << 21  # largest rows x outputs x inputs tensor, in elements
 Absorber = Literal["bias", "norm", "softmax", "other"]
 
 
 class Step(Protocol):
-    """One recorded operation. `hand_on` gives the relevance of every input, P and the input's shape."""
+    """One recorded operation. `propagate` gives the relevance of every input, P and the input's shape."""
 
-    absorber: ClassVar[Absorber]  # what its missing relevance is booked under
+    absorber: ClassVar[Absorber]  # the entry of the balance for relevance that it absorbs
 
-    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]: ...
+    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]: ...
 
 
 def amount(relevance: Tensor, axes: int = 2) -> Tensor:
@@ -33,7 +33,7 @@ def amount(relevance: Tensor, axes: int = 2) -> Tensor:
 
 
 def rescaled(rule: Rule, wanted: Tensor, *parts: Tensor, axes: int = 2) -> tuple[Tensor, ...]:
-    """The parts, times one factor for each index of the first axes, so that their Σ |R| is that of `wanted`."""
+    """The parts, scaled by one factor per index of the first axes, so that their Σ |R| is that of `wanted`."""
     total = torch.stack([amount(part, axes).flatten(axes) for part in parts]).sum(0)
     factor = amount(wanted, axes).flatten(axes) / (total + rule.share.epsilon)
     return tuple(part * factor.reshape(factor.shape[:axes] + (1,) * (part.dim() - axes)) for part in parts)
@@ -49,14 +49,14 @@ def unbroadcast(relevance: Tensor, shape: torch.Size) -> Tensor:
 
 
 def spans(rows: int, each: int) -> Iterator[slice]:
-    """Slices of rows so that rows x each stays below CHUNK elements."""
+    """Slices of rows with at most CHUNK elements, `each` per row."""
     size = max(1, CHUNK // each)
     return (slice(start, start + size) for start in range(0, rows, size))
 
 
 @dataclass
 class Rows:
-    """Shared by maps that work on each row (last axis) by itself: rescaling in the row, then in the sentence."""
+    """Base of maps on rows (last axis): rescaling in the row, then in the sentence."""
 
     x: Tensor
     out: Tensor
@@ -91,7 +91,7 @@ class Linear(Rows):
     weight: Tensor
     bias: Tensor | None = None
 
-    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         weight, x, out = (t.detach().to(relevance.dtype) for t in (self.weight, self.x, self.out))
         bias = None if self.bias is None else self.bias.detach().to(relevance.dtype)
         if bias is not None and rule.bias == "spread":
@@ -125,7 +125,7 @@ class LayerNorm(Rows):
     epsilon: float = 1e-5
     absorber: ClassVar[Absorber] = "norm"
 
-    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         x, out = self.x.to(relevance.dtype), self.out.to(relevance.dtype)
         size = x.shape[-1]
         scale = x.new_ones(size) if self.scale is None else self.scale.to(x.dtype)
@@ -191,7 +191,7 @@ class RootMeanSquareNorm(Rows):
     epsilon: float = 1e-6
     absorber: ClassVar[Absorber] = "norm"
 
-    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         if rule.norm != "jacobian":
             return (relevance,)
         x = self.x.to(relevance.dtype)
@@ -217,7 +217,7 @@ class Addition:
     carried: int
     absorber: ClassVar[Absorber] = "bias"
 
-    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         a, b = (operand.to(relevance.dtype) for operand in self.operands)
         if isinstance(rule.share, AlphaBeta):
             up, down = ([each.clamp(**side) for each in (a, b)] for side in ({"min": 0}, {"max": 0}))
@@ -240,19 +240,19 @@ class Product:
     operands: tuple[Tensor, Tensor]
     absorber: ClassVar[Absorber] = "other"
 
-    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         return tuple(unbroadcast(relevance / 2, operand.shape) for operand in self.operands)
 
 
 @dataclass
 class Passing:
-    """Element by element, unchanged: activations (Ding et al. 2017; eq. 9 of Achtibat et al. 2024), scaling by a
-    constant, a dropout that is off."""
+    """Relevance passes unchanged, element by element: activations (Ding et al. 2017; eq. 9 of Achtibat et al. 2024),
+    scaling by a constant, dropout in evaluation mode."""
 
     shape: torch.Size
     absorber: ClassVar[Absorber] = "other"
 
-    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         return (unbroadcast(relevance, self.shape),)
 
 
@@ -263,19 +263,19 @@ class Reshaping:
     shape: torch.Size
     absorber: ClassVar[Absorber] = "other"
 
-    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         return (relevance.reshape(relevance.shape[0], *self.shape),)
 
 
 @dataclass
 class Moving:
-    """Numbers that were picked, swapped, joined or repeated: relevance goes back to where they came from."""
+    """Elements that were selected, permuted, joined or repeated: relevance goes back to their sources."""
 
-    function: Callable[..., Tensor]  # the carrying inputs in, one output out
+    function: Callable[..., Tensor]  # from inputs that carry relevance to one output
     inputs: tuple[Tensor, ...]
     absorber: ClassVar[Absorber] = "other"
 
-    def hand_on(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         inputs = tuple(x.detach().to(relevance.dtype) for x in self.inputs)
         back = torch.func.vjp(self.function, *inputs)[1]
         found: tuple[Tensor, ...] = torch.vmap(back)(relevance)

@@ -1,9 +1,9 @@
-"""A tape of one forward pass: every operation between embeddings and logits, recorded as the model runs, unmodified.
+"""A tape of one forward pass: all operations between embeddings and logits, recorded while the model runs unmodified.
 
-`with Tape(...) as tape: model(...)`; then `Walk(tape, rule, ...)` hands relevance back, as often as wanted. Attention
-layers arrive as one step, because `attention.kernel.attend` lets itself be overridden like torch's own functions; norm
-and activation modules are taken whole, by hooks. What only makes masks and positions carries no relevance and is left
-alone. An operation without a rule is an error when relevance comes to it, not before.
+`Walk(tape, rule, ...)` then propagates relevance back, any number of times. An attention layer is one step, because
+`attention.kernel.attend` can be overridden like torch's own functions; so are norm and activation modules, by hooks.
+Operations on masks and positions carry no relevance and are not recorded. An operation without a rule is an error only
+when relevance reaches it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from headwise.attention.kernel import AttentionCall, attend
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.lrp.attention import Attention
-from headwise.importance.lrp.operations import MADE_ANEW, composite, step_for
+from headwise.importance.lrp.operations import NEW_TENSORS, composite, step_for
 from headwise.importance.lrp.rules import Rule
 from headwise.importance.lrp.steps import Addition, LayerNorm, RootMeanSquareNorm, Step, amount
+from headwise.importance.tally import refuse_broken
 
 
 @dataclass
 class Record:
-    """A step of the tape: the numbers of the tensors it went from and to. `step` is None where there is no rule."""
+    """A step of the tape, with the numbers of its input and output tensors. `step` is None without a rule."""
 
     step: Step | None
     inputs: tuple[int, ...]
@@ -38,7 +39,7 @@ class Record:
 
 @dataclass
 class Block:
-    """A residual block in the walk: what came in at its addition, and what left it other than by its skip."""
+    """A residual block in the walk: the relevance that entered at its addition, and that left it beside its skip."""
 
     skip: int
     start: Tensor
@@ -51,8 +52,8 @@ class Tape(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.records: list[Record] = []
-        self.tensors: list[Tensor] = []  # kept, so that no number is given twice
-        self.versions: list[int] = []  # how often each had been written into when it got its number
+        self.tensors: list[Tensor] = []  # kept alive, so that no id is used twice
+        self.versions: list[int] = []  # torch's version of each when it got its number
         self.numbers: dict[int, int] = {}
         self.leaves: set[int] = set()
         self.sites: dict[Site, int] = {}
@@ -71,17 +72,17 @@ class Tape(TorchFunctionMode):
             self.track(out)
         elif name == "__setitem__":  # what was written into is another tensor now
             self.record(func, args, kwargs, args[0])
-        elif not name.startswith(MADE_ANEW[1]) and not name.endswith(MADE_ANEW[0]):
+        elif not name.startswith(NEW_TENSORS[1]) and not name.endswith(NEW_TENSORS[0]):
             self.record(func, args, kwargs, out)
         return out
 
     def track(self, tensor: Tensor) -> Tensor:
-        """Let relevance begin to be followed here: a leaf, where it arrives."""
+        """Make a tensor a leaf, where relevance arrives."""
         self.leaves.add(self.number(tensor))
         return tensor
 
     def number(self, tensor: Tensor) -> int:
-        """A new number for a tensor, under which it is known from now on."""
+        """Give a tensor a new number."""
         self.tensors.append(tensor)
         self.versions.append(tensor._version)
         self.numbers[id(tensor)] = len(self.tensors) - 1
@@ -96,7 +97,7 @@ class Tape(TorchFunctionMode):
                 yield from self.carried(value)
 
     def record(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Note what a torch function did, if it took in and gave out something that carries relevance."""
+        """Record a torch function if its inputs and outputs carry relevance."""
         carried = tuple(self.carried((*args, *kwargs.values())))
         if not carried:
             return
@@ -113,31 +114,25 @@ class Tape(TorchFunctionMode):
         self.records.append(Record(step, inputs, self.number(output), name))
 
     def attention(self, args: Any, kwargs: Any) -> Any:
-        """One attention layer, whole."""
+        """Record an attention layer as one step."""
         self.shown = None
         out = attend(*args, **kwargs)
         call: AttentionCall | None = self.shown
         if call is None:
             raise HeadwiseError(
                 f"An attention layer ({type(args[0]).__name__}) is not in the map of heads, so relevance would be lost "
-                "there: discover the model's heads whole."
+                "there: discover all heads of the model."
             )
         assert call.weights is not None
         carried = tuple(place for place in range(3) if id(args[1 + place]) in self.numbers)
         if 2 not in carried:
             raise HeadwiseError(
-                f"The values of {call.site.kind} layer {call.site.layer} come from an operation that relevance "
-                "propagation cannot follow: headwise cannot score this model by it."
+                f"The values of {call.site} come from an operation that relevance propagation cannot follow: "
+                "headwise cannot score this model by it."
             )
         if call.site in self.sites:
-            raise HeadwiseError(
-                f"{call.site.kind} layer {call.site.layer} ran more than once in one forward: discover the heads anew."
-            )
-        if not bool(out[0].isfinite().all()):
-            raise HeadwiseError(
-                f"{call.site.kind} layer {call.site.layer} gave values that are not numbers (NaN or infinite): "
-                "the model is broken there."
-            )
+            raise HeadwiseError(f"{call.site} ran more than once in one forward: discover the heads again.")
+        refuse_broken(call.site, out[0])
         scale = kwargs.get("scaling", args[5] if len(args) > 5 else None)
         scale = call.query.shape[-1] ** -0.5 if scale is None else float(scale)
         capped = kwargs.get("softcap") is not None
@@ -148,7 +143,7 @@ class Tape(TorchFunctionMode):
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[Tape]:
-        """Record what runs in the block; norm and activation modules of `model` are taken as one step each."""
+        """Record inside the block; each norm and activation module of `model` is one step."""
         wholes = {module: step for module in model.modules() if (step := composite(module))}
 
         def enter(module: nn.Module, args: Any) -> None:
@@ -169,11 +164,11 @@ class Tape(TorchFunctionMode):
 
 
 class Walk:
-    """One way back along a tape, by a rule, from `start` (tensor number -> relevance, P and the tensor's shape).
+    """Propagation back along a tape, by a rule, from `start` (tensor number -> relevance, P and the tensor's shape).
 
-    arrive: called with every attention layer's relevance, P B Q H D. Afterwards `leaves` holds what came to embeddings,
-    by tensor number, and `balance` what became of all relevance, P each: `arrived` at leaves, and what each kind of
-    step absorbed.
+    arrive: called with every attention layer's relevance, P B Q H D. Afterwards `leaves` has the relevance of
+    embeddings, by tensor number, and `balance` where all relevance went, P each: `arrived` at leaves, and absorbed by
+    each kind of step.
     """
 
     def __init__(
@@ -194,7 +189,7 @@ class Walk:
 
     def refusal(self, name: str) -> str:
         return (
-            f"Relevance came to the operation '{name}', for which there is no rule: "
+            f"Relevance reached the operation '{name}', for which there is no rule: "
             "headwise cannot score this model by relevance propagation."
         )
 
@@ -212,14 +207,14 @@ class Walk:
                 raise HeadwiseError(self.refusal(record.name))
             for number in (*record.inputs, record.output):
                 if self.tape.tensors[number]._version != self.tape.versions[number]:
-                    raise HeadwiseError(self.refusal(f"writing into what {record.name} took or gave"))
-            self.hand_on(record, record.step, relevance)
+                    raise HeadwiseError(self.refusal(f"writing into an input or output of {record.name}"))
+            self.propagate(record, record.step, relevance)
         for leaf in sorted(self.tape.leaves & self.pending.keys(), reverse=True):
             self.leaves[leaf] = self.merge(leaf)
             self.book("arrived", self.leaves[leaf])
 
-    def hand_on(self, record: Record, step: Step, relevance: Tensor) -> None:
-        parts = step.hand_on(self.rule, relevance)
+    def propagate(self, record: Record, step: Step, relevance: Tensor) -> None:
+        parts = step.propagate(self.rule, relevance)
         self.book(step.absorber, relevance)
         for part in parts:
             self.book(step.absorber, part, -1)
@@ -236,7 +231,7 @@ class Walk:
                     block.leaks.append(part)
 
     def merge(self, number: int) -> Tensor:
-        """All that came to a tensor. Rules that rescale keep Σ |R| where paths meet (golden set, sections 6 and 7)."""
+        """The relevance of a tensor. Rules that rescale keep Σ |R| where paths meet (golden set, sections 6 and 7)."""
         parts = self.pending.pop(number)
         total = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
         if self.rule.rescale and len(parts) > 1:
@@ -248,7 +243,7 @@ class Walk:
         return total
 
     def close(self, block: Block, total: Tensor) -> Tensor:
-        """A residual block hands on, to its skip and elsewhere, as much as came to it."""
+        """Scale the relevance that leaves a residual block, at its skip and elsewhere, to that which entered."""
         if not block.leaks:
             return total
         leaked = torch.stack([amount(leak).flatten(1) for leak in block.leaks]).sum(0)

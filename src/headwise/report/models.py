@@ -1,0 +1,218 @@
+"""All models of a run as one table: the full model, pruned ones and controls, with the facts and measures of each.
+
+Index: setting. Columns: method, kinds (tuple), kept, total, penalty, the facts of run.json's `settings` (FACTS), label
+and line (what a reader calls the model, and the line of a chart that it belongs to), learned, chosen, mean_kept, and
+for each measure three columns: `bleu`, `bleu.low`, `bleu.high`. A grid has the columns `data` and `seed` too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from headwise.errors import HeadwiseError
+from headwise.heads import KINDS
+from headwise.report.words import HEADS_OF_KIND, interval, measure_name, probability_fact, signed
+
+Model = Mapping[str, Any]  # a row of the table, with its setting
+COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", "measure", "value", "low", "high")
+FACTS = ("sweep", "keep", "score", "order", "turn", "control", "reference", "tune", "compensate", "settle", "against")
+LEARNED = ("gates", "top-k")
+RANDOM, RANDOM_LINE = "greedy.random", "random orders"
+CONTROLS = {
+    "fine-tuned": "fine-tuned, not pruned",
+    "random": "random heads",
+    "from-scratch": "same layout from scratch",
+    "narrower": "narrower model",
+    "one-per-layer": "best head of each layer",
+    "one-per-layer-random": "a random head of each layer",
+}
+DIFFERENCE, P = "bleu_difference", "p_value"
+
+
+def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
+    """The rows of pruning.csv as a table of models: the full one first, then from many heads to few."""
+    measured = table.dropna(subset=["value"]).drop_duplicates()
+    twice = measured[measured.duplicated(["setting", "measure"])]
+    if len(twice):
+        raise HeadwiseError(
+            f"pruning.csv has more than one {twice.iloc[0]['measure']} for the setting {twice.iloc[0]['setting']}: "
+            "give every run a setting of its own."
+        )
+    known = facts.get("settings") or {}
+    if not isinstance(known, Mapping) or not all(isinstance(one, Mapping) for one in known.values()):
+        raise HeadwiseError(
+            "run.json should hold facts of each setting under settings, but does not: run the study again."
+        )
+    frame = (
+        table.drop_duplicates("setting").set_index("setting")[["method", "kinds", "kept", "total", "penalty"]].copy()
+    )
+    frame["kinds"] = [tuple(str(kinds).split("+")) for kinds in frame["kinds"]]
+    for fact in FACTS:
+        frame[fact] = pd.Series([known.get(name, {}).get(fact) for name in frame.index], frame.index, dtype=object)
+    frame["learned"] = frame["method"].isin(LEARNED)
+    frame["mean_kept"] = frame["kept"].astype(float)
+    is_pruned = (frame["method"] != "none") & ~frame["method"].str.startswith("control.")
+    frame["chosen"] = (frame.index == facts.get("chosen")) & is_pruned
+    several = len({sweep for sweep in frame["sweep"] if sweep}) > 1
+    labels = {model["setting"]: _own_label(model) for model in rows(frame)}
+    frame["label"] = [_label(model, labels, several) for model in rows(frame)]
+    frame["line"] = [_line(model) for model in rows(frame)]
+    values = [
+        measured.pivot(index="setting", columns="measure", values=what).add_suffix(end)
+        for what, end in (("value", ""), ("low", ".low"), ("high", ".high"))
+    ]
+    frame = pd.concat([frame, *values], axis=1)
+    order = [(model["method"] != "none", -model["kept"]) for model in rows(frame)]
+    return frame.iloc[sorted(range(len(frame)), key=order.__getitem__)]
+
+
+def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The models one by one."""
+    return [
+        {str(k): v for k, v in row.items()} for row in frame.rename_axis("setting").reset_index().to_dict("records")
+    ]
+
+
+def full_model(frame: pd.DataFrame) -> Model | None:
+    """The model before pruning."""
+    return next(iter(rows(frame[frame["method"] == "none"])), None)
+
+
+def pruned(frame: pd.DataFrame) -> pd.DataFrame:
+    """The pruned models; controls are not among them."""
+    return frame[(frame["method"] != "none") & ~frame["method"].str.startswith("control.")]
+
+
+def controls(frame: pd.DataFrame) -> pd.DataFrame:
+    """The models that pruned ones are compared with."""
+    return frame[frame["method"].str.startswith("control.")]
+
+
+def groups(frame: pd.DataFrame) -> list[tuple[str, ...]]:
+    """The sets of kinds of heads that were pruned together, single kinds first."""
+    return sorted(dict.fromkeys(frame.loc[frame["method"] != "none", "kinds"]), key=len)
+
+
+def of_kinds(frame: pd.DataFrame, kinds: tuple[str, ...]) -> pd.DataFrame:
+    """The models of one set of kinds."""
+    return frame[[own == kinds for own in frame["kinds"]]]
+
+
+def lines(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Pruned models as the lines of a chart: learned gates first, random orders last."""
+    found = [(str(name), part) for name, part in pruned(frame).groupby("line", sort=False)]
+    return sorted(found, key=lambda line: (not line[1]["learned"].all(), is_random(line[1])))
+
+
+def is_random(line: pd.DataFrame) -> bool:
+    """Whether a line is of random orders: several models for one number of heads."""
+    return bool(line["method"].eq(RANDOM).all())
+
+
+def ordered(frame: pd.DataFrame) -> list[Model]:
+    """All models for a table: the full one, then kinds by kinds from many heads to few, controls below theirs."""
+    place = {kinds: i for i, kinds in enumerate(groups(frame))}
+    others = rows(frame[frame["method"] != "none"])
+    others.sort(key=lambda m: (place[m["kinds"]], -m["kept"], m["reference"] or m["setting"], bool(m["control"])))
+    return [*rows(frame[frame["method"] == "none"]), *others]
+
+
+def text_prefix(frame: pd.DataFrame) -> str:
+    """What measures on the reported text begin with: nothing for test text, `dev_` where only the full model has any."""
+    others = frame[frame["method"] != "none"] if (frame["method"] != "none").any() else frame
+    return "" if "bleu" in others and others["bleu"].notna().any() else "dev_"
+
+
+def group_name(kinds: tuple[str, ...]) -> str:
+    """`encoder heads`; of several kinds all are named."""
+    return heads_name(kinds) if len(kinds) == 1 else f"{heads_name(kinds)} ({', '.join(kinds)})"
+
+
+def heads_name(kinds: tuple[str, ...]) -> str:
+    """`encoder heads`, or `attention heads` where there are several kinds."""
+    return HEADS_OF_KIND.get(kinds[0], "attention heads") if len(kinds) == 1 else "attention heads"
+
+
+def value(model: Model | None, measure: str) -> float | None:
+    """A measure of a model; None where it was not measured."""
+    found = None if model is None else model.get(measure)
+    return None if found is None or pd.isna(found) else float(found)
+
+
+def bounds(model: Model | None, measure: str) -> tuple[float | None, float | None]:
+    """The ends of the 95 % interval of a measure."""
+    return value(model, f"{measure}.low"), value(model, f"{measure}.high")
+
+
+def difference(model: Model | None, measure: str, p: str = "", join: str = "\n") -> str:
+    """`−0.31 [−0.71, +0.11]`, and p on a line below; empty where it was not measured."""
+    found, chance = value(model, measure), value(model, p)
+    if found is None:
+        return ""
+    text = f"{signed(found)} {interval(*bounds(model, measure))}".strip()
+    return text if chance is None else f"{text}{join}{probability_fact(chance)}"
+
+
+def verdict(model: Model | None, measure: str, p: str = "") -> str:
+    """`better`, `worse` or `not distinguishable`: both the interval and p (below 0.05) must speak; empty without an
+    interval."""
+    (low, high), chance = bounds(model, measure), value(model, p)
+    if low is None or high is None:
+        return ""
+    if low <= 0 <= high or (chance is not None and chance >= 0.05):
+        return "not distinguishable"
+    return "better" if low > 0 else "worse"
+
+
+def against(model: Model | None, what: str) -> str:
+    """The setting that a model is compared with (`pruned`, `fine-tuned`, `random`, `uncompensated`), or nothing."""
+    found = None if model is None else model.get("against")
+    return str(found.get(what) or "") if isinstance(found, Mapping) else ""
+
+
+def _label(model: Model, labels: Mapping[str, str], several: bool) -> str:
+    if model["method"] == "none":
+        return "full model"
+    start = f"{model['sweep']}: " if several and model["sweep"] else ""
+    if not model["control"]:
+        return start + labels[model["setting"]]
+    reference = labels.get(model["reference"] or "", "")
+    return f"{start}{reference}{', ' if reference else ''}{CONTROLS.get(model['control'], model['control'])}"
+
+
+def _own_label(model: Model) -> str:
+    """`λ = 0.05`, `keep 10`, `top-k 10`, `gradient, 10 left`."""
+    if model["method"] in LEARNED:
+        if pd.notna(model["penalty"]):
+            return f"λ\u00a0=\u00a0{model['penalty']:g}"
+        keep = model["keep"]
+        count = "/".join(_counts(keep)) if isinstance(keep, Mapping) else f"{model['kept'] if keep is None else keep:g}"
+        return f"{'top-k' if model['method'] == 'top-k' else 'keep'}\u00a0{count}"
+    if model["method"] == RANDOM:
+        return f"random {model['turn'] or ''}".strip() + f", {model['kept']}\u00a0left"
+    if model["score"]:
+        return f"{measure_name(str(model['score']))}, {model['kept']}\u00a0left"
+    return str(model["setting"])
+
+
+def _counts(keep: Mapping[str, Any]) -> Iterable[str]:
+    return [f"{keep[kind]:g}" for kind in KINDS if kind in keep]
+
+
+def _line(model: Model) -> str:
+    """`gates, λ`, `gates, target count`, `top-k gates`, `greedy, gradient, scored again` …; empty for the others."""
+    method = model["method"]
+    if method in LEARNED:
+        return (
+            "top-k gates" if method == "top-k" else "gates, λ" if pd.notna(model["penalty"]) else "gates, target count"
+        )
+    if not method.startswith("greedy."):
+        return ""
+    after = ", then trained" if model["tune"] else ", mean outputs kept" if model["compensate"] else ""
+    if method == RANDOM:
+        return RANDOM_LINE + after
+    again = ", scored again" if method.endswith(".rescored") else ""
+    return f"greedy, {measure_name(str(model['score'] or ''))}{again}{after}"

@@ -1,0 +1,351 @@
+"""Part of cost: BLEU against the heads kept (Voita et al. 2019, figure 7) and greedy removal (Michel et al. 2019, figures
+3 and 4). The table of models is that of a run, or the means of a grid with the single seeds' models beside it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from headwise.report import charts, models
+from headwise.report.charts import PHONE, SHAPES
+from headwise.report.models import CONTROLS, DIFFERENCE, RANDOM_LINE, Model, P, value
+from headwise.report.parts import Figure, Panel
+from headwise.report.words import NONE, capital
+
+PARTS = {"": "test", "dev_": "dev (where the model is chosen)"}
+MARKS = {
+    "random": "cross", "from-scratch": "triangle-up", "narrower": "square", "one-per-layer": "diamond",
+    "one-per-layer-random": "triangle-down",
+}  # fmt: skip
+DASHES = {"full model": [1, 0], CONTROLS["fine-tuned"]: [2, 3], "allowed loss": [6, 4]}
+APART = 0.2  # heads, or 0.6 % of them where that is more: how far marks of as many heads move from their number
+TIP = ("model:N", "kept:Q|heads", "value:Q|BLEU|.2f", "text:N|to the full model")
+
+
+def quality_figures(frame: pd.DataFrame, facts: Mapping[str, Any], seeds: pd.DataFrame | None = None) -> list[Figure]:
+    """BLEU against the heads kept, on test and on dev: a figure for every set of kinds that was pruned together.
+
+    seeds: the models of single seeds (a grid's), drawn as small marks around the means in `frame`.
+    """
+    groups = [kinds for kinds in models.groups(frame) if len(models.of_kinds(models.pruned(frame), kinds))]
+    found = [_quality_figure(frame, facts, seeds, kinds, len(groups) > 1) for kinds in groups]
+    return [figure for figure in found if figure is not None]
+
+
+def _quality_figure(
+    frame: pd.DataFrame, facts: Mapping[str, Any], seeds: pd.DataFrame | None, kinds: tuple[str, ...], several: bool
+) -> Figure | None:
+    own, full = models.of_kinds(frame, kinds), models.full_model(frame)
+    points = {part: found for part in PARTS if len(found := _points(own, full, part)) > 1}
+    if not points:
+        return None
+    levels = {part: _levels(own, full, facts.get("max_drop"), part) for part in points}
+    spans = {part: _span(found, levels[part]) for part, found in points.items()}
+    height = max(high - low for low, high in spans.values()) * 1.12
+    panels = []
+    for part, found in points.items():
+        middle = sum(spans[part]) / 2
+        domain = [round(middle - height / 2, 2), round(middle + height / 2, 2)]
+        marks = _seed_points(seeds, full, kinds, part) if seeds is not None else pd.DataFrame()
+        chart = _quality_panel(found, levels[part], domain, part, marks)
+        panels.append(Panel(chart, PARTS[part], width=430, narrowest=270))
+    chosen = own[own["chosen"]]
+    cut = any((found["value"] < spans[part][0]).any() for part, found in points.items())
+    ringed = len(chosen) or (seeds is not None and seeds["chosen"].any())
+    return Figure(
+        name="-".join(["bleu-by-heads", *(kinds if several else ())]),
+        title=f"BLEU{'' if len(panels) > 1 else f' on {_text(*points)}'} against the heads kept"
+        + (f": {models.group_name(kinds)}" if several else ""),
+        note=f"solid line: {'the full model' if seeds is None else 'the mean of the full models'} · "
+        + f"bars: 95 % interval of the {'difference to it' if seeds is None else 'mean difference over seeds'}"
+        + (" · ring: chosen" if ringed else ""),
+        panels=panels,
+        columns=2,
+        facts=" ".join(
+            [f"Chosen: {label}." for label in chosen["label"]]
+            + (["Models that fall out of the panels are drawn whole under greedy removal."] if cut else [])
+            + (["Both panels span equally many BLEU points."] if len(panels) > 1 else [])
+        ),
+    )
+
+
+def _text(part: str) -> str:
+    return "dev" if part else "test"
+
+
+def _points(own: pd.DataFrame, full: Model | None, part: str) -> pd.DataFrame:
+    """A point for every model: its BLEU, the interval of its difference around it, and where it is drawn."""
+    total = int(own["total"].iloc[0])
+    found = [{"line": "", "model": "full model", "kept": total, "value": value(full, f"{part}bleu"), "sort": "full"}]
+    for name, line in models.lines(own):
+        known = (
+            random_points(line, part) if models.is_random(line) else [point(m, full, part) for m in models.rows(line)]
+        )
+        found += [one | {"line": name} for one in known]
+    kept = own["mean_kept"].to_dict()
+    for control in models.rows(models.controls(own)):
+        if control["control"] in MARKS:
+            at = round(kept.get(control["reference"] or "", control["kept"]), 2)
+            found.append(point(control, full, part) | {"line": "", "control": CONTROLS[control["control"]], "kept": at})
+    table = pd.DataFrame([one for one in found if one["value"] is not None])
+    return table if table.empty else table.assign(total=total, x=_beside(table, total))
+
+
+def point(model: Model, full: Model | None, part: str) -> dict[str, Any]:
+    """One model; low and high are the interval of its difference, drawn from the full model's BLEU."""
+    base = value(full, f"{part}bleu")
+    low, high = models.bounds(model, part + DIFFERENCE)
+    around = {} if base is None or low is None or high is None else {"low": base + low, "high": base + high}
+    return {
+        "model": model["label"],
+        "kept": round(model["mean_kept"], 2),
+        "value": value(model, f"{part}bleu"),
+        "sort": "chosen" if model["chosen"] else "learned" if model["learned"] else "other",
+        "text": models.difference(model, part + DIFFERENCE, part + P, ", ") or NONE,
+        **around,
+    }
+
+
+def random_points(line: pd.DataFrame, part: str) -> list[dict[str, Any]]:
+    """Mean and range over the random orders, for every number of heads left."""
+    if f"{part}bleu" not in line:
+        return []
+    found = line.groupby("kept")[f"{part}bleu"].agg(["mean", "min", "max", "count"])
+    return [
+        {
+            "model": f"mean of {count} {RANDOM_LINE}", "kept": kept, "value": mean, "low": low, "high": high,
+            "sort": "random", "text": f"{low:.2f} to {high:.2f} over the orders",
+        }
+        for kept, mean, low, high, count in found[found["count"] > 0].itertuples()
+    ]  # fmt: skip
+
+
+def _beside(table: pd.DataFrame, total: int) -> list[float]:
+    """Where marks are drawn: those of as many heads move a little to the left and right of the first."""
+    single = ~table["sort"].isin(["full", "random"])
+    marks, seen, furthest = Counter(table.loc[single, "kept"]), Counter[float](), max(APART, 0.006 * total)
+    places = []
+    for kept, moves in zip(table["kept"], single, strict=True):
+        step = (seen[kept] + 1) // 2 * (1 if seen[kept] % 2 else -1) if moves else 0
+        places.append(round(kept + step * furthest / max(1, marks[kept] // 2), 3))
+        seen[kept] += bool(moves)
+    return places
+
+
+def _levels(own: pd.DataFrame, full: Model | None, limit: Any, part: str) -> pd.DataFrame:
+    """The lines across a panel: the full model, the fine-tuned one, and on dev the loss that is allowed."""
+    base = value(full, f"{part}bleu")
+    found = [("full model", base)]
+    found += [
+        (CONTROLS["fine-tuned"], value(model, f"{part}bleu"))
+        for model in models.rows(models.controls(own))
+        if model["control"] == "fine-tuned"
+    ]
+    if part and base is not None and isinstance(limit, int | float):
+        found.append(("allowed loss", base - limit))
+    return pd.DataFrame(found, columns=["name", "value"]).dropna()
+
+
+def _span(points: pd.DataFrame, levels: pd.DataFrame) -> tuple[float, float]:
+    """The lowest and the highest number that a panel must show: gates and controls whole, other curves cut."""
+    shown = points
+    if points["sort"].isin(["learned", "chosen"]).any():
+        trained = points["sort"].isin(["learned", "chosen", "full"])
+        shown = points[trained | points["control"].notna()] if "control" in points else points[trained]
+    numbers = [shown[end].dropna() for end in ("value", "low", "high") if end in shown] + [levels["value"]]
+    low, high = min(part.min() for part in numbers if len(part)), max(part.max() for part in numbers if len(part))
+    return (low, high) if high - low > 0.5 else (low - 0.5, high + 0.5)
+
+
+def _line_colour(names: Any) -> alt.Color:
+    """One colour a line, grey for random orders."""
+    known = [name for name in dict.fromkeys(names) if name]
+    grey = next((name for name in known if name.startswith(RANDOM_LINE)), RANDOM_LINE)
+    return charts.categories("line:N", known, grey, symbolType="circle")
+
+
+def _quality_panel(
+    points: pd.DataFrame, levels: pd.DataFrame, domain: list[float], part: str, seeds: pd.DataFrame
+) -> Any:
+    total = int(points["total"].iloc[0])
+    ticks = sorted({0, *(round(kept) for kept in points["kept"])})
+    axis = alt.Axis(
+        grid=False, values=ticks if len(ticks) <= 7 else alt.Undefined, tickMinStep=1, labelOverlap="greedy"
+    )
+    x = alt.X("x:Q", title="heads kept", scale=alt.Scale(domain=[-0.02 * total, 1.02 * total], nice=False), axis=axis)
+    scale = alt.Scale(domain=domain, zero=False, nice=False)
+    y = alt.Y("value:Q", title=f"BLEU on {_text(part)}", scale=scale, axis=alt.Axis(tickCount=5))
+    colour, tip = _line_colour(points["line"]), charts.tips(*TIP)
+    on_line = points[points["line"] != ""]
+    random, single = on_line[on_line["sort"] == "random"], on_line[on_line["sort"] != "random"]
+    learned = single["sort"].isin(["learned", "chosen"])
+    area, *_ = charts.curve(random, x, y, colour, band=0.2) if len(random) else [None]
+    marks = [
+        *([area] if area is not None else []),
+        *_level_marks(levels, y),
+        *(_seed_marks(seeds[seeds["several"]], x, y) if len(seeds) else []),
+        *charts.curve(on_line, x, y, colour, dots=34, width=1.6, opacity=0.6, tip=tip),
+        *charts.intervals(
+            single[~learned], x, y, colour, tip=tip, size=34, style="", rule={"strokeWidth": 1, "opacity": 0.3}
+        ),
+        *charts.intervals(points[points["sort"] == "full"], x, y, tip=tip, style="level", size=60),
+        *charts.intervals(single[learned], x, y, colour, tip=tip),
+        charts.ring(points[points["sort"] == "chosen"], x, y),
+        *(_control_marks(points[points["control"].notna()], x, y, tip) if "control" in points else []),
+        *([charts.ring(seeds[seeds["chosen"]], x, y)] if len(seeds) else []),
+    ]
+    return charts.layered(marks, 300, "BLEU against the number of heads kept", shape="independent")
+
+
+def _control_marks(points: pd.DataFrame, x: Any, y: Any, tip: list[Any]) -> list[Any]:
+    """Hollow marks for controls."""
+    shapes = {CONTROLS[name]: shape for name, shape in MARKS.items() if CONTROLS[name] in set(points["control"])}
+    legend = alt.Legend(columns=charts.legend_columns(list(shapes)), **PHONE)
+    shape = alt.Shape("control:N", scale=alt.Scale(domain=list(shapes), range=list(shapes.values())), legend=legend)
+    rule = {"style": "level", "strokeWidth": 1, "opacity": 0.6}
+    return charts.intervals(
+        points, x, y, tip=tip, style="level", size=75, rule=rule, shape=shape, filled=False, strokeWidth=2
+    )
+
+
+def _level_marks(levels: pd.DataFrame, y: Any) -> list[Any]:
+    """A line for every level; their names stand in a legend, where they cover no marks."""
+    names = list(dict.fromkeys(levels["name"]))
+    if not names:
+        return []
+    stroke = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 1.5}
+    legend = alt.Legend(columns=charts.legend_columns(names), **stroke, **PHONE)
+    dash = alt.StrokeDash(
+        "name:N", scale=alt.Scale(domain=names, range=[DASHES[name] for name in names]), legend=legend
+    )
+    return [charts.levels(levels, y, dash=dash)]
+
+
+def _seed_points(seeds: pd.DataFrame, full: Model | None, kinds: tuple[str, ...], part: str) -> pd.DataFrame:
+    """Single seeds' models, each at the mean full model's BLEU plus its own difference: those with gates that several
+    seeds have, and the chosen ones.
+    """
+    base, found = value(full, f"{part}bleu"), []
+    own = models.of_kinds(models.pruned(seeds), kinds)
+    counts = Counter(own.index)
+    for model in models.rows(own):
+        change, several = value(model, part + DIFFERENCE), counts[model["setting"]] > 1 and model["learned"]
+        if base is not None and change is not None and (model["chosen"] or several):
+            found.append(
+                {
+                    "seed": f"seed {model['seed']}", "line": model["line"], "model": model["label"], "x": model["kept"],
+                    "value": base + change, "text": models.difference(model, part + DIFFERENCE), "chosen": model["chosen"],
+                    "several": several,
+                }
+            )  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def _seed_marks(points: pd.DataFrame, x: Any, y: Any) -> list[Any]:
+    """Small marks, a shape a seed."""
+    if points.empty:
+        return []
+    shape = charts.shapes("seed:N", list(dict.fromkeys(points["seed"])), columns=4)
+    tip = charts.tips("model:N", "seed:N", "x:Q|heads", "text:N|to its full model")
+    colour = alt.Color("line:N")
+    more = {"strokeWidth": 0, "opacity": 0.6}
+    return charts.intervals(points, x, y, colour, tip=tip, style="level", size=46, shape=shape, **more)[1:]
+
+
+def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
+    """BLEU against the share of heads removed: by score, a panel for every set of kinds, and by kinds for the score
+    that most of them share; none without greedy removal.
+    """
+    found = {kinds: models.lines(models.of_kinds(frame, kinds)) for kinds in models.groups(frame)}
+    groups = {kinds: lines for kinds, lines in found.items() if any(not line["learned"].all() for _, line in lines)}
+    every = [line for lines in groups.values() for _, line in lines if not line["learned"].all()]
+    if not every:
+        return []
+    part = max(("", "dev_"), key=lambda part: sum(line.get(f"{part}bleu", pd.Series()).count() for line in every))
+    full = models.full_model(frame)
+    by_score = {capital(models.group_name(kinds)): _gone(full, lines, part) for kinds, lines in groups.items()}
+    by_score = {title: points for title, points in by_score.items() if len(points) > 1}
+    figures = []
+    if by_score:
+        figures.append(
+            Figure(
+                name="greedy-curves",
+                title=f"BLEU on {_text(part)} while heads go, the least important first",
+                note=f"on {_text(part)} · bands: 95 % interval of the difference to the full model, range of random orders",
+                panels=[_greedy_panel(points, title, part) for title, points in by_score.items()],
+                columns=min(2, len(by_score)),
+            )
+        )
+    shared: dict[str, list[tuple[str, pd.DataFrame]]] = {}
+    for kinds, lines in groups.items():
+        for name, line in lines:
+            if not line["learned"].all() and not models.is_random(line):
+                shared.setdefault(name, []).append((models.heads_name(kinds), line))
+    most = max(shared, key=lambda name: len(shared[name]), default="")
+    if len(shared.get(most, ())) > 1:
+        figures.append(
+            Figure(
+                name="greedy-by-kind",
+                title=f"BLEU on {_text(part)} while heads go, by kind of heads: {most}",
+                note="share of the heads of these kinds that is removed",
+                panels=[_greedy_panel(_gone(full, shared[most], part), "", part)],
+            )
+        )
+    return figures
+
+
+def _gone(full: Model | None, lines: list[tuple[str, pd.DataFrame]], part: str) -> pd.DataFrame:
+    """The points of a panel: every line starts at the full model; `gone` is the share removed in per cent."""
+    base, found = value(full, f"{part}bleu"), []
+    for name, line in lines:
+        total = int(line["total"].iloc[0])
+        start = {"model": "full model", "kept": total, "value": base, "low": base, "high": base, "sort": "full"}
+        known = (
+            random_points(line, part) if models.is_random(line) else [point(m, full, part) for m in models.rows(line)]
+        )
+        for one in [start, *known]:
+            found.append(one | {"line": name, "gone": round(100 * (1 - one["kept"] / total), 2), "total": total})
+    return pd.DataFrame([one for one in found if one["value"] is not None])
+
+
+def _greedy_panel(points: pd.DataFrame, title: str, part: str) -> Panel:
+    x = alt.X("gone:Q", title="heads removed (%)", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False))
+    y = alt.Y("value:Q", title=f"BLEU on {_text(part)}", scale=alt.Scale(zero=False))
+    marks = charts.curve(points, x, y, _line_colour(points["line"]), band=0.18, dots=34, tip=charts.tips(*TIP))
+    chart = charts.layered(marks, 300, "BLEU against the share of heads removed")
+    return Panel(chart, title, width=430, narrowest=270, widest=2000 if title else 620)
+
+
+def pairs_panel(points: pd.DataFrame, data: list[str], title: str, text: str) -> Panel:
+    """The difference to the full model against the share of heads kept, a line and shape a language pair."""
+    colour = charts.categories("data:N", data)
+    shape = alt.Shape("data:N", scale=alt.Scale(domain=data, range=list(SHAPES[: len(data)])), legend=colour["legend"])
+    x = alt.X("kept:Q", title="heads kept (%)", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False))
+    y = alt.Y("value:Q", title=f"BLEU on {text}, difference to the full model")
+    tip = charts.tips("data:N", "model:N", "heads:N", "seeds:Q", "text:N|BLEU")
+    marks = [
+        charts.levels([{"value": 0}], y),
+        *charts.curve(points, x, y, colour, width=1.6, opacity=0.6),
+        *charts.intervals(points, x, y, colour, tip=tip, size=80, style="", shape=shape, rule={"strokeWidth": 2}),
+    ]
+    chart = charts.layered(marks, 300, "BLEU difference against the share of heads kept")
+    return Panel(chart, title, width=430, narrowest=270)
+
+
+def pair_points(data: str, line: pd.DataFrame, part: str) -> list[dict[str, Any]]:
+    """The points of one language pair: a model each, the mean over its seeds."""
+    return [
+        {
+            "data": data, "model": m["label"], "kept": round(100 * m["kept"] / m["total"], 2),
+            "heads": f"{m['kept']} of {m['total']}", "seeds": m["seeds"], "value": value(m, part + DIFFERENCE),
+            "text": models.difference(m, part + DIFFERENCE), "low": models.bounds(m, part + DIFFERENCE)[0],
+            "high": models.bounds(m, part + DIFFERENCE)[1],
+        }
+        for m in models.rows(line)
+        if value(m, part + DIFFERENCE) is not None
+    ]  # fmt: skip

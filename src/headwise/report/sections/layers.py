@@ -1,0 +1,197 @@
+"""Which layers and kinds of heads stay: stacked bars, and shares beside the paper's (Voita et al. 2019, figures 9, 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from headwise.heads import KINDS, Kind, Site
+from headwise.report import charts, models
+from headwise.report.parts import Figure, Panel, Section
+from headwise.report.run import Run
+from headwise.report.words import KIND_NAMES, NONE, capital, listed, percent
+
+PAPERS = Path(__file__).parent.parent / "papers"
+THIRDS = ("lowest third", "middle third", "highest third")
+PAPER_KIND, PAPER_THIRD = 48, 16  # heads of a kind, and of a third of its layers, in the paper's models
+Left = Mapping[str, tuple[int, int]]  # of each kind or layer: heads left, and heads there were
+Lines = list[tuple[str, list[dict[str, Any]]]]
+
+
+def build(run: Run) -> dict[str, Any] | None:
+    """The section is left out where nothing was pruned."""
+    if run.models.empty:
+        return None
+    joint = _joint(run)
+    return {
+        "by_layer": heads_by_layer(run),
+        "by_kind": heads_by_kind(run, joint),
+        "decoder": decoder_layers(run, joint),
+    }
+
+
+def heads_by_layer(run: Run) -> Figure | None:
+    """Stacked bars: how many heads every layer keeps, model by model; None without layouts. Where gates found the heads
+    of some models, the others (greedy removal) are left out.
+    """
+    known = [model for model in run.pruned if model["setting"] in run.layouts]
+    known = [model for model in known if model["learned"]] or known
+    if not known:
+        return None
+    kinds = [kind for kind in KINDS if any(kind in run.pruned_kinds(model) for model in known)]
+    empty = []
+    for model in known:
+        mask = run.layouts[model["setting"]]
+        sites = [site for site in mask.heads.sites if site.kind in run.pruned_kinds(model) and not mask.of(site)]
+        if sites:
+            empty.append(f"{listed([f'{KIND_NAMES[site.kind]} {site.layer}' for site in sites])} ({model['label']})")
+    return Figure(
+        name="heads-by-layer",
+        title="Heads kept by layer",
+        note="the number in a bar is the number of heads that the layer keeps",
+        panels=[_bars(run, [model for model in known if kind in run.pruned_kinds(model)], kind) for kind in kinds],
+        facts=f"Layers without a head: {'; '.join(empty) or NONE}.",
+    )
+
+
+def _bars(run: Run, known: list[dict[str, Any]], kind: Kind) -> Panel:
+    known = sorted(known, key=lambda model: -run.layouts[model["setting"]].count(kind))
+    counts = run.layouts[known[0]["setting"]].heads.query[kind]
+    cells = [("full model", layer, count) for layer, count in enumerate(counts)] if run.full else []
+    for model in known:
+        mask = run.layouts[model["setting"]]
+        cells += [(model["label"], layer, len(mask.of(Site(kind, layer)))) for layer in range(len(counts))]
+    table = pd.DataFrame(cells, columns=["model", "layer", "kept"])
+    order = list(dict.fromkeys(table["model"]))
+    half = (len(counts) - 1) / 2
+    scale, legend = alt.Scale(range="ordinal"), alt.Legend(orient="top", title="layer")
+    marks = charts.stacked(
+        table, alt.Y("model:N", sort=order, title=None), "kept:Q", alt.Color("layer:O", scale=scale, legend=legend),
+        "layer:Q", title="heads kept", tip=charts.tips("model:N", "layer:O", "kept:Q|heads kept"),
+        texts=[(f"datum.layer < {half}", "on-low"), (f"datum.layer >= {half}", "on-high")],
+    )  # fmt: skip
+    chart = charts.layered(marks, 34 * len(order), f"Heads kept by layer, {KIND_NAMES[kind]}")
+    return Panel(chart, KIND_NAMES[kind], width=560)
+
+
+def _joint(run: Run) -> Lines:
+    """Lines of models with layouts that several kinds had a part in: of gates, or without any of greedy orders.
+
+    A target count for each kind decides what is left of it, so such models are no finding and left out.
+    """
+    free = [
+        len(kinds) > 1 and not isinstance(keep, Mapping) and name in run.layouts
+        for name, kinds, keep in zip(run.models.index, run.models["kinds"], run.models["keep"], strict=True)
+    ]
+    found = [(name, line) for name, line in models.lines(run.models[free]) if not models.is_random(line)]
+    gates = [(name, line) for name, line in found if line["learned"].all()]
+    return [(name, models.rows(line)) for name, line in gates or found]
+
+
+def heads_by_kind(run: Run, joint: Lines) -> Figure | None:
+    """Share of each kind's heads left against the share of all heads pruned; None where no two kinds were pruned."""
+    if not joint:
+        return None
+    ours = {name: [_kinds_left(run, model) for model in line] for name, line in joint}
+    paper: dict[str, list[Left]] = {}
+    for row in pd.read_csv(PAPERS / "voita2019_kinds.csv").to_dict("records"):
+        left = {kind: (int(row[kind]), PAPER_KIND) for kind in KINDS}
+        paper.setdefault(f"Voita et al. 2019, EN-RU {row['model']}", []).append(left)
+    return Figure(
+        name="heads-by-kind",
+        title="Heads left by kind of attention",
+        note="share of the heads of each kind that is left · also the paper's two models of 48 heads a kind",
+        panels=[_shares(found, title, "kind") for title, found in (ours | paper).items()],
+        columns=3,
+        facts=" ".join(f"{capital(name)}, mean over {len(found)}: {_mean(found)}." for name, found in ours.items()),
+    )
+
+
+def _mean(found: list[Left]) -> str:
+    """The mean share that is left of each kind, the least first."""
+    shares = pd.DataFrame([{kind: left / total for kind, (left, total) in one.items()} for one in found]).mean()
+    return ", ".join(f"{KIND_NAMES[str(kind)]} {percent(share)}" for kind, share in shares.sort_values().items())
+
+
+def _kinds_left(run: Run, model: Mapping[str, Any]) -> Left:
+    mask = run.layouts[model["setting"]]
+    return {kind: (mask.count(kind), sum(mask.heads.query[kind])) for kind in KINDS if kind in model["kinds"]}
+
+
+def decoder_layers(run: Run, joint: Lines) -> Figure | None:
+    """Share of the heads left in each decoder layer or third of them, a panel a kind; None where no two kinds were."""
+    kinds: tuple[Kind, ...] = ("decoder-self", "cross")
+    panels, names = list[Panel](), set[str]()
+    for name, line in joint:
+        for kind in (kind for kind in kinds if kind in line[0]["kinds"]):
+            found = [_layers_left(run, model["setting"], kind) for model in line]
+            panels.append(_shares(found, f"{capital(KIND_NAMES[kind])} · {name}", "layer"))
+            names |= set(found[0])
+    paper = pd.read_csv(PAPERS / "voita2019_layers.csv")
+    for kind in kinds if names == set(THIRDS) else ():
+        found = [
+            {third: (int(row[third]), PAPER_THIRD) for third in THIRDS}
+            for row in paper[paper["kind"] == kind].to_dict("records")
+        ]
+        panels.append(_shares(found, f"{capital(KIND_NAMES[kind])} · Voita et al. 2019, EN-RU WMT", "layer"))
+    return (
+        Figure(
+            name="decoder-layers",
+            title="Heads left by decoder layer",
+            note="share of the heads that is left in each layer, against the share of that kind that is pruned",
+            panels=panels,
+            columns=2,
+        )
+        if panels
+        else None
+    )
+
+
+def _layers_left(run: Run, name: str, kind: Kind) -> Left:
+    """By thirds of the layers, lowest first, where three divides their number; else layer by layer."""
+    mask = run.layouts[name]
+    counts = mask.heads.query[kind]
+    left = [len(mask.of(Site(kind, layer))) for layer in range(len(counts))]
+    if len(counts) % 3:
+        return {f"layer {layer}": pair for layer, pair in enumerate(zip(left, counts, strict=True))}
+    size = len(counts) // 3
+    parts = [slice(i * size, (i + 1) * size) for i in range(3)]
+    return {third: (sum(left[part]), sum(counts[part])) for third, part in zip(THIRDS, parts, strict=True)}
+
+
+def _shares(found: list[Left], title: str, what: str) -> Panel:
+    """A line for each kind or layer through the models, from the whole one on."""
+    names = list(found[0])
+    cells = []
+    for one in ({name: (total, total) for name, (_, total) in found[0].items()}, *found):
+        gone = 1 - sum(left for left, _ in one.values()) / sum(total for _, total in one.values())
+        cells += [
+            {
+                "name": name, "gone": round(100 * gone, 2), "left": round(100 * left / total, 2),
+                "text": f"{left} of {total}",
+            }
+            for name, (left, total) in one.items()
+        ]  # fmt: skip
+    x = alt.X("gone:Q", title="heads pruned (%)", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False))
+    y = alt.Y("left:Q", title="heads left (%)", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(tickCount=4))
+    by_kind = what == "kind"
+    legend = alt.Legend(orient="bottom", title=None, columns=1 if by_kind else 3, symbolOpacity=1, labelLimit=0)
+    domain = list(KINDS) if by_kind else names
+    scale = alt.Scale(domain=domain, range="category" if by_kind else "ordinal")
+    colour = alt.Color("name:N" if by_kind else "name:O", sort=domain, scale=scale, legend=legend)
+    shape = alt.Shape(
+        "name:N", sort=domain, scale=alt.Scale(domain=domain, range=[charts.SHAPES[i % 4] for i in range(len(domain))]),
+        legend=legend,
+    )  # fmt: skip
+    tip = charts.tips(f"name:N|{what}", "text:N|heads left")
+    chart = charts.layered(
+        charts.curve(cells, x, y, colour, dots=60, shape=shape, tip=tip), 220, f"Heads left, {title}"
+    )
+    return Panel(chart, title, width=300 if by_kind else 400, narrowest=150 if by_kind else 230)
+
+
+SECTION = Section("layers", "Layers", "Which layers keep their heads", build)

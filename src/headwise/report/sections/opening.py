@@ -1,0 +1,252 @@
+"""The first screen: the headline, tiles, and the facts of what pruning saved, what it cost and how it was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headwise.heads import Site
+from headwise.report import models
+from headwise.report.models import DIFFERENCE, RANDOM, Model, P, bounds, value, verdict
+from headwise.report.parts import Section
+from headwise.report.run import Run
+from headwise.report.sections import believe, roles
+from headwise.report.words import KIND_NAMES, capital, change, interval, percent, quantity, signed, size
+
+TUNED, P_TUNED = "bleu_difference_to_fine-tuned", "p_value_to_fine-tuned"
+SAVED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("parameters", "Parameters", quantity),
+    ("bytes", "Size on disk", size),
+    ("memory", "Weights in memory", size),
+    ("tokens_per_second", "Decoding speed, tokens/s", quantity),
+)
+Fact = tuple[str, str, str]  # label, text, verdict
+
+
+def build(run: Run) -> dict[str, Any]:
+    """Headline, tiles and facts; without a chosen pruned model `why` says why not."""
+    full, chosen = run.full, run.chosen
+    judged = [("Which score to believe", facts)] if (facts := believe.in_short(run)) else []
+    known = [("What the heads do", facts)] if (facts := roles.in_short(run)) else []
+    start: dict[str, Any] = {"why": "", "limit": _limit(run), "unit": _unit(full), "tiles": []}
+    if full is None or chosen is None:
+        return start | {"headline": _without_choice(run), "why": _why(run), "groups": [*judged, *known]}
+    groups = [
+        ("What was saved", _saved(full, chosen)),
+        ("What it cost", _cost(run, full, chosen)),
+        ("How it was chosen", _choice(run, full, chosen)),
+        *([("What is left", _left(run, chosen))] if chosen["setting"] in run.layouts else []),
+    ]
+    return start | {
+        "headline": _headline(run, chosen),
+        "tiles": _tiles(run, full, chosen),
+        "groups": [*groups, *judged, *known],
+    }
+
+
+def _headline(run: Run, chosen: Model) -> str:
+    """The heads removed and the change of BLEU: to equal further training where that was measured, else to the full
+    model.
+    """
+    removed = chosen["total"] - chosen["kept"]
+    start = f"{removed} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
+    tuned = value(chosen, run.part + TUNED) is not None
+    measure = run.part + (TUNED if tuned else DIFFERENCE)
+    found, (low, high) = value(chosen, measure), bounds(chosen, measure)
+    where = " on dev" if run.part else ""
+    than = " than equal further training" if tuned else ""
+    if found is None:
+        return start
+    if low is not None and high is not None and low <= 0 <= high:
+        return (
+            f"{start}; BLEU{where} not distinguishable from {'equal further training' if tuned else 'the full model'}"
+        )
+    if round(found, 1) == 0:
+        return f"{start}; the same BLEU{where}{' as equal further training' if tuned else ''}"
+    if tuned:
+        return f"{start}; {abs(found):.1f} BLEU{where} {'more' if found > 0 else 'less'}{than}"
+    return f"{start}; BLEU{where} rose by {found:.1f}" if found > 0 else f"{start} for {-found:.1f} BLEU{where}"
+
+
+def _without_choice(run: Run) -> str:
+    if run.pruned:
+        return f"{len(run.pruned)} pruned {'model' if len(run.pruned) == 1 else 'models'}, none of them chosen"
+    total = 0 if run.heads is None else len(run.heads[["kind", "layer", "head"]].drop_duplicates())
+    return f"{total} attention heads, scored" if total else "A study in progress"
+
+
+def _why(run: Run) -> str:
+    """Why there is no chosen model: a word for which the template has a sentence."""
+    if not run.pruned:
+        return "nothing pruned"
+    if run.full is None:
+        return "no full model"
+    limit, losses = _limit(run), [_lost(run.full, model) for model in run.pruned if model["method"] != RANDOM]
+    known = [loss for loss in losses if loss is not None]
+    if limit is not None and known and min(known) > limit:
+        return "over the limit"
+    return "full chosen" if run.facts.get("chosen") == run.full["setting"] else "not named"
+
+
+def _tiles(run: Run, full: Model, chosen: Model) -> list[Fact]:
+    """Label, value and detail of each number to see at a glance."""
+    tiles = []
+    for measure, label, write in (SAVED[0], SAVED[1], SAVED[3]):
+        before, after = value(full, measure), value(chosen, measure)
+        if before is not None and after is not None:
+            noise = measure == "tokens_per_second" and _speed_noise(full, chosen)
+            label, unit = label.partition(",")[0], " tokens/s" if "tokens/s" in label else ""
+            tiles.append(
+                (label, "no sure change" if noise else change(before, after), f"{write(before)} → {write(after)}{unit}")
+            )
+    before, after = value(full, f"{run.part}bleu"), value(chosen, f"{run.part}bleu")
+    whole = "" if before is None or after is None else f"{signed(after - before)} to the full model"
+    text = "dev" if run.part else "test"
+    tuned = value(chosen, run.part + TUNED)
+    if tuned is not None:
+        ends = interval(*bounds(chosen, run.part + TUNED))
+        detail = " · ".join(part for part in (ends, whole) if part)
+        tiles.append((f"BLEU on {text}, to equal further training", signed(tuned), detail))
+    elif before is not None and after is not None:
+        tiles.append((f"BLEU on {text}", signed(after - before), f"{before:.2f} → {after:.2f}"))
+    return tiles
+
+
+def _saved(full: Model, chosen: Model) -> list[Fact]:
+    removed, total = chosen["total"] - chosen["kept"], chosen["total"]
+    facts = [
+        ("Heads removed", f"{removed} of {total} {models.heads_name(chosen['kinds'])} ({percent(removed / total)})", "")
+    ]
+    for measure, label, write in SAVED:
+        before, after = value(full, measure), value(chosen, measure)
+        if before is not None and after is not None:
+            noise = _speed_noise(full, chosen) if measure == "tokens_per_second" else ""
+            facts.append((label, f"{write(before)} → {write(after)} ({change(before, after)}){noise}", ""))
+    return [(*fact[:2], "not distinguishable" if "round" in fact[1] else "") for fact in facts]
+
+
+def _speed_noise(full: Model, chosen: Model) -> str:
+    """Why two speeds cannot be distinguished, if so."""
+    (low, high), (after_low, after_high) = (bounds(model, "tokens_per_second") for model in (full, chosen))
+    if not value(full, "tokens_per_second") or value(chosen, "tokens_per_second") is None:
+        return ""
+    if low is None or high is None or after_low is None or after_high is None:
+        return "; one round only"
+    return "; the ranges over the rounds overlap" if after_low <= high and low <= after_high else ""
+
+
+def _cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
+    """The change of BLEU (or perplexity): first to equal further training, then to the untouched full model."""
+    part, facts = run.part, list[Fact]()
+    tuned = models.against(chosen, "fine-tuned")
+    others = (
+        ("to equal further training without pruning", models.rows(run.models.loc[[tuned]])[0], TUNED, P_TUNED)
+        if tuned in run.models.index
+        else None,
+        ("to the untouched full model", full, DIFFERENCE, P),
+    )
+    for label, other, measure, p in (one for one in others if one is not None):
+        before, after = value(other, f"{part}bleu"), value(chosen, f"{part}bleu")
+        if before is not None and after is not None:
+            found = (
+                models.difference(chosen, part + measure, part + p, ", ") or f"{signed(after - before)}, no interval"
+            )
+            facts.append(
+                (f"BLEU {label}", f"{before:.2f} → {after:.2f}: {found}", verdict(chosen, part + measure, part + p))
+            )
+    for start, where in (("", "test"), ("dev_", "dev")):
+        before, after = value(full, f"{start}perplexity"), value(chosen, f"{start}perplexity")
+        found_change = value(chosen, f"{start}perplexity_change")
+        if not facts and before is not None and after is not None and found_change is not None:
+            ends = interval(*bounds(chosen, f"{start}perplexity_change"))
+            text = f"{before:.2f} → {after:.2f}: {signed(found_change)}\u202f% {ends}".strip()
+            facts.append((f"Perplexity on {where}, to the full model", text, ""))
+    if part and facts:
+        facts.append(("Text", "dev, on which it was chosen: no test text was translated", ""))
+    return facts or [("BLEU", "not measured for both models yet", "")]
+
+
+def _choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
+    tried = [model for model in run.pruned if model["method"] != RANDOM or chosen["method"] == RANDOM]
+    losses = {model["setting"]: loss for model in tried if (loss := _lost(full, model)) is not None}
+    limit, own, unit = _limit(run), losses.get(chosen["setting"]), _unit(full)
+    fitting = [
+        _heads(run, model) for model in tried if limit is None or losses.get(model["setting"], 1e9) <= limit + 1e-9
+    ]
+    fewest = own is not None and _heads(run, chosen) == min(fitting, default=None)
+    facts = [
+        ("Text", "dev only; test text had no part in it", ""),
+        ("Models tried", str(len(tried)), ""),
+        ("Loss allowed on dev", "no limit" if limit is None else f"{limit:g} {unit}", ""),
+        (
+            "Chosen",
+            f"{chosen['label']}, {_heads(run, chosen)} heads left{_why_fewest(run, tried) if fewest else ''}",
+            "",
+        ),
+    ]
+    if own is not None:
+        before, after = value(full, "dev_bleu"), value(chosen, "dev_bleu")
+        moved = (
+            f"perplexity {signed(own)}\u202f%"
+            if before is None or after is None
+            else f"BLEU {before:.2f} → {after:.2f} ({signed(-own)})"
+        )
+        facts.append(("On dev", moved, ""))
+    smaller = [
+        f"{signed(-losses[model['setting']])} with {model['kept']}"
+        for model in tried
+        if model["learned"] and model["kinds"] == chosen["kinds"] and model["kept"] < chosen["kept"]
+        and model["setting"] in losses
+    ]  # fmt: skip
+    facts += [("Fewer heads, on dev", " · ".join(smaller), "")] if fewest and smaller else []
+    doubts = (run.facts.get("doubts") or {}).get(chosen["setting"], [])
+    if doubts or value(chosen, "settled") == 0:
+        facts.append(
+            ("Doubt", " ".join(doubts) or "Its gates had not settled when they were decided: train longer.", "")
+        )
+    return facts
+
+
+def _why_fewest(run: Run, tried: list[dict[str, Any]]) -> str:
+    several = len({model["kinds"] for model in tried}) > 1
+    return f"{' in the whole model' if several else ''}: the fewest{' within the limit' if _limit(run) is not None else ''}"
+
+
+def _left(run: Run, chosen: Model) -> list[Fact]:
+    """The heads left in each layer, the first layer first."""
+    mask = run.layouts[chosen["setting"]]
+    facts = []
+    for kind in run.pruned_kinds(chosen):
+        counts = mask.heads.query[kind]
+        left = [len(mask.of(Site(kind, layer))) for layer in range(len(counts))]
+        alike = len(set(counts)) == 1
+        parts = [str(kept) if alike else f"{kept} of {count}" for kept, count in zip(left, counts, strict=True)]
+        text = f"{sum(left)} of {sum(counts)} heads; layer by layer {' · '.join(parts)}{f' of {counts[0]}' if alike else ''}"
+        facts.append((capital(KIND_NAMES[kind]), text, ""))
+    return facts
+
+
+def _lost(full: Model | None, model: Model) -> float | None:
+    """What a model loses on dev, in the unit of the limit: BLEU, or % of the perplexity of a language model."""
+    before, after = value(full, "dev_bleu"), value(model, "dev_bleu")
+    if before is None and after is None:
+        return value(model, "dev_perplexity_change")
+    return None if before is None or after is None else before - after
+
+
+def _unit(full: Model | None) -> str:
+    return "% of perplexity" if value(full, "dev_perplexity") is not None else "BLEU"
+
+
+def _heads(run: Run, model: Model) -> int:
+    """The heads that the whole model has left, which is what choices compare; without a layout, of its own kinds."""
+    mask = run.layouts.get(model["setting"])
+    return int(model["kept"]) if mask is None else len(mask)
+
+
+def _limit(run: Run) -> float | None:
+    found = run.facts.get("max_drop")
+    return float(found) if isinstance(found, int | float) else None
+
+
+SECTION = Section("opening", "", "", build)

@@ -1,0 +1,47 @@
+"""`make docs`: the Python reference has every public name, and the site builds from it without a warning."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headwise
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    page = tmp_path_factory.mktemp("reference") / "api.md"
+    subprocess.run([sys.executable, str(ROOT / "tools" / "api_reference.py"), str(page)], check=True)
+    return page
+
+
+def test_every_public_name_has_its_call_and_its_docstring(page: Path) -> None:
+    entries = dict(re.findall(r"^## (\w+)\n\n```python\n.*?```\n(.*?)(?=^#|\Z)", page.read_text("utf-8"), re.M | re.S))
+    assert list(entries) == headwise.__all__
+    assert all(text.strip() for text in entries.values()), [name for name, text in entries.items() if not text.strip()]
+
+
+def test_methods_have_their_full_signature(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert "### Model.save\n\n```python\nModel.save(folder: str | Path) -> Path\n```" in text
+    assert "ForwardRef" not in text and " at 0x" not in text
+
+
+def test_the_site_builds(page: Path, tmp_path: Path) -> None:
+    pytest.importorskip("zensical", reason="the site is built by zensical, which is not installed")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("reference"))
+    (tmp_path / "docs" / "reference").mkdir()
+    shutil.copy(page, tmp_path / "docs" / "reference" / "api.md")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    build = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert build.returncode == 0, build.stdout + build.stderr
+    assert (tmp_path / "site" / "reference" / "api.html").is_file()
