@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from headwise.api.options import checked
+from headwise.api.sweeps import GreedySweep, TopKSweep
 from headwise.data.embedded import write_parallel
 from headwise.errors import HeadwiseError
 from headwise.study import Plan, make_plan, read_plan
-from headwise.study.plan import checked
 from headwise.translation.build import Architecture
 from headwise.translation.decode import Search
 
@@ -21,7 +22,7 @@ EMBEDDED: dict[str, Any] = {"data": {"embedded": {}}}
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_defaults_and_what_is_told() -> None:
+def test_defaults_and_what_is_given() -> None:
     plan = make_plan({"name": "a", "seed": 7, "data": {"embedded": {"train": 5}}, "pruning": {"penalties": [1, 0.5]}})
     assert (plan.name, plan.seed, plan.pruning[0].penalties) == ("a", 7, [1.0, 0.5])
     assert plan.data.embedded is not None and plan.data.embedded.train == 5 and plan.data.embedded.dev == 500
@@ -32,9 +33,9 @@ def test_defaults_and_what_is_told() -> None:
 def test_the_plans_that_come_along_are_valid(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWISE_DATA", str(tmp_path))
     monkeypatch.setenv("HEADWISE_TARGET", "de")
-    told = tomllib.loads(path.read_text())
-    files = [file for split in ("train", "dev", "test") for file in told["data"].get(split, [])]
-    for file in [*files, *told.get("roles", {}).get("treebank", [])]:
+    values = tomllib.loads(path.read_text())
+    files = [file for split in ("train", "dev", "test") for file in values["data"].get(split, [])]
+    for file in [*files, *values.get("roles", {}).get("treebank", [])]:
         place = Path(os.path.expandvars(file))
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text("x\n")
@@ -42,8 +43,8 @@ def test_the_plans_that_come_along_are_valid(path: Path, tmp_path: Path, monkeyp
 
 
 def test_a_plan_written_out_is_the_same_plan(tmp_path: Path) -> None:
-    told = {**EMBEDDED, "name": "x-1", "seed": 4, "model": {"dropout": 0.3}, "training": {"learning_rate": 1e-5}}
-    plan = make_plan({**told, "choice": {"max_drop": 1.5}, "pruning": {"kinds": ["cross", "encoder-self"]}})
+    values = {**EMBEDDED, "name": "x-1", "seed": 4, "model": {"dropout": 0.3}, "training": {"learning_rate": 1e-5}}
+    plan = make_plan({**values, "choice": {"max_drop": 1.5}, "pruning": {"kinds": ["cross", "encoder-self"]}})
     (tmp_path / "plan.toml").write_text(plan.to_toml())
     assert read_plan(tmp_path / "plan.toml") == plan
     given = make_plan({**EMBEDDED, "model": 'a "quoted" folder\\é'})
@@ -70,9 +71,9 @@ def test_environment_variables_are_filled_in(tmp_path: Path, monkeypatch: pytest
 def refusal(data: Mapping[str, Any], *changes: str) -> str:
     with pytest.raises(HeadwiseError) as caught:
         make_plan(dict(data), changes)
-    told = str(caught.value)
-    assert "\n" not in told and told.endswith(".")
-    return told
+    reason = str(caught.value)
+    assert "\n" not in reason and reason.endswith(".")
+    return reason
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ({"pruning": {"penalties": {"from": 0.1, "to": 0.01, "count": 3}}}, ["needs numbers 0 < from < to"]),
         ({"pruning": {"penalties": {"from": "a", "to": 1, "count": 3}}}, ["needs numbers 0 < from < to"]),
         ({"pruning": {"penalties": {"from": 0.1, "to": float("inf"), "count": 3}}}, ["needs numbers 0 < from < to"]),
-        ({"pruning": {"penalties": {"from": True, "to": 3, "count": 3}}}, ["true and false mean nothing here"]),
+        ({"pruning": {"penalties": {"from": True, "to": 3, "count": 3}}}, ["needs numbers 0 < from < to"]),
         ({"pruning": {"start": float("nan")}}, ["'pruning.start' is nan", "finite number"]),
         ({"pruning": {"start": float("inf")}}, ["'pruning.start' is inf", "finite number"]),
         ({"pruning": {"start": "early"}}, ["'pruning.start' is 'early'"]),
@@ -114,7 +115,7 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ({"pruning": {"keep": [25]}}, ["25 heads were to be kept, but there are 24 of encoder-self"]),
         ({"pruning": {"keep": [{"cross": 5}]}}, ["keep names cross, but the kinds are encoder-self"]),
         ({"pruning": {"keep": [{"crosss": 3}]}}, ["'crosss' is no kind of heads; there is encoder-self, decoder-self"]),
-        ({"pruning": {"keep": [{"cross": "two"}]}}, ["how many heads of cross stay must be a whole number"]),
+        ({"pruning": {"keep": [{"cross": "two"}]}}, ["the number of cross heads to keep must be a whole number"]),
         ({"choice": {"max_drop": float("inf")}}, ["'choice.max_drop' is inf", "at least 0, or any"]),
         ({"choice": {"max_drop": -0.5}}, ["'choice.max_drop' is -0.5", "at least 0, or any"]),
         ({"choice": {"max_drop": True}}, ["'choice.max_drop' is True", "at least 0, or any"]),
@@ -123,11 +124,18 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ({"pruning": {"keep": [3], "rule": "deterministic"}}, ["rule would mean nothing for the method 'gates'"]),
         ({"pruning": {"keep": [3], "penalty_scale": "code"}}, ["penalty_scale would mean nothing"]),
         ({"pruning": {"method": "top-k", "keep": [3], "temperature": 0.5}}, ["temperature would mean nothing"]),
-        ({"pruning": {"method": "top-k", "penalties": [0.1]}}, ["penalties would mean nothing for the method 'top-k'"]),
-        ({"pruning": {"method": "top-k"}}, ["at least one of keep is needed"]),
-        ({"pruning": {"rescore": True}}, ["rescore would mean nothing for the method 'gates'"]),
-        ({"pruning": {"method": "greedy", "start": 1.0}}, ["start would mean nothing for the method 'greedy'"]),
-        ({"pruning": {"method": "greedy", "scores": ["size"]}}, ["the measure 'size' was asked for", "weight-norm"]),
+        ({"pruning": {"method": "magic"}}, ["the method 'magic' is none of gates, top-k, greedy"]),
+        ({"pruning": {"method": "top-k", "penalties": [0.1]}}, ["key 'pruning.penalties'; allowed with method 'top-k'"]),
+        ({"pruning": {"method": "top-k", "keep": [3], "refine": 1}}, ["unknown key 'pruning.refine'", "'top-k'"]),
+        ({"pruning": {"method": "top-k"}}, ["keep is needed"]),
+        ({"pruning": {"rescore": True}}, ["unknown key 'pruning.rescore'; allowed with method 'gates': average, "]),
+        ({"pruning": {"scores": ["gradient"]}}, ["unknown key 'pruning.scores'; allowed with method 'gates'"]),
+        ({"pruning": {"method": "greedy", "start": 1.0}}, ["key 'pruning.start'; allowed with method 'greedy'"]),
+        ({"pruning": {"method": "greedy", "penalties": [1]}}, ["key 'pruning.penalties'; allowed with method 'greedy'"]),
+        ({"pruning": {"method": "greedy", "epochs": 3}}, ["epochs would mean nothing for the method 'greedy' without"]),
+        ({"pruning": {"method": "greedy", "scores": ["size"]}}, ["measure 'size' is unknown", "weight-norm"]),
+        ({"pruning": {"method": "greedy", "keep": [3, 4]}}, ["'pruning.keep' is [3, 4]", "at most 1 item"]),
+        ({"pruning": {"method": "greedy", "scores": ["random"], "rescore": True}}, ["rescore would change nothing"]),
         ({"pruning": {"method": "greedy", "scores": ["ablation.bleu"]}}, ["ablation.bleu takes too long"]),
         ({"pruning": {"method": "greedy", "controls": ["random"]}}, ["controls stand beside models that were fine-t"]),
         ({"pruning": {"method": "greedy", "tune": True, "compensate": True}}, ["compensate replaces fine-tuning"]),
@@ -146,8 +154,8 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
     ids=str,
 )  # fmt: skip
 def test_what_does_not_fit_is_named(data: dict[str, Any], expected: list[str]) -> None:
-    told = refusal({**EMBEDDED, **data})
-    assert all(part in told for part in expected), told
+    found = refusal({**EMBEDDED, **data})
+    assert all(part in found for part in expected), found
 
 
 @pytest.mark.parametrize(
@@ -182,16 +190,16 @@ def test_texts_and_the_embedded_corpus_exclude_each_other(tmp_path: Path) -> Non
 
 def test_an_unset_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADWISE_NOWHERE", raising=False)
-    told = refusal({"data": {"train": ["${HEADWISE_NOWHERE}/a", "b"], "dev": ["c", "d"]}})
-    assert "$HEADWISE_NOWHERE" in told and "export HEADWISE_NOWHERE=" in told
+    found = refusal({"data": {"train": ["${HEADWISE_NOWHERE}/a", "b"], "dev": ["c", "d"]}})
+    assert "$HEADWISE_NOWHERE" in found and "export HEADWISE_NOWHERE=" in found
 
 
 @pytest.mark.parametrize(
-    ("content", "told"), [(b"seed = ", "is not valid TOML"), (b"name = '\xff'", r"is no text \(UTF-8\)")]
+    ("content", "reason"), [(b"seed = ", "is not valid TOML"), (b"name = '\xff'", r"is no text \(UTF-8\)")]
 )
-def test_files_that_are_no_toml(tmp_path: Path, content: bytes, told: str) -> None:
+def test_files_that_are_no_toml(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "plan.toml").write_bytes(content)
-    with pytest.raises(HeadwiseError, match=told):
+    with pytest.raises(HeadwiseError, match=reason):
         read_plan(tmp_path / "plan.toml")
     with pytest.raises(HeadwiseError, match=r"is a folder: give the path of a TOML file, such as .*/plan.toml"):
         read_plan(tmp_path)
@@ -217,39 +225,63 @@ def test_a_plan_of_several_studies() -> None:
     sweeps = [{"name": "a", "penalties": [0.1]}, {"name": "b", "keep": [2], "seeds": [2]}]
     pairs = {"en-fr": {"embedded": {"train": 5}}, "fr-en": {"embedded": {"train": 6}}}
     plan = make_plan({"seeds": [1, 2], "pairs": pairs, "pruning": sweeps})
-    assert list(plan.members) == ["en-fr/seed-1", "en-fr/seed-2", "fr-en/seed-1", "fr-en/seed-2"]
-    member = plan.members["fr-en/seed-2"]
-    assert member.seed == 2 and member.data.embedded is not None and member.data.embedded.train == 6
-    assert [sweep.name for sweep in member.pruning] == ["a", "b"] and not member.seeds and not member.pairs
-    assert [sweep.name for sweep in plan.members["en-fr/seed-1"].pruning] == ["a"]
-    assert list(make_plan({**EMBEDDED, "seeds": [3, 4]}).members) == ["seed-3", "seed-4"]
-    assert list(make_plan({"pairs": pairs}).members) == ["en-fr", "fr-en"]
-    assert list(make_plan(EMBEDDED).members) == ["."]
+    assert list(plan.runs) == ["en-fr/seed-1", "en-fr/seed-2", "fr-en/seed-1", "fr-en/seed-2"]
+    run = plan.runs["fr-en/seed-2"]
+    assert run.seed == 2 and run.data.embedded is not None and run.data.embedded.train == 6
+    assert [sweep.name for sweep in run.pruning] == ["a", "b"] and not run.seeds and not run.pairs
+    assert [sweep.name for sweep in plan.runs["en-fr/seed-1"].pruning] == ["a"]
+    assert list(make_plan({**EMBEDDED, "seeds": [3, 4]}).runs) == ["seed-3", "seed-4"]
+    assert list(make_plan({"pairs": pairs}).runs) == ["en-fr", "fr-en"]
+    assert list(make_plan(EMBEDDED).runs) == ["."]
 
 
 def test_a_plan_of_sweeps_written_out_is_the_same_plan(tmp_path: Path) -> None:
     sweeps = [
         {"name": "a", "kinds": ["cross", "encoder-self"], "keep": [2, {"cross": 1, "encoder-self": 3}]},
         {"name": "b", "method": "greedy", "scores": ["gradient", "random"], "orders": 2, "rescore": True},
-        {"name": "c", "method": "top-k", "keep": [4], "controls": ["further", "random"]},
+        {"name": "c", "method": "top-k", "keep": [4], "controls": ["fine-tuned", "random"]},
     ]
-    for told in ({**EMBEDDED, "seeds": [1, 2]}, {"pairs": {"x": {"embedded": {}}, "y": {"embedded": {"dev": 3}}}}):
-        plan = make_plan({**told, "pruning": sweeps})
+    for values in ({**EMBEDDED, "seeds": [1, 2]}, {"pairs": {"x": {"embedded": {}}, "y": {"embedded": {"dev": 3}}}}):
+        plan = make_plan({**values, "pruning": sweeps})
         (tmp_path / "plan.toml").write_text(plan.to_toml())
         assert read_plan(tmp_path / "plan.toml") == plan
-        for member in plan.members.values():
-            (tmp_path / "plan.toml").write_text(member.to_toml())
-            assert read_plan(tmp_path / "plan.toml") == member
+        for run in plan.runs.values():
+            (tmp_path / "plan.toml").write_text(run.to_toml())
+            assert read_plan(tmp_path / "plan.toml") == run
 
 
 def test_penalties_as_a_range() -> None:
-    told = {"from": 0.001, "to": 0.1, "count": 5}
-    sweep = make_plan({**EMBEDDED, "pruning": {"penalties": told}}).pruning[0]
-    assert sweep.penalties == [0.001, 0.00316, 0.01, 0.0316, 0.1]
+    sweep = make_plan({**EMBEDDED, "pruning": {"penalties": {"from": 0.001, "to": 0.1, "count": 5}}}).pruning[0]
+    assert sweep.model_dump()["penalties"] == [0.001, 0.00316, 0.01, 0.0316, 0.1]
 
 
-def test_numbers_of_heads_replace_penalties_that_were_not_asked_for() -> None:
-    assert make_plan({**EMBEDDED, "pruning": {"keep": [3]}}).pruning[0].penalties == []
-    both = make_plan({**EMBEDDED, "pruning": {"keep": [3], "penalties": [0.1]}}).pruning[0]
-    assert (both.keep, both.penalties) == ([3], [0.1])
-    assert make_plan({**EMBEDDED, "pruning": {"method": "greedy"}}).pruning[0].scores == ["gradient", "random"]
+def test_every_method_has_only_its_own_options() -> None:
+    def sweep(**options: Any) -> dict[str, Any]:
+        return make_plan({**EMBEDDED, "pruning": options}).pruning[0].model_dump()
+
+    assert sweep(keep=[3])["penalties"] == [], "a target count replaces λ that nobody asked for"
+    assert sweep(keep=[3], penalties=[0.1])["penalties"] == [0.1]
+    greedy, top = sweep(method="greedy"), sweep(method="top-k", keep=[3])
+    assert {*greedy} == {*GreedySweep.model_fields} and {*top} == {*TopKSweep.model_fields}
+    assert greedy["scores"] == ["gradient", "random"] and not {"penalties", "start", "refine"} & {*greedy}
+    assert not {"penalties", "scores", "refine"} & {*top} and "start" in top
+
+
+class TestOneSidedText:
+    @pytest.fixture
+    def texts(self, tmp_path: Path) -> dict[str, Any]:
+        for split in ("train.txt", "dev.txt", "dev.tsv"):
+            (tmp_path / split).write_text("a b\tc d\n")
+        return {split: f"{tmp_path}/{split}.txt" for split in ("train", "dev")}
+
+    def test_a_given_model_loses_heads_greedily(self, texts: dict[str, Any]) -> None:
+        plan = make_plan({"data": texts, "model": "some/model", "pruning": {"method": "greedy"}})
+        assert plan.data.one_sided and not make_plan(EMBEDDED).data.one_sided
+
+    def test_nothing_is_trained_on_it(self, texts: dict[str, Any]) -> None:
+        given = {"data": texts, "model": "some/model"}
+        assert "use method = 'greedy'" in refusal(given)
+        assert "use method = 'greedy'" in refusal({**given, "pruning": {"method": "greedy", "tune": True}})
+        assert "trained on pairs" in refusal({"data": texts, "pruning": {"method": "greedy"}})
+        mixed = {**texts, "dev": texts["dev"].replace(".txt", ".tsv")}
+        assert "has one-sided text and pairs" in refusal({**given, "data": mixed, "pruning": {"method": "greedy"}})

@@ -128,7 +128,7 @@ class GateSweep(Sweep, GateOptions):
         if set(value) != {"from", "to", "count"}:
             raise ValueError("a range of penalties has the keys from, to and count")
         low, high, count = value["from"], value["to"], value["count"]
-        numbers = all(isinstance(end, int | float) and math.isfinite(end) for end in (low, high))
+        numbers = all(type(end) in (int, float) and math.isfinite(end) for end in (low, high))  # no booleans
         if not (numbers and isinstance(count, int) and 2 <= count <= 1000 and 0 < low < high):
             raise ValueError("a range of penalties needs numbers 0 < from < to, and a count from 2 to 1000")
         return [float(f"{low * (high / low) ** (i / (count - 1)):.3g}") for i in range(count)]

@@ -35,6 +35,8 @@ def refuse_others(plan: Plan, out: Path) -> None:
     """Raise HeadwiseError where the folder of a plan, or of one of its runs, holds anything else than its results."""
     if (out / "config.json").exists():
         raise HeadwiseError(f"{out} is the folder of a model, in which no study is written: choose another --out.")
+    for folder in dict.fromkeys([".", *plan.runs]):
+        refuse_foreign_files(out / folder)
     existing = runs_in(out)
     if plan.seeds or plan.pairs:
         if has_results(out):
@@ -48,7 +50,6 @@ def refuse_others(plan: Plan, out: Path) -> None:
             "seeds nor pairs: choose another --out, or give it the folder of one of them."
         )
     for folder, own in {".": plan, **plan.runs}.items():
-        refuse_foreign_files(out / folder)
         if has_results(out / folder) and (before := plan_of(out / folder)):
             refuse(out / folder, [*differences(before, as_toml(own))])
     if existing:

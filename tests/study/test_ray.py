@@ -1,4 +1,4 @@
-"""Nodes as Ray tasks: two workers on a local cluster, on toy nodes that write files."""
+"""Jobs as Ray tasks: two workers on a local cluster, on toy jobs that write files."""
 
 from __future__ import annotations
 
@@ -15,23 +15,20 @@ import torch
 from rich.progress import Progress as Bars
 
 from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.study import cluster
-from headwise.study.graph import Node, Outcome, Work, run_graph
+from headwise.study import ray_executor as cluster
+from headwise.study.executor import Job, Outcome, Work, run_jobs
 from headwise.study.progress import Progress
+from study.studies import Notes
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")
 
 
-class Told(Progress):
-    """Progress whose lines can be read, and what its bars are told."""
+class Shown(Notes):
+    """Progress whose lines can be read, and the updates of its bars."""
 
     def __init__(self) -> None:
-        super().__init__(quiet=True)
-        self.lines: list[str] = []
+        super().__init__()
         self.shares: list[dict[str, object]] = []
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
 
     def bars(self) -> Bars:
         bars = super().bars()
@@ -53,21 +50,22 @@ def two_cores() -> Iterator[None]:
         patch.setattr(cluster, "cores", lambda: 2)
         patch.delenv("RAY_ADDRESS", raising=False)
         before = signal.getsignal(signal.SIGTERM)
-        cluster.connect(cluster.imported())
-        assert signal.getsignal(signal.SIGTERM) is before, "a command that is stopped still says how it goes on"
+        cluster.connect(cluster.import_ray())
+        assert signal.getsignal(signal.SIGTERM) is before, "a command that is stopped still says how to go on"
     yield
     ray.shutdown()
 
 
 def toy(folder: Path, progress: Progress) -> Work:
-    """A study whose nodes are kept as files, and do what their names say."""
+    """A study whose jobs are kept as files, and do what their names say."""
 
-    def work(name: str) -> None:
+    def work(job: Job) -> None:
+        name = job.name
         if (folder / name).exists():
             return
         with (folder / f"{name}.starts").open("a") as file:
             file.write(f"{os.getpid()}\n")
-        with progress.stage(f"make {name}"):
+        with progress.task(f"make {name}"):
             progress(0.5, "half")
             act(folder, name)
         (folder / name).write_text(f"{torch.get_num_threads()} {os.environ['OMP_NUM_THREADS']} {Path.cwd()}")
@@ -85,9 +83,9 @@ def act(folder: Path, name: str) -> None:
         if name == "killed-always" or not checkpoint.exists():
             checkpoint.write_text("half")
             os.kill(os.getpid(), signal.SIGKILL)
-    elif name == "alone":
+    elif name == "exclusive":
         begun, ended = {p.stem for p in folder.glob("*.starts")}, {p.name for p in folder.glob("*[!s]")}
-        (folder / "alone.beside").write_text(" ".join(sorted(begun - ended - {"alone"})))
+        (folder / "exclusive.beside").write_text(" ".join(sorted(begun - ended - {"exclusive"})))
     elif name == "bad-input":
         raise HeadsMissing("64 of 96 heads were seen.")
     elif name == "bug":
@@ -103,13 +101,10 @@ def wait_for(path: Path, seconds: float = 300) -> None:
         time.sleep(0.02)
 
 
-def run(folder: Path, nodes: list[Node], told: Progress) -> Outcome:
-    def here(name: str) -> None:
-        raise AssertionError("no node is done in this process")
-
-    with cluster.crew(partial(toy, folder), told, threads=1) as crew:
-        assert crew.slots == 2
-        return run_graph(lambda: nodes, here, told, crew)
+def run(folder: Path, jobs: list[Job], shown: Shown) -> Outcome:
+    with cluster.ray_executor(partial(toy, folder), folder, shown, threads=1) as executor:
+        assert executor.slots == 2
+        return run_jobs(lambda: jobs, executor, shown)
 
 
 def starts(folder: Path, name: str) -> int:
@@ -118,55 +113,56 @@ def starts(folder: Path, name: str) -> int:
 
 def test_a_graph_on_two_workers(tmp_path: Path) -> None:
     """Two at once, one alone, three that fail: the rest is done, each in a process of one thread, in this folder."""
-    nodes = [
-        Node("alone", ("first",), alone=True), Node("first"), Node("meet-a", ("first",)), Node("meet-b", ("first",)),
-        Node("bad-input", ("first",)), Node("bug", ("first",)), Node("stubborn", ("first",)),
-        Node("last", ("meet-a", "meet-b", "alone")), Node("lost", ("bug",)),
+    jobs = [
+        Job("exclusive", ("first",), exclusive=True), Job("first"), Job("meet-a", ("first",)), Job("meet-b", ("first",)),
+        Job("bad-input", ("first",)), Job("bug", ("first",)), Job("stubborn", ("first",)),
+        Job("last", ("meet-a", "meet-b", "exclusive")), Job("lost", ("bug",)),
     ]  # fmt: skip
-    told = Told()
-    outcome = run(tmp_path, nodes, told)
-    done = ["first", "meet-a", "meet-b", "alone", "last"]
+    shown = Shown()
+    outcome = run(tmp_path, jobs, shown)
+    done = ["first", "meet-a", "meet-b", "exclusive", "last"]
     assert sorted(outcome.done) == sorted(done) and outcome.done[0] == "first" and outcome.done[-1] == "last"
     assert outcome.failed == {
         "bad-input": "64 of 96 heads were seen.", "bug": "ValueError: odd", "stubborn": "Stubborn: onetwo",
     }  # fmt: skip
     assert outcome.skipped == {"lost": "bug failed"}
     assert {(tmp_path / name).read_text() for name in done} == {f"1 1 {Path.cwd()}"}
-    assert (tmp_path / "alone.beside").read_text() == ""
-    text = "\n".join(told.lines)
-    assert "[1 of 9] first" in told.lines and all(f"  {name}: note of {name}" in told.lines for name in done)
-    assert {"completed": 0.5, "note": "half"} in told.shares
-    assert "in act" in text and "  bug failed: ValueError: odd" in text  # the way to the unforeseen error
+    assert (tmp_path / "exclusive.beside").read_text() == ""
+    text = "\n".join(shown.lines)
+    assert "[1 of 9] first" in shown.lines and all(f"  {name}: note of {name}" in shown.lines for name in done)
+    assert {"completed": 0.5, "note": "half"} in shown.shares
+    assert "in act" in text and "  bug failed: ValueError: odd" in text  # the traceback of the unforeseen error
+    assert not (tmp_path / ".work/progress").exists(), "the reports of workers are cleared away"
 
-    again = Told()
-    assert sorted(run(tmp_path, nodes[:4], again).done) == ["alone", "first", "meet-a", "meet-b"]
-    assert again.lines == ["  4 of 4 nodes: as before"]
+    again = Shown()
+    assert sorted(run(tmp_path, jobs[:4], again).done) == ["exclusive", "first", "meet-a", "meet-b"]
+    assert again.lines == ["  4 of 4 tasks: as before"]
     assert all(starts(tmp_path, name) == 1 for name in done)
 
 
 def test_an_error_keeps_its_type(tmp_path: Path) -> None:
     with pytest.raises(HeadsMissing, match="64 of 96"):
-        run(tmp_path, [Node("bad-input")], Told()).check()
+        run(tmp_path, [Job("bad-input")], Shown()).check()
 
 
 def test_a_killed_worker_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node goes on from its checkpoint, one that is killed each time fails, and nothing finished is done again."""
-    monkeypatch.setattr(cluster, "TRIES", 1)
-    nodes = [Node("first"), Node("killed-once", ("first",)), Node("killed-always", ("first",)), Node("other"),
-             Node("last", ("killed-once", "other"))]  # fmt: skip
-    told = Told()
-    outcome = run(tmp_path, nodes, told)
+    """The job goes on from its checkpoint, one that is killed each time fails, and nothing finished is done again."""
+    monkeypatch.setattr(cluster, "RETRIES", 1)
+    jobs = [Job("first"), Job("killed-once", ("first",)), Job("killed-always", ("first",)), Job("other"),
+            Job("last", ("killed-once", "other"))]  # fmt: skip
+    outcome = run(tmp_path, jobs, Shown())
     assert sorted(outcome.done) == ["first", "killed-once", "last", "other"]
-    assert list(outcome.failed) == ["killed-always"] and "was killed 2 times" in outcome.failed["killed-always"]
-    assert "  killed-once: its process was killed; it is tried again (1)" in told.lines
-    names = [node.name for node in nodes]
-    assert [starts(tmp_path, name) for name in names] == [1, 2, 2, 1, 1]
+    assert outcome.failed == {"killed-always": "Its process was killed 2 times."}
+    assert [starts(tmp_path, job.name) for job in jobs] == [1, 2, 2, 1, 1]
 
 
-def test_what_runs_is_stopped_by_hand(tmp_path: Path) -> None:
+def test_what_runs_is_stopped_at_the_end(tmp_path: Path) -> None:
     """Ctrl-C goes through, and no worker works on."""
-    with pytest.raises(KeyboardInterrupt), cluster.crew(partial(toy, tmp_path), Told(), threads=1) as crew:
-        crew.start(Node("meet-a"), "")  # waits for one that never comes
+    with (
+        pytest.raises(KeyboardInterrupt),
+        cluster.ray_executor(partial(toy, tmp_path), tmp_path, Shown(), threads=1) as executor,
+    ):
+        executor.start(Job("meet-a"), "")  # waits for one that never comes
         wait_for(tmp_path / "meet-a.starts")
         raise KeyboardInterrupt
     process = int((tmp_path / "meet-a.starts").read_text())
@@ -188,17 +184,17 @@ class TestRefused:
         monkeypatch.setitem(sys.modules, "ray", None)
         with (
             pytest.raises(HeadwiseError, match=r"it is not installed: pip install 'headwise\[ray\]'"),
-            cluster.crew(partial(toy, Path()), Told(), threads=1),
+            cluster.ray_executor(partial(toy, Path()), Path(), Shown(), threads=1),
         ):
             pass
 
     @pytest.mark.parametrize(
-        ("threads", "device", "told"), [(3, "cpu", "needs 3 cores"), (1, "cuda", "1 cores and 1 GPUs")]
+        ("threads", "device", "reason"), [(3, "cpu", "needs 3 cores"), (1, "cuda", "1 cores and 1 GPUs")]
     )
-    def test_a_node_that_no_machine_can_hold(self, threads: int, device: str, told: str) -> None:
+    def test_a_job_that_no_machine_can_hold(self, threads: int, device: str, reason: str) -> None:
         with (
-            pytest.raises(HeadwiseError, match=f"{told}, but no machine of Ray has so much .2 cores"),
-            cluster.crew(partial(toy, Path()), Told(), threads, device),
+            pytest.raises(HeadwiseError, match=f"{reason}, but no machine of Ray has so much .2 cores"),
+            cluster.ray_executor(partial(toy, Path()), Path(), Shown(), threads, device),
         ):
             pass
 
@@ -211,11 +207,11 @@ class TestRefused:
 def test_a_signal_waits_until_ray_has_answered() -> None:
     """Raised inside Ray's own waiting it would come out as a SystemError."""
     steps: list[str] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: steps.append("told"))
+    before = signal.signal(signal.SIGTERM, lambda number, frame: steps.append("stopped"))
     try:
-        with cluster.undisturbed():
+        with cluster.signals_held():
             signal.raise_signal(signal.SIGTERM)
             steps.append("answered")
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert steps == ["answered", "told"]
+    assert steps == ["answered", "stopped"]

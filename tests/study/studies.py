@@ -1,0 +1,84 @@
+"""A study so small that it runs in seconds, and what tests ask of studies."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from headwise.study import Plan, Progress, make_plan, run_study
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "seed": 3,
+    "data": {"embedded": {"train": 300, "dev": 40, "test": 40}},
+    "model": {
+        "encoder_layers": 2, "decoder_layers": 2, "heads": 4, "width": 32, "feedforward": 64, "dropout": 0.1,
+        "vocabulary": 300,
+    },
+    "training": {"epochs": 4, "batch_tokens": 1260, "learning_rate": 3e-3, "warmup": 20, "average": 3, "dtype": "fp32"},
+    "pruning": {"penalties": [0.005, 1.0], "epochs": 3, "gate_learning_rate": 0.5, "warmup": 3},
+    "search": {"beam": 2},
+    "speed": {"sentences": 5, "rounds": 1},
+}  # fmt: skip
+TIMINGS = ("tokens_per_second", "seconds")
+QUIET = Progress(quiet=True)
+
+
+class Notes(Progress):
+    """Progress that remembers what was made and said."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.made: list[str] = []
+        self.lines: list[str] = []
+
+    @contextmanager
+    def task(self, name: str) -> Iterator[None]:
+        self.made.append(name)
+        with super().task(name):
+            yield
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def plan_of(values: dict[str, Any], **changes: Any) -> Plan:
+    return make_plan(copy.deepcopy({**values, **changes}))
+
+
+def again(plan: Plan, out: Path, only: str | None = None) -> Notes:
+    """Run a study, once more or for the first time."""
+    notes = Notes()
+    run_study(plan, out, notes, only)
+    return notes
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "run.json").read_text()))
+
+
+def numbers(out: Path) -> dict[str, Any]:
+    """Everything that a study gives, over all its runs, but for times."""
+    found: dict[str, Any] = {}
+    for path in sorted(out.rglob("*")):
+        name = str(path.relative_to(out))
+        if path.name == "run.json":
+            found[name] = {key: value for key, value in json.loads(path.read_text()).items() if key != "seconds"}
+        elif path.name == "pruning.csv":
+            table = pd.read_csv(path)
+            found[name] = table[~table.measure.isin(TIMINGS)].to_csv()
+        elif path.name in ("heads.csv", "log.csv", "model.safetensors", "faithfulness.csv", "curves.csv") or (
+            path.is_file() and {"layouts", "gates", "translations", "orders", "roles"} & {*path.parts}
+        ):
+            found[name] = path.read_bytes()
+    return {name: value for name, value in found.items() if ".work" not in name and not name.endswith("facts.json")}
+
+
+def different(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]

@@ -1,0 +1,294 @@
+"""Jobs in order: what waits for what, failures that stay where they are, the time left, a plan in lines."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from accelerate import PartialState
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from headwise.errors import HeadsMissing, HeadwiseError
+from headwise.study.eta import Eta, about, longest_path, plan_lines
+from headwise.study.executor import Ended, Job, LocalExecutor, Outcome, run_jobs
+from headwise.study.progress import Progress
+from study.studies import Notes
+
+DIAMOND = [Job("end", ("left", "right")), Job("right", ("start",)), Job("left", ("start",)), Job("start")]
+
+
+def do(
+    jobs: Sequence[Job] | Callable[[], Sequence[Job]], fail: dict[str, Exception] | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[str], Outcome]:  # fmt: skip
+    """Do jobs in this process: their names in order, and the outcome."""
+    worked: list[str] = []
+
+    def work(job: Job) -> None:
+        worked.append(job.name)
+        if fail and job.name in fail:
+            raise fail[job.name]
+
+    progress = progress or Notes()
+    listed = jobs if callable(jobs) else lambda: jobs
+    return worked, run_jobs(listed, LocalExecutor(work, progress), progress)
+
+
+class TestOrder:
+    def test_the_first_ready_job_of_the_list(self) -> None:
+        worked, outcome = do(DIAMOND)
+        assert worked == ["start", "right", "left", "end"] == outcome.done
+        outcome.check()
+        assert do([]) == ([], Outcome())
+
+    def test_what_is_finished_reveals_more(self) -> None:
+        """As a sweep that fills in: every point shows the next, until there are four."""
+        points: list[str] = []
+
+        def jobs() -> list[Job]:
+            found = [Job(f"point-{i}", ("train",)) for i in range(min(4, len(points)) or 1)]
+            return [Job("train"), *found, Job("report", tuple(job.name for job in found))]
+
+        outcome = run_jobs(jobs, LocalExecutor(lambda job: points.append(job.name), Notes()), Notes())
+        assert outcome.done == points == ["train", "point-0", "point-1", "point-2", "point-3", "report"]
+
+    @pytest.mark.parametrize(
+        ("jobs", "reason"),
+        [
+            ([Job("a", ("c",)), Job("b", ("a",)), Job("c", ("b",))], "ring: (a → b → c|b → c → a|c → a → b)"),
+            ([Job("a", ("a",))], "ring: a → a"),
+            ([Job("a"), Job("b"), Job("a")], "several tasks of the name a:"),
+            ([Job("a", ("z", "y"))], "a needs y, z, but"),
+        ],
+        ids=["ring", "itself", "twice", "missing"],
+    )
+    def test_what_is_no_graph_is_refused_by_name(self, jobs: list[Job], reason: str) -> None:
+        with pytest.raises(HeadwiseError, match=reason):
+            do(jobs)
+
+
+class TestFailure:
+    def test_only_what_waits_for_it_is_lost(self) -> None:
+        jobs = [Job("a"), Job("b", ("a",)), Job("c", ("b",)), Job("d"), Job("e", ("c", "d")), Job("f", ("d",))]
+        worked, outcome = do(jobs, {"b": HeadwiseError("no room for b")})
+        assert worked == ["a", "b", "d", "f"] and outcome.done == ["a", "d", "f"]
+        assert outcome.failed == {"b": "no room for b"} and outcome.skipped == {"c": "b failed", "e": "b failed"}
+
+    def test_a_single_failure_comes_back_as_itself_and_names_its_job(self) -> None:
+        error = HeadsMissing("64 of 96 heads were seen.")
+        with pytest.raises(HeadsMissing, match=r"^right failed: 64 of 96 heads were seen\.$") as caught:
+            do(DIAMOND, {"right": error})[1].check()
+        assert caught.value is error
+        disk = OSError(28, "No space left on device", "model")
+        with pytest.raises(OSError, match="No space left on device, in right: 'model'"):
+            do(DIAMOND, {"right": disk})[1].check()
+        with pytest.raises(ZeroDivisionError) as unforeseen:
+            do(DIAMOND, {"right": ZeroDivisionError("odd")})[1].check()
+        assert disk.errno == 28 and unforeseen.value.__notes__ == ["right failed."]
+
+    def test_several_failures_are_all_named(self) -> None:
+        outcome = do(DIAMOND, {"left": HeadwiseError("Too short."), "right": ValueError("odd")})[1]
+        with pytest.raises(
+            HeadwiseError, match=r"2 of 4 tasks failed, and 1 .* right: ValueError: odd left: Too short"
+        ):
+            outcome.check()
+
+    def test_it_is_noted_before_the_jobs_are_asked_for_again(self) -> None:
+        """Who lists the jobs leaves out what will never be there; a killed process cannot say so itself."""
+        noted: dict[str, str] = {}
+
+        def jobs() -> list[Job]:
+            return [Job("left"), Job("right"), Job("end", tuple({"left", "right"} - {*noted}))]
+
+        outcome = run_jobs(
+            jobs, Several(1, lambda names: names[0], {"right"}), Notes(), lambda job, so_far: noted.update(so_far.failed)
+        )  # fmt: skip
+        assert noted == outcome.failed == {"right": "right is bad"}
+        assert outcome.done == ["left", "end"] and not outcome.skipped
+
+    def test_only_an_unforeseen_error_comes_with_its_traceback(self) -> None:
+        notes = Notes()
+        do(DIAMOND, {"right": ValueError("odd")}, notes)
+        assert notes.lines[0].startswith("Traceback") and "raise fail[job.name]" in notes.lines[0]
+        assert notes.lines[1] == "  right failed: ValueError: odd"
+        notes = Notes()
+        do(DIAMOND, {"right": OSError(28, "No space left on device")}, notes)
+        assert notes.lines[0] == "  right failed: [Errno 28] No space left on device"
+        notes = Notes()
+        do(DIAMOND, {"start": HeadwiseError("The text is empty.")}, notes)
+        assert notes.lines == [], "a last failure is left to the caller"
+
+    def test_a_stop_by_hand_goes_through(self) -> None:
+        def work(job: Job) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run_jobs(lambda: DIAMOND, LocalExecutor(work, Notes()), Notes())
+
+    def test_processes_do_not_part_ways(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(PartialState(), "num_processes", 2)
+        with pytest.raises(HeadwiseError, match="no room"):
+            do([Job("a"), Job("b")], {"a": HeadwiseError("no room")})
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[Job]:
+    """Random graphs without a ring, their list in any order."""
+    jobs = []
+    for i in range(draw(st.integers(1, 9))):
+        before = draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else set()
+        jobs.append(Job(str(i), tuple(map(str, sorted(before))), draw(st.integers(0, 9)), draw(st.booleans())))
+    return draw(st.permutations(jobs))
+
+
+class Several:
+    """An executor of several slots that does nothing; who ends next is drawn. Remembers what ran beside what."""
+
+    def __init__(self, slots: int, draw: Callable[[list[str]], str], fail: set[str]) -> None:
+        self.slots, self.draw, self.fail = slots, draw, fail
+        self.running: dict[str, Job] = {}
+        self.log: list[tuple[str, str]] = []
+
+    def start(self, job: Job, heading: str) -> None:
+        self.running[job.name] = job
+        self.log.append(("start", job.name))
+        assert len(self.running) <= self.slots
+        assert len(self.running) == 1 or not any(other.exclusive for other in self.running.values())
+
+    def wait(self) -> Ended:
+        name = self.draw(sorted(self.running))
+        del self.running[name]
+        self.log.append(("end", name))
+        return Ended(name, HeadwiseError(f"{name} is bad") if name in self.fail else None)
+
+
+@settings(deadline=None, max_examples=60)
+@given(graphs(), st.integers(1, 3), st.data())
+def test_any_graph_with_any_failures(jobs: list[Job], slots: int, data: st.DataObject) -> None:
+    """Every job after all it waits for; lost is exactly what a failure reaches; the rest is done."""
+    fail = data.draw(st.sets(st.sampled_from([job.name for job in jobs]), max_size=2))
+    executor = Several(slots, lambda running: data.draw(st.sampled_from(running)), fail)
+    outcome = run_jobs(lambda: jobs, executor, Notes())
+    for job in jobs:
+        if ("start", job.name) in executor.log:
+            begun = executor.log.index(("start", job.name))
+            assert all(executor.log.index(("end", parent)) < begun and parent not in fail for parent in job.after)
+    lost: set[str] = set()
+    for _ in jobs:  # the slow way: as often as there are jobs
+        lost |= {job.name for job in jobs if set(job.after) & (lost | fail)}
+    assert set(outcome.skipped) == lost and set(outcome.failed) == fail - lost
+    assert set(outcome.done) == {job.name for job in jobs} - lost - fail
+    assert len(executor.log) == 2 * (len(outcome.done) + len(outcome.failed))
+
+
+@settings(deadline=None, max_examples=60)
+@given(graphs())
+def test_one_process_takes_the_first_ready_one_of_the_list(jobs: list[Job]) -> None:
+    worked, done = do(jobs)[0], list[str]()
+    for name in worked:
+        assert name == next(job.name for job in jobs if job.name not in done and set(job.after) <= set(done))
+        done.append(name)
+
+
+@settings(deadline=None, max_examples=60)
+@given(graphs())
+def test_the_longest_path_costs_most_of_all(jobs: list[Job]) -> None:
+    by_name = {job.name: job for job in jobs}
+
+    def most(job: Job) -> float:
+        return job.seconds + max((most(by_name[parent]) for parent in job.after), default=0)
+
+    path = longest_path(jobs, {job.name: job.seconds for job in jobs})
+    assert sum(by_name[name].seconds for name in path) == max(map(most, jobs))
+    assert all(before in by_name[after].after for before, after in pairwise(path))
+
+
+JOBS = (Job("train", (), 100), Job("prune/a", ("train",), 50), Job("prune/b", ("train",), 50),
+        Job("speed", ("prune/a", "prune/b"), 10, exclusive=True))  # fmt: skip
+
+
+class TestEta:
+    def at(self, *ends: tuple[float, bool]) -> Eta:
+        """After `train` began at 0 and ended at some time, made or not."""
+        now = [0.0]
+        eta = Eta(lambda: now[0])
+        for seconds, made in ends:
+            eta.begin(JOBS[0])
+            now[0] = seconds
+            eta.end(JOBS[0], made)
+        return eta
+
+    def test_it_follows_the_pace(self) -> None:
+        """100 estimated seconds took 200: the 110 that are left are 220."""
+        now = [0.0]
+        eta = Eta(lambda: now[0])
+        assert eta.left(JOBS, 1) == 210 and eta.left_in_words(JOBS, 1) == " · about 4 min left"
+        eta.begin(JOBS[0])
+        now[0] = 50
+        assert eta.left(JOBS, 1) == 160
+        assert self.at((200, True)).left(JOBS[1:], 1) == 220
+        assert self.at((5, False)).left(JOBS[1:], 1) == 110, "what was held or failed says nothing"
+        assert eta.left_in_words([Job("a")], 1) == ""
+
+    def test_two_at_once_take_half_the_time_but_exclusive_is_alone(self) -> None:
+        assert self.at().left(JOBS, 2) == 160  # train, one of the two, speed: the longest path
+        assert self.at((100, True)).left(JOBS[1:], 2) == (50 + 50) / 2 + 10
+
+    @pytest.mark.parametrize(
+        ("seconds", "words"),
+        [(0.2, "1 s"), (89, "89 s"), (90, "2 min"), (59 * 60, "59 min"), (4200, "1 h 10 min"), (90000, "25 h 0 min")],
+    )
+    def test_rough_durations(self, seconds: float, words: str) -> None:
+        assert about(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("held", "quiet", "lines"),
+    [
+        (["train", "prune/b"], False, ["[2 of 4] prune/a · about 2 min left", "[4 of 4] speed · about 10 s left",
+                                       "  2 of 4 tasks: as before"]),
+        ([job.name for job in JOBS], False, ["  4 of 4 tasks: as before"]),
+        ([], True, []),
+    ],
+    ids=["a part", "finished", "quiet"],
+)  # fmt: skip
+def test_a_heading_for_what_is_made(held: list[str], quiet: bool, lines: list[str]) -> None:
+    progress, out = Progress(quiet), io.StringIO()
+    progress.console = Console(file=out, quiet=quiet, highlight=False)
+
+    def work(job: Job) -> None:
+        if job.name not in held:
+            with progress.task(job.name):
+                pass
+
+    run_jobs(lambda: JOBS, LocalExecutor(work, progress), progress).check()
+    shown = out.getvalue().splitlines()
+    assert [line for line in shown if line.startswith("[") or "as before" in line] == lines
+
+
+def test_a_plan_in_lines() -> None:
+    assert plan_lines(JOBS) == [
+        "train    about 2 min",
+        "prune/a   about 50 s  after train",
+        "prune/b   about 50 s  after train",
+        "speed     about 10 s  after prune/a, prune/b  (exclusive)",
+        "4 tasks, one after another: about 4 min",
+        "the longest path: about 3 min (train → prune/a → speed)",
+    ]
+    assert plan_lines([Job("a"), Job("b", ("a",))]) == ["a  –", "b  –  after a", "2 tasks"]
+    half = [replace(job, done=job.name in ("train", "prune/a")) for job in JOBS]
+    assert plan_lines(half) == [
+        "train          done",
+        "prune/a        done",
+        "prune/b  about 50 s",
+        "speed    about 10 s  after prune/b  (exclusive)",
+        "4 tasks, 2 of them done, the rest one after another: about 60 s",
+        "the longest path: about 60 s (prune/b → speed)",
+    ]
+    assert plan_lines([replace(job, done=True) for job in JOBS])[-1] == "4 tasks, 4 of them done"
+    assert plan_lines([*map(Job, "abcd"), Job("e", tuple("abcd"))])[-2] == "e  –  after a, b and 2 more"

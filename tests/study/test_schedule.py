@@ -1,0 +1,252 @@
+"""What a run knows of its variants from its folder alone: results here are written by hand, nothing is trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwise.heads import KINDS, HeadMap, HeadMask, write_text
+from headwise.study.estimate import Amount, Estimate, Rates
+from headwise.study.run import Run
+from headwise.study.schedule import Schedule, filled_before, steepest, waits_of
+from headwise.study.study import Study
+from headwise.study.tables import Tables
+from headwise.study.tasks.choose import choose
+from headwise.study.tasks.prune import FineTunedControl, prune_task
+from headwise.study.variants import Variant, comparisons
+from headwise.translation.decode import Search
+from headwise.translation.train import Recipe
+from study.studies import QUIET, TINY, plan_of
+
+GREEDY: dict[str, Any] = {"method": "greedy", "scores": ["gradient", "random"], "orders": 2, "step": 0.25}
+STEPS = [f"greedy-{order}-{left}" for order in ("gradient", "random.1", "random.2") for left in (6, 4, 2, 1)]
+COST = Estimate(
+    Rates(update=0.1, encoder_update=0.1, forward=0.1, step=0.1, piece=0.1), Recipe(), Search(), Amount(10, 10.0),
+    Amount(10, 10.0), HeadMap({"encoder-self": (3, 2), "decoder-self": (4, 4), "cross": (4, 4)}),
+)  # fmt: skip
+
+
+class Made:
+    """A run folder and what lies in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.model = folder, TINY["model"]
+
+    def schedule(self, *sweeps: dict[str, Any], failed: dict[str, str] | None = None) -> Schedule:
+        """With these sweeps; several get the names s0, s1 …"""
+        named = [{"name": f"s{i}", **sweep} for i, sweep in enumerate(sweeps)] if len(sweeps) > 1 else sweeps[0]
+        return Schedule(Run(plan_of(TINY, model=self.model, pruning=named), self.folder, QUIET), failed)
+
+    def record(self, name: str, key: str, **result: Any) -> None:
+        written = {"name": name, "key": key, "seconds": 1, "outputs": [], "result": result}
+        write_text(self.folder / ".tasks" / f"{name.replace('/', '.')}.json", json.dumps(written))
+
+    def pruned(self, value: float, kept: int, bleu: float | None = None, sweep: str = "") -> None:
+        """A model with so many of its 8 encoder heads, evaluated or not yet."""
+        run = self.schedule({"name": sweep, "penalties": [value]}).run
+        variant = next(v for v in Schedule(run).variants() if v.penalty == value)
+        heads = run.heads
+        assert heads is not None
+        encoder = [head for head in heads if head.kind == "encoder-self"]
+        HeadMask.full(heads).without(encoder[kept:]).save(self.folder / "layouts" / f"{variant.name}.json")
+        self.record(f"prune/{variant.name}", run.key(prune_task(variant)), sweep=sweep, penalty=value, notes=[])
+        if bleu is not None:
+            self.record(f"evaluate/dev/{variant.name}", "x", rows=[["bleu", bleu, bleu, bleu]], against={})
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return Made(tmp_path)
+
+
+def names(schedule: Schedule) -> list[str]:
+    return [variant.name for variant in schedule.variants()]
+
+
+def lambdas(*values: float) -> list[str]:
+    return [f"lambda-{value:g}" for value in values]
+
+
+class TestRefine:
+    def test_the_steepest_gap_is_filled(self) -> None:
+        points = {0.0: (24, 30.0), 0.01: (20, 29.9), 0.04: (10, 29.0), 0.16: (2, 28.5)}
+        assert steepest(points) == 0.02
+        assert steepest({0.01: (24, 30.0), 0.04: (23, 10.0)}) is None, "no number of heads lies between"
+        assert steepest({0.0: (24, 30.0), 0.04: (3, 10.0)}) == 0.02
+        assert steepest(points, taken=[0.02]) == 0.08, "one that was tried, or failed, is not tried again"
+
+    def test_what_was_filled_in_stays_when_the_plan_grows(self, made: Made) -> None:
+        """Between 0.01 and 0.04 lies 0.02; with 0.64 the steepest gap is another one, which has its turn after it."""
+        made.pruned(0.01, 8, 30.0)
+        made.pruned(0.04, 3, 29.0)
+        assert names(made.schedule({"penalties": [0.01, 0.04], "refine": 1})) == lambdas(0.01, 0.04, 0.02)
+        made.pruned(0.02, 5, 29.5)
+        grown = {"penalties": [0.01, 0.04, 0.64], "refine": 1}
+        before = names(made.schedule(grown))
+        made.pruned(0.64, 0, 10.0)
+        assert before == names(made.schedule(grown)) == lambdas(0.01, 0.04, 0.64, 0.02)
+        assert names(made.schedule({**grown, "refine": 2}))[-1] == "lambda-0.16"
+        run = made.schedule({**grown, "refine": 0}).run
+        assert filled_before(run, run.plan.pruning[0]) == [], "where nothing is filled in, one off the list is gone"
+
+    def test_one_that_is_not_evaluated_yet_is_waited_for(self, made: Made) -> None:
+        for value, kept, bleu in ((0.01, 8, 30.0), (0.04, 3, 29.0), (0.02, 5, None)):
+            made.pruned(value, kept, bleu)
+        assert names(made.schedule({"penalties": [0.01, 0.04], "refine": 2})) == lambdas(0.01, 0.04, 0.02)
+
+    def test_one_that_failed_counts_and_is_not_waited_for(self, made: Made) -> None:
+        made.pruned(0.01, 8, 30.0)
+        made.pruned(0.04, 3, 29.0)
+        found = made.schedule({"penalties": [0.01, 0.04], "refine": 1}, failed={"prune/lambda-0.02": "It was made to."})
+        assert names(found) == lambdas(0.01, 0.04, 0.02) and found.has_failed(found.variants()[-1])
+        assert "evaluate/test/lambda-0.02" not in {task.name for task in found.tasks()}
+
+    def test_another_sweep_s_are_not_its_own(self, made: Made) -> None:
+        made.pruned(0.02, 5, 29.0, sweep="mine")
+        two = {"penalties": [0.01, 0.04], "refine": 1}
+        assert names(made.schedule(two)) == lambdas(0.01, 0.04)
+        assert names(made.schedule({**two, "name": "mine"}))[2:] == ["mine.lambda-0.02"]
+
+    def test_too_few_between_are_reported(self, made: Made) -> None:
+        """Neighbours that keep 8, 7 and 6 heads have nothing between them; 8 and 3 have."""
+        for value, kept in ((0.01, 8), (0.02, 7), (0.04, 6)):
+            made.pruned(value, kept, 30.0 - value, sweep="encoder")
+        (line,) = made.schedule({"name": "encoder", "penalties": [0.01, 0.02, 0.04], "refine": 2}).unfilled()
+        assert line.startswith("refine = 2 was asked for (encoder), and 0 λ filled in")
+        for value, kept in ((0.01, 8), (0.04, 7), (0.08, 3)):
+            made.pruned(value, kept, 30.0 - value)
+        assert made.schedule({"penalties": [0.01, 0.08], "refine": 1}).unfilled() == []
+
+
+class TestGreedySteps:
+    def test_they_and_their_cost_are_known_beforehand(self, made: Made) -> None:
+        """Of 8 heads 2 go at a time, and one stays."""
+        found = made.schedule({**GREEDY, "rescore": True})
+        assert names(found) == STEPS
+        seconds = {task.name: task.seconds(found.run, COST) for task in found.tasks()}
+        assert seconds["translate/dev/greedy-random.2-1"] == COST.translating(COST.dev) > 0
+        assert seconds["order/greedy-gradient"] == 4 * COST.scoring(["gradient"]) > 0
+        assert seconds["order/greedy-random.1"] == seconds["prune/greedy-random.1-1"] == 0
+
+    def test_with_a_target_count_only_that_one_is_a_model(self, made: Made) -> None:
+        assert names(made.schedule({**GREEDY, "keep": [3]})) == [f"greedy-{o}-3" for o in ("gradient", "random.1", "random.2")]
+
+    def test_of_a_given_model_once_it_was_looked_at(self, made: Made) -> None:
+        made.model = "some/model"
+        found = made.schedule(GREEDY)
+        assert names(found) == []
+        found.run.expected_heads = COST.heads
+        assert names(found)[:3] == [f"greedy-gradient-{left}" for left in (3, 2, 1)]
+        heads = HeadMap({"encoder-self": (2,), "decoder-self": (2,), "cross": (2,)})
+        made.record("train", "x", heads=heads.to_json())
+        assert names(made.schedule(GREEDY)) == [f"greedy-{order}-1" for order in ("gradient", "random.1", "random.2")]
+
+
+class TestControls:
+    def test_a_model_that_lost_no_head_has_none(self, made: Made) -> None:
+        sweep = {"penalties": [0.01, 0.04], "controls": ["fine-tuned", "random", "from-scratch", "narrower"]}
+        assert len(names(made.schedule(sweep))) == 3 + 2 * 3, "before they are made"
+        made.pruned(0.01, 8, 30.0)
+        made.pruned(0.04, 7, 30.0)
+        found = made.schedule(sweep)
+        assert names(found)[:4] == ["fine-tuned", "lambda-0.01", "lambda-0.04", "lambda-0.04.random"]
+        assert names(found)[4:] == ["lambda-0.04.from-scratch", "lambda-0.04.narrower"]
+        tables = Tables(found.run, found)
+        notes = {variant.name: tables.without_controls(variant) for variant in found.variants()}
+        assert notes.pop("lambda-0.01") == [
+            "No head is gone, so controls of it (random, from-scratch, narrower) would show nothing: none was made."
+        ]
+        assert not any(notes.values())
+
+    def test_a_random_one_keeps_as_many_of_each_kind_as_its_reference(
+        self, made: Made, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = made.schedule({"kinds": list(KINDS), "keep": [3], "controls": ["random"]}).run
+        full = HeadMask.full(run.heads)  # type: ignore[arg-type]
+        kept = [head for head in full.heads if head.kind == "cross" or (head.kind == "encoder-self" and not head.head)]
+        layout = full.without({*full.heads} - {*kept})
+        layout.save(made.folder / "layouts/keep-3.json")
+        monkeypatch.setattr("headwise.study.tasks.prune.full_model", lambda run: full)
+        reference = Variant("keep-3", 0, "gates", keep=3)
+        random = [Variant(f"r-{i}", 0, "control.random", control="random", reference=reference) for i in range(5)]
+        masks = [FineTunedControl(variant).mask(run) for variant in random]
+        assert all(mask.count(kind) == layout.count(kind) for mask in masks for kind in KINDS)
+        assert len({mask.kept for mask in masks}) > 1
+
+
+class TestComparisons:
+    def of(self, made: Made, *sweeps: dict[str, Any], failed: dict[str, str] | None = None) -> dict[str, dict[str, str]]:
+        """What every variant is compared with; all of that is translated before it is evaluated."""
+        found = made.schedule(*sweeps, failed=failed)
+        run, tasks = found.run, {task.name: task for task in found.tasks()}
+        compared = {v.name: comparisons(run.plan.pruning, v) for v in found.variants()}
+        for name, others in compared.items():
+            for split in ("dev", "test"):
+                needed = {task.name for task in tasks[f"evaluate/{split}/{name}"].needs(run)}
+                assert needed >= {f"translate/{split}/{other}" for other in ("full", *others.values())}
+        return compared
+
+    def test_what_is_trained_as_long_is_compared_with_the_fine_tuned_model(self, made: Made) -> None:
+        controls = ["fine-tuned", "random", "from-scratch", "one-per-layer", "one-per-layer-random"]
+        found = self.of(made, {"keep": [3], "controls": controls}, {"keep": [2], "controls": ["random"]},
+                        {"keep": [2], "epochs": 9, "controls": ["random"]})  # fmt: skip
+        tuned = {"fine-tuned": "s0.fine-tuned"}
+        assert found["s0.fine-tuned"] == {} and found["s0.keep-3"] == found["s0.one-per-layer-random"] == tuned
+        assert found["s0.keep-3.random"] == {"pruned": "s0.keep-3", **tuned}
+        assert found["s1.keep-2.random"] == {"pruned": "s1.keep-2", **tuned}, "it trains as the first sweep does"
+        assert found["s2.keep-2.random"] == {"pruned": "s2.keep-2"}
+        assert found["s0.keep-3.from-scratch"] == {"pruned": "s0.keep-3"}
+        assert found["s0.one-per-layer"] == {**tuned, "random": "s0.one-per-layer-random"}
+
+    def test_compensated_removal_is_compared_with_the_same_without(self, made: Made) -> None:
+        plain, mean = {**GREEDY, "scores": ["gradient"]}, {**GREEDY, "compensate": True}
+        found = self.of(made, mean, plain)
+        assert found["s0.greedy-gradient-4"] == {"uncompensated": "s1.greedy-gradient-4"}
+        assert found["s0.greedy-random.1-4"] == found["s1.greedy-gradient-4"] == {}
+        for other in ({"step": 0.5}, {"kinds": ["cross"]}, {"rescore": True}, {"tune": True}, {"compensate": True}):
+            assert not any("uncompensated" in held for held in self.of(made, mean, {**plain, **other}).values())
+
+    def test_an_order_that_failed_is_not_waited_for(self, made: Made) -> None:
+        found = made.schedule({**GREEDY, "compensate": True}, GREEDY, failed={"order/s1.greedy-random.1": "It failed."})
+        tasks = {task.name: task for task in found.tasks()}
+        needed = [task.name for task in tasks["evaluate/dev/s0.greedy-random.1-4"].needs(found.run)]
+        assert needed == ["translate/dev/s0.greedy-random.1-4", "translate/dev/full"]
+        other = [task.name for task in tasks["evaluate/dev/s0.greedy-random.2-4"].needs(found.run)]
+        assert "translate/dev/s1.greedy-random.2-4" in other and "translate/test/s1.greedy-random.1-4" not in tasks
+
+
+def test_dev_chooses_the_fewest_heads_within_the_drop() -> None:
+    dev, kept = {"full": 30.0, "a": 29.6, "b": 29.5, "c": 29.4, "d": 31.0}, {"full": 8, "a": 3, "b": 2, "c": 1, "d": 5}
+    assert [choose(dev, kept, drop) for drop in (0.5, 0.0, 9.0)] == ["b", "d", "c"]
+    assert choose({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, 0.5) is None
+    assert choose({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, None) == "a", "whatever it loses"
+    assert choose({"full": 30.0, "a": 30.0, "b": 31.0}, {"full": 8, "a": 3, "b": 3}, 0.5) == "b"
+
+
+def test_a_random_order_is_never_chosen(made: Made) -> None:
+    (task,) = [task for task in made.schedule(GREEDY).tasks() if task.name == "choose"]
+    chosen_from = [candidate.variant.name for candidate in task.candidates]  # type: ignore[attr-defined]
+    assert chosen_from == ["full", *STEPS[:4]]
+
+
+def test_the_choice_waits_for_dev_and_test_text_for_the_choice(made: Made) -> None:
+    tasks = made.schedule({"penalties": [0.1, 1.0]}).tasks()
+    waits = {task.name: waits_of(task, tasks) for task in tasks}
+    assert waits["choose"] == [f"evaluate/dev/{name}" for name in ("full", "lambda-0.1", "lambda-1")]
+    assert all(waits[f"translate/test/{name}"] == ["choose"] for name in ("full", "lambda-0.1", "lambda-1"))
+    assert waits["speed"] == ["choose"] and [task.name for task in tasks if task.exclusive] == ["speed"]
+
+
+def test_what_is_trained_from_random_weights_comes_last(made: Made) -> None:
+    sweep = {"keep": [3], "controls": ["from-scratch", "random"]}
+    study = Study(plan_of(TINY, seeds=[1, 2], pruning=sweep), made.folder, "cpu", QUIET)
+    jobs = {job.name: job.after for job in study.jobs()}
+    order = list(jobs)
+    assert order[0] == "seed-1/train" and order.index("seed-2/prune/keep-3") < order.index("seed-1/prune/keep-3.from-scratch")
+    assert order.index("seed-1/prune/keep-3.from-scratch") < order.index("seed-1/translate/test/full")
+    assert jobs["seed-1/prune/keep-3.from-scratch"] == ("seed-1/train", "seed-1/prune/keep-3")
+    assert jobs["seed-1/prune/keep-3"] == ("seed-1/train",) == jobs["seed-1/scores/gradients"]
+    assert [job.name for job in study.jobs() if job.exclusive] == ["seed-1/speed", "seed-2/speed"]

@@ -1,0 +1,220 @@
+"""The store: what is unchanged is not made again, a killed task leaves no half outputs, no results are mixed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwise.errors import HeadwiseError
+from headwise.study.progress import Progress
+from headwise.study.store import MADE, Making, Store, digest, locked_folder
+from study.studies import QUIET
+
+
+class Maker:
+    """Writes its text to its outputs and counts how often it had to."""
+
+    def __init__(self, text: str = "one", *outputs: str, dies: bool = False) -> None:
+        self.text, self.outputs, self.dies, self.calls = text, outputs or ("out/a.txt",), dies, 0
+
+    def __call__(self, work: Path) -> dict[str, Any]:
+        self.calls += 1
+        for name in self.outputs:
+            path = work / MADE / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.text)
+        if self.dies:
+            (work / "half").write_text("half")
+            raise KeyboardInterrupt
+        return {"text": self.text}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with locked_folder(tmp_path / "run", main=True):
+        yield Store(tmp_path / "run", QUIET)
+
+
+def key(*inputs: Any) -> str:
+    return digest(inputs)
+
+
+def obtain(
+    store: Store, name: str, inputs: Any, make: Maker, needs: Sequence[str] = (), outputs: Sequence[str] | None = None,
+    repeatable: bool = False,
+) -> Any:  # fmt: skip
+    outputs = make.outputs if outputs is None else outputs
+    return store.obtain(Making(name, key(name, inputs), needs, outputs, make, repeatable), outputs)
+
+
+def files(store: Store) -> set[str]:
+    return {path.name for path in (store.folder / "out").iterdir()}
+
+
+def kill(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_made_once_and_then_read(store: Store) -> None:
+    make = Maker()
+    for _ in range(2):
+        assert obtain(store, "a", 1, make) == {"text": "one"}
+    assert make.calls == 1 and not list((store.folder / ".work").iterdir()), "unfinished work is cleared away"
+    assert obtain(store, "a", 2, Maker("two")) == {"text": "two"}
+    assert (store.folder / "out/a.txt").read_text() == "two"
+
+
+@pytest.mark.parametrize("damage", ["output", "record", "half a record"])
+def test_what_is_gone_is_made_again(store: Store, damage: str) -> None:
+    make, record = Maker(), store.path("a")
+    obtain(store, "a", 1, make)
+    if damage == "half a record":
+        record.write_text(record.read_text()[:-20])
+    else:
+        (record if damage == "record" else store.folder / "out/a.txt").unlink()
+    obtain(store, "a", 1, make)
+    assert make.calls == 2 and (store.folder / "out/a.txt").read_text() == "one"
+
+
+class TestKilled:
+    def test_while_it_makes_it_leaves_the_old_outputs_and_its_unfinished_work(self, store: Store) -> None:
+        obtain(store, "a", 1, Maker("one"))
+        with pytest.raises(KeyboardInterrupt):
+            obtain(store, "a", 2, Maker("two", dies=True))
+        assert (store.folder / "out/a.txt").read_text() == "one"
+        (unfinished,) = (store.folder / ".work").iterdir()
+        assert (unfinished / "half").read_text() == "half" and unfinished.name == f"a-{key('a', 2)}"
+        first = Maker("never")
+        obtain(store, "a", 1, first)
+        assert first.calls == 0, "the old inputs still have their outputs"
+        obtain(store, "a", 2, Maker("two"))
+        assert (store.folder / "out/a.txt").read_text() == "two" and not list((store.folder / ".work").iterdir())
+
+    def test_between_outputs_and_record_it_is_not_done(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Or a plan changed there and back would find the outputs of the change under the old record."""
+        obtain(store, "a", 1, Maker("one"))
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("headwise.study.store.write_text", kill)
+            obtain(store, "a", 2, Maker("two"))
+        assert (store.folder / "out/a.txt").read_text() == "two"
+        again = Maker("one")
+        obtain(store, "a", 1, again)
+        assert again.calls == 1 and (store.folder / "out/a.txt").read_text() == "one"
+
+    def test_names_with_the_same_beginning_keep_their_work_apart(self, store: Store) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            obtain(store, "prune/lambda-0.05", 1, Maker(dies=True))
+        obtain(store, "prune/lambda-0.0", 1, Maker())
+        assert [path.name.rpartition("-")[0] for path in (store.folder / ".work").iterdir()] == ["prune.lambda-0.05"]
+
+    def test_seconds_of_earlier_tries_count(self, store: Store) -> None:
+        store.obtain(Making("a", key(1), (), (), lambda work: {"seconds": 1000.0}), ())
+        assert store.record("a")["seconds"] == 1000.0
+
+
+class TestDerived:
+    """`b` is made from `a`, `c` from `b`, `d` from nothing; `c` and `d` share a file."""
+
+    def make(self, store: Store) -> None:
+        obtain(store, "a", 1, Maker("1", "out/a"))
+        obtain(store, "d", 1, Maker("1", "out/d", "out/shared"))
+        obtain(store, "b", 1, Maker("1", "out/b"), [key("a", 1)])
+        obtain(store, "c", 1, Maker("1", "out/c", "out/shared"), [key("b", 1)])
+
+    def change(self, store: Store) -> None:
+        obtain(store, "a", 2, Maker("2", "out/a"))
+
+    def test_what_a_changed_task_led_to_vanishes_with_its_outputs(self, store: Store) -> None:
+        self.make(store)
+        assert {*store.records()} == {*"abcd"}
+        self.change(store)
+        assert {*store.records()} == {*"ad"} and files(store) == {"a", "d", "shared"}
+        assert (store.folder / "out/a").read_text() == "2"
+
+    def test_a_task_made_again_from_the_same_leaves_them(self, store: Store) -> None:
+        self.make(store)
+        (store.folder / "out/a").unlink()
+        obtain(store, "a", 1, Maker("1", "out/a"))
+        assert {*store.records()} == {*"abcd"} and len(files(store)) == 5
+
+    @pytest.mark.parametrize("stop", [1, 2])
+    def test_killed_meanwhile_the_next_run_goes_on(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch, stop: int
+    ) -> None:
+        unlink, calls = Path.unlink, list[Path]()
+        self.make(store)
+
+        def killed(path: Path, missing_ok: bool = False) -> None:
+            calls.extend([path] if path.suffix == ".json" else [])
+            return kill() if len(calls) == stop else unlink(path, missing_ok)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Path, "unlink", killed)
+            self.change(store)
+        self.change(store)
+        assert {*store.records()} == {*"ad"} and files(store) == {"a", "d", "shared"}
+
+    def test_outputs_of_other_inputs_do_not_stay(self, store: Store) -> None:
+        obtain(store, "a", 1, Maker("1", "model/w", "log/l.csv"), outputs=["model", "log"])
+        obtain(store, "a", 2, Maker("2", "model/v"), outputs=["model"])
+        assert [path.name for path in (store.folder / "model").iterdir()] == ["v"]
+        assert not (store.folder / "log").exists()
+
+
+def test_a_model_that_comes_out_different_is_refused(store: Store) -> None:
+    obtain(store, "a", 1, Maker("one"), repeatable=True)
+    (store.folder / "out/a.txt").unlink()
+    with pytest.raises(HeadwiseError, match=r"a was made again in .* came out different \(text\)"):
+        obtain(store, "a", 1, Maker("two"), repeatable=True)
+    assert store.record("a")["result"] == {"text": "one"} and not (store.folder / "out/a.txt").exists()
+
+
+@pytest.mark.parametrize("output", ["../victim", "/{tmp}/victim", "out/../../victim", 3])
+def test_a_record_that_names_what_is_outside_deletes_nothing(store: Store, tmp_path: Path, output: Any) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    obtain(store, "a", 1, Maker("one"))
+    output = output.replace("/{tmp}", str(tmp_path)) if isinstance(output, str) else output
+    store.path("a").write_text(json.dumps({**store.record("a"), "outputs": [output]}))
+    derived = {"name": "b", "key": "x", "needs": [key("a", 1)], "outputs": [output], "result": {}}
+    store.path("b").write_text(json.dumps(derived))
+    assert store.record("a") == {} == store.records()
+    obtain(store, "a", 2, Maker("two"))
+    assert victim.is_dir()
+
+
+class TestFolder:
+    def test_a_second_run_is_refused(self, store: Store) -> None:
+        with pytest.raises(HeadwiseError, match=r"Another process is working on .*choose another --out"):
+            with locked_folder(store.folder, main=True):
+                pass
+
+    def test_the_lock_is_free_after_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(ZeroDivisionError), locked_folder(tmp_path, main=True):
+            raise ZeroDivisionError
+        with locked_folder(tmp_path, main=True):
+            pass
+
+    @pytest.mark.parametrize("place", ["file", "file/below", "/proc/no"])
+    def test_one_that_cannot_be_made_is_named(self, tmp_path: Path, place: str) -> None:
+        (tmp_path / "file").write_text("in the way")
+        with pytest.raises(HeadwiseError, match="that is not possible"), locked_folder(tmp_path / place, main=True):
+            pass
+
+
+def test_a_bar_moves_and_goes_away(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress()
+    with progress.task("train"):
+        progress(0.5, "epoch 1.0")
+    progress(0.7, "nobody looks")
+    progress.say("Next: " + "word " * 30)
+    shown = capsys.readouterr().err
+    assert "train" in shown and "100%" in shown and "epoch 1.0" in shown
+    assert "word " * 29 in shown, "a long command stays on one line"
+    with QUIET.task("train"):
+        QUIET(0.5, "")
+    assert capsys.readouterr().err == ""
