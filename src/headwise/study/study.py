@@ -61,10 +61,7 @@ class Study:
     def __call__(self, job: Job) -> None:
         """Do one job. Of several processes the main one alone does what is not shared."""
         run, task = self.runs[job.folder], job.task
-        if run.done(task):
-            if not self.progress.heading:
-                self.progress.say(f"  {job.name}: as before")
-        elif task.shared:
+        if task.shared:
             run.need(task)
         elif run.main:
             with run.store.alone():
