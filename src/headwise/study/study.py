@@ -25,7 +25,7 @@ from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import Plan
 from headwise.study.progress import Progress
 from headwise.study.run import Run, Task
-from headwise.study.schedule import STAGES, Schedule, waits_of
+from headwise.study.schedule import STAGES, Schedule
 from headwise.study.store import locked_folder, remove
 from headwise.study.tables import Tables, write_grid
 from headwise.study.tasks.evaluate import (
@@ -82,11 +82,12 @@ class Study:
 
     def jobs_of(self, folder: str, stages: Collection[str]) -> Iterator[Job]:
         run, estimate = self.runs[folder], self.estimates.get(folder)
-        tasks = self.schedule(folder).tasks(stages)
+        schedule = self.schedule(folder)
+        tasks = schedule.tasks(stages)
         names = {task.name for task in tasks}
         prefix = "" if folder == "." else f"{folder}/"
         for task in tasks:
-            after = [name for name in (*(needed.name for needed in run.spec(task).needs), *waits_of(task, tasks))]
+            after = [name for name in (*(needed.name for needed in run.spec(task).needs), *schedule.waits_of(task, tasks))]
             waits = tuple(f"{prefix}{name}" for name in dict.fromkeys(after) if name in names)
             done = run.done(task)
             seconds = task.seconds(run, estimate) if estimate and not done else 0.0

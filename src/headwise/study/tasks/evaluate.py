@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class Translate(Task, stage="evaluate", names="translate/{0.split}/{0.variant.na
     variant: Variant
 
     def spec(self, run: Run) -> Spec:
-        inputs = {"text": run.fingerprint(self.split), "search": run.plan.search.model_dump()}
+        inputs = {"text": partial(run.fingerprint, self.split), "search": run.plan.search.model_dump()}
         outputs = [f"translations/{self.split}/{name}.txt" for name in (self.variant.name, "source", "reference")]
         return Spec([model_task(self.variant)], inputs, outputs)
 
@@ -95,7 +96,7 @@ class MeasureLosses(Task, stage="evaluate", names="losses/{0.split}/{0.order}"):
 
     def spec(self, run: Run) -> Spec:
         needs = [model_task(variant) for variant in (FULL, *self.steps)]
-        return Spec(needs, {"text": run.fingerprint(self.split)}, [f"{self.name}.npz"])
+        return Spec(needs, {"text": partial(run.fingerprint, self.split)}, [f"{self.name}.npz"])
 
     def make(self, run: Run, work: Path) -> Result:
         steps = {run.mask(variant): variant for variant in self.steps}
