@@ -173,8 +173,7 @@ def test_changes_that_do_not_fit(change: str, expected: str) -> None:
 
 
 def test_texts_that_are_not_there() -> None:
-    assert "needs train and dev texts" in refusal({})
-    assert "needs train and dev texts" in refusal({"data": {"train": ["a", "b"]}})
+    assert "needs a train text" in refusal({}) and "needs a train text" in refusal({"data": {"dev": ["a", "b"]}})
     assert "There is no file 'nowhere/a'" in refusal({"data": {"train": ["nowhere/a", "b"], "dev": ["c", "d"]}})
 
 
