@@ -15,7 +15,7 @@ from headwise.study.run import Run
 from headwise.study.schedule import Schedule, filled_before, steepest
 from headwise.study.study import Study
 from headwise.study.tables import Tables
-from headwise.study.tasks.choose import choose
+from headwise.study.tasks.evaluate import choose
 from headwise.study.tasks.prune import FineTunedControl, prune_task
 from headwise.study.variants import Variant, comparisons
 from headwise.translation.decode import Search

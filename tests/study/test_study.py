@@ -22,7 +22,7 @@ from headwise.data.embedded import write_parallel
 from headwise.heads import HeadMask
 from headwise.study import make_plan, run_study
 from headwise.study.study import Study, dry_run, estimated, thread_count
-from headwise.study.tasks import choose, prune
+from headwise.study.tasks import evaluate, prune
 from headwise.study.tasks.score import ScorePass
 from study.studies import QUIET, Notes, again, different, facts, numbers, plan_of
 
@@ -250,14 +250,14 @@ class TestChoice:
         texts = {}
         for split, count in (("train", 300), ("dev", 40), ("test", 40)):
             texts[split] = [str(path) for path in write_parallel(tmp_path, split, count)]  # type: ignore[arg-type]
-        opened, choice = Path.open, choose.choose
+        opened, choice = Path.open, evaluate.choose
 
         def noted(self: Path, *args: Any, **kwargs: Any) -> Any:
             order.extend([self.name] if self.parent == tmp_path else [])
             return opened(self, *args, **kwargs)
 
         monkeypatch.setattr(Path, "open", noted)
-        monkeypatch.setattr(choose, "choose", lambda *a: order.append("choose") or choice(*a))
+        monkeypatch.setattr(evaluate, "choose", lambda *a: order.append("choose") or choice(*a))
         notes = again(plan_of(given(tiny, copied, tmp_path), data=texts), tmp_path / "out")
         choices = [place for place, what in enumerate(order) if what == "choose"]
         assert order.index("test.en") > choices[0] > order.index("dev.en")
