@@ -43,7 +43,9 @@ def _known(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    """A value as JSON knows it, with six digits: more are not seen."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def tips(*fields: str) -> list[alt.Tooltip]:

@@ -1,5 +1,5 @@
-"""Part of cost: BLEU against the heads kept (Voita et al. 2019, figure 7) and greedy removal (Michel et al. 2019, figures
-3 and 4). The table of models is that of a run, or the means of a grid with the single seeds' models beside it.
+"""Part of cost: BLEU against the heads kept (Voita et al. 2019, figure 7), greedy removal (Michel et al. 2019, figures
+3, 4). The table of models is that of a run, or the means of a grid with the single seeds' models beside it.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def _seed_marks(points: pd.DataFrame, x: Any, y: Any) -> list[Any]:
     shape = charts.shapes("seed:N", list(dict.fromkeys(points["seed"])), columns=4)
     tip = charts.tips("model:N", "seed:N", "x:Q|heads", "text:N|to its full model")
     colour = alt.Color("line:N")
-    more = {"strokeWidth": 0, "opacity": 0.6}
+    more: dict[str, Any] = {"strokeWidth": 0, "opacity": 0.6}
     return charts.intervals(points, x, y, colour, tip=tip, style="level", size=46, shape=shape, **more)[1:]
 
 

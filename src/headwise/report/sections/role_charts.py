@@ -232,7 +232,7 @@ def _offset_panel(table: pd.DataFrame, head: tuple[Any, ...]) -> Panel:
     cells = cells.assign(
         offset=[signed(int(measure.split(".")[1]), 0) for measure in cells["measure"]],
         which=["highest" if value == best else "other" for value in cells["value"]],
-    ).round({"value": 4})[["offset", "value", "low", "high", "baseline", "n", "which"]]
+    )[["offset", "value", "low", "high", "baseline", "n", "which"]]
     axis = alt.Axis(labelAngle=0, labelFontSize=10, labelOverlap=False)
     x = alt.X("offset:N", sort=[signed(at, 0) for at in range(-3, 4)], title=None, axis=axis)
     y = alt.Y("value:Q", title=None, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(values=[0, 0.5, 1]))
