@@ -158,7 +158,9 @@ def faithfulness() -> pd.DataFrame:
 
 def curves() -> pd.DataFrame:
     """curves.csv: the losses behind the areas, in steps of a tenth of 24 heads."""
-    orders = [(measure, "once", None, area) for measure, area in AREAS.items()]
+    orders: list[tuple[str, str, int | None, float]] = [
+        (measure, "once", None, area) for measure, area in AREAS.items()
+    ]
     orders += [("gradient", "rescored", None, 0.25)]
     orders += [("random", "random", seed, 0.63 + 0.0875 * seed) for seed in range(5)]
     rows: list[tuple[Any, ...]] = []

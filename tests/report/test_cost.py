@@ -27,8 +27,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_labels_and_lines_come_from_the_facts(run: Run) -> None:
     labels = {name: label.replace("\u00a0", " ") for name, label in run.models["label"].items()}
     for name, label in {
-        "encoder.lambda-0.04": "encoder: λ = 0.04", "encoder.keep-12": "encoder: keep 12", "encoder.top-6": "encoder: top-k 6",
-        "encoder.greedy-weight-norm-7": "encoder: weight norm, 7 left", "encoder.greedy-random.2-7": "encoder: random 2, 7 left",
+        "encoder.lambda-0.04": "encoder: λ = 0.04", "encoder.keep-12": "encoder: keep 12",
+        "encoder.top-6": "encoder: top-k 6",
+        "encoder.greedy-weight-norm-7": "encoder: weight norm, 7 left",
+        "encoder.greedy-random.2-7": "encoder: random 2, 7 left",
         "encoder.lambda-0.04.from-scratch": "encoder: λ = 0.04, same layout from scratch",
         "all.fine-tuned": "all: fine-tuned, not pruned",
     }.items():  # fmt: skip
@@ -48,8 +50,8 @@ def test_every_model_has_a_point_with_its_interval(run: Run) -> None:
             (model,) = models.rows(run.models.loc[[name]])
             cell = next(c for c in cells if c.get("model") == model["label"])
             low, _ = models.bounds(model, f"{part}bleu_difference")
-            assert low is not None and cell["value"] == pytest.approx(model[f"{part}bleu"])
-            assert cell["low"] == pytest.approx(base + low) and abs(cell["x"] - model["kept"]) <= 0.2
+            assert low is not None and cell["value"] == pytest.approx(model[f"{part}bleu"], abs=1e-3)
+            assert cell["low"] == pytest.approx(base + low, abs=1e-3) and abs(cell["x"] - model["kept"]) <= 0.2
         assert {c["control"] for c in cells if "control" in c} == {
             "random heads", "same layout from scratch", "narrower model", "best head of each layer",
         }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -34,7 +35,9 @@ def test_a_grid_has_every_head_and_its_roles(run: Run) -> None:
     held = run.roles.roles.groupby(["layer", "head"])["value"].apply(
         lambda v: [f"{x:.2f}" for x in sorted(v, reverse=True)]
     )
-    for (layer, number), values in held.items():
+    key: Any
+    for key, values in held.items():
+        layer, number = key
         drawn = {c["part"]: c["score"] for c in cells if c["address"] == f"encoder-self/{layer}/{number}"}
         assert [drawn[part] for part in sorted(drawn)] == values[:3]
 
@@ -42,7 +45,7 @@ def test_a_grid_has_every_head_and_its_roles(run: Run) -> None:
 def test_shares_and_syntax_are_counted_beside_the_paper(run: Run) -> None:
     assert run.roles is not None
     shares, syntax, claims = (make(run.roles) for make in (roles.share_table, roles.syntax_table, roles.claims))
-    assert syntax is not None and claims is not None
+    assert shares is not None and syntax is not None and claims is not None
     cells = {row.cells[0]: row.cells for row in shares.rows}
     assert cells["Positional"][2:] == ["10\u202f%\n5 of 48", "10\u202f%\n5 of 48", "8\u202f%\n4 of 48"]
     assert cells["No known role"][1] == "75\u202f%\n18 of 24"

@@ -52,7 +52,7 @@ DARK = Palette(
 
 def vega_config(palette: Palette) -> dict[str, Any]:
     """The Vega-Lite configuration of a palette: every colour and font that a chart may use."""
-    labels = {"labelColor": palette.muted, "titleColor": palette.muted, "titleFontWeight": "normal"}
+    labels: dict[str, Any] = {"labelColor": palette.muted, "titleColor": palette.muted, "titleFontWeight": "normal"}
     labels |= {"labelFontSize": 12, "titleFontSize": 12}
     lines = {f"{part}Color": palette.line for part in ("grid", "domain", "tick")}
     return {
@@ -70,8 +70,8 @@ def vega_config(palette: Palette) -> dict[str, Any]:
         "axis": {**labels, **lines, "titlePadding": 8, "labelPadding": 6, "tickSize": 4},
         "axisBand": {"grid": False, "ticks": False, "domain": False},
         "legend": {
-            **labels, "gradientStrokeColor": palette.line, "gradientThickness": 10, "symbolBaseFillColor": palette.muted,
-            "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
+            **labels, "gradientStrokeColor": palette.line, "gradientThickness": 10,
+            "symbolBaseFillColor": palette.muted, "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
         },
         "title": {
             "color": palette.ink, "subtitleColor": palette.muted, "anchor": "start", "fontSize": 13, "fontWeight": 600,

@@ -196,7 +196,8 @@ def curve_areas(table: pd.DataFrame) -> dict[tuple[str, str], float]:
 def _panel(table: pd.DataFrame, measure: str, span: list[float], areas: dict[tuple[str, str], float]) -> Panel:
     """The score's own curves with their intervals, over the range of random orders and the other scores' curves."""
     random = table[table["order"] == "random"].groupby("removed")["loss"].agg(low="min", high="max").reset_index()
-    scored = table[table["order"] != "random"].assign(colour=table["order"], order=table["order"].map(ORDERS))
+    scored = table[table["order"] != "random"]
+    scored = scored.assign(colour=scored["order"], order=scored["order"].map(ORDERS))
     own = scored[scored["measure"] == measure]
     ends = zip(own["low"], own["high"], strict=True)
     own = own.assign(interval=[f"{low:.3f} to {high:.3f}" if high >= low else "not measured" for low, high in ends])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from headwise.heads import Site
@@ -149,7 +150,7 @@ def _cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
 def _choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
     tried = [model for model in run.pruned if model["method"] != RANDOM or chosen["method"] == RANDOM]
     losses = {model["setting"]: loss for model in tried if (loss := _lost(full, model)) is not None}
-    limit, own, size_of = _limit(run), losses.get(chosen["setting"]), lambda model: _heads(run, model)
+    limit, own, size_of = _limit(run), losses.get(chosen["setting"]), partial(_heads, run)
     fits = [
         size_of(m) for m in tried if m["setting"] in losses and (limit is None or losses[m["setting"]] <= limit + 1e-9)
     ]

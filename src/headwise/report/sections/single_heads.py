@@ -49,14 +49,14 @@ def _effects(table: pd.DataFrame, measure: str) -> dict[str, Any]:
             "sure": row["sure"],
             "gain": row["gain"],
         }
-    kind = str(table["kind"].iloc[0])
+    kind, better = str(table["kind"].iloc[0]), (table["sure"] & table["gain"]).sum()
     low, high = (signed(end, digits) for end in (table["change"].min(), table["change"].max()))
     return {
         "kind": kind,
         "title": capital(KIND_NAMES[kind]),
         "heads": sorted(set(table["head"])),
         "layers": list(layers.items()),
-        "facts": f"{table['sure'].sum()} of {len(table)} intervals leave 0 out, {(table['sure'] & table['gain']).sum()} of them for the better; "
+        "facts": f"{table['sure'].sum()} of {len(table)} intervals leave 0 out, {better} of them for the better; "
         f"about {FALSE_RATE * len(table):.0f} would if no head mattered. From {low} to {high}.",
     }
 
