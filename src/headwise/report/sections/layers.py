@@ -13,7 +13,7 @@ from headwise.heads import KINDS, Kind, Site
 from headwise.report import charts, models
 from headwise.report.parts import Figure, Panel, Section
 from headwise.report.run import Run
-from headwise.report.words import KIND_NAMES, NONE, capital, listed, percent
+from headwise.report.words import KIND_NAMES, capital, listed, percent
 
 PAPERS = Path(__file__).parent.parent / "papers"
 THIRDS = ("lowest third", "middle third", "highest third")
@@ -54,7 +54,7 @@ def heads_by_layer(run: Run) -> Figure | None:
         title="Heads kept by layer",
         note="the number in a bar is the number of heads that the layer keeps",
         panels=[_bars(run, [model for model in known if kind in run.pruned_kinds(model)], kind) for kind in kinds],
-        facts=f"Layers without a head: {'; '.join(empty) or NONE}.",
+        facts=f"Layers without a head: {'; '.join(empty)}." if empty else "",
     )
 
 
