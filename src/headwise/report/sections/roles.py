@@ -156,11 +156,12 @@ def syntax_table(found: Roles) -> Table | None:
         if len(part := table[table["measure"] == measure]):
             best = part.sort_values("value").iloc[-1]
             is_role = (*(best[name] for name in HEAD), measure) in held
-            known, ends = not pd.isna(best["low"]), f"\n[{best['low']:.2f}, {best['high']:.2f}]"
+            ends = "" if pd.isna(best["low"]) else f"\n[{best['low']:.2f}, {best['high']:.2f}]"
             above = [f"{best['baseline']:.2f}", signed(best["value"] - best["baseline"])]
             cells = [
-                wording(measure), "/".join(str(best[name]) for name in HEAD), f"{best['value']:.2f}{ends if known else ''}",
-                *([NONE, NONE] if pd.isna(best["baseline"]) else above), f"{best['n']:,.0f}", "yes" if is_role else "no",
+                wording(measure), "/".join(str(best[name]) for name in HEAD), f"{best['value']:.2f}{ends}",
+                *([NONE, NONE] if pd.isna(best["baseline"]) else above), f"{best['n']:,.0f}",
+                "yes" if is_role else "no",
             ]  # fmt: skip
             rows.append(Row(cells, badge="role" if is_role else "", code=measure))
     columns = ["relation", "best head", "score", "baseline", "difference", "words", "confirmed"]
