@@ -13,7 +13,7 @@ from headwise.report.parts import Figure, Panel
 from headwise.report.run import Roles
 from headwise.report.sections.role_charts import FAINT, SORTS, faint, sorts_colour
 from headwise.report.words import HEADS_OF_KIND, KIND_NAMES, NONE
-from headwise.roles.label import NO_ROLE, wording, category
+from headwise.roles.label import NO_ROLE, category, wording
 
 if TYPE_CHECKING:
     from headwise.report.sections.drift import Change, Role
