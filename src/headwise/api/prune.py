@@ -140,9 +140,9 @@ def prune_greedily(
             warnings.warn(too_generous("max_drop", max_drop, whole), stacklevel=3)
         return cut(smallest_within(masks, bleu, max_drop)[0])
     losses = Losses.measure(Batches(model, dev, rest), masks[1:], cut if sweep.compensate else None)
-    gain = {mask: -dict((row[0], row[1]) for row in losses.rows(place, seed)).get("perplexity_change", 0.0)
-            for place, mask in enumerate(masks)}  # fmt: skip
-    return cut(smallest_within(masks, gain.__getitem__, max_drop)[0])
+    changes = [{row[0]: row[1] for row in losses.rows(place, seed)} for place in range(len(masks))]
+    gains = [-change.get("perplexity_change", 0.0) for change in changes]
+    return cut(smallest_within(masks, lambda mask: gains[masks.index(mask)], max_drop)[0])
 
 
 def too_generous(option: str, limit: float, whole: float) -> str:

@@ -101,7 +101,7 @@ class Schedule:
 
     def tasks(self, stages: Collection[str] = STAGES) -> list[Task]:
         """The tasks of some STAGES that are known by now."""
-        return [task for task in self.all_tasks() if task.stage in stages]
+        return list(dict.fromkeys(task for task in self.all_tasks() if task.stage in stages))
 
     def all_tasks(self) -> Iterator[Task]:
         run, scoring = self.run, self.run.plan.scoring

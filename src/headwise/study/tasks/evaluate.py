@@ -99,15 +99,15 @@ class MeasureLosses(Task, stage="evaluate", names="losses/{0.split}/{0.order}"):
         return Spec(needs, {"text": partial(run.fingerprint, self.split)}, [f"{self.name}.npz"])
 
     def make(self, run: Run, work: Path) -> Result:
-        steps = {run.mask(variant): variant for variant in self.steps}
+        masks = [run.mask(variant) for variant in self.steps]
 
         def cut(mask: HeadMask) -> Model:
-            return model_of(run, steps[mask])
+            return model_of(run, self.steps[masks.index(mask)])
 
         sweep = run.sweep(self.steps[0]) if self.steps else None
         compensated = isinstance(sweep, GreedySweep) and sweep.compensate
         text = Batches(full_model(run), run.text(self.split), run.progress)
-        losses = Losses.measure(text, list(steps), cut if compensated else None)
+        losses = Losses.measure(text, masks, cut if compensated else None)
         file = work / MADE / f"{self.name}.npz"
         file.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(file, summed=losses.summed, tokens=losses.tokens)
