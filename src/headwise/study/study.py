@@ -190,7 +190,9 @@ def estimates_of(study: Study) -> dict[str, Estimate]:
         pair = run.plan.data.model_dump_json()
         train, dev = run.text("train"), run.text("dev")
         if not isinstance(train, ParallelText) or not isinstance(dev, ParallelText):
-            continue  # nothing is trained on one-sided text
+            assert isinstance(run.plan.model, str)  # nothing is trained on one-sided text
+            run.expected_heads = load(run.plan.model, run.device).heads
+            continue
         if pair not in by_pair:
             plan = run.plan
             by_pair[pair] = estimate(
