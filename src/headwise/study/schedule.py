@@ -100,8 +100,8 @@ class Schedule:
     # Tasks
 
     def tasks(self, stages: Collection[str] = STAGES) -> list[Task]:
-        """The tasks of some STAGES that are known by now."""
-        return [task for task in self.all_tasks() if task.stage in stages]
+        """The tasks of some STAGES that are known by now. One that measures a whole order is listed once."""
+        return [task for task in dict.fromkeys(self.all_tasks()) if task.stage in stages]
 
     def all_tasks(self) -> Iterator[Task]:
         run, scoring = self.run, self.run.plan.scoring
