@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pandas as pd
 import pytest
+from study.askers import asker, lines, pairs
 
 import headwise as hw
 from headwise.pruning import wanted_count
 from headwise.study import single
 from headwise.translation.decode import Search
-from study.askers import asker, lines, pairs
 
 FAST: dict[str, Any] = {"epochs": 2, "gate_learning_rate": 2.0, "batch_tokens": 48, "warmup": 1, "dtype": "fp32"}
 

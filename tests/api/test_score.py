@@ -12,17 +12,17 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from headwise.study.scoring import BLEU, MEASURES, USUAL, chosen, save_tables
+from headwise.study.stream import Stream
 from scipy.stats import spearmanr
+from study.askers import asker, lines, pairs
 
 import headwise as hw
 from headwise.heads import COLUMNS
 from headwise.importance.gating import GATINGS, gate_heads
 from headwise.study import Progress, make_plan, run_study, scoring
-from headwise.study.scoring import BLEU, MEASURES, USUAL, chosen, save_tables
-from headwise.study.stream import Stream
 from headwise.translation.decode import Search, translate
 from headwise.translation.quality import difference
-from study.askers import asker, lines, pairs
 
 
 @pytest.fixture(scope="module", autouse=True)

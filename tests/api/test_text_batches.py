@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from headwise.study.stream import Half, Stream, longest
+from study.askers import asker, lines, pairs
 
 import headwise as hw
 from headwise.importance.gradient import gradients
 from headwise.importance.objective import IGNORED, predict, sentence_losses
 from headwise.importance.tally import Tally
-from headwise.study.stream import Half, Stream, longest
 from headwise.translation.batches import Encoded, batches
 from headwise.translation.language import Lines
-from study.askers import asker, lines, pairs
 
 Whole = Iterator[dict[str, Any]]
 
