@@ -24,6 +24,8 @@ import pandas as pd
 import pytest
 import torch
 import transformers
+from headwise.study.scoring import USUAL
+from headwise.study.stage import opened
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import (
@@ -45,8 +47,6 @@ from headwise.data.embedded import write_parallel
 from headwise.importance.curves import CURVES
 from headwise.importance.judge import FAITHFULNESS
 from headwise.study import Progress, make_plan, run_study
-from headwise.study.scoring import USUAL
-from headwise.study.stage import opened
 
 SHAPE = ["model.encoder_layers=1", "model.decoder_layers=1", "model.heads=4", "model.width=32", "model.feedforward=32"]
 SMALL = [*SHAPE, "model.vocabulary=300", "training.epochs=2", "training.batch_tokens=1260", "training.dtype=fp32"]

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from safetensors import SafetensorError
-
-from headwise import HeadMap, HeadMask, HeadwiseError, cli
 from headwise.cli.ending import of_grid, of_pruning, of_study, worth
 from headwise.cli.room import resumable
 from headwise.cli.stopping import Stopped, stoppable
 from headwise.study.shrink import surely_mistaken
+from safetensors import SafetensorError
+
+from headwise import HeadMap, HeadMask, HeadwiseError, cli
 
 FULL = HeadMask.full(HeadMap({"encoder-self": (4,), "cross": (4,)}))
 BLEU = {"full": 30.0, "keep-1": 29.0, "keep-2": 29.8, "further": 31.0, "random-1": 29.9, "keep-4": 29.95}

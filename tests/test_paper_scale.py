@@ -13,14 +13,14 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from headwise.study.member import Member
+from headwise.study.stage import RunFolder
 from torch.autograd import DeviceType
 from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
 from headwise.heads import HeadMask
 from headwise.study import Progress, make_plan, read_plan
-from headwise.study.member import Member
-from headwise.study.stage import RunFolder
 from headwise.translation.build import Architecture, build
 from headwise.translation.subwords import learn_subwords
 

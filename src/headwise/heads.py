@@ -86,6 +86,9 @@ class HeadMap:
     def count(self, site: Site) -> int:
         return self.query[site.kind][site.layer]
 
+    def __hash__(self) -> int:
+        return hash(tuple(self.query.items()))
+
     def __repr__(self) -> str:
         return f"HeadMap({self.total} heads: {describe(self)})"
 

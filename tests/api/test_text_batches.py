@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import headwise as hw
+from api.askers import asker, lines, pairs
 from headwise.api.batches import Batches, Fold, max_tokens
 from headwise.importance.gradient import gradients
 from headwise.importance.objective import IGNORED, predict, sentence_losses
 from headwise.importance.tally import Tally
 from headwise.translation.batches import Encoded, batches
 from headwise.translation.language import Lines
-from api.askers import asker, lines, pairs
 
 Whole = Iterator[dict[str, Any]]
 

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
+from headwise import statistics
 from headwise.errors import HeadwiseError
 from headwise.study.across import COLUMNS, across
-from headwise import statistics
 from headwise.translation.quality import difference
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -47,7 +47,15 @@ def make_run(folder: Path, seed: int, kept: int = 4, settings: tuple[str, ...] =
             (place / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         scores = {name: bleu(lines, references) for name, lines in texts.items()}
         for name, score in scores.items():
-            start = (METHODS[name], "encoder-self", name, None, seed, 24 if name in ("full", "fine-tuned") else kept, 24)
+            start = (
+                METHODS[name],
+                "encoder-self",
+                name,
+                None,
+                seed,
+                24 if name in ("full", "fine-tuned") else kept,
+                24,
+            )
             rows.append((*start, f"{part}bleu", score))
             if name != "full":
                 rows.append((*start, f"{part}bleu_difference", score - scores["full"]))
@@ -57,7 +65,10 @@ def make_run(folder: Path, seed: int, kept: int = 4, settings: tuple[str, ...] =
                 rows.append((*start, f"{part}bleu_difference_to_fine-tuned", score - scores["fine-tuned"]))
     columns = ["method", "kinds", "setting", "penalty", "seed", "kept", "total", "measure", "value"]
     pd.DataFrame(rows, columns=columns).assign(low=None, high=None).to_csv(folder / "pruning.csv", index=False)
-    compared = {"keep-4": {"fine-tuned": "fine-tuned"}, "keep-4.random": {"pruned": "keep-4", "fine-tuned": "fine-tuned"}}
+    compared = {
+        "keep-4": {"fine-tuned": "fine-tuned"},
+        "keep-4.random": {"pruned": "keep-4", "fine-tuned": "fine-tuned"},
+    }
     there = {n: {word: o for word, o in compared.get(n, {}).items() if o in settings} for n in settings}
     settings_ = {name: {"sweep": "", "against": others} for name, others in there.items() if name != "full"}
     (folder / "run.json").write_text(json.dumps({"settings": settings_}))

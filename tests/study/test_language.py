@@ -45,7 +45,9 @@ def test_perplexity_of_every_step_and_the_choice_by_it(values: dict[str, Any], t
     for name, left in steps:
         rows = table.loc[f"{name}-{left}"]
         for start in ("", "dev_"):
-            loss, perplexity, change = (rows.loc[f"{start}{what}"] for what in ("loss", "perplexity", "perplexity_change"))
+            loss, perplexity, change = (
+                rows.loc[f"{start}{what}"] for what in ("loss", "perplexity", "perplexity_change")
+            )
             assert loss.kept == left and all(row.low <= row.value <= row.high for row in (loss, perplexity, change))
             assert perplexity.value == pytest.approx(math.exp(loss.value), rel=1e-5)
             whole = table.value["full", f"{start}perplexity"]

@@ -133,7 +133,9 @@ class TestGreedySteps:
         assert seconds["order/greedy-random.1"] == seconds["prune/greedy-random.1-1"] == 0
 
     def test_with_a_target_count_only_that_one_is_a_model(self, made: Made) -> None:
-        assert names(made.schedule({**GREEDY, "keep": [3]})) == [f"greedy-{o}-3" for o in ("gradient", "random.1", "random.2")]
+        assert names(made.schedule({**GREEDY, "keep": [3]})) == [
+            f"greedy-{o}-3" for o in ("gradient", "random.1", "random.2")
+        ]
 
     def test_of_a_given_model_once_it_was_looked_at(self, made: Made) -> None:
         made.model = "some/model"
@@ -179,7 +181,9 @@ class TestControls:
 
 
 class TestComparisons:
-    def of(self, made: Made, *sweeps: dict[str, Any], failed: dict[str, str] | None = None) -> dict[str, dict[str, str]]:
+    def of(
+        self, made: Made, *sweeps: dict[str, Any], failed: dict[str, str] | None = None
+    ) -> dict[str, dict[str, str]]:
         """What every variant is compared with; all of that is translated before it is evaluated."""
         found = made.schedule(*sweeps, failed=failed)
         run, tasks = found.run, {task.name: task for task in found.tasks()}
@@ -250,7 +254,9 @@ def test_what_is_trained_from_random_weights_comes_last(made: Made) -> None:
     study = Study(plan_of(TINY, seeds=[1, 2], pruning=sweep), made.folder, "cpu", QUIET)
     jobs = {job.name: job.after for job in study.jobs()}
     order = list(jobs)
-    assert order[0] == "seed-1/train" and order.index("seed-2/prune/keep-3") < order.index("seed-1/prune/keep-3.from-scratch")
+    assert order[0] == "seed-1/train" and order.index("seed-2/prune/keep-3") < order.index(
+        "seed-1/prune/keep-3.from-scratch"
+    )
     assert order.index("seed-1/prune/keep-3.from-scratch") < order.index("seed-1/translate/test/full")
     assert jobs["seed-1/prune/keep-3.from-scratch"] == ("seed-1/train", "seed-1/prune/keep-3")
     assert jobs["seed-1/prune/keep-3"] == ("seed-1/train",) == jobs["seed-1/scores/gradients"]

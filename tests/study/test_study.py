@@ -87,7 +87,10 @@ class TestDryRun:
     def test_of_a_finished_study_everything_is_done(self, copied: Path, tiny: dict[str, Any]) -> None:
         before = sorted(copied.rglob("*"))
         lines = dry_run(make_plan(tiny), copied)
-        assert left(make_plan(tiny), copied) == [] and lines[-1] == f"{len(lines) - 1} tasks, {len(lines) - 1} of them done"
+        assert (
+            left(make_plan(tiny), copied) == []
+            and lines[-1] == f"{len(lines) - 1} tasks, {len(lines) - 1} of them done"
+        )
         assert sorted(copied.rglob("*")) == before
 
     def test_after_a_measure_was_added(self, copied: Path, tiny: dict[str, Any]) -> None:
@@ -286,7 +289,9 @@ def test_threads_are_set_for_a_study_and_back(copied: Path, tiny: dict[str, Any]
 class TestTimeLeft:
     """It is measured where it is worth the seconds that this takes."""
 
-    def is_measured(self, values: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool = False) -> bool:
+    def is_measured(
+        self, values: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool = False
+    ) -> bool:
         called: list[Study] = []
         monkeypatch.setattr("headwise.study.study.estimates_of", lambda study: called.append(study) or {})
         progress = Notes()

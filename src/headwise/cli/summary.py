@@ -12,24 +12,31 @@ def summary(out: Path) -> tuple[list[str], Path]:
     if (out / "grid.json").exists():
         line = f"Wrote {out}/report.html, grid.csv, across.csv, and a folder for each run in it."
         return [line], out / "report.html"
+    from headwise.api.prune import too_generous
+    from headwise.report.models import difference, value
     from headwise.report.run import read_run
     from headwise.report.sections import opening
 
     run = read_run(out)
-    facts = opening.build(run)
+    facts, chosen = opening.build(run), run.facts.get("chosen")
     lines = [f"{facts['headline']}."]
     lines += [f"  {label}: {text}" for _, group in facts["groups"] for label, text, *_ in group]
-    lines += [f"  {model_line(model)}" for model in run.pruned]
+    for model in run.pruned if len(run.pruned) > 1 else ():
+        change = difference(model, "dev_bleu_difference") or difference(model, "dev_perplexity_change")
+        unit = "BLEU" if value(model, "dev_bleu") is not None else "% perplexity"
+        lines.append(f"  {model['setting']}: {model['kept']} of {model['total']} heads, {change} {unit} on dev")
+    limit, whole = facts["limit"], value(run.full, "dev_bleu")
+    if limit is not None and whole is not None and limit > whole:
+        lines.append(f"Note: {too_generous('--max-drop', limit, whole)}")
+    if not chosen and limit is not None and run.pruned:
+        lines.append(
+            f"No smaller model loses at most {limit:g} {facts['unit']} on dev: allow more (--max-drop), keep more "
+            f"heads, or try smaller penalties. The models are in {out}/pruned/."
+        )
     lines.append(f"Wrote {out}/{', '.join(name for name in WRITTEN if (out / name).exists())}.")
-    chosen = run.facts.get("chosen")
     place = out / "pruned" / chosen if chosen else out / "report.html"
     if chosen:
-        then = (
-            "echo 'A sentence.' | headwise translate" if "bleu_signature" in run.facts else "headwise score --text FILE"
-        )
+        translates = whole is not None
+        then = "echo 'A sentence.' | headwise translate" if translates else "headwise score --text FILE"
         lines.append(f"Next: {then} {place}")
     return lines, place
-
-
-def model_line(model: dict[str, object]) -> str:
-    return f"{model['setting']}: {model['kept']} of {model['total']} heads"

@@ -19,8 +19,8 @@ from headwise.errors import HeadwiseError
 from headwise.model import load
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import Estimate, estimate
-from headwise.study.eta import cost_in_words, plan_lines
-from headwise.study.executor import Job, LocalExecutor, Outcome, run_jobs, sentence
+from headwise.study.executor import LocalExecutor, Outcome, run_jobs, sentence
+from headwise.study.jobs import Job, cost_in_words, plan_lines
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import Plan
 from headwise.study.progress import Progress
@@ -87,7 +87,9 @@ class Study:
         names = {task.name for task in tasks}
         prefix = "" if folder == "." else f"{folder}/"
         for task in tasks:
-            after = [name for name in (*(needed.name for needed in run.spec(task).needs), *schedule.waits_of(task, tasks))]
+            after = [
+                name for name in (*(needed.name for needed in run.spec(task).needs), *schedule.waits_of(task, tasks))
+            ]
             waits = tuple(f"{prefix}{name}" for name in dict.fromkeys(after) if name in names)
             done = run.done(task)
             seconds = task.seconds(run, estimate) if estimate and not done else 0.0
