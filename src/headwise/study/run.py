@@ -135,7 +135,7 @@ class Run:
     def result(self, task: Task) -> Result | None:
         """The result of a task that is done; None of one that is not."""
         record = self.store.record(task.name)
-        return dict(record["result"]) if record.get("key") == self.key(task) else None
+        return dict(record["result"]) if record and record["key"] == self.key(task) else None
 
     # Texts
 
