@@ -29,28 +29,26 @@ from datasets import disable_progress_bars
 from torch.profiler import ProfilerActivity, profile
 from utilisation import Facts, chip, usage, where_time_goes
 
+from headwise.api.sweeps import FROM_RANDOM_WEIGHTS, GateSweep
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
 from headwise.report import write as write_report
 from headwise.study import Plan, Progress, read_plan, run_study
-from headwise.study.member import Member
-from headwise.study.nodes import STAGES
-from headwise.study.stage import RunFolder
-from headwise.study.stages import Study
-from headwise.study.sweep import TRAINED_ANEW
+from headwise.study.run import Run
+from headwise.study.schedule import Schedule
 from headwise.translation.build import Architecture
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "paper-scale.toml"
-LEFT_BEHIND = ("model/", "pruned/", "scores/", "orders/", "corpus/", "train/tensorboard/", ".work/", ".lock")
+LEFT_BEHIND = (
+    "model/", "pruned/", "scores/", "losses/", "orders/", "corpus/", "train/tensorboard/", ".work/", ".lock",
+)  # fmt: skip
 SETTLED, PROFILED = 20, 12  # updates before anything is timed, and those that the profiler sees then
 FIRST_LOOK = 60.0  # seconds of training after which the whole is projected
 ENCODER_ALONE = 0.75  # an update with a frozen decoder, in whole updates
-GUESSED = {  # seconds of a node before one of its sort was seen; of a training, what comes beside its epochs
-    "train": 30.0, "prune": 5.0, "evaluate": 12.0, "after": 10.0, "test": 9.0, "score": 35.0, "roles": 15.0,
-    "choose": 1.0, "speed": 40.0, "tables": 1.0,
-}  # fmt: skip
-PARTS = {  # the stages of a node that has several
-    "evaluate": ("translate/dev", "quality/dev", "measure"), "test": ("translate/test", "quality/test"),
+GUESSED = {  # seconds of a task before one like it was seen; of a training, what comes beside its epochs
+    "train": 30.0, "scores": 4.0, "score": 1.0, "judge": 15.0, "roles": 15.0, "order": 10.0, "prune": 5.0,
+    "translate": 8.0, "evaluate": 2.0, "losses": 5.0, "measure": 2.0, "rescored": 10.0, "choose": 1.0, "save": 1.0,
+    "speed": 40.0,
 }  # fmt: skip
 
 
@@ -61,14 +59,14 @@ class TimeIsUp(KeyboardInterrupt):
 class Meter(Progress):
     """Stops the study in time, and measures its trainings from within: every update of theirs passes by here.
 
-    facts: by stage that trained a model, its pace, its memory, and of the first one a profile.
+    facts: by task that trained a model, its pace, its memory, and of the first one a profile.
     """
 
     def __init__(
-        self, member: Member, deadline: float, device: str, facts: dict[str, Facts], sitting_ends: float = float("inf")
+        self, run: Run, deadline: float, device: str, facts: dict[str, Facts], sitting_ends: float = float("inf")
     ) -> None:  # fmt: skip
         super().__init__()
-        self.member, self.device, self.facts = member, device, facts
+        self.run, self.device, self.facts = run, device, facts
         self.deadline, self.sitting_ends = deadline, sitting_ends
         self.name, self.times, self.shares = "", list[float](), list[float]()
         self.profiler: profile | None = None
@@ -79,7 +77,7 @@ class Meter(Progress):
 
     @property
     def training(self) -> bool:
-        """Whether the present stage trains a model, and so tells of every update."""
+        """Whether the present task trains a model, and so reports every update."""
         return self.name == "train" or self.name.startswith("prune/")
 
     def in_time(self) -> None:
@@ -95,13 +93,13 @@ class Meter(Progress):
         self.in_time()
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def task(self, name: str) -> Iterator[None]:
         self.in_time()
         self.name, self.times, self.shares = name, [], []
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         try:
-            with super().stage(name):
+            with super().task(name):
                 yield
         finally:
             self.stop_profiler()
@@ -126,7 +124,7 @@ class Meter(Progress):
             self.tell()
 
     def stop_profiler(self) -> None:
-        """Read what the profiler saw. One that cannot be read is told of, and costs nothing else."""
+        """Read what the profiler saw. One that cannot be read costs a line, and nothing else."""
         running, self.profiler = self.profiler, None
         if running is None:
             return
@@ -144,7 +142,7 @@ class Meter(Progress):
             return
         steps = np.sort(np.diff(self.times[SETTLED + PROFILED - 1 :]))  # the profile's own reading left out
         per_share = (len(self.shares) - 1) / (self.shares[-1] - self.shares[0])
-        ends = min(len(steps) - 1, round(epochs(self.member, self.name) * len(steps) / per_share))
+        ends = min(len(steps) - 1, round(epochs(self.run, self.name) * len(steps) / per_share))
         update = float(steps[: len(steps) - ends].mean())
         found = {"updates": round(per_share), "update_seconds": update, "seen_updates": len(self.times),
                  "epoch_end_seconds": max(0.0, float(steps[len(steps) - ends :].mean()) - update) if ends else 0.0,
@@ -155,56 +153,62 @@ class Meter(Progress):
 
     def tell(self) -> None:
         """What is still to be done, and whether the sitting is long enough for it."""
-        waiting, now = left(self.member, self.facts, self.name), time.monotonic()
+        waiting, now = left(self.run, self.facts, self.name), time.monotonic()
         total, here, whole = sum(waiting.values()), self.deadline - now, self.sitting_ends - now
-        parts = ", ".join(f"{sort} {seconds / 60:.1f}" for sort, seconds in waiting.items())
+        parts = ", ".join(f"{word} {seconds / 60:.1f}" for word, seconds in waiting.items())
         self.say(f"Projected: {total / 60:.1f} more minutes ({parts}); this command has {max(0.0, here) / 60:.1f}.")
         if total > whole:
             self.say(
                 f"That will not fit: the sitting has {max(0.0, whole) / 60:.1f} minutes left. Leave out sweeps at the "
-                "end of the plan (at any time), or begin anew in another --out with fewer epochs."
+                "end of the plan (at any time), or start again in another --out with fewer epochs."
             )
 
 
-def epochs(member: Member, stage: str) -> int:
-    """How many epochs the training of a stage has."""
-    named = {f"prune/{setting.name}": setting for setting in member.settings()}
-    if stage in named and named[stage].control not in TRAINED_ANEW:
-        return member.plan.pruning[named[stage].sweep].epochs
-    return member.plan.training.epochs
+def epochs(run: Run, task: str) -> int:
+    """How many epochs the training of a task has."""
+    variants = {f"prune/{variant.name}": variant for variant in Schedule(run).variants()}
+    if task in variants and variants[task].control not in FROM_RANDOM_WEIGHTS:
+        return run.sweep(variants[task]).epochs
+    return run.plan.training.epochs
 
 
-def left(member: Member, facts: dict[str, Facts], now: str = "") -> dict[str, float]:
-    """Seconds of what is not done yet, by sort of node. Trainings by the pace of the first one, the rest by what its
-    likes took. now: the stage that is half done.
+def left(run: Run, facts: dict[str, Facts], now: str = "") -> dict[str, float]:
+    """Seconds of what is not done yet, by the first word of its tasks. Trainings by the pace of the first one, the rest
+    by what others like it took. now: the task that is half done.
     """
-    run, plan, pace, taken = member.run, member.plan, facts.get("train", {}), member.run.seconds()
-    sweeps = {f"prune/{setting.name}": setting.sweep for setting in member.settings()}
+    schedule, plan, pace = Schedule(run), run.plan, facts.get("train", {})
+    taken = {name: record["seconds"] for name, record in run.store.records().items()}
+    variants = {f"prune/{variant.name}": variant for variant in schedule.variants()}
 
-    def training(stage: str) -> float:
+    def training(task: str) -> float:
         """Updates and the ends of epochs."""
-        anew = epochs(member, stage) == plan.training.epochs
-        alone = not anew and plan.pruning[sweeps[stage]].kinds == ["encoder-self"]
+        count = epochs(run, task)
+        tuned = task in variants and variants[task].control not in FROM_RANDOM_WEIGHTS
+        alone = tuned and run.sweep(variants[task]).kinds == ["encoder-self"]
         updates = pace.get("updates", 0) / plan.training.epochs * pace.get("update_seconds", 0.0)
-        return epochs(member, stage) * (updates * (ENCODER_ALONE if alone else 1) + pace.get("epoch_end_seconds", 0.0))
+        return count * (updates * (ENCODER_ALONE if alone else 1) + pace.get("epoch_end_seconds", 0.0))
 
-    def beside(sort: str) -> float:
-        """What a node takes beside training."""
-        stages = PARTS.get(sort, (sort,))
-        found = [[t for name, t in taken.items() if name.startswith(stage)] for stage in stages]
-        if sort == "prune":
-            found = [[t - training(name) for name, t in taken.items() if name.startswith("prune/") and name in sweeps]]
-        return sum(max(0.0, sum(t) / len(t)) for t in found) if all(found) else GUESSED[sort]
+    def beside(word: str) -> float:
+        """What a task takes beside training."""
+        seen = {name: seconds for name, seconds in taken.items() if name.partition("/")[0] == word}
+        found = [seconds - (training(name) if word == "prune" else 0) for name, seconds in seen.items()]
+        return max(0.0, sum(found) / len(found)) if found else GUESSED[word]
 
     waiting = defaultdict[str, float](float)
-    for node in member.nodes(STAGES):
-        sort, _, setting = node.name.partition("/")
-        if not run.record(f"{PARTS[sort][-1]}/{setting}" if sort in PARTS else node.name):
-            rest = 1 - facts.get(node.name, {}).get("share", 0.0) if node.name == now else 1.0
-            waiting[sort] += beside(sort) + (rest * training(node.name) if sort in ("train", "prune") else 0.0)
-    unknown = sum(sweep.refine - len(member.filled(place, sweep)) for place, sweep in enumerate(plan.pruning))
-    for sort in ("prune", "evaluate", "after", "test") if unknown else ():
-        waiting[sort] += unknown * (waiting[sort] / max(1, len(sweeps)) if sort == "prune" else beside(sort))
+    for task in schedule.tasks():
+        word = task.name.partition("/")[0]
+        if task.name not in taken:
+            rest = 1 - facts.get(task.name, {}).get("share", 0.0) if task.name == now else 1.0
+            waiting[word] += beside(word) + (rest * training(task.name) if word in ("train", "prune") else 0.0)
+    gates = [(index, sweep) for index, sweep in enumerate(plan.pruning) if isinstance(sweep, GateSweep)]
+    unknown = sum(sweep.refine - len(schedule.filled_in(index)) for index, sweep in gates)
+    splits = 2 if plan.data.has_test else 1
+    for word, times in (
+        {"translate": splits, "evaluate": splits, "measure": 1, "rescored": 1}.items() if unknown else ()
+    ):
+        waiting[word] += unknown * times * beside(word)
+    if unknown:
+        waiting["prune"] += unknown * waiting["prune"] / max(1, len(variants))
     return dict(waiting)
 
 
@@ -214,7 +218,9 @@ def pack(folder: Path, file: Path) -> int:
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = {str(path.relative_to(folder)): path for path in paths}
-    kept = {name: path for name, path in names.items() if not name.startswith(LEFT_BEHIND)}
+    kept = {
+        name: path for name, path in names.items() if not name.startswith(LEFT_BEHIND) and not name.endswith(".lock")
+    }
     manifest = {name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
                 for name, path in kept.items()}  # fmt: skip
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -238,16 +244,16 @@ def sitting(
     minutes: of this command and of the whole sitting. size: of the large matrix product. page: whether to write the
     report, too.
     """
-    if list(plan.members) != ["."]:
+    if list(plan.runs) != ["."]:
         raise HeadwiseError("The plan has several seeds or pairs of languages, but a sitting is one study: leave one.")
     begun, place = time.monotonic(), out / "utilisation.json"
     facts: Facts = json.loads(place.read_text()) if place.exists() else {"trainings": {}, "seconds": 0.0}
     if "chip" not in facts:
         assert isinstance(plan.model, Architecture)
         facts["chip"] = chip(plan.model, plan.training, device, size)
-    run = RunFolder(out, Progress(quiet=True))
+    run = Run(plan, out, Progress(quiet=True), device)
     ends = [begun + 60 * minutes[0], begun + 60 * minutes[1] - facts["seconds"]]
-    meter = Meter(Member(plan, run), ends[0], device, facts["trainings"], ends[1])
+    meter = Meter(run, ends[0], device, facts["trainings"], ends[1])
     finished = False
     try:
         run_study(plan, out, meter, device=device, report=write_report if page else None)
@@ -257,7 +263,7 @@ def sitting(
         meter.tell()
     finally:
         facts["seconds"] += time.monotonic() - begun
-        facts["use"] = reached = usage(Study(plan, run, device), facts)
+        facts["use"] = reached = usage(run, facts)
         write_text(place, json.dumps(facts, indent=1) + "\n")
         meter.say(f"{packed}: {pack(out, packed) / 2**20:.1f} MiB of results, without weights")
         if reached:

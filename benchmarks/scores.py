@@ -64,17 +64,19 @@ def main() -> None:
         rounds = [(seconds(forward), seconds(backward), seconds(job) / steps) for _ in range(options.rounds)]
         yard = 0 if against == "forward" else 1
         ratios = [times[2] / times[yard] for times in rounds]
-        line = f"{name:28} {told(ratios)} x {against}"
+        line = f"{name:28} {median_and_range(ratios)} x {against}"
         if name == "ablation.zero":
             bound = reuse_bound(found)
-            line = f"{name:28} {told([ratio / bound for ratio in ratios])} x its bound of {bound:.1f} forwards"
+            line = (
+                f"{name:28} {median_and_range([ratio / bound for ratio in ratios])} x its bound of {bound:.1f} forwards"
+            )
         if options.original:
             line += f"   {min(times[2] for times in rounds):.3f} s, original {ORIGINAL['seconds']} s"
             line += f"   {peak(name, options):.0f} MB, backward {peak('backward', options):.0f} MB"
         print(line, flush=True)
 
 
-def told(values: list[float]) -> str:
+def median_and_range(values: list[float]) -> str:
     return f"{statistics.median(values):6.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
@@ -161,8 +163,8 @@ def seconds(job: Callable[[], object]) -> float:
 def peak(name: str, options: argparse.Namespace) -> float:
     """Peak memory in MB of a process that runs one score."""
     sizes = ["--pairs", str(options.pairs), "--tokens", str(options.tokens)]
-    told = subprocess.run([sys.executable, __file__, *sizes, "--memory", name], capture_output=True, check=True)
-    return float(told.stdout.split()[-1]) / 1024
+    done = subprocess.run([sys.executable, __file__, *sizes, "--memory", name], capture_output=True, check=True)
+    return float(done.stdout.split()[-1]) / 1024
 
 
 if __name__ == "__main__":

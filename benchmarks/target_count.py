@@ -1,13 +1,14 @@
-"""A wanted number of heads, proved: on the demo's model, targets from one head to all, beside a curve over λ.
+"""A target count of heads, tested: on the demo's model, targets from one head to all, beside a curve over λ.
 
-    python benchmarks/wanted_count.py --out runs/wanted-count
+    python benchmarks/target_count.py --out runs/target-count
 
 Trains the model of `headwise demo` once, then prunes copies of it: to 20 numbers of encoder heads and 4 of all kinds,
 with the defaults and nothing tuned, and in between with λ, as many updates each: one epoch in batches of a quarter of
-the demo's size (some 670 updates), so that the 34 runs take half an hour of processor time. A row of `runs.csv` tells
-of a run:
+the demo's size (some 670 updates), so that the 34 runs take half an hour of processor time. A row of `runs.csv`
+is a run:
 
-    expected           Σ P(open) when the gates were last trained, before any was decided; the aim: within 0.5 of wanted
+    expected           Σ P(open) when the gates were last trained, before any was decided; the aim: within 0.5 of
+                       the target
     jump               how the dev loss moves by deciding, in nats a token, at the moment the gates are decided and with
                        the same weights; the aim is below 0.02
     kept               the heads that are left
@@ -15,8 +16,8 @@ of a run:
     undecided          the share of gates between 0.1 and 0.9 when they were last trained
     dev_bleu, lines    of the pruned model, and where its translations of the dev text are
 
-The summary holds the BLEU and dev loss of each number against the λ curve at the same number (linear in between; the
-paired bootstrap draws the sentences anew for all models alike), and the time of each run against the λ runs next to it.
+The summary holds the BLEU and dev loss of each number beside the λ curve at the same number (linear in between; the
+paired bootstrap draws the same sentences for all models), and the time of each run beside the λ runs next to it.
 Give the same command again to go on with what is left.
 """
 
@@ -36,17 +37,18 @@ import numpy as np
 import pandas as pd
 from sacrebleu.metrics.bleu import BLEU
 
+from headwise.api.batches import max_tokens
 from headwise.data.text import ParallelText, read_lines
 from headwise.heads import KINDS, Kind, write_text
 from headwise.model import load
-from headwise.pruning.hard_concrete import GateRecipe, Pruned, prune_by_gates
-from headwise.pruning.wanted_count import Keep, prune_to_count
+from headwise.pruning.hard_concrete import GateOptions, Pruned, prune_by_gates
+from headwise.pruning.target_count import Keep, prune_to_count
+from headwise.statistics import interval, resamples
 from headwise.study import Plan, Progress, read_plan, run_study
-from headwise.study.stream import longest
 from headwise.translation.batches import Encoded
 from headwise.translation.decode import translate
-from headwise.translation.quality import resamples, scored
-from headwise.translation.quality import statistics as sentence_statistics
+from headwise.translation.quality import scored, sentence_statistics
+from headwise.translation.train import Training
 
 ENCODER: tuple[Kind, ...] = ("encoder-self",)
 TARGETS = (12, 1, 24, 6, 18, 3, 21, 9, 15, 2, 22, 4, 20, 8, 16, 5, 14, 10, 7, 11)
@@ -58,7 +60,7 @@ EVERYWHERE: tuple[Keep, ...] = (20, 6, 45, {"encoder-self": 4, "decoder-self": 6
 
 @dataclass(frozen=True)
 class Run:
-    """One run: to a wanted number, or with a penalty."""
+    """One run: to a target count, or with a penalty."""
 
     kinds: tuple[Kind, ...]
     keep: Keep | None = None
@@ -73,7 +75,7 @@ class Run:
         return f"{where}-keep-{'-'.join(map(str, parts))}"
 
     @property
-    def wanted(self) -> int | None:
+    def target(self) -> int | None:
         return self.keep if self.keep is None or isinstance(self.keep, int) else sum(self.keep.values())
 
 
@@ -100,20 +102,21 @@ class Bench:
             ParallelText.read(self.folder / f"corpus/{split}.en", self.folder / f"corpus/{split}.fr")
             for split in ("train", "dev")
         )
-        self.data, self.dev = (Encoded(text, model.tokenizer, longest(model)) for text in (train, self.dev_text))
+        self.data, self.dev = (Encoded(text, model.tokenizer, max_tokens(model)) for text in (train, self.dev_text))
 
     def go(self, run: Run) -> dict[str, Any]:
         """One run, from the copy of the trained model to the BLEU of the pruned one."""
         model, work = load(self.folder / "model"), self.out / "work" / run.name
         fresh, start = not work.exists(), time.process_time()
-        training = self.plan.training.model_copy(update={"batch_tokens": BATCH})
-        common = (run.kinds, GateRecipe.model_validate(TUNING), training, work, self.plan.seed)
+        recipe = self.plan.training.model_copy(update={"batch_tokens": BATCH})
+        training = Training(self.data, self.dev, recipe, work, self.plan.seed)
+        common = (model, training, GateOptions.model_validate(TUNING), run.kinds)
         pruned: Pruned
         if run.keep is None:
             assert run.penalty is not None
-            pruned = prune_by_gates(model, self.data, self.dev, run.penalty, *common)
+            pruned = prune_by_gates(*common, run.penalty)
         else:
-            pruned = prune_to_count(model, self.data, self.dev, run.keep, *common)
+            pruned = prune_to_count(*common, run.keep)
         seconds = time.process_time() - start
         smaller = pruned.model
         lines, _ = translate(smaller.hf, smaller.tokenizer, list(self.dev_text.sources), self.plan.search)
@@ -123,7 +126,7 @@ class Bench:
         counts = {kind: pruned.mask.count(kind) for kind in run.kinds}
         kept = sum(counts.values()) if isinstance(run.keep, int) else counts
         return {
-            "run": run.name, "kinds": "+".join(run.kinds), "penalty": run.penalty, "wanted": run.wanted,
+            "run": run.name, "kinds": "+".join(run.kinds), "penalty": run.penalty, "target": run.target,
             "expected": pruned.expected, "undecided": pruned.undecided,
             "jump": pruned.decided_loss - pruned.soft_loss, "dev_loss": pruned.loss,
             "kept": sum(counts.values()), "exact": run.keep in (None, kept), "settled": pruned.settled,
@@ -142,16 +145,16 @@ def against_curve(table: pd.DataFrame, out: Path, references: list[str]) -> pd.D
     weights = np.concatenate([np.ones((1, len(references)), dtype=int), resamples(len(references))])
     lines = {name: list(read_lines(out / "lines" / f"{name}.txt")) for name in rows.run}
     bleu = {name: scored(metric, weights @ sentence_statistics(metric, lines[name], references)) for name in lines}
-    curve = rows[rows.wanted.isna()]
+    curve = rows[rows.target.isna()]
     kept = sorted(set(curve.kept))
     means = np.stack([np.mean([bleu[name] for name in curve[curve.kept == count].run], axis=0) for count in kept])
     losses = [curve[curve.kept == count].dev_loss.mean() for count in kept]
     made = []
-    for row in rows[rows.wanted.notna() & rows.wanted.between(kept[0], kept[-1])].itertuples():
-        between = np.array([np.interp(row.wanted, kept, column) for column in means.T])
+    for row in rows[rows.target.notna() & rows.target.between(kept[0], kept[-1])].itertuples():
+        between = np.array([np.interp(row.target, kept, column) for column in means.T])
         change = bleu[row.run] - between
-        low, high = np.percentile(change[1:], [2.5, 97.5])
-        loss = row.dev_loss - np.interp(row.wanted, kept, losses)
+        low, high = interval(change[1:])
+        loss = row.dev_loss - np.interp(row.target, kept, losses)
         made.append(
             {"run": row.run, "curve": between[0], "difference": change[0], "low": low, "high": high, "loss": loss}
         )
@@ -162,10 +165,10 @@ def ratios(table: pd.DataFrame) -> list[float]:
     """Seconds of each run to a number, over the mean of the λ runs before and after it with gates on the same kinds."""
     found = []
     for _, rows in table[table.seconds.notna()].groupby("kinds", sort=False):
-        places = [place for place, wanted in enumerate(rows.wanted) if np.isnan(wanted)]
+        places = [place for place, target in enumerate(rows.target) if np.isnan(target)]
         seconds = rows.seconds.to_numpy()
-        for place, wanted in enumerate(rows.wanted):
-            if not np.isnan(wanted) and places:
+        for place, target in enumerate(rows.target):
+            if not np.isnan(target) and places:
                 near = [
                     max((p for p in places if p < place), default=None),
                     min((p for p in places if p > place), default=None),
@@ -176,19 +179,19 @@ def ratios(table: pd.DataFrame) -> list[float]:
 
 def summary(table: pd.DataFrame, out: Path, references: list[str]) -> str:
     """The table, and what it says of the aims."""
-    wanted = table[table.wanted.notna()]
+    target = table[table.target.notna()]
     curve = against_curve(table, out, references)
     shown = table.merge(curve, on="run", how="left")
-    missed = (wanted.expected - wanted.wanted).abs()
+    missed = (target.expected - target.target).abs()
     lines = [
         shown.drop(columns=["kinds", "penalty"]).to_string(index=False, float_format=lambda value: f"{value:.3f}"),
-        f"exactly the wanted number: {int(wanted.exact.sum())} of {len(wanted)}",
-        f"expected count within 0.5: {int((missed <= 0.5).sum())} of {len(wanted)}, worst {missed.max():.2f}",
+        f"exactly the target count: {int(target.exact.sum())} of {len(target)}",
+        f"expected count within 0.5: {int((missed <= 0.5).sum())} of {len(target)}, worst {missed.max():.2f}",
     ]
-    moved = wanted.jump.abs()
+    moved = target.jump.abs()
     lines.append(
-        f"dev loss moved less than 0.02 by deciding: {int((moved < 0.02).sum())} of {len(wanted)}, "
-        f"worst {moved.max():.4f}; gates settled: {int(wanted.settled.sum())} of {len(wanted)}"
+        f"dev loss moved less than 0.02 by deciding: {int((moved < 0.02).sum())} of {len(target)}, "
+        f"worst {moved.max():.4f}; gates settled: {int(target.settled.sum())} of {len(target)}"
     )
     if found := ratios(table):
         lines.append(f"seconds beside λ: median {statistics.median(found):.3f}, {min(found):.3f} to {max(found):.3f}")
@@ -207,7 +210,7 @@ def summary(table: pd.DataFrame, out: Path, references: list[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("runs/wanted-count"))
+    parser.add_argument("--out", type=Path, default=Path("runs/target-count"))
     parser.add_argument("--small", action="store_true", help="a model of seconds, three targets: does it all work?")
     options = parser.parse_args()
     changes, runs = list[str](), schedule(TARGETS, PENALTIES, EVERYWHERE)

@@ -114,7 +114,7 @@ def train_headwise(options: argparse.Namespace) -> None:
     from headwise.attention import discover
     from headwise.translation.batches import IGNORED
     from headwise.translation.build import Architecture, build
-    from headwise.translation.train import Recipe, fit
+    from headwise.translation.train import Recipe, Training, fit
 
     shape = Architecture(
         norm="post", encoder_layers=LAYERS, decoder_layers=LAYERS, heads=HEADS, width=WIDTH, feedforward=FEEDFORWARD,
@@ -145,7 +145,7 @@ def train_headwise(options: argparse.Namespace) -> None:
     model.register_forward_pre_hook(count, with_kwargs=True)
     work = options.work / "headwise-model"
     shutil.rmtree(work, ignore_errors=True)
-    fit(model, tokenizer, found, data, data, recipe, work, seed=1, callbacks=[Paced()])
+    fit(model, tokenizer, found, Training(data, data, recipe, work), callbacks=[Paced()])
 
 
 def prepare(options: argparse.Namespace, max_length: int) -> tuple[Any, Any]:
@@ -207,9 +207,9 @@ def joeynmt_python(work: Path) -> Path:
         # The same torch as headwise's, or pip takes the newest with gigabytes of CUDA. JoeyNMT imports
         # importlib_metadata without asking for it.
         torch = version("torch").partition("+")[0]
-        wanted = [f"joeynmt=={JOEYNMT}", f"torch=={torch}", "importlib_metadata"]
+        needed = [f"joeynmt=={JOEYNMT}", f"torch=={torch}", "importlib_metadata"]
         with (work / "pip.log").open("w") as log:
-            if subprocess.run([python, "-m", "pip", "install", *wanted], stdout=log, stderr=log).returncode:
+            if subprocess.run([python, "-m", "pip", "install", *needed], stdout=log, stderr=log).returncode:
                 raise SystemExit(f"JoeyNMT {JOEYNMT} could not be installed: see {log.name}.")
         packages = subprocess.run([python, "-m", "pip", "freeze"], check=True, capture_output=True, text=True)
         listed.write_text(packages.stdout)

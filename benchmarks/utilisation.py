@@ -2,8 +2,8 @@
 
     python benchmarks/utilisation.py --device cuda
 
-Run by itself it prints what this machine reaches at the shapes of Transformer-base; `paper_scale.py` holds a real
-training against that.
+Run by itself it prints what this machine reaches at the shapes of Transformer-base; `paper_scale.py` compares a
+real training with that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from transformers import AutoTokenizer
 from headwise.attention import kernel
 from headwise.errors import HeadwiseError
 from headwise.study.estimate import best, drawn
-from headwise.study.stages import Study
+from headwise.study.run import Run
 from headwise.translation.build import Architecture
 from headwise.translation.train import Recipe, bfloat16
 
@@ -145,13 +145,13 @@ def attention_layer(rows: int, heads: int, size: int, dtype: torch.dtype, device
     return found
 
 
-def usage(study: Study, facts: Facts) -> Facts:
-    """Tokens a second and the share of the chip's rate that they use, once the model of the study is trained."""
-    plan, run, pace = study.plan, study.run, facts["trainings"].get("train", {})
+def usage(run: Run, facts: Facts) -> Facts:
+    """Tokens a second and the share of the chip's rate that they use, once the full model of the run is trained."""
+    plan, pace = run.plan, facts["trainings"].get("train", {})
     if not (run.folder / "model").exists() or "update_seconds" not in pace:
         return dict(facts.get("use", {}))
     assert isinstance(plan.model, Architecture)
-    pieces, text = AutoTokenizer.from_pretrained(run.folder / "model"), study.train_text
+    pieces, text = AutoTokenizer.from_pretrained(run.folder / "model"), run.pairs("train")
     some = text.dataset[drawn(len(text), SAMPLE)]
     source, target = (
         np.array([min(len(ids), plan.model.max_length) for ids in pieces(some[side])["input_ids"]])
@@ -166,8 +166,10 @@ def usage(study: Study, facts: Facts) -> Facts:
     done = model_flops(plan.model, len(pieces), positions, positions, length)
     chip_rate, narrow = (facts["chip"]["matrix_tflops"][name] for name in ("large", "feed-forward in"))
     rate = useful / pace["update_seconds"] / 1e12
-    whole = run.record("train")["result"]
-    decoded = {s: run.record(f"translate/{s}/full").get("result", {}).get("tokens_per_second") for s in ("dev", "test")}
+    whole = run.store.record("train")["result"]
+    decoded = {
+        s: run.store.record(f"translate/{s}/full").get("result", {}).get("tokens_per_second") for s in ("dev", "test")
+    }
     return {
         "update_seconds": pace["update_seconds"], "target_tokens_per_update": real[1],
         "target_tokens_per_second": real[1] / pace["update_seconds"],

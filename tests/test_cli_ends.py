@@ -1,130 +1,116 @@
-"""How commands end: what is told of smaller models, of a full disk, and when a signal comes."""
+"""How commands end: signals, a full disk, nothing but the result on standard output, two processes as one."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
+import subprocess
+import sys
+import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
-from headwise.cli.ending import of_grid, of_pruning, of_study, worth
-from headwise.cli.room import resumable
-from headwise.cli.stopping import Stopped, stoppable
-from headwise.study.shrink import surely_mistaken
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 
-from headwise import HeadMap, HeadMask, HeadwiseError, cli
+import headwise as hw
+from headwise import HeadwiseError, cli
+from headwise.cli.ends import Stopped, resumable, stoppable
+from headwise.data.embedded import write_parallel
+from headwise.errors import NotWritten
+from headwise.study import Progress, make_plan, run_study
 
-FULL = HeadMask.full(HeadMap({"encoder-self": (4,), "cross": (4,)}))
-BLEU = {"full": 30.0, "keep-1": 29.0, "keep-2": 29.8, "further": 31.0, "random-1": 29.9, "keep-4": 29.95}
+SETTINGS = [
+    "model.encoder_layers=1", "model.decoder_layers=1", "model.heads=4", "model.width=32", "model.feedforward=32",
+    "model.vocabulary=300", "training.epochs=2", "training.batch_tokens=1260", "training.dtype=fp32",
+]  # fmt: skip
+LIGHT = [
+    "pruning.epochs=1", "pruning.gate_learning_rate=2.0", "pruning.warmup=1", "pruning.penalties=[1.5]",
+    "search.beam=1", "speed.sentences=3", "speed.rounds=1", "training.dtype=fp32",
+]  # fmt: skip
+ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def sets(*changes: str) -> list[str]:
+    return [word for change in changes for word in ("--set", change)]
+
+
+def run(*words: Any, launch: bool = False, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words, launch=launch), env=ALONE, capture_output=True, text=True, **options)
+
+
+def command(*words: Any, launch: bool = False) -> list[str]:
+    """A command line; with `launch` in two processes (`accelerate launch --cpu` starts only one without mpirun)."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    return [sys.executable, *(torchrun if launch else []), "-m", "headwise", *map(str, words)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with texts (`train.en` …), not to be changed."""
+    folder = tmp_path_factory.mktemp("place")
+    for split, count in (("train", 150), ("dev", 12)):
+        write_parallel(folder, split, count)  # type: ignore[arg-type]
+    return folder
 
 
 @pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    """The tables of a study of which nothing was chosen: two models, a control, one that kept all, a random order."""
-    rows = []
-    for name, bleu in BLEU.items():
-        about = (
-            "greedy.random" if name == "random-1" else "gates",
-            name,
-            "encoder-self",
-            4 if name == "keep-4" else 1,
-            4,
-        )
-        rows.append((*about, "dev_bleu", bleu, None, None))
-        rows.append((*about, "parameters", 1000 if name == "full" else 900, None, None))
-        rows.append((*about, "dev_bleu_difference", bleu - 30, bleu - 31, bleu - 29))
-        FULL.without([head for head in FULL.kept if head.head >= 1]).save(tmp_path / f"layouts/{name}.json")
-    columns = ["method", "setting", "kinds", "kept", "total", "measure", "value", "low", "high"]
-    table = pd.DataFrame(rows[:2] + rows[3:], columns=columns)
-    table.to_csv(tmp_path / "pruning.csv", index=False)
-    settings = {name: {"control": name if name == "further" else None} for name in BLEU if name != "full"}
-    choose(tmp_path, None, {"max_drop": 0.1, "settings": settings, "notes": {}})
-    return tmp_path
+def texts(place: Path) -> list[str]:
+    train = ["--source", f"{place}/train.en", "--target", f"{place}/train.fr"]
+    return [*train, "--dev-source", f"{place}/dev.en", "--dev-target", f"{place}/dev.fr"]
 
 
-def choose(folder: Path, chosen: str | None, facts: dict[str, object] | None = None) -> None:
-    before = facts or json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**before, "chosen": chosen}))
+def test_nothing_but_the_result_is_printed(place: Path, texts: list[str], tmp_path: Path) -> None:
+    """In processes of their own, where the libraries' bars and warnings would show: of loading, mapping, saving."""
+    done = run("train", *texts, "--out", tmp_path, "--quiet", *sets(*SETTINGS))
+    assert (done.stdout, done.stderr) == (f"{tmp_path}/model\n", "")
+    with (place / "dev.en").open() as lines:
+        done = run("translate", tmp_path, stdin=lines)
+    assert done.stderr == "" and len(done.stdout.splitlines()) == 12
 
 
-class TestEndings:
-    def test_without_a_choice_the_nearest_is_told(self, finished: Path) -> None:
-        (finished / "pruned" / "keep-2").mkdir(parents=True)
-        ending = of_pruning(finished)
-        assert ending.path == finished / "report.html"
-        assert ending.lines[0] == (
-            "keep-1: 1 of 4 heads stays (encoder-self): -1.00 [-2.00, +0.00] BLEU on dev, 10.0% of the weights saved."
-        )
-        assert ending.lines[4] == (
-            "No smaller model loses at most 0.1 BLEU on dev (--max-drop); keep-2 comes nearest with -0.20. Allow more, "
-            f"keep more heads, or try smaller penalties. The smaller models are in {finished}/pruned/."
-        )
-        assert "(choice.max_drop); keep-2 comes nearest" in of_study(finished).lines[0]
-        assert not any("Next" in line or "further" in line for line in ending.lines)
-
-    def test_the_choice_and_its_rule_are_told(self, finished: Path) -> None:
-        choose(finished, "keep-2")
-        ending = of_pruning(finished)
-        assert ending.path == finished / "pruned/keep-2" and ending.lines[-1].endswith(f"{finished}/pruned/keep-2")
-        assert ending.lines[4].startswith("Chosen: keep-2, the fewest heads of those that lose at most 0.1 BLEU on dev")
-        told = of_study(finished)
-        assert told.path == finished / "report.html" and told.lines[1].startswith("1 of 4 heads stays (encoder-self)")
-
-    def test_no_limit_is_none(self, finished: Path) -> None:
-        facts = json.loads((finished / "run.json").read_text())
-        choose(finished, "keep-1", {**facts, "max_drop": None})
-        assert of_study(finished).lines[0] == "Chosen: keep-1, the fewest heads of all; no limit to the loss was set."
-
-    def test_gates_that_had_not_settled_are_told_with_the_choice(self, finished: Path) -> None:
-        facts = json.loads((finished / "run.json").read_text())
-        notes = ["The decoder was frozen.", "The gates had not settled: 100% were still between. Train longer."]
-        choose(finished, "keep-2", {**facts, "notes": {"keep-2": notes, "keep-1": notes}})
-        assert [line for line in of_pruning(finished).lines if line.startswith("Note")] == [f"Note: {notes[1]}"]
-
-    def test_what_is_not_there_was_not_written(self, finished: Path) -> None:
-        assert f"Wrote {finished}/pruning.csv, layouts/." in of_study(finished).lines
-
-    def test_several_studies(self, tmp_path: Path) -> None:
-        assert of_grid(tmp_path) is None
-        (tmp_path / "grid.json").write_text("{}")
-        assert of_pruning(tmp_path) == of_study(tmp_path) and of_study(tmp_path).path == tmp_path / "report.html"
-
-    def test_a_single_sentence_has_no_interval(self) -> None:
-        columns = ["setting", "kinds", "measure", "value", "low", "high"]
-        row = ("small", "encoder-self+cross", "dev_perplexity_change", 2.5, None, None)
-        told = worth(pd.DataFrame([row], columns=columns), "small", FULL)
-        assert told == "8 of 8 heads stay (encoder-self 4 of 4, cross 4 of 4): +2.50 % perplexity on dev."
-
-    def test_percent_for_bleu(self) -> None:
-        table = pd.DataFrame([("full", "dev_bleu", 30.0)], columns=["setting", "measure", "value"])
-        assert "has only 30.0 BLEU on dev" in surely_mistaken(table, 50, "--max-drop")[0]
-        assert not surely_mistaken(table, 30, "--max-drop") and not surely_mistaken(table, None, "--max-drop")
-        assert not surely_mistaken(table.head(0), 50, "--max-drop"), "of a language model, whose % may be many"
-
-
-class TestRoom:
+class TestUnwritable:
     @pytest.mark.parametrize(
         "error",
         [
             OSError(errno.ENOSPC, "No space left on device", "runs/mine/some/file"),
+            OSError(errno.EACCES, "Permission denied"),
             RuntimeError("[enforce fail at inline_container.cc:603] . PytorchStreamWriter failed writing file data/0"),
             SafetensorError("I/O error: No space left on device (os error 28)"),
-            HeadwiseError("runs/mine/model could not be written (No space left on device): make room."),
+            NotWritten("runs/mine/model could not be written (No space left on device): free some space."),
         ],
         ids=lambda error: type(error).__name__,
     )
-    def test_a_run_that_wants_room_says_how_it_goes_on(self, error: Exception) -> None:
-        told = str(resumable(error, Path("runs/mine")))
-        assert "could not be" in told and "make room" in told
-        assert told.endswith("kept in runs/mine: the same command, given again, goes on where it was.")
+    def test_one_sentence_that_says_how_it_goes_on(self, capsys: pytest.CaptureFixture[str], error: Exception) -> None:
+        def fail() -> None:
+            raise error
+
+        def study() -> None:
+            with resumable(Path("runs/mine")):
+                fail()
+
+        for action, ending in ((fail, ")."), (study, "goes on where it was.")):
+            assert cli.guarded(action) == 1
+            said = capsys.readouterr().err
+            assert said.startswith("headwise: ") and "could not be" in said and said.count("\n") == 1
+            assert said.rstrip().endswith(ending) or "free some space" in said
 
     @pytest.mark.parametrize("error", [RuntimeError("shapes"), OSError(errno.ENOENT, "gone"), HeadwiseError("wrong")])
     def test_other_errors_are_left_as_they_are(self, error: Exception) -> None:
-        assert resumable(error, Path("runs/mine")) is None
+        with pytest.raises(type(error)) as raised, resumable(Path("runs/mine")):
+            raise error
+        assert raised.value is error
+
+    def test_errors_that_nobody_foresaw_keep_their_traceback(self) -> None:
+        def fail() -> None:
+            raise FileNotFoundError(errno.ENOENT, "no such file")
+
+        with pytest.raises(FileNotFoundError):
+            cli.guarded(fail)
 
 
 class TestSignals:
@@ -157,3 +143,94 @@ class TestSignals:
 
     def test_no_library_takes_it_for_its_own(self) -> None:
         assert not issubclass(Stopped, KeyboardInterrupt | Exception)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_stopped_by_hand(self, texts: list[str], tmp_path: Path, number: signal.Signals, status: int) -> None:
+        """Ctrl-C and `kill` say how to go on; the same command does."""
+        words = ["train", *texts, "--out", tmp_path, *sets(*SETTINGS, "training.epochs=60", "training.patience=100")]
+        heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job would not hear Ctrl-C
+        process = subprocess.Popen(command(*words), env=ALONE, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+        while not list(tmp_path.glob(".work/train-*/checkpoint-*/complete")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        said = process.communicate()[1]
+        assert process.returncode == status and "Traceback" not in said
+        assert said.splitlines()[-1] == "headwise: Stopped. Run the same command again to go on where it was."
+        assert not (tmp_path / "model").exists()
+        assert run(*words, check=True).stdout == f"{tmp_path}/model\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can mount a small disk")
+@pytest.mark.parametrize("kilobytes", [64, 400, 1200])
+def test_a_full_disk(texts: list[str], tmp_path: Path, kilobytes: int) -> None:
+    """A real one: training stops with a sentence wherever the disk fills up, and goes on when there is space."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", disk]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        words = ["train", *texts, "--out", disk / "out", *sets(*SETTINGS)]
+        done = run(*words)
+        assert (done.returncode, done.stdout) == (1, "") and "Traceback" not in done.stderr, done.stderr
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("headwise: ") and "the same command, given again" in last and "No space left" in last
+        assert not (disk / "out/model").exists() and not list(disk.glob("out/**/*.partial"))
+        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        assert run(*words).returncode == 0
+        assert hw.load(disk / "out").translate(["She sleeps."])
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.slow
+class TestTwoProcesses:
+    def test_train_as_one_does(self, texts: list[str], tmp_path: Path) -> None:
+        """Dropout 0 and the same batches in every update: for 100 updates the same losses and the same weights."""
+        changes = sets(*SETTINGS, "model.dropout=0", "training.batch_tokens=630", "training.epochs=25")
+        changes += sets("training.warmup=20", "training.accumulate=2", "training.patience=100")
+        one, two = tmp_path / "one", tmp_path / "two"
+        run("train", *texts, *changes, "--out", one, check=True)
+        done = run("train", *texts, *changes, "--out", two, launch=True, check=True)
+        assert done.stdout == f"{two}/model\n", "the second process says nothing"
+        logs = [pd.read_csv(folder / "train/log.csv") for folder in (one, two)]
+        assert logs[0].step.max() >= 100 and list(logs[0].step) == list(logs[1].step)
+        assert (logs[0].measure == logs[1].measure).all() and "dev_loss" in set(logs[0].measure)
+        assert (logs[0].value - logs[1].value).abs().max() < 1e-5
+        weights = [load_file(folder / "model/model.safetensors") for folder in (one, two)]
+        assert max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]) < 1e-4
+        assert not list(two.glob(".work/train*"))
+        more = sets(*LIGHT, "training.accumulate=2", "training.batch_tokens=630")
+        done = run("prune", two, *texts, *more, "--quiet", "--out", tmp_path / "small", launch=True, check=True)
+        assert done.stdout == f"{tmp_path}/small/pruned/lambda-1.5\n"
+        assert hw.load(tmp_path / "small/pruned/lambda-1.5").heads.query["encoder-self"] == (0,)
+
+    def test_cannot_share_an_odd_number_of_batches(self, texts: list[str], tmp_path: Path) -> None:
+        done = run("train", *texts, "--out", tmp_path, *sets(*SETTINGS, "training.accumulate=3"), launch=True)
+        assert done.returncode != 0 and "headwise: " in done.stderr and "accumulate = 3" in done.stderr
+
+    def test_score_as_one_does(self, place: Path, tmp_path: Path) -> None:
+        """Text of several batches: each process takes every other one."""
+        data = {split: [f"{place}/{split}.en", f"{place}/{split}.fr"] for split in ("train", "dev")}
+        run_study(make_plan({"data": data}, SETTINGS), tmp_path / "run", Progress(quiet=True), only="train")
+        write_parallel(tmp_path, "test", 600)
+        words = ["score", tmp_path / "run", "--source", tmp_path / "test.en", "--target", tmp_path / "test.fr"]
+        measures = (
+            "confidence",
+            "gradient",
+            "gradient.normalised",
+            "ablation.zero",
+            "ablation.mean",
+            "lrp.ding.pooled",
+        )
+        words += ["--judge", *(word for name in measures for word in ("--measure", name))]
+        for name, launch in (("one", False), ("two", True)):
+            done = run(*words, "--out", tmp_path / name, launch=launch)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout == f"{tmp_path}/{name}/heads.csv\n", "the second process says nothing"
+        for name in ("heads", "faithfulness", "curves"):
+            one, two = (pd.read_csv(tmp_path / which / f"{name}.csv") for which in ("one", "two"))
+            pd.testing.assert_frame_equal(one, two, rtol=2e-4, atol=2e-6)

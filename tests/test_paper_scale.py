@@ -13,14 +13,14 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from headwise.study.member import Member
-from headwise.study.stage import RunFolder
 from torch.autograd import DeviceType
 from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
 from headwise.heads import HeadMask
 from headwise.study import Progress, make_plan, read_plan
+from headwise.study.run import Run
+from headwise.study.schedule import Schedule
 from headwise.translation.build import Architecture, build
 from headwise.translation.subwords import learn_subwords
 
@@ -115,15 +115,15 @@ class TestSitting:
         assert set(manifest) == there - {"manifest.json"}
         assert all(hashlib.sha256((tmp_path / n).read_bytes()).hexdigest() == f["sha256"] for n, f in manifest.items())
         assert {"pruning.csv", "heads.csv", "report.html", "utilisation.json", "run.json", "plan.toml"} <= there
-        assert {"gates/all.keep-3.csv", "layouts/all.keep-3.json", "after/all.keep-3/heads.csv"} <= there
+        assert {"gates/all.keep-3.csv", "layouts/all.keep-3.json", "rescored/all.keep-3/heads.csv"} <= there
         assert not [name for name in there if name.endswith((".safetensors", ".npz", ".arrow"))]
         (tmp_path / "report.html").unlink()
         assert "all.keep-3" in hw.report(tmp_path).read_text(encoding="utf-8")
 
     def test_nothing_is_left(self, script: Any, sittings: Any) -> None:
-        member = Member(sittings.plan, RunFolder(sittings.out, Progress(quiet=True)))
+        run = Run(sittings.plan, sittings.out, Progress(quiet=True))
         facts = json.loads((sittings.out / "utilisation.json").read_text())["trainings"]
-        assert sum(script.left(member, facts).values()) == script.GUESSED["tables"], "which are written every time"
+        assert script.left(run, facts) == {}
 
 
 def pair_sides(out: Path) -> Any:
@@ -134,30 +134,31 @@ def pair_sides(out: Path) -> Any:
 
 class TestProjection:
     def test_trainings_by_their_updates_and_the_rest_by_guesses(self, script: Any, tmp_path: Path) -> None:
-        member = Member(make_plan(TOY), RunFolder(tmp_path, Progress(quiet=True)))
+        run = Run(make_plan(TOY), tmp_path, Progress(quiet=True))
         guess, pace = script.GUESSED, {"updates": 300, "update_seconds": 0.1, "epoch_end_seconds": 2.0, "share": 0.5}
-        found = script.left(member, {"train": pace}, now="train")
+        found = script.left(run, {"train": pace}, now="train")
         assert found["train"] == pytest.approx(guess["train"] + 0.5 * 3 * (10 + 2))
         gates = [script.ENCODER_ALONE * 10 + 2, 10 + 2]  # one epoch each
         assert found["prune"] == pytest.approx(3 * guess["prune"] + sum(gates) + 3 * (10 + 2))
-        assert found["evaluate"] == 4 * guess["evaluate"] and found["after"] == 2 * guess["after"]
+        assert found["evaluate"] == 8 * guess["evaluate"], "four models, on dev and test"
+        assert found["translate"] == 8 * guess["translate"] and found["rescored"] == 2 * guess["rescored"]
 
     def test_a_setting_that_will_be_filled_in_counts(self, script: Any, tmp_path: Path) -> None:
         plan = {**TOY, "pruning": {"penalties": [0.01, 0.1], "refine": 1}}
-        member = Member(make_plan(plan), RunFolder(tmp_path, Progress(quiet=True)))
-        assert script.left(member, {})["evaluate"] == 4 * script.GUESSED["evaluate"], "full, two λ, and one between"
+        run = Run(make_plan(plan), tmp_path, Progress(quiet=True))
+        assert script.left(run, {})["measure"] == 4 * script.GUESSED["measure"], "full, two λ, and one between"
 
-    def test_what_will_not_fit_is_told(self, script: Any, tmp_path: Path) -> None:
-        member, told = Member(make_plan(TOY), RunFolder(tmp_path, Progress(quiet=True))), list[str]()
-        now, needed = script.time.monotonic(), sum(script.left(member, {}).values())
+    def test_what_will_not_fit_is_said(self, script: Any, tmp_path: Path) -> None:
+        run, said = Run(make_plan(TOY), tmp_path, Progress(quiet=True)), list[str]()
+        now, needed = script.time.monotonic(), sum(script.left(run, {}).values())
         for room in (needed + 60, needed - 60):
-            meter = script.Meter(member, now, "cpu", {}, now + room)
-            meter.say = told.append
+            meter = script.Meter(run, now, "cpu", {}, now + room)
+            meter.say = said.append
             meter.tell()
-        assert [line.startswith("That will not fit") for line in told] == [False, False, True]
+        assert [line.startswith("That will not fit") for line in said] == [False, False, True]
 
     def test_the_pace_leaves_ends_of_epochs_out(self, script: Any, tmp_path: Path) -> None:
-        meter = script.Meter(Member(make_plan(TOY), RunFolder(tmp_path, Progress(quiet=True))), 0.0, "cpu", {})
+        meter = script.Meter(Run(make_plan(TOY), tmp_path, Progress(quiet=True)), 0.0, "cpu", {})
         now = 0.0
         for step in range(1, 301):  # 3 epochs of 100 updates of 0.1 s, and 5 s after each
             now += 0.1 + 5 * (step % 100 == 1)
@@ -206,11 +207,12 @@ def test_the_example_is_transformer_base(monkeypatch: pytest.MonkeyPatch, tmp_pa
     plan = read_plan(ROOT / "examples" / "paper-scale.toml")
     assert plan.name == "paper-scale-en-de" and isinstance(plan.model, Architecture)
     assert plan.model.head_map.total == 144 and (plan.model.width, plan.model.feedforward) == (512, 2048)
-    member = Member(plan, RunFolder(tmp_path, Progress(quiet=True)))
-    made = [setting for setting in member.settings() if setting.control is None]
-    curve = [setting for setting in made if plan.pruning[setting.sweep].name == "encoder"]
+    run = Run(plan, tmp_path, Progress(quiet=True))
+    variants = Schedule(run).variants()
+    made = [variant for variant in variants if variant.control is None]
+    curve = [variant for variant in made if run.sweep(variant).name == "encoder"]
     assert 6 <= len(curve) + plan.pruning[0].refine <= 8 and len(made) - len(curve) == 3
-    assert [setting.control for setting in member.settings() if setting.control] == ["further", "from-scratch"]
+    assert [variant.control for variant in variants if variant.control] == ["fine-tuned", "from-scratch"]
 
 
 def test_attention_that_makes_no_numbers_of_an_empty_sentence_is_refused(

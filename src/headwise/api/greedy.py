@@ -51,8 +51,8 @@ def greedy_masks(ranking: Ranking, sweep: GreedySweep) -> dict[int, HeadMask]:
     """The mask of every step, by how many heads of the sweep's kinds are left."""
     once = not sweep.rescore or ranking.score in WITHOUT_TEXT
     keep = sweep.keep[0] if sweep.keep else 1
-    masks = greedy(ranking.model.heads, ranking, sweep.kinds, sweep.step, once, keep)[1:]
-    return {sum(mask.count(kind) for kind in sweep.kinds): mask for mask in masks}
+    masks = greedy(ranking.model.heads, ranking, sweep.kinds, sweep.step, once, keep)
+    return {sum(mask.count(kind) for kind in sweep.kinds): mask for mask in masks[1:] or masks}
 
 
 @dataclass(frozen=True)

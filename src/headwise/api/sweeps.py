@@ -186,9 +186,10 @@ class GreedySweep(Sweep):
         return self
 
     def counts(self, heads: HeadMap) -> list[int]:
-        """How many heads of the sweep's kinds every step leaves, falling."""
+        """How many heads of the sweep's kinds every step leaves, falling; where all are to stay, all."""
         least = 1 if not self.keep else self.keep[0] if isinstance(self.keep[0], int) else sum(self.keep[0].values())
-        return sizes(heads.only(self.kinds).total, self.step, least)
+        total = heads.only(self.kinds).total
+        return sizes(total, self.step, least) or [total]
 
 
 AnySweep = Annotated[

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headwise.errors import HeadwiseError
+
+if TYPE_CHECKING:
+    from headwise.api.batches import AnyText
+    from headwise.study.run import Run, Split
+
+NO_TEXT = (
+    "No text was given: name pairs with --source FILE --target FILE, one-sided text for a language model with "
+    "--text FILE, or the folder of a study as the model."
+)
 
 
 def usable(device: str) -> str:
@@ -57,17 +66,29 @@ def text_spec(source: str | None, target: str | None, text: str | None = None, w
     return source if target is None else [source, target]
 
 
-def read_text(source: str | None, target: str | None, text: str | None = None) -> Any:
-    """Text from the options: pairs for translation models, one-sided for all others."""
+def study_in(model: str) -> Run | None:
+    """The finished study whose folder stands for its model: it has texts of its own. None for any other model."""
+    place = Path(model)
+    if not (place / "plan.toml").is_file() or not (place / "model").is_dir():
+        return None
+    from headwise.study import Progress, read_plan
+    from headwise.study.run import Run
+
+    return Run(read_plan(place / "plan.toml"), place, Progress(quiet=True))
+
+
+def read_text(source: str | None, target: str | None, text: str | None, model: str, split: Split = "dev") -> AnyText:
+    """Text from the options: pairs for translation models, one-sided for all others. Without any, that of the study
+    whose folder the model is given by: `split`, or dev where it has no test text."""
     import headwise as hw
 
     spec = text_spec(source, target, text)
-    if spec is None:
-        raise HeadwiseError(
-            "No text was given: name pairs with --source FILE --target FILE, or one-sided text for a language model "
-            "with --text FILE."
-        )
-    return hw.Text.read(spec) if text is not None else hw.ParallelText.open(spec)
+    if spec is not None:
+        return hw.Text.read(spec) if text is not None else hw.ParallelText.open(spec)
+    study = study_in(model)
+    if study is None:
+        raise HeadwiseError(NO_TEXT)
+    return study.text("dev" if split == "test" and not study.plan.data.has_test else split)
 
 
 def folder(out: Path) -> Path:

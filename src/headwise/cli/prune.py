@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.options import (
+    NO_TEXT,
     Device,
     DevSource,
     DevTarget,
@@ -18,6 +19,7 @@ from headwise.cli.options import (
     Set,
     Source,
     Target,
+    study_in,
     text_spec,
 )
 from headwise.cli.study import run_plan
@@ -50,33 +52,39 @@ def prune(
     out: Out = Path("runs/prune"), seed: Seed = 1, device: Device = "cpu", quiet: Quiet = False, set_: Set = None,
 ) -> None:  # fmt: skip
     """Prune heads: with gates to a penalty or a number of heads, or greedily without training, language models too.
-    Chooses on the dev text (by default every tenth sentence); writes smaller models, tables and a report."""
+    Chooses on the dev text (by default every tenth sentence); writes smaller models, tables and a report. MODEL may be
+    the folder of a study: without a text, its texts are taken."""
     from headwise.study import make_plan
+    from headwise.study.plan import Data
 
-    method = method or ("gates" if text is None else "greedy")
+    data = {"train": text_spec(source, target, text), "dev": text_spec(dev_source, dev_target, dev_text, "dev-"),
+            "test": text_spec(test_source, test_target, None, "test-")}  # fmt: skip
+    named = {key: spec for key, spec in data.items() if spec}
+    if data["train"] is None:
+        if (study := study_in(model)) is None:
+            raise HeadwiseError(NO_TEXT)
+        named = {**study.plan.data.model_dump(exclude_none=True), **named}
+    one_sided = Data.model_validate(named).one_sided
+    method = method or ("greedy" if one_sided else "gates")
     if text and method != "greedy":
         raise HeadwiseError(
             f"--text was given with --method {method}: gates need sentence pairs; one-sided text is for greedy removal."
         )
     counts = target_counts(keep or [])
     refuse_twice({"pruning.penalties": penalty, "pruning.keep": counts, "choice.max_drop": max_drop}, set_ or [])
-    data = {"train": text_spec(source, target, text), "dev": text_spec(dev_source, dev_target, dev_text, "dev-"),
-            "test": text_spec(test_source, test_target, None, "test-")}  # fmt: skip
-    if data["train"] is None:
-        raise HeadwiseError("No text was given: name pairs with --source FILE --target FILE, or --text FILE.")
     sweep = {
-        "method": method, "kinds": chosen_kinds(kinds, counts) or (all_kinds(model, device) if text else None),
+        "method": method, "kinds": chosen_kinds(kinds, counts) or (all_kinds(model, device) if one_sided else None),
         "penalties": penalty, "keep": counts, "scores": [score or "gradient"] if method == "greedy" or score else None,
         "rescore": rescore, "compensate": compensate,
     }  # fmt: skip
     one = (method != "greedy" and len(penalty or []) + len(counts) == 1) or (method == "greedy" and counts)
     given: dict[str, Any] = {
-        "name": "prune", "seed": seed, "model": model, "data": {key: spec for key, spec in data.items() if spec},
+        "name": "prune", "seed": seed, "model": model, "data": named,
         "pruning": {key: value for key, value in sweep.items() if value},
         "choice": {"max_drop": "any" if one and max_drop is None else 0.5 if max_drop is None else max_drop},
         "scoring": {"measures": [], "pruned": []},
     }  # fmt: skip
-    run_plan(make_plan(given, set_ or [], "headwise prune"), out, quiet, device)
+    run_plan(make_plan(given, set_ or [], "headwise prune"), out, quiet, device, result="pruned")
 
 
 def refuse_twice(options: dict[str, Any], settings: list[str]) -> None:

@@ -22,14 +22,15 @@ def score(
     judged: Annotated[bool, typer.Option("--judge", help="compare the scores with exact ablation")] = False,
     out: Out = Path("runs/score"), device: Device = "cpu", seed: Seed = 0, quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """How much does every head matter? Writes heads.csv, and with --judge which score to believe."""
+    """How much does every head matter? Writes heads.csv, and with --judge which score to believe. MODEL may be the
+    folder of a study: without a text, its dev text is taken."""
     from accelerate import PartialState
 
     import headwise as hw
     from headwise.api.scoring import USUAL, resolve_measures
     from headwise.study.progress import Progress
 
-    names, given = resolve_measures(measures or USUAL), read_text(source, target, text)
+    names, given = resolve_measures(measures or USUAL), read_text(source, target, text, model)
     main = PartialState(cpu=device == "cpu").is_main_process
     progress, place = Progress(quiet or not main), folder(out) / "heads.csv"
     with progress.task("score"):
@@ -40,7 +41,7 @@ def score(
         then = "headwise score … --judge compares these scores with exact ablation"
         if judged:
             pairs = f"headwise prune {model} --source … --target … --penalty 0.01"
-            then = pairs if text is None else f"headwise roles {model} --treebank FILE.conllu"
+            then = pairs if isinstance(given, hw.ParallelText) else f"headwise roles {model} --treebank FILE.conllu"
         progress.say(f"Next: {then}")
         typer.echo(str(place))
 

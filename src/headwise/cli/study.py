@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 def run_plan(
-    plan: Plan, out: Path, quiet: bool, device: str, only: str | None = None, result: str = "", **workers: Any
+    plan: Plan, out: Path, quiet: bool, device: str, only: str | None = None, result: str = "report.html",
+    **workers: Any,
 ) -> None:  # fmt: skip
-    """Run a plan and print its summary, or just the path of a result. workers: options of `run_study`."""
+    """Run a plan, print its summary and the path of the result: the chosen model where `result` is `pruned`. workers:
+    options of `run_study`."""
     from accelerate import PartialState
 
     from headwise.report import write
@@ -30,9 +32,10 @@ def run_plan(
     with resumable(out):
         run_study(plan, out, progress, only, device, write, **workers)
     if PartialState().is_main_process:
-        lines, path = ([], out / (result or "report.html")) if only else summary(out)
+        lines, small = ([], None) if only else summary(out)
         for line in lines:
             progress.say(line)
+        path = small if result == "pruned" and small else out / (result if only else "report.html")
         typer.echo(str(path if path.exists() else out))
 
 

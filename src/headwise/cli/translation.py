@@ -19,14 +19,17 @@ def evaluate(
     source: Source = None, target: Target = None, out: Out = Path("runs/evaluate"), device: Device = "cpu",
     quiet: Quiet = False, beam: Beam = 5,
 ) -> None:  # fmt: skip
-    """BLEU and chrF of models on parallel text, with intervals and the paired difference to the first."""
+    """BLEU and chrF of models on parallel text, with intervals and the paired difference to the first. The first may be
+    the folder of a study: without a text, its test text is taken, or else its dev text."""
     import headwise as hw
     from headwise.heads import write_text
     from headwise.study.progress import Progress
 
-    text, progress = read_text(source, target), Progress(quiet)
+    text, progress = read_text(source, target, None, models[0], "test"), Progress(quiet)
     place = folder(out) / "quality.csv"
     with progress.task("evaluate"):
+        if not isinstance(text, hw.ParallelText):
+            raise HeadwiseError(f"The study in {models[0]} has one-sided text, but BLEU needs pairs: name --source.")
         table = hw.evaluate([hw.load(name, device) for name in models], text, progress, beam=beam)
     write_text(place, table.to_csv(index=False, float_format="%.6g"))
     if not quiet:

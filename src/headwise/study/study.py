@@ -150,17 +150,24 @@ def run_study(
         study = Study(plan, out, device, progress)
         if main:
             write_corpora(study)
-        if "evaluate" in stages:
-            for name, texts in (plan.pairs or {"": plan.data}).items():
-                if not texts.has_test:
-                    where = f"[pairs.{name}]" if name else "[data]"
-                    progress.say(f"  {where} names no test text: the report has dev numbers only.")
+        for line in missing_texts(plan, stages):
+            progress.say(f"  {line}")
         study.estimates = estimated(study, stages)
         outcome = at_work(study, stages, workers, threads, device)
         if main:
             finish(study, stages, outcome, report if only in (None, "score", "roles") else None)
         outcome.check()
     return out
+
+
+def missing_texts(plan: Plan, stages: Collection[str]) -> Iterator[str]:
+    """What a plan without dev or test text means."""
+    for name, texts in (plan.pairs or {"": plan.data}).items():
+        where = f"[pairs.{name}]" if name else "[data]"
+        if texts.dev is None and texts.embedded is None:
+            yield f"{where} names no dev text: every tenth sentence of the training text is held out for it."
+        if not texts.has_test and "evaluate" in stages:
+            yield f"{where} names no test text: the report has dev numbers only."
 
 
 def at_work(study: Study, stages: Collection[str], workers: str | None, threads: int | None, device: str) -> Outcome:
