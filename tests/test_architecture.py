@@ -15,19 +15,23 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
-WORDS = {"heads", "errors"}
+WORDS = {"errors", "heads", "progress"}
+METHODS = {"importance", "pruning", "roles", "translation"}
 MAY_IMPORT = {
     "errors": set[str](),
+    "progress": set[str](),
     "heads": {"errors"},
+    "statistics": {"errors"},
     "attention": WORDS,
     "data": WORDS,
-    "importance": WORDS | {"attention"},
-    "translation": WORDS | {"attention", "data"},
+    "importance": WORDS | {"attention", "statistics"},
+    "translation": WORDS | {"attention", "data", "statistics"},
     "model": WORDS | {"attention", "translation"},
     "pruning": WORDS | {"attention", "data", "model", "translation"},
-    "study": WORDS | {"attention", "data", "importance", "model", "pruning", "roles", "translation"},
-    "report": WORDS | {"roles"},
-    "roles": WORDS | {"attention", "data", "importance"},
+    "roles": WORDS | {"attention", "data", "importance", "statistics"},
+    "api": WORDS | METHODS | {"attention", "data", "model", "statistics"},
+    "study": WORDS | METHODS | {"api", "attention", "data", "model", "statistics"},
+    "report": WORDS | METHODS | {"statistics"},
 }
 FREE = {"__init__", "__main__", "cli"}  # the doors: they may open every room, and no room may call them
 REGISTRY = {"AttentionInterface", "AttentionMaskInterface", "ALL_ATTENTION_FUNCTIONS", "ALL_MASK_ATTENTION_FUNCTIONS"}
