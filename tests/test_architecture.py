@@ -15,19 +15,23 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
-WORDS = {"heads", "errors"}
+WORDS = {"errors", "heads", "progress"}
+METHODS = {"importance", "pruning", "roles", "translation"}
 MAY_IMPORT = {
     "errors": set[str](),
+    "progress": set[str](),
     "heads": {"errors"},
+    "statistics": {"errors"},
     "attention": WORDS,
     "data": WORDS,
-    "importance": WORDS | {"attention"},
-    "translation": WORDS | {"attention", "data"},
+    "importance": WORDS | {"attention", "statistics"},
+    "translation": WORDS | {"attention", "data", "statistics"},
     "model": WORDS | {"attention", "translation"},
     "pruning": WORDS | {"attention", "data", "model", "translation"},
-    "study": WORDS | {"attention", "data", "importance", "model", "pruning", "roles", "translation"},
-    "report": WORDS | {"roles"},
-    "roles": WORDS | {"attention", "data", "importance"},
+    "roles": WORDS | {"attention", "data", "importance", "statistics"},
+    "api": WORDS | METHODS | {"attention", "data", "model", "statistics"},
+    "study": WORDS | METHODS | {"api", "attention", "data", "model", "statistics"},
+    "report": WORDS | {"importance", "roles"},
 }
 FREE = {"__init__", "__main__", "cli"}  # the doors: they may open every room, and no room may call them
 REGISTRY = {"AttentionInterface", "AttentionMaskInterface", "ALL_ATTENTION_FUNCTIONS", "ALL_MASK_ATTENTION_FUNCTIONS"}
@@ -126,6 +130,18 @@ def test_every_room_has_its_place_in_the_direction() -> None:
 
 def test_imports_keep_their_direction() -> None:
     assert wrong_imports(SOURCE) == []
+
+
+def test_reports_take_only_constants_from_measures() -> None:
+    """A report is made from the files of a run: it computes no score, and no study runs for it."""
+    taken = [
+        alias.name
+        for name, path in modules(SOURCE).items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if room(name) == "report" and isinstance(node, ast.ImportFrom) and room(node.module or "") == "importance"
+        for alias in node.names
+    ]
+    assert [name for name in taken if not name.isupper()] == []
 
 
 def test_no_imports_run_in_a_ring() -> None:

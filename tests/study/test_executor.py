@@ -105,9 +105,8 @@ class TestFailure:
         def jobs() -> list[Job]:
             return [Job("left"), Job("right"), Job("end", tuple({"left", "right"} - {*noted}))]
 
-        outcome = run_jobs(
-            jobs, Several(1, lambda names: names[0], {"right"}), Notes(), lambda job, so_far: noted.update(so_far.failed)
-        )  # fmt: skip
+        executor = Several(1, lambda names: names[0], {"right"})
+        outcome = run_jobs(jobs, executor, Notes(), lambda job, so_far: noted.update(so_far.failed))
         assert noted == outcome.failed == {"right": "right is bad"}
         assert outcome.done == ["left", "end"] and not outcome.skipped
 

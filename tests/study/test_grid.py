@@ -217,7 +217,9 @@ def test_two_workers_of_ray_give_the_same_numbers_also_when_one_is_killed(tmp_pa
 @pytest.mark.slow
 def test_two_processes_give_one_result(tmp_path: Path) -> None:
     """torchrun: both train, score and prune; the main one does the rest. The next run finds all of it."""
-    plan = plan_of(QUICK, seeds=[], pruning=[{**ENCODER, "penalties": [1.0]}], weights="chosen")
+    training = {**QUICK["training"], "accumulate": 2, "batch_tokens": 630}
+    sweep = {**ENCODER, "penalties": [1.0]}
+    plan = plan_of(QUICK, seeds=[], pruning=[sweep], weights="chosen", training=training)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command = [sys.executable, *launch, "-m", "headwise", "study", str(written(plan, tmp_path / "plan.toml"))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

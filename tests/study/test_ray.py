@@ -115,8 +115,8 @@ def starts(folder: Path, name: str) -> int:
 def test_a_graph_on_two_workers(tmp_path: Path) -> None:
     """Two at once, one alone, three that fail: the rest is done, each in a process of one thread, in this folder."""
     jobs = [
-        Job("exclusive", ("first",), exclusive=True), Job("first"), Job("meet-a", ("first",)), Job("meet-b", ("first",)),
-        Job("bad-input", ("first",)), Job("bug", ("first",)), Job("stubborn", ("first",)),
+        Job("exclusive", ("first",), exclusive=True), Job("first"), Job("meet-a", ("first",)),
+        Job("meet-b", ("first",)), Job("bad-input", ("first",)), Job("bug", ("first",)), Job("stubborn", ("first",)),
         Job("last", ("meet-a", "meet-b", "exclusive")), Job("lost", ("bug",)),
     ]  # fmt: skip
     shown = Shown()

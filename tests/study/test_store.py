@@ -189,9 +189,9 @@ def test_a_record_that_names_what_is_outside_deletes_nothing(store: Store, tmp_p
 
 class TestFolder:
     def test_a_second_run_is_refused(self, store: Store) -> None:
-        with pytest.raises(HeadwiseError, match=r"Another process is working on .*choose another --out"):
-            with locked_folder(store.folder, main=True):
-                pass
+        refused = pytest.raises(HeadwiseError, match=r"Another process is working on .*choose another --out")
+        with refused, locked_folder(store.folder, main=True):
+            pass
 
     def test_the_lock_is_free_after_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(ZeroDivisionError), locked_folder(tmp_path, main=True):

@@ -265,7 +265,8 @@ def finish(study: Study, stages: Collection[str], outcome: Outcome, report: Repo
             for line in schedule.unfilled():
                 study.progress.say(f"  {line}")
             if plan.weights == "chosen":
-                keep_only_chosen(run, schedule)
+                with run.store.alone():  # the other processes are through
+                    keep_only_chosen(run, schedule)
     if list(plan.runs) != ["."]:
         write_grid(plan, out)
     folders = [out / folder for folder in plan.runs if (out / folder / "run.json").exists()]
