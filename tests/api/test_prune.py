@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
-import pandas as pd
 import pytest
+import torch
 
 import headwise as hw
-from headwise.pruning import wanted_count
-from headwise.study import single
+from api.askers import asker, lines, pairs
+from headwise.api import scoring
+from headwise.api.batches import Batches, held_out
+from headwise.api.greedy import Ranking, greedy_masks
+from headwise.api.scoring import MEASURES
+from headwise.api.sweeps import GreedySweep
+from headwise.attention import masked
+from headwise.importance.gating import gate_heads
+from headwise.pruning import target_count
+from headwise.pruning.greedy import sizes, weight_norms
 from headwise.translation.decode import Search
-from study.askers import asker, lines, pairs
+from headwise.translation.quality import quality
 
 FAST: dict[str, Any] = {"epochs": 2, "gate_learning_rate": 2.0, "batch_tokens": 48, "warmup": 1, "dtype": "fp32"}
 
@@ -23,13 +33,13 @@ def encoder_heads(model: hw.Model) -> int:
 
 
 class TestMethods:
-    def test_a_number_of_heads_with_gates(self) -> None:
+    def test_a_target_count_with_gates(self) -> None:
         """The call of the documentation. Other kinds stay as they are, and dev text is held out by itself."""
         model = asker()
         small = hw.prune(model, pairs(40), keep=3, kinds=["encoder-self"], **FAST)
         assert encoder_heads(small) == 3 and small.heads.total == model.heads.total - encoder_heads(model) + 3
 
-    def test_a_number_of_heads_with_top_k_gates(self) -> None:
+    def test_a_target_count_with_top_k_gates(self) -> None:
         keep = {"encoder-self": 2, "cross": 5}
         small = hw.prune(asker(), pairs(40), pairs(6, 9), keep=keep, kinds=list(keep), method="top-k", **FAST)
         assert {kind: sum(small.heads.query[kind]) for kind in keep} == keep
@@ -51,12 +61,129 @@ class TestMethods:
     def test_a_budget_of_quality(self) -> None:
         assert encoder_heads(hw.prune(asker(), pairs(12), max_drop=100, search=Search(beam=1))) == 1
 
-    def test_dev_text_is_every_tenth_of_the_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        given: list[Any] = []
-        monkeypatch.setattr(single, "shrink", lambda model, text, dev, **options: given.extend([text, dev]) or Stop())
-        hw.prune(asker("bert"), (text := lines(25)), keep=1)
-        assert list(given[1]) == [text[9], text[19]] and len(given[0]) == 23
-        assert not set(given[1]) & set(given[0]) or len(set(text)) < 25
+    def test_dev_text_is_every_tenth_of_the_text(self) -> None:
+        text = lines(25)
+        rest, dev = held_out(text)
+        assert list(dev) == [text[9], text[19]] and len(rest) == 23
+        model = asker("bert")
+        by_hand = hw.prune(model, rest, dev, max_drop=20.0, score="gradient")
+        assert hw.prune(model, text, max_drop=20.0, score="gradient").layout == by_hand.layout
+
+    def test_the_model_is_left_as_it_was_and_progress_is_reported(self) -> None:
+        model, shares = asker("bert"), list[float]()
+        before = {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
+        hw.prune(
+            model, lines(8), lines(8, 2), max_drop=1.0, rescore=True, progress=lambda share, _: shares.append(share)
+        )
+        assert all(torch.equal(tensor, before[name]) for name, tensor in model.hf.state_dict().items())
+        assert shares == sorted(shares) and shares[-1] == 1.0 and shares[0] >= 0
+
+
+def loss_by_hand(model: hw.Model, dev: Any) -> float:
+    """Nats a token, batch after batch, by the library's own loss."""
+    lost, asked = 0.0, 0
+    for batch in Batches(model, dev):
+        labels = batch["labels"]
+        with torch.no_grad():
+            logits = model.hf(**{k: tensor for k, tensor in batch.items() if k not in ("rows", "labels")}).logits
+        lost += float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum"))
+        asked += int((labels >= 0).sum())
+    return lost / asked
+
+
+class TestGreedy:
+    @pytest.mark.parametrize("family", ["marian", "bert", "llama"])
+    @pytest.mark.parametrize("score", ["gradient", "random"])
+    def test_exactly_so_many_heads_stay(self, family: str, score: str) -> None:
+        """Between the steps of a tenth, too."""
+        model = asker(family)
+        text = (pairs if family == "marian" else lines)(8)
+        kinds = model.heads.kinds
+        keep = model.heads.total // 2 + 1
+        for count in (keep, model.heads.total):
+            small = hw.prune(model, text, text, keep=count, kinds=kinds, method="greedy", score=score)
+            assert small.heads.total == count
+
+    def test_a_target_for_every_kind(self) -> None:
+        keep = {"encoder-self": 7, "decoder-self": 1, "cross": 3}
+        small = hw.prune(asker(), pairs(8), pairs(5, 5), keep=keep, method="greedy")
+        assert {kind: sum(small.heads.query[kind]) for kind in keep} == keep
+
+    @pytest.mark.parametrize("compensate", [False, True])
+    @pytest.mark.parametrize("family", ["bert", "llama"])
+    def test_the_smallest_within_a_budget(self, family: str, compensate: bool) -> None:
+        """In % of perplexity, against models that are cut one by one and measured by hand."""
+        model, text, dev = asker(family), lines(8), lines(5, 5)
+        total, whole = model.heads.total, loss_by_hand(model, dev)
+        options: Any = {"score": "confidence", "compensate": compensate, "step": 0.25}
+        found = {}
+        for left in sizes(total, 0.25):
+            small = hw.prune(model, text, dev, keep=left, **options)
+            found[left] = 100 * math.expm1(loss_by_hand(small, dev) - whole)
+        budget = max(sorted(found.values())[len(found) // 2], 0.0) + 1e-6
+        expected = min((left for left in found if found[left] <= budget), default=total)
+        assert hw.prune(model, text, dev, max_drop=budget, **options).heads.total == expected
+        nothing = min((left for left in found if found[left] <= 0), default=total)
+        assert hw.prune(model, text, dev, max_drop=0, **options).heads.total == nothing
+
+    def test_the_smallest_within_a_budget_of_bleu(self) -> None:
+        model, dev = asker(), pairs(5, 5)
+        sources, references = list(dev.sources), list(dev.targets)
+        options: Any = {"score": "weight-norm", "step": 0.25, "search": Search(beam=1)}
+        whole = quality(model.translate(sources, beam=1), references)[0].value
+        found = {}
+        for left in sizes(8, 0.25):
+            small = hw.prune(model, pairs(8), dev, keep=left, method="greedy", **options)
+            found[left] = whole - quality(small.translate(sources, beam=1), references)[0].value
+        budget = max(sorted(found.values())[1], 0.0) + 1e-9
+        expected = min((left for left in found if found[left] <= budget), default=8)
+        assert encoder_heads(hw.prune(model, pairs(8), dev, max_drop=budget, **options)) == expected
+
+    @pytest.mark.parametrize("measure", [*MEASURES, "ablation.bleu", "weight-norm"])
+    def test_every_measure_gives_an_order(self, measure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(scoring, "gate_heads", partial(gate_heads, steps=3))
+        model = asker("marian", encoder_layers=1, decoder_layers=1)
+        sweep = GreedySweep.model_construct(kinds=["encoder-self"], keep=[], step=0.5, rescore=False)
+        masks = greedy_masks(Ranking(model, Batches(model, pairs(4)), measure, False, 0), sweep)
+        assert list(masks) == [2, 1] and all(mask.count("cross") == 4 for mask in masks.values())
+
+    @pytest.mark.parametrize("measure", ["gradient", "confidence", "ablation.mean", "lrp.ding.pooled"])
+    def test_scored_again_after_every_step(self, measure: str) -> None:
+        """The first step is that of the scores of the whole model, the second that of a model that lacks its heads."""
+        model = asker("bert")
+        batches = Batches(model, lines(6))
+        sweep = GreedySweep(kinds=["encoder-self"], scores=[measure], rescore=True, step=0.5)
+        masks = list(greedy_masks(Ranking(model, batches, measure, True, 0), sweep).values())
+        with masked(model.hf, model.found, masks[0]):
+            table = hw.score(model, lines(6), [measure])
+        again = table[table.measure == measure].set_index(["kind", "layer", "head"]).value
+        best = max((head for head in model.heads if head in masks[0].kept), key=lambda head: again[tuple(head)])
+        assert masks[-1].kept == {best}
+
+    def test_low_values_of_entropy_mean_important(self) -> None:
+        model = asker("bert")
+        small = hw.prune(model, lines(6), lines(6, 3), keep=1, score="entropy")
+        table = hw.score(model, lines(6), ["entropy"])
+        assert small.layout is not None
+        (kept,) = small.layout.kept
+        assert tuple(table.loc[table.value.idxmin(), ["kind", "layer", "head"]]) == tuple(kept)
+
+    def test_random_orders_by_their_seed_and_norms_without_text(self) -> None:
+        one, same, other = (
+            hw.prune(asker("llama"), lines(20), keep=3, score="random", seed=s).layout for s in (1, 1, 2)
+        )
+        assert one == same != other
+        model = asker("bert")
+        norms, small = weight_norms(model), hw.prune(model, lines(2), lines(6), keep=1, score="weight-norm")
+        assert small.layout is not None and small.layout.kept == {max(norms, key=norms.__getitem__)}
+
+    @pytest.mark.parametrize("family", ["olmo2", "albert"])
+    def test_heads_that_cannot_be_cut_are_refused_before_the_work(
+        self, monkeypatch: pytest.MonkeyPatch, family: str
+    ) -> None:
+        monkeypatch.setattr("headwise.api.prune.greedy_masks", None)
+        with pytest.raises(hw.HeadwiseError):
+            hw.prune(asker(family), lines(20), keep=1)
 
 
 class TestWarnings:
@@ -69,12 +196,12 @@ class TestWarnings:
         with pytest.warns(UserWarning, match="The gates had not settled: .* Train longer"):
             hw.prune(asker(), pairs(20), **{**FAST, **asked})
 
-    def test_a_run_that_missed_its_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(wanted_count, "TRAVEL", 0.1)
+    def test_a_run_that_missed_its_target(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(target_count, "TRAVEL", 0.1)
         few = {**FAST, "epochs": 1, "gate_learning_rate": 0.01}
-        with pytest.warns(UserWarning, match="heads away from the wanted one") as told:
+        with pytest.warns(UserWarning, match="heads away from the target") as warned:
             hw.prune(asker(), pairs(20), keep=1, **few)
-        assert not any("frozen" in str(warning.message) for warning in told), "that is no doubt"
+        assert not any("frozen" in str(warning.message) for warning in warned), "that is no doubt"
 
     def test_a_run_that_had_settled_is_silent(self) -> None:
         with warnings.catch_warnings():
@@ -82,74 +209,66 @@ class TestWarnings:
             hw.prune(asker(), pairs(20), penalty=0.0, **{**FAST, "gate_learning_rate": 0.01})
 
 
-class Stop:
-    table = pd.DataFrame(columns=["setting", "measure", "value"])
-    model = None
-
-
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reason"),
     [
         ({}, "needs one of penalty, keep, max_drop, but none was given"),
         ({"keep": 3, "max_drop": 1.0}, "keep and max_drop were given together"),
         ({"keep": 3, "penalty": 0.1}, "penalty and keep were given together"),
-        ({"penalty": 0.1, "method": "top-k"}, "penalty means nothing with method 'top-k': ask for gates"),
-        ({"penalty": 0.1, "method": "greedy"}, "penalty means nothing with method 'greedy': ask for gates"),
-        ({"max_drop": 1.0, "method": "gates"}, "max_drop means nothing with method 'gates': ask for greedy"),
-        ({"keep": 3, "rule": "sign"}, "rule means nothing with method 'gates' and keep"),
-        ({"keep": 3, "penalty_scale": "code"}, "penalty_scale means nothing"),
-        ({"keep": 3, "method": "top-k", "temperature": 0.5}, "temperature means nothing with method 'top-k'"),
-        ({"keep": 3, "score": "gradient"}, "score means nothing with method 'gates' and keep"),
-        ({"keep": 3, "method": "greedy", "epochs": 3}, "unknown key 'epochs'; allowed with method 'greedy'"),
+        ({"penalty": 0.1, "method": "top-k"}, "penalty means nothing with method 'top-k'"),
+        ({"penalty": 0.1, "method": "greedy"}, "penalty means nothing with method 'greedy'"),
+        ({"max_drop": 1.0, "method": "gates"}, "max_drop means nothing with method 'gates'"),
+        ({"keep": 3, "rule": "deterministic"}, "rule would mean nothing for the method 'gates'"),
+        ({"keep": 3, "penalty_scale": "code"}, "penalty_scale would mean nothing"),
+        ({"keep": 3, "method": "top-k", "temperature": 0.5}, "temperature would mean nothing for the method 'top-k'"),
+        ({"keep": 3, "score": "gradient"}, "unknown key 'score'"),
+        ({"keep": 3, "method": "greedy", "epochs": 3}, "epochs would mean nothing for the method 'greedy' without"),
         ({"keep": 3, "method": "greedy", "work": "x"}, "work means nothing with method 'greedy'"),
+        ({"keep": 3, "method": "greedy", "tune": True}, "without training"),
+        ({"keep": 3, "method": "greedy", "score": "beauty"}, "'beauty' is unknown; there is confidence"),
+        ({"keep": 3, "method": "greedy", "score": "all"}, "takes too long to give an order|order of one score"),
+        ({"keep": 3, "method": "greedy", "score": "random", "rescore": True}, "rescore would change nothing"),
+        ({"keep": 3, "method": "greedy", "step": 0.0}, "'step' is 0.0"),
+        ({"keep": 3, "method": "greedy", "score": "attention-to-end", "kinds": ["decoder-self"]}, "not a number for"),
         ({"keep": 3, "method": "magic"}, "method 'magic' was asked for; there is gates, top-k, greedy"),
-        ({"keep": 3, "speed": 3}, "unknown key 'speed'; allowed here"),
-        ({"penalty": -1.0}, "the penalty λ is -1.0: give a number of at least 0"),
-        ({"penalty": float("nan")}, "the penalty λ is nan"),
-        ({"keep": 0}, "0 heads were to be kept"),
-        ({"keep": 99}, "99 heads were to be kept"),
-        ({"keep": 2.5}, "2.5 heads were to be kept: give a whole number"),
-        ({"keep": True}, "True heads were to be kept: give a whole number"),
-        ({"keep": {"cross": "4"}}, "'4' heads were to be kept: give a whole number"),
-        ({"penalty": "0.1"}, "penalty='0.1' was given, which is no number"),
-        ({"max_drop": "1"}, "max_drop='1' was given, which is no number"),
-        ({"keep": 3, "kinds": ["decoder"]}, "of kind 'decoder' were asked for, but this model has only"),
-        ({"keep": {"cross": 1}, "kinds": ["encoder-self"]}, "given for cross, but heads of encoder-self"),
+        ({"keep": 3, "speed": 3}, "unknown key 'speed'; allowed"),
+        ({"penalty": -1.0}, "penalty=-1.0 was given: give a number of at least 0"),
+        ({"penalty": float("nan")}, "penalty=nan was given"),
+        ({"penalty": "0.1"}, "penalty='0.1' was given"),
+        ({"max_drop": "1"}, "max_drop='1' was given"),
+        ({"max_drop": -1.0}, "max_drop=-1.0 was given"),
+        ({"keep": 0}, "at least 1 head must be kept"),
+        ({"keep": 99}, "99 heads cannot be kept: there are 8"),
+        ({"keep": 99, "method": "greedy"}, "99 heads were to be kept"),
+        ({"keep": 2.5}, "keep.* is 2.5"),
+        ({"keep": True}, "true and false mean nothing"),
+        ({"keep": {"cross": "4"}}, "the number of cross heads to keep must be a whole number"),
+        ({"keep": 3, "kinds": ["decoder"]}, "is 'decoder'"),
+        ({"keep": 3, "kinds": "cross"}, "kinds is 'cross': give a list of kinds"),
+        ({"keep": 3, "kinds": []}, "kinds.* is "),
+        ({"keep": {"cross": 1}, "kinds": ["encoder-self"]}, "keep names cross, but the kinds are encoder-self"),
     ],
 )
-def test_what_cannot_be(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(hw.HeadwiseError, match=told) as error:
+def test_what_cannot_be(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(hw.HeadwiseError, match=reason) as error:
         hw.prune(asker(), pairs(12), **options)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "reason"),
     [
         (lambda: hw.prune(cast(Any, "my-model"), pairs(9), keep=3), "'my-model' was to be pruned, which is no model"),
         (lambda: hw.prune(asker(), pairs(9), keep=3), "there are only 9: give dev text as well"),
         (lambda: hw.prune(asker(), lines(20), keep=3), "pruned on parallel text"),
         (lambda: hw.prune(asker("bert"), pairs(20), keep=3), "scored on one-sided text"),
-        (lambda: hw.prune(asker("bert"), lines(20), penalty=0.1), "ask for gates"),
+        (lambda: hw.prune(asker("bert"), lines(20), penalty=0.1), "penalty means nothing with method 'greedy'"),
         (lambda: hw.prune(asker("bert"), lines(20), keep=3, method="gates"), "but a translation model"),
     ],
 )
-def test_text_and_models_that_do_not_fit(make: Callable[[], hw.Model], told: str) -> None:
-    with pytest.raises(hw.HeadwiseError, match=told):
+def test_text_and_models_that_do_not_fit(make: Callable[[], hw.Model], reason: str) -> None:
+    with pytest.raises(hw.HeadwiseError, match=reason):
         make()
-
-
-def test_models_of_one_name_are_told_apart_where_they_are_evaluated() -> None:
-    whole = asker()
-    heads = hw.HeadMask.full(whole.heads)
-    smaller = [whole.remove(heads.without([head])) for head in list(whole.heads)[:2]]
-    told = list[float]()
-    table = hw.evaluate([whole, *smaller], pairs(4), lambda share, what: told.append(share), beam=1)
-    assert told == sorted(told) and told[-1] == 1 and len(told) >= 3
-    left = f"{whole.name}, {whole.heads.total - 1} of {whole.heads.total} heads"
-    assert list(table.model.unique()) == [whole.name, left, f"{left} (2)"]
-    smaller[0].name = "mine"
-    assert single.told_apart([whole, smaller[0]]) == [whole.name, "mine"], "names that differ stay as they are"
 
 
 def test_more_bleu_than_there_is_may_not_be_lost_without_a_word() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,14 +13,18 @@ import torch
 from scipy.stats import spearmanr
 
 import headwise as hw
+from api.askers import asker, lines, pairs
+from headwise.api import score as scores
+from headwise.api import scoring
+from headwise.api.batches import Batches
+from headwise.api.roles import roles_signature, save_roles, token_counts
+from headwise.api.scoring import BLEU, MEASURES, USUAL, balance_table, resolve_measures
+from headwise.data.embedded import pairs as embedded_pairs
+from headwise.data.embedded import write_treebank
 from headwise.heads import COLUMNS
 from headwise.importance.gating import GATINGS, gate_heads
-from headwise.study import Progress, make_plan, run_study, scoring
-from headwise.study.scoring import BLEU, MEASURES, USUAL, chosen, save_tables
-from headwise.study.stream import Stream
 from headwise.translation.decode import Search, translate
 from headwise.translation.quality import difference
-from study.askers import asker, lines, pairs
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,7 +63,7 @@ class TestMeasures:
         if measure == "attention-to-end":
             seen = seen.only(["encoder-self", "cross"])
             assert found.attrs["signature"]["absent"] == [
-                "attention-to-end tells of no decoder-self head: none sees the end of its own sentence"
+                "attention-to-end has no value for decoder-self heads: none sees the end of its own sentence"
             ]
         assert [hw.Head(*row) for row in alone[["kind", "layer", "head"]].itertuples(index=False)] == list(seen)
         assert alone.value.notna().all() and (alone.n > 0).all()
@@ -79,9 +81,9 @@ class TestMeasures:
         assert set(everything.attrs["relevance"]) == {name for name in MEASURES if name.startswith("lrp.")}
 
     def test_names_for_several(self) -> None:
-        assert chosen(["lrp", "ablation", "lrp.ding"]) == ["lrp.ding", "ablation.zero"]
-        assert chosen(["all"]) == list(MEASURES) and BLEU not in MEASURES
-        assert chosen(["all", BLEU])[-1] == BLEU
+        assert resolve_measures(["lrp", "ablation", "lrp.ding"]) == ["lrp.ding", "ablation.zero"]
+        assert resolve_measures(["all"]) == list(MEASURES) and BLEU not in MEASURES
+        assert resolve_measures(["all", BLEU])[-1] == BLEU
 
     @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
     def test_language_models(self, family: str) -> None:
@@ -89,7 +91,7 @@ class TestMeasures:
         kind = "encoder-self" if family == "bert" else "decoder-self"
         table = hw.score(model, lines(12), [*USUAL, "lrp.cp.pooled", "gating.irrelevant"])
         assert set(table.kind) == {kind} and (table.groupby("measure").value.count() == model.heads.total).all()
-        asked = sum(int((batch["labels"] >= 0).sum()) for batch in Stream(model, lines(12)))
+        asked = sum(int((batch["labels"] >= 0).sum()) for batch in Batches(model, lines(12)))
         assert set(values(table, "ablation.zero").n) == {asked}
 
 
@@ -106,7 +108,7 @@ class TestModes:
             pd.testing.assert_frame_equal(values(restless, measure), values(calm, measure))
         assert restless.attrs["signature"]["mode"] == "evaluation (no dropout)"
 
-    def test_half_precision_is_said(self) -> None:
+    def test_half_precision_is_in_the_signature(self) -> None:
         model = small()
         model.hf.to(torch.bfloat16)
         signature = hw.score(model, pairs(6), ["lrp.cp.pooled"]).attrs["signature"]
@@ -115,21 +117,26 @@ class TestModes:
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("family", "measures", "judged", "told"),
+        ("family", "measures", "judged", "reason"),
         [
             (
                 "marian",
                 ["fame"],
                 False,
-                "The measure 'fame' was asked for; there is confidence, .*, lrp, ablation, all",
+                "The measure 'fame' is unknown; there is confidence, .*, lrp, ablation, all",
             ),
             ("marian", ["lrp"], True, "judged by ablation.zero, which is not among the measures: add it"),
             ("gpt2", [BLEU], False, "needs translations, which tiny gpt2, a GPT2LMHeadModel, does not write"),
-            ("gpt2", ["attention-to-end"], False, "nothing to tell: attention-to-end tells of no head: none sees"),
+            (
+                "gpt2",
+                ["attention-to-end"],
+                False,
+                "No score could be made: attention-to-end has no value for any head: none sees",
+            ),
         ],
     )
-    def test_measures(self, family: str, measures: list[str], judged: bool, told: str) -> None:
-        with pytest.raises(hw.HeadwiseError, match=told):
+    def test_measures(self, family: str, measures: list[str], judged: bool, reason: str) -> None:
+        with pytest.raises(hw.HeadwiseError, match=reason):
             hw.score(small(family), pairs(4) if family == "marian" else lines(4), measures, judged=judged)
 
     def test_judging_too_much_text_before_any_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,11 +147,11 @@ class TestRefused:
 
 
 class TestJudge:
-    def test_scores_of_one_half_are_held_against_ablation_of_the_other(self) -> None:
-        """As when the two halves are scored as texts of their own."""
+    def test_scores_of_one_fold_are_compared_with_ablation_of_the_other(self) -> None:
+        """As when the two folds are scored as texts of their own."""
         model, text = small(), pairs(16)
         table = hw.score(model, text, ["gradient", "entropy", "ablation", "ablation.all-but-one"], judged=True)
-        (batch,) = Stream(model, text)
+        (batch,) = Batches(model, text)
         ones, others = (text.take([row for row in batch["rows"][which::2].tolist() if row >= 0]) for which in (0, 1))
         truth = values(hw.score(model, others, ["ablation"]), "ablation.zero").value
         rows = pd.DataFrame(table.attrs["faithfulness"])
@@ -160,23 +167,12 @@ class TestJudge:
         start = curves[curves.removed == 0].loss
         assert start.max() - start.min() < 1e-6 and set(curves.order) == {"once", "rescored", "random"}
 
-    def test_the_tables_as_files(self, tmp_path: Path) -> None:
-        told = save_tables(
-            hw.score(small(), pairs(8), ["lrp", "confidence", "ablation"], judged=True), tmp_path / "heads.csv"
-        )
-        assert {path.name for path in tmp_path.iterdir()} == {
-            "heads.csv", "heads.json", "lrp.csv", "faithfulness.csv", "curves.csv"
-        }  # fmt: skip
-        assert told[-1] == f"Wrote {tmp_path}/heads.csv, heads.json, faithfulness.csv, curves.csv, lrp.csv."
-        assert any("confidence: rank correlation with exact ablation" in line for line in told)
-        balance = pd.read_csv(tmp_path / "lrp.csv")
+    def test_where_relevance_went(self, everything: pd.DataFrame) -> None:
+        balance = balance_table(everything.attrs["relevance"])
         assert list(balance.columns) == ["measure", "mode", "what", "value", "low", "high"]
-        parts = dict(zip(balance.what, balance.value, strict=True))
-        assert parts.pop("started") == 1 == pytest.approx(sum(parts.values()), abs=1e-4)
-        table = hw.score(small(), hw.ParallelText.from_pairs([("a b", "c"), ("a " * 99, "b")]), ["confidence"])
-        told = save_tables(table, tmp_path / "heads.csv")
-        assert {path.name for path in tmp_path.iterdir()} == {"heads.csv", "heads.json"}, "nothing of the other command"
-        assert told[0] == "  1 of 2 sentences were left out: too short to ask for a token, or longer than 64"
+        for _, rows in balance.groupby(["measure", "mode"]):
+            parts = dict(zip(rows.what, rows.value, strict=True))
+            assert parts.pop("started") == 1 == pytest.approx(sum(parts.values()), abs=1e-4)
 
 
 class TestBleu:
@@ -194,76 +190,35 @@ class TestBleu:
             assert (row.value, row.low, row.high) == pytest.approx((drop.value, drop.low, drop.high))
 
 
-class Notes(Progress):
-    """Remembers which stages were made."""
+def test_models_of_one_name_are_distinguished_where_they_are_evaluated() -> None:
+    whole, shares = asker(), list[float]()
+    heads = hw.HeadMask.full(whole.heads)
+    smaller = [whole.remove(heads.without([head])) for head in list(whole.heads)[:2]]
+    text = pairs(4)
+    table = hw.evaluate([whole, *smaller], text, lambda share, what: shares.append(share), beam=1)
+    assert shares == sorted(shares) and shares[-1] == 1 and len(shares) >= 3
+    left = f"{whole.name}, {whole.heads.total - 1} of {whole.heads.total} heads"
+    assert list(table.model.unique()) == [whole.name, left, f"{left} (2)"]
+    rows, references = table.set_index(["model", "measure"]).value, list(text.targets)
+    ours, baseline = (model.translate(list(text.sources), beam=1) for model in (smaller[0], whole))
+    assert rows[left, "bleu_difference"] == difference(ours, baseline, references).value
+    smaller[0].name = "mine"
+    assert scores.distinct_names([whole, smaller[0]]) == [whole.name, "mine"], "names that differ stay as they are"
+    with pytest.raises(hw.HeadwiseError, match="evaluate: unknown key 'beams'; allowed here: batch, beam"):
+        hw.evaluate([whole], text, beams=1)
 
-    def __init__(self) -> None:
-        super().__init__(quiet=True)
-        self.made: list[str] = []
 
-    def stage(self, name: str) -> Any:
-        self.made.append(name)
-        return super().stage(name)
-
-
-class TestStudy:
-    MEASURES = ("confidence", "gradient", "lrp.ding.pooled", "gating.irrelevant", "ablation.zero", "ablation.mean")
-
-    @pytest.fixture
-    def plan(self, tmp_path: Path) -> Any:
-        small().save(tmp_path / "given")
-        for split, seed in (("train", 0), ("dev", 2)):
-            text = pairs(8, seed)
-            (tmp_path / f"{split}.a").write_text("\n".join(text.sources) + "\n")
-            (tmp_path / f"{split}.b").write_text("\n".join(text.targets) + "\n")
-        data = {split: [f"{tmp_path}/{split}.a", f"{tmp_path}/{split}.b"] for split in ("train", "dev")}
-        scores = {"measures": list(self.MEASURES), "random_orders": 1}
-        return make_plan({"data": data, "model": str(tmp_path / "given"), "scoring": scores})
-
-    def test_a_stopped_run_goes_on_with_the_jobs_that_were_done(
-        self, plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        run_study(plan, tmp_path / "whole", Progress(quiet=True), only="score")
-        ablate = scoring.ablate
-
-        def stopped(*given: Any) -> Any:
-            if "ablation.mean" in given[-1]:
-                raise KeyboardInterrupt
-            return ablate(*given)
-
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(scoring, "ablate", stopped)
-            run_study(plan, tmp_path / "run", Progress(quiet=True), only="score")
-        kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("scores/*/*.npz")}
-        assert {path.parent.name for path in kept} == {"readings", "gradients", "lrp.ding.pooled", "ablation.zero"}
-        assert not (tmp_path / "run" / "heads.csv").exists()
-        notes = Notes()
-        run_study(plan, tmp_path / "run", notes, only="score")
-        assert [name for name in notes.made if "scores/" in name] == ["scores/ablation.mean", "scores/gating"]
-        assert {path: path.stat().st_mtime_ns for path in kept} == kept
-        for name in ("heads.csv", "lrp.csv", "faithfulness.csv", "curves.csv"):
-            assert (tmp_path / "run" / name).read_text() == (tmp_path / "whole" / name).read_text(), name
-        signature = json.loads((tmp_path / "run" / "heads.json").read_text())
-        assert set(self.MEASURES) <= set(signature["measures"]) and "ablation.zero" in signature["seconds"]
-
-    def test_the_command_and_the_study_tell_the_same(self, plan: Any, tmp_path: Path) -> None:
-        run_study(plan, tmp_path / "run", Progress(quiet=True), only="score")
-        text = hw.ParallelText.read(tmp_path / "dev.a", tmp_path / "dev.b")
-        table = hw.score(hw.load(tmp_path / "run"), text, self.MEASURES, seed=plan.seed)
-        found = pd.read_csv(tmp_path / "run" / "heads.csv")
-        order = ["measure", "kind", "layer", "head"]
-        pd.testing.assert_frame_equal(
-            found.sort_values(order, ignore_index=True),
-            table.sort_values(order, ignore_index=True).astype(found.dtypes.to_dict()), rtol=1e-4,
-        )  # fmt: skip
-
-    def test_another_measure_makes_only_that(self, plan: Any, tmp_path: Path) -> None:
-        run_study(plan, tmp_path / "run", Progress(quiet=True), only="score")
-        plan.scoring.measures.append("ablation.uniform")
-        notes = Notes()
-        run_study(plan, tmp_path / "run", notes, only="score")
-        assert [name for name in notes.made if "scores/" in name] == ["scores/ablation.uniform"]
-        shutil.rmtree(tmp_path / "run" / "scores" / "gating")
-        notes = Notes()
-        run_study(plan, tmp_path / "run", notes, only="score")
-        assert [name for name in notes.made if "scores/" in name] == ["scores/gating"]
+def test_roles_by_their_function(tmp_path: Path) -> None:
+    """Which text the model was trained on, and counts of it, come to the same."""
+    model, trees = small(), hw.Treebank.read(write_treebank(tmp_path / "dev.conllu", 30))
+    text, shares = hw.ParallelText.from_pairs(embedded_pairs("dev", 30)), list[int]()
+    found = hw.roles(model, trees, training=text, progress=shares.append)
+    again = hw.roles(model, trees, training=token_counts(model, text))
+    pd.testing.assert_frame_equal(found.table, again.table)
+    assert len(found.labels) == model.heads.only(["encoder-self"]).total and sum(shares) == 30
+    save_roles(found, [], roles_signature(model, trees, None, 0), tmp_path / "roles")
+    names = {path.name for path in (tmp_path / "roles").iterdir()}
+    assert names == {"table.csv", "roles.csv", "labels.csv", "patterns.csv", "examples.json", "facts.json"}
+    model.tokenizer = None
+    with pytest.raises(hw.HeadwiseError, match="has no tokenizer"):
+        hw.roles(model, trees)

@@ -13,6 +13,9 @@ import pytest
 
 from headwise.heads import Head, HeadMap, HeadMask
 from headwise.report import write
+from headwise.report.models import COLUMNS
+from headwise.report.parts import Figure
+from report.made_rescored import write_rescored
 from report.made_roles import write_roles
 
 HEADS = HeadMap({"encoder-self": (8, 8, 8)})
@@ -21,62 +24,31 @@ KEPT = {
     "lambda-0.05": [[0, 3, 6], [2, 5], [0, 1, 4, 6]],
     "lambda-0.2": [[3], [], [0, 4, 6]],
 }
+PENALTIES = (0.02, 0.05, 0.2)
+MEASURES = ("dev_bleu", "bleu", "chrf", "dev_loss", "parameters", "tokens_per_second")
 QUALITY = {
-    "full": {
-        "dev_bleu": 39.02,
-        "bleu": 38.21,
-        "chrf": 62.4,
-        "dev_loss": 1.702,
-        "parameters": 9_472_512,
-        "tokens_per_second": 1210.4,
-    },
-    "lambda-0.02": {
-        "dev_bleu": 38.9,
-        "bleu": 38.3,
-        "chrf": 62.5,
-        "dev_loss": 1.699,
-        "parameters": 9_357_600,
-        "tokens_per_second": 1213.1,
-    },
-    "lambda-0.05": {
-        "dev_bleu": 38.61,
-        "bleu": 37.9,
-        "chrf": 62.0,
-        "dev_loss": 1.721,
-        "parameters": 9_226_272,
-        "tokens_per_second": 1228.9,
-    },
-    "lambda-0.2": {
-        "dev_bleu": 36.4,
-        "bleu": 35.77,
-        "chrf": 60.1,
-        "dev_loss": 1.84,
-        "parameters": 9_144_192,
-        "tokens_per_second": 1233.6,
-    },
+    "full": dict(zip(MEASURES, (39.02, 38.21, 62.4, 1.702, 9_472_512, 1210.4), strict=True)),
+    "lambda-0.02": dict(zip(MEASURES, (38.9, 38.3, 62.5, 1.699, 9_357_600, 1213.1), strict=True)),
+    "lambda-0.05": dict(zip(MEASURES, (38.61, 37.9, 62.0, 1.721, 9_226_272, 1228.9), strict=True)),
+    "lambda-0.2": dict(zip(MEASURES, (36.4, 35.77, 60.1, 1.84, 9_144_192, 1233.6), strict=True)),
 }
 DIFFERENCE = {
     "lambda-0.02": (-0.26, 0.44, 0.58),
     "lambda-0.05": (-0.71, 0.11, 0.14),
     "lambda-0.2": (-3.05, -1.84, 0.001),
 }
-NOUNS = [
-    ("dog", "le chien"),
-    ("teacher", "le professeur"),
-    ("river", "la rivière"),
-    ("letter", "la lettre"),
-    ("garden", "le jardin"),
-]
-VERBS = [("sees", "voit"), ("likes", "aime"), ("hides", "cache"), ("draws", "dessine")]
-PLACES = [
-    ("near the old bridge", "près du vieux pont"),
-    ("in the morning", "le matin"),
-    ("without a word", "sans un mot"),
-]
+NOUNS = ["dog", "le chien"], ["teacher", "le professeur"], ["river", "la rivière"], ["letter", "la lettre"]
+VERBS = ["sees", "voit"], ["likes", "aime"], ["hides", "cache"], ["draws", "dessine"]
+PLACES = ["near the old bridge", "près du vieux pont"], ["in the morning", "le matin"], ["in silence", "sans un mot"]
+
+
+def data_of(figure: Figure, panel: int = 0) -> list[dict[str, Any]]:
+    """All rows that a panel draws."""
+    return [row for rows in figure.panels[panel].specification()["datasets"].values() for row in rows]
 
 
 def make_run(folder: Path) -> Path:
-    """Write a whole run folder, as the stages of a study leave it; the same numbers every time."""
+    """Write a whole run folder, as the tasks of a study leave it; the same numbers every time."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(0)
     (folder / "plan.toml").write_text(
@@ -107,6 +79,10 @@ def run_facts() -> dict[str, Any]:
         "seconds": {"train": 5123.4, "score": 31.2, "prune": 1840.0, "evaluate": 402.7},
         "chosen": "lambda-0.05",
         "max_drop": 1.0,
+        "settings": {
+            f"lambda-{penalty:g}": {"method": "gates", "penalty": penalty, "kinds": ["encoder-self"], "settle": 0}
+            for penalty in PENALTIES
+        },
         "bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
     }
 
@@ -154,22 +130,9 @@ def scores(draw: random.Random) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline"])
 
 
-RANKS = {
-    "gradient": 0.71,
-    "lrp.ding": 0.66,
-    "lrp.alpha-beta": 0.61,
-    "confidence": 0.42,
-    "-entropy": 0.33,
-    "ablation.zero": 0.9,
-}
-AREAS = {
-    "gradient": 0.31,
-    "lrp.ding": 0.34,
-    "lrp.alpha-beta": 0.42,
-    "confidence": 0.71,
-    "-entropy": 0.9,
-    "ablation.zero": 0.38,
-}
+SCORES = ("gradient", "lrp.ding", "lrp.alpha-beta", "confidence", "-entropy", "ablation.zero")
+RANKS = dict(zip(SCORES, (0.71, 0.66, 0.61, 0.42, 0.33, 0.9), strict=True))
+AREAS = dict(zip(SCORES, (0.31, 0.34, 0.42, 0.71, 0.9, 0.38), strict=True))
 
 
 def faithfulness() -> pd.DataFrame:
@@ -195,7 +158,9 @@ def faithfulness() -> pd.DataFrame:
 
 def curves() -> pd.DataFrame:
     """curves.csv: the losses behind the areas, in steps of a tenth of 24 heads."""
-    orders = [(measure, "once", None, area) for measure, area in AREAS.items()]
+    orders: list[tuple[str, str, int | None, float]] = [
+        (measure, "once", None, area) for measure, area in AREAS.items()
+    ]
     orders += [("gradient", "rescored", None, 0.25)]
     orders += [("random", "random", seed, 0.63 + 0.0875 * seed) for seed in range(5)]
     rows: list[tuple[Any, ...]] = []
@@ -210,7 +175,7 @@ def curves() -> pd.DataFrame:
 
 
 def conservation() -> pd.DataFrame:
-    """lrp.csv: what became of the relevance that was started."""
+    """lrp.csv: where the relevance went."""
     shares = {
         ("lrp.ding", "per-step"): (1.0, 0.962, 0.041, -0.003, 0.0, 0.0),
         ("lrp.ding", "pooled"): (1.0, 0.958, 0.044, -0.002, 0.0, 0.0),
@@ -230,15 +195,15 @@ def pruning_table() -> pd.DataFrame:
     rows: list[tuple[Any, ...]] = []
     for setting, values in QUALITY.items():
         kept = sum(map(len, KEPT[setting])) if setting in KEPT else 24
-        start = ("hard-concrete" if setting in KEPT else "none", "encoder-self", setting, 0, kept, 24)
+        penalty = float(setting.partition("-")[2]) if setting in KEPT else None
+        start = ("gates" if setting in KEPT else "none", "encoder-self", setting, penalty, 0, kept, 24)
         rows += [(*start, measure, value, None, None) for measure, value in values.items()]
         rows.append((*start, "bytes", values["parameters"] * 4 + 51_200, None, None))
         if setting in DIFFERENCE:
             low, high, p = DIFFERENCE[setting]
             rows.append((*start, "bleu_difference", round(values["bleu"] - QUALITY["full"]["bleu"], 2), low, high))
             rows.append((*start, "p_value", p, None, None))
-    columns = ["method", "kinds", "setting", "seed", "kept", "total", "measure", "value", "low", "high"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def gate_log(path: Path, kept: list[list[int]], draw: random.Random) -> None:
@@ -278,6 +243,14 @@ def sentences(folder: Path, draw: random.Random) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in lines.items():
         (folder / f"{name}.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with rescored models, for tests that only read it."""
+    folder = make_run(tmp_path_factory.mktemp("whole") / "run")
+    write_rescored(folder)
+    return folder
 
 
 @pytest.fixture

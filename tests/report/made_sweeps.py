@@ -1,4 +1,4 @@
-"""A made-up study of two sweeps: gates, wanted counts, top-k and greedy orders of encoder heads; gates of all kinds."""
+"""A made-up study of two sweeps: gates, target counts, top-k and greedy orders of encoder heads; gates of all kinds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.heads import Head, HeadMap, HeadMask, Kind
-from headwise.study.across import across
+from headwise.report.models import COLUMNS
 
 ALL: tuple[Kind, ...] = ("encoder-self", "decoder-self", "cross")
 MODEL = HeadMap({kind: (8, 8, 8) for kind in ALL})
@@ -19,7 +19,6 @@ GATES = {0.002: 23, 0.005: 20, 0.01: 16, 0.02: 12, 0.04: 9, 0.08: 5, 0.16: 2, 0.
 JOINT = {0.005: (22, 23, 24), 0.01: (15, 19, 21), 0.02: (8, 13, 17), 0.04: (4, 8, 12), 0.08: (1, 5, 8)}
 STEPS = (21, 19, 16, 14, 12, 9, 7, 4, 2, 1)
 SCORES = {"gradient": 0.9, "confidence": 1.3, "ablation.zero": 0.8, "weight-norm": 1.9}
-MEASURES = ("method", "kinds", "setting", "seed", "kept", "total", "measure", "value", "low", "high")
 
 
 class Made:
@@ -33,7 +32,7 @@ class Made:
 
     def add(self, name: str, method: str, kinds: tuple[Kind, ...], kept: int, drop: float, **more: Any) -> None:
         """A model that loses `drop` BLEU, give or take."""
-        start = (method, "+".join(kinds), name, self.seed, kept, MODEL.only(kinds).total)
+        start = (method, "+".join(kinds), name, more.get("penalty"), self.seed, kept, MODEL.only(kinds).total)
         for part, full in FULL.items():
             change = round(self.draw.gauss(-drop, 0.12), 3) if method != "none" else 0.0
             bleu = self.level + full + change
@@ -52,7 +51,8 @@ class Made:
             "method": method,
             "kinds": list(kinds),
             "control": None,
-            "of": None,
+            "reference": None,
+            "settle": 0,
             **more,
         }
 
@@ -83,16 +83,17 @@ def encoder_sweep(made: Made) -> None:
     for penalty, usual in GATES.items():
         name, kept = f"encoder.lambda-{penalty:g}", min(max(usual + (made.seed and made.seed % 3 - 1), 1), 24)
         drop = 3.0 * (1 - kept / 24) ** 6
-        shown = {**health(penalty, kept), "bleu_difference_to_further": -drop - 0.3, "p_value_to_further": 0.04}
-        made.add(name, "hard-concrete", kinds, kept, drop, measures=shown, penalty=penalty)
+        shown = {**health(penalty, kept), "bleu_difference_to_fine-tuned": -drop - 0.3, "p_value_to_fine-tuned": 0.04}
+        made.add(name, "gates", kinds, kept, drop, measures=shown, penalty=penalty,
+                 against={"fine-tuned": "encoder.fine-tuned"})  # fmt: skip
         made.keep(name, {"encoder-self": kept})
         if penalty in (0.04, 0.16):
             for control, worse in (("random", 0.9), ("from-scratch", 1.1), ("narrower", 0.1)):
-                twin = {"bleu_difference_to_pruned": worse, "p_value_to_pruned": 0.001 if worse > 0.4 else 0.6}
-                made.add(f"{name}.{control}", f"control.{control}", kinds, kept, drop + worse, measures=twin,
-                         control=control, of=name)  # fmt: skip
+                shown = {"bleu_difference_to_pruned": worse, "p_value_to_pruned": 0.001 if worse > 0.4 else 0.6}
+                made.add(f"{name}.{control}", f"control.{control}", kinds, kept, drop + worse, measures=shown,
+                         control=control, reference=name)  # fmt: skip
     for kept in (12, 6):
-        made.add(f"encoder.keep-{kept}", "wanted-count", kinds, kept, 2.6 * (1 - kept / 24) ** 6, keep=kept)
+        made.add(f"encoder.keep-{kept}", "gates", kinds, kept, 2.6 * (1 - kept / 24) ** 6, keep=kept)
         made.keep(f"encoder.keep-{kept}", {"encoder-self": kept})
         made.add(f"encoder.top-{kept}", "top-k", kinds, kept, 3.2 * (1 - kept / 24) ** 6, keep=kept)
         made.keep(f"encoder.top-{kept}", {"encoder-self": kept})
@@ -103,8 +104,10 @@ def encoder_sweep(made: Made) -> None:
     for order in (1, 2, 3):
         for kept in STEPS:
             drop = 34 * (1 - kept / 24) ** 1.4 + made.draw.gauss(0, 1.5)
-            made.add(f"encoder.greedy-random.{order}-{kept}", "greedy.random", kinds, kept, drop, score="random")
-    made.add("encoder.further", "control.further", kinds, 24, -0.3, control="further")
+            made.add(
+                f"encoder.greedy-random.{order}-{kept}", "greedy.random", kinds, kept, drop, score="random", turn=order
+            )
+    made.add("encoder.fine-tuned", "control.fine-tuned", kinds, 24, -0.3, control="fine-tuned")
     made.add("encoder.one-per-layer", "control.one-per-layer", kinds, 3, 1.9, control="one-per-layer")
 
 
@@ -112,18 +115,20 @@ def joint_sweep(made: Made) -> None:
     for penalty, counts in JOINT.items():
         name, kept = f"all.lambda-{penalty:g}", sum(counts)
         drop = 4.0 * (1 - kept / 72) ** 4
-        shown = {**health(penalty, kept), "bleu_difference_to_further": -drop - 0.3, "p_value_to_further": 0.04}
-        made.add(name, "hard-concrete", ALL, kept, drop, measures=shown, penalty=penalty)
+        shown = {**health(penalty, kept), "bleu_difference_to_fine-tuned": -drop - 0.3, "p_value_to_fine-tuned": 0.04}
+        made.add(
+            name, "gates", ALL, kept, drop, measures=shown, penalty=penalty, against={"fine-tuned": "all.fine-tuned"}
+        )
         made.keep(name, dict(zip(ALL, counts, strict=True)))
-        twin = {"bleu_difference_to_pruned": 0.5, "p_value_to_pruned": 0.01}
-        scratch = {"control": "from-scratch", "of": name, "measures": twin}
+        shown = {"bleu_difference_to_pruned": 0.5, "p_value_to_pruned": 0.01}
+        scratch = {"control": "from-scratch", "reference": name, "measures": shown}
         made.add(f"{name}.from-scratch", "control.from-scratch", ALL, kept, drop + 0.5, **scratch)
     for kept in (50, 29, 7):
         made.add(
             f"all.greedy-gradient-{kept}", "greedy.gradient", ALL, kept, 36 * (1 - kept / 72) ** 2, score="gradient"
         )
         made.keep(f"all.greedy-gradient-{kept}", dict.fromkeys(ALL, kept // 3))
-    made.add("all.further", "control.further", ALL, 72, -0.4, control="further")
+    made.add("all.fine-tuned", "control.fine-tuned", ALL, 72, -0.4, control="fine-tuned")
 
 
 def write_sweeps(folder: Path, seed: int = 0, level: float = 0.0) -> Path:
@@ -134,7 +139,7 @@ def write_sweeps(folder: Path, seed: int = 0, level: float = 0.0) -> Path:
     encoder_sweep(made)
     joint_sweep(made)
     del made.settings["full"]
-    pd.DataFrame(made.rows, columns=list(MEASURES)).to_csv(folder / "pruning.csv", index=False)
+    pd.DataFrame(made.rows, columns=list(COLUMNS)).to_csv(folder / "pruning.csv", index=False)
     for name, mask in made.masks.items():
         mask.save(folder / "layouts" / f"{name}.json")
     path = folder / "run.json"
@@ -147,18 +152,20 @@ def write_sweeps(folder: Path, seed: int = 0, level: float = 0.0) -> Path:
 
 
 def write_grid(folder: Path) -> Path:
-    """Two language pairs of three seeds: one member is not begun, one has failed stages, one pair has one seed less."""
+    """Two language pairs of three seeds: one run is not begun, one has failed tasks, one pair has one seed less."""
     places = [(data, seed) for data in ("en-de", "en-fr") for seed in (1, 2, 3)]
-    listed = [{"folder": f"{data}/seed-{seed}", "data": data, "seed": seed} for data, seed in places]
+    runs = [{"folder": f"{data}/seed-{seed}", "data": data, "seed": seed} for data, seed in places]
+    tables = []
     for data, seed in places[:-1]:
         write_sweeps(folder / data / f"seed-{seed}", seed, 0.3 * seed + (6 if data == "en-fr" else 0))
-    (folder / "en-de" / "seed-1" / "report.html").write_text("<p>the first study</p>")
+        tables.append(pd.read_csv(folder / data / f"seed-{seed}" / "pruning.csv").assign(data=data))
+    (folder / "en-de" / "seed-1" / "report.html").write_text("<p>the first run</p>")
     path = folder / "en-fr" / "seed-2" / "run.json"
     failed = {"prune/all.keep-3": "Traceback\n  File\nRuntimeError: <out of memory>"}
     path.write_text(json.dumps({**json.loads(path.read_text()), "failed": failed}))
-    (folder / "grid.json").write_text(json.dumps({"name": "toy-grid", "members": listed}))
-    means = across([(data, seed, folder / f"{data}/seed-{seed}") for data, seed in places])
-    spread = means["value"].where(means["measure"].str.contains("difference")).notna() * 0.4
-    means["low"], means["high"] = means["value"] - spread, means["value"] + spread
-    means.to_csv(folder / "across.csv", index=False)
+    (folder / "grid.json").write_text(json.dumps({"name": "toy-grid", "runs": runs}))
+    every = pd.concat(tables)
+    means = every.groupby(["data", "setting", "measure"], as_index=False)["value"].agg(["mean", "size"])
+    means = means[(means["size"] > 1) & means["measure"].str.contains("bleu")].rename(columns={"mean": "value"})
+    means.assign(low=means["value"] - 0.4, high=means["value"] + 0.4).to_csv(folder / "across.csv", index=False)
     return folder

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import pytest
 
-from headwise.report.grid import read_grid
-from headwise.report.grid_page import draw, render
+from headwise.report.page import collect, render
+from headwise.report.run import read_grid
 from report.made_sweeps import write_grid
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -27,7 +27,7 @@ QUIET = [
 ]
 CHARTS = 34  # head map, 4 scores, 6 removal curves, grid, patterns, 3 heads of offsets, rare tokens, 4 maps, more:
 # 3 × 3 layers of gates, BLEU on test and dev, layers, training
-TABLES = 6
+TABLES = 10
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 
@@ -89,7 +89,7 @@ def test_it_opens_cleanly(browser: Any, report_page: Path, width: int, theme: Li
 def test_a_grid_opens_cleanly(browser: Any, tmp_path: Path) -> None:
     grid = read_grid(write_grid(tmp_path / "grid"))
     page = tmp_path / "grid" / "report.html"
-    page.write_text(render(grid, draw(grid)), encoding="utf-8")
+    page.write_text(render(grid, collect(grid)), encoding="utf-8")
     for width, theme in ((1280, "light"), (400, "dark")):
         seen = visit(browser, page, width, theme)
         assert seen.console == []
@@ -125,7 +125,7 @@ def test_charts_follow_a_change_of_theme_and_of_width(browser: Any, report_page:
     seen.page.context.close()
 
 
-def test_pointing_at_a_cell_tells_its_interval(browser: Any, report_page: Path) -> None:
+def test_pointing_at_a_cell_shows_its_interval(browser: Any, report_page: Path) -> None:
     seen = visit(browser, report_page, 1280, "light")
     seen.page.locator("#chart-scores-encoder-self-1 svg path[aria-roledescription='rect mark']").first.hover(force=True)
     tooltip = seen.page.locator("#vg-tooltip-element.visible")

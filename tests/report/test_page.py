@@ -10,7 +10,7 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.report import write
-from headwise.report.page import draw, render
+from headwise.report.page import collect, render
 from headwise.report.run import read_run
 
 
@@ -34,7 +34,7 @@ def test_one_file_that_needs_nothing_else(report_page: Path) -> None:
 
 def test_the_same_run_gives_the_same_page(report_page: Path) -> None:
     run = read_run(report_page.parent)
-    assert render(run, draw(run)) == report_page.read_text(encoding="utf-8")
+    assert render(run, collect(run)) == report_page.read_text(encoding="utf-8")
 
 
 def test_text_from_the_run_is_text(report_page: Path) -> None:
@@ -47,7 +47,7 @@ def test_text_from_the_run_is_text(report_page: Path) -> None:
 
 def test_the_table_has_a_row_a_model(report_page: Path) -> None:
     text = text_of(report_page)
-    body = re.search(r'aria-label="All settings".*?<tbody>(.*?)</tbody>', text, flags=re.DOTALL)
+    body = re.search(r'aria-label="All models".*?<tbody>(.*?)</tbody>', text, flags=re.DOTALL)
     assert body is not None
     lines = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", line) for line in body[1].split("</tr>")[:-1]]
     assert [line[0].split("<")[0] for line in lines] == [
@@ -68,7 +68,7 @@ def test_the_table_has_a_row_a_model(report_page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gone", "told"),
+    ("gone", "says"),
     [
         (
             "pruning.csv",
@@ -85,22 +85,22 @@ def test_the_table_has_a_row_a_model(report_page: Path) -> None:
         ("plan.toml", []),
     ],
 )
-def test_what_is_missing_leaves_its_section_out_with_a_sentence(run_folder: Path, gone: str, told: list[str]) -> None:
+def test_what_is_missing_leaves_its_section_out_with_a_sentence(run_folder: Path, gone: str, says: list[str]) -> None:
     path = run_folder / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     run = read_run(run_folder)
-    text = without_scripts(render(run, draw(run)))
-    for sentence in told:
+    text = without_scripts(render(run, collect(run)))
+    for sentence in says:
         assert sentence in text
 
 
 def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> None:
-    with pytest.raises(HeadwiseError, match="name the --out folder of a finished study"):
+    with pytest.raises(HeadwiseError, match="needs the --out folder of a finished study"):
         write(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_that_cannot_be_written_is_told_and_nothing_half_written_stays(run_folder: Path) -> None:
+def test_a_place_that_cannot_be_written_is_named_and_nothing_half_written_stays(run_folder: Path) -> None:
     (run_folder / "report.html").mkdir()
     with pytest.raises(HeadwiseError, match=r"report\.html could not be written"):
         write(run_folder)

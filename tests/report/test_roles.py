@@ -1,278 +1,151 @@
-"""What the report says of roles: sentences and tables from the numbers, the grid, the evidence, the attention maps."""
+"""Roles, attention maps and what pruning changes about roles and scores."""
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-from itertools import pairwise
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from headwise.errors import HeadwiseError
-from headwise.heads import HeadMap
-from headwise.report.attention_maps import attention_maps
-from headwise.report.figure import Figure
-from headwise.report.page import draw, render
-from headwise.report.role_figures import SORTS, layer_patterns, offsets, rare_tokens
-from headwise.report.role_grid import function_grids, in_cell
-from headwise.report.roles import decided, in_short, others_left_out, sentences, share_table, syntax_table
-from headwise.report.run import Run, read_run
-from headwise.report.summary import summarise
-from headwise.report.table import Table
-from headwise.report.theme import DARK, LIGHT, Palette
-from headwise.roles.label import ABOVE_BASELINE, AT_LEAST, labels, patterns, category
-from report.made_roles import ROLES
-from report.test_figures import channels, contrast, data_of
+from headwise.heads import Head
+from headwise.report.parts import figures_in
+from headwise.report.run import Rescored, Run, read_run
+from headwise.report.sections import attention_maps, drift, drift_scores, role_charts, roles
+from report.conftest import data_of
+from report.made_roles import SENTENCE
 
 
-def role_figures(run: Run) -> list[Figure]:
-    some = (layer_patterns(run), offsets(run), rare_tokens(run), attention_maps(run))
-    return [*function_grids(run), *(figure for figure in some if figure is not None)]
+@pytest.fixture(scope="module")
+def run(whole: Path) -> Run:
+    return read_run(whole)
 
 
-def without_roles(folder: Path, heads: HeadMap | None = None) -> Run:
-    """A run in which no head has a role."""
-    heads = heads or HeadMap({"encoder-self": (8, 8, 8)})
-    none = pd.read_csv(folder / "roles" / "roles.csv").head(0)
-    none.to_csv(folder / "roles" / "roles.csv", index=False)
-    labels(heads, none).to_csv(folder / "roles" / "labels.csv", index=False)
-    patterns(heads, none).to_csv(folder / "roles" / "patterns.csv", index=False)
-    (folder / "roles" / "examples.json").write_text("[]")
-    return read_run(folder)
+def head(layer: int, number: int) -> Head:
+    return Head("encoder-self", layer, number)
 
 
-def lines_of(table: Table | None) -> dict[str, list[str]]:
-    assert table is not None
-    return {line.cells[0]: line.cells[1:] for line in table.lines}
-
-
-def test_the_sentences(run_folder: Path) -> None:
-    told = dict(sentences(read_run(run_folder)))
-    assert told["Roles found"].startswith("6 of 24 encoder heads (25\u202f%) have a role; the other 18 do nothing")
-    assert "Positional: 3, most clearly encoder-self/0/3, positional −1 (0.97)." in told["Roles found"]
-    assert "Coreference: 1, most clearly encoder-self/2/0, coreference (0.68 vs 0.50)." in told["Roles found"]
-    assert told["Where they live"] == (
-        "Encoder self-attention (layers 0 to 2): positional in layers 0 to 2; syntactic in layers 1 and 2; "
-        "rare tokens in layer 0; coreference in layer 2."
+def test_a_grid_has_every_head_and_its_roles(run: Run) -> None:
+    assert run.roles is not None
+    (figure,) = role_charts.function_grids(run)
+    cells = [cell for cell in data_of(figure) if "address" in cell]
+    assert {cell["address"] for cell in cells} == {f"encoder-self/{i}/{h}" for i in range(3) for h in range(8)}
+    held = run.roles.roles.groupby(["layer", "head"])["value"].apply(
+        lambda v: [f"{x:.2f}" for x in sorted(v, reverse=True)]
     )
-    assert told["Beside the paper"] == (
-        "Of what Voita et al. (2019) found in the encoders of translation models, this model has a head for the token "
-        "before, a head for the token after, heads along nsubj and obj, a head for rare tokens in the first layer and "
-        "no known role in most heads; not found: heads along amod and advmod."
+    key: Any
+    for key, values in held.items():
+        layer, number = key
+        drawn = {c["part"]: c["score"] for c in cells if c["address"] == f"encoder-self/{layer}/{number}"}
+        assert [drawn[part] for part in sorted(drawn)] == values[:3]
+
+
+def test_shares_and_syntax_are_counted_beside_the_paper(run: Run) -> None:
+    assert run.roles is not None
+    shares, syntax, claims = (make(run.roles) for make in (roles.share_table, roles.syntax_table, roles.claims))
+    assert shares is not None and syntax is not None and claims is not None
+    cells = {row.cells[0]: row.cells for row in shares.rows}
+    assert cells["Positional"][2:] == ["10\u202f%\n5 of 48", "10\u202f%\n5 of 48", "8\u202f%\n4 of 48"]
+    assert cells["No known role"][1] == "75\u202f%\n18 of 24"
+    line = next(row.cells for row in syntax.rows if row.cells[0] == "obj→verb")
+    assert line[1] == "encoder-self/1/5" and line[2].startswith("0.84") and line[-1] == "yes"
+    assert dict(row.cells for row in claims.rows)["a head for the token before"] == "yes"
+
+
+def test_evidence_is_drawn_with_its_baseline(run: Run) -> None:
+    assert run.roles is not None
+    offsets, rare = role_charts.offsets(run.roles), role_charts.rare_tokens(run.roles)
+    assert offsets is not None and rare is not None
+    bars = [cell for cell in data_of(offsets) if "offset" in cell]
+    assert sum(cell["which"] == "highest" for cell in bars) == 1 and len(bars) == 7
+    assert {cell["which"] for cell in data_of(rare) if "which" in cell} == {"one of the two rarest", "the rarest"}
+
+
+def test_an_attention_map_has_every_weight_its_outlines_and_the_roles_own_arc(run: Run) -> None:
+    assert run.roles is not None
+    figure = attention_maps.attention_maps(run.roles)
+    assert figure is not None and len(figure.panels) == 4
+    assert figure.panels[1].title == "encoder-self/1/5: obj→verb (0.84 vs 0.46); here 1 of 1"
+    data, size = data_of(figure, 1), len(SENTENCE)
+    cells = [row for row in data if "weight" in row]
+    assert len(cells) == size * (size + 1)
+    assert list(pd.DataFrame(cells).groupby("row")["weight"].sum()) == pytest.approx([1.0] * size, abs=0.01)
+    assert [(row["row"], row["column"]) for row in data if "bottom" in row and "weight" not in row] == [(5, 2)]
+    assert {row["name"] for row in data if "name" in row and row["strong"]} == {"obj"}
+
+
+def test_arcs_lie_over_those_inside() -> None:
+    arcs = [(2, 0, "a"), (2, 1, "b"), (2, 6, "c"), (6, 4, "d"), (5, 6, "e")]
+    assert {name: level for *_, name, level in attention_maps.levels(arcs)} == {"b": 1, "a": 2, "e": 1, "d": 2, "c": 3}
+
+
+def test_each_role_is_kept_lost_new_or_gone_with_its_head(run: Run) -> None:
+    assert run.roles is not None
+    found = drift.changes(run, "encoder-self")
+    last = found[-1]
+    assert last.kept == [(head(0, 3), "positional.-1")] and last.new == [(head(2, 4), "syntactic.nsubj.to-governor")]
+    assert {h for h, _ in last.lost} == {head(2, 0), head(2, 4)} and len(last.removed) == 4
+    for change in found:
+        assert len(change.kept) + len(change.lost) + len(change.removed) == len(run.roles.roles)
+    table, changed, best = (
+        make(run, "encoder-self") for make in (drift.counts_table, drift.changed_table, drift.best_table)
     )
-    assert told["The text"] == (
-        "Of the treebank, 588 of 600 sentences were used (7,629 words; 17\u202f% of them in several pieces, "
-        "0.2\u202f% unknown pieces). 12 of 600 sentences of the treebank are too long and were left out. "
-        "Too seldom here to be scored: expl and coreference.proper."
-    )
-
-
-def test_one_line_in_the_summary(run_folder: Path) -> None:
-    told = {paragraph.lead: paragraph.text for paragraph in summarise(read_run(run_folder)).paragraphs}
-    assert told["What the heads do"] == (
-        "6 of 24 encoder heads have a role that two halves of text confirm (positional 3, syntactic 3, rare tokens 1 "
-        "and coreference 1; the clearest: positional −1 (0.97) at encoder-self/0/3)."
-    )
-
-
-def test_no_role_is_told_and_drawn(run_folder: Path) -> None:
-    run = without_roles(run_folder)
-    told = dict(sentences(run))
-    assert told["Roles found"] == "No encoder head of 24 has a role that holds on both halves of the text."
-    assert (
-        "this model has no known role in most heads; not found: a head for the token before" in told["Beside the paper"]
-    )
-    assert "Where they live" not in told
-    assert in_short(run).startswith("0 of 24 encoder heads have a role")
-    names = [figure.name for figure in role_figures(run)]
-    assert names == ["functions-encoder-self", "offsets", "rare-tokens"]
-    grid, where, rare = role_figures(run)
-    assert grid.title == "Encoder self-attention: 0 of 24 heads have a role"
-    assert where.title == "No head is positional; the nearest" and len(where.panels) == 3
-    assert rare.title == "No head looks at rare tokens; the nearest"
-    assert "What each head does" in render(run, draw(run))
-
-
-def test_without_the_folder_there_is_no_section(run_folder: Path) -> None:
-    shutil.rmtree(run_folder / "roles")
-    run = read_run(run_folder)
-    assert run.roles is None
-    page = render(run, draw(run))
-    assert "What each head does" not in page and 'href="#roles"' not in page and "What the heads do" not in page
-    assert role_figures(run) == [] and sentences(run) == []
-    assert (syntax_table(run), share_table(run), decided(run), others_left_out(run)) == (None, None, "", 0)
-
-
-@pytest.mark.parametrize(
-    "name", ["table.csv", "roles.csv", "labels.csv", "patterns.csv", "facts.json", "examples.json"]
-)
-def test_a_folder_that_is_not_whole_is_refused(run_folder: Path, name: str) -> None:
-    (run_folder / "roles" / name).unlink()
-    with pytest.raises(HeadwiseError, match=rf"roles has no {name}: run the stage of roles again"):
-        read_run(run_folder)
-    (run_folder / "roles" / name).write_text("3")
-    with pytest.raises(HeadwiseError, match=name):
-        read_run(run_folder)
-
-
-def test_the_grid_has_every_head_and_every_role_once(run_folder: Path) -> None:
-    (grid,) = function_grids(read_run(run_folder))
-    cells = [row for row in data_of(grid) if "rank" in row]
-    assert len({cell["address"] for cell in cells}) == 24
-    written = {(c["address"], c["role"], c["score"]) for c in cells if c["role"]}
-    expected = {
-        (f"encoder-self/{layer}/{head}", in_cell(measure), f"{value:.2f}")
-        for (layer, head, measure), value in ROLES.items()
-        if not (layer == 2 and head == 0 and measure.startswith("syntactic.nmod"))  # a fourth role has no room
-    }
-    assert written == expected
-    assert {cell["head"] for cell in cells if cell["address"] == "encoder-self/2/0"} == {"h0 · 1 more"}
-    assert {cell["rank"] for cell in cells if cell["address"] == "encoder-self/0/6"} == {1}
-    assert "the head of highest LRP-Ding first" in grid.note
-    for layer in range(3):
-        assert sorted({cell["rank"] for cell in cells if cell["layer"] == layer}) == list(range(1, 9))
-
-
-def test_parts_of_cells_lie_below_one_another_and_layers_too(run_folder: Path) -> None:
-    (grid,) = function_grids(read_run(run_folder))
-    cells = [row for row in data_of(grid) if "rank" in row]
-    parts = sorted((c["top"], c["bottom"]) for c in cells if c["address"] == "encoder-self/2/0")
-    assert len(parts) == 3
-    assert all(above[1] <= below[0] for above, below in pairwise(parts))
-    for layer in range(2):
-        here, after = ([c for c in cells if c["layer"] == one] for one in (layer, layer + 1))
-        assert max(c["foot"] for c in here) < min(c["top"] for c in after)
-
-
-def test_without_relevance_heads_stand_by_confidence_or_by_their_numbers(run_folder: Path) -> None:
-    scores = pd.read_csv(run_folder / "heads.csv")
-    scores[scores["measure"] == "confidence"].to_csv(run_folder / "heads.csv", index=False)
-    (grid,) = function_grids(read_run(run_folder))
-    assert "the head of highest confidence first" in grid.caption
-    (run_folder / "heads.csv").unlink()
-    (grid,) = function_grids(read_run(run_folder))
-    assert "heads by their numbers" in grid.caption
-    assert all(row["rank"] == int(row["head"][1]) + 1 for row in data_of(grid) if "rank" in row)
-
-
-def test_many_heads_are_coloured_but_not_written_on(run_folder: Path) -> None:
-    (grid,) = function_grids(without_roles(run_folder, HeadMap({"decoder-self": (32,) * 4})))
-    assert grid.panels[0].narrowest < 400
-    assert "mark_text" not in str(grid.panels[0].chart) and '"text"' not in json.dumps(grid.specification()["concat"])
-    told = dict(sentences(read_run(run_folder)))
-    assert "Beside the paper" not in told  # it is about encoders
-
-
-@pytest.mark.parametrize(
-    ("measure", "text"),
-    [("positional.-1", "−1"), ("positional.0", "0"), ("positional.2", "+2"), ("syntactic.obj.to-governor", "obj→"),
-     ("syntactic.obj.to-dependent", "→obj"), ("rare.two-rarest", "rare"), ("coreference", "coref"), ("sink", "sink"),
-     ("duplicate-token", "duplicate")],
-)  # fmt: skip
-def test_roles_in_few_letters(measure: str, text: str) -> None:
-    assert in_cell(measure) == text
-
-
-def test_the_best_head_of_each_relation_against_its_baseline(run_folder: Path) -> None:
-    run = read_run(run_folder)
-    lines = lines_of(syntax_table(run))
-    assert list(lines) == [
-        "nsubj→verb", "verb→nsubj", "obj→verb", "verb→obj", "amod→noun", "noun→amod", "advmod→verb", "verb→advmod",
-        "det→noun", "nmod→governor",
+    assert table is not None and changed is not None and best is not None
+    assert [row.cells[1:8] for row in table.rows] == [
+        ["17", "11", "8", "3", "0", "0", "–"], ["9", "11", "5", "6", "1", "0", "nsubj→verb"],
+        ["4", "7", "1", "6", "1", "4", "nsubj→verb"],
     ]  # fmt: skip
-    assert lines["obj→verb"] == ["encoder-self/1/5", "0.84\n[0.81, 0.87]", "0.46", "+0.38", "812", "yes"]
-    assert lines["det→noun"][0] == "encoder-self/2/0"
-    assert lines["amod→noun"][3].startswith("−") and lines["amod→noun"][5] == "no"
-    table = pd.read_csv(run_folder / "roles" / "table.csv")
-    best = table[table["measure"] == "syntactic.obj.to-dependent"]["value"].max()
-    assert lines["verb→obj"][1].startswith(f"{best:.2f}")
-    assert others_left_out(run) == 2  # noun→det and governor→nmod
+    lost = next(row.cells for row in changed.rows if row.cells[2] == "obj→verb")
+    assert lost[3:5] == ["0.84 [0.81, 0.87]", "0.32 [0.29, 0.35]"]
+    line = next(row.cells for row in best.rows if row.cells[0] == "nsubj→verb")
+    assert line[1:] == ["0.70 ✓\n2/0", "0.66 ✓\n2/0", "0.64 ✓\n2/4", "0.68 ✓\n2/4"]
 
 
-def test_shares_beside_the_papers(run_folder: Path) -> None:
-    table = share_table(read_run(run_folder))
-    assert table is not None
-    assert table.columns[1:] == ["encoder heads", "Voita et al., EN-RU", "Voita et al., EN-DE", "Voita et al., EN-FR"]
-    lines = lines_of(table)
-    assert lines["Positional"] == [
-        "12\u202f%\n3 of 24",
-        "10\u202f%\n5 of 48",
-        "10\u202f%\n5 of 48",
-        "8\u202f%\n4 of 48",
+def test_squares_and_cells_are_the_heads_and_their_roles(run: Run) -> None:
+    content = drift.build(run)
+    assert content is not None
+    left, each = content["parts"][0]["figures"]
+    squares = [row for row in data_of(left) if "sort" in row]
+    for change in drift.changes(run, "encoder-self"):
+        mine = [row for row in squares if row["model"] == change.model["label"]]
+        assert {row["address"] for row in mine} == {str(h) for h in change.heads}
+        assert sum(row["right"] - row["left"] for row in mine) == pytest.approx(0.92 * len(change.heads), abs=0.01)
+    cells = {(row["role"], row["model"].split("|")[0]): row for row in data_of(each)}
+    moved = [cells["2/4  nsubj→verb", f"λ\u00a0=\u00a0{x}"] for x in ("0.02", "0.05", "0.2")]
+    assert [(cell["held"], cell["became"]) for cell in moved] == [(False, "no role"), (True, "new"), (True, "new")]
+    gone = cells["1/5  obj→verb", "λ\u00a0=\u00a00.2"]
+    assert (gone["there"], gone["held"], gone["became"]) == (False, False, "head removed")
+
+
+def scored(run: Run, before: list[float], after: list[float], measure: str) -> Run:
+    """Heads of one layer with a score before and after."""
+    columns = ["kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline"]
+    rows = [
+        [("encoder-self", 0, h, measure, v, v, v, 9, None) for h, v in enumerate(values)] for values in (before, after)
     ]
-    assert lines["Coreference"][1:] == ["–", "–", "–"]
-    assert [cell.split("\n")[0] for cell in lines["No known role"]] == [f"{x}\u202f%" for x in (75, 71, 69, 75)]
+    tables = [pd.DataFrame(part, columns=columns) for part in rows]
+    return replace(run, heads=tables[0], rescored={"lambda-0.02": Rescored(tables[1], None)})
 
 
-def test_how_roles_are_decided(run_folder: Path) -> None:
-    told = decided(read_run(run_folder))
-    assert "positional 0.9 of the tokens at one offset" in told and "rare tokens 0.5)" in told
-    assert "syntactic and coreference 10 points above the baseline" in told and "sink" not in told
-    assert "One half of the documents finds roles" in told and "at most 5\u202f%" in told
-    path = run_folder / "roles" / "facts.json"
-    facts = json.loads(path.read_text())
-    facts["signature"] = {"bar": {"margin": 0.2, "relative": True, "rate": 0.01}, "confirmed_on": "pud.conllu"}
-    path.write_text(json.dumps(facts))
-    told = decided(read_run(run_folder))
-    assert "20 % of it above the baseline" in told and "at most 1\u202f%" in told
-    assert "The text finds roles" in told and "pud.conllu confirms them" in told
+def test_scores_before_and_after_are_ranked_over_the_heads_that_stay(run: Run) -> None:
+    ((_, _, found),) = drift_scores.pairs(scored(run, [1, 2, 3, 4, 9, 8], [10, 30, 20, 40], "confidence"))
+    assert drift_scores.rank(found) == pytest.approx(0.8)  # 1 − 6·2/(4·15)
+    ((_, _, few),) = drift_scores.pairs(scored(run, [1, 2, 3], [1, 2, 3], "confidence"))
+    assert math.isnan(drift_scores.rank(few))
+    ((_, _, lrp),) = drift_scores.pairs(scored(run, [0.1, 0.3, 0.2, 0.2, 0.2], [0.5, 0.25, 0.125, 0.125], "lrp.ding"))
+    assert lrp["before"].tolist() == pytest.approx([0.125, 0.375, 0.25, 0.25])  # the share among the heads that stay
+    assert drift_scores.pairs(scored(run, [0.4, 0.6], [1.0], "lrp.ding")) == []
+    figure, table = drift_scores.figure(run), drift_scores.rank_table(run)
+    assert figure is not None and "0.05" in figure.title and len(figure.panels) == 3
+    assert table is not None and table.rows[1].badge == "chosen" and table.rows[1].cells[2].endswith("n = 9")
 
 
-def test_offsets_of_positional_heads(run_folder: Path) -> None:
-    figure = offsets(read_run(run_folder))
-    assert figure is not None
-    assert [panel.title for panel in figure.panels] == [
-        "encoder-self/0/3 · −1: 0.97", "encoder-self/1/2 · +1: 0.94", "encoder-self/2/4 · −1: 0.93",
-    ]  # fmt: skip
-    bars = [row for row in data_of(figure) if "offset" in row]
-    assert [bar["offset"] for bar in bars] == ["−3", "−2", "−1", "0", "+1", "+2", "+3"]
-    assert [bar["value"] for bar in bars if bar["which"] == "highest"] == [0.97]
-
-
-def test_rare_tokens_have_their_baseline_and_the_best_head_first(run_folder: Path) -> None:
-    figure = rare_tokens(read_run(run_folder))
-    assert figure is not None and figure.title == "1 head looks at rare tokens"
-    rows = [row for row in data_of(figure) if row.get("which") == "one of the two rarest"]
-    assert len(rows) == 9 and {row["baseline"] for row in rows} == {0.13}
-    assert max(rows, key=lambda row: row["value"])["address"] == "encoder-self/0/6"
-
-
-def test_layer_patterns_count_heads(run_folder: Path) -> None:
-    figure = layer_patterns(read_run(run_folder))
-    assert figure is not None and "Heads of several sorts count for each: 2." in figure.caption
-    counts = {(row["layer"], row["sort"]): row["heads"] for row in data_of(figure)}
-    assert counts[0, "no known role"] == 6 and counts[2, "syntactic"] == 2 and counts[1, "positional"] == 1
-
-
-def test_words_of_the_text_stay_words(run_folder: Path) -> None:
-    run = read_run(run_folder)
-    page = render(run, draw(run))
-    assert '"cat"</script>' not in page.replace("\\u003c", "<").split("<script")[0]
-    charts = re.search(r'id="charts">(.*?)</script>', page, flags=re.DOTALL)
-    assert charts is not None
-    found: dict[str, Any] = json.loads(charts[1])
-    assert {"functions-encoder-self-0", "attention-maps-3", "offsets-2", "rare-tokens-0"} <= set(found)
-
-
-def test_figures_are_written_and_name_no_colour(run_folder: Path, tmp_path: Path) -> None:
-    figures = role_figures(read_run(run_folder))
-    for figure in figures:
-        figure.save(tmp_path)
-        for panel in figure.panels:
-            specification = panel.specification()
-            del specification["datasets"], specification["config"]
-            assert not re.search(r"#[0-9a-fA-F]{3,8}\b|rgb\(", json.dumps(specification)), figure.name
-    assert len(list(tmp_path.glob("*.png"))) == len(figures) == 5
-
-
-@pytest.mark.parametrize("palette", [LIGHT, DARK])
-def test_every_sort_of_role_has_a_colour_of_its_own_that_can_be_written_on(palette: Palette) -> None:
-    colours = [palette.accent, palette.quiet, palette.second, *palette.sorts]
-    assert len(set(colours)) == len(colours) == len(SORTS)
-    assert {category(measure) for measure in (*AT_LEAST, *ABOVE_BASELINE)} <= set(SORTS)
-    for colour in [palette.accent, palette.second, *palette.sorts]:
-        assert contrast(channels(palette.on_high), channels(colour)) > 4.5
+def test_without_roles_or_rescored_models_the_section_is_left_out_or_says_so(run: Run) -> None:
+    assert run.roles is not None
+    assert drift.build(replace(run, rescored={})) is None and roles.build(replace(run, roles=None)) is None
+    none = replace(run.roles, roles=run.roles.roles.iloc[:0])
+    content = drift.build(replace(run, roles=none))
+    assert content is not None and not content["parts"][0]["had_roles"]
+    assert figures_in(roles.build(replace(run, roles=none)))

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.study.eta import Eta, about, longest_path, plan_lines
-from headwise.study.executor import Ended, Job, LocalExecutor, Outcome, run_jobs
+from headwise.study.executor import Ended, LocalExecutor, Outcome, run_jobs
+from headwise.study.jobs import Eta, Job, about, longest_path, plan_lines
 from headwise.study.progress import Progress
 from study.studies import Notes
 

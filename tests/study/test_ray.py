@@ -16,7 +16,8 @@ from rich.progress import Progress as Bars
 
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.study import ray_executor as cluster
-from headwise.study.executor import Job, Outcome, Work, run_jobs
+from headwise.study.executor import Outcome, Work, run_jobs
+from headwise.study.jobs import Job
 from headwise.study.progress import Progress
 from study.studies import Notes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ import pytest
 from headwise.heads import KINDS, HeadMap, HeadMask, write_text
 from headwise.study.estimate import Amount, Estimate, Rates
 from headwise.study.run import Run
-from headwise.study.schedule import Schedule, filled_before, steepest, waits_of
+from headwise.study.schedule import Schedule, filled_before, steepest
 from headwise.study.study import Study
 from headwise.study.tables import Tables
-from headwise.study.tasks.choose import choose
+from headwise.study.tasks.evaluate import choose
 from headwise.study.tasks.prune import FineTunedControl, prune_task
 from headwise.study.variants import Variant, comparisons
 from headwise.translation.decode import Search
@@ -132,7 +133,9 @@ class TestGreedySteps:
         assert seconds["order/greedy-random.1"] == seconds["prune/greedy-random.1-1"] == 0
 
     def test_with_a_target_count_only_that_one_is_a_model(self, made: Made) -> None:
-        assert names(made.schedule({**GREEDY, "keep": [3]})) == [f"greedy-{o}-3" for o in ("gradient", "random.1", "random.2")]
+        assert names(made.schedule({**GREEDY, "keep": [3]})) == [
+            f"greedy-{o}-3" for o in ("gradient", "random.1", "random.2")
+        ]
 
     def test_of_a_given_model_once_it_was_looked_at(self, made: Made) -> None:
         made.model = "some/model"
@@ -169,7 +172,7 @@ class TestControls:
         kept = [head for head in full.heads if head.kind == "cross" or (head.kind == "encoder-self" and not head.head)]
         layout = full.without({*full.heads} - {*kept})
         layout.save(made.folder / "layouts/keep-3.json")
-        monkeypatch.setattr("headwise.study.tasks.prune.full_model", lambda run: full)
+        monkeypatch.setattr("headwise.study.tasks.prune.full_model", lambda run: SimpleNamespace(heads=full.heads))
         reference = Variant("keep-3", 0, "gates", keep=3)
         random = [Variant(f"r-{i}", 0, "control.random", control="random", reference=reference) for i in range(5)]
         masks = [FineTunedControl(variant).mask(run) for variant in random]
@@ -178,14 +181,16 @@ class TestControls:
 
 
 class TestComparisons:
-    def of(self, made: Made, *sweeps: dict[str, Any], failed: dict[str, str] | None = None) -> dict[str, dict[str, str]]:
+    def of(
+        self, made: Made, *sweeps: dict[str, Any], failed: dict[str, str] | None = None
+    ) -> dict[str, dict[str, str]]:
         """What every variant is compared with; all of that is translated before it is evaluated."""
         found = made.schedule(*sweeps, failed=failed)
         run, tasks = found.run, {task.name: task for task in found.tasks()}
         compared = {v.name: comparisons(run.plan.pruning, v) for v in found.variants()}
         for name, others in compared.items():
             for split in ("dev", "test"):
-                needed = {task.name for task in tasks[f"evaluate/{split}/{name}"].needs(run)}
+                needed = {task.name for task in run.spec(tasks[f"evaluate/{split}/{name}"]).needs}
                 assert needed >= {f"translate/{split}/{other}" for other in ("full", *others.values())}
         return compared
 
@@ -212,9 +217,9 @@ class TestComparisons:
     def test_an_order_that_failed_is_not_waited_for(self, made: Made) -> None:
         found = made.schedule({**GREEDY, "compensate": True}, GREEDY, failed={"order/s1.greedy-random.1": "It failed."})
         tasks = {task.name: task for task in found.tasks()}
-        needed = [task.name for task in tasks["evaluate/dev/s0.greedy-random.1-4"].needs(found.run)]
+        needed = [task.name for task in found.run.spec(tasks["evaluate/dev/s0.greedy-random.1-4"]).needs]
         assert needed == ["translate/dev/s0.greedy-random.1-4", "translate/dev/full"]
-        other = [task.name for task in tasks["evaluate/dev/s0.greedy-random.2-4"].needs(found.run)]
+        other = [task.name for task in found.run.spec(tasks["evaluate/dev/s0.greedy-random.2-4"]).needs]
         assert "translate/dev/s1.greedy-random.2-4" in other and "translate/test/s1.greedy-random.1-4" not in tasks
 
 
@@ -233,11 +238,15 @@ def test_a_random_order_is_never_chosen(made: Made) -> None:
 
 
 def test_the_choice_waits_for_dev_and_test_text_for_the_choice(made: Made) -> None:
-    tasks = made.schedule({"penalties": [0.1, 1.0]}).tasks()
-    waits = {task.name: waits_of(task, tasks) for task in tasks}
+    found = made.schedule({"penalties": [0.1, 1.0]})
+    tasks = found.tasks()
+    waits = {task.name: found.waits_of(task, tasks) for task in tasks}
     assert waits["choose"] == [f"evaluate/dev/{name}" for name in ("full", "lambda-0.1", "lambda-1")]
     assert all(waits[f"translate/test/{name}"] == ["choose"] for name in ("full", "lambda-0.1", "lambda-1"))
     assert waits["speed"] == ["choose"] and [task.name for task in tasks if task.exclusive] == ["speed"]
+    failed = made.schedule({"penalties": [0.1, 1.0]}, failed={"prune/lambda-1": "It failed."})
+    (choose,) = [task for task in failed.tasks() if task.name == "choose"]
+    assert failed.waits_of(choose, tasks) == waits["choose"][:2], "it does not wait for what will never be there"
 
 
 def test_what_is_trained_from_random_weights_comes_last(made: Made) -> None:
@@ -245,7 +254,9 @@ def test_what_is_trained_from_random_weights_comes_last(made: Made) -> None:
     study = Study(plan_of(TINY, seeds=[1, 2], pruning=sweep), made.folder, "cpu", QUIET)
     jobs = {job.name: job.after for job in study.jobs()}
     order = list(jobs)
-    assert order[0] == "seed-1/train" and order.index("seed-2/prune/keep-3") < order.index("seed-1/prune/keep-3.from-scratch")
+    assert order[0] == "seed-1/train" and order.index("seed-2/prune/keep-3") < order.index(
+        "seed-1/prune/keep-3.from-scratch"
+    )
     assert order.index("seed-1/prune/keep-3.from-scratch") < order.index("seed-1/translate/test/full")
     assert jobs["seed-1/prune/keep-3.from-scratch"] == ("seed-1/train", "seed-1/prune/keep-3")
     assert jobs["seed-1/prune/keep-3"] == ("seed-1/train",) == jobs["seed-1/scores/gradients"]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,73 +20,15 @@ import torch
 import headwise as hw
 from headwise.data.embedded import write_parallel
 from headwise.heads import HeadMask
-from headwise.study import Plan, Progress, make_plan, run_study
-from headwise.study.folders import differences
-from headwise.study.graph import Ended, Here
-from headwise.study.nodes import STAGES
-from headwise.study.stage import RunFolder
-from headwise.study.stages import Study
-from headwise.study.study import estimated, threads_set
-from headwise.study.sweep import Setting
-from headwise.study.tables import choose, choose_setting
+from headwise.study import make_plan, run_study
+from headwise.study.study import Study, dry_run, estimated, thread_count
+from headwise.study.tasks import evaluate, prune
+from headwise.study.tasks.score import ScorePass
+from study.studies import QUIET, Notes, again, different, facts, numbers, plan_of
 
 
-class Notes(Progress):
-    """Remembers which stages were made and which were skipped."""
-
-    def __init__(self) -> None:
-        super().__init__(quiet=True)
-        self.made: list[str] = []
-        self.skipped: list[str] = []
-        self.told: list[str] = []
-
-    def stage(self, name: str) -> Any:
-        self.made.append(name)
-        return super().stage(name)
-
-    def skip(self, name: str) -> None:
-        self.skipped.append(name)
-
-    def say(self, text: str) -> None:
-        self.told.append(text)
-
-
-def again(plan: Plan, out: Path, only: str | None = None) -> Notes:
-    notes = Notes()
-    run_study(plan, out, notes, only)
-    return notes
-
-
-@pytest.fixture
-def copied(finished: Path, tmp_path: Path) -> Path:
-    """A copy of the finished run, to change."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
-def numbers(out: Path) -> dict[str, Any]:
-    """Everything a run reports or that is made from it, but for times."""
-    pruning = pd.read_csv(out / "pruning.csv")
-    files = [
-        "heads.csv",
-        "train/log.csv",
-        *(f"{place}/{name}" for place in ("layouts", "gates", "translations") for name in below(out / place)),
-    ]
-    weights = [path.relative_to(out) for path in sorted(out.glob("**/model.safetensors"))]
-    return {
-        "pruning": pruning[~pruning.measure.isin(["tokens_per_second", "seconds"])].to_csv(),
-        **{file: (out / file).read_text() for file in files},
-        **{str(path): (out / path).read_bytes() for path in weights},
-        **{key: value for key, value in json.loads((out / "run.json").read_text()).items() if key != "seconds"},
-    }  # fmt: skip
-
-
-def below(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
-def same(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert one.keys() == other.keys()
-    assert [name for name in one if one[name] != other[name]] == []
+def of_weights(found: dict[str, Any], there: bool = False) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name.endswith("safetensors") == there}
 
 
 class TestFinished:
@@ -98,12 +38,16 @@ class TestFinished:
         measures = {"confidence", "lrp.ding", "lrp.ding.signed", "gradient", "ablation.zero"}
         assert len(heads) == 2 * 4 * 3 * len(measures) and set(heads.measure) == measures
         pruning = pd.read_csv(finished / "pruning.csv")
-        assert list(pruning.setting.unique()) == ["full", "lambda-0.005", "lambda-1"]
+        assert list(pruning.columns) == ["method", "kinds", "setting", "penalty", "seed", "kept", "total", "measure",
+                                         "value", "low", "high"]  # fmt: skip
         assert not pruning.duplicated(["setting", "measure"]).any()
-        measures = set(pruning[pruning.setting == "lambda-1"].measure)
+        found = pruning.groupby("setting")[["method", "penalty"]].first().sort_index()
+        assert list(found.index) == ["full", "lambda-0.005", "lambda-1"]
+        assert list(found.method) == ["none", "gates", "gates"] and list(found.penalty[1:]) == [0.005, 1.0]
         both = {"bleu", "chrf", "bleu_difference", "p_value"}
         rest = {"parameters", "bytes", "memory", "tokens_per_second", "dev_loss", "soft_dev_loss", "decided_dev_loss",
                 "undecided_gates", "expected_heads", "settled", "updates", "seconds"}  # fmt: skip
+        measures = set(pruning[pruning.setting == "lambda-1"].measure)
         assert measures == both | {f"dev_{name}" for name in both} | rest
         assert pruning[pruning.measure == "bleu"].low.notna().all()
 
@@ -116,258 +60,258 @@ class TestFinished:
             assert model.heads.total == len(mask) and pruning.total[setting] == 8
         assert pruning.kept["full"] == 8 and pruning.kept["lambda-1"] == 0
 
-    def test_no_head_left_is_a_finished_result_with_a_warning(self, finished: Path) -> None:
-        notes = json.loads((finished / "run.json").read_text())["notes"]["lambda-1"]
-        assert any("No encoder-self head is left" in note for note in notes)
-        lines = (finished / "translations/test/lambda-1.txt").read_text().splitlines()
-        assert len(lines) == 40
-        assert hw.load(finished / "pruned/lambda-1").translate(["She sees him."], beam=2)
-
     def test_run_json(self, finished: Path) -> None:
-        facts = json.loads((finished / "run.json").read_text())
-        assert facts["signature"]["seed"] == 3 and facts["threads"] == 1 and facts["versions"]["torch"]
-        assert facts["chosen"] in (None, "lambda-0.005", "lambda-1") and facts["max_drop"] == 0.5
-        assert facts["bleu_signature"].startswith("nrefs:1") and facts["chrf_signature"].startswith("nrefs:1")
-        assert all(facts["seconds"][stage] > 0 for stage in ("train", "prune/lambda-1", "translate/test/full"))
+        found = facts(finished)
+        assert found["signature"]["seed"] == 3 and found["threads"] == 1 and found["versions"]["torch"]
+        assert found["chosen"] in (None, "lambda-0.005", "lambda-1") and found["max_drop"] == 0.5
+        assert found["bleu_signature"].startswith("nrefs:1") and found["chrf_signature"].startswith("nrefs:1")
+        assert all(found["seconds"][task] > 0 for task in ("train", "prune/lambda-1", "translate/test/full"))
+        assert found["settings"]["lambda-1"] == {
+            "sweep": "", "kinds": ["encoder-self"], "method": "gates", "penalty": 1.0, "keep": None, "score": None,
+            "order": None, "turn": None, "control": None, "reference": None, "tune": False, "compensate": False,
+            "settle": 0.0, "against": {},
+        }  # fmt: skip
+        assert any("No encoder-self head is left" in note for note in found["notes"]["lambda-1"])
 
     def test_the_report_can_be_written(self, copied: Path) -> None:
         assert "lambda" in hw.report(copied).read_text(encoding="utf-8").lower()
 
 
-class TestCache:
+def left(plan: Any, out: Path) -> list[str]:
+    """The tasks that a dry run does not call done."""
+    lines = [line.split() for line in dry_run(plan, out)]
+    return [line[0] for line in lines if len(line) > 1 and line[1] in ("about", "–")]
+
+
+class TestDryRun:
+    def test_of_a_finished_study_everything_is_done(self, copied: Path, tiny: dict[str, Any]) -> None:
+        before = sorted(copied.rglob("*"))
+        lines = dry_run(make_plan(tiny), copied)
+        assert (
+            left(make_plan(tiny), copied) == []
+            and lines[-1] == f"{len(lines) - 1} tasks, {len(lines) - 1} of them done"
+        )
+        assert sorted(copied.rglob("*")) == before
+
+    def test_after_a_measure_was_added(self, copied: Path, tiny: dict[str, Any]) -> None:
+        tiny["scoring"] = {"measures": ["confidence", "lrp.ding", "gradient", "ablation.zero", "ablation.mean"]}
+        plan = make_plan(tiny)
+        assert left(plan, copied) == ["scores/ablation.mean", "score", "judge"] == again(plan, copied).made
+        assert left(plan, copied) == []
+
+    def test_after_the_version_of_a_task_was_raised(
+        self, copied: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not what merely stands behind it in the list."""
+        monkeypatch.setattr(ScorePass, "VERSION", 2)
+        passes = ["scores/readings", "scores/gradients", "scores/lrp.ding", "scores/ablation.zero"]
+        assert left(make_plan(tiny), copied) == [*passes, "score", "judge"]
+        monkeypatch.undo()
+        monkeypatch.setattr(prune.PruneByGates, "VERSION", 2, raising=False)
+        found = left(make_plan(tiny), copied)
+        assert {"prune/lambda-1", "measure/lambda-1", "translate/test/lambda-0.005", "choose", "speed"} <= {*found}
+        assert not {"train", "score", "roles", "evaluate/dev/full", "translate/test/full"} & {*found}
+
+    def test_of_a_new_folder_every_task_has_its_cost(self, tiny: dict[str, Any], tmp_path: Path) -> None:
+        tiny["pruning"]["refine"] = 1
+        lines = dry_run(plan_of(tiny, seeds=[1, 2]), tmp_path / "out")
+        assert any("seed-1/prune/lambda-1" in line and "after seed-1/train" in line for line in lines)
+        assert "tasks, one after another: about" in lines[-4] and "the longest path" in lines[-3]
+        assert lines[-2].startswith("left: train 2 (about ") and ", prune 4 (about" in lines[-2]
+        assert lines[-1] == "not in it: 2 λ of refine, which only results reveal"
+        assert not (tmp_path / "out").exists()
+
+
+class TestMadeAgain:
     def test_nothing_is_made_twice(self, copied: Path, tiny: dict[str, Any]) -> None:
-        shutil.copy(copied / "heads.csv", copied / "heads.before")
-        before = {path: path.stat().st_mtime_ns for path in copied.glob("**/*") if path.suffix != ".lock"}
+        before = {path: path.stat().st_mtime_ns for path in copied.rglob("*") if path.suffix != ".lock"}
+        before = {path: when for path, when in before.items() if not {".work", "corpus"} & {*path.parts}}
         notes = again(make_plan(tiny), copied)
-        assert notes.made == []
+        assert notes.made == [] and notes.lines[-1].endswith("tasks: as before")
         changed = {path.name for path, when in before.items() if path.is_file() and path.stat().st_mtime_ns != when}
         assert changed <= {"plan.toml", "pruning.csv", "run.json"}, "written from what is known, never made again"
 
     def test_a_new_penalty_makes_only_that(self, copied: Path, tiny: dict[str, Any]) -> None:
         tiny["pruning"]["penalties"] = [0.005, 0.5]
-        notes = again(make_plan(tiny), copied)
-        stages = ("prune", "translate/dev", "quality/dev", "measure", "after", "translate/test", "quality/test")
-        assert set(notes.made) == {f"{stage}/lambda-0.5" for stage in stages} | {"choose", "speed"}
-        assert set(pd.read_csv(copied / "pruning.csv").setting) == {"full", "lambda-0.005", "lambda-0.5"}
+        made = again(make_plan(tiny), copied).made
+        tasks = ("prune", "translate/dev", "evaluate/dev", "measure", "rescored", "translate/test", "evaluate/test")
+        assert {*made} == {f"{task}/lambda-0.5" for task in tasks} | {"choose", "speed"}
+        assert {*pd.read_csv(copied / "pruning.csv").setting} == {"full", "lambda-0.005", "lambda-0.5"}
 
-    def test_a_lost_output_makes_its_stage(self, copied: Path, tiny: dict[str, Any]) -> None:
-        same_as = numbers(copied)
+    def test_a_lost_output_makes_its_task(self, copied: Path, tiny: dict[str, Any]) -> None:
+        before = numbers(copied)
         shutil.rmtree(copied / "pruned/lambda-1")
         (copied / "translations/test/full.txt").unlink()
-        notes = again(make_plan(tiny), copied)
-        assert set(notes.made) == {"prune/lambda-1", "translate/test/full"}
-        same(numbers(copied), same_as)
+        assert {*again(make_plan(tiny), copied).made} == {"prune/lambda-1", "translate/test/full"}
+        assert different(numbers(copied), before) == []
 
-    def test_the_folder_of_another_plan_is_refused(self, copied: Path, finished: Path, tiny: dict[str, Any]) -> None:
+    def test_a_changed_plan_is_refused(self, copied: Path, tiny: dict[str, Any]) -> None:
         before = (copied / "plan.toml").read_text()
-        for change, told in (
+        for change, reason in (
             ({"seed": 4}, "seed was 3 and is 4"),
-            ({"search": {"beam": 1}}, "search.beam was 2 and is 1"),
             ({"pruning": {**tiny["pruning"], "epochs": 4}}, "pruning.epochs was 3 and is 4"),
-            ({"model": str(finished / "model")}, "model was "),
+            ({"model": str(copied / "model")}, "model was "),
             ({"data": {"embedded": {"train": 301, "dev": 40, "test": 40}}}, "data.embedded.train was 300 and is 301"),
         ):
-            with pytest.raises(hw.HeadwiseError, match=told) as caught:
-                again(make_plan({**tiny, **change}), copied)
-            assert "Choose another --out" in str(caught.value) and "\n" not in str(caught.value)
+            with pytest.raises(hw.HeadwiseError, match=reason):
+                again(plan_of(tiny, **change), copied)
         assert (copied / "plan.toml").read_text() == before
 
-    def test_texts_may_lie_elsewhere_under_the_same_names(self) -> None:
-        before, moved, other = (
-            {"data": {"train": [f"{place}.en", f"{place}.de"]}} for place in ("/a/x", "/b/x", "/a/y")
-        )
-        assert list(differences(before, moved)) == []
-        assert [told.partition(" was ")[0] for told in differences(before, other)] == ["data.train"]
+    @pytest.mark.parametrize(
+        ("only", "made"),
+        [("train", 1), ("score", 4), ("roles", 5), ("prune", 6)],
+    )
+    def test_only_stops_after_its_stage(self, only: str, made: int, copied: Path, tiny: dict[str, Any]) -> None:
+        every = ["train", "scores/gradients", "score", "judge", "roles", "prune/lambda-1"]
+        for gone in (*every, "translate/dev/full"):
+            (copied / f".tasks/{gone.replace('/', '.')}.json").unlink()
+        assert again(make_plan(tiny), copied, only).made == every[:made]
 
-    def test_the_folder_of_another_version_is_refused(self, copied: Path, tiny: dict[str, Any]) -> None:
-        (copied / ".stages/headwise").write_text("0.0.1")
-        with pytest.raises(hw.HeadwiseError, match=r"was made by headwise 0\.0\.1, and this is "):
-            again(make_plan(tiny), copied)
+    def test_only_with_a_wrong_name(self, tiny: dict[str, Any], tmp_path: Path) -> None:
+        with pytest.raises(hw.HeadwiseError, match="--only all was asked for, but the stages are train, score, roles,"):
+            run_study(make_plan(tiny), tmp_path / "out", QUIET, only="all")
+        assert not (tmp_path / "out").exists()
 
-    def test_weights_that_were_taken_away_are_made_again_only_when_needed(
-        self, copied: Path, tiny: dict[str, Any]
-    ) -> None:
-        """Of a study that keeps only the chosen model, what is measured stays measured."""
-        same_as = {name: content for name, content in numbers(copied).items() if "model.safetensors" not in name}
-        chosen = json.loads((copied / "run.json").read_text())["chosen"]
+
+class TestOnlyChosenWeights:
+    def test_others_go_and_are_made_again_only_when_needed(self, copied: Path, tiny: dict[str, Any]) -> None:
+        before, chosen = of_weights(numbers(copied)), facts(copied)["chosen"]
         gone = "lambda-0.005" if chosen == "lambda-1" else "lambda-1"
-        weights = (copied / f"pruned/{gone}/model.safetensors").read_bytes()
-        notes = again(make_plan({**tiny, "weights": "chosen"}), copied)
-        assert notes.made == ["scored"]
+        weights, plan = (copied / f"pruned/{gone}/model.safetensors").read_bytes(), plan_of(tiny, weights="chosen")
+        assert again(plan, copied).made == []
         assert {path.name for path in (copied / "pruned").iterdir()} == {chosen} - {None}
         shutil.rmtree(copied / "model")
-        notes = again(make_plan({**tiny, "weights": "chosen"}), copied)
-        assert notes.made == []
+        assert again(plan, copied).made == [] and left(plan, copied) == []
         (copied / f"translations/test/{gone}.txt").unlink()
-        notes = again(make_plan({**tiny, "weights": "chosen"}), copied)
-        assert set(notes.made) == {"train", f"prune/{gone}", f"translate/test/{gone}"}
-        found = {name: content for name, content in numbers(copied).items() if "model.safetensors" not in name}
-        same(found, same_as)
+        assert {*again(plan, copied).made} == {"train", f"prune/{gone}", f"translate/test/{gone}"}
+        assert different(of_weights(numbers(copied)), before) == []
         again(make_plan(tiny), copied)
         assert (copied / f"pruned/{gone}/model.safetensors").read_bytes() == weights
 
     def test_a_model_that_is_chosen_later_is_made_again(self, copied: Path, tiny: dict[str, Any]) -> None:
-        """Of a study that keeps only the chosen model, the plan's choice is always there to be loaded."""
         tiny |= {"weights": "chosen", "choice": {"max_drop": 100}}
         weights = (copied / "pruned/lambda-0.005/model.safetensors").read_bytes()
         again(make_plan(tiny), copied)
-        assert below(copied / "pruned") == sorted(name for name in below(copied / "pruned") if "lambda-1/" in name)
+        assert [path.name for path in (copied / "pruned").iterdir()] == ["lambda-1"]
         tiny["pruning"]["penalties"] = [0.005]
-        notes = again(make_plan(tiny), copied)
-        assert "prune/lambda-0.005" in notes.made and "prune/lambda-1" not in notes.made
+        made = again(make_plan(tiny), copied).made
+        assert "prune/lambda-0.005" in made and "prune/lambda-1" not in made
         assert (copied / "pruned/lambda-0.005/model.safetensors").read_bytes() == weights
 
-    def test_a_chosen_model_that_was_only_cut_is_saved_again(self, copied: Path, tiny: dict[str, Any]) -> None:
-        """Its stage is known, but its folder went while another one was the choice."""
-        run = RunFolder(copied, Progress(quiet=True), thin=True)
-        for place in ("layouts/{}.json", ".stages/quality.dev.{}.json"):
-            shutil.copy(copied / place.format("lambda-0.005"), copied / place.format("cut"))
-        run.stage("prune/cut", {}, lambda work: {})
-        cut = Setting("cut", 0, "greedy.gradient", order="some", kept=3)
-        study = Study(make_plan({**tiny, "choice": {"max_drop": 100}}), run)
-        for _ in range(2):
-            assert choose_setting(study, [cut])["chosen"] == "cut"
-            assert hw.load(copied / "pruned/cut").layout == study.mask("cut")
-            shutil.rmtree(copied / "pruned/cut")
-        drawn = Setting("cut", 0, "greedy.random", order="some", kept=3)
-        assert choose_setting(study, [drawn])["chosen"] is None, "a random order is a baseline"
 
-    def test_a_given_model_that_changed_is_taken_again(
-        self, copied: Path, tmp_path: Path, tiny: dict[str, Any]
-    ) -> None:
-        given = Path(shutil.copytree(copied / "model", tmp_path / "given"))
-        plan = make_plan({**tiny, "model": str(given)})
-        assert "train" in again(plan, tmp_path / "out", only="train").made
-        assert "train" in again(plan, tmp_path / "out", only="train").skipped
-        hw.load(copied / "pruned/lambda-1").save(given)
-        assert "train" in again(plan, tmp_path / "out", only="train").made
-        assert hw.load(tmp_path / "out").heads.count(hw.load(given).heads.sites[0]) == 0
+def given(tiny: dict[str, Any], copied: Path, tmp_path: Path, **pruning: Any) -> dict[str, Any]:
+    """A plan that takes a trained model and makes one smaller one."""
+    sweep = pruning or {"penalties": [1.0], "epochs": 1, "warmup": 0, "gate_learning_rate": 0.5}
+    place = Path(shutil.copytree(copied / "model", tmp_path / "given"))
+    scoring = {"measures": ["gradient"], "judge": False, "pruned": ["gradient"]}
+    return {**tiny, "model": str(place), "pruning": sweep, "scoring": scoring}
 
 
 def test_no_table_holds_results_of_two_models(
     copied: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another model is given under the same name, and then all pruning fails: nothing of the old one is left."""
-    tiny["pruning"] |= {"penalties": [1.0], "epochs": 1, "warmup": 0}
-    tiny["scoring"] = {"measures": ["gradient"], "judge": False, "pruned": ["gradient"]}
-    given = Path(shutil.copytree(copied / "model", tmp_path / "given"))
-    out = tmp_path / "out"
-    plan = make_plan({**tiny, "model": str(given)})
-    run_study(plan, out, Progress(quiet=True))
-    assert set(pd.read_csv(out / "pruning.csv").setting) == {"full", "lambda-1"} and (out / "after/lambda-1").exists()
-    hw.load(copied / "pruned/lambda-0.005").save(given)
+    plan, out = make_plan(given(tiny, copied, tmp_path)), tmp_path / "out"
+    run_study(plan, out, QUIET)
+    assert {*pd.read_csv(out / "pruning.csv").setting} == {"full", "lambda-1"} and (out / "rescored/lambda-1").exists()
+    assert again(plan, out).made == []
+    hw.load(copied / "pruned/lambda-0.005").save(tmp_path / "given")
 
     def fails(*_: Any) -> Any:
         raise hw.HeadwiseError("This one was made to fail.")
 
-    monkeypatch.setattr("headwise.study.making.gated", fails)
+    monkeypatch.setattr(prune, "prune_by_gates", fails)
     with pytest.raises(hw.HeadwiseError, match="made to fail"):
-        run_study(plan, out, Progress(quiet=True))
+        run_study(plan, out, QUIET)
     table = pd.read_csv(out / "pruning.csv")
-    assert set(table.setting) == {"full"} and "bleu" in set(table.measure)
-    assert not (out / "pruned/lambda-1").exists() and not (out / "after/lambda-1").exists()
-    sizes = table[table.measure == "parameters"].value
-    assert list(sizes) == [hw.load(given).parameters]
-    assert json.loads((out / "run.json").read_text())["chosen"] is None
+    assert {*table.setting} == {"full"} and "bleu" in {*table.measure}
+    assert not (out / "pruned/lambda-1").exists() and not (out / "rescored/lambda-1").exists()
+    assert list(table[table.measure == "parameters"].value) == [hw.load(tmp_path / "given").parameters]
+    assert facts(out)["chosen"] is None and facts(out)["failed"] == {"prune/lambda-1": "This one was made to fail."}
 
 
-@pytest.mark.parametrize(
-    ("only", "last"),
-    [("train", "train"), ("score", "judge"), ("roles", "roles"), ("prune", "prune/lambda-1"), ("evaluate", None)],
-)
-def test_only_stops_after_its_stage(only: str, last: str | None, copied: Path, tiny: dict[str, Any]) -> None:
-    notes = again(make_plan(tiny), copied, only)
-    assert notes.skipped[-1] == (last or "speed")
+class TestChoice:
+    def test_a_model_that_was_only_cut_is_saved_where_it_is_chosen(
+        self, copied: Path, tiny: dict[str, Any], tmp_path: Path
+    ) -> None:
+        greedy = {"method": "greedy", "scores": ["weight-norm", "random"], "orders": 1, "step": 0.9}
+        values = {**given(tiny, copied, tmp_path, **greedy), "choice": {"max_drop": "any"}, "weights": "chosen"}
+        for _ in range(2):
+            run_study(make_plan(values), tmp_path / "out", QUIET)
+            assert facts(tmp_path / "out")["chosen"] == "greedy-weight-norm-1", "a random order is a baseline"
+            assert hw.load(tmp_path / "out/pruned/greedy-weight-norm-1").heads.only(["encoder-self"]).total == 1
+            shutil.rmtree(tmp_path / "out/pruned")
+
+    def test_run_json_names_the_limit_that_the_choice_was_made_with(self, copied: Path, tiny: dict[str, Any]) -> None:
+        again(plan_of(tiny, choice={"max_drop": "any"}), copied)
+        assert facts(copied)["max_drop"] is None and facts(copied)["chosen"] == "lambda-1"
+
+    def test_test_text_is_opened_after_the_choice(
+        self, copied: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        order: list[str] = []
+        texts = {}
+        for split, count in (("train", 300), ("dev", 40), ("test", 40)):
+            texts[split] = [str(path) for path in write_parallel(tmp_path, split, count)]  # type: ignore[arg-type]
+        opened, choice = Path.open, evaluate.choose
+
+        def noted(self: Path, *args: Any, **kwargs: Any) -> Any:
+            order.extend([self.name] if self.parent == tmp_path else [])
+            return opened(self, *args, **kwargs)
+
+        monkeypatch.setattr(Path, "open", noted)
+        monkeypatch.setattr(evaluate, "choose", lambda *a: order.append("choose") or choice(*a))
+        notes = again(plan_of(given(tiny, copied, tmp_path), data=texts), tmp_path / "out")
+        choices = [place for place, what in enumerate(order) if what == "choose"]
+        assert order.index("test.en") > choices[0] > order.index("dev.en")
+        after = notes.made[notes.made.index("choose") + 1 :]
+        assert "choose" not in order[order.index("test.en") :] or after, "what follows only repeats the choice"
+        assert {task.split("/")[0] for task in after} == {"translate", "evaluate", "speed"}
+        assert not any("/dev/" in task for task in after)
+
+    def test_without_test_text_there_are_dev_numbers(self, copied: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+        texts = {split: [str(copied / f"corpus/{split}.{side}") for side in ("en", "fr")] for split in ("train", "dev")}
+        notes = again(plan_of(given(tiny, copied, tmp_path), data=texts), tmp_path / "out")
+        assert any("names no test text" in line for line in notes.lines)
+        measures = {*pd.read_csv(tmp_path / "out/pruning.csv").measure}
+        assert "dev_bleu" in measures and "bleu" not in measures
+        assert hw.report(tmp_path / "out").exists()
 
 
-def test_only_with_a_wrong_name(tiny: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(
-        hw.HeadwiseError, match="--only all was asked for, but the stages are train, score, roles, prune, eva"
-    ):
-        run_study(make_plan(tiny), tmp_path / "out", Progress(quiet=True), only="all")
-    assert not (tmp_path / "out").exists()
-
-
-class Killer(Here):
-    """Does every node but one, whose process is killed before it can note anything."""
-
-    def wait(self) -> Ended:
-        if self.name == "prune/lambda-0.5":
-            return Ended(self.name, hw.HeadwiseError("Its process was killed."))
-        return super().wait()
-
-
-def test_a_killed_node_does_not_lose_the_end_of_the_study(
-    copied: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The choice, speed, test and tables of the others are made all the same, and run.json says what failed."""
-    notes = Notes()
-
-    @contextmanager
-    def crew(make: Any, *_: Any) -> Iterator[Killer]:
-        yield Killer(make(notes), notes)
-
-    monkeypatch.setattr("headwise.study.cluster.crew", crew)
-    tiny["pruning"]["penalties"] = [0.005, 0.5]
-    with pytest.raises(hw.HeadwiseError, match=r"^prune/lambda-0\.5 failed: Its process was killed\.$"):
-        run_study(make_plan(tiny), copied, notes, workers="ray")
-    assert notes.made == ["choose", "speed"]
-    assert json.loads((copied / "run.json").read_text())["failed"] == {"prune.lambda-0.5": "Its process was killed."}
-
-
-def test_threads_are_those_of_the_workers(copied: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the records do not tell, as those of an older run; and Python goes on with its own number."""
-    notes = Notes()
-
-    @contextmanager
-    def crew(make: Any, progress: Progress, threads: int, device: str) -> Iterator[Here]:
-        assert threads == 1
-        yield Here(make(notes), notes)
-
-    monkeypatch.setattr("headwise.study.cluster.crew", crew)
-    record = copied / ".stages/train.json"
-    told = json.loads(record.read_text())
-    assert told.pop("threads") == 1
-    record.write_text(json.dumps(told))
-    with threads_set(3):
-        run_study(make_plan(tiny), copied, notes, "evaluate", workers="ray")
+def test_threads_are_set_for_a_study_and_back(copied: Path, tiny: dict[str, Any]) -> None:
+    with thread_count(3):
+        shutil.rmtree(copied / "scores/gradients")
+        run_study(make_plan(tiny), copied, QUIET, "score", threads=1)
         assert torch.get_num_threads() == 3
-        assert json.loads((copied / "run.json").read_text())["threads"] == 1
-        record.write_text(json.dumps({**told, "threads": 2}))
-        run_study(make_plan(tiny), copied, notes, "evaluate")
-        assert json.loads((copied / "run.json").read_text())["threads"] == 2
+    assert json.loads((copied / ".tasks/scores.gradients.json").read_text())["threads"] == 1
 
 
 class TestTimeLeft:
     """It is measured where it is worth the seconds that this takes."""
 
-    def measured(self, told: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch, *, shown: bool = True) -> bool:
-        called: list[Path] = []
-        monkeypatch.setattr("headwise.study.study.estimates", lambda plan, work, device: called.append(work) or {})
+    def is_measured(
+        self, values: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool = False
+    ) -> bool:
+        called: list[Study] = []
+        monkeypatch.setattr("headwise.study.study.estimates_of", lambda study: called.append(study) or {})
         progress = Notes()
-        progress.console.quiet = not shown
-        assert estimated(make_plan(told), out, progress, "cpu", STAGES) == {} and not progress.told
+        progress.console.quiet = quiet
+        stages = ("train", "prune")
+        assert estimated(Study(make_plan(values), out, "cpu", progress), stages) == {} and not progress.lines
         return bool(called)
 
-    def test_of_many_models(self, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert not self.measured(tiny, tmp_path, monkeypatch)
+    def test_of_many_models_or_long_texts(
+        self, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert not self.is_measured(tiny, tmp_path, monkeypatch)
         tiny["pruning"]["penalties"] = [0.1, 0.2, 0.3, 0.4, 0.5]
-        assert self.measured(tiny, tmp_path, monkeypatch)
-        assert not self.measured(tiny, tmp_path, monkeypatch, shown=False)
-        (tmp_path / ".stages").mkdir()
-        for penalty in tiny["pruning"]["penalties"]:
-            (tmp_path / f".stages/prune.lambda-{penalty}.json").write_text("{}")
-        assert not self.measured(tiny, tmp_path, monkeypatch), "they are made"
-
-    def test_of_long_texts(self, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        files = {
-            split: [str(file) for file in write_parallel(tmp_path, split, 10)]  # type: ignore[arg-type]
-            for split in ("train", "dev")
-        }
-        told = {**tiny, "data": files}
-        assert not self.measured(told, tmp_path / "out", monkeypatch)
+        assert self.is_measured(tiny, tmp_path, monkeypatch)
+        assert not self.is_measured(tiny, tmp_path, monkeypatch, quiet=True)
+        files = {split: [str(file) for file in write_parallel(tmp_path, split, 10)] for split in ("train", "dev")}  # type: ignore[arg-type]
+        tiny |= {"data": files, "pruning": {"penalties": [0.1]}}
+        assert not self.is_measured(tiny, tmp_path, monkeypatch)
         monkeypatch.setattr("headwise.study.study.LONG", 10)
-        assert self.measured(told, tmp_path / "out", monkeypatch)
+        assert self.is_measured(tiny, tmp_path, monkeypatch)
 
     def test_what_cannot_be_measured_stops_nothing(
         self, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -375,99 +319,29 @@ class TestTimeLeft:
         def fails(*_: Any) -> Any:
             raise TypeError("no tokenizer")
 
-        monkeypatch.setattr("headwise.study.study.estimates", fails)
+        monkeypatch.setattr("headwise.study.study.estimates_of", fails)
         progress = Notes()
         progress.console.quiet = False
-        assert estimated(make_plan({**tiny, "seeds": [1, 2]}), tmp_path, progress, "cpu", STAGES) == {}
-        assert progress.told == ["  How long it will take is not known: TypeError: no tokenizer"]
+        assert estimated(Study(plan_of(tiny, seeds=[1, 2]), tmp_path, "cpu", progress), ("train", "prune")) == {}
+        assert progress.lines == ["  How long it will take is not known: TypeError: no tokenizer"]
 
 
-class TestChoice:
-    def test_dev_chooses_the_fewest_heads_within_the_drop(self) -> None:
-        dev, kept = (
-            {"full": 30.0, "a": 29.6, "b": 29.5, "c": 29.4, "d": 31.0},
-            {"full": 8, "a": 3, "b": 2, "c": 1, "d": 5},
-        )
-        assert choose(dev, kept, 0.5) == "b"
-        assert choose(dev, kept, 0.0) == "d" and choose(dev, kept, 9.0) == "c"
-        assert choose({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, 0.5) is None
-        assert choose({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, None) == "a", "whatever it loses"
-        assert choose({"full": 30.0, "a": 30.0, "b": 31.0}, {"full": 8, "a": 3, "b": 3}, 0.5) == "b"
-
-    def test_what_a_plan_of_several_left_behind_goes(self, copied: Path, tiny: dict[str, Any]) -> None:
-        """A plan of several seeds that all failed leaves grid.json; a page of it is no page of this study."""
-        (copied / "grid.json").write_text("{}")
-        again(make_plan(tiny), copied)
-        assert not (copied / "grid.json").exists() and (copied / "run.json").exists()
-
-    def test_run_json_names_the_limit_that_the_choice_was_made_with(
-        self, copied: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Also when a later run with another limit was stopped before it chose."""
-        before = json.loads((copied / "run.json").read_text())
-        plan = make_plan({**tiny, "choice": {"max_drop": "any"}})
-        again(plan, copied, "prune")
-        facts = json.loads((copied / "run.json").read_text())
-        assert facts["max_drop"] == before["max_drop"] == 0.5 and facts["chosen"] == before["chosen"]
-        again(plan, copied)
-        assert json.loads((copied / "run.json").read_text())["max_drop"] is None
-
-    def test_test_text_is_opened_after_every_choice(
-        self, copied: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        order: list[str] = []
-        for split in ("train", "dev", "test"):
-            write_parallel(tmp_path, split, 300 if split == "train" else 40)  # type: ignore[arg-type]
-        texts = {split: [f"{tmp_path}/{split}.en", f"{tmp_path}/{split}.fr"] for split in ("train", "dev", "test")}
-        watch_files(monkeypatch, tmp_path, order)
-        monkeypatch.setattr("headwise.study.tables.choose", lambda *a: order.append("choose") or choose(*a))
-        plan = make_plan({**tiny, "data": texts, "model": str(copied / "model")})
-        notes = again(plan, tmp_path / "out")
-        choices = [place for place, what in enumerate(order) if what == "choose"]
-        assert order.index("test.en") > choices[-1] > choices[0] > order.index("dev.en")
-        tested = notes.made.index("translate/test/full")
-        assert {stage.split("/")[0] for stage in notes.made[tested:]} == {"translate", "quality", "speed"}
-        assert not any("/dev/" in stage for stage in notes.made[tested:])
-
-    def test_without_test_text_there_are_dev_numbers(self, copied: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
-        files = [str(file) for file in write_parallel(tmp_path, "dev", 40)]
-        tiny["pruning"] |= {"penalties": [1.0], "epochs": 1, "warmup": 0}
-        data = {"train": [str(copied / "corpus/train.en"), str(copied / "corpus/train.fr")], "dev": files}
-        notes = again(make_plan({**tiny, "data": data, "model": str(copied / "model")}), tmp_path / "out")
-        assert any("names no test text" in line for line in notes.told)
-        measures = set(pd.read_csv(tmp_path / "out/pruning.csv").measure)
-        assert "dev_bleu" in measures and "bleu" not in measures
-        assert hw.report(tmp_path / "out").exists()
-
-
-def watch_files(monkeypatch: pytest.MonkeyPatch, folder: Path, order: list[str]) -> None:
-    """Note the name of every file of a folder that is opened."""
-    opened = Path.open
-
-    def noted(self: Path, *args: Any, **kwargs: Any) -> Any:
-        if self.parent == folder:
-            order.append(self.name)
-        return opened(self, *args, **kwargs)
-
-    monkeypatch.setattr(Path, "open", noted)
-
-
-def started(plan: Path, out: Path) -> subprocess.Popen[str]:
+def start(plan: Path, out: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "headwise", "study", str(plan), "--out", str(out), "--only", "evaluate"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def completed(plan: Path, out: Path) -> str:
-    process = started(plan, out)
-    told = process.communicate()[1]
-    assert process.returncode == 0, told
-    return told
+def complete(plan: Path, out: Path) -> str:
+    process = start(plan, out)
+    shown = process.communicate()[1]
+    assert process.returncode == 0, shown
+    return shown
 
 
-def killed_when(plan: Path, out: Path, reached: Callable[[], bool]) -> None:
+def kill_when(plan: Path, out: Path, reached: Callable[[], bool]) -> None:
     """Start a study, and kill -9 it as soon as it has got there."""
-    process = started(plan, out)
+    process = start(plan, out)
     while not reached():
         assert process.poll() is None, f"ended before it could be killed: {process.stderr and process.stderr.read()}"
         time.sleep(0.002)
@@ -475,11 +349,11 @@ def killed_when(plan: Path, out: Path, reached: Callable[[], bool]) -> None:
     process.communicate()
 
 
-def markers(out: Path, stage: str) -> list[Path]:
-    return sorted(out.glob(f".work/{stage}-*/checkpoint-*/complete"), key=lambda p: int(p.parent.name.split("-")[1]))
+def markers(out: Path, task: str) -> list[Path]:
+    return sorted(out.glob(f".work/{task}-*/checkpoint-*/complete"), key=lambda p: int(p.parent.name.split("-")[1]))
 
 
-def signed(marker: Path) -> None:
+def sign(marker: Path) -> None:
     """Let a checkpoint say that it took a thousand seconds: who goes on from it adds to them."""
     marker.write_text(json.dumps({**json.loads(marker.read_text()), "seconds": 1000.0}))
 
@@ -489,32 +363,28 @@ def test_killed_again_and_again_ends_with_the_same_numbers(tiny: dict[str, Any],
     """kill -9 in training, in the gate phase and in evaluation; dropout is on."""
     plan, unbroken, broken = tmp_path / "plan.toml", tmp_path / "unbroken", tmp_path / "broken"
     plan.write_text(make_plan(tiny).to_toml())
-    completed(plan, unbroken)
+    complete(plan, unbroken)
 
-    killed_when(plan, broken, lambda: len(markers(broken, "train")) >= 1)
+    kill_when(plan, broken, lambda: len(markers(broken, "train")) >= 1)
     last = markers(broken, "train")[-1]
-    signed(last)
+    sign(last)
     half = last.parent.with_name("checkpoint-1000000")  # a later one, killed while it was written
     shutil.copytree(last.parent, half)
     (half / "complete").unlink()
     (half / "model.safetensors").write_bytes(b"half")
     assert not (broken / "model").exists()
 
-    killed_when(plan, broken, lambda: len(markers(broken, "prune.lambda-1")) >= 1)
-    signed(markers(broken, "prune.lambda-1")[-1])
+    kill_when(plan, broken, lambda: len(markers(broken, "prune.lambda-1")) >= 1)
+    sign(markers(broken, "prune.lambda-1")[-1])
     assert (broken / "pruned/lambda-0.005").exists() and not (broken / "pruned/lambda-1").exists()
+    assert "dev_bleu" in {*pd.read_csv(broken / "pruning.csv").measure}, "an unfinished study is already a result"
 
-    killed_when(plan, broken, lambda: (broken / "translations/test/full.txt").exists())
-    made = [(broken / folder).stat().st_mtime_ns for folder in ("model", "pruned/lambda-0.005", "pruned/lambda-1")]
-    unfinished = pd.read_csv(broken / "pruning.csv")
-    assert "dev_bleu" in set(unfinished.measure), "an unfinished study is already a result"
-
-    told = completed(plan, broken)
-    stages = "corpus/train train score prune/lambda-0.005 prune/lambda-1 translate/dev/full"
-    assert [stage for stage in stages.split() if re.search(rf"^  {stage} ", told, re.MULTILINE)] == []
-    assert " nodes: as before" in told
-    assert made == [(broken / f).stat().st_mtime_ns for f in ("model", "pruned/lambda-0.005", "pruned/lambda-1")]
-    seconds = json.loads((broken / "run.json").read_text())["seconds"]
+    kill_when(plan, broken, lambda: (broken / "translations/test/full.txt").exists())
+    places = [broken / folder for folder in ("model", "pruned/lambda-0.005", "pruned/lambda-1")]
+    made = [place.stat().st_mtime_ns for place in places]
+    assert " tasks: as before" in complete(plan, broken)
+    assert made == [place.stat().st_mtime_ns for place in places]
+    seconds = facts(broken)["seconds"]
     assert seconds["train"] > 1000 and seconds["prune/lambda-1"] > 1000 > seconds["prune/lambda-0.005"]
-    same(numbers(broken), numbers(unbroken))
+    assert different(numbers(broken), numbers(unbroken)) == []
     assert list((broken / ".work").iterdir()) == [broken / ".work/text"]

@@ -23,7 +23,7 @@ def checked(kind: type[Options], values: dict[str, Any], source: str) -> Options
     loc = problem["loc"]
     if loc[:1] == ("pruning",) and isinstance(values.get("pruning"), dict):
         loc = (*loc[:1], *loc[2:])  # one table was written, so it has no number
-    path = [str(part) for part in loc if str(part) not in TYPE_NAMES]
+    path = [str(part) for part in loc if str(part) not in TYPE_NAMES and "constrained" not in str(part)]
     key = ".".join(path)
     if problem["type"] == "extra_forbidden":
         method = next((str(part) for part in loc if part in SWEEPS), "")

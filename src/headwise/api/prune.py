@@ -63,7 +63,7 @@ def prune(
     method = method or ("gates" if model.hf.config.is_encoder_decoder and max_drop is None else "greedy")
     if method not in SWEEPS:
         raise HeadwiseError(f"prune: method '{method}' was asked for; there is {', '.join(SWEEPS)}.")
-    if (max_drop is not None) != (method == "greedy" and keep is None):
+    if not {"penalty": method == "gates", "keep": True, "max_drop": method == "greedy"}[given[0]]:
         raise HeadwiseError(f"prune: {given[0]} means nothing with method '{method}': see the help of hw.prune.")
     for name, value in (("penalty", penalty), ("max_drop", max_drop)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf):
@@ -109,8 +109,8 @@ def prune_greedily(
     progress: Report,
 ) -> Model:  # fmt: skip
     """Heads go in the order of a score on `text`; quality, and so the choice of `max_drop`, is measured on `dev`."""
-    search = options.pop("search", None) or Search()
-    sweep = checked(GreedySweep, {**options, "scores": [options.pop("score", "gradient")]}, "prune")
+    search, score = options.pop("search", None) or Search(), options.pop("score", "gradient")
+    sweep = checked(GreedySweep, {**options, "scores": [score]}, "prune")
     if sweep.tune or len(sweep.scores) > 1:
         raise HeadwiseError("prune: heads go in the order of one score, without training: tune belongs into a plan.")
     try:
@@ -140,9 +140,9 @@ def prune_greedily(
             warnings.warn(too_generous("max_drop", max_drop, whole), stacklevel=3)
         return cut(smallest_within(masks, bleu, max_drop)[0])
     losses = Losses.measure(Batches(model, dev, rest), masks[1:], cut if sweep.compensate else None)
-    gain = {mask: -dict((row[0], row[1]) for row in losses.rows(place, seed)).get("perplexity_change", 0.0)
-            for place, mask in enumerate(masks)}  # fmt: skip
-    return cut(smallest_within(masks, gain.__getitem__, max_drop)[0])
+    changes = [{row[0]: row[1] for row in losses.rows(place, seed)} for place in range(len(masks))]
+    gains = [-change.get("perplexity_change", 0.0) for change in changes]
+    return cut(smallest_within(masks, lambda mask: gains[masks.index(mask)], max_drop)[0])
 
 
 def too_generous(option: str, limit: float, whole: float) -> str:

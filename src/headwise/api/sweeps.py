@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from headwise.api.scoring import BLEU, resolve_measures
 from headwise.errors import HeadwiseError
@@ -21,56 +21,36 @@ from headwise.pruning.target_count import Keep
 Control = Literal["fine-tuned", "random", "one-per-layer", "one-per-layer-random", "from-scratch", "narrower"]
 OF_A_SWEEP: tuple[Control, ...] = ("fine-tuned", "one-per-layer", "one-per-layer-random")
 FROM_RANDOM_WEIGHTS: tuple[Control, ...] = ("from-scratch", "narrower")
+Count = Annotated[int, Field(ge=1)]
 WITHOUT_TEXT = ("random", "weight-norm")  # orders of removal that look at no text
 
 
 class Sweep(TuningOptions):
     """What all sweeps have. `name` stands before the names of its variants; a plan of several sweeps needs it."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
     name: str = Field(default="", pattern=r"^[\w-]*$")
     kinds: list[Kind] = Field(default=["encoder-self"], min_length=1)
-    keep: list[int | dict[Kind, int]] = Field(default=[])
+    keep: list[Count | dict[Kind, Count]] = Field(default=[])
     controls: list[Control] = Field(default=[])
     seeds: list[int] = Field(default=[])
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def no_booleans(cls, value: Any, info: ValidationInfo) -> Any:
-        """`true` would pass for 1 where a number is asked for."""
-        inner = value if isinstance(value, list) else [value]
-        flat = [number for one in inner for number in (one.values() if isinstance(one, dict) else [one])]
-        if cls.model_fields[str(info.field_name)].annotation is not bool and any(isinstance(v, bool) for v in flat):
-            raise ValueError("true and false mean nothing here")
-        return value
-
-    @field_validator("kinds")
-    @classmethod
-    def distinct_kinds(cls, kinds: list[Kind]) -> list[Kind]:
-        if len(set(kinds)) < len(kinds):
-            raise ValueError("no kind may be there twice")
-        return kinds
 
     @field_validator("keep", mode="before")
     @classmethod
     def known_kinds(cls, keeps: Any) -> Any:
         """Checked before the type: a number or a table would only miss a number."""
-        for keep in keeps if isinstance(keeps, list) else ():
-            if isinstance(keep, dict) and (other := [kind for kind in keep if kind not in KINDS]):
-                raise ValueError(f"'{other[0]}' is no kind of heads; there is {', '.join(KINDS)}")
-            if isinstance(keep, dict) and (other := [kind for kind in keep if not isinstance(keep[kind], int)]):
-                raise ValueError(f"the number of {other[0]} heads to keep must be a whole number")
+        named = (kind for keep in keeps if isinstance(keep, dict) for kind in keep) if isinstance(keeps, list) else ()
+        if other := [kind for kind in named if kind not in KINDS]:
+            raise ValueError(f"'{other[0]}' is no kind of heads; there is {', '.join(KINDS)}")
         return keeps
 
-    @field_validator("keep")
+    @field_validator("kinds", "keep", "seeds", "controls")
     @classmethod
-    def positive_counts(cls, keeps: list[int | dict[Kind, int]]) -> list[int | dict[Kind, int]]:
-        if any(count < 1 for keep in keeps for count in (keep.values() if isinstance(keep, dict) else [keep])):
-            raise ValueError("at least 1 head must be kept")
-        if len({keep_name(keep) for keep in keeps}) < len(keeps):
-            raise ValueError("no number of heads may be there twice")
-        return keeps
+    def distinct(cls, values: list[Any]) -> list[Any]:
+        if any(value in values[:place] for place, value in enumerate(values)):
+            raise ValueError("nothing may be there twice")
+        return values
 
     @model_validator(mode="after")
     def same_kinds(self) -> Sweep:
@@ -108,7 +88,7 @@ class GateSweep(Sweep, GateOptions):
     """Hard Concrete gates: a model for every λ of `penalties` and every target count of `keep`."""
 
     method: Literal["gates"] = "gates"
-    penalties: list[float] = Field(default=[0.005, 0.01, 0.02, 0.04])
+    penalties: list[Annotated[float, Field(ge=0)]] = Field(default=[0.005, 0.01, 0.02, 0.04])
     refine: int = Field(default=0, ge=0)
 
     @model_validator(mode="before")
@@ -136,8 +116,6 @@ class GateSweep(Sweep, GateOptions):
     @field_validator("penalties")
     @classmethod
     def usable_penalties(cls, values: list[float]) -> list[float]:
-        if any(value < 0 for value in values):
-            raise ValueError("penalties must be numbers of at least 0")
         if len({f"{value:g}" for value in values}) < len(values):
             raise ValueError("no penalty may be there twice (six digits count)")
         return values
@@ -174,7 +152,7 @@ class GreedySweep(Sweep):
     """
 
     method: Literal["greedy"] = "greedy"
-    keep: list[int | dict[Kind, int]] = Field(default=[], max_length=1)
+    keep: list[Count | dict[Kind, Count]] = Field(default=[], max_length=1)
     scores: list[str] = Field(default=["gradient", "random"], min_length=1)
     rescore: bool = False
     step: float = Field(default=0.1, gt=0, le=1)

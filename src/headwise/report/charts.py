@@ -43,7 +43,9 @@ def _known(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    """A value as JSON knows it, with six digits: more are not seen."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def tips(*fields: str) -> list[alt.Tooltip]:
@@ -82,9 +84,9 @@ def categories(name: str, names: Iterable[str], grey: str = "", **legend: Any) -
     return alt.Color(name, scale=scale, legend=shown if len(known) > 1 else None)
 
 
-def shapes(name: str, names: Sequence[str], **legend: Any) -> alt.Shape:
+def shapes(name: str, names: Sequence[str], drawn: Sequence[str] = SHAPES, **legend: Any) -> alt.Shape:
     """One shape a name."""
-    scale = alt.Scale(domain=list(names), range=[SHAPES[i % len(SHAPES)] for i, _ in enumerate(names)])
+    scale = alt.Scale(domain=list(names), range=[drawn[i % len(drawn)] for i, _ in enumerate(names)])
     shown = alt.Legend(**{"symbolOpacity": 1, "columns": legend_columns(names), **PHONE, **legend})
     return alt.Shape(name, scale=scale, legend=shown)
 
@@ -123,7 +125,7 @@ def stacked(
     cells: Rows, y: Any, x: str, colour: Any, order: str, *, title: str, tip: Sequence[Any],
     texts: Sequence[tuple[str, str]], faint: Any = None,
 ) -> list[Any]:  # fmt: skip
-    """Bars of parts with their numbers in them. `texts`: a condition and the theme's style of the numbers it selects."""
+    """Bars of parts with their numbers in them. `texts`: conditions, and the style of the numbers they select."""
     axis = alt.Axis(tickMinStep=1, tickCount=6, grid=False)
     base = alt.Chart(data(cells)).encode(
         y=y, x=alt.X(x, stack="zero", title=title, axis=axis), order=alt.Order(order), tooltip=list(tip)
@@ -139,18 +141,19 @@ def stacked(
 def curve(
     points: Rows, x: Any, y: Any, colour: Any, *, tip: Sequence[Any] = (), where: str = "", band: float = 0.0,
     dots: int = 0, width: float = 2, opacity: float = 1.0, detail: str | None = None, shape: Any = None,
+    clip: bool = False,
 ) -> list[Any]:  # fmt: skip
     """Lines through points from left to right. `band`: opacity of the area from `low` to `high`; `dots`: their size."""
     base = alt.Chart(data(points)).encode(x=x, color=colour, **({"detail": detail} if detail else {}))
     base = base.transform_filter(where) if where else base
     layers = []
     if band:
-        area = base.transform_filter("isValid(datum.low)").mark_area(opacity=band, clip=True)
+        area = base.transform_filter("isValid(datum.low)").mark_area(opacity=band, clip=clip)
         layers.append(area.encode(y=same(y, "low:Q"), y2="high:Q"))
     line = base.transform_filter(f"isValid(datum.{_name(y)})").encode(y=y, order=alt.Order(x["shorthand"]))
-    layers.append(line.mark_line(strokeWidth=width, opacity=opacity, strokeJoin="round", clip=True))
+    layers.append(line.mark_line(strokeWidth=width, opacity=opacity, strokeJoin="round", clip=clip))
     if dots:
-        marks = base.mark_point(filled=True, size=dots, opacity=1, clip=True).encode(y=y, tooltip=list(tip))
+        marks = base.mark_point(filled=True, size=dots, opacity=1, clip=clip).encode(y=y, tooltip=list(tip))
         layers.append(marks.encode(shape=shape) if shape is not None else marks)
     return layers
 
@@ -161,7 +164,8 @@ def _name(channel: Any) -> str:
 
 def intervals(
     points: Rows, at: Any, value: Any, colour: Any = None, *, tip: Sequence[Any], where: str = "", style: str = "point",
-    size: int = 70, rule: Mapping[str, Any] | None = None, shape: Any = None, bar: bool = False, **mark: Any,
+    size: int = 70, rule: Mapping[str, Any] | None = None, shape: Any = None, bar: bool = False,
+    clip: bool = False, **mark: Any,
 ) -> list[Any]:  # fmt: skip
     """Points (or bars) with their 95 % intervals from `low` to `high`, drawn along the channel of `value`."""
     along, other = ("y", "x") if isinstance(value, alt.Y) else ("x", "y")
@@ -169,12 +173,12 @@ def intervals(
     base = base.transform_filter(where) if where else base
     inked = base.encode(color=colour) if colour is not None else base
     ends = {along: same(value, "low:Q"), f"{along}2": "high:Q"}
-    whiskers = {"strokeWidth": 1.5, "opacity": 0.8, "clip": True, **(rule or {})}
+    whiskers = {"strokeWidth": 1.5, "opacity": 0.8, "clip": clip, **(rule or {})}
     rules = (base if "style" in whiskers else inked).transform_filter("isValid(datum.low)")
     lines = rules.mark_rule(**whiskers).encode(**ends)
     if bar:
         return [inked.mark_bar(cornerRadiusEnd=2, opacity=0.85).encode(**{along: value}), lines]
-    dots = inked.mark_point(**{"style": style, "filled": True, "size": size, "opacity": 1, "clip": True, **mark})
+    dots = inked.mark_point(**{"style": style, "filled": True, "size": size, "opacity": 1, "clip": clip, **mark})
     return [lines, dots.encode(**{along: value}, **({"shape": shape} if shape is not None else {}))]
 
 

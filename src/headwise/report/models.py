@@ -61,7 +61,7 @@ def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
     frame["label"] = [_label(model, labels, several) for model in rows(frame)]
     frame["line"] = [_line(model) for model in rows(frame)]
     values = [
-        measured.pivot(index="setting", columns="measure", values=what).add_suffix(end)
+        measured.pivot(index="setting", columns="measure", values=what).add_suffix(end)  # noqa: PD010
         for what, end in (("value", ""), ("low", ".low"), ("high", ".high"))
     ]
     frame = pd.concat([frame, *values], axis=1)
@@ -121,7 +121,7 @@ def ordered(frame: pd.DataFrame) -> list[Model]:
 
 
 def text_prefix(frame: pd.DataFrame) -> str:
-    """What measures on the reported text begin with: nothing for test text, `dev_` where only the full model has any."""
+    """What measures on the reported text begin with: nothing for test, `dev_` where no pruned model has test text."""
     others = frame[frame["method"] != "none"] if (frame["method"] != "none").any() else frame
     return "" if "bleu" in others and others["bleu"].notna().any() else "dev_"
 

@@ -82,7 +82,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """Cells of a table. Text after a line break is smaller. A `badge` marks the row; `code` is its name in the files."""
+    """Cells of a table. Text after a line break is smaller. A `badge` marks the row; `code`: its name in files."""
 
     cells: list[str]
     badge: str = ""

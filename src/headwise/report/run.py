@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Roles:
-    """The folder roles/: scores of all roles, roles found, labels of heads, sorts by layer, facts, example sentences."""
+    """The folder roles/: scores of all roles, roles found, labels of heads, categories by layer, facts, examples."""
 
     table: pd.DataFrame
     roles: pd.DataFrame

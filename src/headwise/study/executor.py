@@ -10,29 +10,14 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Protocol
+from typing import Protocol
 
 from accelerate import PartialState
 from safetensors import SafetensorError
 
 from headwise.errors import HeadwiseError
-from headwise.study.eta import Eta
+from headwise.study.jobs import Eta, Job
 from headwise.study.progress import Progress
-
-
-@dataclass(frozen=True)
-class Job:
-    """A task of one run, as the executor sees it: what it waits for, about how many seconds it takes, whether it wants
-    the machine to itself, whether the store holds it. folder: of its run."""
-
-    name: str
-    after: tuple[str, ...] = ()
-    seconds: float = 0.0
-    exclusive: bool = False
-    done: bool = False
-    folder: str = "."
-    task: Any = None
-
 
 Jobs = Callable[[], Sequence[Job]]  # asked again after every job: what is finished may reveal more of them
 Work = Callable[[Job], None]  # does a job

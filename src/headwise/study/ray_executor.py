@@ -30,8 +30,8 @@ import torch
 from rich.progress import TaskID
 
 from headwise.errors import HeadwiseError
-from headwise.study.eta import about
-from headwise.study.executor import Ended, Job, Work
+from headwise.study.executor import Ended, Work
+from headwise.study.jobs import Job, about
 from headwise.study.progress import Progress
 from headwise.study.store import label_of
 

@@ -35,7 +35,8 @@ Split = embedded.Split
 
 @dataclass(frozen=True)
 class Spec:
-    """needs: the tasks whose results go in. inputs: all else that does: options, seeds, fingerprints of texts.
+    """needs: the tasks whose results go in. inputs: all else that does: options, seeds, fingerprints of texts (a value,
+    or a function that gives it once the key is asked for: no test text is opened before the choice).
     outputs: what is written below the run folder; weights: those outputs that hold a model."""
 
     needs: Sequence[Task] = ()
@@ -110,13 +111,15 @@ class Run:
         if task not in self.keys:
             spec = self.spec(task)
             needs = [self.key(needed) for needed in spec.needs]
-            self.keys[task] = digest([task.name, task.VERSION, dict(spec.inputs), needs])
+            inputs = {name: value() if callable(value) else value for name, value in spec.inputs.items()}
+            self.keys[task] = digest([task.name, task.VERSION, inputs, needs])
         return self.keys[task]
 
     def done(self, task: Task, whole: bool = False) -> bool:
         """Whether the store holds a task's outputs; weights that the plan does not keep need not be there, but for
         `whole`."""
-        return self.store.holds(task.name, self.key(task), self.required(task, whole))
+        recorded = bool(self.store.record(task.name))  # without a record no key is needed, and no text for it
+        return recorded and self.store.holds(task.name, self.key(task), self.required(task, whole))
 
     def required(self, task: Task, whole: bool) -> list[str]:
         spec = self.spec(task)

@@ -100,8 +100,8 @@ class Schedule:
     # Tasks
 
     def tasks(self, stages: Collection[str] = STAGES) -> list[Task]:
-        """The tasks of some STAGES that are known by now. One that measures a whole order is listed once."""
-        return [task for task in dict.fromkeys(self.all_tasks()) if task.stage in stages]
+        """The tasks of some STAGES that are known by now."""
+        return list(dict.fromkeys(task for task in self.all_tasks() if task.stage in stages))
 
     def all_tasks(self) -> Iterator[Task]:
         run, scoring = self.run, self.run.plan.scoring
@@ -164,6 +164,18 @@ class Schedule:
         if run.translates:
             yield MeasureSpeed(self.timed(sound, chosen))
 
+    def waits_of(self, task: Task, tasks: Sequence[Task]) -> list[str]:
+        """What a task only has to come after: the choice waits for all dev evaluations that are still possible, test
+        text for the choice."""
+        if isinstance(task, Choose):
+            dev = (other for other in tasks if isinstance(other, AnyEvaluation) and other.split == "dev")
+            return [other.name for other in dev if not self.has_failed(other.variant)]
+        if isinstance(task, Translate | MeasureLosses) and task.split == "test":
+            return [other.name for other in tasks if isinstance(other, Choose)]
+        if isinstance(task, MeasureSpeed):
+            return [other.name for other in tasks if isinstance(other, Choose | SaveChosen)]
+        return []
+
     def timed(self, variants: Sequence[Variant], chosen: str | None) -> tuple[Variant, ...]:
         """The models whose speed is measured: the full one, those with gates, the narrower ones, and the chosen one.
 
@@ -180,17 +192,6 @@ class Schedule:
         return tuple(
             v for v in some if v == FULL or not prune_task(v).has_weights(run) or run.done(prune_task(v), True)
         )
-
-
-def waits_of(task: Task, tasks: Sequence[Task]) -> list[str]:
-    """What a task only has to come after: the choice waits for all dev evaluations, test text for the choice."""
-    if isinstance(task, Choose):
-        return [other.name for other in tasks if isinstance(other, AnyEvaluation) and other.split == "dev"]
-    if isinstance(task, Translate | MeasureLosses) and task.split == "test":
-        return [other.name for other in tasks if isinstance(other, Choose)]
-    if isinstance(task, MeasureSpeed):
-        return [other.name for other in tasks if isinstance(other, Choose | SaveChosen)]
-    return []
 
 
 def steps_of(variant: Variant, variants: Sequence[Variant]) -> tuple[Variant, ...]:

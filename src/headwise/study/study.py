@@ -19,13 +19,13 @@ from headwise.errors import HeadwiseError
 from headwise.model import load
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import Estimate, estimate
-from headwise.study.eta import cost_in_words, plan_lines
-from headwise.study.executor import Job, LocalExecutor, Outcome, run_jobs, sentence
+from headwise.study.executor import LocalExecutor, Outcome, run_jobs, sentence
+from headwise.study.jobs import Job, cost_in_words, plan_lines
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import Plan
 from headwise.study.progress import Progress
 from headwise.study.run import Run, Task
-from headwise.study.schedule import STAGES, Schedule, waits_of
+from headwise.study.schedule import STAGES, Schedule
 from headwise.study.store import locked_folder, remove
 from headwise.study.tables import Tables, write_grid
 from headwise.study.tasks.evaluate import (
@@ -61,10 +61,7 @@ class Study:
     def __call__(self, job: Job) -> None:
         """Do one job. Of several processes the main one alone does what is not shared."""
         run, task = self.runs[job.folder], job.task
-        if run.done(task):
-            if not self.progress.heading:
-                self.progress.say(f"  {job.name}: as before")
-        elif task.shared:
+        if task.shared:
             run.need(task)
         elif run.main:
             with run.store.alone():
@@ -85,11 +82,14 @@ class Study:
 
     def jobs_of(self, folder: str, stages: Collection[str]) -> Iterator[Job]:
         run, estimate = self.runs[folder], self.estimates.get(folder)
-        tasks = self.schedule(folder).tasks(stages)
+        schedule = self.schedule(folder)
+        tasks = schedule.tasks(stages)
         names = {task.name for task in tasks}
         prefix = "" if folder == "." else f"{folder}/"
         for task in tasks:
-            after = [name for name in (*(needed.name for needed in run.spec(task).needs), *waits_of(task, tasks))]
+            after = [
+                name for name in (*(needed.name for needed in run.spec(task).needs), *schedule.waits_of(task, tasks))
+            ]
             waits = tuple(f"{prefix}{name}" for name in dict.fromkeys(after) if name in names)
             done = run.done(task)
             seconds = task.seconds(run, estimate) if estimate and not done else 0.0
@@ -199,7 +199,9 @@ def estimates_of(study: Study) -> dict[str, Estimate]:
         pair = run.plan.data.model_dump_json()
         train, dev = run.text("train"), run.text("dev")
         if not isinstance(train, ParallelText) or not isinstance(dev, ParallelText):
-            continue  # nothing is trained on one-sided text
+            assert isinstance(run.plan.model, str)  # nothing is trained on one-sided text
+            run.expected_heads = load(run.plan.model, run.device).heads
+            continue
         if pair not in by_pair:
             plan = run.plan
             by_pair[pair] = estimate(

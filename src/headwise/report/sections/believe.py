@@ -92,7 +92,7 @@ def in_short(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _value(found: pd.DataFrame, key: tuple[str, str]) -> float | None:
-    return float(found.loc[key, "value"]) if key in found.index else None
+    return float(found["value"].to_dict()[key]) if key in found.index else None
 
 
 def judge_table(run: Run) -> Table | None:
@@ -124,7 +124,7 @@ def judge_table(run: Run) -> Table | None:
 def _near(found: pd.DataFrame, best: str | None) -> set[str]:
     """The scores whose area has an interval that overlaps that of the best."""
     area = of(found, "area").drop("random", errors="ignore").dropna(subset=["low", "high"])
-    if best not in area.index:
+    if best is None or best not in area.index:
         return set()
     low, high = area.loc[best, "low"], area.loc[best, "high"]
     return set(area.index[(area["low"] <= high) & (area["high"] >= low)]) - {best}
@@ -151,14 +151,11 @@ def kinds_table(run: Run) -> Table | None:
         return None
     table = table[(table["statistic"] == "spearman") & table["kinds"].isin(KIND_NAMES) & ~_of_another_truth(table)]
     table = table[~table["measure"].str.startswith("ablation")]
-    best = table.sort_values("value", ascending=False, kind="stable").drop_duplicates("kinds").set_index("kinds")
+    best = table.sort_values("value", ascending=False, kind="stable").drop_duplicates("kinds")
     if len(best) < 2:
         return None
-    rows = [
-        Row([KIND_NAMES[kind], measure_name(best.loc[kind, "measure"]), number(best.loc[kind, "value"], 0.5)])
-        for kind in KIND_NAMES
-        if kind in best.index
-    ]
+    found = {row["kinds"]: [measure_name(row["measure"]), number(row["value"], 0.5)] for row in best.to_dict("records")}
+    rows = [Row([KIND_NAMES[kind], *found[kind]]) for kind in KIND_NAMES if kind in found]
     return Table("Best score kind by kind", ["heads", "score", "rank correlation"], rows)
 
 
@@ -181,14 +178,8 @@ def removal_curves(run: Run) -> Figure | None:
         + (f" · grey: {seeds} random orders" if seeds else ""),
         panels=[_panel(known, measure, span, areas) for measure in shown],
         columns=3 if len(shown) > 2 else len(shown),
-        facts=" ".join(
-            part
-            for part, there in (
-                (f"Random orders: {seeds}.", seeds),
-                (f"Scores in the table only: {len(ordered) - len(shown)}.", len(ordered) > len(shown)),
-            )
-            if there
-        ),
+        facts=(f"Random orders: {seeds}. " if seeds else "")
+        + (f"Scores in the table only: {len(ordered) - len(shown)}." if len(ordered) > len(shown) else ""),
     )
 
 
@@ -204,15 +195,12 @@ def curve_areas(table: pd.DataFrame) -> dict[tuple[str, str], float]:
 
 def _panel(table: pd.DataFrame, measure: str, span: list[float], areas: dict[tuple[str, str], float]) -> Panel:
     """The score's own curves with their intervals, over the range of random orders and the other scores' curves."""
-    random = table[table["order"] == "random"].groupby("removed", as_index=False)["loss"].agg(["min", "max"])
-    random = random.rename(columns={"min": "low", "max": "high"}).round(4).assign(colour="random")
-    scored = table[table["order"] != "random"].round({"loss": 4, "low": 4, "high": 4}).assign(colour=table["order"])
-    scored["order"] = scored["order"].map(ORDERS)
-    scored["interval"] = [
-        "not measured" if pd.isna(low) else f"{low:.3f} to {high:.3f}"
-        for low, high in zip(scored["low"], scored["high"], strict=True)
-    ]
+    random = table[table["order"] == "random"].groupby("removed")["loss"].agg(low="min", high="max").reset_index()
+    scored = table[table["order"] != "random"]
+    scored = scored.assign(colour=scored["order"], order=scored["order"].map(ORDERS))
     own = scored[scored["measure"] == measure]
+    ends = zip(own["low"], own["high"], strict=True)
+    own = own.assign(interval=[f"{low:.3f} to {high:.3f}" if high >= low else "not measured" for low, high in ends])
     others = scored[(scored["measure"] != measure) & (scored["colour"] == "once")].assign(colour="random")
     x = alt.X(
         "removed:Q", title="heads removed", scale=alt.Scale(domain=[0, int(table["total"].max())]),
@@ -227,7 +215,7 @@ def _panel(table: pd.DataFrame, measure: str, span: list[float], areas: dict[tup
     tip = charts.tips("order:N", "removed:Q|heads removed", "loss:Q||.3f", "interval:N|95 % interval")
     columns = ["removed", "loss", "low", "high", "colour", "order", "interval"]
     marks = [
-        *charts.curve(random, x, y, colour, band=0.3),
+        *charts.curve(random.assign(colour="random"), x, y, colour, band=0.3),
         *charts.curve(
             others[["measure", "removed", "loss", "colour"]], x, y, colour, width=1, opacity=0.5, detail="measure:N"
         ),

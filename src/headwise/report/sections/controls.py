@@ -48,8 +48,8 @@ def comparisons(run: Run) -> list[Comparison]:
         if (control := known.get(models.against(model, "fine-tuned"))) is not None:
             found.append(("fine-tuned", model, control, model, "_to_fine-tuned"))
     for control in models.rows(models.controls(run.models)):
-        if (model := known.get(control["reference"] or "")) is not None:
-            found.append((control["control"], model, control, control, "_to_pruned"))
+        if (reference := known.get(control["reference"] or "")) is not None:
+            found.append((control["control"], reference, control, control, "_to_pruned"))
         elif (other := known.get(models.against(control, "random"))) is not None:
             found.append((control["control"], control, other, control, "_to_random"))
     for model in run.pruned:

@@ -1,5 +1,5 @@
-"""Part of cost: BLEU against the heads kept (Voita et al. 2019, figure 7) and greedy removal (Michel et al. 2019, figures
-3 and 4). The table of models is that of a run, or the means of a grid with the single seeds' models beside it.
+"""Part of cost: BLEU against the heads kept (Voita et al. 2019, figure 7), greedy removal (Michel et al. 2019, figures
+3, 4). The table of models is that of a run, or the means of a grid with the single seeds' models beside it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import altair as alt
 import pandas as pd
 
 from headwise.report import charts, models
-from headwise.report.charts import PHONE, SHAPES
+from headwise.report.charts import PHONE
 from headwise.report.models import CONTROLS, DIFFERENCE, RANDOM_LINE, Model, P, value
 from headwise.report.parts import Figure, Panel
 from headwise.report.words import NONE, capital
 
 PARTS = {"": "test", "dev_": "dev (where the model is chosen)"}
+TEXTS = {"": "test", "dev_": "dev"}
 MARKS = {
     "random": "cross", "from-scratch": "triangle-up", "narrower": "square", "one-per-layer": "diamond",
     "one-per-layer-random": "triangle-down",
@@ -59,7 +60,7 @@ def _quality_figure(
     ringed = len(chosen) or (seeds is not None and seeds["chosen"].any())
     return Figure(
         name="-".join(["bleu-by-heads", *(kinds if several else ())]),
-        title=f"BLEU{'' if len(panels) > 1 else f' on {_text(*points)}'} against the heads kept"
+        title=f"BLEU{'' if len(panels) > 1 else f' on {TEXTS[next(iter(points))]}'} against the heads kept"
         + (f": {models.group_name(kinds)}" if several else ""),
         note=f"solid line: {'the full model' if seeds is None else 'the mean of the full models'} · "
         + f"bars: 95 % interval of the {'difference to it' if seeds is None else 'mean difference over seeds'}"
@@ -74,29 +75,24 @@ def _quality_figure(
     )
 
 
-def _text(part: str) -> str:
-    return "dev" if part else "test"
-
-
 def _points(own: pd.DataFrame, full: Model | None, part: str) -> pd.DataFrame:
     """A point for every model: its BLEU, the interval of its difference around it, and where it is drawn."""
     total = int(own["total"].iloc[0])
     found = [{"line": "", "model": "full model", "kept": total, "value": value(full, f"{part}bleu"), "sort": "full"}]
     for name, line in models.lines(own):
-        known = (
-            random_points(line, part) if models.is_random(line) else [point(m, full, part) for m in models.rows(line)]
-        )
-        found += [one | {"line": name} for one in known]
+        found += [one | {"line": name} for one in _line_points(line, full, part)]
     kept = own["mean_kept"].to_dict()
     for control in models.rows(models.controls(own)):
         if control["control"] in MARKS:
             at = round(kept.get(control["reference"] or "", control["kept"]), 2)
-            found.append(point(control, full, part) | {"line": "", "control": CONTROLS[control["control"]], "kept": at})
+            found.append(
+                _point(control, full, part) | {"line": "", "control": CONTROLS[control["control"]], "kept": at}
+            )
     table = pd.DataFrame([one for one in found if one["value"] is not None])
     return table if table.empty else table.assign(total=total, x=_beside(table, total))
 
 
-def point(model: Model, full: Model | None, part: str) -> dict[str, Any]:
+def _point(model: Model, full: Model | None, part: str) -> dict[str, Any]:
     """One model; low and high are the interval of its difference, drawn from the full model's BLEU."""
     base = value(full, f"{part}bleu")
     low, high = models.bounds(model, part + DIFFERENCE)
@@ -111,8 +107,10 @@ def point(model: Model, full: Model | None, part: str) -> dict[str, Any]:
     }
 
 
-def random_points(line: pd.DataFrame, part: str) -> list[dict[str, Any]]:
-    """Mean and range over the random orders, for every number of heads left."""
+def _line_points(line: pd.DataFrame, full: Model | None, part: str) -> list[dict[str, Any]]:
+    """The points of a line; for random orders the mean and the range for every number of heads left."""
+    if not models.is_random(line):
+        return [_point(model, full, part) for model in models.rows(line)]
     if f"{part}bleu" not in line:
         return []
     found = line.groupby("kept")[f"{part}bleu"].agg(["mean", "min", "max", "count"])
@@ -140,12 +138,8 @@ def _beside(table: pd.DataFrame, total: int) -> list[float]:
 def _levels(own: pd.DataFrame, full: Model | None, limit: Any, part: str) -> pd.DataFrame:
     """The lines across a panel: the full model, the fine-tuned one, and on dev the loss that is allowed."""
     base = value(full, f"{part}bleu")
-    found = [("full model", base)]
-    found += [
-        (CONTROLS["fine-tuned"], value(model, f"{part}bleu"))
-        for model in models.rows(models.controls(own))
-        if model["control"] == "fine-tuned"
-    ]
+    tuned = models.rows(own[own["control"] == "fine-tuned"])
+    found = [("full model", base), *((CONTROLS["fine-tuned"], value(model, f"{part}bleu")) for model in tuned)]
     if part and base is not None and isinstance(limit, int | float):
         found.append(("allowed loss", base - limit))
     return pd.DataFrame(found, columns=["name", "value"]).dropna()
@@ -179,22 +173,19 @@ def _quality_panel(
     )
     x = alt.X("x:Q", title="heads kept", scale=alt.Scale(domain=[-0.02 * total, 1.02 * total], nice=False), axis=axis)
     scale = alt.Scale(domain=domain, zero=False, nice=False)
-    y = alt.Y("value:Q", title=f"BLEU on {_text(part)}", scale=scale, axis=alt.Axis(tickCount=5))
+    y = alt.Y("value:Q", title=f"BLEU on {TEXTS[part]}", scale=scale, axis=alt.Axis(tickCount=5))
     colour, tip = _line_colour(points["line"]), charts.tips(*TIP)
     on_line = points[points["line"] != ""]
     random, single = on_line[on_line["sort"] == "random"], on_line[on_line["sort"] != "random"]
-    learned = single["sort"].isin(["learned", "chosen"])
-    area, *_ = charts.curve(random, x, y, colour, band=0.2) if len(random) else [None]
+    learned, thin = single["sort"].isin(["learned", "chosen"]), {"strokeWidth": 1, "opacity": 0.3}
     marks = [
-        *([area] if area is not None else []),
+        *(charts.curve(random, x, y, colour, band=0.2, clip=True)[:1] if len(random) else []),
         *_level_marks(levels, y),
         *(_seed_marks(seeds[seeds["several"]], x, y) if len(seeds) else []),
-        *charts.curve(on_line, x, y, colour, dots=34, width=1.6, opacity=0.6, tip=tip),
-        *charts.intervals(
-            single[~learned], x, y, colour, tip=tip, size=34, style="", rule={"strokeWidth": 1, "opacity": 0.3}
-        ),
+        *charts.curve(on_line, x, y, colour, dots=34, width=1.6, opacity=0.6, tip=tip, clip=True),
+        *charts.intervals(single[~learned], x, y, colour, tip=tip, size=34, style="", rule=thin, clip=True),
         *charts.intervals(points[points["sort"] == "full"], x, y, tip=tip, style="level", size=60),
-        *charts.intervals(single[learned], x, y, colour, tip=tip),
+        *charts.intervals(single[learned], x, y, colour, tip=tip, clip=True),
         charts.ring(points[points["sort"] == "chosen"], x, y),
         *(_control_marks(points[points["control"].notna()], x, y, tip) if "control" in points else []),
         *([charts.ring(seeds[seeds["chosen"]], x, y)] if len(seeds) else []),
@@ -205,12 +196,10 @@ def _quality_panel(
 def _control_marks(points: pd.DataFrame, x: Any, y: Any, tip: list[Any]) -> list[Any]:
     """Hollow marks for controls."""
     shapes = {CONTROLS[name]: shape for name, shape in MARKS.items() if CONTROLS[name] in set(points["control"])}
-    legend = alt.Legend(columns=charts.legend_columns(list(shapes)), **PHONE)
-    shape = alt.Shape("control:N", scale=alt.Scale(domain=list(shapes), range=list(shapes.values())), legend=legend)
+    shape = charts.shapes("control:N", list(shapes), list(shapes.values()))
+    look: dict[str, Any] = {"style": "level", "size": 75, "filled": False, "strokeWidth": 2, "clip": True}
     rule = {"style": "level", "strokeWidth": 1, "opacity": 0.6}
-    return charts.intervals(
-        points, x, y, tip=tip, style="level", size=75, rule=rule, shape=shape, filled=False, strokeWidth=2
-    )
+    return charts.intervals(points, x, y, tip=tip, rule=rule, shape=shape, **look)
 
 
 def _level_marks(levels: pd.DataFrame, y: Any) -> list[Any]:
@@ -220,10 +209,8 @@ def _level_marks(levels: pd.DataFrame, y: Any) -> list[Any]:
         return []
     stroke = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 1.5}
     legend = alt.Legend(columns=charts.legend_columns(names), **stroke, **PHONE)
-    dash = alt.StrokeDash(
-        "name:N", scale=alt.Scale(domain=names, range=[DASHES[name] for name in names]), legend=legend
-    )
-    return [charts.levels(levels, y, dash=dash)]
+    scale = alt.Scale(domain=names, range=[DASHES[name] for name in names])
+    return [charts.levels(levels, y, dash=alt.StrokeDash("name:N", scale=scale, legend=legend))]
 
 
 def _seed_points(seeds: pd.DataFrame, full: Model | None, kinds: tuple[str, ...], part: str) -> pd.DataFrame:
@@ -239,8 +226,8 @@ def _seed_points(seeds: pd.DataFrame, full: Model | None, kinds: tuple[str, ...]
             found.append(
                 {
                     "seed": f"seed {model['seed']}", "line": model["line"], "model": model["label"], "x": model["kept"],
-                    "value": base + change, "text": models.difference(model, part + DIFFERENCE), "chosen": model["chosen"],
-                    "several": several,
+                    "value": base + change, "text": models.difference(model, part + DIFFERENCE), "several": several,
+                    "chosen": model["chosen"],
                 }
             )  # fmt: skip
     return pd.DataFrame(found)
@@ -253,7 +240,7 @@ def _seed_marks(points: pd.DataFrame, x: Any, y: Any) -> list[Any]:
     shape = charts.shapes("seed:N", list(dict.fromkeys(points["seed"])), columns=4)
     tip = charts.tips("model:N", "seed:N", "x:Q|heads", "text:N|to its full model")
     colour = alt.Color("line:N")
-    more = {"strokeWidth": 0, "opacity": 0.6}
+    more: dict[str, Any] = {"strokeWidth": 0, "opacity": 0.6, "clip": True}
     return charts.intervals(points, x, y, colour, tip=tip, style="level", size=46, shape=shape, **more)[1:]
 
 
@@ -269,34 +256,21 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
     part = max(("", "dev_"), key=lambda part: sum(line.get(f"{part}bleu", pd.Series()).count() for line in every))
     full = models.full_model(frame)
     by_score = {capital(models.group_name(kinds)): _gone(full, lines, part) for kinds, lines in groups.items()}
-    by_score = {title: points for title, points in by_score.items() if len(points) > 1}
-    figures = []
-    if by_score:
-        figures.append(
-            Figure(
-                name="greedy-curves",
-                title=f"BLEU on {_text(part)} while heads go, the least important first",
-                note=f"on {_text(part)} · bands: 95 % interval of the difference to the full model, range of random orders",
-                panels=[_greedy_panel(points, title, part) for title, points in by_score.items()],
-                columns=min(2, len(by_score)),
-            )
-        )
+    panels = [_greedy_panel(points, title, part) for title, points in by_score.items() if len(points) > 1]
+    note = f"on {TEXTS[part]} · bands: 95 % interval of the difference to the full model, range of random orders"
+    title = f"BLEU on {TEXTS[part]} while heads go"
+    first = Figure("greedy-curves", f"{title}, the least important first", note, panels, columns=min(2, len(panels)))
     shared: dict[str, list[tuple[str, pd.DataFrame]]] = {}
     for kinds, lines in groups.items():
         for name, line in lines:
             if not line["learned"].all() and not models.is_random(line):
                 shared.setdefault(name, []).append((models.heads_name(kinds), line))
     most = max(shared, key=lambda name: len(shared[name]), default="")
-    if len(shared.get(most, ())) > 1:
-        figures.append(
-            Figure(
-                name="greedy-by-kind",
-                title=f"BLEU on {_text(part)} while heads go, by kind of heads: {most}",
-                note="share of the heads of these kinds that is removed",
-                panels=[_greedy_panel(_gone(full, shared[most], part), "", part)],
-            )
-        )
-    return figures
+    if len(shared.get(most, ())) < 2:
+        return [first] if panels else []
+    panels = [_greedy_panel(_gone(full, shared[most], part), "", part)]
+    note = "share of the heads of these kinds that is removed"
+    return [first, Figure("greedy-by-kind", f"{title}, by kind of heads: {most}", note, panels)]
 
 
 def _gone(full: Model | None, lines: list[tuple[str, pd.DataFrame]], part: str) -> pd.DataFrame:
@@ -305,17 +279,14 @@ def _gone(full: Model | None, lines: list[tuple[str, pd.DataFrame]], part: str) 
     for name, line in lines:
         total = int(line["total"].iloc[0])
         start = {"model": "full model", "kept": total, "value": base, "low": base, "high": base, "sort": "full"}
-        known = (
-            random_points(line, part) if models.is_random(line) else [point(m, full, part) for m in models.rows(line)]
-        )
-        for one in [start, *known]:
+        for one in [start, *_line_points(line, full, part)]:
             found.append(one | {"line": name, "gone": round(100 * (1 - one["kept"] / total), 2), "total": total})
     return pd.DataFrame([one for one in found if one["value"] is not None])
 
 
 def _greedy_panel(points: pd.DataFrame, title: str, part: str) -> Panel:
     x = alt.X("gone:Q", title="heads removed (%)", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False))
-    y = alt.Y("value:Q", title=f"BLEU on {_text(part)}", scale=alt.Scale(zero=False))
+    y = alt.Y("value:Q", title=f"BLEU on {TEXTS[part]}", scale=alt.Scale(zero=False))
     marks = charts.curve(points, x, y, _line_colour(points["line"]), band=0.18, dots=34, tip=charts.tips(*TIP))
     chart = charts.layered(marks, 300, "BLEU against the share of heads removed")
     return Panel(chart, title, width=430, narrowest=270, widest=2000 if title else 620)
@@ -323,8 +294,8 @@ def _greedy_panel(points: pd.DataFrame, title: str, part: str) -> Panel:
 
 def pairs_panel(points: pd.DataFrame, data: list[str], title: str, text: str) -> Panel:
     """The difference to the full model against the share of heads kept, a line and shape a language pair."""
-    colour = charts.categories("data:N", data)
-    shape = alt.Shape("data:N", scale=alt.Scale(domain=data, range=list(SHAPES[: len(data)])), legend=colour["legend"])
+    colour = charts.categories("data:N", data, orient="bottom")
+    shape = charts.shapes("data:N", colour["scale"]["domain"], values=data)
     x = alt.X("kept:Q", title="heads kept (%)", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False))
     y = alt.Y("value:Q", title=f"BLEU on {text}, difference to the full model")
     tip = charts.tips("data:N", "model:N", "heads:N", "seeds:Q", "text:N|BLEU")
@@ -339,13 +310,12 @@ def pairs_panel(points: pd.DataFrame, data: list[str], title: str, text: str) ->
 
 def pair_points(data: str, line: pd.DataFrame, part: str) -> list[dict[str, Any]]:
     """The points of one language pair: a model each, the mean over its seeds."""
+    found = [model for model in models.rows(line) if value(model, part + DIFFERENCE) is not None]
     return [
         {
-            "data": data, "model": m["label"], "kept": round(100 * m["kept"] / m["total"], 2),
-            "heads": f"{m['kept']} of {m['total']}", "seeds": m["seeds"], "value": value(m, part + DIFFERENCE),
-            "text": models.difference(m, part + DIFFERENCE), "low": models.bounds(m, part + DIFFERENCE)[0],
-            "high": models.bounds(m, part + DIFFERENCE)[1],
+            "data": data, "model": m["label"], "kept": round(100 * m["kept"] / m["total"], 2), "seeds": m["seeds"],
+            "heads": f"{m['kept']} of {m['total']}", "text": models.difference(m, part + DIFFERENCE),
+            "value": m[part + DIFFERENCE], "low": m[f"{part}{DIFFERENCE}.low"], "high": m[f"{part}{DIFFERENCE}.high"],
         }
-        for m in models.rows(line)
-        if value(m, part + DIFFERENCE) is not None
+        for m in found
     ]  # fmt: skip

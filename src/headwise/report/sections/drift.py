@@ -17,7 +17,7 @@ from headwise.report.parts import Figure, Row, Section, Table
 from headwise.report.run import Roles, Run
 from headwise.report.sections import drift_charts, drift_scores
 from headwise.report.words import HEADS_OF_KIND, NONE, listed
-from headwise.roles.label import EXPECTED, wording, category
+from headwise.roles.label import EXPECTED, category, wording
 
 Role = tuple[Head, str]  # a head and the measure of a role it has
 

@@ -13,7 +13,7 @@ from headwise.report.parts import Figure, Panel
 from headwise.report.run import Roles
 from headwise.report.sections.role_charts import FAINT, SORTS, faint, sorts_colour
 from headwise.report.words import HEADS_OF_KIND, KIND_NAMES, NONE
-from headwise.roles.label import NO_ROLE, wording, category
+from headwise.roles.label import NO_ROLE, category, wording
 
 if TYPE_CHECKING:
     from headwise.report.sections.drift import Change, Role
@@ -35,8 +35,8 @@ def functions_left(kind: str, known: list[tuple[str, list[Head], list[Role]]]) -
     axis = alt.Axis(grid=False, tickMinStep=1, tickCount=8)
     x = alt.X("left:Q", title="heads left", scale=alt.Scale(domain=[0, total], nice=False), axis=axis)
     marks = charts.grid(
-        cells, x, y, sorts_colour({cell["sort"] for cell in cells}, 3), tip=charts.tips("address:N|head", "roles:N|does"),
-        faint=faint(2 * FAINT), radius=2, x2="right:Q",
+        cells, x, y, sorts_colour({cell["sort"] for cell in cells}, 3),
+        tip=charts.tips("address:N|head", "roles:N|does"), faint=faint(2 * FAINT), radius=2, x2="right:Q",
     )  # fmt: skip
     chart = charts.layered(
         [*marks, charts.beside(counts, y, "text:N")], ROW * len(known), f"Functions of the {HEADS_OF_KIND[kind]} left"
@@ -130,7 +130,8 @@ def _scores(
     return [
         {
             **same, "model": column, "there": there, "held": now, "became": became, "dash": NONE,
-            "score": "" if row is None else f"{row['value']:.2f}", "text": "not measured" if row is None else score_text(row),
+            "score": "" if row is None else f"{row['value']:.2f}",
+            "text": "not measured" if row is None else score_text(row),
         }
         for column, (row, there, now, became) in zip(columns, cells, strict=True)
     ]  # fmt: skip

@@ -99,7 +99,7 @@ def figure(run: Run) -> Figure | None:
 
 def _panel(measure: str, table: pd.DataFrame) -> Panel:
     address = table["kind"] + "/" + table["layer"].astype(str) + "/" + table["head"].astype(str)
-    cells = table[["before", "after"]].round(6).assign(address=address, kind=table["kind"].map(KIND_NAMES))
+    cells = table[["before", "after"]].assign(address=address, kind=table["kind"].map(KIND_NAMES))
     low, high = min(0, *cells["before"], *cells["after"]), max(*cells["before"], *cells["after"])
     scale = alt.Scale(domain=[low, high if high > low else low + 1])
     axis = alt.Axis(tickCount=3, grid=False)

@@ -1,4 +1,4 @@
-"""How the gates closed: the animation, a curve for every head, how far gates had settled, the distribution of a gate."""
+"""How the gates closed: the animation, a curve for every head, how far they had settled, the gate's distribution."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _gate_figure(run: Run, model: dict[str, Any], points: int) -> Figure:
     table = table[table["step"].isin(thinned(table["step"], points))]
     kept = frozenset[Head]() if mask is None else mask.kept
     heads = table[["kind", "layer", "head"]].itertuples(index=False, name=None)
-    table = table.assign(p=table["p_open"].round(3), fate=["kept" if head in kept else "removed" for head in heads])
+    table = table.assign(p=table["p_open"], fate=["kept" if head in kept else "removed" for head in heads])
     kinds = [kind for kind in KINDS if kind in set(table["kind"])]
     panels = [
         Panel(_gate_panel(part, f"{kind}_{layer}"), f"{f'{kind} ' if len(kinds) > 1 else ''}layer {layer}", 230, 150)

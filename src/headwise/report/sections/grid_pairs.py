@@ -22,11 +22,7 @@ def build(grid: Grid) -> dict[str, Any] | None:
     if len(means) < 2:
         return None
     part = models.text_prefix(grid.models)
-    return {
-        "pairs": pairs_figure(means, part),
-        "by_pair": pairs_table(means, part),
-        "text": "dev" if part else "test",
-    }
+    return {"pairs": pairs_figure(means, part), "by_pair": pairs_table(means, part), "text": "dev" if part else "test"}
 
 
 def pairs_figure(means: dict[str, pd.DataFrame], part: str) -> Figure | None:

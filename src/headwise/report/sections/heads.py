@@ -34,7 +34,7 @@ def head_map(run: Run, model: models.Model) -> Figure:
     )
     confidence = None if run.heads is None else run.heads[run.heads["measure"] == "confidence"]
     if confidence is not None and len(confidence):
-        found = confidence.dropna(subset=["value"]).round({"value": 4}).rename(columns={"value": "confidence"})
+        found = confidence.dropna(subset=["value"]).rename(columns={"value": "confidence"})
         cells = cells.merge(found[["kind", "layer", "head", "confidence"]], how="left", on=["kind", "layer", "head"])
     facts = ""
     if "confidence" in cells:

@@ -1,4 +1,4 @@
-"""Which layers and kinds of heads stay: stacked bars, and shares beside the paper's (Voita et al. 2019, figures 9, 10)."""
+"""Which layers and kinds of heads stay, also beside the paper's models (Voita et al. 2019, figures 9 and 10)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.heads import KINDS, Kind, Site
 from headwise.report import charts, models
 from headwise.report.parts import Figure, Panel, Section
 from headwise.report.run import Run
-from headwise.report.words import KIND_NAMES, NONE, capital, listed, percent
+from headwise.report.words import KIND_NAMES, capital, listed, percent
 
 PAPERS = Path(__file__).parent.parent / "papers"
 THIRDS = ("lowest third", "middle third", "highest third")
@@ -54,7 +54,7 @@ def heads_by_layer(run: Run) -> Figure | None:
         title="Heads kept by layer",
         note="the number in a bar is the number of heads that the layer keeps",
         panels=[_bars(run, [model for model in known if kind in run.pruned_kinds(model)], kind) for kind in kinds],
-        facts=f"Layers without a head: {'; '.join(empty) or NONE}.",
+        facts=f"Layers without a head: {'; '.join(empty)}." if empty else "",
     )
 
 
@@ -99,7 +99,7 @@ def heads_by_kind(run: Run, joint: Lines) -> Figure | None:
     ours = {name: [_kinds_left(run, model) for model in line] for name, line in joint}
     paper: dict[str, list[Left]] = {}
     for row in pd.read_csv(PAPERS / "voita2019_kinds.csv").to_dict("records"):
-        left = {kind: (int(row[kind]), PAPER_KIND) for kind in KINDS}
+        left: Left = {kind: (int(row[kind]), PAPER_KIND) for kind in KINDS}
         paper.setdefault(f"Voita et al. 2019, EN-RU {row['model']}", []).append(left)
     return Figure(
         name="heads-by-kind",
@@ -138,17 +138,8 @@ def decoder_layers(run: Run, joint: Lines) -> Figure | None:
             for row in paper[paper["kind"] == kind].to_dict("records")
         ]
         panels.append(_shares(found, f"{capital(KIND_NAMES[kind])} · Voita et al. 2019, EN-RU WMT", "layer"))
-    return (
-        Figure(
-            name="decoder-layers",
-            title="Heads left by decoder layer",
-            note="share of the heads that is left in each layer, against the share of that kind that is pruned",
-            panels=panels,
-            columns=2,
-        )
-        if panels
-        else None
-    )
+    note = "share of the heads that is left in each layer, against the share of that kind that is pruned"
+    return Figure("decoder-layers", "Heads left by decoder layer", note, panels, columns=2) if panels else None
 
 
 def _layers_left(run: Run, name: str, kind: Kind) -> Left:

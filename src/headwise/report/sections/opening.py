@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from headwise.heads import Site
@@ -45,27 +46,17 @@ def build(run: Run) -> dict[str, Any]:
 
 
 def _headline(run: Run, chosen: Model) -> str:
-    """The heads removed and the change of BLEU: to equal further training where that was measured, else to the full
-    model.
-    """
-    removed = chosen["total"] - chosen["kept"]
-    start = f"{removed} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
+    """The heads removed and the change of BLEU: to equal further training where measured, else to the full model."""
+    start = f"{chosen['total'] - chosen['kept']} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
     tuned = value(chosen, run.part + TUNED) is not None
-    measure = run.part + (TUNED if tuned else DIFFERENCE)
-    found, (low, high) = value(chosen, measure), bounds(chosen, measure)
-    where = " on dev" if run.part else ""
-    than = " than equal further training" if tuned else ""
+    measure, other = (TUNED, "equal further training") if tuned else (DIFFERENCE, "the full model")
+    found, (low, high) = value(chosen, run.part + measure), bounds(chosen, run.part + measure)
+    bleu = "BLEU on dev" if run.part else "BLEU"
     if found is None:
         return start
     if low is not None and high is not None and low <= 0 <= high:
-        return (
-            f"{start}; BLEU{where} not distinguishable from {'equal further training' if tuned else 'the full model'}"
-        )
-    if round(found, 1) == 0:
-        return f"{start}; the same BLEU{where}{' as equal further training' if tuned else ''}"
-    if tuned:
-        return f"{start}; {abs(found):.1f} BLEU{where} {'more' if found > 0 else 'less'}{than}"
-    return f"{start}; BLEU{where} rose by {found:.1f}" if found > 0 else f"{start} for {-found:.1f} BLEU{where}"
+        return f"{start}; {bleu} not distinguishable from {other}"
+    return f"{start}; {abs(found):.1f} {bleu} {'more' if found > 0 else 'less'} than {other}"
 
 
 def _without_choice(run: Run) -> str:
@@ -95,18 +86,15 @@ def _tiles(run: Run, full: Model, chosen: Model) -> list[Fact]:
         before, after = value(full, measure), value(chosen, measure)
         if before is not None and after is not None:
             noise = measure == "tokens_per_second" and _speed_noise(full, chosen)
-            label, unit = label.partition(",")[0], " tokens/s" if "tokens/s" in label else ""
             tiles.append(
-                (label, "no sure change" if noise else change(before, after), f"{write(before)} → {write(after)}{unit}")
+                (label, "no sure change" if noise else change(before, after), f"{write(before)} → {write(after)}")
             )
     before, after = value(full, f"{run.part}bleu"), value(chosen, f"{run.part}bleu")
-    whole = "" if before is None or after is None else f"{signed(after - before)} to the full model"
-    text = "dev" if run.part else "test"
-    tuned = value(chosen, run.part + TUNED)
+    tuned, text = value(chosen, run.part + TUNED), "dev" if run.part else "test"
     if tuned is not None:
+        whole = "" if before is None or after is None else f" · {signed(after - before)} to the full model"
         ends = interval(*bounds(chosen, run.part + TUNED))
-        detail = " · ".join(part for part in (ends, whole) if part)
-        tiles.append((f"BLEU on {text}, to equal further training", signed(tuned), detail))
+        tiles.append((f"BLEU on {text}, to equal further training", signed(tuned), f"{ends}{whole}"))
     elif before is not None and after is not None:
         tiles.append((f"BLEU on {text}", signed(after - before), f"{before:.2f} → {after:.2f}"))
     return tiles
@@ -121,15 +109,14 @@ def _saved(full: Model, chosen: Model) -> list[Fact]:
         before, after = value(full, measure), value(chosen, measure)
         if before is not None and after is not None:
             noise = _speed_noise(full, chosen) if measure == "tokens_per_second" else ""
-            facts.append((label, f"{write(before)} → {write(after)} ({change(before, after)}){noise}", ""))
-    return [(*fact[:2], "not distinguishable" if "round" in fact[1] else "") for fact in facts]
+            text = f"{write(before)} → {write(after)} ({change(before, after)}){noise}"
+            facts.append((label, text, "not distinguishable" if noise else ""))
+    return facts
 
 
 def _speed_noise(full: Model, chosen: Model) -> str:
     """Why two speeds cannot be distinguished, if so."""
     (low, high), (after_low, after_high) = (bounds(model, "tokens_per_second") for model in (full, chosen))
-    if not value(full, "tokens_per_second") or value(chosen, "tokens_per_second") is None:
-        return ""
     if low is None or high is None or after_low is None or after_high is None:
         return "; one round only"
     return "; the ranges over the rounds overlap" if after_low <= high and low <= after_high else ""
@@ -138,28 +125,22 @@ def _speed_noise(full: Model, chosen: Model) -> str:
 def _cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
     """The change of BLEU (or perplexity): first to equal further training, then to the untouched full model."""
     part, facts = run.part, list[Fact]()
-    tuned = models.against(chosen, "fine-tuned")
-    others = (
-        ("to equal further training without pruning", models.rows(run.models.loc[[tuned]])[0], TUNED, P_TUNED)
-        if tuned in run.models.index
-        else None,
-        ("to the untouched full model", full, DIFFERENCE, P),
-    )
-    for label, other, measure, p in (one for one in others if one is not None):
+    tuned = models.rows(run.models[run.models.index == models.against(chosen, "fine-tuned")])
+    others = [("to equal further training without pruning", one, TUNED, P_TUNED) for one in tuned]
+    for label, other, measure, p in [*others, ("to the untouched full model", full, DIFFERENCE, P)]:
         before, after = value(other, f"{part}bleu"), value(chosen, f"{part}bleu")
         if before is not None and after is not None:
-            found = (
+            moved = (
                 models.difference(chosen, part + measure, part + p, ", ") or f"{signed(after - before)}, no interval"
             )
-            facts.append(
-                (f"BLEU {label}", f"{before:.2f} → {after:.2f}: {found}", verdict(chosen, part + measure, part + p))
-            )
-    for start, where in (("", "test"), ("dev_", "dev")):
+            word = verdict(chosen, part + measure, part + p)
+            facts.append((f"BLEU {label}", f"{before:.2f} → {after:.2f}: {moved}", word))
+    for start, where in () if facts else (("", "test"), ("dev_", "dev")):
         before, after = value(full, f"{start}perplexity"), value(chosen, f"{start}perplexity")
-        found_change = value(chosen, f"{start}perplexity_change")
-        if not facts and before is not None and after is not None and found_change is not None:
+        found = value(chosen, f"{start}perplexity_change")
+        if before is not None and after is not None and found is not None:
             ends = interval(*bounds(chosen, f"{start}perplexity_change"))
-            text = f"{before:.2f} → {after:.2f}: {signed(found_change)}\u202f% {ends}".strip()
+            text = f"{before:.2f} → {after:.2f}: {signed(found)}\u202f% {ends}".strip()
             facts.append((f"Perplexity on {where}, to the full model", text, ""))
     if part and facts:
         facts.append(("Text", "dev, on which it was chosen: no test text was translated", ""))
@@ -169,47 +150,31 @@ def _cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
 def _choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
     tried = [model for model in run.pruned if model["method"] != RANDOM or chosen["method"] == RANDOM]
     losses = {model["setting"]: loss for model in tried if (loss := _lost(full, model)) is not None}
-    limit, own, unit = _limit(run), losses.get(chosen["setting"]), _unit(full)
-    fitting = [
-        _heads(run, model) for model in tried if limit is None or losses.get(model["setting"], 1e9) <= limit + 1e-9
+    limit, own, size_of = _limit(run), losses.get(chosen["setting"]), partial(_heads, run)
+    fits = [
+        size_of(m) for m in tried if m["setting"] in losses and (limit is None or losses[m["setting"]] <= limit + 1e-9)
     ]
-    fewest = own is not None and _heads(run, chosen) == min(fitting, default=None)
+    fewest = own is not None and size_of(chosen) == min(fits, default=None)
+    several = " in the whole model" if len({model["kinds"] for model in tried}) > 1 else ""
+    why = f"{several}: the fewest{'' if limit is None else ' within the limit'}" if fewest else ""
     facts = [
         ("Text", "dev only; test text had no part in it", ""),
         ("Models tried", str(len(tried)), ""),
-        ("Loss allowed on dev", "no limit" if limit is None else f"{limit:g} {unit}", ""),
-        (
-            "Chosen",
-            f"{chosen['label']}, {_heads(run, chosen)} heads left{_why_fewest(run, tried) if fewest else ''}",
-            "",
-        ),
+        ("Loss allowed on dev", "no limit" if limit is None else f"{limit:g} {_unit(full)}", ""),
+        ("Chosen", f"{chosen['label']}, {size_of(chosen)} heads left{why}", ""),
     ]
-    if own is not None:
-        before, after = value(full, "dev_bleu"), value(chosen, "dev_bleu")
-        moved = (
-            f"perplexity {signed(own)}\u202f%"
-            if before is None or after is None
-            else f"BLEU {before:.2f} → {after:.2f} ({signed(-own)})"
-        )
-        facts.append(("On dev", moved, ""))
-    smaller = [
-        f"{signed(-losses[model['setting']])} with {model['kept']}"
-        for model in tried
-        if model["learned"] and model["kinds"] == chosen["kinds"] and model["kept"] < chosen["kept"]
-        and model["setting"] in losses
-    ]  # fmt: skip
-    facts += [("Fewer heads, on dev", " · ".join(smaller), "")] if fewest and smaller else []
+    before, after = value(full, "dev_bleu"), value(chosen, "dev_bleu")
+    if own is not None and before is not None and after is not None:
+        facts.append(("On dev", f"BLEU {before:.2f} → {after:.2f} ({signed(-own)})", ""))
+    elif own is not None:
+        facts.append(("On dev", f"perplexity {signed(own)}\u202f%", ""))
+    smaller = [m for m in tried if m["learned"] and m["kinds"] == chosen["kinds"] and m["kept"] < chosen["kept"]]
+    cost = [f"{signed(-losses[m['setting']])} with {m['kept']}" for m in smaller if m["setting"] in losses]
+    facts += [("Fewer heads, on dev", " · ".join(cost), "")] if fewest and cost else []
     doubts = (run.facts.get("doubts") or {}).get(chosen["setting"], [])
-    if doubts or value(chosen, "settled") == 0:
-        facts.append(
-            ("Doubt", " ".join(doubts) or "Its gates had not settled when they were decided: train longer.", "")
-        )
-    return facts
-
-
-def _why_fewest(run: Run, tried: list[dict[str, Any]]) -> str:
-    several = len({model["kinds"] for model in tried}) > 1
-    return f"{' in the whole model' if several else ''}: the fewest{' within the limit' if _limit(run) is not None else ''}"
+    if not doubts and value(chosen, "settled") == 0:
+        doubts = ["Its gates had not settled when they were decided: train longer."]
+    return facts + ([("Doubt", " ".join(doubts), "")] if doubts else [])
 
 
 def _left(run: Run, chosen: Model) -> list[Fact]:
@@ -221,7 +186,8 @@ def _left(run: Run, chosen: Model) -> list[Fact]:
         left = [len(mask.of(Site(kind, layer))) for layer in range(len(counts))]
         alike = len(set(counts)) == 1
         parts = [str(kept) if alike else f"{kept} of {count}" for kept, count in zip(left, counts, strict=True)]
-        text = f"{sum(left)} of {sum(counts)} heads; layer by layer {' · '.join(parts)}{f' of {counts[0]}' if alike else ''}"
+        text = f"{sum(left)} of {sum(counts)} heads; layer by layer {' · '.join(parts)}"
+        text += f" of {counts[0]}" if alike else ""
         facts.append((capital(KIND_NAMES[kind]), text, ""))
     return facts
 

@@ -66,14 +66,9 @@ def _grid(run: Run, found: Roles, kind: str) -> Figure:
         name=f"functions-{kind}",
         title=f"{KIND_NAMES[kind].capitalize()}: {len(held)} of {len(labels)} heads have a role",
         note=f"layers × heads, {order}; colour: category of role; number: its score",
-        panels=[
-            Panel(
-                chart, KIND_NAMES[kind], width=size * (84 if room else 20), narrowest=60 + size * narrow,
-                widest=90 + size * wide,
-            )
-        ],
+        panels=[Panel(chart, KIND_NAMES[kind], size * (84 if room else 20), 60 + size * narrow, 90 + size * wide)],
         facts=f"Order: {order}.",
-    )  # fmt: skip
+    )
 
 
 def in_cell(measure: str) -> str:
@@ -108,8 +103,8 @@ def _cells(
     roles = held.get(key, [])
     more = f" · {len(roles) - PARTS} more" if len(roles) > PARTS else ""
     base = {
-        "address": f"{head['kind']}/{key[0]}/{key[1]}", "layer": key[0], "head": f"h{key[1]}{more}", "rank": places[key],
-        "label": head["label"], "parts": max(len(roles[:PARTS]), 1),
+        "address": f"{head['kind']}/{key[0]}/{key[1]}", "layer": key[0], "head": f"h{key[1]}{more}",
+        "rank": places[key], "label": head["label"], "parts": max(len(roles[:PARTS]), 1),
     }  # fmt: skip
     if not roles:
         return [{**base, "part": 0, "sort": NO_ROLE, "role": "", "score": ""}]
@@ -232,7 +227,7 @@ def _offset_panel(table: pd.DataFrame, head: tuple[Any, ...]) -> Panel:
     cells = cells.assign(
         offset=[signed(int(measure.split(".")[1]), 0) for measure in cells["measure"]],
         which=["highest" if value == best else "other" for value in cells["value"]],
-    ).round({"value": 4})[["offset", "value", "low", "high", "baseline", "n", "which"]]
+    )[["offset", "value", "low", "high", "baseline", "n", "which"]]
     axis = alt.Axis(labelAngle=0, labelFontSize=10, labelOverlap=False)
     x = alt.X("offset:N", sort=[signed(at, 0) for at in range(-3, 4)], title=None, axis=axis)
     y = alt.Y("value:Q", title=None, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(values=[0, 0.5, 1]))
@@ -263,7 +258,7 @@ def rare_tokens(found: Roles) -> Figure | None:
     chart = charts.layered(marks, 30 * len(order), "Rare tokens")
     return Figure(
         name="rare-tokens",
-        title=f"{count or 'No'} {'head looks' if count < 2 else 'heads look'} at rare tokens{'' if count else '; the nearest'}",
+        title=f"Heads that look at rare tokens: {count}" if count else "No head looks at rare tokens; the nearest",
         note="share of tokens that look most at a rare one · line: a random token · dashed: the bar",
         panels=[Panel(chart, "rare tokens", width=560, widest=620)],
         facts=f"Shown: {len(shown)}. The bar: {bar:g}.",

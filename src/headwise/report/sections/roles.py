@@ -13,7 +13,7 @@ from headwise.report.run import Roles, Run
 from headwise.report.sections.attention_maps import attention_maps
 from headwise.report.sections.role_charts import function_grids, layer_patterns, offsets, rare_tokens
 from headwise.report.words import HEADS_OF_KIND, NONE, capital, listed, percent, signed
-from headwise.roles.label import ABOVE_BASELINE, AT_LEAST, NO_ROLE, SYNTAX, Bar, wording, category
+from headwise.roles.label import ABOVE_BASELINE, AT_LEAST, NO_ROLE, SYNTAX, Bar, category, wording
 
 PAPER = Path(__file__).parent.parent / "papers" / "voita2019_roles.csv"  # figures 1c, 2b and 2d
 HEAD = ["kind", "layer", "head"]
@@ -87,7 +87,8 @@ def _groups(found: Roles) -> list[tuple[str, list[tuple[str, str, str]]]]:
         groups.append((capital(HEADS_OF_KIND[kind]), facts))
     text = []
     for name, part in found.facts["coverage"].items():
-        split, unknown = part["split_words"] / max(part["words"], 1), part["unknown_subwords"] / max(part["subwords"], 1)
+        split = part["split_words"] / max(part["words"], 1)
+        unknown = part["unknown_subwords"] / max(part["subwords"], 1)
         used = f"{part['used']:,} of {part['sentences']:,} sentences used, {part['words']:,} words"
         text.append(
             (capital(name), f"{used}; {percent(split)} in several subwords, {percent(unknown, 1)} unknown subwords", "")
@@ -156,11 +157,12 @@ def syntax_table(found: Roles) -> Table | None:
         if len(part := table[table["measure"] == measure]):
             best = part.sort_values("value").iloc[-1]
             is_role = (*(best[name] for name in HEAD), measure) in held
-            known, ends = not pd.isna(best["low"]), f"\n[{best['low']:.2f}, {best['high']:.2f}]"
+            ends = "" if pd.isna(best["low"]) else f"\n[{best['low']:.2f}, {best['high']:.2f}]"
             above = [f"{best['baseline']:.2f}", signed(best["value"] - best["baseline"])]
             cells = [
-                wording(measure), "/".join(str(best[name]) for name in HEAD), f"{best['value']:.2f}{ends if known else ''}",
-                *([NONE, NONE] if pd.isna(best["baseline"]) else above), f"{best['n']:,.0f}", "yes" if is_role else "no",
+                wording(measure), "/".join(str(best[name]) for name in HEAD), f"{best['value']:.2f}{ends}",
+                *([NONE, NONE] if pd.isna(best["baseline"]) else above), f"{best['n']:,.0f}",
+                "yes" if is_role else "no",
             ]  # fmt: skip
             rows.append(Row(cells, badge="role" if is_role else "", code=measure))
     columns = ["relation", "best head", "score", "baseline", "difference", "words", "confirmed"]

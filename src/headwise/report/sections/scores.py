@@ -99,7 +99,7 @@ def _panel(table: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool
             "layer": row["layer"],
             "head": f"h{row['head']}",
             "rank": places[row["layer"], row["head"]],
-            "value": round(row["value"], 6),
+            "value": row["value"],
             "text": number(row["value"] * unit, top * unit),
             "exact": number(row["value"], top, 1),
             "interval": "not measured"
@@ -153,7 +153,7 @@ def _heat(top: float, unit: float, share: int) -> alt.Color:
 def _edge(cells: list[dict[str, Any]], share: float, height: int) -> Any:
     """An upright line in each layer behind the last head that has at least an equal share."""
     table = pd.DataFrame(cells)
-    ends = table[table["value"] >= share].groupby("layer", as_index=False)["rank"].max()
+    ends = table[table["value"] >= share].groupby("layer")["rank"].max().reset_index()
     mark = alt.Chart(charts.data(ends)).mark_tick(
         style="limit", opacity=1, orient="vertical", size=height, thickness=2.5, xOffset=1.5
     )

@@ -16,7 +16,7 @@ FALSE_RATE = 0.05  # how often a 95 % interval leaves 0 out when nothing differs
 
 
 def build(run: Run) -> dict[str, Any]:
-    """`effects`: a table a kind of the change without each head, in BLEU or else in loss; `alone`: the best lone heads."""
+    """`effects`: for each kind the change without each head, in BLEU or else in loss; `alone`: the best lone heads."""
     measure = next((name for name in (BLEU, LOSS) if len(_rows(run, name))), BLEU)
     table = _rows(run, measure)
     effects = [_effects(table[table["kind"] == kind], measure) for kind in KINDS if kind in set(table["kind"])]
@@ -32,25 +32,31 @@ def _rows(run: Run, measure: str) -> pd.DataFrame:
 def _effects(table: pd.DataFrame, measure: str) -> dict[str, Any]:
     """A kind's change without each head, layer by layer. `ablation.bleu` counts points lost: its change is negative."""
     sign, scale, digits = (-1, 1, 2) if measure == BLEU else (1, 1000, 1)
-    table = table.sort_values(["layer", "head"]).assign(change=sign * scale * table["value"])
-    ends = [sign * scale * table[end] for end in (("high", "low") if sign < 0 else ("low", "high"))]
-    sure = (ends[0] > 0) | (ends[1] < 0)
-    gain = table["change"] * sign < 0
+    table = table.sort_values(["layer", "head"])
+    table[["change", "low", "high"]] = (
+        sign * scale * table[["value", *(("high", "low") if sign < 0 else ("low", "high"))]]
+    )
+    table["sure"] = (table["low"] > 0) | (table["high"] < 0)
+    table["gain"] = table["change"] * sign < 0
     layers: dict[int, dict[int, dict[str, Any]]] = {}
-    for i, row in table.iterrows():
+    for row in table.to_dict("records"):
         text = signed(row["change"], digits)
-        between = "" if pd.isna(row["low"]) else f" [{signed(ends[0][i], digits)}, {signed(ends[1][i], digits)}]"
+        between = "" if pd.isna(row["low"]) else f" [{signed(row['low'], digits)}, {signed(row['high'], digits)}]"
         tip = f"{row['kind']}/{row['layer']}/{row['head']}: {text}{between}"
-        cell = {"text": text, "tip": tip, "sure": bool(sure[i]), "gain": bool(gain[i])}
-        layers.setdefault(int(row["layer"]), {})[int(row["head"])] = cell
-    kind = str(table["kind"].iloc[0])
+        layers.setdefault(row["layer"], {})[row["head"]] = {
+            "text": text,
+            "tip": tip,
+            "sure": row["sure"],
+            "gain": row["gain"],
+        }
+    kind, better = str(table["kind"].iloc[0]), (table["sure"] & table["gain"]).sum()
     low, high = (signed(end, digits) for end in (table["change"].min(), table["change"].max()))
     return {
         "kind": kind,
         "title": capital(KIND_NAMES[kind]),
         "heads": sorted(set(table["head"])),
         "layers": list(layers.items()),
-        "facts": f"{sure.sum()} of {len(table)} intervals leave 0 out, {(sure & gain).sum()} of them for the better; "
+        "facts": f"{table['sure'].sum()} of {len(table)} intervals leave 0 out, {better} of them for the better; "
         f"about {FALSE_RATE * len(table):.0f} would if no head mattered. From {low} to {high}.",
     }
 
@@ -74,4 +80,5 @@ def alone_table(run: Run) -> Table | None:
 def _cell(row: Any) -> str:
     known = not pd.isna(row["low"])
     ends = f" [{signed(row['low'], 3)}, {signed(row['high'], 3)}]" if known else ""
-    return f"{signed(row['value'], 3)}{ends}\nh{row['head']:.0f}{' · one head is enough' if known and row['low'] <= 0 else ''}"
+    enough = " · one head is enough" if known and row["low"] <= 0 else ""
+    return f"{signed(row['value'], 3)}{ends}\nh{row['head']:.0f}{enough}"

@@ -29,7 +29,7 @@ def training_curve(run: Run) -> Figure | None:
     if table is None or table.empty:
         return None
     parts = [part[part["step"].isin(thinned(part["step"], POINTS))] for _, part in table.groupby("measure")]
-    points = pd.concat(parts).assign(curve=lambda t: t["measure"].map(CURVES)).round({"value": 4})
+    points = pd.concat(parts).assign(curve=lambda t: t["measure"].map(CURVES))
     x = alt.X("step:Q", title="step", axis=alt.Axis(format=",d", grid=False, tickCount=8))
     y = alt.Y("value:Q", title="loss (nats a token)", scale=alt.Scale(zero=False))
     names = list(CURVES.values())

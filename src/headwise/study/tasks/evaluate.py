@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class Translate(Task, stage="evaluate", names="translate/{0.split}/{0.variant.na
     variant: Variant
 
     def spec(self, run: Run) -> Spec:
-        inputs = {"text": run.fingerprint(self.split), "search": run.plan.search.model_dump()}
+        inputs = {"text": partial(run.fingerprint, self.split), "search": run.plan.search.model_dump()}
         outputs = [f"translations/{self.split}/{name}.txt" for name in (self.variant.name, "source", "reference")]
         return Spec([model_task(self.variant)], inputs, outputs)
 
@@ -95,18 +96,18 @@ class MeasureLosses(Task, stage="evaluate", names="losses/{0.split}/{0.order}"):
 
     def spec(self, run: Run) -> Spec:
         needs = [model_task(variant) for variant in (FULL, *self.steps)]
-        return Spec(needs, {"text": run.fingerprint(self.split)}, [f"{self.name}.npz"])
+        return Spec(needs, {"text": partial(run.fingerprint, self.split)}, [f"{self.name}.npz"])
 
     def make(self, run: Run, work: Path) -> Result:
-        steps = {run.mask(variant): variant for variant in self.steps}
+        masks = [run.mask(variant) for variant in self.steps]
 
         def cut(mask: HeadMask) -> Model:
-            return model_of(run, steps[mask])
+            return model_of(run, self.steps[masks.index(mask)])
 
         sweep = run.sweep(self.steps[0]) if self.steps else None
         compensated = isinstance(sweep, GreedySweep) and sweep.compensate
         text = Batches(full_model(run), run.text(self.split), run.progress)
-        losses = Losses.measure(text, list(steps), cut if compensated else None)
+        losses = Losses.measure(text, masks, cut if compensated else None)
         file = work / MADE / f"{self.name}.npz"
         file.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(file, summed=losses.summed, tokens=losses.tokens)

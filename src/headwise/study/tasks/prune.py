@@ -49,6 +49,7 @@ class RankHeads(Task, stage="prune", names="order/{0.order.name}", shared=True):
 
     def make(self, run: Run, work: Path) -> Result:
         sweep = self.sweep(run)
+        (work / MADE / "orders" / self.order.name).mkdir(parents=True, exist_ok=True)  # where no head is to go, too
         for kept, mask in greedy_masks(ranking(run, self.order, sweep.rescore), sweep).items():
             if run.main:
                 mask.save(work / MADE / "orders" / self.order.name / f"{kept}.json")

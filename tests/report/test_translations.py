@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.report.examples import choose_examples, similarity, word_differences
 from headwise.report.run import read_run
+from headwise.report.sections.translations import choose_examples, similarity, word_differences
 
 WORDS = st.lists(st.sampled_from(["le", "chien", "voit", "la", "lettre"]), max_size=8).map(" ".join)
 

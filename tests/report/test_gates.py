@@ -1,4 +1,4 @@
-"""The animation of gates: its numbers, its sentences, its files, and the player in a real browser."""
+"""The animation of gates: its numbers, its files, and the player in a real browser."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ import pytest
 from PIL import Image
 
 from headwise.errors import HeadwiseError
-from headwise.report.gate_animation import FRAMES, animation, closing, films, lede, sentences
-from headwise.report.gate_pictures import animate
+from headwise.report.animation import animate
 from headwise.report.run import Run, read_run
-from headwise.report.setting import Measured
+from headwise.report.sections.gates import FRAMES, animation, closing_table, films
 from report.conftest import make_run
 from report.part_page import part_page
 
@@ -29,94 +28,45 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return read_run(make_run(tmp_path_factory.mktemp("study")))
 
 
-def test_every_setting_is_played_from_its_first_step_to_its_last(run: Run) -> None:
-    found = animation(run)
-    assert found is not None and found["outlined"]
-    played = found["played"]
+def test_every_model_is_played_from_its_first_step_to_its_last(run: Run) -> None:
+    played = animation(films(run))
     assert [film["label"] for film in played["films"]] == [f"λ\u00a0=\u00a0{x}" for x in ("0.02", "0.05", "0.2")]
     assert len(played["steps"]) <= FRAMES
     assert (played["steps"][0], played["steps"][-1]) == (0, 2000)
-    for film, setting in zip(played["films"], run.pruned, strict=True):
-        table = run.gates[setting.name].set_index(["step", "layer", "head"])["p_open"]
+    for film, model in zip(played["films"], run.pruned, strict=True):
+        table = run.gates[model["setting"]].set_index(["step", "layer", "head"])["p_open"]
         frames = [[int(p) for p in frame.split(" ")] for frame in film["frames"]]
         assert [row for grid in film["grids"] for row in grid["layers"]] == [8, 8, 8]
         for step, frame in zip(played["steps"], frames, strict=True):
             logged = [table[step, layer, head] for layer in range(3) for head in range(8)]
             assert np.abs(np.array(frame) / 100 - logged).max() <= 0.0051
-        assert sum(film["stays"]) == setting.kept
+        assert sum(film["stays"]) == model["kept"]
 
 
-def test_twelve_settings_of_72_heads_stay_far_below_a_megabyte(run: Run) -> None:
-    draw = np.random.default_rng(0)
-    rows = [(s, "encoder-self", h // 12, h % 12, p) for s in range(0, 3000, 10) for h, p in enumerate(draw.random(72))]
-    table = pd.DataFrame(rows, columns=["step", "kind", "layer", "head", "p_open"])
-    settings = tuple(replace(run.pruned[0], name=f"lambda-{i}") for i in range(12))
-    many = replace(run, settings=settings, gates={setting.name: table for setting in settings}, layouts={})
-    found = animation(many)
-    assert found is not None and len(found["played"]["films"]) == 12
-    assert len(found["played"]["steps"]) == FRAMES
-    assert len(json.dumps(found["played"])) < 300_000
-
-
-def with_gates(run: Run, table: pd.DataFrame) -> Run:
-    """The run with one setting's gates alone."""
-    return replace(run, gates={run.pruned[0].name: table}, layouts={})
-
-
-def gates(run: Run, values: list[list[float]]) -> Run:
-    """A run with a gate a column, logged every ten steps."""
+def with_gates(run: Run, values: list[list[float]]) -> Run:
+    """A run with a gate a column in its first pruned model, logged every ten steps."""
     rows = [(10 * i, "encoder-self", 0, h, p) for i, row in enumerate(values) for h, p in enumerate(row)]
-    return with_gates(run, pd.DataFrame(rows, columns=["step", "kind", "layer", "head", "p_open"]))
+    table = pd.DataFrame(rows, columns=["step", "kind", "layer", "head", "p_open"])
+    return replace(run, gates={run.pruned[0]["setting"]: table}, layouts={})
+
+
+def test_many_heads_stay_far_below_a_megabyte(run: Run) -> None:
+    draw = np.random.default_rng(0)
+    many = with_gates(run, draw.random((300, 864)).tolist())
+    assert len(json.dumps(animation(films(many)))) < 300_000
 
 
 def test_when_gates_shut_is_counted_from_the_last_time_on(run: Run) -> None:
     values = [[0.9, 0.9, 0.9, 0.9], [0.9, 0.4, 0.3, 0.9], [0.9, 0.3, 0.8, 0.6], [0.95, 0.05, 0.02, 0.6]]
-    (film,) = films(gates(run, values))
-    found = closing(film)
-    assert found.steps == [10, 30]  # the third head was shut at step 10 too, but came back
-    assert (found.reopened, film.undecided) == (1, 1)
-    told = animation(gates(run, values))
-    assert told is not None and "outlined" in told and not told["outlined"]
-    assert "2 of 4 gates shut: the first at step 10, half of them by step 10, the last at step 30" in told["told"]
-    assert "opened again after they had been shut: 1 with" in told["told"]
-    assert "When they were decided, 1 of all 4 gates (25\u202f%) were neither open nor shut" in told["told"]
+    table = closing_table(films(with_gates(run, values)))
+    assert table is not None  # the third head was shut at step 10 too, but opened again
+    assert table.rows[0].cells[1:] == ["4", "2", "10", "10", "30", "1", "1", "no"]
+    table = closing_table(films(with_gates(run, [[0.9, 0.9], [0.95, 0.99]])))
+    assert table is not None and table.rows[0].cells[1:] == ["2", "0", "–", "–", "–", "0", "0", "no"]
 
 
-def test_a_run_in_which_nothing_shuts_says_so(run: Run) -> None:
-    told = animation(gates(run, [[0.9, 0.9], [0.95, 0.99]]))
-    assert told is not None and "no gate of 2 shuts" in told["told"]
-    assert "all 2 gates were within 0.1 of open or of shut, as Voita" in told["told"]
-
-
-def test_gates_that_were_forced_are_not_said_to_have_settled(run: Run) -> None:
-    """The log ends at 0 and 1; what counts is the share that was undecided when gates were decided."""
-    setting = run.pruned[0]
-    measures = {"undecided_gates": 0.5, "decided_dev_loss": 1.8, "dev_loss": 1.7}
-    forced = replace(setting, kept=1, total=4, measures={name: Measured(x) for name, x in measures.items()})
-    table = gates(run, [[0.9, 0.9, 0.9, 0.9], [0.6, 0.7, 0.4, 0.05], [1.0, 0.0003, 0.0003, 0.0003]]).gates[setting.name]
-    shown = replace(run, settings=(forced,), gates={setting.name: table}, layouts={})
-    told = sentences(films(shown))
-    assert "decided before the end of the run and then brought to 0 and 1" in told
-    assert "2 of all 4 gates (50\u202f%) were neither open nor shut" in told
-    assert "within 0.1" not in told and "Voita" not in told
-    assert "were decided before the end" not in sentences(
-        films(replace(shown, settings=(replace(forced, measures={}),)))
-    )
-    counted = replace(forced, method="wanted-count", measures={"undecided_gates": Measured(0.0)})
-    told = sentences(films(replace(shown, settings=(counted,))))
-    assert "decided before the end" in told and "all 4 gates were within 0.1 of open or of shut." in told
-    assert lede(replace(shown, settings=(counted,))).count("penalty") == 0
-
-
-def test_heads_that_deciding_removed_without_a_shut_gate_are_told(run: Run) -> None:
-    setting = replace(run.pruned[0], kept=0, total=2)
-    table = gates(run, [[0.9, 0.9], [0.6, 0.55]]).gates[setting.name]
-    shown = replace(run, settings=(setting,), gates={setting.name: table}, layouts={})
-    assert "no gate of 2 shuts; deciding removed 2." in sentences(films(shown))
-
-
-def test_settings_logged_at_other_steps_stand_at_their_last_known_value(run: Run) -> None:
-    (film,) = films(gates(run, [[0.9], [0.5], [0.1]]))
+def test_models_logged_at_other_steps_keep_their_last_value(run: Run) -> None:
+    (film,) = films(with_gates(run, [[0.9], [0.5], [0.1]]))
     assert film.at([0, 5, 10, 25, 99]).ravel().tolist() == [0.9, 0.9, 0.5, 0.1, 0.1]
 
 
@@ -175,7 +125,9 @@ def test_another_ending_and_a_run_without_gates_are_refused(run_folder: Path, tm
 
 @pytest.fixture(scope="module")
 def page(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with part_page(tmp_path_factory.mktemp("part"), "gate_animation.html.j2", film=animation(run)) as opened:
+    with part_page(
+        tmp_path_factory.mktemp("part"), "sections/gate_animation.html.j2", film=animation(films(run))
+    ) as opened:
         opened.wait_for_selector("#gate-animation .cells i")
         yield opened
 

@@ -1,28 +1,28 @@
-"""How long a study still takes, in words; and the graph of its jobs as the lines of a dry run."""
+"""The jobs of a study: how long they still take, in words, and their graph as the lines of a dry run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from graphlib import TopologicalSorter
-from typing import Protocol
+from typing import Any
 
 SHORT = 1.0  # seconds: a job done sooner says nothing about the pace
 
 
-class Costed(Protocol):
-    """What is known of a job beforehand: see `executor.Job`."""
+@dataclass(frozen=True)
+class Job:
+    """A task of one run, as the executor sees it: what it waits for, about how many seconds it takes, whether it wants
+    the machine to itself, whether the store holds it. folder: of its run."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def after(self) -> tuple[str, ...]: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def exclusive(self) -> bool: ...
-    @property
-    def done(self) -> bool: ...
+    name: str
+    after: tuple[str, ...] = ()
+    seconds: float = 0.0
+    exclusive: bool = False
+    done: bool = False
+    folder: str = "."
+    task: Any = None
 
 
 class Eta:
@@ -33,16 +33,16 @@ class Eta:
         self.begun: dict[str, float] = {}
         self.took, self.estimated = 0.0, 0.0
 
-    def begin(self, job: Costed) -> None:
+    def begin(self, job: Job) -> None:
         self.begun[job.name] = self.clock()
 
-    def end(self, job: Costed, made: bool) -> None:
+    def end(self, job: Job, made: bool) -> None:
         """made: whether it was really done, so that it says something about the pace."""
         seconds = self.clock() - self.begun.pop(job.name)
         if made and seconds >= SHORT and job.seconds:
             self.took, self.estimated = self.took + seconds, self.estimated + job.seconds
 
-    def left(self, jobs: Sequence[Costed], slots: int) -> float:
+    def left(self, jobs: Sequence[Job], slots: int) -> float:
         """Seconds until these jobs are done: the work shared out to the slots, or the longest path through them."""
         pace, now = self.took / self.estimated if self.estimated else 1.0, self.clock()
         cost = {job.name: max(0.0, job.seconds * pace - (now - self.begun.get(job.name, now))) for job in jobs}
@@ -50,12 +50,12 @@ class Eta:
         longest = sum(cost[name] for name in longest_path(jobs, cost))
         return max((sum(cost.values()) - exclusive) / slots + exclusive, longest)
 
-    def left_in_words(self, jobs: Sequence[Costed], slots: int) -> str:
+    def left_in_words(self, jobs: Sequence[Job], slots: int) -> str:
         left = self.left(jobs, slots)
         return f" · about {about(left)} left" if left >= SHORT else ""
 
 
-def longest_path(jobs: Sequence[Costed], cost: Mapping[str, float]) -> list[str]:
+def longest_path(jobs: Sequence[Job], cost: Mapping[str, float]) -> list[str]:
     """The path through the graph that costs most, along jobs that wait for each other (the critical path)."""
     known = {job.name: [parent for parent in job.after if parent in cost] for job in jobs}
     total, before = dict[str, float](), dict[str, str | None]()
@@ -69,7 +69,7 @@ def longest_path(jobs: Sequence[Costed], cost: Mapping[str, float]) -> list[str]
     return path[::-1]
 
 
-def plan_lines(jobs: Sequence[Costed]) -> list[str]:
+def plan_lines(jobs: Sequence[Job]) -> list[str]:
     """Every job with its estimated cost and what it waits for, the sum by stage, and the longest path."""
     left = {job.name: job.seconds for job in jobs if not job.done}
     cost = {job.name: "done" if job.done else cost_in_words(job.seconds) for job in jobs}

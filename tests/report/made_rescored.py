@@ -1,4 +1,4 @@
-"""Made-up folders after/SETTING: three pruned models looked at again, in which two functions have moved."""
+"""Made-up folders rescored/SETTING: three pruned models scored again, in which two functions have moved."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ AFTER = {
 }  # fmt: skip
 
 
-def write_after(folder: Path, asked: Mapping[str, Mapping[tuple[int, int, str], float]] = AFTER) -> None:
-    """after/SETTING/ for each setting: roles as asked, scores like those of the full model, a little shaken."""
+def write_rescored(folder: Path, asked: Mapping[str, Mapping[tuple[int, int, str], float]] = AFTER) -> None:
+    """rescored/SETTING/ for each setting: roles as asked, scores like those of the full model, a little shaken."""
     full = pd.read_csv(folder / "heads.csv")
     for setting, held in asked.items():
         mask = HeadMask.read(folder / "layouts" / f"{setting}.json")
-        place = folder / "after" / setting
+        place = folder / "rescored" / setting
         (place / "roles").mkdir(parents=True)
         draw = random.Random(setting)
         left = full[[Head(*row) in mask.kept for row in full[["kind", "layer", "head"]].itertuples(index=False)]].copy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwise.report.wording import (
+from headwise.report.words import (
     change,
     count,
     duration,
@@ -12,7 +12,6 @@ from headwise.report.wording import (
     listed,
     measure_name,
     number,
-    ordinal,
     percent,
     probability,
     quantity,
@@ -97,9 +96,3 @@ def test_scores_have_names(measure: str, name: str) -> None:
 )
 def test_a_number_shows_two_digits_of_its_scale(value: float, scale: float, text: str) -> None:
     assert number(value, scale) == text
-
-
-def test_places() -> None:
-    assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)] == [
-        "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th",
-    ]  # fmt: skip

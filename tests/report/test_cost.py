@@ -1,0 +1,182 @@
+"""What fewer heads cost: the points and lines of the figures, tables of models and controls, layers and kinds."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from headwise.report import models
+from headwise.report.page import collect, render
+from headwise.report.parts import figures_in
+from headwise.report.run import Run, read_run
+from headwise.report.sections import controls, cost, gates, layers
+from headwise.report.sections.cost_charts import greedy_figures, quality_figures
+from report.conftest import data_of, make_run
+from report.made_sweeps import GATES, JOINT, write_sweeps
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return read_run(write_sweeps(make_run(tmp_path_factory.mktemp("swept"))))
+
+
+def test_labels_and_lines_come_from_the_facts(run: Run) -> None:
+    labels = {name: label.replace("\u00a0", " ") for name, label in run.models["label"].items()}
+    for name, label in {
+        "encoder.lambda-0.04": "encoder: λ = 0.04", "encoder.keep-12": "encoder: keep 12",
+        "encoder.top-6": "encoder: top-k 6",
+        "encoder.greedy-weight-norm-7": "encoder: weight norm, 7 left",
+        "encoder.greedy-random.2-7": "encoder: random 2, 7 left",
+        "encoder.lambda-0.04.from-scratch": "encoder: λ = 0.04, same layout from scratch",
+        "all.fine-tuned": "all: fine-tuned, not pruned",
+    }.items():  # fmt: skip
+        assert labels[name] == label
+    encoder = models.of_kinds(run.models, ("encoder-self",))
+    names = [name for name, _ in models.lines(encoder)]
+    assert names[:3] == ["gates, λ", "gates, target count", "top-k gates"] and names[-1] == "random orders"
+
+
+def test_every_model_has_a_point_with_its_interval(run: Run) -> None:
+    encoder, everything = quality_figures(run.models, run.facts)
+    assert [panel.title for panel in encoder.panels] == ["test", "dev (where the model is chosen)"]
+    for panel, part in enumerate(("", "dev_")):
+        cells, base = data_of(encoder, panel), models.value(run.full, f"{part}bleu")
+        assert base is not None
+        for name in ("encoder.lambda-0.04", "encoder.keep-6", "encoder.greedy-gradient-7"):
+            (model,) = models.rows(run.models.loc[[name]])
+            cell = next(c for c in cells if c.get("model") == model["label"])
+            low, _ = models.bounds(model, f"{part}bleu_difference")
+            assert low is not None and cell["value"] == pytest.approx(model[f"{part}bleu"], abs=1e-3)
+            assert cell["low"] == pytest.approx(base + low, abs=1e-3) and abs(cell["x"] - model["kept"]) <= 0.2
+        assert {c["control"] for c in cells if "control" in c} == {
+            "random heads", "same layout from scratch", "narrower model", "best head of each layer",
+        }  # fmt: skip
+        names = {c["name"] for c in cells if "name" in c}
+        assert names == {"full model", "fine-tuned, not pruned", *(["allowed loss"] if part else [])}
+    assert "fall out of the panels" in encoder.facts and "Chosen" not in everything.facts
+
+
+def test_marks_of_as_many_heads_do_not_cover_each_other(run: Run) -> None:
+    cells = {
+        c["model"]: c["x"]
+        for c in data_of(quality_figures(run.models, run.facts)[0])
+        if c.get("kept") == 12 and c.get("sort") == "learned"
+    }
+    assert len(cells) == 3 == len(set(cells.values())) and all(abs(x - 12) <= 0.2 for x in cells.values())
+
+
+def test_random_orders_are_a_range_and_a_mean(run: Run) -> None:
+    by_score, by_kind = greedy_figures(run.models)
+    values = [m["bleu"] for m in run.pruned if m["method"] == "greedy.random" and m["kept"] == 12]
+    cell = next(c for c in data_of(by_score) if c["line"] == "random orders" and c["kept"] == 12)
+    assert (cell["low"], cell["high"]) == pytest.approx((min(values), max(values)))
+    assert cell["value"] == pytest.approx(sum(values) / 3) and cell["gone"] == 50
+    assert {c["value"] for c in data_of(by_score) if c["gone"] == 0} == {38.2}
+    assert {c["line"] for c in data_of(by_kind)} == {"encoder heads", "attention heads"}
+
+
+def test_figures_9_and_10_count_what_layouts_keep(run: Run) -> None:
+    content = layers.build(run)
+    assert content is not None
+    shares = {(c["name"], c["gone"]): c["left"] for c in data_of(content["by_kind"])}
+    for counts in JOINT.values():
+        gone = round(100 * (1 - sum(counts) / 72), 2)
+        got = [shares[kind, gone] for kind in ("encoder-self", "decoder-self", "cross")]
+        assert got == pytest.approx([100 * count / 24 for count in counts], abs=0.01)
+    mask = run.layouts["all.lambda-0.02"]
+    lowest = sum(h.kind == "decoder-self" and h.layer == 0 for h in mask.kept)
+    gone = round(100 * (1 - mask.count("decoder-self") / 24), 2)
+    found = [c["text"] for c in data_of(content["decoder"]) if c["name"] == layers.THIRDS[0] and c["gone"] == gone]
+    assert set(found) == {f"{lowest} of 8"} and len(content["decoder"].panels) == 4
+
+
+def test_the_papers_numbers_add_up() -> None:
+    """The rows of figure 10 sum to the decoder's counts of figure 9: read twice from two pictures."""
+    kinds, thirds = (pd.read_csv(layers.PAPERS / f"voita2019_{name}.csv") for name in ("kinds", "layers"))
+    for kind in ("decoder-self", "cross"):
+        sums = thirds[thirds["kind"] == kind][list(layers.THIRDS)].sum(axis=1).tolist()
+        assert sums == kinds.loc[kinds["model"] == "WMT", kind].tolist()
+
+
+def test_target_counts_for_each_kind_say_nothing_about_kinds(tmp_path: Path) -> None:
+    folder = write_sweeps(make_run(tmp_path))
+    facts = json.loads((folder / "run.json").read_text())
+    for name, fact in facts["settings"].items():
+        if name.startswith("all."):
+            fact["keep"] = {"encoder-self": 4, "decoder-self": 4, "cross": 6}
+    (folder / "run.json").write_text(json.dumps(facts))
+    content = layers.build(read_run(folder))
+    assert content is not None and (content["by_kind"], content["decoder"]) == (None, None)
+
+
+def test_table_2(run: Run) -> None:
+    _, table = cost.compared_tables(run)
+    whole, *rows = [row.cells for row in table.rows]
+    assert table.columns[1] == "enc/dec/cross" and whole[:4] == ["full model", "24/24/24", "72", "38.20"]
+    assert [cells[1] for cells in rows] == ["/".join(map(str, counts)) for counts in JOINT.values()]
+    assert all(cells[5].startswith("+0.50 [+0.10, +0.90]\np\u00a0= 0.010") for cells in rows)
+
+
+def test_controls_are_counted_and_every_pruned_model_has_its_equal_training(run: Run) -> None:
+    content = controls.build(run)
+    assert content is not None
+    counts = {row.cells[0]: row.cells[1:4] for row in content["counts"].rows}
+    assert counts["Random heads"] == ["2", "0", "0"] and counts["Narrower model"] == ["0", "0", "2"]
+    rows = {(row.cells[0].replace("\u00a0", " "), row.cells[1]): row.cells for row in content["compared"].rows}
+    with_tuning = [model for model, control in rows if control == "fine-tuned, not pruned"]
+    assert len(with_tuning) == len(GATES) + len(JOINT)
+    (model,) = models.rows(run.models.loc[["encoder.lambda-0.04"]])
+    cells = rows["encoder: λ = 0.04", "fine-tuned, not pruned"]
+    assert cells[5] == models.difference(model, "bleu_difference_to_fine-tuned", "p_value_to_fine-tuned")
+    assert rows["encoder: λ = 0.04", "random heads"][5] == "+0.90 [+0.50, +1.30]\np\u00a0= 0.001"
+
+
+def test_what_the_interval_and_p_do_not_both_say_is_not_distinguishable(tmp_path: Path) -> None:
+    folder = write_sweeps(tmp_path)
+    table = pd.read_csv(folder / "pruning.csv")
+    table.loc[(table["measure"] == "p_value_to_pruned") & (table["value"] < 0.05), "value"] = 0.12
+    table.to_csv(folder / "pruning.csv", index=False)
+    content = controls.build(read_run(folder))
+    assert content is not None
+    assert next(row.cells[1:4] for row in content["counts"].rows if row.cells[0] == "Random heads") == ["0", "0", "2"]
+
+
+def test_without_test_text_tables_are_of_dev_and_say_so(tmp_path: Path) -> None:
+    folder = write_sweeps(tmp_path)
+    table = pd.read_csv(folder / "pruning.csv")
+    table[~table["measure"].str.match("bleu|p_value")].to_csv(folder / "pruning.csv", index=False)
+    for path in (folder / "layouts").iterdir():
+        path.unlink()
+    run = read_run(folder)
+    assert cost.models_table(run).columns[2] == "dev BLEU"
+    content = collect(run)
+    assert all(
+        figure.title.startswith("BLEU on dev")
+        for figure in figures_in([content["cost"]["quality"], content["cost"]["greedy"]])
+    )
+    assert "are on dev text (no test text was translated)" in render(run, content)
+
+
+def test_gate_health_and_notes(run: Run) -> None:
+    table = gates.health_table(run)
+    assert table is not None and len(table.rows) == len(GATES) + len(JOINT)
+    cells = next(row.cells for row in table.rows if row.cells[0].endswith("0.32"))
+    assert cells[1:] == ["1 of 24", "20\u202f%", "1.2", "no", "2.0180", "2.0200", "2.0200"]
+    notes = gates.notes(run)
+    assert [n for n in notes if "frozen" in n] == ["The decoder was frozen."]
+    assert any(re.match("encoder: λ\u00a0=\u00a00.32: 20 %", note) for note in notes)
+
+
+def test_no_chart_names_a_colour(run: Run, whole: Path) -> None:
+    for found in (run, read_run(whole)):
+        for figure in figures_in(list(collect(found).values())):
+            for panel in figure.panels:
+                specification = panel.specification()
+                del specification["datasets"], specification["config"]
+                assert not re.search(r"#[0-9a-fA-F]{3,8}\b|rgb\(", json.dumps(specification, allow_nan=False)), (
+                    figure.name
+                )

@@ -1,0 +1,100 @@
+"""The first screen: which comparison leads, what the facts say, and what is said where there is nothing to compare."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from headwise.report.run import read_run
+from headwise.report.sections import opening
+from report.made_sweeps import write_sweeps
+
+
+def facts_of(folder: Path) -> dict[str, dict[str, tuple[str, str]]]:
+    groups = opening.build(read_run(folder))["groups"]
+    return {lead: {label: (text, verdict) for label, text, verdict in facts} for lead, facts in groups}
+
+
+def edit(folder: Path, **facts: object) -> None:
+    path = folder / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **facts}))
+
+
+def test_the_facts_are_the_numbers_of_the_tables(whole: Path) -> None:
+    found = opening.build(read_run(whole))
+    assert found["headline"] == "15 of 24 encoder heads removed; BLEU not distinguishable from the full model"
+    assert found["tiles"][-1] == ("BLEU on test", "−0.31", "38.21 → 37.90")
+    facts = facts_of(whole)
+    assert facts["What was saved"]["Heads removed"][0] == "15 of 24 encoder heads (62\u202f%)"
+    assert facts["What was saved"]["Decoding speed, tokens/s"][1] == "not distinguishable"
+    text = "38.21 → 37.90: −0.31 [−0.71, +0.11], p\u00a0= 0.14"
+    assert facts["What it cost"]["BLEU to the untouched full model"] == (text, "not distinguishable")
+    assert facts["How it was chosen"]["Chosen"][0] == "λ\u00a0=\u00a00.05, 9 heads left: the fewest within the limit"
+    assert facts["How it was chosen"]["Fewer heads, on dev"][0] == "−2.62 with 4"
+    assert facts["What is left"]["Encoder self-attention"][0] == "9 of 24 heads; layer by layer 3 · 2 · 4 of 8"
+    assert facts["Which score to believe"]["Most faithful score"][0] == "Gradient"
+    assert facts["What the heads do"]["Encoder heads"][0].startswith("6 of 24 have a role")
+
+
+def test_equal_further_training_leads_where_it_was_measured(tmp_path: Path) -> None:
+    folder = write_sweeps(tmp_path)
+    run = read_run(folder)
+    assert run.chosen is not None
+    table = pd.read_csv(folder / "pruning.csv")
+    rows = table[table["setting"] == "encoder.lambda-0.08"].set_index("measure")["value"]
+    lost = rows["bleu_difference_to_fine-tuned"]
+    found = opening.build(run)
+    assert found["headline"].endswith(f"; {abs(lost):.1f} BLEU less than equal further training")
+    label, value, detail = found["tiles"][-1]
+    assert label == "BLEU on test, to equal further training" and value == f"−{abs(lost):.2f}"
+    assert "to the full model" in detail and "[" in detail
+    first, second = list(facts_of(folder)["What it cost"].items())
+    assert first[0] == "BLEU to equal further training without pruning" and first[1][1] == "worse"
+    assert second[0] == "BLEU to the untouched full model"
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"chosen": None}, "not named"),
+        ({"chosen": "full"}, "full chosen"),
+        ({"chosen": None, "max_drop": 0.1}, "over the limit"),
+    ],
+)
+def test_without_a_choice_it_says_why(run_folder: Path, facts: dict[str, object], why: str) -> None:
+    edit(run_folder, **facts)
+    found = opening.build(read_run(run_folder))
+    assert (found["why"], found["tiles"]) == (why, [])
+    assert found["headline"] == "3 pruned models, none of them chosen"
+
+
+def test_a_run_without_pruning_or_full_model(run_folder: Path) -> None:
+    table = pd.read_csv(run_folder / "pruning.csv")
+    table[table["setting"] != "full"].to_csv(run_folder / "pruning.csv", index=False)
+    assert opening.build(read_run(run_folder))["why"] == "no full model"
+    (run_folder / "pruning.csv").unlink()
+    found = opening.build(read_run(run_folder))
+    assert (found["why"], found["headline"]) == ("nothing pruned", "24 attention heads, scored")
+
+
+def test_a_language_model_has_perplexity(run_folder: Path) -> None:
+    table = pd.read_csv(run_folder / "pruning.csv")
+    table = table[~table["measure"].str.contains("bleu|p_value")]
+    loss = table[table["measure"] == "dev_loss"]
+    change = loss[loss["setting"] != "full"].assign(measure="dev_perplexity_change", value=1.5, low=0.9, high=2.1)
+    pd.concat([table, loss.assign(measure="dev_perplexity", value=12.0), change]).to_csv(
+        run_folder / "pruning.csv", index=False
+    )
+    facts = facts_of(run_folder)
+    assert (
+        facts["What it cost"]["Perplexity on dev, to the full model"][0] == "12.00 → 12.00: +1.50\u202f% [+0.90, +2.10]"
+    )
+    assert facts["How it was chosen"]["Loss allowed on dev"][0] == "1 % of perplexity"
+
+
+def test_doubts_about_the_gates_are_shown(run_folder: Path) -> None:
+    edit(run_folder, doubts={"lambda-0.05": ["The gates had not settled."]})
+    assert facts_of(run_folder)["How it was chosen"]["Doubt"][0] == "The gates had not settled."

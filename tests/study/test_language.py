@@ -1,0 +1,98 @@
+"""A plan on one-sided text: a language model loses heads greedily, measured by perplexity."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import headwise as hw
+from api.askers import asker, sentences
+from headwise.study import make_plan
+from headwise.study.study import dry_run
+from study.studies import again, facts
+
+SWEEPS = [
+    {"name": "plain", "method": "greedy", "scores": ["gradient", "random"], "orders": 1, "step": 0.5},
+    {"name": "mean", "method": "greedy", "scores": ["gradient"], "step": 0.5, "compensate": True},
+]
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> dict[str, Any]:
+    """A plan of a tiny model with causal heads; dev text is held out of the training text."""
+    asker("gpt2").save(tmp_path / "given")
+    (tmp_path / "train.txt").write_text("\n".join(sentences(60, 0)) + "\n")
+    (tmp_path / "test.txt").write_text("\n".join(sentences(8, 2)) + "\n")
+    kinds = [{**sweep, "kinds": ["decoder-self"]} for sweep in SWEEPS]
+    scoring = {"measures": ["gradient"], "judge": False, "pruned": []}
+    return {"data": {"train": f"{tmp_path}/train.txt", "test": f"{tmp_path}/test.txt"}, "pruning": kinds,
+            "model": str(tmp_path / "given"), "scoring": scoring, "choice": {"max_drop": 1e9}}  # fmt: skip
+
+
+def test_perplexity_of_every_step_and_the_choice_by_it(values: dict[str, Any], tmp_path: Path) -> None:
+    out, plan = tmp_path / "out", make_plan(values)
+    assert again(plan, out).made and again(plan, out).made == []
+    total = hw.load(out).heads.total
+    table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
+    steps = [(name, left) for name in ("plain.greedy-gradient", "plain.greedy-random.1", "mean.greedy-gradient")
+             for left in (total // 2, 1)]  # fmt: skip
+    assert {*table.index.get_level_values(0)} == {"full", *(f"{name}-{left}" for name, left in steps)}
+    for name, left in steps:
+        rows = table.loc[f"{name}-{left}"]
+        for start in ("", "dev_"):
+            loss, perplexity, change = (
+                rows.loc[f"{start}{what}"] for what in ("loss", "perplexity", "perplexity_change")
+            )
+            assert loss.kept == left and all(row.low <= row.value <= row.high for row in (loss, perplexity, change))
+            assert perplexity.value == pytest.approx(math.exp(loss.value), rel=1e-5)
+            whole = table.value["full", f"{start}perplexity"]
+            assert change.value == pytest.approx(100 * (perplexity.value / whole - 1), abs=1e-4)
+    assert not {"bleu", "tokens_per_second"} & {*table.index.get_level_values(1)}
+    assert table.value["mean.greedy-gradient-1", "loss"] != table.value["plain.greedy-gradient-1", "loss"]
+    dev = table.value.xs("dev_perplexity_change", level=1)
+    chosen = min(("plain.greedy-gradient-1", "mean.greedy-gradient-1"), key=lambda name: dev[name])
+    assert facts(out)["chosen"] == chosen and facts(out)["max_drop"] == 1e9
+    assert hw.load(out / "pruned" / chosen).heads.total == 1
+
+    limit = float(dev.drop("plain.greedy-random.1-1").sort_values().iloc[1]) + 1e-6  # in % of perplexity
+    again(make_plan({**values, "choice": {"max_drop": max(limit, 0.0)}}), out)
+    kept = table.kept.xs("dev_perplexity_change", level=1)
+    good = [n for n in dev.index if dev[n] <= max(limit, 0.0) and "random" not in n]
+    expected = min(good, key=lambda n: (kept[n], dev[n]), default=None)
+    assert facts(out)["chosen"] == expected
+
+
+def test_the_numbers_are_those_of_the_smaller_model(values: dict[str, Any], tmp_path: Path) -> None:
+    """The loss of a step, measured with heads silent, is the loss of the model without them."""
+    out = tmp_path / "out"
+    again(make_plan(values), out)
+    table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
+    small = hw.load(out).remove(hw.HeadMask.read(out / "layouts/plain.greedy-gradient-1.json"))
+    small.save(tmp_path / "small")
+    alone = {**values, "model": str(tmp_path / "small"), "pruning": [{**values["pruning"][0], "scores": ["random"]}]}
+    again(make_plan(alone), tmp_path / "alone")
+    own = pd.read_csv(tmp_path / "alone/pruning.csv").set_index(["setting", "measure"])
+    for measure in ("loss", "dev_loss", "perplexity", "parameters"):
+        assert own.value["full", measure] == pytest.approx(table.value["plain.greedy-gradient-1", measure], rel=1e-5)
+
+
+def test_steps_are_known_before_the_run(values: dict[str, Any], tmp_path: Path) -> None:
+    lines = dry_run(make_plan(values), tmp_path / "out")
+    assert any(line.startswith("prune/plain.greedy-gradient-1") for line in lines)
+    assert not (tmp_path / "out").exists()
+
+
+def test_held_out_text_is_not_read_for_training(values: dict[str, Any], tmp_path: Path) -> None:
+    lines = (tmp_path / "train.txt").read_text().split("\n")[:-1]
+    out = tmp_path / "out"
+    again(make_plan(values), out, only="score")
+    (tmp_path / "dev.txt").write_text("\n".join(lines[9::10]) + "\n")
+    own = {**values, "data": {**values["data"], "dev": f"{tmp_path}/dev.txt"}}
+    again(make_plan(own), tmp_path / "named", only="score")
+    assert (out / "heads.csv").read_text() == (tmp_path / "named/heads.csv").read_text()
+    shutil.rmtree(out)
