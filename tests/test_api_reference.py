@@ -24,7 +24,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_public_name_has_its_call_and_its_docstring(page: Path) -> None:
     entries = dict(re.findall(r"^## (\w+)\n\n```python\n.*?```\n(.*?)(?=^#|\Z)", page.read_text("utf-8"), re.M | re.S))
-    assert list(entries) == headwise.__all__
+    assert list(entries) == [name for name in headwise.__all__ if name != "__version__"]
     assert all(text.strip() for text in entries.values()), [name for name, text in entries.items() if not text.strip()]
 
 

@@ -107,7 +107,7 @@ def entries(name: str) -> list[str]:
 def main() -> None:
     page = Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE
     page.parent.mkdir(parents=True, exist_ok=True)
-    text = "\n".join([HEADER, *(one for name in headwise.__all__ for one in entries(name))])
+    text = "\n".join([HEADER, *(one for name in headwise.__all__ if name in homes() for one in entries(name))])
     page.write_text(text, encoding="utf-8")
     print(page)
 
