@@ -130,17 +130,22 @@ class Schedule:
         if self.run.translates:
             yield Translate(split, variant)
         else:
-            yield MeasureLosses(split, steps_of(variant, variants))
+            yield MeasureLosses(split, self.steps_of(variant, variants))
         yield self.evaluation(variant, variants, split)
         if split == "dev":
             yield Measure(variant)
 
     def evaluation(self, variant: Variant, variants: Sequence[Variant], split: Split) -> AnyEvaluation:
         if not self.run.translates:
-            return EvaluatePerplexity(split, variant, steps_of(variant, variants))
+            return EvaluatePerplexity(split, variant, self.steps_of(variant, variants))
         names = comparisons(self.run.plan.pruning, variant).values() if variant != FULL else ()
         others = [FULL, *(v for name in names for v in variants if v.name == name)] if variant != FULL else []
         return Evaluate(split, variant, tuple(other for other in others if not self.has_failed(other)))
+
+    def steps_of(self, variant: Variant, variants: Sequence[Variant]) -> tuple[Variant, ...]:
+        """All sound steps of a variant's greedy order, which are measured together."""
+        same = (v for v in variants if variant.order is not None and v.order == variant.order)
+        return tuple(v for v in same if f"prune/{v.name}" not in self.failed)
 
     def is_rescored(self, variant: Variant) -> bool:
         """Whether heads are scored and tested for roles again: those that gates chose, where anything asks for it."""
@@ -192,11 +197,6 @@ class Schedule:
         return tuple(
             v for v in some if v == FULL or not prune_task(v).has_weights(run) or run.done(prune_task(v), True)
         )
-
-
-def steps_of(variant: Variant, variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """All steps of a variant's greedy order."""
-    return tuple(v for v in variants if variant.order is not None and v.order == variant.order)
 
 
 def filled_before(run: Run, sweep: object) -> list[float]:

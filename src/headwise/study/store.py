@@ -200,12 +200,14 @@ def parsed(path: Path, changed: int, size: int) -> dict[str, Any]:
     """A record as it was at some time: a study of many tasks looks at all of them after every one."""
     data = json.loads(path.read_text(encoding="utf-8"))
     whole = isinstance(data, dict) and {"name", "key", "seconds", "outputs", "result"} <= data.keys()
-    return data if whole and all(is_inside(output) for output in data["outputs"]) else {}
+    inside = whole and isinstance(data["outputs"], list) and all(map(is_inside, data["outputs"]))
+    return data if inside else {}
 
 
 def is_inside(output: Any) -> bool:
     """Whether a path that was read from disk stays inside its folder."""
-    return isinstance(output, str) and not Path(output).is_absolute() and ".." not in Path(output).parts
+    parts = Path(output).parts if isinstance(output, str) else ()
+    return bool(parts) and not Path(output).is_absolute() and ".." not in parts
 
 
 @contextmanager

@@ -126,11 +126,11 @@ class EvaluatePerplexity(Task, stage="evaluate", names="evaluate/{0.split}/{0.va
     steps: tuple[Variant, ...] = ()  # of the variant's order
 
     def spec(self, run: Run) -> Spec:
-        return Spec([MeasureLosses(self.split, self.steps)], {"seed": run.plan.seed})
+        return Spec([MeasureLosses(self.split, self.steps), model_task(self.variant)], {"seed": run.plan.seed})
 
     def make(self, run: Run, work: Path) -> Result:
-        (needed,) = run.spec(self).needs
-        with np.load(run.folder / f"{needed.name}.npz") as arrays:
+        measured = MeasureLosses(self.split, self.steps)
+        with np.load(run.folder / f"{measured.name}.npz") as arrays:
             losses = Losses(arrays["summed"], arrays["tokens"])
         column = (FULL, *self.steps).index(self.variant)
         return {"rows": losses.rows(column, run.plan.seed), "signatures": {}, "against": {}}
