@@ -72,8 +72,7 @@ def broken(model: nn.Module, module: nn.Module) -> None:
 
 def counted(tally: Tally, site: Site) -> tuple[np.ndarray, np.ndarray]:
     """Sums and counts of the sentences that count."""
-    sums, counts = tally.sentences(site)
-    return sums[counts > 0], counts[counts > 0]
+    return tally.sentences(site)
 
 
 def where(site: Site) -> str:

@@ -177,12 +177,12 @@ def test_a_constant_score_has_no_correlation() -> None:
 def test_what_cannot_be_judged_is_reported() -> None:
     with pytest.raises(HeadwiseError, match="6 heads of encoder-self layer 1, but has none"):
         agreement({"part": tally(WORTH, heads=HeadMap({"encoder-self": (6,), "cross": (4, 4, 4)}))}, tally(WORTH))
-    with pytest.raises(HeadwiseError, match="No token of the text counts for none in encoder-self layer 0"):
+    with pytest.raises(HeadwiseError, match="No token of the text counts for 'none' in encoder-self layer 0"):
         agreement({"none": Tally(HEADS)}, tally(WORTH))
     silent = tally(WORTH, sentences=3)
     for site in HEADS.sites:
-        silent.counts[site] = [np.zeros(3)]
-    with pytest.raises(HeadwiseError, match="No token of the text counts for silent"):
+        silent.parts[site] = [(silent.whole(site)[0], np.zeros(3))]
+    with pytest.raises(HeadwiseError, match="No token of the text counts for 'silent'"):
         agreement({"silent": silent}, tally(WORTH))
     with pytest.raises(HeadwiseError, match="score the same heads"):
         exceptions({Head("cross", 0, 0): 1.0}, {})

@@ -46,16 +46,14 @@ class TestLagrangian:
         p = HardConcrete().p_open(torch.linspace(-3, 3, 12)).tolist()
         excess = sum(p) - (9 if share < RAMP else 6)
         doubt = sum(x * (1 - x) for x in p) if share >= RAMP else 0
-        assert float(gates.lagrangian().detach()) == pytest.approx(
-            0.3 * excess + 0.07 * excess**2 + 0.2 * doubt, rel=1e-5
-        )
+        assert float(gates.cost().detach()) == pytest.approx(0.3 * excess + 0.07 * excess**2 + 0.2 * doubt, rel=1e-5)
 
     def test_multipliers_start_at_0_and_climb_where_there_are_too_many(self) -> None:
         gates = CountedGates(HEADS, HardConcrete(), 3.0, 6)
         gates.share = 1.0
         assert [m.tolist() for m in gates.multipliers] == [[0.0]] * 3
         optimiser = torch.optim.AdamW(gates.groups(0.05, 100))
-        gates.lagrangian().backward()
+        gates.cost().backward()
         assert gates.linear.grad is not None and gates.linear.grad.norm() == pytest.approx(CLIP), "clipped for itself"
         optimiser.step()
         assert [m.tolist() for m in gates.multipliers] == [[pytest.approx(0.1)]] * 3
@@ -63,7 +61,7 @@ class TestLagrangian:
     def test_settling_gates_ask_for_nothing(self) -> None:
         gates = CountedGates(HEADS, HardConcrete(), 0.0, 6)
         gates.settle(gates.largest(), 2)
-        assert float(gates.lagrangian()) == 0 and not gates.lagrangian().requires_grad
+        assert float(gates.cost()) == 0 and not gates.cost().requires_grad
         assert gates.log_alpha.tolist() == [FAR / 2] * 6 + [-FAR / 2] * 6
         gates.draw()
         assert not gates.now.requires_grad
@@ -100,7 +98,7 @@ def toy(gates: CountedGates, updates: int, worth: Tensor, seed: int) -> Tensor:
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate * (1 - step / updates)
         gates.draw()
-        loss = (worth * (1 - gates.now)).sum() + gates.lagrangian()
+        loss = (worth * (1 - gates.now)).sum() + gates.cost()
         optimiser.zero_grad()
         if loss.requires_grad:
             loss.backward()

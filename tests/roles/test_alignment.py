@@ -26,7 +26,7 @@ from headwise.roles.alignment import (
     pharaoh,
     sentence,
 )
-from headwise.roles.language_model import resting
+from headwise.roles.language_model import sink
 from headwise.roles.passage import Passage, View
 from roles.handmade import END, baselines, first_subword, in_subwords, random_weights, values
 
@@ -100,8 +100,8 @@ def test_rest_at_the_end_of_the_source(sides: tuple[Passage, Passage]) -> None:
     weights = torch.zeros(3, 2, target.ids.shape[1], source.ids.shape[1])
     weights[:, 0] = (source.ids == END).float()[:, None]
     weights[:, 1] = source.there.float()[:, None] / source.there.sum(1)[:, None, None]
-    found = values(resting(target, source), weights, target, source)["sink"]
-    assert found[0] == 1 and found[1].item() == pytest.approx(baselines(resting(target, source))["sink"])
+    found = values(sink(target, source), weights, target, source)["sink"]
+    assert found[0] == 1 and found[1].item() == pytest.approx(baselines(sink(target, source))["sink"])
 
 
 def test_a_word_is_written_where_its_pieces_are_predicted_and_read_one_place_later() -> None:

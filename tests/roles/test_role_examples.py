@@ -17,7 +17,7 @@ from headwise.attention import discover
 from headwise.data.annotated import Annotated, Word
 from headwise.data.treebank import Treebank
 from headwise.heads import COLUMNS
-from headwise.roles.examples import LENGTH, MOST, Shown, best_heads, choose, examples, questions
+from headwise.roles.examples import LENGTH, MOST, Shown, asked_words, best_heads, choose, examples
 from headwise.roles.passage import Passage, View
 from headwise.roles.passes import Reading
 from headwise.roles.rare import frequencies
@@ -69,7 +69,7 @@ def test_the_sentence_in_which_the_head_works_is_chosen() -> None:
     measure = "syntactic.obj.to-governor"
     shown = Shown({"kind": "encoder-self", "layer": 0, "head": 1, "measure": measure, "role": "", "value": 1,
                    "baseline": 0.5})  # fmt: skip
-    choose(shown, View(weights, passage, passage), list(questions(passage, [measure], {}, 0)))
+    choose(shown, View(weights, passage, passage), {}, 0)
     assert shown.picture["id"] == "1" and shown.picture["cells"] == [[3, 1]]
     assert (shown.picture["right"], shown.picture["asked"]) == (1, 1)
     assert shown.picture["weights"][3][1] > 0.85
@@ -82,16 +82,16 @@ def test_which_words_a_role_asks(treebank: Treebank) -> None:
     ids = passage.ids[0].tolist()
     often = {ids[0]: 900, ids[1]: 40, ids[2]: 3}
     measures = ["positional.1", "syntactic.nsubj.to-dependent", "rare.two-rarest", "coreference"]
-    (asked,) = questions(passage, measures, often, 1)
+    asked = {measure: asked_words(measure, passage, 0, often, 1) for measure in measures}
     assert asked["positional.1"] == {0: ({0, 1, 2}, {1}), 1: ({0, 1, 2}, {2})}
     assert asked["syntactic.nsubj.to-dependent"] == {1: ({0, 2}, {0})}
     assert asked["rare.two-rarest"] == {0: ({1, 2}, {1, 2})}
     assert asked["coreference"] == {}
-    (asked,) = questions(passage, measures, often, 3)  # even its rarest token is among the three most frequent
-    assert asked["rare.two-rarest"] == {}
+    # even its rarest token is among the three most frequent
+    assert asked_words("rare.two-rarest", passage, 0, often, 3) == {}
     with_chains = next(each for each in treebank if len({m.entity for m in each.mentions}) < len(each.mentions))
-    (asked,) = questions(Passage.of(in_subwords([with_chains]), 0), ["coreference"], {}, 0)
-    for query, (candidates, right) in asked["coreference"].items():
+    found = asked_words("coreference", Passage.of(in_subwords([with_chains]), 0), 0, {}, 0)
+    for query, (candidates, right) in found.items():
         entities = {m.head: m.entity for m in with_chains.mentions}
         assert right <= candidates and all(entities[key] == entities[query] and key < query for key in right)
 

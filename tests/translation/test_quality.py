@@ -14,22 +14,8 @@ from headwise.errors import HeadwiseError
 from headwise.translation.quality import difference, quality
 
 WORDS = [
-    "the",
-    "a",
-    "red",
-    "blue",
-    "old",
-    "small",
-    "cat",
-    "dog",
-    "house",
-    "tree",
-    "man",
-    "sees",
-    "likes",
-    "eats",
-    "near",
-]
+    "the", "a", "red", "blue", "old", "small", "cat", "dog", "house", "tree", "man", "sees", "likes", "eats", "near",
+]  # fmt: skip
 
 
 def corpus(lines: int, seed: int = 0) -> list[str]:

@@ -7,12 +7,12 @@ watching a masked model is `with masked(...), capture(...)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from torch import Tensor, nn
 
 from headwise.attention import kernel
-from headwise.attention.discover import Discovery, installed, routed
+from headwise.attention.discover import Discovery, patched, routed
 from headwise.attention.kernel import AttentionCall, Gate, Hooks, HookState
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site, describe
@@ -46,7 +46,14 @@ def capture(
         before = outer.passes[len(state.passes)][1] if outer else []
         hooks = Hooks(watch, weights, gates.get(site), replace.get(site))
         state.passes.append((site, [*before, hooks]))
-    with routed(model), installed(states), counted(model, states.values()):
+
+    def restart(*_: object) -> None:
+        """Every forward counts its passes from 0: one that failed half-way must not shift a shared module's layers."""
+        for state in states.values():
+            state.calls = 0
+
+    with routed(model), patched(kernel.NAME, states), ExitStack() as block:
+        block.callback(model.register_forward_pre_hook(restart).remove)
         yield
 
 
@@ -60,21 +67,6 @@ def refuse_strangers(model: nn.Module, found: Discovery, sites: Iterable[Site]) 
             f"The map of heads belongs to another model than this {type(model).__name__} "
             "(a copy, or the same before heads were removed): discover its heads again."
         )
-
-
-@contextmanager
-def counted(model: nn.Module, states: Iterable[HookState]) -> Iterator[None]:
-    """Count passes from 0 in every forward: one that failed half-way must not shift the layers of a shared module."""
-
-    def restart(*_: object) -> None:
-        for state in states:
-            state.calls = 0
-
-    hook = model.register_forward_pre_hook(restart)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ are compared with those that the configuration declares; a difference is an erro
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -47,7 +47,7 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     states = {module: kernel.HookState() for module in model.modules()}
     for module, state in states.items():
         state.passes.append((Site("encoder-self", 0), [kernel.Hooks(watch=partial(note, module))]))
-    with routed(model), installed(states):
+    with routed(model), patched(kernel.NAME, states):
         probe(model)
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
     modules, names, name_of = {}, {}, {module: name for name, module in model.named_modules()}
@@ -87,9 +87,8 @@ def probe(model: nn.Module) -> Any:
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if config.is_encoder_decoder:
             inputs["decoder_input_ids"] = ids[:, :TARGET_LENGTH]
-        options = {"use_cache": False} if "use_cache" in config.to_dict() else {}
         with evaluating(model), torch.no_grad():
-            return model(**inputs, **options)
+            return output_of(model, inputs)
     except HeadwiseError:
         raise
     except Exception as error:
@@ -98,6 +97,12 @@ def probe(model: nn.Module) -> Any:
             f"{type(model).__name__} does not run on a few token ids ({type(error).__name__}: {reason}): "
             "headwise works on models of text."
         ) from error
+
+
+def output_of(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
+    """The output of one forward without a cache."""
+    config: Any = model.config
+    return model(**inputs, **({"use_cache": False} if "use_cache" in config.to_dict() else {}))
 
 
 def declared(model: nn.Module) -> int | None:
@@ -178,19 +183,18 @@ def routed(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def installed(states: dict[nn.Module, kernel.HookState]) -> Iterator[None]:
-    """Put hooks on modules for the time of the block."""
-    before = {module: module.__dict__.get(kernel.NAME) for module in states}
-    for module, state in states.items():
-        module.__dict__[kernel.NAME] = state
+def patched(name: str, values: Mapping[nn.Module, Any]) -> Iterator[None]:
+    """An attribute of modules for the time of the block; afterwards each has what it had before."""
+    before = {module: module.__dict__.get(name) for module in values}
+    for module, value in values.items():
+        module.__dict__[name] = value
     try:
         yield
     finally:
-        for module, outer in before.items():
-            if outer is None:
-                module.__dict__.pop(kernel.NAME, None)
-            else:
-                module.__dict__[kernel.NAME] = outer
+        for module, own in before.items():
+            del module.__dict__[name]
+            if own is not None:
+                module.__dict__[name] = own
 
 
 @contextmanager
@@ -203,3 +207,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+@contextmanager
+def same_gradients(model: nn.Module) -> Iterator[None]:
+    """After the block each parameter requires a gradient where it did before."""
+    before = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    try:
+        yield
+    finally:
+        for parameter, state in before.items():
+            parameter.requires_grad_(state)

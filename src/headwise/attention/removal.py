@@ -10,7 +10,7 @@ removing a head equals replacing it by its mean.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, cast
@@ -204,15 +204,19 @@ def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int],
     return served_by, 1
 
 
+def with_others(call: kernel.AttentionCall, heads: int | Sequence[int], stand_in: Tensor | float) -> Tensor:
+    """The outputs B Q H D of a call with other values for some heads."""
+    output = call.output.clone()
+    output[:, :, heads] = stand_in if isinstance(stand_in, float) else stand_in.to(output)
+    return output
+
+
 def averaged(model: nn.Module, found: Discovery, mask: HeadMask, means: Means) -> AbstractContextManager[None]:
     """The model in which heads outside a mask always give their mean outputs. means: H D by site."""
-
-    def stand_in(call: kernel.AttentionCall, removed: list[int]) -> Tensor:
-        output = call.output.clone()
-        output[:, :, removed] = means[call.site][removed].to(output)
-        return output
-
-    replace = {site: partial(stand_in, removed=removed) for site, removed in removed_heads(found, mask).items()}
+    replace = {
+        site: partial(with_others, heads=removed, stand_in=means[site][removed])
+        for site, removed in removed_heads(found, mask).items()
+    }
     return capture(model, found, replace=replace)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headwise.attention import kernel
 from headwise.attention.capture import capture
-from headwise.attention.discover import Discovery
+from headwise.attention.discover import Discovery, patched
 from headwise.attention.kernel import AttentionCall
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
@@ -85,7 +85,7 @@ def recording(
         watch(attention)
 
     forwards = {block: partial(run, stack, block.forward) for block, stack in blocks(model, found).items()}
-    with capture(model, found, watch=note), patched(forwards):
+    with capture(model, found, watch=note), patched("forward", forwards):
         yield kept
 
 
@@ -116,7 +116,7 @@ def trying(model: nn.Module, found: Discovery, kept: Recording, trials: Sequence
             changes[site][place] = change
     replaced = {site: partial(changed, here, kept.size) for site, here in changes.items()}
     forwards = {block: partial(run, block.forward) for block in blocks(model, found)}
-    with capture(model, found, replace=replaced), patched(forwards):
+    with capture(model, found, replace=replaced), patched("forward", forwards):
         yield
 
 
@@ -147,18 +147,3 @@ def repeated(output: Any, size: int, times: int) -> Any:
         f"A layer of this model returns a {type(output).__name__}, which headwise cannot repeat: "
         "its heads cannot be ablated together."
     )
-
-
-@contextmanager
-def patched(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Other forwards for some modules inside the block."""
-    before = {module: module.__dict__.get("forward") for module in forwards}
-    for module, forward in forwards.items():
-        module.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        for module, own in before.items():
-            del module.__dict__["forward"]
-            if own is not None:
-                module.__dict__["forward"] = own

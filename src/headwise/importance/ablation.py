@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.attention.capture import refuse_other_heads
-from headwise.attention.removal import removed_heads
+from headwise.attention.removal import removed_heads, with_others
 from headwise.attention.reuse import Recording, Trial, recording, trying
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
 from headwise.importance.gradient import positions, refuse_broken_loss, refuse_broken_outputs
 from headwise.importance.objective import asked_tokens, on_device, predict, sentence_losses
 from headwise.importance.reading import sides
-from headwise.importance.tally import Tally, gathered
+from headwise.importance.tally import Part, Tally, gathered
 
 Means = Mapping[Site, Tensor]  # H D
 TOKENS = 4096  # positions that go through the model together
@@ -36,7 +36,7 @@ TOKENS = 4096  # positions that go through the model together
 class Batch:
     """A batch after a forward of the full model.
 
-    losses B and asked B (tokens) by sentence; there: by side, where a token is (B S and B T); kept: the recording.
+    losses B and asked B (tokens) by sentence; there: by side, where a token is (B S and B T).
     """
 
     tensors: dict[str, Tensor]
@@ -88,19 +88,20 @@ def removal_losses(
     for mask in masks:
         refuse_other_heads(found, mask)
     trials = [
-        {site: partial(silent, heads=heads) for site, heads in removed_heads(found, mask).items()} for mask in masks
+        {site: partial(with_others, heads=heads, stand_in=0.0) for site, heads in removed_heads(found, mask).items()}
+        for mask in masks
     ]
-    lost, counts = list[np.ndarray](), list[np.ndarray]()
+    parts: list[Part] = []
     with evaluating(model), torch.no_grad():
         for place, tensors in enumerate(batches):
             batch = recorded(model, found, tensors, check=place == 0)
             some = batch.asked > 0
-            lost.append(losses(model, found, batch, trials, tokens)[:, some].T.double().cpu().numpy())
-            counts.append(batch.asked[some].double().cpu().numpy())
-    lost, counts = gathered(lost), gathered(counts)
-    if not lost:
+            lost = losses(model, found, batch, trials, tokens)[:, some].T
+            parts.append((lost.double().cpu().numpy(), batch.asked[some].double().cpu().numpy()))
+    parts = gathered(parts)
+    if not parts:
         raise HeadwiseError("The loss without some heads cannot be computed: the text has no sentence.")
-    return np.concatenate(lost), np.concatenate(counts)
+    return np.concatenate([lost for lost, _ in parts]), np.concatenate([counts for _, counts in parts])
 
 
 def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], check: bool) -> Batch:
@@ -183,11 +184,6 @@ def mean_outputs(model: nn.Module, found: Discovery, batches: Iterable[Mapping[s
     }
 
 
-def silent(call: AttentionCall, heads: Sequence[int]) -> Tensor:
-    """The outputs B Q H D with some heads set to zero."""
-    return placed(call, heads, 0)
-
-
 def example(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
     """Each sentence gets the outputs of the next sentence with predicted tokens; the last one those of the first."""
     queries = batch.there[sides(call.site)[0]]
@@ -197,30 +193,23 @@ def example(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tenso
     tokens_first = (~queries).long().argsort(dim=1, stable=True)
     turn = (queries.cumsum(1) - 1).clamp_min(0) % queries.sum(1).clamp_min(1)[other, None]
     places = tokens_first[other].gather(1, turn)
-    return placed(call, head, call.output[other[:, None], places, head])
+    return with_others(call, head, call.output[other[:, None], places, head])
 
 
 def uniform(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
     pairs = call.visible(*(batch.there[side] for side in sides(call.site)))[:, 0].to(call.value)
     weights = pairs / pairs.sum(-1, keepdim=True).clamp_min(1)
     group = head * call.value.shape[1] // call.output.shape[2]
-    return placed(call, head, weights @ call.value[:, group])
-
-
-def placed(call: AttentionCall, heads: int | Sequence[int], stand_in: Tensor | float) -> Tensor:
-    """The outputs B Q H D with other values for some heads."""
-    output = call.output.clone()
-    output[:, :, heads] = stand_in
-    return output
+    return with_others(call, head, weights @ call.value[:, group])
 
 
 CHANGES: dict[str, Callable[..., Tensor]] = {
-    "ablation.zero": lambda call, head, batch, means: placed(call, head, 0),
-    "ablation.mean": lambda call, head, batch, means: placed(call, head, means[call.site][head].to(call.output)),
+    "ablation.zero": lambda call, head, batch, means: with_others(call, head, 0.0),
+    "ablation.mean": lambda call, head, batch, means: with_others(call, head, means[call.site][head]),
     "ablation.example": example,
     "ablation.uniform": uniform,
-    "ablation.all-but-one": lambda call, head, batch, means: placed(
-        call, [other for other in range(call.output.shape[2]) if other != head], 0
+    "ablation.all-but-one": lambda call, head, batch, means: with_others(
+        call, [other for other in range(call.output.shape[2]) if other != head], 0.0
     ),
 }
 ABLATIONS = tuple(CHANGES)

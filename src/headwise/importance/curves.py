@@ -50,9 +50,10 @@ class Curve:
         found: np.ndarray = self.losses.sum(0) / self.counts.sum()
         return found
 
-    def resampled(self, seed: int) -> np.ndarray | None:
-        """The same in resamples of the sentences: resamples x steps; None with a single sentence."""
-        return bootstrap(self.losses, self.counts, seed) if len(self.counts) > 1 else None
+    def resampled(self, seed: int) -> np.ndarray:
+        """The same in resamples of the sentences: resamples x steps; not numbers with a single sentence."""
+        drawn = bootstrap(self.losses, self.counts, seed)
+        return drawn if len(self.counts) > 1 else np.full_like(drawn, np.nan)
 
 
 def area(loss: np.ndarray) -> np.ndarray:
@@ -145,8 +146,7 @@ def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
     """The rows of curves.csv (CURVES): the loss per token at each step, with its 95 % interval over sentences."""
     rows: list[Row] = []
     for curve in curves:
-        drawn = curve.resampled(seed)
-        bounds = np.full((2, len(curve.removed)), np.nan) if drawn is None else interval(drawn)
+        bounds = interval(curve.resampled(seed))
         rows += [
             {"measure": curve.measure, "order": curve.order, "seed": curve.seed, "removed": removed,
              "total": curve.total, "loss": float(loss), "low": float(low), "high": float(high)}
@@ -163,8 +163,7 @@ def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
     """
     rows: list[Row] = []
     for curve in (curve for curve in curves if curve.order != "random"):
-        drawn = curve.resampled(seed)
-        low, high = (np.nan, np.nan) if drawn is None else interval(area(drawn))
+        low, high = interval(area(curve.resampled(seed)))
         rows.append(_area_row(curve, float(area(curve.loss)), float(low), float(high), len(curve.counts)))
     if random := [curve for curve in curves if curve.order == "random"]:
         areas = [float(area(curve.loss)) for curve in random]

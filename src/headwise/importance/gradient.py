@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, capture, evaluating
+from headwise.attention.discover import same_gradients
 from headwise.attention.kernel import repeat
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
@@ -135,11 +136,6 @@ def unit(values: np.ndarray) -> np.ndarray:
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
     """No parameter requires a gradient inside the block."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    try:
-        for parameter in trained:
-            parameter.requires_grad_(False)
+    with same_gradients(model):
+        model.requires_grad_(False)
         yield
-    finally:
-        for parameter in trained:
-            parameter.requires_grad_(True)

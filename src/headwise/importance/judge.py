@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import kendalltau, rankdata
 
 from headwise.errors import HeadwiseError
-from headwise.heads import KINDS, Head, HeadMap, Site
+from headwise.heads import KINDS, Head, HeadMap
 from headwise.importance.tally import Tally
 from headwise.statistics import bootstrap, centred_interval
 
@@ -67,9 +67,8 @@ def head_values(tally: Tally) -> dict[Head, float]:
     """The value of every head over the whole text."""
     found: dict[Head, float] = {}
     for site in (site for site in tally.heads.sites if tally.heads.count(site)):
-        sums, counts = _sentences("a score", tally, site, tally.heads.count(site))
-        values = sums.sum(0) / counts.sum()
-        values = tally.scale(values) if tally.scale else values
+        sums, counts = tally.sentences(site, "a score")
+        values = tally.scaled(sums.sum(0) / counts.sum())
         found |= {Head(*site, head): float(value) for head, value in enumerate(values)}
     return found
 
@@ -87,8 +86,13 @@ def _measured(measure: str, tally: Tally, heads: HeadMap, seed: int) -> _Measure
     """High values mean important. Halves and resamples of a single sentence are not numbers."""
     values, ones, others, resamples = [], [], [], []
     for site in (site for site in heads.sites if heads.count(site)):
-        sums, counts = _sentences(measure, tally, site, heads.count(site))
-        scale = tally.scale or (lambda values: values)
+        found = tally.heads.count(site) if site in tally.heads.sites else "none"
+        if found != heads.count(site):
+            raise HeadwiseError(
+                f"{measure} is judged on {heads.count(site)} heads of {site}, but has {found}: score all of them."
+            )
+        sums, counts = tally.sentences(site, measure)
+        scale = tally.scaled
         half = np.random.default_rng((seed, SPLITS)).permuted(np.tile(np.arange(len(counts)) % 2, (SPLITS, 1)), axis=1)
         values.append(scale(sums.sum(0) / counts.sum()))
         with np.errstate(invalid="ignore"):
@@ -98,16 +102,6 @@ def _measured(measure: str, tally: Tally, heads: HeadMap, seed: int) -> _Measure
         resamples.append(scale(drawn if len(counts) > 1 else np.full_like(drawn, np.nan)))
     one, other, drawn = (direction(measure) * np.concatenate(parts, axis=1) for parts in (ones, others, resamples))
     return _Measured(direction(measure) * np.concatenate(values), (one, other), drawn)
-
-
-def _sentences(measure: str, tally: Tally, site: Site, heads: int) -> tuple[np.ndarray, np.ndarray]:
-    found = tally.heads.count(site) if site in tally.heads.sites else "none"
-    if found != heads:
-        raise HeadwiseError(f"{measure} is judged on {heads} heads of {site}, but has {found}: score all of them.")
-    sums, counts = tally.sentences(site) if tally.stored[site] else (np.zeros((0, heads)), np.zeros(0))
-    if not counts.any():
-        raise HeadwiseError(f"No token of the text counts for {measure} in {site}: the text is too short.")
-    return sums, counts
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from headwise.attention.discover import output_of
 from headwise.errors import HeadwiseError
 
 IGNORED = -100
-NO_INPUT = ("rows", "labels")
 
 
 def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -32,11 +32,15 @@ def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor
     return tensors
 
 
+def inputs_of(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the model's forward gets of a batch."""
+    return {name: tensor for name, tensor in batch.items() if name not in ("rows", "labels")}
+
+
 def predict(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """The logits B T V of one forward without a cache. Raises HeadwiseError for a model without logits."""
-    inputs = {name: tensor for name, tensor in batch.items() if name not in NO_INPUT}
-    options = {"use_cache": False} if "use_cache" in model.config.to_dict() else {}  # type: ignore[union-attr, operator]
-    logits: Tensor | None = getattr(model(**inputs, **options), "logits", None)
+    """The logits B T V of one forward. Raises HeadwiseError for a model without logits."""
+    inputs = inputs_of(batch)
+    logits: Tensor | None = getattr(output_of(model, inputs), "logits", None)
     if logits is None:
         raise HeadwiseError(
             f"{type(model).__name__} predicts no words, so its heads cannot be scored by what it predicts: "

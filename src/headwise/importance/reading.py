@@ -26,10 +26,11 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, capture, evaluating
+from headwise.attention.discover import output_of
 from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
-from headwise.importance.objective import IGNORED, NO_INPUT, on_device
+from headwise.importance.objective import IGNORED, inputs_of, on_device
 from headwise.importance.tally import Tally
 
 Exclude = Literal["none", "key", "query", "keyquery"]
@@ -67,17 +68,16 @@ def read(
         queries, keys = sides(call.site)
         ways = readings(call, now[queries], now[keys], exclude, forms)
         for name, tally in tallies.items():
-            if call.site in tally.sums:
+            if call.site in tally.parts:
                 tally.add(call.site, *ways[name]())
 
     weights, ended = any(name != "dormancy" for name in tallies), False
-    options = {"use_cache": False} if "use_cache" in model.config.to_dict() else {}  # type: ignore[union-attr, operator]
     with evaluating(model), torch.no_grad(), capture(model, found, watch=watch, weights=weights):
         for batch in batches:
             tensors = on_device(model, batch)
             now.update(tokens(tensors, ids))
             ended = ended or bool(now["source"].end.any())
-            model(**{name: tensor for name, tensor in tensors.items() if name not in NO_INPUT}, **options)
+            output_of(model, inputs_of(tensors))
     if now and not ended:
         tallies.pop("attention-to-end", None)
     return tallies

@@ -12,12 +12,13 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from headwise.attention.discover import same_gradients
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
+from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
 from headwise.model import Model
 from headwise.pruning.greedy import order, random_scores
 from headwise.pruning.hard_concrete import TuningOptions, freeze
-from headwise.pruning.target_count import Keep
+from headwise.pruning.target_count import Keep, by_group
 from headwise.translation.build import Architecture, build
 from headwise.translation.train import Training, average, converge, dev_loss, fit, loss_forward
 
@@ -50,8 +51,6 @@ def tune(
     model.heads.only(kinds)  # raises for a kind that the model does not have
     smaller = model.remove(mask)
     hf = smaller.hf
-    trained = {parameter: parameter.requires_grad for parameter in hf.parameters()}
-    notes = freeze(hf, kinds)
 
     def loss() -> float:
         with loss_forward(hf):
@@ -59,10 +58,10 @@ def tune(
 
     before = loss()
     tuning = replace(training, recipe=options.within(training.recipe))
-    cost = fit(hf, model.tokenizer, smaller.found, tuning, keep=max(options.average, 2))
-    average(hf, training.work, options.average)
-    for parameter, state in trained.items():
-        parameter.requires_grad_(state)
+    with same_gradients(hf):
+        notes = freeze(hf, kinds)
+        cost = fit(hf, model.tokenizer, smaller.found, tuning, keep=max(options.average, 2))
+        average(hf, training.work, options.average)
     hf.eval()
     return Tuned(mask, smaller, before, loss(), notes, cost)
 
@@ -134,13 +133,8 @@ def at_random(heads: HeadMap, kinds: Sequence[Kind], keep: Keep, seed: int) -> H
     """
     chosen = heads.only(kinds)
     scores, removed = random_scores(chosen, seed), list[Head]()
-    for group in [chosen.kinds] if isinstance(keep, int) else [(kind,) for kind in chosen.kinds]:
-        count, some = keep if isinstance(keep, int) else keep[group[0]], chosen.only(group)
-        if not 0 <= count <= some.total:
-            raise HeadwiseError(
-                f"{count} random heads cannot be kept: there are {some.total} ({describe(some)}). "
-                f"Give a number from 0 to {some.total}."
-            )
+    for group, count in by_group(chosen, keep, least=0).items():
+        some = chosen.only(group)
         removed += order(scores, list(some))[: some.total - count]
     return HeadMask.full(heads).without(removed)
 

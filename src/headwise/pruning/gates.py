@@ -166,11 +166,7 @@ class Gates(nn.Module):
 
     def undecided(self) -> float:
         """The share of gates with P(open) between 0.1 and 0.9 when they were last trained."""
-        return self.doubtful(self.loose)
-
-    def doubtful(self, log_alpha: Tensor) -> float:
-        """The same for a log α."""
-        p = self.chances(log_alpha)
+        p = self.chances(self.loose)
         return float(((p > 0.1) & (p < 0.9)).float().mean())
 
     def probabilities(self) -> dict[Head, float]:

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from transformers.trainer_callback import TrainerCallback
 
 from headwise.attention import capture, masked
+from headwise.attention.discover import same_gradients
 from headwise.heads import HeadMap, HeadMask, Kind, write_text
 from headwise.model import Model
 from headwise.pruning.gates import Gates, HardConcrete, Rule, Scale, glorot_uniform
@@ -178,62 +179,51 @@ def prune_by_gates(
     heads = model.heads.only(kinds)
     start = start_of(options, heads, training.seed)
     gates = Gates(heads, HardConcrete(options.temperature), start).to(model.hf.device)
-    gate_training = GateTraining(
-        gates=gates, cost=lambda: penalty * gates.penalty(options.penalty_scale), kept=lambda: gates.kept(options.rule),
+    pruned = train_gates(
+        model, training, options, gates, cost=lambda: penalty * gates.penalty(options.penalty_scale),
+        kept=lambda: gates.kept(options.rule), settle=options.settle or 0.0,
         groups=[{"params": [gates.log_alpha], "lr": options.gate_learning_rate, "weight_decay": 0.0}],
-        settle=options.settle or 0.0,
     )  # fmt: skip
-    pruned = gate_training.run(model, training, options)
     for kind in kinds:
         if pruned.mask.count(kind) == 0:
             pruned.notes.append(f"No {kind} head is left: λ is so large that only the residual connection remains.")
     return pruned
 
 
-@dataclass(frozen=True)
-class GateTraining:
-    """Gates and how they are trained.
+def train_gates(
+    model: Model, training: Training, options: GateOptions, gates: Gates, cost: Callable[[], Tensor],
+    kept: Callable[[], Tensor], groups: list[dict[str, Any]], settle: float,
+) -> Pruned:  # fmt: skip
+    """Train model and gates in place, decide the gates, remove heads.
 
     cost: the penalty per target token. kept: the decision (H). groups: parameter groups beside the model's weights.
     settle: the share of the run, at its end, with decided gates.
     """
+    hf, dev, tokens, work = model.hf, training.dev, training.recipe.batch_tokens, training.work
 
-    gates: Gates
-    cost: Callable[[], Tensor]
-    kept: Callable[[], Tensor]
-    groups: list[dict[str, Any]]
-    settle: float
+    def loss() -> float:
+        return dev_loss(hf, dev, model.tokenizer, tokens)
 
-    def run(self, model: Model, training: Training, options: GateOptions) -> Pruned:
-        """Train model and gates in place, decide the gates, remove heads."""
-        gates, hf = self.gates, model.hf
-        dev, tokens, work = training.dev, training.recipe.batch_tokens, training.work
-        trained = {parameter: parameter.requires_grad for parameter in hf.parameters()}
+    with same_gradients(hf):
         notes = freeze(hf, gates.heads.kinds)
-        own = {"params": [p for p in trained if p.requires_grad], "lr": options.learning_rate}
-
-        def loss() -> float:
-            return dev_loss(hf, dev, model.tokenizer, tokens)
-
+        own = {"params": [p for p in hf.parameters() if p.requires_grad], "lr": options.learning_rate}
         hf.add_module("headwise_gates", gates)
         try:
             spent = fit(
                 hf, model.tokenizer, model.found, replace(training, recipe=options.within(training.recipe)),
-                Gated(gates.by_site(), gates.draw, self.cost, [own, *self.groups]),
-                [GateSchedule(gates, self.settle, self.kept, loss), GateLog(gates, work / "gates.csv")],
+                Gated(gates.by_site(), gates.draw, cost, [own, *groups]),
+                [GateSchedule(gates, settle, kept, loss), GateLog(gates, work / "gates.csv")],
                 keep=max(options.average, 2),
             )  # fmt: skip
             last = {name: tensor.clone() for name, tensor in gates.state_dict().items()}
             average(hf, work, options.average)
-            if self.settle:
+            if settle:
                 gates.load_state_dict(last)  # not averaged with gates from before they settled
             else:
                 gates.loose.copy_(gates.log_alpha.detach())
         finally:
             del hf.headwise_gates
-            for parameter, state in trained.items():
-                parameter.requires_grad_(state)
-        return decide(model, gates, dev, self.kept(), tokens, notes, spent, early=bool(self.settle))
+    return decide(model, gates, dev, kept(), tokens, notes, spent, early=bool(settle))
 
 
 def decide(

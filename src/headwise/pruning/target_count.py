@@ -23,7 +23,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind, describe
 from headwise.model import Model
 from headwise.pruning.gates import Gates, HardConcrete
-from headwise.pruning.hard_concrete import GateOptions, GateTraining, Pruned, TuningOptions, start_of
+from headwise.pruning.hard_concrete import GateOptions, Pruned, TuningOptions, start_of, train_gates
 from headwise.translation.batches import TokenBatches
 from headwise.translation.train import Training
 
@@ -49,12 +49,20 @@ class TargetGates(Gates):
 
     def __init__(self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, keep: Keep) -> None:
         super().__init__(heads, distribution, start)
-        groups = groups_of(heads, keep)
+        groups = by_group(heads, keep, least=1)
         rows = [[float(head.kind in kinds) for head in heads] for kinds in groups]
         self.register_buffer("members", torch.tensor(rows), persistent=False)
         self.register_buffer("targets", torch.tensor([float(count) for count in groups.values()]), persistent=False)
         self.register_buffer("sizes", self.members.sum(1), persistent=False)
         self.log_alpha.register_hook(clip)
+
+    def cost(self) -> Tensor:
+        """What is added to the loss, per target token."""
+        return self.log_alpha.new_zeros(())
+
+    def groups(self, rate: float, updates: int) -> list[dict[str, Any]]:
+        """Parameter groups for a run of this number of updates."""
+        return [{"params": [self.log_alpha], "lr": max(rate, TRAVEL / updates), "weight_decay": 0.0}]
 
     def largest(self) -> Tensor:
         """The target count of gates with the largest log α in every group (H); of equal ones the first."""
@@ -84,21 +92,19 @@ class CountedGates(TargetGates):
         """t of every group now (G): from all heads to the target count."""
         return self.sizes + (self.targets - self.sizes) * min(1.0, self.share / RAMP)
 
-    def lagrangian(self) -> Tensor:
+    def cost(self) -> Tensor:
         """λ1 (K − t) + λ2 (K − t)², summed over groups; 0 once the gates are settling."""
         if self.settling:
             return self.linear.new_zeros(())
         p = self.distribution.p_open(self.log_alpha)
         excess = self.members @ p - self.target()
-        cost: Tensor = (self.linear * excess + self.quadratic * excess.square()).sum()
-        return cost if self.share < RAMP else cost + (self.doubt * (self.members @ (p * (1 - p)))).sum()
+        found: Tensor = (self.linear * excess + self.quadratic * excess.square()).sum()
+        return found if self.share < RAMP else found + (self.doubt * (self.members @ (p * (1 - p)))).sum()
 
     def groups(self, rate: float, updates: int) -> list[dict[str, Any]]:
-        """Parameter groups for a run of this number of updates: gates descend, multipliers ascend."""
-        return [
-            {"params": [self.log_alpha], "lr": max(rate, TRAVEL / updates), "weight_decay": 0.0},
-            {"params": self.multipliers, "lr": ASCENT / updates, "weight_decay": 0.0, "maximize": True},
-        ]
+        """Gates descend, multipliers ascend."""
+        ascent = {"params": self.multipliers, "lr": ASCENT / updates, "weight_decay": 0.0, "maximize": True}
+        return [*super().groups(rate, updates), ascent]
 
     def missed(self) -> float:
         """The largest distance of an expected count from its target count, when gates were last trained."""
@@ -110,17 +116,21 @@ def clip(gradient: Tensor) -> Tensor:
     return gradient.div(gradient.norm().div(CLIP).clamp(min=1))
 
 
-def groups_of(heads: HeadMap, keep: Keep) -> dict[tuple[Kind, ...], int]:
-    """The target count by the kinds that share it. Raises HeadwiseError for 0, and for more heads than there are."""
-    groups: dict[tuple[Kind, ...], int] = {}
-    for kinds in [heads.kinds] if isinstance(keep, int) else [(kind,) for kind in heads.kinds]:
-        count, some = keep if isinstance(keep, int) else keep[kinds[0]], heads.only(kinds)
-        if not 1 <= count <= some.total:
+def by_group(heads: HeadMap, keep: Keep, least: int) -> dict[tuple[Kind, ...], int]:
+    """The target count by the kinds that share it. Raises HeadwiseError below `least`, and above the heads there are.
+
+    keep: a number in total, or one for each kind.
+    """
+    groups: dict[tuple[Kind, ...], int] = (
+        {heads.kinds: keep} if isinstance(keep, int) else {(kind,): keep[kind] for kind in heads.kinds}
+    )
+    for kinds, count in groups.items():
+        some = heads.only(kinds)
+        if not least <= count <= some.total:
             raise HeadwiseError(
                 f"{count} heads cannot be kept: there are {some.total} heads to prune ({describe(some)}). "
-                f"Give a number from 1 to {some.total}."
+                f"Give a number from {least} to {some.total}."
             )
-        groups[kinds] = count
     return groups
 
 
@@ -132,33 +142,39 @@ def prune_to_count(
     Trains `model` in place; resumes from `training.work`. training: as the full model was trained. Raises HeadwiseError
     for a number below 1 or above the number of heads, and when `keep` has other kinds than `kinds`.
     """
-    heads, updates = heads_of(model, keep, kinds), updates_of(training, options)
-    start = start_of(options, heads, training.seed)
-    gates = CountedGates(heads, HardConcrete(options.temperature), start, keep).to(model.hf.device)
-    gate_training = GateTraining(
-        gates, cost=gates.lagrangian, kept=gates.largest, groups=gates.groups(options.gate_learning_rate, updates),
-        settle=SETTLE if options.settle is None else options.settle,
-    )  # fmt: skip
-    pruned = gate_training.run(model, training, options)
+    heads = heads_of(model, keep, kinds)
+    gates = CountedGates(heads, HardConcrete(options.temperature), start_of(options, heads, training.seed), keep)
+    pruned = train_to_count(gates, model, training, options)
     if gates.missed() <= WITHIN:
         return pruned
     note = (
         f"The expected count was still {gates.missed():.1f} heads away from the target count when the gates were "
-        f"decided, so the order of log α chose the heads: {updates} updates are too few. Train longer."
+        f"decided, so the order of log α chose the heads: {updates_of(training, options)} updates are too few. "
+        "Train longer."
     )
     return replace(pruned, settled=False, notes=[*pruned.notes, note], doubts=[*pruned.doubts, note])
 
 
+def train_to_count(gates: TargetGates, model: Model, training: Training, options: GateOptions) -> Pruned:
+    """Train model and gates; in the last part of the run the largest gates stay."""
+    gates = gates.to(model.hf.device)
+    groups = gates.groups(options.gate_learning_rate, updates_of(training, options))
+    return train_gates(model, training, options, gates, gates.cost, gates.largest, groups, settle_share(options))
+
+
+def settle_share(options: GateOptions) -> float:
+    """The share of the run, at its end, with decided gates."""
+    return SETTLE if options.settle is None else options.settle
+
+
 def heads_of(model: Model, keep: Keep, kinds: tuple[Kind, ...]) -> HeadMap:
-    """The heads that may be removed. Raises HeadwiseError for target counts that they cannot meet."""
+    """The heads that may be removed. Raises HeadwiseError for kinds without a target count."""
     if not isinstance(keep, int) and set(keep) != set(kinds):
         raise HeadwiseError(
             f"Numbers of heads were given for {', '.join(keep)}, but the kinds to prune are {', '.join(kinds)}: "
             "give one number in total, or one for each of these kinds."
         )
-    heads = model.heads.only(kinds)
-    groups_of(heads, keep)
-    return heads
+    return model.heads.only(kinds)
 
 
 def updates_of(training: Training, options: TuningOptions) -> int:

@@ -22,8 +22,8 @@ from torch import Tensor
 from headwise.heads import HeadMap, Kind
 from headwise.model import Model
 from headwise.pruning.gates import EDGE, HardConcrete
-from headwise.pruning.hard_concrete import GateOptions, GateTraining, Pruned, start_of
-from headwise.pruning.target_count import SETTLE, TRAVEL, Keep, TargetGates, heads_of, updates_of
+from headwise.pruning.hard_concrete import GateOptions, Pruned, start_of
+from headwise.pruning.target_count import SETTLE, Keep, TargetGates, heads_of, settle_share, train_to_count
 from headwise.translation.train import Training
 
 WARM, COLD = 0.1, 1e-8
@@ -98,12 +98,6 @@ def prune_by_top_k(
 
     Trains in place, resumes and raises as `prune_to_count` does.
     """
-    heads, updates = heads_of(model, keep, kinds), updates_of(training, options)
-    settle = SETTLE if options.settle is None else options.settle
-    gates = TopGates(heads, start_of(options, heads, training.seed), keep, settle).to(model.hf.device)
-    rate = max(options.gate_learning_rate, TRAVEL / updates)
-    gate_training = GateTraining(
-        gates, cost=lambda: gates.log_alpha.new_zeros(()), kept=gates.largest, settle=settle,
-        groups=[{"params": [gates.log_alpha], "lr": rate, "weight_decay": 0.0}],
-    )  # fmt: skip
-    return gate_training.run(model, training, options)
+    heads = heads_of(model, keep, kinds)
+    gates = TopGates(heads, start_of(options, heads, training.seed), keep, settle_share(options))
+    return train_to_count(gates, model, training, options)

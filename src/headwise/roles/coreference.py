@@ -36,7 +36,10 @@ def coreference(passage: Passage) -> Question:
     of Clark et al.); the second and, where there is none, the first. The third is ours: a head that prefers equal words
     always chooses something, and would beat the second without any more knowledge.
     """
-    chosen = [choice for choice in choices(passage) if visible(choice, passage)]
+    chosen = [
+        choice for choice in choices(passage.sentences)
+        if bool((passage.subwords[choice.sentence, [choice.query, *choice.candidates]] > 0).all())  # all have a token
+    ]  # fmt: skip
     device, size, width = passage.ids.device, len(passage.ids), passage.subwords.shape[1]
     sentence = torch.tensor([choice.sentence for choice in chosen], dtype=torch.long, device=device)
     query = torch.tensor([choice.query for choice in chosen], dtype=torch.long, device=device)
@@ -62,20 +65,15 @@ def coreference(passage: Passage) -> Question:
     return Question(MEASURES, summed(torch.ones(len(chosen), device=device)), summed(rules.float().to(device)), answer)
 
 
-def choices(passage: Passage) -> Iterator[Choice]:
+def choices(sentences: Sequence[Annotated]) -> Iterator[Choice]:
     """The mentions with an antecedent. "Earlier" is by head words."""
-    for number, sentence in enumerate(passage.sentences):
+    for number, sentence in enumerate(sentences):
         for mention in sentence.mentions:
             before = [other for other in sentence.mentions if other.head < mention.head]
             antecedents = frozenset(other.head for other in before if other.entity == mention.entity)
             if antecedents:
                 candidates = tuple(sorted({other.head for other in before}))
                 yield Choice(number, mention.head, mention.kind, candidates, antecedents)
-
-
-def visible(choice: Choice, passage: Passage) -> bool:
-    """Whether all words of a choice have a token."""
-    return bool((passage.subwords[choice.sentence, [choice.query, *choice.candidates]] > 0).all())
 
 
 def by_rule(choice: Choice, sentence: Annotated) -> tuple[bool, bool, bool]:

@@ -73,18 +73,16 @@ def search(subject: Subject, text: Iterable[Annotated], shown: Sequence[Shown], 
     """Find every role's best sentence, in one pass; returns the number of candidates."""
     short = (each for each in text if LENGTH[0] <= len(each.words) <= LENGTH[1])
     batches = treebank_batches(subject, islice(short, CANDIDATES), lambda sentence: 0, Coverage())
-    measures = [each.role["measure"] for each in shown]
     count = 0
-    now: list[tuple[Passage, list[dict[str, Allowed]]]] = []
+    now: list[Passage] = []
 
     def watch(call: AttentionCall) -> None:
         assert call.weights is not None
         if call.site.kind == subject.kind:
-            passage, asked = now[-1]
-            view = View(call.weights, passage, passage, call)
+            view = View(call.weights, now[-1], now[-1], call)
             for each in shown:
                 if each.head[:2] == call.site:
-                    choose(each, view, asked)
+                    choose(each, view, frequencies, subject.reading.top)
 
     with (
         evaluating(subject.model),
@@ -92,10 +90,9 @@ def search(subject: Subject, text: Iterable[Annotated], shown: Sequence[Shown], 
         capture(subject.model, subject.found, watch=watch, weights=True),
     ):
         for batch in batches:
-            (passage,) = batch.sides[subject.kind]
-            now[:] = [(passage, list(questions(passage, measures, frequencies, subject.reading.top)))]
+            now[:] = batch.sides[subject.kind]
             forward(subject.model, batch.inputs)
-            count += len(passage.sentences)
+            count += len(now[-1].sentences)
     return count
 
 
@@ -113,32 +110,17 @@ def best_heads(roles: pd.DataFrame) -> list[dict[str, Any]]:
     return [best[name] for name in sorted(chosen, key=lambda name: order[best[name]["measure"].partition(".")[0]])]
 
 
-def questions(
-    passage: Passage, measures: Iterable[str], frequencies: Mapping[int, int], top: int
-) -> Iterator[dict[str, Allowed]]:
-    """For every sentence, by measure: the words that are asked about."""
-    measures = set(measures)
-    antecedents: dict[int, Allowed] = {number: {} for number in range(len(passage.sentences))}
-    for choice in choices(passage):
-        antecedents[choice.sentence][choice.query] = set(choice.candidates), set(choice.antecedents)
-    for number, sentence in enumerate(passage.sentences):
-        there = set(passage.subwords[number].nonzero()[:, 0].tolist())
-        asked: dict[str, Allowed] = {}
-        for measure in measures:
-            if measure == "coreference":
-                asked[measure] = antecedents[number]
-            else:
-                rare = rarest(passage, number, frequencies, top) if measure.startswith("rare.") else set()
-                right = set(right_words(measure, sentence, rare))
-                asked[measure] = among(there, right, measure.startswith("positional."), passage.causal)
-        yield asked
-
-
-def among(there: set[int], right: set[tuple[int, int]], itself: bool, causal: bool) -> Allowed:
-    """Visible right answers (from, to), by the attending word, which may attend to all visible words."""
+def asked_words(measure: str, passage: Passage, number: int, frequencies: Mapping[int, int], top: int) -> Allowed:
+    """The words of a sentence that a measure asks about. Without coreference each may attend to all visible words."""
+    sentence = passage.sentences[number]
+    if measure == "coreference":
+        return {one.query: (set(one.candidates), set(one.antecedents)) for one in choices([sentence])}
+    there = set(passage.subwords[number].nonzero()[:, 0].tolist())
+    rare = rarest(passage, number, frequencies, top) if measure.startswith("rare.") else set()
+    right, itself = set(right_words(measure, sentence, rare)), measure.startswith("positional.")
     asked: Allowed = {}
     for query in there:
-        visible = {key for key in there if (itself or key != query) and (key <= query or not causal)}
+        visible = {key for key in there if (itself or key != query) and (key <= query or not passage.causal)}
         if keys := {key for key in visible if (query, key) in right}:
             asked[query] = visible, keys
     return asked
@@ -166,15 +148,12 @@ def rarest(passage: Passage, number: int, frequencies: Mapping[int, int], top: i
     return {word for count, word in often if count <= often[1][0]}
 
 
-def choose(shown: Shown, view: View, asked: list[dict[str, Allowed]]) -> None:
+def choose(shown: Shown, view: View, frequencies: Mapping[int, int], top: int) -> None:
     """Take the best sentence of a batch, if it is better than the best so far."""
-    head = shown.head.head
-    between = view.between[:, head].tolist()
-    for number, of_sentence in enumerate(asked):
-        allowed = of_sentence[shown.role["measure"]]
+    for number, weights in enumerate(view.between[:, shown.head.head].tolist()):
+        allowed = asked_words(shown.role["measure"], view.keys, number, frequencies, top)
         if not allowed:
             continue
-        weights = between[number]
         hits = [max(sorted(may), key=weights[query].__getitem__) in right for query, (may, right) in allowed.items()]
         there = [sum(weights[query][key] for key in right) for query, (_, right) in allowed.items()]
         # the share of right answers, then two of them rather than one, then their weight

@@ -167,11 +167,7 @@ def reason(here: pd.DataFrame, measure: str, bar: Bar) -> str:
         return f"seen only {best['n']:.0f} times"
     if needed > 1:
         return f"the baseline already reaches {best['baseline']:.2f} on this text"
-    name = f"{kind_of_head(best)} reaches {best['value']:.2f}"
+    name = f"{best['kind']}/{best['layer']}/{best['head']} reaches {best['value']:.2f}"
     return (
         f"{name}, {needed:.2f} is needed" if best["value"] < needed else f"{name}, but not significantly on both halves"
     )
-
-
-def kind_of_head(row: pd.Series) -> str:
-    return f"{row['kind']}/{row['layer']}/{row['head']}"

@@ -23,16 +23,13 @@ PROBES = 20  # in each half
 PREFIX = {"induction": 1, "duplicate-token": 0, "induction.-1": -1}  # offset from an earlier copy of the token
 
 
-def sink(passage: Passage) -> Question:
+def sink(queries: Passage, other: Passage | None = None) -> Question:
     """How much attention goes to tokens outside words: special ones, or the first word where there is no start token.
 
-    sink = mean over the tokens q of words of Σ A_h[q, k] over such k. Baseline: uniform weights.
+    sink = mean over the tokens q of words of Σ A_h[q, k] over such k. Baseline: uniform weights. other: where the keys
+    are in cross attention.
     """
-    return resting(passage, passage)
-
-
-def resting(queries: Passage, keys: Passage) -> Question:
-    """`sink` between two texts (cross attention), or in one."""
+    keys = other or queries
     rest = keys.there & ~keys.words
     asked = queries.words & rest.any(1, keepdim=True)
     if queries is keys and queries.causal:

@@ -9,9 +9,11 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from headwise.attention import AttentionCall, Discovery, capture, evaluating
+from headwise.attention.discover import output_of
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned, Coverage, align
 from headwise.heads import Kind
@@ -36,7 +38,7 @@ class Batch:
 
 
 def observe(
-    model: nn.Module, found: Discovery, batches: Iterable[Batch], tests: Tests,
+    model: PreTrainedModel, found: Discovery, batches: Iterable[Batch], tests: Tests,
     progress: Callable[[int], None] = lambda sentences: None,
 ) -> dict[tuple[Kind, Half], Answers]:  # fmt: skip
     """Apply every test to every layer of its kind, in one pass; the answers by kind and half of the text.
@@ -66,13 +68,12 @@ def observe(
     return gathered
 
 
-def forward(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
+def forward(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
     """Run the model; only the encoder of an encoder-decoder without target text."""
-    hf: Any = model
-    if hf.config.is_encoder_decoder and "decoder_input_ids" not in inputs:
-        hf.get_encoder()(**inputs)
+    if model.config.is_encoder_decoder and "decoder_input_ids" not in inputs:
+        model.get_encoder()(**inputs)
     else:
-        hf(**inputs, **({"use_cache": False} if "use_cache" in hf.config.to_dict() else {}))
+        output_of(model, inputs)
 
 
 def half_of(sentence: Annotated) -> Half:

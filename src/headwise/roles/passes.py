@@ -19,7 +19,7 @@ from headwise.heads import Kind
 from headwise.roles.alignment import aligned_pairs, alignment, decoder_sides, links, monotonicity
 from headwise.roles.answers import Answers
 from headwise.roles.coreference import alike, coreference, windows
-from headwise.roles.language_model import copying, output_weights, previous, probes, repetition, resting, sink
+from headwise.roles.language_model import copying, output_weights, previous, probes, repetition, sink
 from headwise.roles.observe import Batch, Half, Tests, aligned_batches, batched, half_of, observe
 from headwise.roles.passage import Passage
 from headwise.roles.positional import positional
@@ -86,7 +86,11 @@ def on_treebank(
     kind, coverage = subject.kind, subject.coverage.setdefault("treebank", Coverage())
     sample = treebank_batches(subject, islice(treebank, SAMPLE), lambda sentence: 0, Coverage())
     first = observe(subject.model, subject.found, sample, {kind: [opening]})
-    refuse_nothing(subject, first)
+    if not first:
+        raise HeadwiseError(
+            f"None of the first {SAMPLE} sentences can be used: they have more than {subject.limit} subwords, or words "
+            "that the tokenizer drops. Give other text, or raise max_length."
+        )
     tests: list[Callable[[Passage], Any]] = [
         partial(positional, edges=subject.reading.edges), partial(syntactic, per_arc=subject.reading.per_arc),
         attachment, coreference, alike, shape, sink,
@@ -118,15 +122,6 @@ def inputs_of(passage: Passage) -> dict[str, Tensor]:
     return {"input_ids": passage.ids, "attention_mask": passage.there.long()}
 
 
-def refuse_nothing(subject: Subject, first: ByHalf) -> None:
-    """Raise HeadwiseError where no sentence could be used."""
-    if not first:
-        raise HeadwiseError(
-            f"None of the first {SAMPLE} sentences can be used: they have more than {subject.limit} subwords, or words "
-            "that the tokenizer drops. Give other text, or raise max_length."
-        )
-
-
 def on_pairs(subject: Subject, text: Iterable[tuple[str, str]], progress: Progress) -> ByHalf:
     """The tests of cross attention and of a decoder's self-attention, on sentence pairs."""
     coverage = [subject.coverage.setdefault(name, Coverage()) for name in ("source", "target")]
@@ -134,7 +129,7 @@ def on_pairs(subject: Subject, text: Iterable[tuple[str, str]], progress: Progre
     if not pairs:
         raise HeadwiseError(f"No sentence pair can be used: none has at most {subject.limit} subwords on both sides.")
     tests: Tests = {
-        "cross": [partial(alignment, links=links(pairs)), monotonicity, resting],
+        "cross": [partial(alignment, links=links(pairs)), monotonicity, sink],
         "decoder-self": [partial(positional, edges=subject.reading.edges), sink],
     }
     batches = pair_batches(subject, pairs)

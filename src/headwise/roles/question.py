@@ -33,9 +33,6 @@ class Question:
     per: str | None = None
 
 
-Test = Callable[[Passage], Question]
-
-
 class Arc(NamedTuple):
     """A correct answer: in this sentence, the word `query` should attend most to the word `key`."""
 

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.attention.discover import installed
+from headwise.attention import kernel
+from headwise.attention.discover import patched
 from headwise.attention.kernel import AttentionCall, Hooks, HookState, attend
 from headwise.heads import Site
 from headwise.importance.lrp.tape import Tape
@@ -159,6 +160,6 @@ def record(network: nn.Module, places: Mapping[Site, nn.Module], leaves: tuple[T
         states[module].passes.append((site, [Hooks(watch=show, weights=True)]))
     for leaf in leaves:
         tape.track(leaf)
-    with torch.no_grad(), installed(states), tape.watching(network):
+    with torch.no_grad(), patched(kernel.NAME, states), tape.watching(network):
         out = network(*leaves, *more)
     return tape, out

@@ -15,7 +15,7 @@ from torch import Tensor
 from headwise.attention.kernel import repeat
 from headwise.errors import HeadwiseError
 from headwise.importance.lrp.rules import Rule, stable
-from headwise.importance.lrp.steps import Absorber, rescaled, spans
+from headwise.importance.lrp.steps import Absorber, Step, rescaled, spans
 
 
 class Heads(NamedTuple):
@@ -28,7 +28,7 @@ class Heads(NamedTuple):
 
 
 @dataclass
-class Attention:
+class Attention(Step):
     """softmax(scale · q kᵀ + bias) v. query B H Q D, key and value B G K D, weights B H Q K, relevance P B Q H D."""
 
     query: Tensor
@@ -97,13 +97,12 @@ class Attention:
         With G[q, d, k] = A[q, k] (v[k, d] − o[q, d]), the derivative by a logit, the impacts are A v (values),
         G · scale · q[f] k[f] (key) and scale · q[f] Σ_k G k[f] (query): products, so that |impact| factors as well.
         """
-        parts = [self.some(rule, Heads(*(t[rows] for t in heads)), arrived[:, rows]) for rows in self.rows(heads)]
+        count, queries, size = heads.query.shape
+        parts = [
+            self.some(rule, Heads(*(t[rows] for t in heads)), arrived[:, rows])
+            for rows in spans(count, queries * size * max(size, heads.key.shape[1]))
+        ]
         return tuple(torch.cat(part, 1) for part in zip(*parts, strict=True))
-
-    @staticmethod
-    def rows(heads: Heads) -> list[slice]:
-        queries, size = heads.query.shape[1:]
-        return list(spans(len(heads.query), queries * size * max(size, heads.key.shape[1])))
 
     def some(self, rule: Rule, heads: Heads, arrived: Tensor) -> tuple[Tensor, ...]:
         """`by_jacobian` for some sentences x heads, so that G has at most CHUNK elements."""

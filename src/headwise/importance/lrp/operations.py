@@ -11,17 +11,8 @@ from torch import Tensor, nn
 from transformers.activations import ACT2CLS
 
 from headwise.errors import HeadwiseError
-from headwise.importance.lrp.steps import (
-    Addition,
-    LayerNorm,
-    Linear,
-    Moving,
-    Passing,
-    Product,
-    Reshaping,
-    RootMeanSquareNorm,
-    Step,
-)
+from headwise.importance.lrp import steps
+from headwise.importance.lrp.steps import Passing, RootMeanSquareNorm, Step
 
 RESHAPING = {
     "view", "reshape", "flatten", "unflatten", "contiguous", "clone", "squeeze", "unsqueeze", "to", "type_as", "float",
@@ -61,14 +52,14 @@ def step_for(
         return addition(name, args, kwargs, carried)
     if name in MULTIPLYING:
         if len(carried) == 2:
-            return Product((carried[0], carried[1])) if "mul" in name else None
+            return steps.Product((carried[0], carried[1])) if "mul" in name else None
         return (
             None
             if name.startswith(("div", "true_div", "__true")) and carried[0] is not args[0]
             else Passing(carried[0].shape)
         )
     if name in RESHAPING:
-        return Reshaping(carried[0].shape)
+        return steps.Reshaping(carried[0].shape)
     if name in MOVING:
         return moving(func, args, kwargs, carried, part)
     return Passing(carried[0].shape) if name in PASSING and len(carried) == 1 else None
@@ -84,18 +75,18 @@ def linear(
     if name == "linear":
         given = [*args, None, None][:3]
         weight, bias = kwargs.get("weight", given[1]), kwargs.get("bias", given[2])
-        return Linear(x, out, weight=weight, bias=bias) if given[0] is x else None
+        return steps.Linear(x, out, weight=weight, bias=bias) if given[0] is x else None
     if any(kwargs.get(factor, 1) != 1 for factor in ("alpha", "beta")):
         return None
     bias, left, right = args[:3] if name == "addmm" else (None, *args[:2])
-    return Linear(x, out, weight=right.t(), bias=bias) if left is x and right.dim() == 2 else None
+    return steps.Linear(x, out, weight=right.t(), bias=bias) if left is x and right.dim() == 2 else None
 
 
 def layer_norm(args: Sequence[Any], kwargs: dict[str, Any], out: Tensor) -> Step | None:
     given = dict(zip(("input", "normalized_shape", "weight", "bias", "eps"), args, strict=False)) | kwargs
     if len(given["normalized_shape"]) != 1:
         return None
-    return LayerNorm(
+    return steps.LayerNorm(
         given["input"], out, scale=given.get("weight"), bias=given.get("bias"), epsilon=given.get("eps", 1e-5)
     )
 
@@ -110,7 +101,7 @@ def addition(name: str, args: Sequence[Any], kwargs: dict[str, Any], carried: tu
     elif name == "__rsub__":
         a = -a
     operands = (a, b) if args[0] is carried[0] else (b, a)
-    return Addition(operands, len(carried))
+    return steps.Addition(operands, len(carried))
 
 
 def moving(
@@ -129,7 +120,7 @@ def moving(
         result: Tensor = out if part is None else out[part]
         return result
 
-    return Moving(again, carried) if len(places) == len(carried) else None
+    return steps.Moving(again, carried) if len(places) == len(carried) else None
 
 
 def composite(module: nn.Module) -> Callable[[Tensor, Tensor], Step] | None:
@@ -161,7 +152,7 @@ def norm(module: nn.Module, x: Tensor, out: Tensor) -> Step:
         for scale in scales(module):
             if torch.allclose(unit * scale + (0 if bias is None else bias), out.to(wide.dtype), rtol=1e-2, atol=1e-3):
                 if centre:
-                    return LayerNorm(x, out, scale=scale, bias=bias, epsilon=epsilon)
+                    return steps.LayerNorm(x, out, scale=scale, bias=bias, epsilon=epsilon)
                 return RootMeanSquareNorm(x, out, scale, epsilon)
     raise HeadwiseError(
         f"The norm {type(module).__name__} is neither a layer norm nor a root-mean-square norm: it has no rule."

@@ -22,7 +22,7 @@ Absorber = Literal["bias", "norm", "softmax", "other"]
 class Step(Protocol):
     """One recorded operation. `propagate` gives the relevance of every input, P and the input's shape."""
 
-    absorber: ClassVar[Absorber]  # the entry of the balance for relevance that it absorbs
+    absorber: ClassVar[Absorber] = "other"  # the entry of the balance for relevance that it absorbs
 
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]: ...
 
@@ -55,7 +55,7 @@ def spans(rows: int, each: int) -> Iterator[slice]:
 
 
 @dataclass
-class Rows:
+class Rows(Step):
     """Base of maps on rows (last axis): rescaling in the row, then in the sentence."""
 
     x: Tensor
@@ -210,7 +210,7 @@ class RootMeanSquareNorm(Rows):
 
 
 @dataclass
-class Addition:
+class Addition(Step):
     """out = a + b, or a plus a constant that absorbs its share. `operands`: those that carry relevance come first."""
 
     operands: tuple[Tensor, Tensor]
@@ -234,46 +234,42 @@ class Addition:
 
 
 @dataclass
-class Product:
+class Product(Step):
     """out = a · b, both carrying relevance: half each (Prop. 3.2 of Achtibat et al. 2024; shares by Jacobian agree)."""
 
     operands: tuple[Tensor, Tensor]
-    absorber: ClassVar[Absorber] = "other"
 
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         return tuple(unbroadcast(relevance / 2, operand.shape) for operand in self.operands)
 
 
 @dataclass
-class Passing:
+class Passing(Step):
     """Relevance passes unchanged, element by element: activations (Ding et al. 2017; eq. 9 of Achtibat et al. 2024),
     scaling by a constant, dropout in evaluation mode."""
 
     shape: torch.Size
-    absorber: ClassVar[Absorber] = "other"
 
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         return (unbroadcast(relevance, self.shape),)
 
 
 @dataclass
-class Reshaping:
+class Reshaping(Step):
     """The same numbers in the same order under another shape."""
 
     shape: torch.Size
-    absorber: ClassVar[Absorber] = "other"
 
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         return (relevance.reshape(relevance.shape[0], *self.shape),)
 
 
 @dataclass
-class Moving:
+class Moving(Step):
     """Elements that were selected, permuted, joined or repeated: relevance goes back to their sources."""
 
     function: Callable[..., Tensor]  # from inputs that carry relevance to one output
     inputs: tuple[Tensor, ...]
-    absorber: ClassVar[Absorber] = "other"
 
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         inputs = tuple(x.detach().to(relevance.dtype) for x in self.inputs)

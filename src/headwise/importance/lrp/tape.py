@@ -181,10 +181,7 @@ class Walk:
         self.sites = {number: site for site, number in tape.sites.items()}
         self.balance: dict[str, Tensor] = {}
         self.leaves: dict[int, Tensor] = {}
-        self.run()
-
-    def run(self) -> None:
-        with torch.autocast(self.tape.tensors[-1].device.type, enabled=False):
+        with torch.autocast(tape.tensors[-1].device.type, enabled=False):
             self.back()
 
     def refusal(self, name: str) -> str:
