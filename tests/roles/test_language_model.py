@@ -11,16 +11,7 @@ from attention.families import tiny
 from headwise.attention import AttentionCall, discover
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
-from headwise.roles.language_model import (
-    LENGTH,
-    REPEATS,
-    copying,
-    output_weights,
-    previous,
-    probes,
-    repetition,
-    sink,
-)
+from headwise.roles.language_model import LENGTH, REPEATS, copying, output_weights, previous, probes, repetition, sink
 from headwise.roles.observe import Batch, observe
 from headwise.roles.passage import Passage, View
 from roles.handmade import baselines, random_weights, values

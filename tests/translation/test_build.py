@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    M2M100ForConditionalGeneration,
-    MarianMTModel,
-    PreTrainedModel,
-)
+from transformers import AutoModelForSeq2SeqLM, M2M100ForConditionalGeneration, MarianMTModel, PreTrainedModel
 
 from headwise.attention import discover, remove
 from headwise.errors import HeadwiseError

@@ -64,6 +64,7 @@ class TestQuality:
 
     def test_it_is_deterministic(self) -> None:
         assert quality(GOOD, REFERENCES) == quality(GOOD, REFERENCES)
+        assert difference(GOOD, BAD, REFERENCES) == difference(GOOD, BAD, REFERENCES)
 
     @pytest.mark.parametrize(("lines", "references"), [(0, 0), (0, 3), (3, 2), (2, 3)])
     def test_what_cannot_be_compared_is_refused(self, lines: int, references: int) -> None:
@@ -106,9 +107,6 @@ class TestDifference:
             two = [b if d else a for a, b, d in zip(GOOD, BAD, deal, strict=False)]
             ps.append(difference(one, two, REFERENCES[:small]).p)
         assert np.mean(np.array(ps) < 0.1) <= 0.3 and np.mean(np.array(ps) > 0.5) >= 0.25
-
-    def test_it_is_deterministic(self) -> None:
-        assert difference(GOOD, BAD, REFERENCES) == difference(GOOD, BAD, REFERENCES)
 
     def test_one_differing_line_says_nothing(self) -> None:
         """Swapped, it would say the opposite as loudly."""

@@ -151,17 +151,12 @@ class GateSchedule(TrainerCallback):
         begin = steps - (max(1, round(self.settle * steps)) if self.settle else 0)
         if step == begin:
             self.gates.loose.copy_(self.gates.log_alpha.detach())
-            self.gates.moment.copy_(torch.tensor(self.soft_and_decided(), dtype=torch.float64))
+            soft = self.gates.soft()
+            for place, gates in enumerate((soft, self.kept().to(soft))):
+                with self.gates.held(gates):
+                    self.gates.moment[place] = self.loss()
         if step >= begin:
             self.gates.settle(self.kept(), steps - step)
-
-    def soft_and_decided(self) -> list[float]:
-        """The loss with soft gates, and with gates at 0 and 1. The gates do not change."""
-        found = []
-        for gates in (soft := self.gates.soft(), self.kept().to(soft)):
-            with self.gates.held(gates):
-                found.append(self.loss())
-        return found
 
 
 def start_of(options: GateOptions, heads: HeadMap, seed: int) -> float | Tensor:

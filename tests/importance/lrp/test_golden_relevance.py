@@ -15,14 +15,7 @@ from headwise.importance.lrp.relevance import first_rows
 from headwise.importance.lrp.rules import RULES, Epsilon, Rule
 from headwise.importance.lrp.steps import Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Walk
-from importance.lrp.golden_network import (
-    Feedforward,
-    GoldenNetwork,
-    Heads,
-    dense,
-    layer_norm,
-    record,
-)
+from importance.lrp.golden_network import Feedforward, GoldenNetwork, Heads, dense, layer_norm, record
 from pruning.golden_model import SITES, tensor
 
 WITHIN = 1e-8

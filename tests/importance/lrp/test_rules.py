@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import HeadwiseError
 from headwise.heads import Site
-from headwise.importance.lrp.rules import RULES, AlphaBeta, Epsilon, Rule, rule_of, stable
+from headwise.importance.lrp.rules import RULES, AlphaBeta, Epsilon, Rule, stable
 from headwise.importance.lrp.steps import Linear
 from headwise.importance.lrp.tape import Walk
 from importance.lrp.golden_network import Feedforward, Heads, record
@@ -149,9 +148,3 @@ def test_the_fast_form_is_the_exact_one_where_nothing_is_constant() -> None:
     torch.testing.assert_close(fast, exact, rtol=1e-10, atol=1e-12)
     fast, exact = (arriving(stack(True), RULES[name], x, arrived) for name in ("alpha-beta-fast", "alpha-beta"))
     assert 1e-3 < float((fast - exact).abs().sum() / exact.sum()) < 0.5
-
-
-def test_a_rule_that_is_none() -> None:
-    with pytest.raises(HeadwiseError, match=r"'alphabeta' is not a relevance rule: choose from ding, alpha-beta, .*cp"):
-        rule_of("alphabeta")
-    assert [rule_of(name).name for name in RULES] == list(RULES)

@@ -15,8 +15,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from headwise.errors import HeadwiseError
-
 Share = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 
 
@@ -109,10 +107,3 @@ RULES = {
         ),
     )
 }  # fmt: skip
-
-
-def rule_of(name: str) -> Rule:
-    """A rule by its name."""
-    if name not in RULES:
-        raise HeadwiseError(f"'{name}' is not a relevance rule: choose from {', '.join(RULES)}.")
-    return RULES[name]
