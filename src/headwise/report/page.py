@@ -46,10 +46,12 @@ def write(folder: Path) -> Path:
     is_grid = (folder / "grid.json").is_file()
     found: Run | Grid = read_grid(folder) if is_grid else read_run(folder)
     content = collect(found)
-    with ThreadPoolExecutor() as threads:  # drawing leaves Python to the other threads
-        list(threads.map(lambda figure: figure.save(folder / "figures"), figures_in(list(content.values()))))
     page = folder / "report.html"
-    write_text(page, render(found, content))
+    with ThreadPoolExecutor() as threads:  # drawing leaves Python to the other threads
+        drawn = threads.map(lambda figure: figure.save(folder / "figures"), figures_in(list(content.values())))
+        text = render(found, content)
+        list(drawn)  # raises what drawing raised
+    write_text(page, text)
     return page
 
 
@@ -69,7 +71,7 @@ def render(found: Run | Grid, content: dict[str, dict[str, Any]]) -> str:
         lstrip_blocks=True,
     )
     parts: Any = environment.get_template("parts.html.j2").module
-    environment.globals |= {"drawing": parts.drawing, "table": parts.table, "fact_list": parts.fact_list}
+    environment.globals |= {name: getattr(parts, name) for name in ("drawing", "table", "titled", "fact_list")}
     shown = [section for section in _sections(found) if section.name in content]
     name = found.name if isinstance(found, Grid) else found.folder.resolve().name
     bodies = {

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
-from scipy.stats import spearmanr
 
 from headwise.heads import KINDS, Head
 from headwise.report import charts, models
@@ -336,7 +335,7 @@ def rank(found: pd.DataFrame) -> float:
     """Spearman's rank correlation of before and after; not a number for very few heads, or equal scores."""
     if len(found) < FEWEST or min(found["before"].nunique(), found["after"].nunique()) < 2:
         return math.nan
-    return float(spearmanr(found["before"], found["after"]).statistic)
+    return float(found["before"].rank().corr(found["after"].rank()))
 
 
 def rank_table(run: Run) -> Table | None:
