@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.heads import KINDS, Kind, Site
+from headwise.heads import KINDS, HeadMask, Kind, Site
 from headwise.report import charts, models
 from headwise.report.charts import axis, colour, field, tips
 from headwise.report.parts import Figure, Panel, Section
@@ -118,7 +118,7 @@ def _bars(run: Run, known: list[dict[str, Any]], kind: Kind) -> Panel:
     cells = [("full model", layer, count) for layer, count in enumerate(counts)] if run.full else []
     for model in known:
         mask = run.layouts[model["setting"]]
-        cells += [(model["label"], layer, len(mask.of(Site(kind, layer)))) for layer in range(len(counts))]
+        cells += [(model["label"], layer, left) for layer, (left, _) in enumerate(by_layer(mask, kind))]
     table = pd.DataFrame(cells, columns=["model", "layer", "kept"])
     order, half = list(dict.fromkeys(table["model"])), (len(counts) - 1) / 2
     ink = field("layer:O", scale={"range": "ordinal"}, legend={"orient": "top", "title": "layer"})
@@ -129,6 +129,11 @@ def _bars(run: Run, known: list[dict[str, Any]], kind: Kind) -> Panel:
     )  # fmt: skip
     chart = charts.layered(marks, 34 * len(order), f"Heads kept by layer, {KIND_NAMES[kind]}")
     return Panel(chart, KIND_NAMES[kind], width=560)
+
+
+def by_layer(mask: HeadMask, kind: Kind) -> list[tuple[int, int]]:
+    """For each layer of a kind the heads left and the heads there were."""
+    return [(len(mask.of(Site(kind, layer))), count) for layer, count in enumerate(mask.heads.query[kind])]
 
 
 def _joint(run: Run) -> Lines:
@@ -195,14 +200,14 @@ def decoder_layers(run: Run, joint: Lines) -> Figure | None:
 
 def _layers_left(run: Run, name: str, kind: Kind) -> Left:
     """By thirds of the layers, lowest first, where three divides their number; else layer by layer."""
-    mask = run.layouts[name]
-    counts = mask.heads.query[kind]
-    left = [len(mask.of(Site(kind, layer))) for layer in range(len(counts))]
-    if len(counts) % 3:
-        return {f"layer {layer}": pair for layer, pair in enumerate(zip(left, counts, strict=True))}
-    size = len(counts) // 3
-    parts = [slice(i * size, (i + 1) * size) for i in range(3)]
-    return {third: (sum(left[part]), sum(counts[part])) for third, part in zip(THIRDS, parts, strict=True)}
+    layers = by_layer(run.layouts[name], kind)
+    if len(layers) % 3:
+        return {f"layer {layer}": pair for layer, pair in enumerate(layers)}
+    size = len(layers) // 3
+    parts = [layers[i * size : (i + 1) * size] for i in range(3)]
+    return {
+        third: (sum(p[0] for p in part), sum(p[1] for p in part)) for third, part in zip(THIRDS, parts, strict=True)
+    }
 
 
 def _shares(found: list[Left], title: str, what: str) -> Panel:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headwise.heads import Site
 from headwise.report import models
 from headwise.report.models import DIFFERENCE, P_TUNED, RANDOM, TUNED, Model, P, bounds, value, verdict
 from headwise.report.parts import Section
 from headwise.report.run import Run
-from headwise.report.sections import believe, roles
+from headwise.report.sections import believe, layers, roles
 from headwise.report.words import KIND_NAMES, capital, change, interval, percent, quantity, signed, size
 
 SPEED = "tokens_per_second"
@@ -173,8 +172,7 @@ def _left(run: Run, chosen: Model) -> list[Fact]:
     mask = run.layouts[chosen["setting"]]
     facts = []
     for kind in run.pruned_kinds(chosen):
-        counts = mask.heads.query[kind]
-        left = [len(mask.of(Site(kind, layer))) for layer in range(len(counts))]
+        left, counts = zip(*layers.by_layer(mask, kind), strict=True)
         alike = len(set(counts)) == 1
         parts = [str(kept) if alike else f"{kept} of {count}" for kept, count in zip(left, counts, strict=True)]
         text = f"{sum(left)} of {sum(counts)} heads; layer by layer {' · '.join(parts)}"
