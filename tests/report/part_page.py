@@ -14,7 +14,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from headwise.report import theme
 
 CHROMIUM = shutil.which("chromium")
-COLOURS = ("paper", "card", "ink", "muted", "line", "accent", "second", "quiet")
 
 
 @contextmanager
@@ -25,7 +24,7 @@ def part_page(folder: Path, template: str, **told: Any) -> Iterator[Any]:
         pytest.skip("there is no chromium on this machine")
     loader = FileSystemLoader(Path(theme.__file__).parent)
     part = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(template).render(**told)
-    colours = "; ".join(f"--{name}: {getattr(theme.LIGHT, name)}" for name in COLOURS)
+    colours = "; ".join(f"--{name}: {theme.LIGHT[name]}" for name in theme.COLOURS)
     style = f":root {{ {colours} }} * {{ box-sizing: border-box }}"
     file = folder / "part.html"
     file.write_text(f'<!doctype html><meta charset="utf-8"><style>{style}</style>{part}', encoding="utf-8")

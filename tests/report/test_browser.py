@@ -71,32 +71,28 @@ def lightness(page: Any, selector: str) -> float:
     return sum(channels) / 765
 
 
+def opens_cleanly(browser: Any, page: Path, width: int, theme: Literal["light", "dark"], charts: int) -> None:
+    seen = visit(browser, page, width, theme)
+    assert (seen.console, seen.requests) == ([], [page.as_uri()])
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    sizes = seen.page.evaluate("[...document.querySelectorAll('.chart svg')].map(s => [s.clientWidth, s.clientHeight])")
+    assert len(sizes) == charts and all(wide > 100 and high > 80 for wide, high in sizes)
+    assert (lightness(seen.page, "body") < 0.2) == (lightness(seen.page, ".card") < 0.2) == (theme == "dark")
+    seen.page.context.close()
+
+
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_it_opens_cleanly(browser: Any, report_page: Path, width: int, theme: Literal["light", "dark"]) -> None:
-    seen = visit(browser, report_page, width, theme)
-    assert seen.console == []
-    assert seen.requests == [report_page.as_uri()]
-    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
-    sizes = seen.page.evaluate("[...document.querySelectorAll('.chart svg')].map(s => [s.clientWidth, s.clientHeight])")
-    assert len(sizes) == CHARTS
-    assert all(wide > 100 and high > 80 for wide, high in sizes)
-    assert (lightness(seen.page, "body") < 0.2) == (theme == "dark")
-    assert (lightness(seen.page, ".card") < 0.2) == (theme == "dark")
-    seen.page.context.close()
+    opens_cleanly(browser, report_page, width, theme, CHARTS)
 
 
 def test_a_grid_opens_cleanly(browser: Any, tmp_path: Path) -> None:
     grid = read_grid(write_grid(tmp_path / "grid"))
     page = tmp_path / "grid" / "report.html"
     page.write_text(render(grid, collect(grid)), encoding="utf-8")
-    for width, theme in ((1280, "light"), (400, "dark")):
-        seen = visit(browser, page, width, theme)
-        assert seen.console == []
-        assert seen.requests == [page.as_uri()]
-        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
-        assert seen.page.locator(".chart svg").count() == 4 + 2 * 4  # pairs; two pairs, two sets of kinds, test and dev
-        seen.page.context.close()
+    opens_cleanly(browser, page, 1280, "light", 4 + 2 * 4)  # pairs; two pairs, two sets of kinds, test and dev
+    opens_cleanly(browser, page, 400, "dark", 4 + 2 * 4)
 
 
 def test_charts_stay_inside_their_cards_on_a_phone(browser: Any, report_page: Path) -> None:

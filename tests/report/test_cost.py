@@ -13,7 +13,7 @@ from headwise.report import models
 from headwise.report.page import collect, render
 from headwise.report.parts import figures_in
 from headwise.report.run import Run, read_run
-from headwise.report.sections import controls, cost, gates, layers
+from headwise.report.sections import cost, gates, layers
 from headwise.report.sections.cost_charts import greedy_figures, quality_figures
 from report.conftest import data_of, make_run
 from report.made_sweeps import GATES, JOINT, write_sweeps
@@ -122,7 +122,7 @@ def test_table_2(run: Run) -> None:
 
 
 def test_controls_are_counted_and_every_pruned_model_has_its_equal_training(run: Run) -> None:
-    content = controls.build(run)
+    content = cost.build_controls(run)
     assert content is not None
     counts = {row.cells[0]: row.cells[1:4] for row in content["counts"].rows}
     assert counts["Random heads"] == ["2", "0", "0"] and counts["Narrower model"] == ["0", "0", "2"]
@@ -140,7 +140,7 @@ def test_what_the_interval_and_p_do_not_both_say_is_not_distinguishable(tmp_path
     table = pd.read_csv(folder / "pruning.csv")
     table.loc[(table["measure"] == "p_value_to_pruned") & (table["value"] < 0.05), "value"] = 0.12
     table.to_csv(folder / "pruning.csv", index=False)
-    content = controls.build(read_run(folder))
+    content = cost.build_controls(read_run(folder))
     assert content is not None
     assert next(row.cells[1:4] for row in content["counts"].rows if row.cells[0] == "Random heads") == ["0", "0", "2"]
 
@@ -176,7 +176,7 @@ def test_no_chart_names_a_colour(run: Run, whole: Path) -> None:
         for figure in figures_in(list(collect(found).values())):
             for panel in figure.panels:
                 specification = panel.specification()
-                del specification["datasets"], specification["config"]
+                del specification["datasets"]
                 assert not re.search(r"#[0-9a-fA-F]{3,8}\b|rgb\(", json.dumps(specification, allow_nan=False)), (
                     figure.name
                 )

@@ -12,7 +12,7 @@ from headwise.errors import HeadwiseError
 from headwise.report import models, write
 from headwise.report.page import collect, render
 from headwise.report.run import Grid, read_grid
-from headwise.report.sections import grid_opening, grid_pairs, grid_runs, grid_seeds
+from headwise.report.sections import grid as sections
 from report.conftest import data_of
 from report.made_sweeps import write_grid
 
@@ -28,7 +28,7 @@ def grid(folder: Path) -> Grid:
 
 
 def means(grid: Grid, data: str) -> pd.DataFrame:
-    found = grid_seeds.means_of(grid, data)
+    found = sections.means_of(grid, data)
     assert found is not None
     return found
 
@@ -62,7 +62,7 @@ def test_a_model_of_one_seed_keeps_its_own_interval(tmp_path: Path) -> None:
 
 
 def test_every_seed_has_a_mark_and_a_ring_around_its_choice(grid: Grid) -> None:
-    encoder, everything = grid_seeds.seed_figures(grid, "en-de", means(grid, "en-de"))
+    encoder, everything = sections.seed_figures(grid, "en-de", means(grid, "en-de"))
     assert encoder.name == "bleu-by-heads-encoder-self-en-de" and "ring" in encoder.note
     cells = data_of(encoder)
     assert {c["x"] for c in cells if "seed" in c and c["model"].endswith("0.04")} == {8, 9, 10}
@@ -72,11 +72,11 @@ def test_every_seed_has_a_mark_and_a_ring_around_its_choice(grid: Grid) -> None:
 
 
 def test_tables_of_means_and_of_pairs(grid: Grid) -> None:
-    table = grid_seeds.means_table(grid, "en-de", means(grid, "en-de"))
+    table = sections.means_table(grid, "en-de", means(grid, "en-de"))
     assert table is not None and table.columns[4:6] == ["to equal further training", "to the full model"]
-    untrained = grid_seeds.means_table(grid, "en-de", means(grid, "en-de"), trained=False)
+    untrained = sections.means_table(grid, "en-de", means(grid, "en-de"), trained=False)
     assert untrained is not None and untrained.rows[0].cells[0] == "full model"
-    content = grid_pairs.build(grid)
+    content = sections.build_pairs(grid)
     assert content is not None and content["by_pair"].columns == ["model", "en-de", "en-fr"]
     assert content["by_pair"].rows[0].cells == ["full model, BLEU", "38.80", "44.65"]
     assert {c["data"] for c in data_of(content["pairs"]) if "data" in c} == {"en-de", "en-fr"}
@@ -84,18 +84,18 @@ def test_tables_of_means_and_of_pairs(grid: Grid) -> None:
 
 def test_what_is_missing_or_failed_is_named(grid: Grid) -> None:
     page = render(grid, collect(grid))
-    assert grid_opening.headline(grid) == "2 language pairs, 3 seeds: 5 of 6 runs have results"
+    assert sections.headline(grid) == "2 language pairs, 3 seeds: 5 of 6 runs have results"
     assert "en-fr, seed 3 (not begun)" in page and "RuntimeError: &lt;out of memory&gt;" in page
-    rows = grid_runs.build(grid)["runs"]
-    assert [row["page"] for row in rows] == ["en-de/seed-1/report.html", *[""] * 5]
-    assert rows[0]["cells"][2].startswith("encoder: λ")
+    content = sections.build_runs(grid)
+    assert content["pages"] == {"en-de, seed 1": "en-de/seed-1/report.html"}
+    assert content["runs"].rows[0].cells[3].startswith("encoder: λ")
 
 
 def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
     folder = write_grid(tmp_path)
     (folder / "en-de" / "seed-2" / "run.json").write_text("[")
     grid = read_grid(folder)
-    assert "cannot be read" in grid_opening.state(grid.members[1])
+    assert "cannot be read" in sections.state(grid.members[1])
     assert set(grid.models.loc[grid.models["data"] == "en-de", "seed"]) == {1, 3}
     (folder / "grid.json").write_text(json.dumps({"name": "x", "runs": [{"folder": 1}]}))
     with pytest.raises(HeadwiseError, match="should name the runs of a grid"):

@@ -93,6 +93,8 @@ def test_a_language_model_has_perplexity(run_folder: Path) -> None:
         facts["What it cost"]["Perplexity on dev, to the full model"][0] == "12.00 → 12.00: +1.50\u202f% [+0.90, +2.10]"
     )
     assert facts["How it was chosen"]["Loss allowed on dev"][0] == "1 % of perplexity"
+    assert facts["How it was chosen"]["Text"][0] == "dev only; no test text was measured"
+    assert "Text" not in facts["What it cost"]
 
 
 def test_doubts_about_the_gates_are_shown(run_folder: Path) -> None:

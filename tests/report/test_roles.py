@@ -13,7 +13,7 @@ import pytest
 from headwise.heads import Head
 from headwise.report.parts import figures_in
 from headwise.report.run import Rescored, Run, read_run
-from headwise.report.sections import attention_maps, drift, drift_scores, role_charts, roles
+from headwise.report.sections import attention_maps, drift, role_charts, roles
 from report.conftest import data_of
 from report.made_roles import SENTENCE
 
@@ -130,14 +130,14 @@ def scored(run: Run, before: list[float], after: list[float], measure: str) -> R
 
 
 def test_scores_before_and_after_are_ranked_over_the_heads_that_stay(run: Run) -> None:
-    ((_, _, found),) = drift_scores.pairs(scored(run, [1, 2, 3, 4, 9, 8], [10, 30, 20, 40], "confidence"))
-    assert drift_scores.rank(found) == pytest.approx(0.8)  # 1 − 6·2/(4·15)
-    ((_, _, few),) = drift_scores.pairs(scored(run, [1, 2, 3], [1, 2, 3], "confidence"))
-    assert math.isnan(drift_scores.rank(few))
-    ((_, _, lrp),) = drift_scores.pairs(scored(run, [0.1, 0.3, 0.2, 0.2, 0.2], [0.5, 0.25, 0.125, 0.125], "lrp.ding"))
+    ((_, _, found),) = drift.pairs(scored(run, [1, 2, 3, 4, 9, 8], [10, 30, 20, 40], "confidence"))
+    assert drift.rank(found) == pytest.approx(0.8)  # 1 − 6·2/(4·15)
+    ((_, _, few),) = drift.pairs(scored(run, [1, 2, 3], [1, 2, 3], "confidence"))
+    assert math.isnan(drift.rank(few))
+    ((_, _, lrp),) = drift.pairs(scored(run, [0.1, 0.3, 0.2, 0.2, 0.2], [0.5, 0.25, 0.125, 0.125], "lrp.ding"))
     assert lrp["before"].tolist() == pytest.approx([0.125, 0.375, 0.25, 0.25])  # the share among the heads that stay
-    assert drift_scores.pairs(scored(run, [0.4, 0.6], [1.0], "lrp.ding")) == []
-    figure, table = drift_scores.figure(run), drift_scores.rank_table(run)
+    assert drift.pairs(scored(run, [0.4, 0.6], [1.0], "lrp.ding")) == []
+    figure, table = drift.scores_figure(run), drift.rank_table(run)
     assert figure is not None and "0.05" in figure.title and len(figure.panels) == 3
     assert table is not None and table.rows[1].badge == "chosen" and table.rows[1].cells[2].endswith("n = 9")
 

@@ -39,66 +39,37 @@ def test_a_run_with_nothing_but_its_facts(run_folder: Path) -> None:
     assert run.models.empty and (run.layouts, run.gates, run.translations) == ({}, {}, {})
 
 
-def without_run_json(folder: Path) -> None:
-    (folder / "run.json").unlink()
-
-
-def broken_json(folder: Path) -> None:
-    (folder / "run.json").write_text('{"chosen": ')
-
-
-def a_list_of_facts(folder: Path) -> None:
-    (folder / "run.json").write_text("[]")
-
-
-def without_a_column(folder: Path) -> None:
-    (folder / "heads.csv").write_text("kind,layer,head,measure,value\nencoder-self,0,0,confidence,0.5\n")
-
-
-def an_empty_table(folder: Path) -> None:
-    (folder / "pruning.csv").write_text("")
-
-
-def a_measure_twice(folder: Path) -> None:
-    with (folder / "pruning.csv").open("a") as file:
-        file.write("gates,encoder-self,lambda-0.05,0.05,1,9,24,bleu,36.0,,\n")
-
-
-def a_word_for_a_number(folder: Path) -> None:
-    table = (folder / "heads.csv").read_text().replace("12841", "many", 1)
-    (folder / "heads.csv").write_text(table)
-
-
-def settings_of_another_kind(folder: Path) -> None:
-    (folder / "run.json").write_text('{"settings": ["lambda-0.05"]}')
-
-
-def a_line_missing(folder: Path) -> None:
-    path = folder / "translations" / "test" / "lambda-0.05.txt"
+def cut(path: Path) -> None:
     path.write_text(path.read_text(encoding="utf-8").split("\n", 1)[1], encoding="utf-8")
 
 
-def not_utf8(folder: Path) -> None:
-    (folder / "translations" / "test" / "full.txt").write_bytes(b"caf\xe9\n")
+def write(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(text.encode("latin-1"))
+
+
+def more(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(path.read_text() + text)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "says"),
+    ("file", "spoil", "says"),
     [
-        (shutil.rmtree, "is no folder"),
-        (without_run_json, "a folder without run.json"),
-        (broken_json, "run.json cannot be read as JSON"),
-        (a_list_of_facts, "should hold one JSON object, not list"),
-        (without_a_column, "has no column low, high, n, baseline"),
-        (an_empty_table, "pruning.csv cannot be read as a table"),
-        (a_measure_twice, "more than one bleu for the setting lambda-0.05"),
-        (a_word_for_a_number, "should have numbers in n, but has 'many'"),
-        (settings_of_another_kind, "should hold facts of each setting"),
-        (a_line_missing, r"full.txt 60.*lambda-0.05.txt 59"),
-        (not_utf8, "full.txt cannot be read as text"),
+        ("", shutil.rmtree, "is no folder"),
+        ("run.json", Path.unlink, "a folder without run.json"),
+        ("run.json", write('{"chosen": '), "run.json cannot be read as JSON"),
+        ("run.json", write("[]"), "should hold one JSON object, not list"),
+        ("run.json", write('{"settings": ["lambda-0.05"]}'), "should hold facts of each setting"),
+        ("heads.csv", write("kind,layer,head,measure,value\ncross,0,0,x,1\n"), "has no column low, high, n, baseline"),
+        ("heads.csv", more("cross,0,0,x,1,1,1,many,\n"), "should have numbers in n, but has 'many'"),
+        ("pruning.csv", write(""), "pruning.csv cannot be read as a table"),
+        ("pruning.csv", more("gates,encoder-self,lambda-0.05,0.05,1,9,24,bleu,36.0,,\n"), "more than one bleu for the"),
+        ("translations/test/lambda-0.05.txt", cut, r"full.txt 60.*lambda-0.05.txt 59"),
+        ("translations/test/full.txt", write("caf\xe9\n"), "full.txt cannot be read as text"),
     ],
 )
-def test_what_is_wrong_is_one_clear_sentence(run_folder: Path, spoil: Callable[[Path], None], says: str) -> None:
-    spoil(run_folder)
+def test_what_is_wrong_is_one_clear_sentence(
+    run_folder: Path, file: str, spoil: Callable[[Path], object], says: str
+) -> None:
+    spoil(run_folder / file)
     with pytest.raises(HeadwiseError, match=says):
         read_run(run_folder)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from headwise.report.run import Run, read_run
-from headwise.report.sections import believe, heads, scores, single_heads
+from headwise.report.sections import believe, layers, scores
 from report.conftest import data_of
 
 COLUMNS = ["kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline"]
@@ -22,7 +22,7 @@ def run(whole: Path) -> Run:
 
 def test_the_head_map_has_every_head_with_its_fate_and_confidence(run: Run) -> None:
     assert run.chosen is not None and run.heads is not None
-    cells = [cell for cell in data_of(heads.head_map(run, run.chosen)) if "fate" in cell]
+    cells = [cell for cell in data_of(layers.head_map(run, run.chosen)) if "fate" in cell]
     kept = {str(head) for head in run.layouts["lambda-0.05"].kept}
     assert {cell["address"] for cell in cells if cell["fate"] == "kept"} == kept and len(cells) == 24
     confidence = run.heads[run.heads["measure"] == "confidence"].set_index(["layer", "head"])["value"]
@@ -97,7 +97,7 @@ def scored(run: Run, rows: list[tuple[object, ...]]) -> Run:
 def test_bleu_that_is_lost_is_a_change_below_zero(run: Run) -> None:
     cells = [(0.53, 0.2, 0.9), (-0.24, -0.4, -0.1), (0.1, -0.1, 0.3), (0.0, None, None)]
     rows = [("encoder-self", 0, h, "ablation.bleu", *cell, 500, None) for h, cell in enumerate(cells)]
-    (table,) = single_heads.build(scored(run, [*rows]))["effects"]
+    (table,) = scores.build(scored(run, [*rows]))["effects"]
     found = table["layers"][0][1]
     assert [found[h]["text"] for h in range(4)] == ["−0.53", "+0.24", "−0.10", "0.00"]
     assert [(found[h]["sure"], found[h]["gain"]) for h in range(4)] == [
@@ -112,18 +112,16 @@ def test_bleu_that_is_lost_is_a_change_below_zero(run: Run) -> None:
         ("cross", 0, h, "ablation.zero", value, value - 0.01, value + 0.01, 9, None)
         for h, value in enumerate((0.05, 0.0))
     ]
-    found = single_heads.build(scored(run, [*loss]))
+    found = scores.build(scored(run, [*loss]))
     assert not found["in_bleu"] and found["effects"][0]["layers"][0][1][0]["text"] == "+50.0"
 
 
 def test_the_best_lone_head_of_each_layer(run: Run) -> None:
     alone = {(0, 0): (0.2, 0.1, 0.3), (0, 1): (0.004, -0.01, 0.02), (1, 0): (0.51, 0.4, 0.6), (1, 1): (0.9, 0.7, 1.1)}
     rows = [("cross", *key, "ablation.all-but-one", *cell, 5000, None) for key, cell in alone.items()]
-    table = single_heads.alone_table(
-        scored(run, [*rows, ("decoder-self", 0, 0, "ablation.all-but-one", 0, 0, 0, 9, None)])
-    )
+    table = scores.alone_table(scored(run, [*rows, ("decoder-self", 0, 0, "ablation.all-but-one", 0, 0, 0, 9, None)]))
     assert table is not None and table.columns == ["layer", "cross-attention"]
     assert [row.cells for row in table.rows] == [
         ["0", "+0.004 [−0.010, +0.020]\nh1 · one head is enough"], ["1", "+0.510 [+0.400, +0.600]\nh0"],
     ]  # fmt: skip
-    assert single_heads.alone_table(replace(run, heads=None)) is None
+    assert scores.alone_table(replace(run, heads=None)) is None

@@ -95,10 +95,10 @@ def _drawing(shown: list[Film], now: list[np.ndarray], step: int, share: float) 
     right, bottom = PAD + columns * width, 86 + -(-len(shown) // columns) * height
     right, bottom = (-(-side // BLOCK) * BLOCK for side in (max(right, 480), bottom))
     parts = [
-        f'<rect width="{right}" height="{bottom}" fill="{LIGHT.card}"/>',
-        _text(PAD, 34, f"Gates through training: step {step:,}", LIGHT.ink, 18, 600),
-        f'<rect x="{PAD}" y="48" width="{right - 2 * PAD}" height="3" fill="{LIGHT.line}"/>',
-        f'<rect x="{PAD}" y="48" width="{share * (right - 2 * PAD):.1f}" height="3" fill="{LIGHT.accent}"/>',
+        f'<rect width="{right}" height="{bottom}" fill="{LIGHT["card"]}"/>',
+        _text(PAD, 34, f"Gates through training: step {step:,}", LIGHT["ink"], 18, 600),
+        f'<rect x="{PAD}" y="48" width="{right - 2 * PAD}" height="3" fill="{LIGHT["line"]}"/>',
+        f'<rect x="{PAD}" y="48" width="{share * (right - 2 * PAD):.1f}" height="3" fill="{LIGHT["accent"]}"/>',
     ]
     for i, (film, opened) in enumerate(zip(shown, now, strict=True)):
         parts += _map(film, opened, PAD + i % columns * width, 84 + i // columns * height)
@@ -109,19 +109,19 @@ def _drawing(shown: list[Film], now: list[np.ndarray], step: int, share: float) 
 def _map(film: Film, opened: np.ndarray, left: int, top: int) -> list[str]:
     """One model: a square a head, the fuller the more surely it is open; framed where it is kept in the end."""
     parts = [
-        _text(left, top, film.model["label"], LIGHT.ink, 14, 600),
-        _text(left, top + 17, f"{opened.sum():.1f} of {len(film.heads)} open", LIGHT.muted, 12, 400),
+        _text(left, top, film.model["label"], LIGHT["ink"], 14, 600),
+        _text(left, top + 17, f"{opened.sum():.1f} of {len(film.heads)} open", LIGHT["muted"], 12, 400),
     ]
     values = iter(zip(film.heads, opened, strict=True))
     top += PAD
     for kind, rows in film.grids:
         if len(film.grids) > 1:
-            parts.append(_text(left, top + 15, KIND_NAMES[kind], LIGHT.muted, 11, 400))
+            parts.append(_text(left, top + 15, KIND_NAMES[kind], LIGHT["muted"], 11, 400))
             top += PAD - 4
         for layer, count in enumerate(rows):
             for place in range(count):
                 head, p = next(values)
-                frame = LIGHT.second if head in film.kept else LIGHT.line
+                frame = LIGHT["second"] if head in film.kept else LIGHT["line"]
                 parts.append(
                     f'<rect x="{left + place * CELL + 0.5}" y="{top + layer * CELL + 0.5}" width="{CELL - GAP - 1}" '
                     f'height="{CELL - GAP - 1}" rx="2" fill="{_blend(p)}" stroke="{frame}"/>'
@@ -132,7 +132,7 @@ def _map(film: Film, opened: np.ndarray, left: int, top: int) -> list[str]:
 
 def _blend(share: float) -> str:
     """From the colour of the card, where a gate is shut, to the accent, where it is open."""
-    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (LIGHT.card, LIGHT.accent)]
+    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (LIGHT["card"], LIGHT["accent"])]
     return "#" + "".join(f"{round(low + share * (high - low)):02x}" for low, high in zip(*ends, strict=True))
 
 

@@ -7,7 +7,7 @@ for each measure three columns: `bleu`, `bleu.low`, `bleu.high`. A grid has the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -29,7 +29,8 @@ CONTROLS = {
     "one-per-layer": "best head of each layer",
     "one-per-layer-random": "a random head of each layer",
 }
-DIFFERENCE, P = "bleu_difference", "p_value"
+DIFFERENCE, P = "bleu_difference", "p_value"  # to the full model; with an ending, to a control
+TUNED, P_TUNED = "bleu_difference_to_fine-tuned", "p_value_to_fine-tuned"
 
 
 def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
@@ -65,6 +66,11 @@ def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
         for what, end in (("value", ""), ("low", ".low"), ("high", ".high"))
     ]
     frame = pd.concat([frame, *values], axis=1)
+    return sorted_by_heads(frame)
+
+
+def sorted_by_heads(frame: pd.DataFrame) -> pd.DataFrame:
+    """The full model first, then from many heads to few."""
     order = [(model["method"] != "none", -model["kept"]) for model in rows(frame)]
     return frame.iloc[sorted(range(len(frame)), key=order.__getitem__)]
 
@@ -140,6 +146,12 @@ def value(model: Model | None, measure: str) -> float | None:
     """A measure of a model; None where it was not measured."""
     found = None if model is None else model.get(measure)
     return None if found is None or pd.isna(found) else float(found)
+
+
+def written(measure: str, write: Callable[[float], str], model: Model | None) -> str:
+    """A measure as a cell of a table."""
+    found = value(model, measure)
+    return "" if found is None else write(found)
 
 
 def bounds(model: Model | None, measure: str) -> tuple[float | None, float | None]:

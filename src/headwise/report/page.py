@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,30 +18,23 @@ from headwise.report.parts import VEGA_LITE, Figure, Section, figures_in
 from headwise.report.run import Grid, Run, read_grid, read_run
 from headwise.report.sections import (
     believe,
-    controls,
     cost,
     drift,
     gates,
-    grid_opening,
-    grid_pairs,
-    grid_runs,
-    grid_seeds,
-    heads,
+    grid,
     layers,
     made,
     opening,
     roles,
     scores,
-    training,
     translations,
 )
-from headwise.report.theme import DARK, FONT, LIGHT, vega_config
+from headwise.report.theme import COLOURS, DARK, FONT, LIGHT, vega_config
 
 RUN = (
-    opening.SECTION, heads.SECTION, scores.SECTION, believe.SECTION, roles.SECTION, gates.SECTION, cost.SECTION,
-    controls.SECTION, layers.SECTION, drift.SECTION, translations.SECTION, training.SECTION, made.SECTION,
+    opening.SECTION, layers.HEAD_MAP, scores.SECTION, believe.SECTION, roles.SECTION, gates.SECTION, cost.SECTION,
+    cost.CONTROLS_SECTION, layers.SECTION, drift.SECTION, translations.SECTION, gates.TRAINING, made.SECTION,
 )  # fmt: skip
-GRID = (grid_opening.SECTION, grid_pairs.SECTION, grid_seeds.SECTION, grid_runs.SECTION)
 
 
 def write(folder: Path) -> Path:
@@ -52,10 +46,12 @@ def write(folder: Path) -> Path:
     is_grid = (folder / "grid.json").is_file()
     found: Run | Grid = read_grid(folder) if is_grid else read_run(folder)
     content = collect(found)
-    for figure in figures_in(list(content.values())):
-        figure.save(folder / "figures")
     page = folder / "report.html"
-    write_text(page, render(found, content))
+    with ThreadPoolExecutor() as threads:  # drawing leaves Python to the other threads
+        drawn = threads.map(lambda figure: figure.save(folder / "figures"), figures_in(list(content.values())))
+        text = render(found, content)
+        list(drawn)  # raises what drawing raised
+    write_text(page, text)
     return page
 
 
@@ -75,7 +71,7 @@ def render(found: Run | Grid, content: dict[str, dict[str, Any]]) -> str:
         lstrip_blocks=True,
     )
     parts: Any = environment.get_template("parts.html.j2").module
-    environment.globals |= {"drawing": parts.drawing, "table": parts.table, "fact_list": parts.fact_list}
+    environment.globals |= {name: getattr(parts, name) for name in ("drawing", "table", "titled", "fact_list")}
     shown = [section for section in _sections(found) if section.name in content]
     name = found.name if isinstance(found, Grid) else found.folder.resolve().name
     bodies = {
@@ -91,8 +87,10 @@ def render(found: Run | Grid, content: dict[str, dict[str, Any]]) -> str:
         opening=bodies[shown[0].name],
         sections=shown[1:],
         bodies=bodies,
-        light=LIGHT,
-        dark=DARK,
+        colours={
+            name: " ".join(f"--{colour}: {palette[colour]};" for colour in COLOURS)
+            for name, palette in (("light", LIGHT), ("dark", DARK))
+        },
         font=FONT,
         charts={f"{f.name}-{i}": panel.specification() for f in figures for i, panel in enumerate(f.panels)},
         configurations={"light": vega_config(LIGHT), "dark": vega_config(DARK)},
@@ -101,7 +99,7 @@ def render(found: Run | Grid, content: dict[str, dict[str, Any]]) -> str:
 
 
 def _sections(found: Run | Grid) -> Sequence[Section]:
-    return GRID if isinstance(found, Grid) else RUN
+    return grid.SECTIONS if isinstance(found, Grid) else RUN
 
 
 @cache

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import vl_convert
 
 from headwise.heads import write_bytes, write_text
+from headwise.report import charts
 from headwise.report.theme import LIGHT, vega_config
+from headwise.report.words import NONE
 
-VEGA_LITE = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
+VEGA_LITE = "v6.4"
+SCHEMA = {"$schema": f"https://vega.github.io/schema/vega-lite/{VEGA_LITE}.json"}
 SHARPNESS = 2
-FIT = alt.AutoSizeParams(type="fit-x", contains="padding")
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,16 @@ class Section:
 class Panel:
     """One chart of a figure. In the page it fills its place, from `narrowest` to `widest` pixels; in files: `width`."""
 
-    chart: Any
+    chart: charts.Spec
     title: str
     width: int
     narrowest: int = 260
     widest: int = 2000
 
-    def specification(self) -> dict[str, Any]:
+    def specification(self) -> charts.Spec:
         """The Vega-Lite specification for the page."""
-        found: dict[str, Any] = self.chart.properties(width="container", autosize=FIT).to_dict()
-        return found
+        fit = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+        return charts.specification(SCHEMA | self.chart | fit)
 
 
 @dataclass(frozen=True)
@@ -63,14 +64,14 @@ class Figure:
         """Whether the chart is so narrow that its caption has room beside it."""
         return len(self.panels) == 1 and self.panels[0].widest <= 640
 
-    def specification(self) -> dict[str, Any]:
+    def specification(self) -> charts.Spec:
         """All panels in one Vega-Lite specification, for the files."""
         titled = len(self.panels) > 1
-        charts = [p.chart.properties(width=p.width, **({"title": p.title} if titled else {})) for p in self.panels]
-        title = alt.Title(self.title, subtitle=self.note, fontSize=16, offset=16)
-        together = alt.concat(*charts, columns=self.columns).resolve_scale(color="shared", strokeDash="independent")
-        found: dict[str, Any] = together.properties(title=title, padding=16).to_dict()
-        return found
+        parts = [p.chart | {"width": p.width} | ({"title": p.title} if titled else {}) for p in self.panels]
+        title = {"text": self.title, "subtitle": self.note, "fontSize": 16, "offset": 16}
+        resolve = {"scale": {"color": "shared", "strokeDash": "independent"}}
+        together = {"concat": parts, "columns": self.columns, "resolve": resolve, "title": title, "padding": 16}
+        return charts.specification(SCHEMA | together)
 
     def save(self, folder: Path) -> None:
         """Write `NAME.png` and `NAME.svg`, each either whole or not at all."""
@@ -95,13 +96,32 @@ class Table:
 
     label: str
     columns: list[str]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Row]
 
-    def without_empty(self, empty: str) -> Table:
-        """Without the columns in which no row has more than `empty`; the first stays."""
-        used = [i for i, _ in enumerate(self.columns) if not i or any(row.cells[i] != empty for row in self.rows)]
-        rows = [Row([row.cells[i] for i in used], row.badge, row.code) for row in self.rows]
-        return Table(self.label, [self.columns[i] for i in used], rows)
+
+Columns = dict[str, Callable[[Any], str]]  # of a table: the title of each, and a function of what a row is about
+
+
+def table(
+    label: str,
+    items: Iterable[Any],
+    columns: Columns,
+    badge: Callable[[Any], str] = lambda _: "",
+    code: Callable[[Any], str] = lambda _: "",
+) -> Table | None:
+    """A row an item, a column a function of it: an empty text is an empty cell. Columns of empty cells are
+    left out, but for the first; None without rows.
+    """
+    known = list(items)
+    cells = {title: [write(item) or NONE for item in known] for title, write in columns.items()}
+    used = [title for i, title in enumerate(cells) if not i or set(cells[title]) != {NONE}]
+    rows = [Row([cells[title][i] for title in used], badge(item), code(item)) for i, item in enumerate(known)]
+    return Table(label, used, rows) if rows else None
+
+
+def chosen_badge(model: Mapping[str, Any] | None) -> str:
+    """The badge of the row of a model."""
+    return "chosen" if model is not None and model["chosen"] else ""
 
 
 def figures_in(content: Any) -> list[Figure]:

@@ -22,17 +22,20 @@ LOG = ("step", "epoch", "measure", "value")
 GATES = ("step", "kind", "layer", "head", "p_open")
 LRP = ("measure", "mode", "what", "value")
 ACROSS = ("data", "setting", "measure", "value", "low", "high")
+FILES = {  # the tables of a run folder, and the columns that each must have
+    "training": ("train/log.csv", LOG),
+    "heads": ("heads.csv", COLUMNS),
+    "faithfulness": ("faithfulness.csv", FAITHFULNESS),
+    "curves": ("curves.csv", CURVES),
+    "lrp": ("lrp.csv", LRP),
+}
 ROLES = {
     "table": COLUMNS,
     "roles": (*COLUMNS, "role", "text", "p"),
     "labels": ("kind", "layer", "head", "label"),
     "patterns": ("kind", "layer", "role", "heads", "share"),
 }
-NUMBERS = (
-    "layer", "head", "value", "low", "high", "n", "baseline", "p", "heads", "share", "step", "p_open", "epoch", "kept",
-    "total", "penalty", "removed", "loss",
-)  # fmt: skip
-TEXT = (
+TEXT = (  # all other columns hold numbers
     "setting", "kind", "measure", "against", "kinds", "statistic", "order", "mode", "what", "role", "text", "label",
     "method", "data",
 )  # fmt: skip
@@ -144,11 +147,6 @@ def read_run(folder: Path) -> Run:
         facts=facts,
         models=known,
         plan=_text(folder / "plan.toml"),
-        training=read_table(folder / "train" / "log.csv", LOG),
-        heads=read_table(folder / "heads.csv", COLUMNS),
-        faithfulness=read_table(folder / "faithfulness.csv", FAITHFULNESS),
-        curves=read_table(folder / "curves.csv", CURVES),
-        lrp=read_table(folder / "lrp.csv", LRP),
         roles=_roles(folder / "roles"),
         layouts={name: HeadMask.read(path) for name, path in layouts.items() if path.is_file()},
         gates={name: table for name, table in gates.items() if table is not None},
@@ -158,6 +156,7 @@ def read_run(folder: Path) -> Run:
             for name, path in rescored.items()
             if path.is_dir()
         },
+        **{name: read_table(folder / place, columns) for name, (place, columns) in FILES.items()},
     )
 
 
@@ -238,14 +237,14 @@ def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
     missing = [column for column in columns if column not in table.columns]
     if missing:
         raise HeadwiseError(f"{path} has no column {', '.join(missing)}; it should have {', '.join(columns)}.")
-    for column in (column for column in columns if column in NUMBERS):
-        if not pd.api.types.is_numeric_dtype(table[column]):
-            wrong = table.loc[pd.to_numeric(table[column], errors="coerce").isna() & table[column].notna(), column]
-            if len(wrong):
-                raise HeadwiseError(
-                    f"{path} should have numbers in {column}, but has '{wrong.iloc[0]}': run its task again."
-                )
-            table[column] = pd.to_numeric(table[column])
+    for column in (column for column in columns if column not in TEXT):
+        numbers = pd.to_numeric(table[column], errors="coerce")
+        wrong = table.loc[numbers.isna() & table[column].notna(), column]
+        if len(wrong):
+            raise HeadwiseError(
+                f"{path} should have numbers in {column}, but has '{wrong.iloc[0]}': run its task again."
+            )
+        table[column] = numbers
     return table.replace([math.inf, -math.inf], math.nan)  # a chart cannot show a loss that is no number
 
 

@@ -7,87 +7,68 @@ to the ink's: more is always further from the paper, readable without colour vis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
-
-
-@dataclass(frozen=True)
-class Palette:
-    """Colours by use; the tuples are scales, or for charts with many categories."""
-
-    dark: bool
-    paper: str
-    card: str
-    ink: str
-    muted: str
-    line: str
-    accent: str
-    second: str
-    quiet: str
-    changed: str
-    on_low: str
-    on_high: str
-    heat: tuple[str, ...]
-    layers: tuple[str, ...]
-    categories: tuple[str, ...]
-
-
-LIGHT = Palette(
-    False, "#fcfcfa", "#ffffff", "#1c2127", "#5c6670", "#dfe3e6", "#0a5c9e", "#b3560b", "#8d979f", "#ffe3c2",
-    "#1c2127", "#ffffff",
-    heat=("#f1f5ea", "#c5e3c8", "#70bdbe", "#2178a6", "#175389", "#132f61"),
-    layers=("#d9eaef", "#a3cedb", "#62a8c4", "#2b74a3", "#1a4478", "#111f45"),
-    categories=("#1f7a4d", "#7a3fa0", "#0f7478", "#3b62c9", "#8a5a44", "#b0306a", "#6b6a12"),
-)  # fmt: skip
-DARK = Palette(
-    True, "#12161b", "#191f26", "#e7eaed", "#9aa5b0", "#2c343d", "#6db6f2", "#f0a35e", "#74808b", "#5b3a14",
-    "#e7eaed", "#12161b",
-    heat=("#232f3a", "#1f4565", "#1f6283", "#329498", "#86cba0", "#eef4bd"),
-    layers=("#223b53", "#25547a", "#2c7196", "#4f9fb1", "#96cec0", "#e2f0d0"),
-    categories=("#7ccf9a", "#c79bf0", "#5fd0cf", "#9db4ff", "#d0a58d", "#f08fb4", "#d3cf6a"),
-)  # fmt: skip
+COLOURS = {  # on light paper, on dark paper
+    "paper": ("#fcfcfa", "#12161b"), "card": ("#ffffff", "#191f26"), "ink": ("#1c2127", "#e7eaed"),
+    "muted": ("#5c6670", "#9aa5b0"), "line": ("#dfe3e6", "#2c343d"), "accent": ("#0a5c9e", "#6db6f2"),
+    "second": ("#b3560b", "#f0a35e"), "quiet": ("#8d979f", "#74808b"), "changed": ("#ffe3c2", "#5b3a14"),
+    "on-low": ("#1c2127", "#e7eaed"), "on-high": ("#ffffff", "#12161b"),
+}  # fmt: skip
+SCALES = {  # two sequential scales, and what follows accent, quiet and second in charts with many categories
+    "heatmap": ("#f1f5ea #c5e3c8 #70bdbe #2178a6 #175389 #132f61", "#232f3a #1f4565 #1f6283 #329498 #86cba0 #eef4bd"),
+    "layers": ("#d9eaef #a3cedb #62a8c4 #2b74a3 #1a4478 #111f45", "#223b53 #25547a #2c7196 #4f9fb1 #96cec0 #e2f0d0"),
+    "categories": (
+        "#1f7a4d #7a3fa0 #0f7478 #3b62c9 #8a5a44 #b0306a #6b6a12",
+        "#7ccf9a #c79bf0 #5fd0cf #9db4ff #d0a58d #f08fb4 #d3cf6a",
+    ),
+}
+Palette = dict[str, str]
+LIGHT, DARK = ({name: pair[paper] for name, pair in (COLOURS | SCALES).items()} for paper in (0, 1))
 
 
 def vega_config(palette: Palette) -> dict[str, Any]:
     """The Vega-Lite configuration of a palette: every colour and font that a chart may use."""
-    labels: dict[str, Any] = {"labelColor": palette.muted, "titleColor": palette.muted, "titleFontWeight": "normal"}
-    labels |= {"labelFontSize": 12, "titleFontSize": 12}
-    lines = {f"{part}Color": palette.line for part in ("grid", "domain", "tick")}
+    ink, muted, line, accent, second = (palette[name] for name in ("ink", "muted", "line", "accent", "second"))
+    titles = {"titleColor": muted, "titleFontWeight": "normal", "titleFontSize": 12}
+    labels: dict[str, Any] = {"labelColor": muted, "labelFontSize": 12, **titles}
+    scales = {name: palette[name].split() for name in SCALES}
     return {
-        "background": palette.card,
+        "background": palette["card"],
         "font": FONT,
         "padding": 4,
-        "mark": {"color": palette.accent},
+        "mark": {"color": accent},
         "view": {"stroke": None},
         "scale": {"rectBandPaddingInner": 0.07},
         "range": {
-            "category": [palette.accent, palette.quiet, palette.second, *palette.categories],
-            "heatmap": list(palette.heat),
-            "ordinal": {"scheme": list(palette.layers)},
+            "category": [accent, palette["quiet"], second, *scales["categories"]],
+            "heatmap": scales["heatmap"],
+            "ordinal": {"scheme": scales["layers"]},
         },
-        "axis": {**labels, **lines, "titlePadding": 8, "labelPadding": 6, "tickSize": 4},
+        "axis": {
+            **labels, **{f"{part}Color": line for part in ("grid", "domain", "tick")}, "titlePadding": 8,
+            "labelPadding": 6, "tickSize": 4,
+        },
         "axisBand": {"grid": False, "ticks": False, "domain": False},
         "legend": {
-            **labels, "gradientStrokeColor": palette.line, "gradientThickness": 10,
-            "symbolBaseFillColor": palette.muted, "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
+            **labels, "gradientStrokeColor": line, "gradientThickness": 10, "symbolBaseFillColor": muted,
+            "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
         },
         "title": {
-            "color": palette.ink, "subtitleColor": palette.muted, "anchor": "start", "fontSize": 13, "fontWeight": 600,
+            "color": ink, "subtitleColor": muted, "anchor": "start", "fontSize": 13, "fontWeight": 600,
             "subtitleFontSize": 12, "subtitlePadding": 6, "offset": 10,
         },
         "style": {
-            "label": {"color": palette.muted, "fontSize": 12},
-            "label-strong": {"color": palette.ink, "fontSize": 12, "fontWeight": 600},
-            "on-low": {"color": palette.on_low, "fontSize": 13},
-            "on-high": {"color": palette.on_high, "fontSize": 13},
-            "small-on-low": {"color": palette.on_low, "fontSize": 10, "opacity": 0.8},
-            "small-on-high": {"color": palette.on_high, "fontSize": 10, "opacity": 0.85},
-            "point": {"color": palette.accent, "stroke": palette.card, "strokeWidth": 1.5},
-            "ring": {"color": palette.second, "strokeWidth": 2.5},
-            "level": {"color": palette.muted, "strokeWidth": 1.5},
-            "limit": {"color": palette.second, "strokeWidth": 1.5, "strokeDash": [5, 4]},
-            "limit-label": {"color": palette.second, "fontSize": 12},
+            "label": {"color": muted, "fontSize": 12},
+            "label-strong": {"color": ink, "fontSize": 12, "fontWeight": 600},
+            **{on: {"color": palette[on], "fontSize": 13} for on in ("on-low", "on-high")},
+            "small-on-low": {"color": palette["on-low"], "fontSize": 10, "opacity": 0.8},
+            "small-on-high": {"color": palette["on-high"], "fontSize": 10, "opacity": 0.85},
+            "point": {"color": accent, "stroke": palette["card"], "strokeWidth": 1.5},
+            "ring": {"color": second, "strokeWidth": 2.5},
+            "level": {"color": muted, "strokeWidth": 1.5},
+            "limit": {"color": second, "strokeWidth": 1.5, "strokeDash": [5, 4]},
+            "limit-label": {"color": second, "fontSize": 12},
         },
     }  # fmt: skip

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
-import altair as alt
-
 from headwise.report import charts
-from headwise.report.charts import Text, data
+from headwise.report.charts import Spec, axis, tips
 from headwise.report.parts import Figure, Panel
 from headwise.report.run import Roles
 from headwise.roles.label import evidence
@@ -24,6 +21,8 @@ CORNER = 7  # points of an arc's rounded end
 FOOT = 0.13  # columns between the middle of a word and the end of an arc
 MIDDLE = 0.47  # of a cell
 NARROW = 18  # pixels of a column on a small screen
+
+SQUARE: Spec = {"x2": {"field": "right"}, "y2": {"field": "bottom"}}  # the ends of a cell
 
 Arc = tuple[int, int, str, int]  # governor, dependent, relation, level
 
@@ -50,14 +49,14 @@ def _map(example: Mapping[str, Any]) -> Panel:
     tree_room = STEP * (max((level for *_, level in arcs), default=0) + 0.9)
     size = len(words)
     top = -(head_room + tree_room)
-    x = partial(alt.X, scale=alt.Scale(domain=[0, size + GAP + 1], nice=False), axis=None)
-    names = json.dumps(words)
-    axis = alt.Axis(
-        values=[row + MIDDLE for row in range(size)], labelExpr=f"{names}[floor(datum.value)]", grid=False, ticks=False,
-        domain=False, labelOverlap=False, labelPadding=4, title=None,
+    x = axis("column:Q", None, domain=[0, size + GAP + 1], nice=False) | {"axis": None}
+    y = axis(
+        "row:Q", None, domain=[top, size], reverse=True, nice=False, values=[row + MIDDLE for row in range(size)],
+        labelExpr=f"{json.dumps(words)}[floor(datum.value)]", grid=False, ticks=False, labelOverlap=False,
+        labelPadding=4,
     )  # fmt: skip
-    y = partial(alt.Y, scale=alt.Scale(domain=[top, size], reverse=True, nice=False), axis=axis)
-    marks = [*_cells(example, x, y), _outlines(example["cells"], x, y), *_columns(words, x, y)]
+    y["axis"] |= {"domain": False, "title": None}
+    marks = [_cells(example, x, y), _outlines(example["cells"], x, y), *_columns(words, x, y)]
     if arcs:
         marks += _tree(arcs, _own(example), -head_room, x, y)
     height = round((size - top) * ROW)
@@ -92,47 +91,41 @@ def levels(arcs: Sequence[Sequence[Any]]) -> list[Arc]:
     return found
 
 
-def _cells(example: Mapping[str, Any], x: Any, y: Any) -> list[Any]:
+def _cells(example: Mapping[str, Any], x: Spec, y: Spec) -> Spec:
     """The weights as coloured squares; the rest in a column of its own."""
-    words, size = example["words"], len(example["words"])
+    words, size = [*example["words"], "no word"], len(example["words"])
     cells = [
-        {"row": q, "column": k, "from": words[q], "to": words[k], "weight": weight}
+        {
+            "row": q, "bottom": q + 0.93, "column": (column := k if k < size else k + GAP),
+            "right": round(column + 0.93, 3), "from": words[q], "to": words[k], "weight": weight,
+        }
         for q, weights in enumerate(example["weights"])
-        for k, weight in enumerate(weights)
-    ]
-    cells += [
-        {"row": q, "column": size + GAP, "from": words[q], "to": "no word", "weight": weight}
-        for q, weight in enumerate(example["rest"])
-    ]
-    for cell in cells:
-        cell |= {"bottom": cell["row"] + 0.93, "right": round(cell["column"] + 0.93, 3)}
-    colour = alt.Color("weight:Q", scale=alt.Scale(range="heatmap", domain=[0, 1]), legend=None)
-    tip = charts.tips("from:N", "to:N", "weight:Q||.2f")
-    return charts.grid(cells, x("column:Q"), y("row:Q"), colour, tip=tip, radius=1.5, x2="right:Q", y2="bottom:Q")
+        for k, weight in enumerate([*weights, example["rest"][q]])
+    ]  # fmt: skip
+    heat = charts.colour("weight:Q", [0, 1], "heatmap")
+    tip = tips("from:N", "to:N", "weight:Q||.2f")
+    return charts.mark("rect", cells, {"cornerRadius": 1.5}, x=x, y=y, **SQUARE, color=heat, tooltip=tip)
 
 
-def _outlines(cells: Sequence[Sequence[int]], x: Any, y: Any) -> Any:
+def _outlines(cells: Sequence[Sequence[int]], x: Spec, y: Spec) -> Spec:
     edges = [{"row": q, "bottom": q + 0.93, "column": k, "right": k + 0.93} for q, k in cells]
-    return (
-        alt.Chart(data(edges))
-        .mark_rect(style="ring", filled=False, cornerRadius=1.5, strokeWidth=2)
-        .encode(x=x("column:Q"), x2="right:Q", y=y("row:Q"), y2="bottom:Q")
-    )
+    look = {"style": "ring", "filled": False, "cornerRadius": 1.5, "strokeWidth": 2}
+    return charts.mark("rect", edges, look, x=x, y=y, **SQUARE)
 
 
-def _columns(words: Sequence[str], x: Any, y: Any) -> list[Any]:
+def _columns(words: Sequence[str], x: Spec, y: Spec) -> list[Spec]:
     """The words above their columns, written upwards."""
     named = [{"word": word, "place": k + MIDDLE, "y": -0.25} for k, word in enumerate(words)]
     rest = [{"word": "rest", "place": len(words) + GAP + MIDDLE, "y": -0.25}]
-    upwards = {"angle": 270, "align": "left", "fontWeight": "normal"}
+    x, y = x | {"field": "place"}, y | {"field": "y"}
+    upwards: Spec = {"angle": 270, "align": "left", "fontWeight": "normal"}
     return [
-        mark
+        charts.text(some, "word:N", style, x, y, **upwards)
         for some, style in ((named, "label-strong"), (rest, "label"))
-        for mark in charts.written(some, x("place:Q"), y("y:Q"), [Text("word:N", style, options=upwards)])
     ]
 
 
-def _tree(arcs: Sequence[Arc], own: set[frozenset[int]], base: float, x: Any, y: Any) -> list[Any]:
+def _tree(arcs: Sequence[Arc], own: set[frozenset[int]], base: float, x: Spec, y: Spec) -> list[Spec]:
     """Arcs above the words: the role's own strong and with an end at the dependent, the others faint."""
     lines, ends, names = [], [], []
     for number, (governor, dependent, relation, level) in enumerate(arcs):
@@ -147,20 +140,22 @@ def _tree(arcs: Sequence[Arc], own: set[frozenset[int]], base: float, x: Any, y:
         room = abs(governor - dependent) * NARROW >= len(relation) * 5.2
         if strong or room:
             names.append({"x": middle, "y": round(base - level * STEP, 4), "name": relation, "strong": strong})
-    marks = []
-    for strong, line, label in ((False, "level", "label"), (True, "limit", "limit-label")):
-        test = "datum.strong" if strong else "!datum.strong"
-        path = alt.Chart(data(lines)).transform_filter(test)
-        marks.append(
-            path.mark_line(style=line, strokeDash=[1, 0], strokeWidth=2 if strong else 1, opacity=1 if strong else 0.55)
-            .encode(x=x("x:Q"), y=y("y:Q"), detail="arc:N", order=alt.Order("step:Q"))
-        )  # fmt: skip
-        end = alt.Chart(data(ends)).transform_filter(test).encode(x=x("x:Q"), y=y("y:Q"))
-        marks.append(end.mark_point(style=label, shape="triangle-down", size=42, filled=True, opacity=1))
-        halo = {"fillOpacity": 0, "strokeWidth": 4, "strokeOpacity": 1}  # so that no line runs through a name
-        text = alt.Chart(data(names)).transform_filter(test).encode(x=x("x:Q"), y=y("y:Q"))
-        marks.append(text.mark_text(style="point", fontSize=10, dy=-6, **halo).encode(text="name:N"))
-        marks.append(text.mark_text(style=label, fontSize=10, dy=-6).encode(text="name:N"))
+    marks, at = [], {"x": x | {"field": "x"}, "y": y | {"field": "y"}}
+    small: Spec = {"fontSize": 10, "dy": -6}
+    halo = {"fillOpacity": 0, "strokeWidth": 4, "strokeOpacity": 1}  # so that no line runs through a name
+    for test, line, label, width, opacity in (
+        ("!datum.strong", "level", "label", 1, 0.55),
+        ("datum.strong", "limit", "limit-label", 2, 1),
+    ):
+        look = {"style": line, "strokeDash": [1, 0], "strokeWidth": width, "opacity": opacity}
+        detail, order = charts.field("arc:N"), charts.field("step:Q")
+        end = {"style": label, "shape": "triangle-down", "size": 42, "filled": True, "opacity": 1}
+        marks += [
+            charts.mark("line", lines, look, test, **at, detail=detail, order=order),
+            charts.mark("point", ends, end, test, **at),
+            charts.text(names, "name:N", "point", where=test, **at, **small, **halo),
+            charts.text(names, "name:N", label, where=test, **at, **small),
+        ]
     return marks
 
 

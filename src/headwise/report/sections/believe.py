@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any
 
-import altair as alt
 import pandas as pd
 
 from headwise.report import charts
-from headwise.report.parts import Figure, Panel, Row, Section, Table
+from headwise.report.charts import axis, colour, tips
+from headwise.report.parts import Figure, Panel, Section, Table, table
 from headwise.report.run import Run
-from headwise.report.words import KIND_NAMES, NONE, capital, measure_name, number, percent
+from headwise.report.words import KIND_NAMES, capital, measure_name, number, percent
 
 STATISTICS = {
     "area": "loss while heads go",
@@ -22,7 +24,9 @@ STATISTICS = {
     "stability": "on another text",
 }
 MOST_CURVES = 9
+CEILINGS = {"spearman": "ceiling", "spearman.within": "ceiling.within"}  # what ablation reaches with itself
 ORDERS = {"once": "scored once", "rescored": "scored again after each step"}
+Judged = tuple[str, dict[str, str]]  # a row of the judge's table: a measure, and the statistics that stand for others
 
 
 def build(run: Run) -> dict[str, Any]:
@@ -100,25 +104,27 @@ def judge_table(run: Run) -> Table | None:
     found = judged(run)
     if found is None:
         return None
-    known = [name for name in STATISTICS if len(of(found, name))]
     measures = {measure for measure, name in found.index if name in STATISTICS}
     area, rank = (of(found, name)["value"].to_dict() for name in ("area", "spearman"))
     best = most_faithful(found)
     near = _near(found, best)
-    rows = [
-        Row(
-            ["Random order" if m == "random" else capital(measure_name(m)), *(_cell(found, m, name) for name in known)],
-            badge="best" if m == best else "as good" if m in near else "",
-            code="" if m == "random" else m.removeprefix("-"),
-        )
-        for m in sorted(measures, key=lambda m: (area.get(m, float("inf")), -rank.get(m, -1.0), m))
+    rows: list[Judged] = [
+        (measure, {}) for measure in sorted(measures, key=lambda m: (area.get(m, math.inf), -rank.get(m, -1), m))
     ]
-    if len(of(found, "ceiling")):
-        truth = str(of(found, "ceiling")["against"].iloc[0])
-        ceilings = {"spearman": "ceiling", "spearman.within": "ceiling.within"}
-        cells = [_cell(found, truth, ceilings.get(name, "")) for name in known]
-        rows.append(Row([f"{capital(measure_name(truth))}, repeated", *cells]))
-    return Table("Scores and how faithful they are", ["score", *(STATISTICS[name] for name in known)], rows)
+    truth = of(found, "ceiling")["against"]
+    rows += [(str(truth.iloc[0]), CEILINGS)] if len(truth) else []
+    return table(
+        "Scores and how faithful they are",
+        rows,
+        {"score": _score_name, **{title: partial(_cell, found, name) for name, title in STATISTICS.items()}},
+        badge=lambda row: "" if row[1] else "best" if row[0] == best else "as good" if row[0] in near else "",
+        code=lambda row: "" if row[1] or row[0] == "random" else row[0].removeprefix("-"),
+    )
+
+
+def _score_name(row: Judged) -> str:
+    measure, ceilings = row
+    return "Random order" if measure == "random" else capital(measure_name(measure)) + ", repeated" * bool(ceilings)
 
 
 def _near(found: pd.DataFrame, best: str | None) -> set[str]:
@@ -130,33 +136,38 @@ def _near(found: pd.DataFrame, best: str | None) -> set[str]:
     return set(area.index[(area["low"] <= high) & (area["high"] >= low)]) - {best}
 
 
-def _cell(found: pd.DataFrame, measure: str, statistic: str) -> str:
+def _cell(found: pd.DataFrame, statistic: str, row: Judged) -> str:
     """A value, and its interval on a line of its own; of random orders, their range."""
-    if (measure, statistic) not in found.index:
-        return NONE
-    row: Any = found.loc[(measure, statistic)]
-    scale = min(0.5, abs(row["value"])) if statistic.startswith("area") else 0.5
+    measure, ceilings = row
+    key = (measure, ceilings.get(statistic, "") if ceilings else statistic)
+    if key not in found.index:
+        return ""
+    one: Any = found.loc[key]
+    scale = min(0.5, abs(one["value"])) if statistic.startswith("area") else 0.5
     if statistic.startswith("precision"):
-        return percent(row["value"])
-    if pd.isna(row["low"]) or pd.isna(row["high"]):
-        return number(row["value"], scale)
-    low, high = number(row["low"], scale), number(row["high"], scale)
-    return f"{number(row['value'], scale)}\n{f'{low} to {high}' if measure == 'random' else f'[{low}, {high}]'}"
+        return percent(one["value"])
+    if pd.isna(one["low"]) or pd.isna(one["high"]):
+        return number(one["value"], scale)
+    low, high = number(one["low"], scale), number(one["high"], scale)
+    return f"{number(one['value'], scale)}\n{f'{low} to {high}' if measure == 'random' else f'[{low}, {high}]'}"
 
 
 def kinds_table(run: Run) -> Table | None:
     """The score that ranks the heads of each kind most as ablation does; None for one kind."""
-    table = None if run.faithfulness is None else run.faithfulness.dropna(subset=["value"])
-    if table is None or table.empty:
+    found = None if run.faithfulness is None else run.faithfulness.dropna(subset=["value"])
+    if found is None or found.empty:
         return None
-    table = table[(table["statistic"] == "spearman") & table["kinds"].isin(KIND_NAMES) & ~_of_another_truth(table)]
-    table = table[~table["measure"].str.startswith("ablation")]
-    best = table.sort_values("value", ascending=False, kind="stable").drop_duplicates("kinds")
-    if len(best) < 2:
-        return None
-    found = {row["kinds"]: [measure_name(row["measure"]), number(row["value"], 0.5)] for row in best.to_dict("records")}
-    rows = [Row([KIND_NAMES[kind], *found[kind]]) for kind in KIND_NAMES if kind in found]
-    return Table("Best score kind by kind", ["heads", "score", "rank correlation"], rows)
+    found = found[(found["statistic"] == "spearman") & found["kinds"].isin(KIND_NAMES) & ~_of_another_truth(found)]
+    found = found[~found["measure"].str.startswith("ablation")].sort_values("value", ascending=False, kind="stable")
+    best = found.drop_duplicates("kinds").set_index("kinds")
+    columns = {
+        "heads": lambda kind: KIND_NAMES[kind],
+        "score": lambda kind: measure_name(best["measure"][kind]),
+        "rank correlation": lambda kind: number(best["value"][kind], 0.5),
+    }
+    return (
+        table("Best score kind by kind", [k for k in KIND_NAMES if k in best.index], columns) if len(best) > 1 else None
+    )
 
 
 def removal_curves(run: Run) -> Figure | None:
@@ -193,33 +204,27 @@ def curve_areas(table: pd.DataFrame) -> dict[tuple[str, str], float]:
     return found
 
 
-def _panel(table: pd.DataFrame, measure: str, span: list[float], areas: dict[tuple[str, str], float]) -> Panel:
+def _panel(found: pd.DataFrame, measure: str, span: list[float], areas: dict[tuple[str, str], float]) -> Panel:
     """The score's own curves with their intervals, over the range of random orders and the other scores' curves."""
-    random = table[table["order"] == "random"].groupby("removed")["loss"].agg(low="min", high="max").reset_index()
-    scored = table[table["order"] != "random"]
+    random = found[found["order"] == "random"].groupby("removed")["loss"].agg(low="min", high="max").reset_index()
+    scored = found[found["order"] != "random"]
     scored = scored.assign(colour=scored["order"], order=scored["order"].map(ORDERS))
     own = scored[scored["measure"] == measure]
     ends = zip(own["low"], own["high"], strict=True)
     own = own.assign(interval=[f"{low:.3f} to {high:.3f}" if high >= low else "not measured" for low, high in ends])
     others = scored[(scored["measure"] != measure) & (scored["colour"] == "once")].assign(colour="random")
-    x = alt.X(
-        "removed:Q", title="heads removed", scale=alt.Scale(domain=[0, int(table["total"].max())]),
-        axis=alt.Axis(grid=False, tickCount=4, tickMinStep=1),
-    )  # fmt: skip
-    y = alt.Y(
-        "loss:Q", title="loss (nats a token)", scale=alt.Scale(domain=span, zero=False), axis=alt.Axis(tickCount=4)
+    x = axis(
+        "removed:Q", "heads removed", domain=[0, int(found["total"].max())], grid=False, tickCount=4, tickMinStep=1
     )
-    colour = alt.Color(
-        "colour:N", scale=alt.Scale(domain=["once", "random", "rescored"], range="category"), legend=None
-    )
-    tip = charts.tips("order:N", "removed:Q|heads removed", "loss:Q||.3f", "interval:N|95 % interval")
-    columns = ["removed", "loss", "low", "high", "colour", "order", "interval"]
+    y = axis("loss:Q", "loss (nats a token)", domain=span, zero=False, tickCount=4)
+    ink = colour("colour:N", ["once", "random", "rescored"])
+    tip = tips("order:N", "removed:Q|heads removed", "loss:Q||.3f", "interval:N|95 % interval")
+    own = own[["removed", "loss", "low", "high", "colour", "order", "interval"]]
+    others = others[["measure", "removed", "loss", "colour"]]
     marks = [
-        *charts.curve(random.assign(colour="random"), x, y, colour, band=0.3),
-        *charts.curve(
-            others[["measure", "removed", "loss", "colour"]], x, y, colour, width=1, opacity=0.5, detail="measure:N"
-        ),
-        *charts.curve(own[columns], x, y, colour, band=0.2, dots=34, width=2.2, tip=tip),
+        *charts.curve(random.assign(colour="random"), x, y, ink, band=0.3)[:1],
+        *charts.curve(others, x, y, ink, width=1, opacity=0.5, detail=charts.field("measure:N")),
+        *charts.curve(own, x, y, ink, band=0.2, dots=34, width=2.2, tip=tip),
     ]
     own_areas = [areas[measure, order] for order in ORDERS if (measure, order) in areas]
     text = ", scored again ".join(number(area, min(0.5, abs(area))) for area in own_areas)

@@ -1,34 +1,47 @@
-"""What fewer heads cost: BLEU against heads kept, greedy removal, and tables of all models."""
+"""What fewer heads cost: BLEU against heads kept, greedy removal, tables of all models; and what controls say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from headwise.heads import KINDS
 from headwise.report import models
-from headwise.report.models import DIFFERENCE, Model, P, value
-from headwise.report.parts import Row, Section, Table
+from headwise.report.models import CONTROLS, DIFFERENCE, P_TUNED, TUNED, Model, P, value, verdict
+from headwise.report.parts import Columns, Section, Table, chosen_badge, table
 from headwise.report.run import Run
 from headwise.report.sections.cost_charts import greedy_figures, quality_figures
-from headwise.report.sections.opening import P_TUNED, TUNED
-from headwise.report.words import NONE, percent, probability, quantity, size
+from headwise.report.words import capital, percent, probability, quantity, size
 
 SHORT = {"encoder-self": "enc", "decoder-self": "dec", "cross": "cross"}
-TO_PRUNED, P_PRUNED = "bleu_difference_to_pruned", "p_value_to_pruned"
+NAMES = CONTROLS | {
+    "uncompensated": "removal without mean outputs",
+    "one-per-layer": CONTROLS["one-per-layer-random"],  # the best heads are compared with random ones
+}
+MEANING = {
+    "fine-tuned": ("pruning gains more than training on alone", "training on without pruning does better"),
+    "random": ("which heads stay matters", "random heads do better"),
+    "from-scratch": ("the trained weights matter", "the trained weights were not needed"),
+    "narrower": ("cutting heads beats a narrower model", "a narrower model of as many parameters does better"),
+    "one-per-layer": ("the best head of a layer beats a random one", "random heads do better"),
+    "uncompensated": ("mean outputs make up for a part of the removed heads", "mean outputs do harm"),
+}
+VERDICTS = ("better", "worse", "not distinguishable")
+Column = Callable[[Any], str]
+two_digits = "{:.2f}".format
 
 
 def build(run: Run) -> dict[str, Any] | None:
     """Curves and tables; the section is left out where nothing was pruned."""
     if run.models.empty:
         return None
-    by_kind = run.models["keep"].map(lambda keep: isinstance(keep, Mapping)).any()
     return {
         "quality": quality_figures(run.models, run.facts),
         "greedy": greedy_figures(run.models),
         "compared": compared_tables(run),
         "scratched": bool(run.models["control"].eq("from-scratch").any()),
-        "by_kind": bool(by_kind),
+        "by_kind": bool(run.models["keep"].map(lambda keep: isinstance(keep, Mapping)).any()),
         "all_models": models_table(run),
         "text": "dev" if run.part else "test",
     }
@@ -36,91 +49,152 @@ def build(run: Run) -> dict[str, Any] | None:
 
 def compared_tables(run: Run) -> list[Table]:
     """Table 2 of Voita et al. (2019) for every set of kinds that has several kinds, or models trained from scratch."""
-    scratch = models.controls(run.models)
-    by_reference = {m["reference"]: m for m in models.rows(scratch) if m["control"] == "from-scratch"}
+    controls = models.rows(models.controls(run.models))
+    scratch = {control["reference"]: control for control in controls if control["control"] == "from-scratch"}
     found = []
     for kinds in models.groups(run.models):
         pruned = models.rows(models.of_kinds(models.pruned(run.models), kinds))
-        shown = [m for m in pruned if m["learned"] or m["setting"] in by_reference] or pruned
-        compared = any(m["setting"] in by_reference for m in shown)
+        shown = [m for m in pruned if m["learned"] or m["setting"] in scratch] or pruned
+        compared = any(m["setting"] in scratch for m in shown)
         if shown and (len(kinds) > 1 or compared):
-            found.append(_compared(run, kinds, shown, by_reference if compared else {}))
-    return found
+            found.append(_compared(run, kinds, shown, scratch if compared else {}))
+    return [one for one in found if one is not None]
 
 
-def _compared(run: Run, kinds: tuple[str, ...], shown: list[dict[str, Any]], scratch: Mapping[Any, Model]) -> Table:
+def _compared(
+    run: Run, kinds: tuple[str, ...], shown: list[dict[str, Any]], scratch: Mapping[Any, Model]
+) -> Table | None:
     """The full model, then each model: its heads kind by kind, its BLEU, and that of its layout from scratch."""
-    named, part = [kind for kind in KINDS if kind in kinds], run.part
-    columns = ["model", *(["/".join(SHORT[kind] for kind in named)] if len(named) > 1 else [])]
-    columns += [f"heads of {shown[0]['total']}", "BLEU from trained" if scratch else "BLEU"]
-    columns += ["from scratch", "difference"] if scratch else []
-    columns += ["to equal further training", "to the full model"]
-    rows = []
-    for model in ([run.full] if run.full else []) + shown:
+    named, part, total = [kind for kind in KINDS if kind in kinds], run.part, shown[0]["total"]
+    whole = next(iter(run.layouts.values()), None)
+
+    def counts(model: Model) -> str:
         mask = run.layouts.get(model["setting"])
-        whole = next(iter(run.layouts.values()), None)
-        counts = [mask.count(kind) for kind in named] if mask else []
-        total = model["kept"]
         if model["method"] == "none":
-            counts = [sum(whole.heads.query.get(kind, ())) for kind in named] if whole else []
-            total = shown[0]["total"]
-        cells = [model["label"], *(["/".join(map(str, counts)) or NONE] if len(named) > 1 else []), str(total)]
-        cells.append(_number(value(model, f"{part}bleu")))
-        other = scratch.get(model["setting"])
-        cells += [_number(value(other, f"{part}bleu")), _moved(part, other, TO_PRUNED, P_PRUNED)] if scratch else []
-        cells += [
-            _moved(part, model, TUNED, P_TUNED),
-            NONE if model["method"] == "none" else _moved(part, model, DIFFERENCE, P),
-        ]
-        rows.append(Row(cells, badge="chosen" if model["chosen"] else ""))
+            return "/".join(str(sum(whole.heads.query.get(kind, ()))) for kind in named) if whole else ""
+        return "/".join(str(mask.count(kind)) for kind in named) if mask else ""
+
+    def of_scratch(write: Column) -> Column:
+        return lambda model: write(scratch.get(model["setting"]))
+
+    bleu = partial(models.written, f"{part}bleu", two_digits)
+    columns: Columns = {"model": lambda model: model["label"]}
+    columns |= {"/".join(SHORT[kind] for kind in named): counts} if len(named) > 1 else {}
+    columns |= {
+        f"heads of {total}": lambda model: str(total if model["method"] == "none" else model["kept"]),
+        "BLEU from trained" if scratch else "BLEU": bleu,
+        "from scratch": of_scratch(bleu),
+        "difference": of_scratch(_moved(f"{part}{DIFFERENCE}_to_pruned", f"{part}{P}_to_pruned")),
+        "to equal further training": _moved(part + TUNED, part + P_TUNED),
+        "to the full model": _moved(part + DIFFERENCE, part + P),
+    }
     what = "Trained and pruned, or trained from scratch" if scratch else "Heads left of each kind"
-    return Table(f"{what}: {models.group_name(kinds)}", columns, rows).without_empty(NONE)
+    rows = ([run.full] if run.full else []) + shown
+    return table(f"{what}: {models.group_name(kinds)}", rows, columns, chosen_badge)
 
 
-def _moved(part: str, model: Model | None, measure: str, p: str) -> str:
-    return models.difference(model, part + measure, part + p) or NONE
+def _moved(measure: str, p: str = "") -> Column:
+    """A column of differences to another model; the full model has none."""
+    return lambda model: "" if model and model["method"] == "none" else models.difference(model, measure, p)
 
 
-def _number(found: float | None, write: Callable[[float], str] = "{:.2f}".format) -> str:
-    return NONE if found is None else write(found)
-
-
-def models_table(run: Run) -> Table:
-    """Every model, without columns in which no model has a number. Without test text, BLEU is that of dev. The loss is
-    shown where some models have no BLEU.
-    """
-    part, rows = run.part, []
-    columns = [
-        "model", "heads kept", "BLEU", "to equal further training", "to the full model", "p", "chrF", "dev BLEU",
-        "dev perplexity", "its change in % [95 %]", "dev loss", "parameters", "size", "tokens/s",
-    ]  # fmt: skip
+def models_table(run: Run) -> Table | None:
+    """Every model. Without test text, BLEU is that of dev. The loss is shown where some models have no BLEU."""
+    part, dev, number = run.part, "dev " if run.part else "", partial(partial, models.written)
     lossy = any(value(model, "dev_bleu") is None for model in models.rows(run.models))
-    for model in models.ordered(run.models):
-        is_full = model["method"] == "none"
-        rows.append(
-            Row(
-                [
-                    model["label"],
-                    f"{model['kept']} ({percent(model['kept'] / model['total'])})",
-                    _number(value(model, f"{part}bleu")),
-                    _moved(part, model, TUNED, ""),
-                    NONE if is_full else _moved(part, model, DIFFERENCE, ""),
-                    _number(value(model, f"{part}{P}"), probability),
-                    _number(value(model, f"{part}chrf")),
-                    NONE if part else _number(value(model, "dev_bleu")),
-                    _number(value(model, "dev_perplexity")),
-                    NONE if is_full else _moved("", model, "dev_perplexity_change", ""),
-                    _number(value(model, "dev_loss"), "{:.4f}".format) if lossy else NONE,
-                    _number(value(model, "parameters"), quantity),
-                    _number(value(model, "bytes"), size),
-                    _number(value(model, "tokens_per_second"), quantity),
-                ],
-                badge="chosen" if model["chosen"] else "",
-                code=model["setting"],
-            )
-        )
-    columns = [f"dev {name}" if part and name in ("BLEU", "chrF") else name for name in columns]
-    return Table("All models", columns, rows).without_empty(NONE)
+    columns: Columns = {
+        "model": lambda model: model["label"],
+        "heads kept": lambda model: f"{model['kept']} ({percent(model['kept'] / model['total'])})",
+        f"{dev}BLEU": number(f"{part}bleu", two_digits),
+        "to equal further training": _moved(part + TUNED),
+        "to the full model": _moved(part + DIFFERENCE),
+        "p": number(part + P, probability),
+        f"{dev}chrF": number(f"{part}chrf", two_digits),
+        "dev BLEU": number("dev_bleu", two_digits),  # without test text, it is the column above
+        "dev perplexity": number("dev_perplexity", two_digits),
+        "its change in % [95 %]": _moved("dev_perplexity_change"),
+        "dev loss": number("dev_loss" if lossy else "", "{:.4f}".format),
+        "parameters": number("parameters", quantity),
+        "size": number("bytes", size),
+        "tokens/s": number("tokens_per_second", quantity),
+    }
+    return table("All models", models.ordered(run.models), columns, chosen_badge, lambda model: str(model["setting"]))
+
+
+# What is compared, model, control, whose measures they are, and the ending of the measures' names.
+Comparison = tuple[str, Model | None, Model, Model, str]
+
+
+def build_controls(run: Run) -> dict[str, Any] | None:
+    """Every comparison as a row, and for each kind of control how often it says something; None without any."""
+    pairs = comparisons(run)
+    tables = {"counts": counts_table(run, pairs), "compared": comparison_table(run, pairs)}
+    return {**tables, "text": "dev" if run.part else "test"} if pairs else None
+
+
+def comparisons(run: Run) -> list[Comparison]:
+    """Every pruned model (or the best head of each layer) with everything it was compared with. The ending is that of
+    the measure's name; differences are model minus control.
+    """
+    known = {model["setting"]: model for model in models.rows(run.models)}
+    controls = models.rows(models.controls(run.models))
+    found: list[Comparison] = []
+    for what in ("fine-tuned", "", "uncompensated"):
+        for model in run.pruned if what else ():
+            if (control := known.get(models.against(model, what))) is not None:
+                found.append((what, model, control, model, f"_to_{what}"))
+        for control in controls if not what else ():
+            if (reference := known.get(control["reference"] or "")) is not None:
+                found.append((control["control"], reference, control, control, "_to_pruned"))
+            elif (other := known.get(models.against(control, "random"))) is not None:
+                found.append((control["control"], control, other, control, "_to_random"))
+    shown = {one["setting"] for _, model, control, _, _ in found for one in (model, control) if one is not None}
+    rest = [control for control in controls if control["setting"] not in shown]
+    return found + [(control["control"], None, control, control, "") for control in rest]
+
+
+def counts_table(run: Run, pairs: list[Comparison]) -> Table | None:
+    """For each kind of control in how many comparisons the pruned models are better, worse, or not distinguishable."""
+    found: dict[str, list[str]] = {}
+    for what, _, _, holder, end in pairs:
+        word = verdict(holder, f"{run.part}{DIFFERENCE}{end}", f"{run.part}{P}{end}") if end else ""
+        found.setdefault(what, []).extend([word] if word else [])
+
+    def meaning(what: str) -> str:
+        return "; ".join(text for text, word in zip(MEANING[what], VERDICTS, strict=False) if word in found[what])
+
+    columns: Columns = {"compared with": lambda what: capital(str(NAMES.get(what, what)))}
+    columns |= {word: partial(lambda word, what: str(found[what].count(word)), word) for word in VERDICTS}
+    columns["so"] = lambda what: meaning(what) if what in MEANING else ""
+    return table("How often a comparison says something", [what for what in found if found[what]], columns)
+
+
+def comparison_table(run: Run, pairs: list[Comparison]) -> Table | None:
+    """A row a comparison."""
+    part = run.part
+    tuned = run.models["control"].eq("fine-tuned").any()
+    bleu = partial(models.written, f"{part}bleu", two_digits)
+
+    def change(pair: Comparison) -> str:
+        _, _, _, holder, end = pair
+        return models.difference(holder, f"{part}{DIFFERENCE}{end}", f"{part}{P}{end}") if end else ""
+
+    columns: Columns = {
+        "pruned model": lambda pair: pair[1]["label"] if pair[1] else "",
+        "control": lambda pair: (
+            pair[2]["label"] if pair[1] is None or pair[0] == "one-per-layer" else NAMES.get(pair[0], pair[0])
+        ),
+        "heads": lambda pair: str(pair[2]["kept"]),
+        "its BLEU": lambda pair: bleu(pair[1]),
+        "BLEU of the control": lambda pair: bleu(pair[2]),
+        "pruned − control": change,
+        "control to the full model": lambda pair: models.difference(pair[2], part + DIFFERENCE, part + P),
+        "control to equal further training": lambda pair: (
+            models.difference(pair[2], part + TUNED, part + P_TUNED) if tuned else ""
+        ),
+    }
+    return table("Controls", pairs, columns, lambda pair: chosen_badge(pair[1]), lambda pair: str(pair[2]["setting"]))
 
 
 SECTION = Section("cost", "BLEU", "What fewer heads cost", build)
+CONTROLS_SECTION = Section("controls", "Controls", "Would something simpler have done?", build_controls)

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import altair as alt
 import pandas as pd
 
 from headwise.report import charts, models
-from headwise.report.charts import PHONE
+from headwise.report.charts import PHONE, Spec, axis, tips
 from headwise.report.models import CONTROLS, DIFFERENCE, RANDOM_LINE, Model, P, value
 from headwise.report.parts import Figure, Panel
 from headwise.report.words import NONE, capital
@@ -156,7 +155,7 @@ def _span(points: pd.DataFrame, levels: pd.DataFrame) -> tuple[float, float]:
     return (low, high) if high - low > 0.5 else (low - 0.5, high + 0.5)
 
 
-def _line_colour(names: Any) -> alt.Color:
+def _line_colour(names: Any) -> Spec:
     """One colour a line, grey for random orders."""
     known = [name for name in dict.fromkeys(names) if name]
     grey = next((name for name in known if name.startswith(RANDOM_LINE)), RANDOM_LINE)
@@ -165,52 +164,47 @@ def _line_colour(names: Any) -> alt.Color:
 
 def _quality_panel(
     points: pd.DataFrame, levels: pd.DataFrame, domain: list[float], part: str, seeds: pd.DataFrame
-) -> Any:
-    total = int(points["total"].iloc[0])
-    ticks = sorted({0, *(round(kept) for kept in points["kept"])})
-    axis = alt.Axis(
-        grid=False, values=ticks if len(ticks) <= 7 else alt.Undefined, tickMinStep=1, labelOverlap="greedy"
-    )
-    x = alt.X("x:Q", title="heads kept", scale=alt.Scale(domain=[-0.02 * total, 1.02 * total], nice=False), axis=axis)
-    scale = alt.Scale(domain=domain, zero=False, nice=False)
-    y = alt.Y("value:Q", title=f"BLEU on {TEXTS[part]}", scale=scale, axis=alt.Axis(tickCount=5))
-    colour, tip = _line_colour(points["line"]), charts.tips(*TIP)
-    on_line = points[points["line"] != ""]
+) -> Spec:
+    total, ticks = int(points["total"].iloc[0]), sorted({0, *(round(kept) for kept in points["kept"])})
+    few = {"values": ticks} if len(ticks) <= 7 else {}
+    ends = [-0.02 * total, 1.02 * total]
+    x = axis("x:Q", "heads kept", domain=ends, nice=False, grid=False, tickMinStep=1, labelOverlap="greedy", **few)
+    y = axis("value:Q", f"BLEU on {TEXTS[part]}", domain=domain, zero=False, nice=False, tickCount=5)
+    ink, tip = _line_colour(points["line"]), tips(*TIP)
+    on_line, sort = points[points["line"] != ""], points["sort"]
     random, single = on_line[on_line["sort"] == "random"], on_line[on_line["sort"] != "random"]
     learned, thin = single["sort"].isin(["learned", "chosen"]), {"strokeWidth": 1, "opacity": 0.3}
     marks = [
-        *(charts.curve(random, x, y, colour, band=0.2, clip=True)[:1] if len(random) else []),
+        *(charts.curve(random, x, y, ink, band=0.2, clip=True)[:1] if len(random) else []),
         *_level_marks(levels, y),
         *(_seed_marks(seeds[seeds["several"]], x, y) if len(seeds) else []),
-        *charts.curve(on_line, x, y, colour, dots=34, width=1.6, opacity=0.6, tip=tip, clip=True),
-        *charts.intervals(single[~learned], x, y, colour, tip=tip, size=34, style="", rule=thin, clip=True),
-        *charts.intervals(points[points["sort"] == "full"], x, y, tip=tip, style="level", size=60),
-        *charts.intervals(single[learned], x, y, colour, tip=tip, clip=True),
-        charts.ring(points[points["sort"] == "chosen"], x, y),
+        *charts.curve(on_line, x, y, ink, dots=34, width=1.6, opacity=0.6, tip=tip, clip=True),
+        *charts.intervals(single[~learned], x, y, ink, tip=tip, size=34, style="", rule=thin, clip=True),
+        *charts.intervals(points[sort == "full"], x, y, tip=tip, style="level", size=60),
+        *charts.intervals(single[learned], x, y, ink, tip=tip, clip=True),
+        charts.ring(points[sort == "chosen"], x, y),
         *(_control_marks(points[points["control"].notna()], x, y, tip) if "control" in points else []),
         *([charts.ring(seeds[seeds["chosen"]], x, y)] if len(seeds) else []),
     ]
     return charts.layered(marks, 300, "BLEU against the number of heads kept", shape="independent")
 
 
-def _control_marks(points: pd.DataFrame, x: Any, y: Any, tip: list[Any]) -> list[Any]:
+def _control_marks(points: pd.DataFrame, x: Spec, y: Spec, tip: list[Spec]) -> list[Spec]:
     """Hollow marks for controls."""
     shapes = {CONTROLS[name]: shape for name, shape in MARKS.items() if CONTROLS[name] in set(points["control"])}
     shape = charts.shapes("control:N", list(shapes), list(shapes.values()))
-    look: dict[str, Any] = {"style": "level", "size": 75, "filled": False, "strokeWidth": 2, "clip": True}
+    look: Spec = {"style": "level", "size": 75, "filled": False, "strokeWidth": 2, "clip": True}
     rule = {"style": "level", "strokeWidth": 1, "opacity": 0.6}
     return charts.intervals(points, x, y, tip=tip, rule=rule, shape=shape, **look)
 
 
-def _level_marks(levels: pd.DataFrame, y: Any) -> list[Any]:
+def _level_marks(levels: pd.DataFrame, y: Spec) -> list[Spec]:
     """A line for every level; their names stand in a legend, where they cover no marks."""
     names = list(dict.fromkeys(levels["name"]))
-    if not names:
-        return []
     stroke = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 1.5}
-    legend = alt.Legend(columns=charts.legend_columns(names), **stroke, **PHONE)
-    scale = alt.Scale(domain=names, range=[DASHES[name] for name in names])
-    return [charts.levels(levels, y, dash=alt.StrokeDash("name:N", scale=scale, legend=legend))]
+    legend = {"columns": charts.legend_columns(names), **stroke, **PHONE}
+    dash = charts.field("name:N", scale={"domain": names, "range": [DASHES[name] for name in names]}, legend=legend)
+    return [charts.levels(levels, y, dash=dash)] if names else []
 
 
 def _seed_points(seeds: pd.DataFrame, full: Model | None, kinds: tuple[str, ...], part: str) -> pd.DataFrame:
@@ -233,15 +227,14 @@ def _seed_points(seeds: pd.DataFrame, full: Model | None, kinds: tuple[str, ...]
     return pd.DataFrame(found)
 
 
-def _seed_marks(points: pd.DataFrame, x: Any, y: Any) -> list[Any]:
+def _seed_marks(points: pd.DataFrame, x: Spec, y: Spec) -> list[Spec]:
     """Small marks, a shape a seed."""
     if points.empty:
         return []
     shape = charts.shapes("seed:N", list(dict.fromkeys(points["seed"])), columns=4)
-    tip = charts.tips("model:N", "seed:N", "x:Q|heads", "text:N|to its full model")
-    colour = alt.Color("line:N")
-    more: dict[str, Any] = {"strokeWidth": 0, "opacity": 0.6, "clip": True}
-    return charts.intervals(points, x, y, colour, tip=tip, style="level", size=46, shape=shape, **more)[1:]
+    tip = tips("model:N", "seed:N", "x:Q|heads", "text:N|to its full model")
+    look: Spec = {"style": "level", "size": 46, "shape": shape, "strokeWidth": 0, "opacity": 0.6, "clip": True}
+    return charts.intervals(points, x, y, charts.field("line:N"), tip=tip, **look)[1:]
 
 
 def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
@@ -285,24 +278,24 @@ def _gone(full: Model | None, lines: list[tuple[str, pd.DataFrame]], part: str) 
 
 
 def _greedy_panel(points: pd.DataFrame, title: str, part: str) -> Panel:
-    x = alt.X("gone:Q", title="heads removed (%)", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False))
-    y = alt.Y("value:Q", title=f"BLEU on {TEXTS[part]}", scale=alt.Scale(zero=False))
-    marks = charts.curve(points, x, y, _line_colour(points["line"]), band=0.18, dots=34, tip=charts.tips(*TIP))
+    x = axis("gone:Q", "heads removed (%)", domain=[0, 100], grid=False)
+    y = axis("value:Q", f"BLEU on {TEXTS[part]}", zero=False)
+    marks = charts.curve(points, x, y, _line_colour(points["line"]), band=0.18, dots=34, tip=tips(*TIP))
     chart = charts.layered(marks, 300, "BLEU against the share of heads removed")
     return Panel(chart, title, width=430, narrowest=270, widest=2000 if title else 620)
 
 
 def pairs_panel(points: pd.DataFrame, data: list[str], title: str, text: str) -> Panel:
     """The difference to the full model against the share of heads kept, a line and shape a language pair."""
-    colour = charts.categories("data:N", data, orient="bottom")
-    shape = charts.shapes("data:N", colour["scale"]["domain"], values=data)
-    x = alt.X("kept:Q", title="heads kept (%)", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False))
-    y = alt.Y("value:Q", title=f"BLEU on {text}, difference to the full model")
-    tip = charts.tips("data:N", "model:N", "heads:N", "seeds:Q", "text:N|BLEU")
+    ink = charts.categories("data:N", data, orient="bottom")
+    shape = charts.shapes("data:N", ink["scale"]["domain"], values=data)
+    x = axis("kept:Q", "heads kept (%)", domain=[0, 100], grid=False)
+    y = axis("value:Q", f"BLEU on {text}, difference to the full model")
+    tip = tips("data:N", "model:N", "heads:N", "seeds:Q", "text:N|BLEU")
     marks = [
         charts.levels([{"value": 0}], y),
-        *charts.curve(points, x, y, colour, width=1.6, opacity=0.6),
-        *charts.intervals(points, x, y, colour, tip=tip, size=80, style="", shape=shape, rule={"strokeWidth": 2}),
+        *charts.curve(points, x, y, ink, width=1.6, opacity=0.6),
+        *charts.intervals(points, x, y, ink, tip=tip, size=80, style="", shape=shape, rule={"strokeWidth": 2}),
     ]
     chart = charts.layered(marks, 300, "BLEU difference against the share of heads kept")
     return Panel(chart, title, width=430, narrowest=270)

@@ -1,25 +1,28 @@
-"""How the gates closed: the animation, a curve for every head, how far they had settled, the gate's distribution."""
+"""How the gates closed: the animation, a curve for every head, how far they had settled; and the model's training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
 from headwise.heads import KINDS, Head
-from headwise.report import charts
+from headwise.report import charts, models
+from headwise.report.charts import axis, colour, tips
 from headwise.report.models import value
-from headwise.report.parts import Figure, Panel, Row, Section, Table
+from headwise.report.parts import Figure, Panel, Section, Table, chosen_badge, table
 from headwise.report.run import Run
-from headwise.report.words import KIND_NAMES, NONE, listed, percent
+from headwise.report.words import KIND_NAMES, listed, percent
 
 FRAMES, RATE = 60, 8  # of the animation; frames a second
 VALUES = 150_000  # numbers in all films together: about 400 kB of page
 POINTS = 20_000  # points in all gate curves together: about 1 MB of page
+LOGGED = 400  # points in a curve of training
+LOSSES = {"dev_loss": "dev loss", "loss": "training loss"}
 HALF, SURE = 0.5, 0.1  # a gate is shut below HALF, undecided between SURE and 1 − SURE
 MOST_NAMED = 4
 HEALTH: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -49,6 +52,23 @@ class Film:
         )
         return [(str(kind), part.tolist()) for kind, part in sizes.groupby(level="kind", sort=False)]
 
+    @property
+    def shut(self) -> np.ndarray:
+        """Which gates are shut at each logged step (steps × heads)."""
+        return np.asarray(self.opened) < HALF
+
+    @property
+    def closed(self) -> list[int]:
+        """The steps from which gates are shut for good, in order."""
+        stays = np.logical_and.accumulate(self.shut[::-1])[::-1]
+        return sorted(int(self.opened.index[row]) for row in stays.argmax(axis=0)[stays[-1]])
+
+    @property
+    def undecided(self) -> int:
+        """The gates that were neither open nor shut when they were decided."""
+        share, last = value(self.model, "undecided_gates"), self.opened.to_numpy()[-1]
+        return int(((last > SURE) & (last < 1 - SURE)).sum()) if share is None else round(share * len(self.heads))
+
     def at(self, steps: list[int]) -> np.ndarray:
         """P(open) at some steps, as it was last logged before each (steps × heads)."""
         return np.asarray(self.opened.reindex(steps, method="ffill").bfill())
@@ -74,10 +94,10 @@ def films(run: Run) -> list[Film]:
     """One film for every model whose gates were logged, from many heads to few."""
     found = []
     for model in run.pruned:
-        table = run.gates.get(model["setting"])
-        if table is None or (table := table.dropna(subset=["p_open"])).empty:
+        log = run.gates.get(model["setting"])
+        if log is None or (log := log.dropna(subset=["p_open"])).empty:
             continue
-        opened = table.pivot_table(index="step", columns=["kind", "layer", "head"], values="p_open", aggfunc="last")
+        opened = log.pivot_table(index="step", columns=["kind", "layer", "head"], values="p_open", aggfunc="last")
         heads = sorted((Head(*column) for column in opened.columns), key=lambda h: (KINDS.index(h.kind), *h[1:]))
         mask = run.layouts.get(model["setting"])
         found.append(Film(model, heads, opened[heads].ffill().bfill(), frozenset() if mask is None else mask.kept))
@@ -117,21 +137,18 @@ def animation(shown: list[Film]) -> dict[str, Any]:
 
 def closing_table(shown: list[Film]) -> Table | None:
     """Model by model, when gates shut for good, how many opened again, and how many were undecided at the end."""
-    columns = ["model", "gates", "shut", "first at step", "half by step", "last at step", "opened again", "undecided"]
-    rows = []
-    for film in shown:
-        shut = film.opened.to_numpy() < HALF
-        stays_shut = np.logical_and.accumulate(shut[::-1])[::-1]
-        first = stays_shut.argmax(axis=0)[stays_shut[-1]]
-        steps = sorted(int(film.opened.index[row]) for row in first)
-        ends = [f"{steps[i]:,}" for i in (0, (len(steps) - 1) // 2, -1)] if steps else [NONE] * 3
-        reopened = int((shut[:-1] & ~shut[1:]).any(axis=0).sum())
-        share, last = value(film.model, "undecided_gates"), film.opened.to_numpy()[-1]
-        undecided = ((last > SURE) & (last < 1 - SURE)).sum() if share is None else round(share * len(film.heads))
-        early = "yes" if (film.model["settle"] or 0) > 0 else "no"
-        counts = [str(len(film.heads)), str(len(steps)), *ends, str(reopened), str(undecided), early]
-        rows.append(Row([film.model["label"], *counts], badge="chosen" if film.model["chosen"] else ""))
-    return Table("When gates shut", [*columns, "decided before the end"], rows) if rows else None
+    columns = {
+        "model": lambda film: film.model["label"],
+        "gates": lambda film: str(len(film.heads)),
+        "shut": lambda film: str(len(film.closed)),
+        "first at step": lambda film: f"{film.closed[0]:,}" if film.closed else "",
+        "half by step": lambda film: f"{film.closed[(len(film.closed) - 1) // 2]:,}" if film.closed else "",
+        "last at step": lambda film: f"{film.closed[-1]:,}" if film.closed else "",
+        "opened again": lambda film: str(int((film.shut[:-1] & ~film.shut[1:]).any(axis=0).sum())),
+        "undecided": lambda film: str(film.undecided),
+        "decided before the end": lambda film: "yes" if (film.model["settle"] or 0) > 0 else "no",
+    }
+    return table("When gates shut", shown, columns, badge=lambda film: chosen_badge(film.model))
 
 
 def gate_curves(run: Run) -> list[Figure]:
@@ -144,16 +161,16 @@ def gate_curves(run: Run) -> list[Figure]:
 
 def _gate_figure(run: Run, model: dict[str, Any], points: int) -> Figure:
     name = model["setting"]
-    table, mask = run.gates[name].dropna(subset=["p_open"]), run.layouts.get(name)
-    table = table[table["step"].isin(thinned(table["step"], points))]
+    log, mask = run.gates[name].dropna(subset=["p_open"]), run.layouts.get(name)
+    log = log[log["step"].isin(thinned(log["step"], points))]
     kept = frozenset[Head]() if mask is None else mask.kept
-    heads = table[["kind", "layer", "head"]].itertuples(index=False, name=None)
-    table = table.assign(p=table["p_open"], fate=["kept" if head in kept else "removed" for head in heads])
-    kinds = [kind for kind in KINDS if kind in set(table["kind"])]
+    heads = log[["kind", "layer", "head"]].itertuples(index=False, name=None)
+    log = log.assign(p=log["p_open"], fate=["kept" if head in kept else "removed" for head in heads])
+    kinds = [kind for kind in KINDS if kind in set(log["kind"])]
     panels = [
         Panel(_gate_panel(part, f"{kind}_{layer}"), f"{f'{kind} ' if len(kinds) > 1 else ''}layer {layer}", 230, 150)
         for kind in kinds
-        for layer, part in table[table["kind"] == kind].groupby("layer")
+        for layer, part in log[log["kind"] == kind].groupby("layer")
     ]
     return Figure(
         name=f"gates-{name}",
@@ -165,28 +182,30 @@ def _gate_figure(run: Run, model: dict[str, Any], points: int) -> Figure:
     )
 
 
-def _gate_panel(table: pd.DataFrame, name: str) -> Any:
-    hover = alt.selection_point(name=f"at_{name.replace('-', '_')}", on="pointerover", fields=["head"], empty=False)
-    x = alt.X("step:Q", title="step", axis=alt.Axis(tickCount=3, format=",d", grid=False))
-    y = alt.Y("p:Q", title=None, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(values=[0, 0.5, 1]))
-    colour = alt.Color("fate:N", scale=alt.Scale(domain=["kept", "removed"], range="category"), legend=None)
-    (line,) = charts.curve(table[["step", "head", "p", "fate"]], x, y, colour, detail="head:N", width=1.6)
-    line = line.encode(
-        strokeWidth=alt.condition(hover, alt.value(4), alt.value(1.6)), tooltip=charts.tips("head:N", "fate:N")
-    ).add_params(hover)
-    return line.properties(height=120, description=f"Gate probabilities, {name}")
+def _gate_panel(part: pd.DataFrame, name: str) -> charts.Spec:
+    hover = f"at_{name.replace('-', '_')}"
+    x, y = (
+        axis("step:Q", "step", tickCount=3, format=",d", grid=False),
+        axis("p:Q", None, domain=[0, 1], values=[0, 0.5, 1]),
+    )
+    ink = colour("fate:N", ["kept", "removed"])
+    (line,) = charts.curve(part[["step", "head", "p", "fate"]], x, y, ink, detail=charts.field("head:N"), width=1.6)
+    thick = {"condition": {"param": hover, "value": 4, "empty": False}, "value": 1.6}
+    line["encoding"] |= {"strokeWidth": thick, "tooltip": tips("head:N", "fate:N")}
+    line["params"] = [{"name": hover, "select": {"type": "point", "fields": ["head"], "on": "pointerover"}}]
+    return line | {"height": 120, "description": f"Gate probabilities, {name}"}
 
 
 def health_table(run: Run) -> Table | None:
     """How far gates had settled when they were decided, and what deciding them did to the dev loss; None without."""
-    rows = []
-    for model in run.pruned:
-        if any(value(model, measure) is not None for measure in HEALTH if measure != "dev_loss"):
-            found = [(write, value(model, measure)) for measure, (_, write) in HEALTH.items()]
-            cells = [NONE if number is None else write(number) for write, number in found]
-            rows.append(Row([model["label"], f"{model['kept']} of {model['total']}", *cells]))
-    columns = ["model", "heads kept", *(name for name, _ in HEALTH.values())]
-    return Table("How far they had settled", columns, rows).without_empty(NONE) if rows else None
+    own = [measure for measure in HEALTH if measure != "dev_loss"]
+    shown = [model for model in run.pruned if any(value(model, measure) is not None for measure in own)]
+    columns = {
+        "model": lambda model: model["label"],
+        "heads kept": lambda model: f"{model['kept']} of {model['total']}",
+    }
+    columns |= {title: partial(models.written, measure, write) for measure, (title, write) in HEALTH.items()}
+    return table("How far they had settled", shown, columns)
 
 
 def notes(run: Run) -> list[str]:
@@ -197,7 +216,29 @@ def notes(run: Run) -> list[str]:
         for note in run.facts["notes"][model["setting"]]:
             about.setdefault(note, []).append(model["label"])
     names = {note: listed(all_) if len(all_) <= MOST_NAMED else f"{len(all_)} models" for note, all_ in about.items()}
-    return [note if len(models) == len(known) else f"{names[note]}: {note}" for note, models in about.items()]
+    return [note if len(all_) == len(known) else f"{names[note]}: {note}" for note, all_ in about.items()]
+
+
+def training_curve(run: Run) -> Figure | None:
+    """The loss on the training text and on dev through training; None without a log."""
+    found = run.training
+    found = None if found is None else found[found["measure"].isin(LOSSES)].dropna(subset=["value"])
+    if found is None or found.empty:
+        return None
+    parts = [part[part["step"].isin(thinned(part["step"], LOGGED))] for _, part in found.groupby("measure")]
+    points = pd.concat(parts).assign(curve=lambda t: t["measure"].map(LOSSES))[["step", "curve", "value"]]
+    x = axis("step:Q", "step", format=",d", grid=False, tickCount=8)
+    y = axis("value:Q", "loss (nats a token)", zero=False)
+    ink = colour("curve:N", list(LOSSES.values()), orient="top", title=None, symbolType="stroke")
+    (line,) = charts.curve(points, x, y, ink, width=1.8)
+    line["encoding"]["tooltip"] = tips("curve:N", "step:Q", "value:Q||.3f")
+    return Figure(
+        name="training",
+        title="Loss through training",
+        note="cross-entropy on the training text and on dev",
+        panels=[Panel(charts.layered([line], 240, "Loss through training"), "loss", width=640)],
+    )
 
 
 SECTION = Section("gates", "Gates", "How the gates closed", build)
+TRAINING = Section("training", "Training", "The full model's training", lambda run: {"curve": training_curve(run)})

@@ -1,20 +1,22 @@
-"""Which layers and kinds of heads stay, also beside the paper's models (Voita et al. 2019, figures 9 and 10)."""
+"""Which heads stay: the head map, and layers and kinds beside the paper's models (Voita et al. 2019, figures 9, 10)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import altair as alt
 import pandas as pd
 
-from headwise.heads import KINDS, Kind, Site
+from headwise.heads import KINDS, HeadMask, Kind, Site
 from headwise.report import charts, models
+from headwise.report.charts import axis, colour, field, tips
 from headwise.report.parts import Figure, Panel, Section
 from headwise.report.run import Run
 from headwise.report.words import KIND_NAMES, capital, listed, percent
 
+CELL = 48  # pixels
 PAPERS = Path(__file__).parent.parent / "papers"
 THIRDS = ("lowest third", "middle third", "highest third")
 PAPER_KIND, PAPER_THIRD = 48, 16  # heads of a kind, and of a third of its layers, in the paper's models
@@ -23,7 +25,7 @@ Lines = list[tuple[str, list[dict[str, Any]]]]
 
 
 def build(run: Run) -> dict[str, Any] | None:
-    """The section is left out where nothing was pruned."""
+    """The charts of layers and kinds; the section is left out where nothing was pruned."""
     if run.models.empty:
         return None
     joint = _joint(run)
@@ -34,6 +36,57 @@ def build(run: Run) -> dict[str, Any] | None:
     }
 
 
+def build_map(run: Run) -> dict[str, Any] | None:
+    """The head map of the chosen model; the section is left out where nothing was pruned."""
+    chosen = run.chosen
+    known = chosen is not None and chosen["setting"] in run.layouts
+    return None if run.models.empty else {"head_map": head_map(run, chosen) if chosen and known else None}
+
+
+def head_map(run: Run, model: models.Model) -> Figure:
+    """Layers × heads: what a model keeps (squares) and removes (dots), coloured by confidence."""
+    mask, kinds = run.layouts[model["setting"]], run.pruned_kinds(model)
+    cells = pd.DataFrame(
+        [(*head, str(head), "kept" if head in mask.kept else "removed") for head in mask.heads.only(kinds)],
+        columns=["kind", "layer", "head", "address", "fate"],
+    )
+    confidence = None if run.heads is None else run.heads[run.heads["measure"] == "confidence"]
+    note, facts = "square: kept · dot: removed", ""
+    if confidence is not None and len(confidence):
+        found = confidence.dropna(subset=["value"]).rename(columns={"value": "confidence"})
+        cells = cells.merge(found[["kind", "layer", "head", "confidence"]], how="left", on=["kind", "layer", "head"])
+        note += " · the darker, the more confident"
+        kept, gone = (cells.loc[cells["fate"] == fate, "confidence"].dropna() for fate in ("kept", "removed"))
+        if len(kept) and len(gone):
+            facts = f"Mean confidence: kept {fmean(kept):.2f}, removed {fmean(gone):.2f}."
+    return Figure(
+        name="head-map",
+        title=f"{model['kept']} of {model['total']} {models.heads_name(model['kinds'])} kept ({model['label']})",
+        note=note,
+        panels=[_map_panel(cells[cells["kind"] == kind], kind) for kind in kinds],
+        facts=facts,
+    )
+
+
+def _map_panel(cells: pd.DataFrame, kind: Kind) -> Panel:
+    size, layers = int(cells["head"].max()) + 1, int(cells["layer"].max()) + 1
+    shared = {
+        "x": axis("head:O", "head", orient="top", labelAngle=0), "y": axis("layer:O", "layer"),
+        "color": colour("confidence:Q", [0, 1], "heatmap", orient="bottom", title="confidence", gradientLength=180,
+                        titleOrient="left", values=[0, 0.5, 1]),
+        "tooltip": tips("address:N|head", "fate:N", "confidence:Q||.3f"),
+    }  # fmt: skip
+    kept = cells["fate"].eq("kept").groupby(cells["layer"]).agg(["sum", "size"])
+    counts = [{"layer": layer, "text": f"{n} of {total} kept"} for layer, n, total in kept.itertuples()]
+    marks = [
+        charts.mark("rect", cells, {"cornerRadius": 5}, "datum.fate == 'kept'", **shared),
+        charts.mark("circle", cells, {"size": 110, "opacity": 1}, "datum.fate == 'removed'", **shared),
+        charts.beside(counts, shared["y"], "text:N"),
+    ]
+    chart = charts.layered(marks, layers * 44, f"Head map, {KIND_NAMES[kind]}")
+    return Panel(chart, KIND_NAMES[kind], width=size * CELL, narrowest=120 + size * 22, widest=150 + size * 50)
+
+
 def heads_by_layer(run: Run) -> Figure | None:
     """Stacked bars: how many heads every layer keeps, model by model; None without layouts. Where gates found the heads
     of some models, the others (greedy removal) are left out.
@@ -42,18 +95,19 @@ def heads_by_layer(run: Run) -> Figure | None:
     known = [model for model in known if model["learned"]] or known
     if not known:
         return None
-    kinds = [kind for kind in KINDS if any(kind in run.pruned_kinds(model) for model in known)]
+    pruned = {model["setting"]: run.pruned_kinds(model) for model in known}
+    kinds = [kind for kind in KINDS if any(kind in found for found in pruned.values())]
     empty = []
     for model in known:
         mask = run.layouts[model["setting"]]
-        sites = [site for site in mask.heads.sites if site.kind in run.pruned_kinds(model) and not mask.of(site)]
+        sites = [site for site in mask.heads.sites if site.kind in pruned[model["setting"]] and not mask.of(site)]
         if sites:
             empty.append(f"{listed([f'{KIND_NAMES[site.kind]} {site.layer}' for site in sites])} ({model['label']})")
     return Figure(
         name="heads-by-layer",
         title="Heads kept by layer",
         note="the number in a bar is the number of heads that the layer keeps",
-        panels=[_bars(run, [model for model in known if kind in run.pruned_kinds(model)], kind) for kind in kinds],
+        panels=[_bars(run, [model for model in known if kind in pruned[model["setting"]]], kind) for kind in kinds],
         facts=f"Layers without a head: {'; '.join(empty)}." if empty else "",
     )
 
@@ -64,18 +118,22 @@ def _bars(run: Run, known: list[dict[str, Any]], kind: Kind) -> Panel:
     cells = [("full model", layer, count) for layer, count in enumerate(counts)] if run.full else []
     for model in known:
         mask = run.layouts[model["setting"]]
-        cells += [(model["label"], layer, len(mask.of(Site(kind, layer)))) for layer in range(len(counts))]
+        cells += [(model["label"], layer, left) for layer, (left, _) in enumerate(by_layer(mask, kind))]
     table = pd.DataFrame(cells, columns=["model", "layer", "kept"])
-    order = list(dict.fromkeys(table["model"]))
-    half = (len(counts) - 1) / 2
-    scale, legend = alt.Scale(range="ordinal"), alt.Legend(orient="top", title="layer")
+    order, half = list(dict.fromkeys(table["model"])), (len(counts) - 1) / 2
+    ink = field("layer:O", scale={"range": "ordinal"}, legend={"orient": "top", "title": "layer"})
     marks = charts.stacked(
-        table, alt.Y("model:N", sort=order, title=None), "kept:Q", alt.Color("layer:O", scale=scale, legend=legend),
-        "layer:Q", title="heads kept", tip=charts.tips("model:N", "layer:O", "kept:Q|heads kept"),
+        table, axis("model:N", None, sort=order), "kept:Q", ink, "layer:Q", title="heads kept",
+        tip=tips("model:N", "layer:O", "kept:Q|heads kept"),
         texts=[(f"datum.layer < {half}", "on-low"), (f"datum.layer >= {half}", "on-high")],
     )  # fmt: skip
     chart = charts.layered(marks, 34 * len(order), f"Heads kept by layer, {KIND_NAMES[kind]}")
     return Panel(chart, KIND_NAMES[kind], width=560)
+
+
+def by_layer(mask: HeadMask, kind: Kind) -> list[tuple[int, int]]:
+    """For each layer of a kind the heads left and the heads there were."""
+    return [(len(mask.of(Site(kind, layer))), count) for layer, count in enumerate(mask.heads.query[kind])]
 
 
 def _joint(run: Run) -> Lines:
@@ -125,39 +183,36 @@ def _kinds_left(run: Run, model: Mapping[str, Any]) -> Left:
 def decoder_layers(run: Run, joint: Lines) -> Figure | None:
     """Share of the heads left in each decoder layer or third of them, a panel a kind; None where no two kinds were."""
     kinds: tuple[Kind, ...] = ("decoder-self", "cross")
-    panels, names = list[Panel](), set[str]()
-    for name, line in joint:
-        for kind in (kind for kind in kinds if kind in line[0]["kinds"]):
-            found = [_layers_left(run, model["setting"], kind) for model in line]
-            panels.append(_shares(found, f"{capital(KIND_NAMES[kind])} · {name}", "layer"))
-            names |= set(found[0])
-    paper = pd.read_csv(PAPERS / "voita2019_layers.csv")
-    for kind in kinds if names == set(THIRDS) else ():
-        found = [
-            {third: (int(row[third]), PAPER_THIRD) for third in THIRDS}
-            for row in paper[paper["kind"] == kind].to_dict("records")
-        ]
-        panels.append(_shares(found, f"{capital(KIND_NAMES[kind])} · Voita et al. 2019, EN-RU WMT", "layer"))
+    drawn = {
+        f"{capital(KIND_NAMES[kind])} · {name}": [_layers_left(run, model["setting"], kind) for model in line]
+        for name, line in joint
+        for kind in kinds
+        if kind in line[0]["kinds"]
+    }
+    if drawn and {name for found in drawn.values() for name in found[0]} == set(THIRDS):
+        for row in pd.read_csv(PAPERS / "voita2019_layers.csv").to_dict("records"):
+            title = f"{capital(KIND_NAMES[row['kind']])} · Voita et al. 2019, EN-RU WMT"
+            drawn.setdefault(title, []).append({third: (int(row[third]), PAPER_THIRD) for third in THIRDS})
     note = "share of the heads that is left in each layer, against the share of that kind that is pruned"
+    panels = [_shares(found, title, "layer") for title, found in drawn.items()]
     return Figure("decoder-layers", "Heads left by decoder layer", note, panels, columns=2) if panels else None
 
 
 def _layers_left(run: Run, name: str, kind: Kind) -> Left:
     """By thirds of the layers, lowest first, where three divides their number; else layer by layer."""
-    mask = run.layouts[name]
-    counts = mask.heads.query[kind]
-    left = [len(mask.of(Site(kind, layer))) for layer in range(len(counts))]
-    if len(counts) % 3:
-        return {f"layer {layer}": pair for layer, pair in enumerate(zip(left, counts, strict=True))}
-    size = len(counts) // 3
-    parts = [slice(i * size, (i + 1) * size) for i in range(3)]
-    return {third: (sum(left[part]), sum(counts[part])) for third, part in zip(THIRDS, parts, strict=True)}
+    layers = by_layer(run.layouts[name], kind)
+    if len(layers) % 3:
+        return {f"layer {layer}": pair for layer, pair in enumerate(layers)}
+    size = len(layers) // 3
+    parts = [layers[i * size : (i + 1) * size] for i in range(3)]
+    return {
+        third: (sum(p[0] for p in part), sum(p[1] for p in part)) for third, part in zip(THIRDS, parts, strict=True)
+    }
 
 
 def _shares(found: list[Left], title: str, what: str) -> Panel:
     """A line for each kind or layer through the models, from the whole one on."""
-    names = list(found[0])
-    cells = []
+    names, cells = list(found[0]), []
     for one in ({name: (total, total) for name, (_, total) in found[0].items()}, *found):
         gone = 1 - sum(left for left, _ in one.values()) / sum(total for _, total in one.values())
         cells += [
@@ -167,22 +222,19 @@ def _shares(found: list[Left], title: str, what: str) -> Panel:
             }
             for name, (left, total) in one.items()
         ]  # fmt: skip
-    x = alt.X("gone:Q", title="heads pruned (%)", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(grid=False))
-    y = alt.Y("left:Q", title="heads left (%)", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(tickCount=4))
     by_kind = what == "kind"
-    legend = alt.Legend(orient="bottom", title=None, columns=1 if by_kind else 3, symbolOpacity=1, labelLimit=0)
     domain = list(KINDS) if by_kind else names
-    scale = alt.Scale(domain=domain, range="category" if by_kind else "ordinal")
-    colour = alt.Color("name:N" if by_kind else "name:O", sort=domain, scale=scale, legend=legend)
-    shape = alt.Shape(
-        "name:N", sort=domain, scale=alt.Scale(domain=domain, range=[charts.SHAPES[i % 4] for i in range(len(domain))]),
-        legend=legend,
+    legend = {"orient": "bottom", "title": None, "columns": 1 if by_kind else 3, "symbolOpacity": 1, "labelLimit": 0}
+    ink = colour("name:N" if by_kind else "name:O", domain, "category" if by_kind else "ordinal", **legend)
+    marks = charts.curve(
+        cells, axis("gone:Q", "heads pruned (%)", domain=[0, 100], grid=False),
+        axis("left:Q", "heads left (%)", domain=[0, 100], tickCount=4), ink | {"sort": domain}, dots=60,
+        shape=charts.shapes("name:N", domain, charts.SHAPES[:4], **legend) | {"sort": domain},
+        tip=tips(f"name:N|{what}", "text:N|heads left"),
     )  # fmt: skip
-    tip = charts.tips(f"name:N|{what}", "text:N|heads left")
-    chart = charts.layered(
-        charts.curve(cells, x, y, colour, dots=60, shape=shape, tip=tip), 220, f"Heads left, {title}"
-    )
+    chart = charts.layered(marks, 220, f"Heads left, {title}")
     return Panel(chart, title, width=300 if by_kind else 400, narrowest=150 if by_kind else 230)
 
 
+HEAD_MAP = Section("heads", "Head map", "The heads that stay", build_map)
 SECTION = Section("layers", "Layers", "Which layers keep their heads", build)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from headwise.heads import Site
 from headwise.report import models
-from headwise.report.models import DIFFERENCE, RANDOM, Model, P, bounds, value, verdict
+from headwise.report.models import DIFFERENCE, P_TUNED, RANDOM, TUNED, Model, P, bounds, value, verdict
 from headwise.report.parts import Section
 from headwise.report.run import Run
-from headwise.report.sections import believe, roles
+from headwise.report.sections import believe, layers, roles
 from headwise.report.words import KIND_NAMES, capital, change, interval, percent, quantity, signed, size
 
-TUNED, P_TUNED = "bleu_difference_to_fine-tuned", "p_value_to_fine-tuned"
+SPEED = "tokens_per_second"
 SAVED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("parameters", "Parameters", quantity),
     ("bytes", "Size on disk", size),
     ("memory", "Weights in memory", size),
-    ("tokens_per_second", "Decoding speed, tokens/s", quantity),
+    (SPEED, "Decoding speed, tokens/s", quantity),
 )
 Fact = tuple[str, str, str]  # label, text, verdict
 
@@ -27,22 +25,20 @@ Fact = tuple[str, str, str]  # label, text, verdict
 def build(run: Run) -> dict[str, Any]:
     """Headline, tiles and facts; without a chosen pruned model `why` says why not."""
     full, chosen = run.full, run.chosen
-    judged = [("Which score to believe", facts)] if (facts := believe.in_short(run)) else []
-    known = [("What the heads do", facts)] if (facts := roles.in_short(run)) else []
+    groups = [("Which score to believe", believe.in_short(run)), ("What the heads do", roles.in_short(run))]
     start: dict[str, Any] = {"why": "", "limit": _limit(run), "unit": _unit(full), "tiles": []}
     if full is None or chosen is None:
-        return start | {"headline": _without_choice(run), "why": _why(run), "groups": [*judged, *known]}
-    groups = [
-        ("What was saved", _saved(full, chosen)),
-        ("What it cost", _cost(run, full, chosen)),
-        ("How it was chosen", _choice(run, full, chosen)),
-        *([("What is left", _left(run, chosen))] if chosen["setting"] in run.layouts else []),
-    ]
-    return start | {
-        "headline": _headline(run, chosen),
-        "tiles": _tiles(run, full, chosen),
-        "groups": [*groups, *judged, *known],
-    }
+        start |= {"headline": _without_choice(run), "why": _why(run)}
+    else:
+        start |= {"headline": _headline(run, chosen), "tiles": _tiles(run, full, chosen)}
+        groups = [
+            ("What was saved", _saved(full, chosen)),
+            ("What it cost", _cost(run, full, chosen)),
+            ("How it was chosen", _choice(run, full, chosen)),
+            ("What is left", _left(run, chosen) if chosen["setting"] in run.layouts else []),
+            *groups,
+        ]
+    return start | {"groups": [group for group in groups if group[1]]}
 
 
 def _headline(run: Run, chosen: Model) -> str:
@@ -79,44 +75,45 @@ def _why(run: Run) -> str:
     return "full chosen" if run.facts.get("chosen") == run.full["setting"] else "not named"
 
 
+def _both(one: Model | None, other: Model, measure: str) -> tuple[float, float] | None:
+    """A measure of two models that both have it."""
+    before, after = value(one, measure), value(other, measure)
+    return None if before is None or after is None else (before, after)
+
+
 def _tiles(run: Run, full: Model, chosen: Model) -> list[Fact]:
     """Label, value and detail of each number to see at a glance."""
     tiles = []
     for measure, label, write in (SAVED[0], SAVED[1], SAVED[3]):
-        before, after = value(full, measure), value(chosen, measure)
-        if before is not None and after is not None:
-            noise = measure == "tokens_per_second" and _speed_noise(full, chosen)
-            tiles.append(
-                (label, "no sure change" if noise else change(before, after), f"{write(before)} → {write(after)}")
-            )
-    before, after = value(full, f"{run.part}bleu"), value(chosen, f"{run.part}bleu")
-    tuned, text = value(chosen, run.part + TUNED), "dev" if run.part else "test"
+        if both := _both(full, chosen, measure):
+            noise = measure == SPEED and _speed_noise(full, chosen)
+            tiles.append((label, "no sure change" if noise else change(*both), " → ".join(map(write, both))))
+    both = _both(full, chosen, f"{run.part}bleu")
+    tuned, label = value(chosen, run.part + TUNED), f"BLEU on {'dev' if run.part else 'test'}"
     if tuned is not None:
-        whole = "" if before is None or after is None else f" · {signed(after - before)} to the full model"
+        whole = f" · {signed(both[1] - both[0])} to the full model" if both else ""
         ends = interval(*bounds(chosen, run.part + TUNED))
-        tiles.append((f"BLEU on {text}, to equal further training", signed(tuned), f"{ends}{whole}"))
-    elif before is not None and after is not None:
-        tiles.append((f"BLEU on {text}", signed(after - before), f"{before:.2f} → {after:.2f}"))
+        tiles.append((f"{label}, to equal further training", signed(tuned), f"{ends}{whole}"))
+    elif both:
+        tiles.append((label, signed(both[1] - both[0]), f"{both[0]:.2f} → {both[1]:.2f}"))
     return tiles
 
 
 def _saved(full: Model, chosen: Model) -> list[Fact]:
     removed, total = chosen["total"] - chosen["kept"], chosen["total"]
-    facts = [
-        ("Heads removed", f"{removed} of {total} {models.heads_name(chosen['kinds'])} ({percent(removed / total)})", "")
-    ]
+    text = f"{removed} of {total} {models.heads_name(chosen['kinds'])} ({percent(removed / total)})"
+    facts = [("Heads removed", text, "")]
     for measure, label, write in SAVED:
-        before, after = value(full, measure), value(chosen, measure)
-        if before is not None and after is not None:
-            noise = _speed_noise(full, chosen) if measure == "tokens_per_second" else ""
-            text = f"{write(before)} → {write(after)} ({change(before, after)}){noise}"
+        if both := _both(full, chosen, measure):
+            noise = _speed_noise(full, chosen) if measure == SPEED else ""
+            text = f"{' → '.join(map(write, both))} ({change(*both)}){noise}"
             facts.append((label, text, "not distinguishable" if noise else ""))
     return facts
 
 
 def _speed_noise(full: Model, chosen: Model) -> str:
     """Why two speeds cannot be distinguished, if so."""
-    (low, high), (after_low, after_high) = (bounds(model, "tokens_per_second") for model in (full, chosen))
+    (low, high), (after_low, after_high) = (bounds(model, SPEED) for model in (full, chosen))
     if low is None or high is None or after_low is None or after_high is None:
         return "; one round only"
     return "; the ranges over the rounds overlap" if after_low <= high and low <= after_high else ""
@@ -128,48 +125,41 @@ def _cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
     tuned = models.rows(run.models[run.models.index == models.against(chosen, "fine-tuned")])
     others = [("to equal further training without pruning", one, TUNED, P_TUNED) for one in tuned]
     for label, other, measure, p in [*others, ("to the untouched full model", full, DIFFERENCE, P)]:
-        before, after = value(other, f"{part}bleu"), value(chosen, f"{part}bleu")
-        if before is not None and after is not None:
-            moved = (
-                models.difference(chosen, part + measure, part + p, ", ") or f"{signed(after - before)}, no interval"
-            )
-            word = verdict(chosen, part + measure, part + p)
-            facts.append((f"BLEU {label}", f"{before:.2f} → {after:.2f}: {moved}", word))
+        if both := _both(other, chosen, f"{part}bleu"):
+            moved = models.difference(chosen, part + measure, part + p, ", ")
+            text = f"{both[0]:.2f} → {both[1]:.2f}: {moved or f'{signed(both[1] - both[0])}, no interval'}"
+            facts.append((f"BLEU {label}", text, verdict(chosen, part + measure, part + p)))
     for start, where in () if facts else (("", "test"), ("dev_", "dev")):
-        before, after = value(full, f"{start}perplexity"), value(chosen, f"{start}perplexity")
-        found = value(chosen, f"{start}perplexity_change")
-        if before is not None and after is not None and found is not None:
+        both, found = _both(full, chosen, f"{start}perplexity"), value(chosen, f"{start}perplexity_change")
+        if both and found is not None:
             ends = interval(*bounds(chosen, f"{start}perplexity_change"))
-            text = f"{before:.2f} → {after:.2f}: {signed(found)}\u202f% {ends}".strip()
+            text = f"{both[0]:.2f} → {both[1]:.2f}: {signed(found)}\u202f% {ends}".strip()
             facts.append((f"Perplexity on {where}, to the full model", text, ""))
-    if part and facts:
-        facts.append(("Text", "dev, on which it was chosen: no test text was translated", ""))
     return facts or [("BLEU", "not measured for both models yet", "")]
 
 
 def _choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
     tried = [model for model in run.pruned if model["method"] != RANDOM or chosen["method"] == RANDOM]
     losses = {model["setting"]: loss for model in tried if (loss := _lost(full, model)) is not None}
-    limit, own, size_of = _limit(run), losses.get(chosen["setting"]), partial(_heads, run)
-    fits = [
-        size_of(m) for m in tried if m["setting"] in losses and (limit is None or losses[m["setting"]] <= limit + 1e-9)
-    ]
-    fewest = own is not None and size_of(chosen) == min(fits, default=None)
+    limit, own, left = _limit(run), losses.get(chosen["setting"]), _heads(run, chosen)
+    known = [model for model in tried if model["setting"] in losses]
+    fits = [_heads(run, model) for model in known if limit is None or losses[model["setting"]] <= limit + 1e-9]
+    fewest = own is not None and left == min(fits, default=None)
     several = " in the whole model" if len({model["kinds"] for model in tried}) > 1 else ""
     why = f"{several}: the fewest{'' if limit is None else ' within the limit'}" if fewest else ""
+    tested = any(value(chosen, measure) is not None for measure in ("bleu", "perplexity"))
     facts = [
-        ("Text", "dev only; test text had no part in it", ""),
+        ("Text", f"dev only; {'test text had no part in it' if tested else 'no test text was measured'}", ""),
         ("Models tried", str(len(tried)), ""),
         ("Loss allowed on dev", "no limit" if limit is None else f"{limit:g} {_unit(full)}", ""),
-        ("Chosen", f"{chosen['label']}, {size_of(chosen)} heads left{why}", ""),
+        ("Chosen", f"{chosen['label']}, {left} heads left{why}", ""),
     ]
-    before, after = value(full, "dev_bleu"), value(chosen, "dev_bleu")
-    if own is not None and before is not None and after is not None:
-        facts.append(("On dev", f"BLEU {before:.2f} → {after:.2f} ({signed(-own)})", ""))
+    if own is not None and (both := _both(full, chosen, "dev_bleu")):
+        facts.append(("On dev", f"BLEU {both[0]:.2f} → {both[1]:.2f} ({signed(-own)})", ""))
     elif own is not None:
         facts.append(("On dev", f"perplexity {signed(own)}\u202f%", ""))
-    smaller = [m for m in tried if m["learned"] and m["kinds"] == chosen["kinds"] and m["kept"] < chosen["kept"]]
-    cost = [f"{signed(-losses[m['setting']])} with {m['kept']}" for m in smaller if m["setting"] in losses]
+    smaller = [m for m in known if m["learned"] and m["kinds"] == chosen["kinds"] and m["kept"] < chosen["kept"]]
+    cost = [f"{signed(-losses[model['setting']])} with {model['kept']}" for model in smaller]
     facts += [("Fewer heads, on dev", " · ".join(cost), "")] if fewest and cost else []
     doubts = (run.facts.get("doubts") or {}).get(chosen["setting"], [])
     if not doubts and value(chosen, "settled") == 0:
@@ -182,13 +172,11 @@ def _left(run: Run, chosen: Model) -> list[Fact]:
     mask = run.layouts[chosen["setting"]]
     facts = []
     for kind in run.pruned_kinds(chosen):
-        counts = mask.heads.query[kind]
-        left = [len(mask.of(Site(kind, layer))) for layer in range(len(counts))]
+        left, counts = zip(*layers.by_layer(mask, kind), strict=True)
         alike = len(set(counts)) == 1
         parts = [str(kept) if alike else f"{kept} of {count}" for kept, count in zip(left, counts, strict=True)]
         text = f"{sum(left)} of {sum(counts)} heads; layer by layer {' · '.join(parts)}"
-        text += f" of {counts[0]}" if alike else ""
-        facts.append((capital(KIND_NAMES[kind]), text, ""))
+        facts.append((capital(KIND_NAMES[kind]), text + (f" of {counts[0]}" if alike else ""), ""))
     return facts
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import altair as alt
 import pandas as pd
 
 from headwise.heads import KINDS
 from headwise.report import charts
-from headwise.report.charts import ROOM, Text
+from headwise.report.charts import ROOM, Spec, axis, colour, tips
 from headwise.report.parts import Figure, Panel
 from headwise.report.run import Roles, Run
 from headwise.report.sections.scores import drawn_measures, ranks
@@ -30,29 +29,38 @@ HEADS_SHOWN, NEAREST = 9, 3  # heads in figures of evidence; where none has the 
 RARE = {"rare.two-rarest": "one of the two rarest", "rare.rarest": "the rarest"}
 
 
-def sorts_colour(present: Iterable[str], columns: int) -> alt.Color:
+def of_kind(found: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """The rows of one kind of heads."""
+    return found[found["kind"] == kind]
+
+
+def kinds_of(found: Roles) -> list[str]:
+    """The kinds of heads that were tested."""
+    return [kind for kind in KINDS if kind in set(found.labels["kind"])]
+
+
+def sorts_colour(present: Iterable[str], columns: int) -> Spec:
     """The same colour for a sort of role in every chart. The legend has those there are; grey is no role."""
     values = [sort for sort in SORTS if sort in set(present) and sort != NO_ROLE]
-    legend = alt.Legend(orient="top", title=None, values=values, symbolType="square", columns=columns)
-    scale = alt.Scale(domain=list(SORTS), range="category")
-    return alt.Color("sort:N", scale=scale, legend=legend if values else None)
+    legend: Spec = {"orient": "top", "title": None, "values": values, "symbolType": "square", "columns": columns}
+    return colour("sort:N", SORTS, **(legend if values else {}))
 
 
-def faint(strength: float = FAINT) -> Any:
+def faint(strength: float = FAINT) -> Spec:
     """Cells without a role are faint."""
-    return alt.condition(f"datum.sort == '{NO_ROLE}'", alt.value(strength), alt.value(1))
+    return charts.when(f"datum.sort == '{NO_ROLE}'", strength, 1)
 
 
 def function_grids(run: Run) -> list[Figure]:
     """For each kind, layers × heads with the roles of every head in its cell (Voita et al. 2019, figure 1c)."""
     assert run.roles is not None
-    return [_grid(run, run.roles, kind) for kind in KINDS if kind in set(run.roles.labels["kind"])]
+    return [_grid(run, run.roles, kind) for kind in kinds_of(run.roles)]
 
 
 def _grid(run: Run, found: Roles, kind: str) -> Figure:
-    labels = found.labels[found.labels["kind"] == kind]
+    labels = of_kind(found.labels, kind)
     by, places = _places(run, labels, kind)
-    roles = found.roles[found.roles["kind"] == kind].sort_values("value", ascending=False, kind="stable")
+    roles = of_kind(found.roles, kind).sort_values("value", ascending=False, kind="stable")
     held = {head: part.to_dict("records") for head, part in roles.groupby(["layer", "head"])}
     cells = [cell for head in labels.to_dict("records") for cell in _cells(head, held, places)]
     size = max(places.values())
@@ -60,13 +68,13 @@ def _grid(run: Run, found: Roles, kind: str) -> Figure:
     edges = _lay_out(cells, room)
     height = max(bottom for _, bottom in edges.values()) + (FOOT if room else 0)
     order = f"in each layer the head of highest {measure_name(by)} first" if by else "heads by their numbers"
-    narrow, wide = (62, 130) if room else (9, 36)
+    narrow, width, wide = (62, 84, 130) if room else (9, 20, 36)
     chart = charts.layered(_marks(cells, edges, room, height), height, f"Roles of heads, {KIND_NAMES[kind]}")
     return Figure(
         name=f"functions-{kind}",
         title=f"{KIND_NAMES[kind].capitalize()}: {len(held)} of {len(labels)} heads have a role",
         note=f"layers × heads, {order}; colour: category of role; number: its score",
-        panels=[Panel(chart, KIND_NAMES[kind], size * (84 if room else 20), 60 + size * narrow, 90 + size * wide)],
+        panels=[Panel(chart, KIND_NAMES[kind], size * width, 60 + size * narrow, 90 + size * wide)],
         facts=f"Order: {order}.",
     )
 
@@ -106,15 +114,11 @@ def _cells(
         "address": f"{head['kind']}/{key[0]}/{key[1]}", "layer": key[0], "head": f"h{key[1]}{more}",
         "rank": places[key], "label": head["label"], "parts": max(len(roles[:PARTS]), 1),
     }  # fmt: skip
-    if not roles:
-        return [{**base, "part": 0, "sort": NO_ROLE, "role": "", "score": ""}]
+    parts = [(category(role["measure"]), in_cell(role["measure"]), f"{role['value']:.2f}") for role in roles[:PARTS]]
     return [
-        {
-            **base, "part": part, "sort": category(role["measure"]), "role": in_cell(role["measure"]),
-            "score": f"{role['value']:.2f}",
-        }
-        for part, role in enumerate(roles[:PARTS])
-    ]  # fmt: skip
+        base | {"part": part, "sort": sort, "role": role, "score": score}
+        for part, (sort, role, score) in enumerate(parts or [(NO_ROLE, "", "")])
+    ]
 
 
 def _lay_out(cells: list[dict[str, Any]], room: bool) -> dict[int, tuple[int, int]]:
@@ -133,23 +137,34 @@ def _lay_out(cells: list[dict[str, Any]], room: bool) -> dict[int, tuple[int, in
     return edges
 
 
-def _marks(cells: list[dict[str, Any]], edges: Mapping[int, tuple[int, int]], room: bool, height: int) -> list[Any]:
+def _marks(cells: list[dict[str, Any]], edges: Mapping[int, tuple[int, int]], room: bool, height: int) -> list[Spec]:
     middles = {(top + bottom) / 2: layer for layer, (top, bottom) in edges.items()}
     names = "".join(f"datum.value == {middle} ? '{layer}' : " for middle, layer in middles.items())
-    axis = alt.Axis(values=list(middles), labelExpr=f"{names}''", grid=False, ticks=False, domain=False)
-    y = alt.Y("top:Q", title="layer", scale=alt.Scale(domain=[0, height], reverse=True, nice=False), axis=axis)
-    x = alt.X("rank:O", title=None, axis=alt.Axis(labels=False, orient="top"))
-    tip = charts.tips("address:N|head", "label:N|does")
-    colour = sorts_colour({cell["sort"] for cell in cells}, 5)
-    marks = charts.grid(cells, x, y, colour, tip=tip, faint=faint(), y2="bottom:Q")
-    if room:
-        large: dict[str, Any] = {"opacity": 1, "fontSize": 11.5}
-        role = f"datum.sort != '{NO_ROLE}'"
-        inside = [Text("role:N", "small-on-high", role, {**large, "dy": -5.5})]
-        inside += [Text("score:N", "small-on-high", role, {**large, "dy": 7})]
-        below = [Text("head:N", "label", "datum.part == 0", {"fontSize": 10, "dy": 7})]
-        marks += charts.written(cells, x, charts.same(y, "middle:Q"), inside, tip)
-        marks += charts.written(cells, x, charts.same(y, "foot:Q"), below, tip)
+    look: Spec = {"labelExpr": f"{names}''", "grid": False, "ticks": False, "domain": False}
+    y = axis("top:Q", "layer", domain=[0, height], reverse=True, nice=False)
+    y["axis"] = {"values": list(middles), **look}
+    x, tip = axis("rank:O", None, labels=False, orient="top"), tips("address:N|head", "label:N|does")
+    ink = sorts_colour({cell["sort"] for cell in cells}, 5)
+    marks = [
+        charts.mark(
+            "rect",
+            cells,
+            {"cornerRadius": 3},
+            x=x,
+            y=y,
+            y2={"field": "bottom"},
+            color=ink,
+            opacity=faint(),
+            tooltip=tip,
+        )
+    ]
+    has_role = f"datum.sort != '{NO_ROLE}'"
+    for name, style, at, test, look in (
+        ("role:N", "small-on-high", "middle", has_role, {"opacity": 1, "fontSize": 11.5, "dy": -5.5}),
+        ("score:N", "small-on-high", "middle", has_role, {"opacity": 1, "fontSize": 11.5, "dy": 7}),
+        ("head:N", "label", "foot", "datum.part == 0", {"fontSize": 10, "dy": 7}),
+    ):
+        marks += [charts.text(cells, name, style, x, {**y, "field": at}, test, tip, **look)] if room else []
     return marks
 
 
@@ -157,14 +172,14 @@ def layer_patterns(found: Roles) -> Figure | None:
     """Stacked bars: which category of role is in which layer; None where no head has a role."""
     if found.roles.empty:
         return None
-    kinds = [kind for kind in KINDS if kind in set(found.patterns["kind"])]
     heads = found.labels.groupby("kind").size()
     twice = int((found.patterns.groupby("kind")["heads"].sum() - heads).clip(lower=0).sum())
+    kinds = [kind for kind in KINDS if kind in set(found.patterns["kind"])]
     return Figure(
         name="layer-patterns",
         title="Which role lives in which layer",
         note="heads of each category of role, layer by layer",
-        panels=[_pattern_panel(found.patterns[found.patterns["kind"] == kind], kind) for kind in kinds],
+        panels=[_pattern_panel(of_kind(found.patterns, kind), kind) for kind in kinds],
         columns=2,
         facts=f"Counted more than once: {twice}." if twice else "",
     )
@@ -175,8 +190,8 @@ def _pattern_panel(patterns: pd.DataFrame, kind: str) -> Panel:
     cells = patterns.rename(columns={"role": "sort"})[["layer", "sort", "heads"]]
     cells = cells.assign(place=[order.index(sort) for sort in cells["sort"]])
     marks = charts.stacked(
-        cells, alt.Y("layer:O", title="layer"), "heads:Q", sorts_colour(cells["sort"], 2), "place:Q", title="heads",
-        tip=charts.tips("layer:O", "sort:N|role", "heads:Q"), faint=faint(),
+        cells, axis("layer:O", "layer"), "heads:Q", sorts_colour(cells["sort"], 2), "place:Q", title="heads",
+        tip=tips("layer:O", "sort:N|role", "heads:Q"), faint=faint(),
         texts=[(f"datum.sort != '{NO_ROLE}'", "on-high"), (f"datum.sort == '{NO_ROLE}'", "label")],
     )  # fmt: skip
     chart = charts.layered(marks, 30 * cells["layer"].nunique(), f"Roles by layer, {KIND_NAMES[kind]}")
@@ -190,18 +205,21 @@ def _first_heads(table: pd.DataFrame) -> list[tuple[Any, ...]]:
 
 
 def _evidence(
-    cells: pd.DataFrame, at: Any, value: Any, colour: Any, bar: float, tip: list[Any], **more: Any
-) -> list[Any]:
+    cells: pd.DataFrame, x: Spec, y: Spec, ink: Spec, bar: float, tip: list[Spec], along: str, **more: Any
+) -> list[Spec]:
     """Bars with whiskers, what a random token would reach, and the share that makes a role."""
-    along = "y" if isinstance(value, alt.Y) else "x"
+    places = {"x": x, "y": y}
     rule = {"style": "label-strong", "opacity": 0.8}
-    marks = charts.intervals(cells, at, value, colour, tip=tip, bar=True, rule=rule)
-    base = alt.Chart(charts.data(cells)).transform_filter("isValid(datum.baseline)")
-    tick = base.mark_tick(style="level", opacity=1, thickness=1.5)
-    marks.append(tick.encode(**{("x" if along == "y" else "y"): at, along: charts.same(value, "baseline:Q")}))
-    if more:
-        marks = [mark.encode(**more) for mark in marks]
-    return [*marks, charts.levels([{"bar": bar}], charts.same(value, "bar:Q"), style="limit")]
+    marks = charts.intervals(cells, x, y, ink, along=along, tip=tip, bar=True, rule=rule)
+    ends = places | {along: {**places[along], "field": "baseline"}}
+    marks.append(
+        charts.mark(
+            "tick", cells, {"style": "level", "opacity": 1, "thickness": 1.5}, "isValid(datum.baseline)", **ends
+        )
+    )
+    for layer in marks:
+        layer["encoding"] |= more
+    return [*marks, charts.levels([{"bar": bar}], {**places[along], "field": "bar"}, style="limit", along=along)]
 
 
 def offsets(found: Roles) -> Figure | None:
@@ -228,14 +246,13 @@ def _offset_panel(table: pd.DataFrame, head: tuple[Any, ...]) -> Panel:
         offset=[signed(int(measure.split(".")[1]), 0) for measure in cells["measure"]],
         which=["highest" if value == best else "other" for value in cells["value"]],
     )[["offset", "value", "low", "high", "baseline", "n", "which"]]
-    axis = alt.Axis(labelAngle=0, labelFontSize=10, labelOverlap=False)
-    x = alt.X("offset:N", sort=[signed(at, 0) for at in range(-3, 4)], title=None, axis=axis)
-    y = alt.Y("value:Q", title=None, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(values=[0, 0.5, 1]))
-    colour = alt.Color("which:N", scale=alt.Scale(domain=["highest", "other"], range="category"), legend=None)
-    tip = charts.tips("offset:N", "value:Q|share|.3f", "low:Q||.3f", "high:Q||.3f", "n:Q||,")
+    order = [signed(at, 0) for at in range(-3, 4)]
+    x = axis("offset:N", None, sort=order, labelAngle=0, labelFontSize=10, labelOverlap=False)
+    y = axis("value:Q", None, domain=[0, 1], values=[0, 0.5, 1])
+    tip = tips("offset:N", "value:Q|share|.3f", "low:Q||.3f", "high:Q||.3f", "n:Q||,")
     title = f"{head[0]}/{head[1]}/{head[2]} · {cells.loc[cells['which'] == 'highest', 'offset'].iloc[0]}: {best:.2f}"
-    chart = charts.layered(_evidence(cells, x, y, colour, AT_LEAST["positional"], tip), 110, f"Offsets of {title}")
-    return Panel(chart, title, width=230, narrowest=140, widest=420)
+    marks = _evidence(cells, x, y, colour("which:N", ["highest", "other"]), AT_LEAST["positional"], tip, "y")
+    return Panel(charts.layered(marks, 110, f"Offsets of {title}"), title, width=230, narrowest=140, widest=420)
 
 
 def rare_tokens(found: Roles) -> Figure | None:
@@ -249,12 +266,11 @@ def rare_tokens(found: Roles) -> Figure | None:
     order = ["/".join(map(str, head)) for head in shown]
     cells = table.loc[table["address"].isin(order), ["address", "which", "value", "low", "high", "baseline", "n"]]
     count, bar = int((found.roles["measure"] == "rare.two-rarest").sum()), AT_LEAST["rare.two-rarest"]
-    legend = alt.Legend(orient="top", title=None, symbolType="square")
-    colour = alt.Color("which:N", scale=alt.Scale(domain=list(RARE.values()), range="category"), legend=legend)
-    x = alt.X("value:Q", title="share of tokens", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=5))
-    tip = charts.tips("address:N|head", "which:N|looks at", "value:Q|share|.3f", "baseline:Q||.3f", "n:Q||,")
-    shift = alt.YOffset("which:N", sort=list(RARE.values()))
-    marks = _evidence(cells, alt.Y("address:N", sort=order, title=None), x, colour, bar, tip, yOffset=shift)
+    ink = colour("which:N", list(RARE.values()), orient="top", title=None, symbolType="square")
+    x, y = axis("value:Q", "share of tokens", domain=[0, 1], tickCount=5), axis("address:N", None, sort=order)
+    tip = tips("address:N|head", "which:N|looks at", "value:Q|share|.3f", "baseline:Q||.3f", "n:Q||,")
+    shift = charts.field("which:N", sort=list(RARE.values()))
+    marks = _evidence(cells, x, y, ink, bar, tip, "x", yOffset=shift)
     chart = charts.layered(marks, 30 * len(order), "Rare tokens")
     return Figure(
         name="rare-tokens",

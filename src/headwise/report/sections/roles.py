@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from headwise.heads import KINDS
-from headwise.report.parts import Row, Section, Table
+from headwise.report.parts import Columns, Section, Table, table
 from headwise.report.run import Roles, Run
 from headwise.report.sections.attention_maps import attention_maps
-from headwise.report.sections.role_charts import function_grids, layer_patterns, offsets, rare_tokens
-from headwise.report.words import HEADS_OF_KIND, NONE, capital, listed, percent, signed
+from headwise.report.sections.role_charts import function_grids, kinds_of, layer_patterns, of_kind, offsets, rare_tokens
+from headwise.report.words import HEADS_OF_KIND, capital, listed, percent, signed
 from headwise.roles.label import ABOVE_BASELINE, AT_LEAST, NO_ROLE, SYNTAX, Bar, category, wording
 
 PAPER = Path(__file__).parent.parent / "papers" / "voita2019_roles.csv"  # figures 1c, 2b and 2d
@@ -39,16 +39,6 @@ def build(run: Run) -> dict[str, Any] | None:
         "absent": found.facts["absent"],
         "bars": _bars(found),
     }
-
-
-def kinds_of(found: Roles) -> list[str]:
-    """The kinds of heads that were tested."""
-    return [kind for kind in KINDS if kind in set(found.labels["kind"])]
-
-
-def of_kind(table: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """The rows of one kind of heads."""
-    return table[table["kind"] == kind]
 
 
 def _by_sort(roles: pd.DataFrame) -> pd.DataFrame:
@@ -121,9 +111,11 @@ def claims(found: Roles) -> Table | None:
         ("a head for rare tokens in the first layer", bool(rare)),
         ("no known role in most heads", 2 * len(roles[HEAD].drop_duplicates()) < total),
     ]
-    return Table(
-        "Beside the paper", ["Voita et al. (2019), encoder", "here"], [Row([c, "yes" if h else "no"]) for c, h in held]
-    )
+    columns: Columns = {
+        "Voita et al. (2019), encoder": lambda row: row[0],
+        "here": lambda row: "yes" if row[1] else "no",
+    }
+    return table("Beside the paper", held, columns)
 
 
 def _bars(found: Roles) -> dict[str, str]:
@@ -146,45 +138,51 @@ def _syntactic(found: Roles) -> pd.DataFrame:
 
 def syntax_table(found: Roles) -> Table | None:
     """Best head against baseline for each relation and direction: the paper's four, then others with a role."""
-    table = _syntactic(found).dropna(subset=["value"])
-    if table.empty:
-        return None
+    scores = _syntactic(found).dropna(subset=["value"]).groupby("measure")
+    best = {measure: part.sort_values("value").iloc[-1] for measure, part in scores}
     held = set(found.roles[[*HEAD, "measure"]].itertuples(index=False, name=None))
-    others = found.roles[found.roles["measure"].isin(set(table["measure"]) - set(SYNTAX))]
+    others = found.roles[found.roles["measure"].isin(set(best) - set(SYNTAX))]
     gain = (others["value"] - others["baseline"]).groupby(others["measure"]).max().sort_values(ascending=False)
-    rows = []
-    for measure in (*SYNTAX, *gain.index):
-        if len(part := table[table["measure"] == measure]):
-            best = part.sort_values("value").iloc[-1]
-            is_role = (*(best[name] for name in HEAD), measure) in held
-            ends = "" if pd.isna(best["low"]) else f"\n[{best['low']:.2f}, {best['high']:.2f}]"
-            above = [f"{best['baseline']:.2f}", signed(best["value"] - best["baseline"])]
-            cells = [
-                wording(measure), "/".join(str(best[name]) for name in HEAD), f"{best['value']:.2f}{ends}",
-                *([NONE, NONE] if pd.isna(best["baseline"]) else above), f"{best['n']:,.0f}",
-                "yes" if is_role else "no",
-            ]  # fmt: skip
-            rows.append(Row(cells, badge="role" if is_role else "", code=measure))
-    columns = ["relation", "best head", "score", "baseline", "difference", "words", "confirmed"]
-    return Table("Best head against baseline", columns, rows)
+
+    def is_role(row: Any) -> bool:
+        return (*(row[name] for name in HEAD), row["measure"]) in held
+
+    columns: Columns = {
+        "relation": lambda row: wording(row["measure"]),
+        "best head": lambda row: "/".join(str(row[name]) for name in HEAD),
+        "score": lambda row: (
+            f"{row['value']:.2f}" + ("" if pd.isna(row["low"]) else f"\n[{row['low']:.2f}, {row['high']:.2f}]")
+        ),
+        "baseline": lambda row: "" if pd.isna(row["baseline"]) else f"{row['baseline']:.2f}",
+        "difference": lambda row: "" if pd.isna(row["baseline"]) else signed(row["value"] - row["baseline"]),
+        "words": lambda row: f"{row['n']:,.0f}",
+        "confirmed": lambda row: "yes" if is_role(row) else "no",
+    }
+    shown = [best[measure] for measure in (*SYNTAX, *gain.index) if measure in best]
+    badge = {True: "role", False: ""}
+    return table(
+        "Best head against baseline", shown, columns, lambda row: badge[is_role(row)], lambda row: str(row["measure"])
+    )
 
 
-def share_table(found: Roles) -> Table:
+def share_table(found: Roles) -> Table | None:
     """Shares of each sort of role, beside the paper's three models where encoder heads were tested."""
     kinds = kinds_of(found)
     paper = pd.read_csv(PAPER, index_col="role") if "encoder-self" in kinds else pd.DataFrame()
     sorts = [*paper.index[:-1], *_by_sort(found.roles)["sort"].value_counts().index, NO_ROLE]
-    rows = []
-    for sort in dict.fromkeys(sorts):
-        counts = []
-        for kind in kinds:
-            patterns = of_kind(found.patterns, kind)
-            counts.append((patterns.loc[patterns["role"] == sort, "heads"].sum(), len(of_kind(found.labels, kind))))
-        counts += [(paper.loc[sort, pair], 48) if sort in paper.index else (None, 48) for pair in paper.columns]
-        cells = [NONE if count is None else f"{percent(count / total)}\n{count} of {total}" for count, total in counts]
-        rows.append(Row([capital(str(sort)), *cells]))
-    columns = ["role", *(HEADS_OF_KIND[kind] for kind in kinds), *(f"Voita et al., {pair}" for pair in paper.columns)]
-    return Table("Shares of roles", columns, rows)
+
+    def ours(kind: str, sort: str) -> str:
+        patterns, total = of_kind(found.patterns, kind), len(of_kind(found.labels, kind))
+        heads = patterns.loc[patterns["role"] == sort, "heads"].sum()
+        return f"{percent(heads / total)}\n{heads} of {total}"
+
+    def theirs(pair: str, sort: str) -> str:
+        heads = paper[pair].get(sort)
+        return "" if heads is None else f"{percent(heads / 48)}\n{heads} of 48"
+
+    columns: Columns = {"role": capital, **{HEADS_OF_KIND[kind]: partial(ours, kind) for kind in kinds}}
+    columns |= {f"Voita et al., {pair}": partial(theirs, pair) for pair in paper.columns}
+    return table("Shares of roles", [str(sort) for sort in dict.fromkeys(sorts)], columns)
 
 
 SECTION = Section("roles", "Roles", "What each head does", build)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
-import altair as alt
 import pandas as pd
 
+from headwise.heads import KINDS
 from headwise.report import charts
-from headwise.report.charts import ROOM, Text
-from headwise.report.parts import Figure, Panel, Row, Section, Table
+from headwise.report.charts import ROOM, axis, tips
+from headwise.report.parts import Columns, Figure, Panel, Section, Table, table
 from headwise.report.run import Run
-from headwise.report.sections import single_heads
-from headwise.report.words import KIND_NAMES, NONE, capital, listed, measure_name, number, percent
+from headwise.report.words import KIND_NAMES, NONE, capital, listed, measure_name, number, percent, signed
 
 CELL = 48  # pixels
 TURN = 0.55  # the share of the heat scale from which text on it needs the other colour
@@ -32,19 +32,34 @@ RELEVANCE = {
     "softmax": "softmax", "other": "other",
 }  # fmt: skip
 FAR = 0.5  # of a layer's ranks: from here on two scores disagree about a head
+BLEU, LOSS, ALONE = "ablation.bleu", "ablation.zero", "ablation.all-but-one"
+FALSE_RATE = 0.05  # how often a 95 % interval leaves 0 out when nothing differs
 
 
 def build(run: Run) -> dict[str, Any]:
-    """Maps of scores, the tables of relevance, and single heads."""
+    """Maps of scores, tables of relevance, and single heads. `effects`: for each kind the change without each head, in
+    BLEU or else in loss.
+    """
     drawn = [] if run.heads is None else drawn_measures(run.heads["measure"])
+    measure = next((name for name in (BLEU, LOSS) if len(of_measure(run, name))), BLEU)
+    effects = of_measure(run, measure)
     return {
         "maps": score_maps(run),
-        "families": [measure.split(".")[0] for measure in drawn],
+        "families": [name.split(".")[0] for name in drawn],
         "conserved": conservation_table(run),
         "pooled": pooled_table(run),
         "apart": apart_table(run),
-        **single_heads.build(run),
+        "effects": [_effects(effects[effects["kind"] == k], measure) for k in KINDS if k in set(effects["kind"])],
+        "in_bleu": measure == BLEU,
+        "alone": alone_table(run),
     }
+
+
+def of_measure(run: Run, measure: str) -> pd.DataFrame:
+    """The heads that have a value of a measure."""
+    if run.heads is None:
+        return pd.DataFrame(columns=["kind"])
+    return run.heads[run.heads["measure"] == measure].dropna(subset=["value"])
 
 
 def drawn_measures(measures: Iterable[str]) -> list[str]:
@@ -63,8 +78,8 @@ def score_maps(run: Run) -> list[Figure]:
     """
     if run.heads is None:
         return []
-    table = run.heads[run.heads["measure"].isin(drawn_measures(run.heads["measure"]))].dropna(subset=["value"])
-    return [_figure(table[table["kind"] == kind], kind) for kind in KIND_NAMES if kind in set(table["kind"])]
+    found = run.heads[run.heads["measure"].isin(drawn_measures(run.heads["measure"]))].dropna(subset=["value"])
+    return [_figure(found[found["kind"] == kind], kind) for kind in KIND_NAMES if kind in set(found["kind"])]
 
 
 def ranks(table: pd.DataFrame) -> pd.Series[int]:
@@ -73,11 +88,11 @@ def ranks(table: pd.DataFrame) -> pd.Series[int]:
     return order.rank(method="first", ascending=False).astype(int)
 
 
-def _figure(table: pd.DataFrame, kind: str) -> Figure:
-    measures = drawn_measures(table["measure"])
+def _figure(found: pd.DataFrame, kind: str) -> Figure:
+    measures = drawn_measures(found["measure"])
     lead = measure_name(measures[0])
-    places = ranks(table[table["measure"] == measures[0]])
-    panels = [_panel(table[table["measure"] == measure], measure, places, not i) for i, measure in enumerate(measures)]
+    places = ranks(found[found["measure"] == measures[0]])
+    panels = [_panel(found[found["measure"] == measure], measure, places, not i) for i, measure in enumerate(measures)]
     return Figure(
         name=f"scores-{kind}",
         title=f"{capital(KIND_NAMES[kind])}: {listed([measure_name(measure) for measure in measures])}",
@@ -88,11 +103,12 @@ def _figure(table: pd.DataFrame, kind: str) -> Figure:
     )
 
 
-def _panel(table: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool) -> Panel:
-    top = _rounded_up(table["value"].max())
+def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool) -> Panel:
+    top = _rounded_up(found["value"].max())
     power = max(0, 3 * math.ceil((-1 - math.floor(math.log10(top) + 1e-9)) / 3))
     unit, size, layers = 10.0**power, int(places.max()), places.index.get_level_values("layer").nunique()
-    share = _equal_share(table) if measure.startswith("lrp") else 0
+    counts = set(found.groupby("layer").size())  # relevance is a share of the layer: an equal one is marked
+    share = int(counts.pop()) if measure.startswith("lrp") and len(counts) == 1 else 0
     cells = [
         {
             "address": f"{row['kind']}/{row['layer']}/{row['head']}",
@@ -107,24 +123,22 @@ def _panel(table: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool
             else f"{number(row['low'], top, 1)} to {number(row['high'], top, 1)}",
             "n": row["n"],
         }
-        for row in table.sort_values(["layer", "head"]).to_dict("records")
+        for row in found.sort_values(["layer", "head"]).to_dict("records")
         if (row["layer"], row["head"]) in places.index
     ]
-    texts = [
-        Text(name, f"{small}{style}", f"datum.value {sign} {TURN * top}", {"dy": dy})
+    x, y = axis("rank:O", None, orient="top", labels=False, titlePadding=2), axis("layer:O", "layer")
+    tip = tips("address:N|head", f"exact:N|{measure_name(measure)}", "interval:N|95 % interval", "n:Q|measured on|,")
+    heat = _heat(top, unit, share)
+    marks = [charts.mark("rect", cells, {"cornerRadius": 3}, x=x, y=y, color=heat, tooltip=tip)]
+    marks += [
+        charts.text(cells, name, f"{small}{style}", x, y, f"datum.value {sign} {TURN * top}", tip, dy=dy)
         for sign, style in (("<", "on-low"), (">=", "on-high"))
         for name, small, dy in (("text:N", "", -5), ("head:N", "small-", 11))
+        if size <= ROOM
     ]
-    x = alt.X("rank:O", title=None, axis=alt.Axis(orient="top", labels=False, titlePadding=2))
-    tip = charts.tips(
-        "address:N|head", f"exact:N|{measure_name(measure)}", "interval:N|95 % interval", "n:Q|measured on|,"
-    )
-    y, heat = alt.Y("layer:O", title="layer"), _heat(top, unit, share)
-    marks = charts.grid(cells, x, y, heat, tip=tip, texts=texts if size <= ROOM else ())
-    row = 44 if size <= ROOM else 22
+    row, narrow, wide = (44, 31, 92) if size <= ROOM else (22, 9, 36)
     marks += [_edge(cells, 1 / share, row)] if share and lead else []
     times = f" × 10{str(-power).translate(RAISED)}" if power else ""
-    narrow, wide = (31, 92) if size <= ROOM else (9, 36)
     return Panel(
         charts.layered(marks, layers * row, measure, color="independent"),
         f"{capital(measure_name(measure))}{times}: {FAMILIES[measure.split('.')[0]]}",
@@ -134,30 +148,26 @@ def _panel(table: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool
     )
 
 
-def _equal_share(table: pd.DataFrame) -> int:
-    """How many heads every layer has; 0 where layers differ."""
-    counts = set(table.groupby("layer").size())
-    return int(counts.pop()) if len(counts) == 1 else 0
-
-
-def _heat(top: float, unit: float, share: int) -> alt.Color:
+def _heat(top: float, unit: float, share: int) -> charts.Spec:
     """The colour scale from 0 to the highest value; an equal share of a layer is marked on it."""
     labels = {0.0: "0", top: number(top * unit, top * unit)}
     if share and 0.1 * top < 1 / share < 0.85 * top:
         labels[1 / share] = f"1/{share}"
     words = "".join(f"abs(datum.value - {value}) < {top / 1000} ? '{word}' : " for value, word in labels.items())
-    legend = alt.Legend(orient="bottom", title=None, gradientLength=180, values=sorted(labels), labelExpr=f"{words}''")
-    return alt.Color("value:Q", scale=alt.Scale(range="heatmap", domain=[0, top], clamp=True), legend=legend)
-
-
-def _edge(cells: list[dict[str, Any]], share: float, height: int) -> Any:
-    """An upright line in each layer behind the last head that has at least an equal share."""
-    table = pd.DataFrame(cells)
-    ends = table[table["value"] >= share].groupby("layer")["rank"].max().reset_index()
-    mark = alt.Chart(charts.data(ends)).mark_tick(
-        style="limit", opacity=1, orient="vertical", size=height, thickness=2.5, xOffset=1.5
+    legend = {"orient": "bottom", "title": None, "gradientLength": 180, "values": sorted(labels)}
+    return charts.field(
+        "value:Q",
+        scale={"range": "heatmap", "domain": [0, top], "clamp": True},
+        legend=legend | {"labelExpr": f"{words}''"},
     )
-    return mark.encode(x=alt.X("rank:O", bandPosition=1), y="layer:O")
+
+
+def _edge(cells: list[dict[str, Any]], share: float, height: int) -> charts.Spec:
+    """An upright line in each layer behind the last head that has at least an equal share."""
+    found = pd.DataFrame(cells)
+    ends = found[found["value"] >= share].groupby("layer")["rank"].max().reset_index()
+    look = {"style": "limit", "opacity": 1, "orient": "vertical", "size": height, "thickness": 2.5, "xOffset": 1.5}
+    return charts.mark("tick", ends, look, x=charts.field("rank:O", bandPosition=1), y=charts.field("layer:O"))
 
 
 def _rounded_up(value: float) -> float:
@@ -170,62 +180,118 @@ def _rounded_up(value: float) -> float:
 
 def apart_table(run: Run) -> Table | None:
     """How far relevance and confidence agree within layers, and the heads that they rank most differently."""
-    if run.heads is None:
-        return None
-    drawn = drawn_measures(run.heads["measure"])
+    drawn = [] if run.heads is None else drawn_measures(run.heads["measure"])[:2]
     if len(drawn) < 2 or not drawn[0].startswith("lrp") or drawn[1] != "confidence":
         return None
-    found = [run.heads[run.heads["measure"] == measure].dropna(subset=["value"]) for measure in drawn[:2]]
-    name, rows = measure_name(drawn[0]), []
-    both = found[0].merge(found[1], on=["kind", "layer", "head"], suffixes=("_one", "_other"))
-    for kind, part in both.groupby("kind", sort=False):
-        layers = part.groupby("layer")
-        order = layers[["value_one", "value_other"]].rank(ascending=False)
-        inside = [one["value_one"].corr(one["value_other"]) for _, one in order.groupby(part["layer"])]
-        agreed, size = pd.Series(inside, dtype=float).mean(), layers["head"].transform("size")
-        gap = (order["value_one"] - order["value_other"]).abs() / (size - 1).clip(lower=1)
-        far = gap[gap >= FAR].sort_values(ascending=False, kind="stable").index[:3]
-        heads = [
-            f"{part.loc[i, 'layer']}/{part.loc[i, 'head']} ({order.loc[i, 'value_one']:.0f} · "
-            f"{order.loc[i, 'value_other']:.0f} of {size[i]})"
-            for i in far
-        ]
-        if not pd.isna(agreed):
-            rows.append(Row([KIND_NAMES[str(kind)], number(agreed, 0.5), ", ".join(heads) or NONE]))
-    columns = ["kind", "rank correlation within layers", f"furthest apart (place by {name} · by confidence)"]
-    return Table(f"{name} and confidence", columns, rows) if rows else None
+    both = of_measure(run, drawn[0]).merge(
+        of_measure(run, drawn[1]), on=["kind", "layer", "head"], suffixes=("_one", "_other")
+    )
+    rows = [(KIND_NAMES[str(kind)], *_apart(part)) for kind, part in both.groupby("kind", sort=False)]
+    columns: Columns = {
+        "kind": lambda row: row[0],
+        "rank correlation within layers": lambda row: number(row[1], 0.5),
+        f"furthest apart (place by {measure_name(drawn[0])} · by confidence)": lambda row: row[2],
+    }
+    return table(f"{measure_name(drawn[0])} and confidence", (r for r in rows if not pd.isna(r[1])), columns)
+
+
+def _apart(part: pd.DataFrame) -> tuple[float, str]:
+    """The mean rank correlation within layers of two scores, and the heads with the most different ranks."""
+    layers = part.groupby("layer")
+    order, size = layers[["value_one", "value_other"]].rank(ascending=False), layers["head"].transform("size")
+    inside = [one["value_one"].corr(one["value_other"]) for _, one in order.groupby(part["layer"])]
+    gap = (order["value_one"] - order["value_other"]).abs() / (size - 1).clip(lower=1)
+    far = part.assign(one=order["value_one"], other=order["value_other"], size=size)
+    far = far.loc[gap[gap >= FAR].sort_values(ascending=False, kind="stable").index[:3]]
+    heads = [f"{r.layer}/{r.head} ({r.one:.0f} · {r.other:.0f} of {r.size})" for r in far.itertuples()]
+    return pd.Series(inside, dtype=float).mean(), ", ".join(heads)
 
 
 def pooled_table(run: Run) -> Table | None:
     """How far relevance of all positions started at once is from that of one position after the other."""
-    if run.heads is None:
-        return None
-    heads = run.heads.dropna(subset=["value"]).set_index(["kind", "layer", "head"])
+    known = [] if run.heads is None else sorted(set(run.heads["measure"]))
     rows = []
-    for measure in sorted(set(heads["measure"])):
-        pooled = heads.loc[heads["measure"] == f"{measure}.pooled", "value"]
-        steps = heads.loc[heads["measure"] == measure, "value"].reindex(pooled.index).dropna()
-        if measure.startswith("lrp") and len(steps) > 1:
-            at: Any = (pooled - steps).abs().dropna().idxmax()
-            correlation = number(pooled.rank().corr(steps.rank()), 0.5)
-            ends = [number(table[at], steps[at], 1) for table in (steps, pooled)]
-            rows.append(Row([measure_name(measure), correlation, "/".join(map(str, at)), *ends], code=measure))
-    columns = ["rule", "rank correlation", "furthest apart", "per step", "pooled"]
-    return Table("Relevance per step and pooled", columns, rows) if rows else None
+    for measure in (name for name in known if name.startswith("lrp") and f"{name}.pooled" in known):
+        found = [of_measure(run, name).set_index(["kind", "layer", "head"]) for name in (measure, f"{measure}.pooled")]
+        steps, pooled = (part["value"] for part in found)
+        steps = steps.reindex(pooled.index).dropna()
+        if len(steps) > 1:
+            rows.append((measure, steps, pooled, (pooled - steps).abs().dropna().idxmax()))
+    columns: Columns = {
+        "rule": lambda row: measure_name(row[0]),
+        "rank correlation": lambda row: number(row[2].rank().corr(row[1].rank()), 0.5),
+        "furthest apart": lambda row: "/".join(map(str, row[3])),
+        "per step": lambda row: number(row[1][row[3]], row[1][row[3]], 1),
+        "pooled": lambda row: number(row[2][row[3]], row[1][row[3]], 1),
+    }
+    return table("Relevance per step and pooled", rows, columns, code=lambda row: row[0])
 
 
 def conservation_table(run: Run) -> Table | None:
     """Of the relevance that went in, what arrived and what was absorbed on the way; None without lrp.csv."""
-    table = None if run.lrp is None else run.lrp.dropna(subset=["value"])
-    if table is None or table.empty:
+    if run.lrp is None:
         return None
-    known = [what for what in RELEVANCE if what in set(table["what"])]
-    rows = []
-    for (measure, mode), part in table.groupby(["measure", "mode"], sort=False):
-        shares = part.set_index("what")["value"]
-        cells = [percent(shares[what], 1).replace("-", "−") if what in shares else NONE for what in known]
-        rows.append(Row([f"{measure_name(str(measure))}, {mode}", *cells], code=str(measure)))
-    return Table("Where relevance went", ["rule", *(RELEVANCE[what] for what in known)], rows)
+    parts = run.lrp.dropna(subset=["value"]).groupby(["measure", "mode"], sort=False)
+    rows = [(measure, mode, part.set_index("what")["value"]) for (measure, mode), part in parts]
+    columns: Columns = {"rule": lambda row: f"{measure_name(str(row[0]))}, {row[1]}"}
+    columns |= {title: partial(_went, what) for what, title in RELEVANCE.items()}
+    return table("Where relevance went", rows, columns, code=lambda row: str(row[0]))
+
+
+def _went(what: str, row: Any) -> str:
+    return percent(row[2][what], 1).replace("-", "−") if what in row[2] else NONE
+
+
+def _effects(found: pd.DataFrame, measure: str) -> dict[str, Any]:
+    """A kind's change without each head, layer by layer (Michel et al. 2019, table 1). `ablation.bleu` counts points
+    lost: its change is negative.
+    """
+    scale, digits, ends = (-1, 2, ["high", "low"]) if measure == BLEU else (1000, 1, ["low", "high"])
+    found = found.sort_values(["layer", "head"])
+    found[["change", "low", "high"]] = scale * found[["value", *ends]]
+    found["sure"] = (found["low"] > 0) | (found["high"] < 0)
+    found["gain"] = found["change"] * scale < 0
+    layers: dict[int, dict[int, dict[str, Any]]] = {}
+    for row in found.to_dict("records"):
+        text = signed(row["change"], digits)
+        between = "" if pd.isna(row["low"]) else f" [{signed(row['low'], digits)}, {signed(row['high'], digits)}]"
+        cell = {"text": text, "tip": f"{row['kind']}/{row['layer']}/{row['head']}: {text}{between}"}
+        layers.setdefault(row["layer"], {})[row["head"]] = cell | {"sure": row["sure"], "gain": row["gain"]}
+    low, high = (signed(end, digits) for end in (found["change"].min(), found["change"].max()))
+    return {
+        "kind": (kind := str(found["kind"].iloc[0])),
+        "title": capital(KIND_NAMES[kind]),
+        "heads": sorted(set(found["head"])),
+        "layers": list(layers.items()),
+        "facts": f"{found['sure'].sum()} of {len(found)} intervals leave 0 out, "
+        f"{(found['sure'] & found['gain']).sum()} of them for the better; "
+        f"about {FALSE_RATE * len(found):.0f} would if no head mattered. From {low} to {high}.",
+    }
+
+
+def alone_table(run: Run) -> Table | None:
+    """For every layer of several heads the head that does best alone, and what the loss gains (Michel et al. 2019,
+    table 2); None without.
+    """
+    found = of_measure(run, ALONE)
+    if len(found):
+        found = found[found.groupby(["kind", "layer"])["head"].transform("size") > 1].sort_values(
+            "value", kind="stable"
+        )
+    best: dict[int, dict[str, Any]] = {}
+    for row in found.to_dict("records"):
+        best.setdefault(row["layer"], {}).setdefault(row["kind"], row)
+    columns: Columns = {"layer": str, **{KIND_NAMES[kind]: partial(_alone, best, kind) for kind in KINDS}}
+    return table("With one head alone", sorted(best), columns)
+
+
+def _alone(best: dict[int, dict[str, Any]], kind: str, layer: int) -> str:
+    if (row := best[layer].get(kind)) is None:
+        return NONE
+    known = not pd.isna(row["low"])
+    ends = f" [{signed(row['low'], 3)}, {signed(row['high'], 3)}]" if known else ""
+    enough = " · one head is enough" if known and row["low"] <= 0 else ""
+    return f"{signed(row['value'], 3)}{ends}\nh{row['head']:.0f}{enough}"
 
 
 SECTION = Section("scores", "Scores", "How much each head matters", build)

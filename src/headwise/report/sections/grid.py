@@ -1,0 +1,269 @@
+"""The page of a grid: what every run chose, pairs side by side, means over seeds, how far runs have come."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from headwise.report import models
+from headwise.report.models import DIFFERENCE, P_TUNED, RANDOM, TUNED, Model
+from headwise.report.parts import Columns, Figure, Section, Table, table
+from headwise.report.run import Grid, Member
+from headwise.report.sections.cost_charts import pair_points, pairs_panel, quality_figures
+from headwise.report.words import NONE, capital, listed
+
+ENDINGS = {
+    "_to_fine-tuned": "to equal further training", "": "to the full model", "_to_pruned": "to its control",
+    "_to_random": "to random heads", "_to_uncompensated": "to removal without mean outputs",
+}  # fmt: skip
+Means = Mapping[str, pd.DataFrame]  # the models of each data set, as means over seeds
+two_digits = "{:.2f}".format
+
+
+def build_opening(grid: Grid) -> dict[str, Any]:
+    """Headline and facts."""
+    groups = [
+        (data or "What was chosen", [_choice(grid, m) for m in grid.members if m.data == data])
+        for data in data_of(grid)
+    ]
+    absent = [f"{name(member)} ({state(member)})" for member in grid.members if member.models.empty]
+    failed = [name(member) for member in grid.members if member.facts.get("failed")]
+    groups += [("Still missing", [("Runs", listed(absent), "")])] if absent else []
+    groups += [("Failed", [("Some tasks of", f"{listed(failed)}: reasons under Runs", "")])] if failed else []
+    return {"headline": headline(grid), "groups": groups}
+
+
+def data_of(grid: Grid) -> list[str]:
+    """The data sets, one empty name where there is only one."""
+    return list(dict.fromkeys(member.data for member in grid.members))
+
+
+def headline(grid: Grid) -> str:
+    """`2 language pairs, 3 seeds: 5 of 6 runs have results`."""
+    seeds, pairs = len({member.seed for member in grid.members}), len(data_of(grid))
+    what = [f"{pairs} language pairs"] if pairs > 1 else []
+    what += [f"{seeds} seeds"] if seeds > 1 else []
+    done, total = sum(not member.models.empty for member in grid.members), len(grid.members)
+    return f"{', '.join(what) or 'One run'}: {done} of {total} {'run has' if total == 1 else 'runs have'} results"
+
+
+def name(member: Member) -> str:
+    """`en-de, seed 1`."""
+    return ", ".join([*([member.data] if member.data else []), f"seed {member.seed}"])
+
+
+def chosen(member: Member) -> Model | None:
+    """The model that a run chose on dev text."""
+    return None if member.models.empty else next((m for m in models.rows(member.models) if m["chosen"]), None)
+
+
+def state(member: Member) -> str:
+    """How far a run has come, in a few words."""
+    if member.trouble:
+        return member.trouble
+    if member.models.empty:
+        return "no model measured yet" if member.facts else "not begun"
+    missing = set(member.facts.get("settings") or {}) - set(member.models.index)
+    text = f"{len(member.models)} {'model' if len(member.models) == 1 else 'models'} measured"
+    return text + (f", {len(missing)} pruned and not measured yet" if missing else "")
+
+
+def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
+    model, part = chosen(member), models.text_prefix(grid.models)
+    if model is None:
+        return f"seed {member.seed}", NONE if member.models.empty else "nothing chosen yet, or the full model kept", ""
+    others = models.pruned(member.models)
+    tried = others[others["method"] != RANDOM].get("dev_bleu", others["kept"][:0]).count()
+    heads = f"{model['kept']} of {model['total']} {models.heads_name(model['kinds'])}"
+    compared = {"to equal further training": TUNED, "to the full model": DIFFERENCE}
+    changes = {to: models.difference(model, part + measure) for to, measure in compared.items()}
+    known = ", ".join(f"{change} {to}" for to, change in changes.items() if change)
+    text = f"{heads} ({model['label']}, of {tried} models){'; BLEU ' if known else ''}{known}"
+    return f"seed {member.seed}", text, models.verdict(model, part + TUNED, part + P_TUNED)
+
+
+def build_pairs(grid: Grid) -> dict[str, Any] | None:
+    """The figure and the table of language pairs; None for one pair."""
+    means = {data: found for data in data_of(grid) if (found := means_of(grid, data)) is not None}
+    if len(means) < 2:
+        return None
+    part = models.text_prefix(grid.models)
+    return {"pairs": pairs_figure(means, part), "by_pair": pairs_table(means, part), "text": "dev" if part else "test"}
+
+
+def pairs_figure(means: Means, part: str) -> Figure | None:
+    """BLEU above or below the full model against the share of heads kept, a panel a method."""
+    panels: dict[str, list[dict[str, Any]]] = {}
+    for data, frame in means.items():
+        for kinds in models.groups(frame):
+            for line_name, line in models.lines(models.of_kinds(frame, kinds)):
+                if line["learned"].all():
+                    title = f"{capital(models.group_name(kinds))} · {line_name}"
+                    panels.setdefault(title, []).extend(pair_points(data, line, part))
+    drawn = {title: pd.DataFrame(points) for title, points in panels.items() if len(points) > 1}
+    if not drawn:
+        return None
+    text = "dev" if part else "test"
+    return Figure(
+        name="pairs",
+        title="Language pairs side by side",
+        note="difference to the full model of the same pair · bars: 95 % interval, over seeds where there are several",
+        panels=[pairs_panel(points, list(means), title, text) for title, points in drawn.items()],
+        columns=min(2, len(drawn)),
+    )
+
+
+def pairs_table(means: Means, part: str) -> Table | None:
+    """A model a row, a language pair a column: difference to the full model, and heads kept."""
+    by_name = {
+        data: {m["setting"]: m for m in models.ordered(frame) if m["learned"] or m["method"] == "none"}
+        for data, frame in means.items()
+    }
+    labels = {m["setting"]: m["label"] for known in by_name.values() for m in known.values()}
+    full = {m["setting"] for known in by_name.values() for m in known.values() if m["method"] == "none"}
+
+    def cell(data: str, setting: str) -> str:
+        model = by_name[data].get(setting)
+        if model is None or setting in full:
+            return models.written(f"{part}bleu", two_digits, model)
+        seeds = f", {model['seeds']} seeds" if model["seeds"] > 1 else ""
+        heads = f"{model['kept']} of {model['total']} heads"
+        return f"{models.difference(model, part + DIFFERENCE) or NONE}\n{heads}{seeds}"
+
+    columns: Columns = {"model": lambda setting: "full model, BLEU" if setting in full else labels[setting]}
+    columns |= {data: partial(cell, data) for data in means}
+    return table(
+        "Language pairs side by side", labels, columns, code=lambda setting: "" if setting in full else setting
+    )
+
+
+def build_seeds(grid: Grid) -> dict[str, Any]:
+    """For every data set its figures and tables of means."""
+    parts = []
+    for i, data in enumerate(data_of(grid)):
+        means = means_of(grid, data)
+        parts.append(
+            {
+                "anchor": f"data-{i}",
+                "title": data or "All seeds",
+                "seeds": int(grid.models.loc[grid.models["data"] == data, "seed"].nunique()),
+                "figures": [] if means is None else seed_figures(grid, data, means),
+                "trained": None if means is None else means_table(grid, data, means),
+                "untrained": None if means is None else means_table(grid, data, means, trained=False),
+            }
+        )
+    return {"parts": parts}
+
+
+def means_of(grid: Grid, data: str) -> pd.DataFrame | None:
+    """The models of one data set, each once, as means over seeds, with the columns seeds, kept_low and kept_high; None
+    before a run has results.
+
+    Where two seeds or more have a model, its differences and their intervals are those of across.csv; otherwise its one
+    seed's. Its BLEU is that of the mean full model plus the mean difference: seeds that start higher do not lift the
+    models that only they have.
+    """
+    every = grid.models[grid.models["data"] == data]
+    if every.empty:
+        return None
+    kept = every.groupby(level=0)["kept"].agg(["count", "mean", "min", "max"])
+    means = every[~every.index.duplicated()].copy()
+    means[["seeds", "mean_kept", "kept_low", "kept_high"]] = kept.loc[means.index]
+    means = means.astype({"seeds": int, "kept_low": int, "kept_high": int})
+    means["kept"], means["chosen"] = [round(number) for number in means["mean_kept"]], False
+    across = grid.means[grid.means["data"] == data].pivot(index="setting", columns="measure")  # noqa: PD010
+    full = every[every["method"] == "none"]
+    for part in ("", "dev_"):
+        for measure in (f"{part}{DIFFERENCE}{ending}" for ending in ENDINGS):
+            alone = every[every[measure].notna()] if measure in every else every[:0]
+            alone = alone[~alone.index.duplicated(keep=False)]
+            for end, column in (("", "value"), (".low", "low"), (".high", "high")):
+                known = [across.get((column, measure)), alone.get(measure + end)]
+                over, own = (pd.Series(dtype=float) if one is None else one.astype(float) for one in known)
+                means[measure + end] = over.reindex(means.index).combine_first(own.reindex(means.index))
+        base = full[f"{part}bleu"].mean() if f"{part}bleu" in full else float("nan")
+        means[f"{part}bleu"] = base + means[f"{part}{DIFFERENCE}"]
+        means.loc[means["method"] == "none", f"{part}bleu"] = base
+        means = means.drop(columns=[f"{part}p_value"], errors="ignore")
+    return models.sorted_by_heads(means.copy())
+
+
+def seed_figures(grid: Grid, data: str, means: pd.DataFrame) -> list[Figure]:
+    """Figure 7 of one data set: lines through means, small marks for single seeds, rings around what each chose."""
+    limit = next((m.facts.get("max_drop") for m in grid.members if m.data == data and not m.models.empty), None)
+    slug = re.sub(r"[^\w-]+", "-", data).strip("-")
+    found = quality_figures(means, {"max_drop": limit}, grid.models[grid.models["data"] == data])
+    return [
+        replace(figure, name=f"{figure.name}-{slug}", title=f"{data}: {figure.title}") if data else figure
+        for figure in found
+    ]
+
+
+def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True) -> Table | None:
+    """Every model with gates and every control. Not `trained`: the models without gates, with the full one first; None
+    where the first table has them.
+    """
+    first = means["learned"] | (means["method"] == "none") | means["method"].str.startswith("control.")
+    first |= not means["learned"].any()
+    shown = models.ordered(means[first if trained else ~first | (means["method"] == "none")])
+    if not trained and len(shown) < 2:
+        return None
+    part = models.text_prefix(grid.models)
+    columns: Columns = {
+        "model": lambda model: model["label"],
+        "seeds": lambda model: str(model["seeds"]),
+        "heads kept": _kept,
+        f"BLEU on {'dev' if part else 'test'}": partial(models.written, f"{part}bleu", two_digits),
+        **{to: partial(models.difference, measure=f"{part}{DIFFERENCE}{end}") for end, to in ENDINGS.items()},
+    }
+    what = "Means over seeds" if trained else "Removal without gates, means over seeds"
+    return table(f"{what}, {data or grid.name}", shown, columns, code=lambda model: str(model["setting"]))
+
+
+def _kept(model: Model) -> str:
+    low, high = model["kept_low"], model["kept_high"]
+    kept = f"{model['mean_kept']:.1f} ({low}–{high})" if low < high else model["kept"]
+    return f"{kept} of {model['total']}"
+
+
+def build_runs(grid: Grid) -> dict[str, Any]:
+    """A row a run, with a link to its page."""
+    part = models.text_prefix(grid.models)
+    columns: Columns = {
+        "run": name,
+        "state": state,
+        f"full model, BLEU on {'dev' if part else 'test'}": lambda member: (
+            "" if member.models.empty else _bleu(models.full_model(member.models), part)
+        ),
+        "chosen": lambda member: (
+            f"{model['label']}, {model['kept']} of {model['total']} heads" if (model := chosen(member)) else ""
+        ),
+        "to equal further training": lambda member: models.difference(chosen(member), part + TUNED),
+        "to the full model": lambda member: models.difference(chosen(member), part + DIFFERENCE),
+    }
+    failed = [(name(m), task, _last(why)) for m in grid.members for task, why in (m.facts.get("failed") or {}).items()]
+    pages = {name(m): quote(f"{m.place}/report.html") for m in grid.members if m.page}
+    return {"runs": table("Runs of the grid", grid.members, columns), "pages": pages, "failed": failed}
+
+
+def _bleu(model: Model | None, part: str) -> str:
+    return models.written(f"{part}bleu", two_digits, model)
+
+
+def _last(why: str) -> str:
+    """The last line of what failed."""
+    return (str(why).strip().splitlines() or ["no reason was left"])[-1]
+
+
+SECTIONS = (
+    Section("grid_opening", "", "", build_opening),
+    Section("grid_pairs", "Side by side", "Language pairs side by side", build_pairs),
+    Section("grid_seeds", "Over seeds", "", build_seeds),
+    Section("grid_runs", "Runs", "Runs", build_runs),
+)
