@@ -145,14 +145,13 @@ def _choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
     known = [model for model in tried if model["setting"] in losses]
     fits = [_heads(run, model) for model in known if limit is None or losses[model["setting"]] <= limit + 1e-9]
     fewest = own is not None and left == min(fits, default=None)
-    several = " in the whole model" if len({model["kinds"] for model in tried}) > 1 else ""
-    why = f"{several}: the fewest{'' if limit is None else ' within the limit'}" if fewest else ""
+    why = f", the fewest{'' if limit is None else ' within the limit'}" if fewest else ""
     tested = any(value(chosen, measure) is not None for measure in ("bleu", "perplexity"))
     facts = [
         ("Text", f"dev only; {'test text had no part in it' if tested else 'no test text was measured'}", ""),
         ("Models tried", str(len(tried)), ""),
         ("Loss allowed on dev", "no limit" if limit is None else f"{limit:g} {_unit(full)}", ""),
-        ("Chosen", f"{chosen['label']}, {left} heads left{why}", ""),
+        ("Chosen", f"{chosen['label']}: {left} {'head' if left == 1 else 'heads'} in the whole model{why}", ""),
     ]
     if own is not None and (both := _both(full, chosen, "dev_bleu")):
         facts.append(("On dev", f"BLEU {both[0]:.2f} → {both[1]:.2f} ({signed(-own)})", ""))
