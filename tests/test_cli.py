@@ -432,6 +432,9 @@ class TestPruning:
 
 
 class TestStart:
+    def test_version(self, call: Call) -> None:
+        assert call("--version")[:2] == (0, f"{hw.__version__}\n")
+
     def test_help_and_import_are_quick(self) -> None:
         """Everything heavy is loaded when it is used."""
         heavy = "[m for m in ('torch', 'transformers', 'datasets', 'pandas') if m in sys.modules]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import resource
 from collections.abc import Callable, Iterator
@@ -166,6 +167,26 @@ def test_translating_needs_a_translator_and_a_tokenizer(translator: Model) -> No
     translator.tokenizer = None
     with pytest.raises(HeadwiseError, match=r"^tiny has no tokenizer"):
         translator.translate(["a"])
+
+
+def test_one_string_is_no_list_of_sentences(translator: Model) -> None:
+    with pytest.raises(HeadwiseError, match="one string"):
+        translator.translate("Hello.")
+
+
+def test_code_that_comes_with_a_model_is_never_run(
+    translator: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is asked, whatever is on standard input; the code leaves no trace."""
+    folder = translator.save(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "code.Own", "AutoModelForSeq2SeqLM": "code.Own"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').write('yes')\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\ny\n"))
+    with pytest.raises(HeadwiseError, match="code of its own"):
+        load(folder)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_model_shows_what_it_is(translator: Model) -> None:

@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model
 from torch import Tensor
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
@@ -26,6 +27,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     GenerationConfig,
+    PretrainedConfig,
     PreTrainedModel,
 )
 
@@ -74,6 +76,8 @@ class Model:
 
     def translate(self, sentences: Sequence[str], progress: Report = silent, **search: Any) -> list[str]:
         """Translate sentences by beam search; options of `Search` by name."""
+        if isinstance(sentences, str):
+            raise HeadwiseError("translate was given one string: give a list of sentences, such as ['Hello.'].")
         if not self.hf.can_generate() or not self.hf.config.is_encoder_decoder:
             raise HeadwiseError(
                 f"{self.name} is a {type(self.hf).__name__}, which does not translate: give an encoder-decoder model."
@@ -164,13 +168,18 @@ def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> 
     layout = HeadMask.read(path / LAYOUT) if (path / LAYOUT).exists() else None
     missing: Iterable[str] = ()
     try:
-        config = AutoConfig.from_pretrained(source)
+        refuse_code(source)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         if layout is None:
-            hf, info = auto(config).from_pretrained(source, config=config, output_loading_info=True)
+            hf, info = auto(config).from_pretrained(
+                source, config=config, output_loading_info=True, trust_remote_code=False
+            )
             hf = drop_unused(freeze_as_built(hf))
             missing = info["missing_keys"]
         named = not path.exists() or any(path.glob("*token*"))
-        tokenizer = AutoTokenizer.from_pretrained(source) if named else None
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False) if named else None
+    except HeadwiseError:
+        raise
     except Exception as error:  # from transformers, safetensors or tokenizers, about the user's files
         found = f"{spec} is a folder, but not" if path.exists() else f"'{spec}' is not a local folder, and not"
         raise HeadwiseError(f"{found} a complete model that transformers can load: {one_line(error)}") from error
@@ -206,6 +215,16 @@ def folder_of(spec: str | Path) -> Path:
             "Give a model's folder or the folder of a finished study."
         )
     return path
+
+
+def refuse_code(source: str) -> None:
+    """A model that brings its own code, which headwise never runs, is refused before anything is loaded."""
+    values, _ = PretrainedConfig.get_config_dict(source)
+    if "auto_map" in values and values.get("model_type") not in CONFIG_MAPPING:
+        raise HeadwiseError(
+            f"{source} brings Python code of its own for its {values.get('model_type', 'model')}, which headwise does "
+            "not run: give a model of a class that transformers has."
+        )
 
 
 def freeze_as_built(hf: PreTrainedModel) -> PreTrainedModel:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -23,6 +25,23 @@ app = typer.Typer(
     help="The story of every attention head in a Transformer.", no_args_is_help=True, add_completion=False,
     pretty_exceptions_enable=False, rich_markup_mode=None,
 )  # fmt: skip
+
+
+def show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(metadata.version("headwise"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """The story of every attention head in a Transformer."""
+
+
 for command in (demo, study, train, score, roles, prune, evaluate, translate, report):
     app.command()(command)
 data_app = typer.Typer(help="Public text: list it, fetch it with checksums.", no_args_is_help=True)
