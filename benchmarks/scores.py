@@ -28,10 +28,10 @@ from transformers import M2M100Config, M2M100ForConditionalGeneration
 
 from headwise.attention import Discovery, discover
 from headwise.importance.ablation import ablate
+from headwise.importance.attention_weights import read
 from headwise.importance.gradient import gradients
 from headwise.importance.lrp.relevance import Mode, relevance
 from headwise.importance.lrp.rules import RULES
-from headwise.importance.reading import read
 
 ORIGINAL = {
     "seconds": 11.2,

@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, Mar
 from headwise.attention import discover
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
-from headwise.importance.reading import Exclude, pointing, read
+from headwise.importance.attention_weights import Exclude, pointing, read
 from headwise.importance.tally import Tally
 from headwise.translation.batches import Collator
 from pruning.golden_model import SITES, GoldenModel, inputs

@@ -14,7 +14,7 @@ from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.heads import Kind
 from headwise.model import Model
-from headwise.pruning.hard_concrete import GateOptions, Pruned, prune_by_gates
+from headwise.pruning.gate_training import GateOptions, Pruned, prune_by_gates
 from headwise.pruning.target_count import Keep, prune_to_count
 from headwise.translation.batches import Encoded
 from headwise.translation.build import Architecture, build

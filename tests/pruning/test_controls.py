@@ -18,7 +18,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Site
 from headwise.model import Model, load
 from headwise.pruning.controls import at_random, from_scratch, narrower, one_per_layer, tune, weights
-from headwise.pruning.hard_concrete import freeze
+from headwise.pruning.gate_training import freeze
 from headwise.translation.batches import Encoded
 from headwise.translation.build import Architecture, build
 from headwise.translation.train import Recipe, Training, average, fit

@@ -17,8 +17,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind
 from headwise.model import Model
 from headwise.pruning import target_count
+from headwise.pruning.gate_training import GateSchedule, Pruned
 from headwise.pruning.gates import FAR, HardConcrete
-from headwise.pruning.hard_concrete import GateSchedule, Pruned
 from headwise.pruning.target_count import CLIP, RAMP, SETTLE, CountedGates, Keep
 from headwise.translation.train import dev_loss
 from pruning.bench import Bench

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headwise.api.options import checked
 from headwise.api.sweeps import GreedySweep, TopKSweep
+from headwise.api.validation import checked
 from headwise.data.embedded import write_parallel
 from headwise.errors import HeadwiseError
 from headwise.study import Plan, make_plan, read_plan

@@ -13,16 +13,16 @@ from typing import Any, Literal
 
 from headwise.api.batches import AnyText, Batches, held_out, max_tokens, translator
 from headwise.api.greedy import Losses, Ranking, greedy_masks
-from headwise.api.options import checked
 from headwise.api.sweeps import SWEEPS, GateSweep, GreedySweep, TopKSweep
+from headwise.api.validation import checked
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind
 from headwise.importance.ablation import mean_outputs
 from headwise.model import Model
 from headwise.progress import Report, part, silent
+from headwise.pruning.gate_training import prune_by_gates
 from headwise.pruning.greedy import smallest_within
-from headwise.pruning.hard_concrete import prune_by_gates
 from headwise.pruning.target_count import Keep, prune_to_count
 from headwise.pruning.top_k import prune_by_top_k
 from headwise.translation.batches import Encoded

@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 
 from headwise.api.batches import AnyText, Batches, translator
-from headwise.api.options import checked
 from headwise.api.scoring import (
     RANDOM_ORDERS,
     USUAL,
@@ -18,6 +17,7 @@ from headwise.api.scoring import (
     score_all,
     table_of_scores,
 )
+from headwise.api.validation import checked
 from headwise.data.text import ParallelText
 from headwise.model import Model
 from headwise.progress import Report, part, silent

@@ -25,13 +25,13 @@ from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, score_table
 from headwise.importance.ablation import ABLATIONS, ablate, removal_losses
+from headwise.importance.attention_weights import READINGS, read, relative
 from headwise.importance.curves import CURVES, area_rows, curve_rows, removal_curves
 from headwise.importance.gating import GATINGS, gate_heads
 from headwise.importance.gradient import GRADIENTS, gradients, unit
 from headwise.importance.judge import FAITHFULNESS, agreement, exceptions, head_values
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
-from headwise.importance.reading import READINGS, read, relative
 from headwise.importance.tally import UNITS, Tally
 from headwise.model import Model
 from headwise.progress import Report, part, silent

@@ -14,13 +14,11 @@ from headwise.api.scoring import BLEU, resolve_measures
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, HeadMap, Kind
 from headwise.importance.gating import GATINGS
+from headwise.pruning.controls import Control
+from headwise.pruning.gate_training import GateOptions, TuningOptions
 from headwise.pruning.greedy import sizes
-from headwise.pruning.hard_concrete import GateOptions, TuningOptions
 from headwise.pruning.target_count import Keep
 
-Control = Literal["fine-tuned", "random", "one-per-layer", "one-per-layer-random", "from-scratch", "narrower"]
-OF_A_SWEEP: tuple[Control, ...] = ("fine-tuned", "one-per-layer", "one-per-layer-random")
-FROM_RANDOM_WEIGHTS: tuple[Control, ...] = ("from-scratch", "narrower")
 Count = Annotated[int, Field(ge=1)]
 WITHOUT_TEXT = ("random", "weight-norm")  # orders of removal that look at no text
 

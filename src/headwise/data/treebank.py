@@ -20,7 +20,7 @@ from headwise.data.annotated import Annotated, Mention, Word
 from headwise.data.conll2012 import BEGIN, read_conll2012
 from headwise.data.conllu_file import read_conllu
 from headwise.data.lines import existing_file, read_lines
-from headwise.data.parse import write_parsed
+from headwise.data.stanza_trees import write_parsed
 from headwise.data.store import file_key
 from headwise.errors import HeadwiseError
 

@@ -23,9 +23,9 @@ from headwise.attention.removal import removed_heads, with_others
 from headwise.attention.reuse import Recording, Trial, recording, trying
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
+from headwise.importance.attention_weights import sides
 from headwise.importance.gradient import positions, refuse_broken_loss, refuse_broken_outputs
 from headwise.importance.objective import asked_tokens, on_device, predict, sentence_losses
-from headwise.importance.reading import sides
 from headwise.importance.tally import Part, Tally, gathered
 
 Means = Mapping[Site, Tensor]  # H D

@@ -20,8 +20,8 @@ from headwise.attention.discover import same_gradients
 from headwise.attention.kernel import repeat
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
+from headwise.importance.attention_weights import sides
 from headwise.importance.objective import IGNORED, asked_tokens, on_device, predict, sentence_losses
-from headwise.importance.reading import sides
 from headwise.importance.tally import Tally, refuse_broken
 
 GRADIENTS = (

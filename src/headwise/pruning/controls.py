@@ -6,9 +6,9 @@ Voita et al. 2019, section 6.3 (the same layout from scratch); Michel et al. 201
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
@@ -16,11 +16,32 @@ from headwise.attention.discover import same_gradients
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
 from headwise.model import Model
+from headwise.pruning.gate_training import TuningOptions, freeze
 from headwise.pruning.greedy import order, random_scores
-from headwise.pruning.hard_concrete import TuningOptions, freeze
 from headwise.pruning.target_count import Keep, by_group
 from headwise.translation.build import Architecture, build
 from headwise.translation.train import Training, average, converge, dev_loss, fit, loss_forward
+
+Control = Literal["fine-tuned", "random", "one-per-layer", "one-per-layer-random", "from-scratch", "narrower"]
+OF_A_SWEEP: tuple[Control, ...] = ("fine-tuned", "one-per-layer", "one-per-layer-random")  # others: of every model
+FROM_RANDOM_WEIGHTS: tuple[Control, ...] = ("from-scratch", "narrower")
+
+
+def control_mask(
+    control: Control, heads: HeadMap, kinds: Sequence[Kind], seed: int, reference: HeadMask | None,
+    score: Callable[[], Mapping[Head, float]],
+) -> HeadMask:  # fmt: skip
+    """The heads that a fine-tuned control keeps. reference: the mask of the model it belongs to; score: asked only for
+    the best heads."""
+    if control == "fine-tuned":
+        return HeadMask.full(heads)
+    if control == "random" and reference is not None:
+        return at_random(heads, kinds, {kind: reference.count(kind) for kind in kinds}, seed)
+    if control == "one-per-layer":
+        return one_per_layer(heads, kinds, score())
+    if control == "one-per-layer-random":
+        return one_per_layer(heads, kinds, random_scores(heads, seed))
+    raise HeadwiseError(f"The control '{control}' has no heads of its own to keep: it is trained from random weights.")
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind, describe
 from headwise.model import Model
+from headwise.pruning.gate_training import GateOptions, Pruned, TuningOptions, start_of, train_gates
 from headwise.pruning.gates import Gates, HardConcrete
-from headwise.pruning.hard_concrete import GateOptions, Pruned, TuningOptions, start_of, train_gates
 from headwise.translation.batches import TokenBatches
 from headwise.translation.train import Training
 

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from headwise.heads import HeadMap, Kind
 from headwise.model import Model
+from headwise.pruning.gate_training import GateOptions, Pruned, start_of
 from headwise.pruning.gates import EDGE, HardConcrete
-from headwise.pruning.hard_concrete import GateOptions, Pruned, start_of
 from headwise.pruning.target_count import SETTLE, Keep, TargetGates, heads_of, settle_share, train_to_count
 from headwise.translation.train import Training
 

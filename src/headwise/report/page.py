@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -14,27 +13,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from headwise.heads import write_text
-from headwise.report.parts import VEGA_LITE, Figure, Section, figures_in
+from headwise.report.parts import VEGA_LITE, Figure, figures_in
 from headwise.report.run import Grid, Run, read_grid, read_run
-from headwise.report.sections import (
-    believe,
-    cost,
-    drift,
-    gates,
-    grid,
-    layers,
-    made,
-    opening,
-    roles,
-    scores,
-    translations,
-)
+from headwise.report.sections.contents import sections_of
 from headwise.report.theme import COLOURS, DARK, FONT, LIGHT, vega_config
-
-RUN = (
-    opening.SECTION, layers.HEAD_MAP, scores.SECTION, believe.SECTION, roles.SECTION, gates.SECTION, cost.SECTION,
-    cost.CONTROLS_SECTION, layers.SECTION, drift.SECTION, translations.SECTION, gates.TRAINING, made.SECTION,
-)  # fmt: skip
 
 
 def write(folder: Path) -> Path:
@@ -57,7 +39,7 @@ def write(folder: Path) -> Path:
 
 def collect(found: Run | Grid) -> dict[str, dict[str, Any]]:
     """The content of every section that there is, by its name."""
-    built = {section.name: section.build(found) for section in _sections(found)}
+    built = {section.name: section.build(found) for section in sections_of(found)}
     return {name: content for name, content in built.items() if content is not None}
 
 
@@ -72,7 +54,7 @@ def render(found: Run | Grid, content: dict[str, dict[str, Any]]) -> str:
     )
     parts: Any = environment.get_template("parts.html.j2").module
     environment.globals |= {name: getattr(parts, name) for name in ("drawing", "table", "titled", "fact_list")}
-    shown = [section for section in _sections(found) if section.name in content]
+    shown = [section for section in sections_of(found) if section.name in content]
     name = found.name if isinstance(found, Grid) else found.folder.resolve().name
     bodies = {
         section.name: Markup(
@@ -96,10 +78,6 @@ def render(found: Run | Grid, content: dict[str, dict[str, Any]]) -> str:
         configurations={"light": vega_config(LIGHT), "dark": vega_config(DARK)},
         library=_library(),
     )
-
-
-def _sections(found: Run | Grid) -> Sequence[Section]:
-    return grid.SECTIONS if isinstance(found, Grid) else RUN
 
 
 @cache

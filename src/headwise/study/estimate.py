@@ -24,11 +24,11 @@ from headwise.attention import capture, discover, evaluating
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMap, Kind
 from headwise.importance.ablation import ABLATIONS
+from headwise.importance.attention_weights import READINGS
 from headwise.importance.gating import GATINGS
 from headwise.importance.gradient import GRADIENTS
-from headwise.importance.reading import READINGS
 from headwise.model import load
-from headwise.pruning.hard_concrete import freeze
+from headwise.pruning.gate_training import freeze
 from headwise.translation.batches import IGNORED
 from headwise.translation.build import Architecture, build
 from headwise.translation.decode import Search

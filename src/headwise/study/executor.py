@@ -7,9 +7,11 @@ on where it was. This process does one job at a time; `ray_executor` does severa
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 from typing import Protocol
 
 from accelerate import PartialState
@@ -21,6 +23,7 @@ from headwise.study.progress import Progress
 
 Jobs = Callable[[], Sequence[Job]]  # asked again after every job: what is finished may reveal more of them
 Work = Callable[[Job], None]  # does a job
+WORKERS = ("ray",)  # the names of executors beside this process
 
 
 @dataclass
@@ -94,6 +97,22 @@ class LocalExecutor:
             error, trace = raised, traceback.format_exc()
         made, self.progress.heading = not self.progress.heading, ""
         return Ended(self.job.name, error, trace, made)
+
+
+@contextmanager
+def open_executor(
+    workers: str | None, work: Work, make_work: Callable[[Progress], Work], folder: Path, progress: Progress,
+    threads: int, device: str,
+) -> Iterator[Executor]:  # fmt: skip
+    """The executor that `--workers` names; without a name, this process. make_work: how a worker's own process does
+    jobs; folder: shared with the workers."""
+    if workers is None:
+        yield LocalExecutor(work, progress)
+    else:
+        from headwise.study.ray_executor import ray_executor
+
+        with ray_executor(make_work, folder, progress, threads, device) as executor:
+            yield executor
 
 
 def run_jobs(

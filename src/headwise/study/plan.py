@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from headwise.api.options import checked
 from headwise.api.scoring import USUAL, resolve_measures
-from headwise.api.sweeps import FROM_RANDOM_WEIGHTS, SWEEPS, AnySweep, GateSweep, GreedySweep
+from headwise.api.sweeps import SWEEPS, AnySweep, GateSweep, GreedySweep
+from headwise.api.validation import checked
 from headwise.data.lines import existing_file
 from headwise.errors import HeadwiseError
+from headwise.pruning.controls import FROM_RANDOM_WEIGHTS
 from headwise.translation.build import Architecture
 from headwise.translation.decode import Search
 from headwise.translation.train import Recipe

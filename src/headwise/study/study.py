@@ -12,14 +12,15 @@ import torch
 from accelerate import PartialState
 
 from headwise.api.batches import translator
-from headwise.api.sweeps import FROM_RANDOM_WEIGHTS, GateSweep
+from headwise.api.sweeps import GateSweep
 from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.model import load
+from headwise.pruning.controls import FROM_RANDOM_WEIGHTS
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import Estimate, estimate
-from headwise.study.executor import LocalExecutor, Outcome, run_jobs, sentence
+from headwise.study.executor import WORKERS, Outcome, open_executor, run_jobs, sentence
 from headwise.study.jobs import Job, cost_in_words, plan_lines
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import Plan
@@ -132,8 +133,8 @@ def run_study(
     """
     if only is not None and only not in STAGES:
         raise HeadwiseError(f"--only {only} was asked for, but the stages are {', '.join(STAGES)}.")
-    if workers not in (None, "ray"):
-        raise HeadwiseError(f"--workers {workers} was asked for, but only ray can share out tasks: --workers ray.")
+    if workers not in (None, *WORKERS):
+        raise HeadwiseError(f"--workers {workers} was asked for; there is {', '.join(WORKERS)}.")
     threads = threads or (1 if workers else None)
     stages = STAGES if only is None else STAGES[: STAGES.index(only) + 1]
     out, main = Path(out), PartialState(cpu=device == "cpu").is_main_process
@@ -172,14 +173,9 @@ def missing_texts(plan: Plan, stages: Collection[str]) -> Iterator[str]:
 
 def at_work(study: Study, stages: Collection[str], workers: str | None, threads: int | None, device: str) -> Outcome:
     """Do all jobs, here or by workers."""
-    jobs = partial(study.jobs, stages)
-    if workers is None:
-        return run_jobs(jobs, LocalExecutor(study, study.progress), study.progress, study.ended)
-    from headwise.study.ray_executor import ray_executor
-
-    make_work = partial(Study, study.plan, study.out, device)
-    with ray_executor(make_work, study.out, study.progress, threads or 1, device) as executor:
-        return run_jobs(jobs, executor, study.progress, study.ended)
+    make_work, progress = partial(Study, study.plan, study.out, device), study.progress
+    with open_executor(workers, study, make_work, study.out, progress, threads or 1, device) as executor:
+        return run_jobs(partial(study.jobs, stages), executor, progress, study.ended)
 
 
 def write_corpora(study: Study) -> None:

@@ -6,18 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from headwise.api.sweeps import (
-    FROM_RANDOM_WEIGHTS,
-    OF_A_SWEEP,
-    WITHOUT_TEXT,
-    Control,
-    GateSweep,
-    GreedySweep,
-    Sweep,
-    TopKSweep,
-    keep_name,
-)
+from headwise.api.sweeps import WITHOUT_TEXT, GateSweep, GreedySweep, Sweep, TopKSweep, keep_name
 from headwise.heads import HeadMap
+from headwise.pruning.controls import FROM_RANDOM_WEIGHTS, OF_A_SWEEP, Control
 from headwise.pruning.target_count import Keep
 
 COMPARISONS = ("pruned", "fine-tuned", "random", "uncompensated")  # models beside the full one that differences are to

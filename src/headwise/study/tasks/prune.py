@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from headwise.api.batches import Batches
 from headwise.api.greedy import Ranking, greedy_masks
-from headwise.api.sweeps import FROM_RANDOM_WEIGHTS, WITHOUT_TEXT, GateSweep, GreedySweep, TopKSweep
-from headwise.heads import HeadMask, write_text
+from headwise.api.sweeps import WITHOUT_TEXT, GateSweep, GreedySweep, TopKSweep
+from headwise.heads import Head, HeadMask, write_text
 from headwise.importance.ablation import mean_outputs
 from headwise.model import Model, load
-from headwise.pruning.controls import at_random, from_scratch, narrower, one_per_layer, tune
-from headwise.pruning.greedy import random_scores
-from headwise.pruning.hard_concrete import prune_by_gates
+from headwise.pruning.controls import FROM_RANDOM_WEIGHTS, control_mask, from_scratch, narrower, tune
+from headwise.pruning.gate_training import prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.pruning.top_k import prune_by_top_k
 from headwise.study.estimate import Estimate
@@ -193,21 +193,16 @@ class FineTunedControl(Prune):
         return self.weights_spec(run, inputs, FULL_MODEL, *reference)
 
     def make(self, run: Run, work: Path) -> Result:
-        return self.tuned(run, self.mask(run), work)
+        variant, heads = self.variant, full_model(run).heads
+        seed = int(digest([variant.name, run.plan.seed]), 16) % 2**32
+        reference = run.mask(variant.reference) if variant.reference else None
 
-    def mask(self, run: Run) -> HeadMask:
-        """The heads that the control keeps."""
-        heads, variant = full_model(run).heads, self.variant
-        kinds, seed = run.sweep(variant).kinds, int(digest([variant.name, run.plan.seed]), 16) % 2**32
-        if variant.control == "fine-tuned":
-            return HeadMask.full(heads)
-        if variant.reference:
-            counts = {kind: run.mask(variant.reference).count(kind) for kind in kinds}
-            return at_random(heads, kinds, counts, seed)
-        if variant.control == "one-per-layer":
-            best = ranking(run, Order("", BEST_HEAD), rescore=False)
-            return one_per_layer(heads, kinds, best(HeadMask.full(heads)))
-        return one_per_layer(heads, kinds, random_scores(heads, seed))
+        def score() -> Mapping[Head, float]:
+            return ranking(run, Order("", BEST_HEAD), rescore=False)(HeadMask.full(heads))
+
+        assert variant.control is not None
+        mask = control_mask(variant.control, heads, run.sweep(variant).kinds, seed, reference, score)
+        return self.tuned(run, mask, work)
 
 
 class TrainedControl(Prune):

@@ -17,8 +17,8 @@ from attention.families import eager, tiny
 from headwise.attention import capture, discover, masked, remove
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
-from headwise.importance import reading
-from headwise.importance.reading import READINGS, pointing, read, sharing, side, spreading
+from headwise.importance import attention_weights as reading
+from headwise.importance.attention_weights import READINGS, pointing, read, sharing, side, spreading
 from headwise.importance.tally import Tally
 
 PAD, END, START = 0, 1, 3

@@ -20,8 +20,8 @@ from headwise.attention import capture, masked
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind
 from headwise.model import Model
+from headwise.pruning.gate_training import GateLog, GateOptions, Pruned, decide, freeze, prune_by_gates
 from headwise.pruning.gates import Gates, HardConcrete, glorot_uniform
-from headwise.pruning.hard_concrete import GateLog, GateOptions, Pruned, decide, freeze, prune_by_gates
 from pruning.bench import ENCODER, GATES, TRAINING, Bench
 
 State = dict[str, Tensor]

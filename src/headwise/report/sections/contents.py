@@ -1,0 +1,30 @@
+"""Which sections a page has, in their order. A new section is a file beside this one, its template, and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headwise.report.parts import Section
+from headwise.report.run import Grid, Run
+from headwise.report.sections import (
+    believe,
+    cost,
+    drift,
+    gates,
+    grid,
+    layers,
+    made,
+    opening,
+    roles,
+    scores,
+    translations,
+)
+
+RUN = (
+    opening.SECTION, layers.HEAD_MAP, scores.SECTION, believe.SECTION, roles.SECTION, gates.SECTION, cost.SECTION,
+    cost.CONTROLS_SECTION, layers.SECTION, drift.SECTION, translations.SECTION, gates.TRAINING, made.SECTION,
+)  # fmt: skip
+
+
+def sections_of(found: Run | Grid) -> Sequence[Section]:
+    return grid.SECTIONS if isinstance(found, Grid) else RUN
