@@ -26,9 +26,8 @@ from headwise.study.tasks.prune import keeps_all, model_task
 from headwise.study.tasks.train import FULL_MODEL
 from headwise.study.variants import FULL, Variant, comparisons, model_controls
 
-COLUMNS = (
-    "method", "kinds", "setting", "penalty", "seed", "kept", "total", "measure", "value", "low", "high"
-)  # fmt: skip
+MEASURED = ("measure", "value", "low", "high")
+COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", *MEASURED)
 GATE_FACTS = {
     "soft_loss": "soft_dev_loss",
     "decided_loss": "decided_dev_loss",
@@ -75,7 +74,7 @@ class Tables:
                 "penalty": variant.penalty, "seed": plan.seed, "kept": sum(mask.count(kind) for kind in kinds),
                 "total": mask.heads.only(kinds).total,
             }  # fmt: skip
-            rows += [{**start, **dict(zip(COLUMNS[7:], row, strict=True))} for row in self.values(variant)]
+            rows += [{**start, **dict(zip(MEASURED, row, strict=True))} for row in self.values(variant)]
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
     def values(self, variant: Variant) -> Iterator[Row]:
