@@ -99,6 +99,12 @@ def test_texts_may_lie_elsewhere_under_the_same_names() -> None:
     assert [line.partition(" was ")[0] for line in differences(before, other)] == ["data.train"]
 
 
+def test_a_run_of_an_earlier_version_is_not_written_over(tmp_path: Path) -> None:
+    out = done(TINY, tmp_path / "run", results=False)
+    (out / ".stages").mkdir()
+    refused(TINY, out, "earlier version")
+
+
 @pytest.mark.parametrize("name", ["thesis.txt", "run.json", "model/weights.bin", "plan.toml", "seed-1/notes.txt"])
 def test_a_folder_with_other_files_is_refused_and_nothing_goes(tmp_path: Path, name: str) -> None:
     """Whatever lies there, even a plan.toml that no study wrote; also below a plan of several runs."""

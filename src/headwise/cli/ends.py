@@ -31,7 +31,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """In the block both signals raise Stopped, unless whoever started the command has them ignored.
+    """In the block both signals raise Stopped, unless the command was started with them ignored.
 
     One process of several, which `torchrun` ends when another has failed, may be waiting for that one outside Python,
     where nothing can be raised: there SIGTERM keeps its handler.

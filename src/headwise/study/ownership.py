@@ -59,6 +59,8 @@ def refuse_others(plan: Plan, out: Path) -> None:
 
 def refuse_foreign_files(folder: Path) -> None:
     """A folder that is neither new, nor empty, nor a run's keeps what is in it."""
+    if (folder / ".stages").exists():
+        raise HeadwiseError(f"{folder} holds a run of an earlier version of headwise: choose another --out.")
     own = folder / "plan.toml"
     if not folder.is_dir() or (own.exists() and (folder / ".lock").exists()):
         return

@@ -113,9 +113,9 @@ class Study:
 def comes_late(task: Task, first: bool) -> bool:
     """What all runs wait with: training from random weights, the choice and after it, scores and roles of the second
     run and on."""
-    anew = task.variant.control in FROM_RANDOM_WEIGHTS if hasattr(task, "variant") else False
+    untrained = task.variant.control in FROM_RANDOM_WEIGHTS if hasattr(task, "variant") else False
     test = isinstance(task, Translate | Evaluate | EvaluatePerplexity | MeasureLosses) and task.split == "test"
-    return anew or test or isinstance(task, Choose | MeasureSpeed) or (
+    return untrained or test or isinstance(task, Choose | MeasureSpeed) or (
         not first and isinstance(task, ScorePass | Score | Judge | FindRoles)
     )  # fmt: skip
 
