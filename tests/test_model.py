@@ -293,7 +293,7 @@ def test_a_folder_that_is_not_there_is_looked_for_nowhere_else(spec: str, monkey
 @pytest.mark.parametrize("spec", ["gpt2", "Helsinki-NLP/opus-mt-en-de", "google/flan-t5-base"])
 def test_a_hub_id_is_no_path(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("headwise.model.AutoConfig", SimpleNamespace(from_pretrained=asked.append))
+    monkeypatch.setattr("headwise.model.PretrainedConfig", SimpleNamespace(get_config_dict=asked.append))
     with pytest.raises(HeadwiseError, match="is not a local folder"):
         load(spec)
     assert asked == [spec]

@@ -173,9 +173,10 @@ class TestControls:
         layout = full.without({*full.heads} - {*kept})
         layout.save(made.folder / "layouts/keep-3.json")
         monkeypatch.setattr("headwise.study.tasks.prune.full_model", lambda run: SimpleNamespace(heads=full.heads))
+        monkeypatch.setattr(FineTunedControl, "tuned", lambda self, run, mask, work: mask)
         reference = Variant("keep-3", 0, "gates", keep=3)
         random = [Variant(f"r-{i}", 0, "control.random", control="random", reference=reference) for i in range(5)]
-        masks = [FineTunedControl(variant).mask(run) for variant in random]
+        masks: list[Any] = [FineTunedControl(variant).make(run, made.folder) for variant in random]
         assert all(mask.count(kind) == layout.count(kind) for mask in masks for kind in KINDS)
         assert len({mask.kept for mask in masks}) > 1
 
