@@ -99,7 +99,7 @@ def test_a_model_that_diverged_is_no_control(bench: Bench, tmp_path: Path) -> No
         tune(bench.model, bench.training(tmp_path), GATES.model_copy(update=much), ENCODER, mask)
     recipe = TRAINING.model_copy(update=much)
     with pytest.raises(HeadwiseError, match="The training diverged: the loss is not a number"):
-        from_scratch(SHAPE, bench.model.tokenizer, bench.training(tmp_path / "anew", recipe, 5), mask)
+        from_scratch(SHAPE, bench.model.tokenizer, bench.training(tmp_path / "scratch", recipe, 5), mask)
 
 
 def copying(count: int, seed: int) -> ParallelText:
