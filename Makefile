@@ -2,10 +2,13 @@
 #   make setup   install              make test    the whole test suite
 #   make demo    the whole story      make check   format, lint, types
 #   make bench   the measurements in benchmarks/
+#   make attack  files damaged, runs killed, readers fuzzed: an hour
+#   make families  what headwise makes of every class in transformers (20 minutes), in runs/families.csv
+#   make attack  files damaged, runs killed, readers fuzzed: an hour
 #   make docs    the Python reference and the site, in site/
 # PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
 
-.PHONY: setup demo test check bench docs
+.PHONY: setup demo test attack check bench families docs
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
@@ -30,6 +33,9 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
+attack: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m attack -n auto -s
+
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -37,6 +43,9 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+families: $(INSTALLED)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/attention/every_class.py runs/families.csv
 
 docs: $(INSTALLED)
 	$(BIN)/python tools/api_reference.py

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from headwise.attention import capture, discover
+from headwise.options import Architecture
 from headwise.pruning.gates import Gates, HardConcrete
-from headwise.translation.build import Architecture, build
+from headwise.translation.build import build
 from headwise.translation.dropout import FastDropout
 from headwise.translation.loss import summed_loss
 from headwise.translation.subwords import learn_subwords

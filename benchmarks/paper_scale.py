@@ -32,12 +32,11 @@ from utilisation import Facts, chip, usage, where_time_goes
 from headwise.api.sweeps import GateSweep
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
-from headwise.pruning.controls import FROM_RANDOM_WEIGHTS
+from headwise.options import FROM_RANDOM_WEIGHTS, Architecture
 from headwise.report import write as write_report
 from headwise.study import Plan, Progress, read_plan, run_study
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
-from headwise.translation.build import Architecture
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "paper-scale.toml"
 LEFT_BEHIND = (

@@ -24,10 +24,11 @@ from headwise.data import embedded
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.data.treebank import Treebank
+from headwise.options import Architecture
 from headwise.roles.observe import forward, half_of
 from headwise.roles.passes import Subject, on_treebank, treebank_batches
 from headwise.roles.rare import frequencies
-from headwise.translation.build import Architecture, build
+from headwise.translation.build import build
 from headwise.translation.subwords import learn_subwords
 
 

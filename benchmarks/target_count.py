@@ -41,8 +41,9 @@ from headwise.api.batches import max_tokens
 from headwise.data.text import ParallelText, read_lines
 from headwise.heads import KINDS, Kind, write_text
 from headwise.model import load
-from headwise.pruning.gate_training import GateOptions, Pruned, prune_by_gates
-from headwise.pruning.target_count import Keep, prune_to_count
+from headwise.options import GateOptions, Keep
+from headwise.pruning.gate_training import Pruned, prune_by_gates
+from headwise.pruning.target_count import prune_to_count
 from headwise.statistics import interval, resamples
 from headwise.study import Plan, Progress, read_plan, run_study
 from headwise.translation.batches import Encoded

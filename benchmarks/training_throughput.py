@@ -112,9 +112,10 @@ def train_headwise(options: argparse.Namespace) -> None:
     from transformers import TrainerCallback
 
     from headwise.attention import discover
+    from headwise.options import Architecture, Recipe
     from headwise.translation.batches import IGNORED
-    from headwise.translation.build import Architecture, build
-    from headwise.translation.train import Recipe, Training, fit
+    from headwise.translation.build import build
+    from headwise.translation.train import Training, fit
 
     shape = Architecture(
         norm="post", encoder_layers=LAYERS, decoder_layers=LAYERS, heads=HEADS, width=WIDTH, feedforward=FEEDFORWARD,

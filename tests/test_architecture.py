@@ -15,22 +15,30 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
-WORDS = {"errors", "heads", "progress"}
+WORDS = {"errors", "files", "heads", "progress"}
 METHODS = {"importance", "pruning", "roles", "translation"}
 MAY_IMPORT = {
     "errors": set[str](),
+    "devices": {"errors"},
+    "files": set[str](),
+    "options": {"errors", "heads"},
+    "units": {"errors", "heads", "options"},
+    "model_files": {"errors", "files"},
     "progress": set[str](),
     "heads": {"errors"},
     "statistics": {"errors"},
     "attention": WORDS,
     "data": WORDS,
     "importance": WORDS | {"attention", "statistics"},
-    "translation": WORDS | {"attention", "data", "statistics"},
-    "model": WORDS | {"attention", "translation"},
-    "pruning": WORDS | {"attention", "data", "model", "translation"},
+    "translation": WORDS | {"options", "attention", "data", "statistics"},
+    "model": WORDS | {"model_files", "options", "attention", "devices", "translation"},
+    "pruning": WORDS | {"options", "units", "attention", "data", "model", "translation"},
+    "engines": WORDS | {"attention", "model"},
     "roles": WORDS | {"attention", "data", "importance", "statistics"},
-    "api": WORDS | METHODS | {"attention", "data", "model", "statistics"},
-    "study": WORDS | METHODS | {"api", "attention", "data", "model", "statistics"},
+    "api": WORDS | METHODS | {"options", "units", "attention", "data", "model", "statistics"},
+    "study": WORDS
+    | METHODS
+    | {"model_files", "options", "units", "api", "attention", "data", "devices", "model", "statistics"},
     "report": WORDS | {"importance", "roles"},
 }
 FREE = {"__init__", "__main__", "cli"}  # the doors: they may open every room, and no room may call them

@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -34,10 +35,10 @@ from transformers import (
 
 import headwise as hw
 from headwise import cli
-from headwise.api.scoring import USUAL
 from headwise.data.embedded import write_parallel
 from headwise.importance.curves import CURVES
 from headwise.importance.judge import FAITHFULNESS
+from headwise.importance.measures import USUAL
 from headwise.study import Progress, make_plan, run_study
 from headwise.study.store import locked_folder
 from headwise.study.tasks.evaluate import choose
@@ -143,6 +144,12 @@ def refused(call: Call) -> Refused:
     return run
 
 
+def following(err: str) -> list[str]:
+    """The command that another one recommends, without its first word."""
+    (line,) = [line for line in err.splitlines() if line.startswith("Next: headwise ")]
+    return shlex.split(line.removeprefix("Next: headwise "))
+
+
 class TestCommands:
     def test_train(self, call: Call, texts: list[str], place: Path, tmp_path: Path) -> None:
         status, out, err = call("train", *texts, "--out", tmp_path / "a run", *sets(*SMALL))
@@ -150,6 +157,16 @@ class TestCommands:
         mine, same = (load_file(folder / "model.safetensors") for folder in (Path(out.strip()), place / "run/model"))
         assert all(torch.equal(mine[name], same[name]) for name in mine), "the same code as a study's task"
         assert pd.read_csv(tmp_path / "a run/train/log.csv").measure.nunique() == 3
+        assert "On dev: loss " in err and "bleu " in err and (tmp_path / "a run/translations/dev/full.txt").exists()
+
+    def test_epochs(self, call: Call, refused: Refused, texts: list[str], tmp_path: Path) -> None:
+        words = ["train", *texts, "--out", tmp_path / "run", "--quiet", *sets(*(s for s in SMALL if "epochs" not in s))]
+        assert call(*words, "--epochs", 1) == (0, f"{tmp_path}/run/model\n", "")
+        assert pd.read_csv(tmp_path / "run/train/log.csv").measure.eq("dev_loss").sum() == 1
+        assert not (tmp_path / "run/translations").exists(), "nobody reads what it is worth"
+        assert "--epochs and --set training.epochs=3 were given" in refused(
+            *words, "--epochs", 1, *sets("training.epochs=3")
+        )
 
     def test_score(self, call: Call, pairs: list[str], model: str, tmp_path: Path) -> None:
         words = ["score", model, *pairs, "--out", tmp_path]
@@ -178,9 +195,32 @@ class TestCommands:
     ) -> None:
         given = language_model(GPT2LMHeadModel(GPT2) if kind == "decoder-self" else BertForMaskedLM(BERT))
         status, out, err = call("score", given, "--text", place / "dev.fr", "--out", tmp_path / "out", "--judge")
-        assert status == 0 and out == f"{tmp_path}/out/heads.csv\n" and "Next: headwise roles" in err
+        assert status == 0 and out == f"{tmp_path}/out/heads.csv\n"
+        assert call(*following(err), "--out", tmp_path / "next")[0] == 0
         table = pd.read_csv(tmp_path / "out/heads.csv")
         assert set(table.kind) == {kind} and (table.groupby("measure").value.count() == 4).all()
+
+    def test_a_model_that_predicts_no_words(
+        self, call: Call, refused: Refused, place: Path, language_model: Any, tmp_path: Path
+    ) -> None:
+        """Such as one of sentence embeddings: scored and pruned by what needs no prediction."""
+        given, text = language_model(BertModel(BERT)), ["--text", place / "train.en"]
+        status, out, err = call("score", given, *text, "--out", tmp_path / "scores")
+        table = pd.read_csv(out.strip())
+        assert status == 0 and "confidence" in set(table.measure) and "highest" in err
+        best = table[table.measure == "confidence"].sort_values("value").iloc[-1]
+        assert f"confidence: {best['kind']}/{best['layer']}/{best['head']} {best['value']:.3g}" in err
+        status, out, err = call(*following(err), "--out", tmp_path / "by advice")
+        assert status == 0 and hw.load(out.strip()).heads.total == 2
+        status, out, err = call(
+            "prune", given, *text, "--keep", 3, "--score", "weight-norm", "--out", tmp_path / "small"
+        )
+        assert status == 0 and out == f"{tmp_path}/small/pruned/weight-norm-3\n" and "No loss was measured" in err
+        assert hw.load(out.strip()).heads.total == 3
+        for words, reason in (([], "--keep N"), (["--keep", 2, "--max-drop", 1], "--keep N"),
+                              (["--keep", 2, "--score", "gradient"], "predicts no words")):  # fmt: skip
+            assert reason in refused("prune", given, *text, *words, "--out", tmp_path / "none")
+        assert "predicts no words" in refused("score", given, *text, "--measure", "lrp", "--out", tmp_path / "none")
 
     def test_evaluate(self, call: Call, pairs: list[str], place: Path, model: str, tmp_path: Path) -> None:
         status, out, err = call("evaluate", model, place / "run", *pairs, "--out", tmp_path, "--beam", "1")
@@ -189,6 +229,12 @@ class TestCommands:
         assert list(table.columns) == ["model", "measure", "value", "low", "high", "made"]
         difference = table[table.measure == "bleu_difference"]
         assert difference.value.tolist() == [0.0] and "p = 1.0000" in difference.made.item()
+
+    def test_evaluate_one_sided_text(self, call: Call, place: Path, language_model: Any, tmp_path: Path) -> None:
+        given = language_model(GPT2LMHeadModel(GPT2))
+        words = ["evaluate", given, "--text", place / "dev.fr", "--out", tmp_path, "--quiet"]
+        assert call(*words) == (0, f"{tmp_path}/quality.csv\n", "")
+        assert "perplexity" in set(pd.read_csv(tmp_path / "quality.csv").measure)
 
     def test_translate_from_standard_input_and_to_a_file(
         self, call: Call, refused: Refused, place: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -233,7 +279,9 @@ class TestCommands:
 
     def test_data_list(self, call: Call) -> None:
         status, out, _ = call("data", "list")
-        assert status == 0 and "multi30k" in out
+        title, *rows = out.splitlines()
+        assert status == 0 and title.split() == ["name", "content", "files", "here", "MiB", "checksums", "licence"]
+        assert any(row.startswith("multi30k") for row in rows)
 
     def test_the_readme_lines_in_python(self, place: Path, model: str, tmp_path: Path) -> None:
         loaded = hw.load(model)
@@ -245,9 +293,12 @@ class TestCommands:
         again = hw.load(tmp_path / "small")
         assert again.heads.query["encoder-self"] == (0,) and len(again.translate(["Hello."])) == 1
         table = hw.evaluate([hw.load(model), again], held_out, beam=1)
-        assert set(table.measure) == {"bleu", "chrf", "bleu_difference", "tokens_per_second"}
-        with pytest.raises(hw.HeadwiseError, match="unknown key 'beams'; allowed here"):
-            hw.evaluate([loaded], text, beams=3)
+        sizes = {"parameters", "memory", "cache_bytes", "tokens_per_second"}
+        assert set(table.measure) == {"bleu", "chrf", "bleu_difference", *sizes}
+        speed = table[table.measure == "tokens_per_second"]
+        assert (speed.low <= speed.value).all() and (speed.value <= speed.high).all()
+        with pytest.raises(hw.HeadwiseError, match="'beam' is 0, which does not fit"):
+            hw.evaluate([loaded], text, beam=0)
 
 
 class TestTheFolderOfAStudy:
@@ -292,7 +343,7 @@ class TestPruning:
         self, call: Call, texts: list[str], place: Path, model: str, tmp_path: Path
     ) -> None:
         words = ["prune", model, *texts, "--penalty", "1.5", "--penalty", "0", "--out", tmp_path / "out"]
-        status, out, err = call(*words, "--max-drop", "100", *sets(*FAST, *LIGHT))
+        status, out, err = call(*words, "--max-drop", "100", *sets(*FAST, *LIGHT, "pruning.epochs=8"))
         assert status == 0 and out == f"{tmp_path}/out/pruned/lambda-1.5\n"
         assert "4 of 4 encoder heads removed" in err and "lambda-1.5: 0 of 4 heads left" in err
         assert "max_drop is 100, but the whole model has only" in err
@@ -371,22 +422,42 @@ class TestPruning:
         assert table.groupby("setting").kept.first().to_dict() == {"full": 4, "greedy-gradient-2": 2}
         assert {"dev_perplexity", "dev_perplexity_change", "dev_loss", "parameters"} <= set(table.measure)
 
+    def test_a_language_model_by_gates(
+        self, call: Call, refused: Refused, place: Path, language_model: Any, tmp_path: Path
+    ) -> None:
+        """By method, or by a penalty alone; a model that predicts no words is refused."""
+        words = ["--text", place / "train.fr", "--dev-text", place / "dev.fr", "--quiet"]
+        light = sets("pruning.epochs=2", "training.batch_tokens=256", "pruning.train=gates")
+        given, out = language_model(GPT2LMHeadModel(GPT2)), tmp_path / "out"
+        status, _, err = call("prune", given, *words, "--method", "gates", "--keep", "2", "--out", out, *light)
+        assert (status, err) == (0, "") and hw.load(out / "pruned/keep-2").heads.total == 2
+        table = pd.read_csv(out / "pruning.csv")
+        assert {"dev_perplexity", "dev_perplexity_change", "undecided_gates"} <= set(table.measure)
+        more = [*light, *sets("pruning.gate_learning_rate=2.0", "pruning.warmup=1")]
+        status, _, _ = call("prune", given, *words, "--penalty", "50", "--out", tmp_path / "penalty", *more)
+        assert status == 0 and (tmp_path / "penalty/pruned/lambda-50").is_dir()
+        wordless = ["prune", language_model(BertModel(BERT)), *words, "--out", tmp_path / "none"]
+        assert "predicts no words, so gates" in refused(*wordless, "--method", "gates", "--keep", "2")
+
     def test_what_is_wrong_in_the_words_is_said_before_a_model_is_loaded(
         self, refused: Refused, place: Path, texts: list[str], tmp_path: Path
     ) -> None:
         (tmp_path / "thesis.txt").write_text("words")
+        broken = tmp_path / "broken"
+        broken.mkdir()
+        (broken / "config.json").write_text("{}")
         for words, expected in (
-            (["--out", tmp_path], "there is something else (thesis.txt)"),
+            (["--out", tmp_path], "there is something else (broken, thesis.txt)"),
             (["--out", tmp_path / "thesis.txt" / "out"], "is not possible"),
             (["--score", "fame"], "the measure 'fame' is unknown"),
             (["--score", "random", "--rescore"], "rescore would change nothing"),
             (["--kinds", "crosss"], "'crosss', which does not fit"),
         ):
-            given = ["prune", "./no-model", *texts, "--method", "greedy", "--keep", "3", "--out", tmp_path / "new"]
+            given = ["prune", broken, *texts, "--method", "greedy", "--keep", "3", "--out", tmp_path / "new"]
             assert expected in refused(*given, *words), words
-        assert "--target was given without --source" in refused("score", "./no-model", "--target", place / "dev.fr")
-        assert "without --target: name both" in refused("score", "./no-model", "--source", place / "dev.en")
-        assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+        assert "--target was given without --source" in refused("score", broken, "--target", place / "dev.fr")
+        assert "without --target: name both" in refused("score", broken, "--source", place / "dev.en")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "thesis.txt"]
 
     @pytest.mark.parametrize(
         ("words", "expected"),
@@ -425,10 +496,10 @@ class TestPruning:
     ) -> None:
         assert "No text was given" in refused("prune", model, "--method", "greedy", "--keep", "3", "--out", tmp_path)
         words = ["prune", model, "--text", place / "dev.en", "--dev-text", place / "dev.en", "--keep", "3"]
-        assert "scored on parallel text" in refused(*words, "--out", tmp_path / "text")
+        assert "needs parallel text" in refused(*words, "--out", tmp_path / "text")
         for method in ("gates", "greedy"):
             words = ["prune", model, *texts, "--keep", "5", "--method", method, "--out", tmp_path / method]
-            assert "5 heads were to be kept, but there are 4 of encoder-self" in refused(*words, *sets(*LIGHT))
+            assert "5 heads cannot be kept: there are 4 heads" in refused(*words, *sets(*LIGHT))
 
 
 class TestStart:
@@ -493,9 +564,9 @@ class TestStart:
         assert "not among the measures" in refused(*score, "--judge", "--measure", "lrp")
         assert "ends in .gif or .mp4" in refused("report", place / "run", "--animation", "film.avi")
         assert not Path("film.avi").exists()
-        assert "--device quantum was asked for, but torch" in refused("translate", model, "--device", "quantum")
+        assert "The device quantum was asked for, but torch" in refused("translate", model, "--device", "quantum")
         if not torch.cuda.is_available():
-            assert "--device cuda was asked for" in refused("translate", model, "--device", "cuda")
+            assert "The device cuda was asked for" in refused("translate", model, "--device", "cuda")
 
 
 class TestText:
@@ -519,7 +590,7 @@ class TestText:
             (b"a\n", b"", ("/train.fr' is empty",)),
             (b"\n\n", b"\n\n", ("are blank",)),
             (b"a\n", None, ("There is no file '", "/train.fr'")),
-            (b"She sleeps.\n" * 9, b"Elle dort.\n" * 9, ("has 9 pairs", "give more text or lower batch_tokens")),
+            (b"She sleeps.\n" * 9, b"Elle dort.\n" * 9, ("in 9 rows", "give more text or lower batch_tokens")),
         ],
     )
     def test_unusable(
@@ -539,7 +610,7 @@ class TestText:
         score = ["score", model, "--out", tmp_path / "out"]
         assert "--text FILE" in refused(*score) and "No text was given" in refused("train", "--out", tmp_path / "out")
         assert "--text was given and --source" in refused(*score, *pairs, "--text", place / "dev.en")
-        assert "scored on parallel text" in refused(*score, "--text", place / "dev.en")
+        assert "needs parallel text" in refused(*score, "--text", place / "dev.en")
         (tmp_path / "empty").write_text("")
         assert "is empty" in refused(*score, "--text", tmp_path / "empty")
         assert not (tmp_path / "out" / "heads.csv").exists()
@@ -574,14 +645,14 @@ class TestModels:
         for command in ("evaluate", "prune"):
             words = [command, given, *([*texts, "--keep", "1"] if command == "prune" else pairs)]
             assert f"is a {kind}, but a translation model" in refused(*words, *out), command
-        assert f"is a {kind}, which is scored on one-sided text" in refused("score", given, *pairs, *out)
+        assert f"is a {kind}, which needs one-sided text" in refused("score", given, *pairs, *out)
         assert f"is a {kind}" in refused("translate", given, "--source", place / "dev.en")
 
     def test_a_model_without_a_tokenizer(
         self, refused: Refused, place: Path, pairs: list[str], model: str, tmp_path: Path
     ) -> None:
         bare = Path(shutil.copytree(model, tmp_path / "bare"))
-        for file in bare.glob("*token*"):
+        for file in (*bare.glob("*token*"), bare / "SHA256SUMS"):
             file.unlink()
         assert "has no tokenizer" in refused("score", bare, *pairs, "--out", tmp_path / "out")
         assert "has no tokenizer" in refused("translate", bare, "--source", place / "dev.en")
@@ -590,10 +661,11 @@ class TestModels:
     def test_a_broken_layout(self, refused: Refused, place: Path, model: str, tmp_path: Path, damage: str) -> None:
         loaded = hw.load(model)
         loaded.remove(hw.HeadMask(loaded.heads, frozenset({hw.Head("encoder-self", 0, 1)}))).save(tmp_path / "small")
-        layout = tmp_path / "small" / "headwise.json"
-        content = json.loads(layout.read_text())
-        content["kept"]["encoder-self"] = [[17]]
-        layout.write_text(json.dumps(content) if damage == "kept" else damage)
+        config = tmp_path / "small" / "config.json"
+        content = json.loads(config.read_text())
+        content["headwise_layout"]["kept"]["encoder-self"] = [[17]]
+        config.write_text(json.dumps(content if damage == "kept" else content | {"headwise_layout": damage}))
+        (tmp_path / "small" / "SHA256SUMS").unlink()
         assert "layout" in refused("translate", tmp_path / "small", "--source", place / "dev.en").lower()
 
     def test_damaged_weights(self, refused: Refused, place: Path, model: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,20 +167,30 @@ class TestSignals:
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can mount a small disk")
 @pytest.mark.parametrize("kilobytes", [64, 400, 1200])
 def test_a_full_disk(texts: list[str], tmp_path: Path, kilobytes: int) -> None:
-    """A real one: training stops with a sentence wherever the disk fills up, and goes on when there is space."""
+    """A real one that somebody else fills: training stops with a sentence wherever it is, and goes on when there is
+    space. A disk that is full before is refused."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", disk]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         words = ["train", *texts, "--out", disk / "out", *sets(*SETTINGS)]
-        done = run(*words)
-        assert (done.returncode, done.stdout) == (1, "") and "Traceback" not in done.stderr, done.stderr
-        last = done.stderr.splitlines()[-1]
+        assert "MB are free" in run(*words).stderr
+        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        process = subprocess.Popen(
+            command(*words), env=ALONE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        while not list(disk.glob("out/.work/train*")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        (disk / "other").write_bytes(bytes(shutil.disk_usage(disk).free - 1024 * kilobytes))
+        out, err = process.communicate()
+        assert (process.returncode, out) == (1, "") and "Traceback" not in err, err
+        last = err.splitlines()[-1]
         assert last.startswith("headwise: ") and "the same command, given again" in last and "space" in last
         assert not (disk / "out/model").exists() and not list(disk.glob("out/**/*.partial"))
-        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        (disk / "other").unlink()
         assert run(*words).returncode == 0
         assert hw.load(disk / "out").translate(["She sleeps."])
     finally:
@@ -203,7 +214,9 @@ class TestTwoProcesses:
         weights = [load_file(folder / "model/model.safetensors") for folder in (one, two)]
         assert max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]) < 1e-4
         assert not list(two.glob(".work/train*"))
-        more = sets(*LIGHT, "training.accumulate=2", "training.batch_tokens=630")
+        more = sets(
+            *LIGHT, "training.accumulate=2", "training.batch_tokens=630", "pruning.epochs=8", "choice.max_drop=any"
+        )
         done = run("prune", two, *texts, *more, "--quiet", "--out", tmp_path / "small", launch=True, check=True)
         assert done.stdout == f"{tmp_path}/small/pruned/lambda-1.5\n"
         assert hw.load(tmp_path / "small/pruned/lambda-1.5").heads.query["encoder-self"] == (0,)

@@ -56,7 +56,18 @@ def test_an_address_is_read_back_from_its_text(head: Head) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "encoder-self", "encoder-self/1", "encoder-self/1/", "encoder/0/3", "cross/-1/0", "cross/0/x", "cross/0/1/2"],
+    [
+        "",
+        "encoder-self",
+        "encoder-self/1",
+        "encoder-self/1/",
+        "encoder/0/3",
+        "cross/-1/0",
+        "cross/0/x",
+        "cross/0/1/2",
+        "cross/0/٣",
+        "cross/0/9999999",
+    ],
 )
 def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(
@@ -145,7 +156,15 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "a layer not message": ({**LAYOUT, "kept": {"encoder-self": [[]], "cross": []}}, "has 3 encoder-self layers, .* 1"),
     "a head too many": ({**LAYOUT, "kept": {"encoder-self": [[2], [], []], "cross": [[], []]}}, "keeps encoder-self/0"),
     "a kind too many": ({**LAYOUT, "kept": {**LAYOUT["kept"], "decoder-self": [[0]]}}, "keeps decoder-self/0/0"),
-    "words for numbers": ({**LAYOUT, "kept": {"encoder-self": [["0"], [], []], "cross": [[], []]}}, "it is not one"),
+    "a part of a head": ({**LAYOUT, "kept": {"encoder-self": [[0.5], [], []], "cross": [[], []]}}, "the head 0.5"),
+    "a truth for a head": ({**LAYOUT, "kept": {"encoder-self": [[True], [], []], "cross": [[], []]}}, "the head True"),
+    "a head twice": ({**LAYOUT, "kept": {"encoder-self": [[1, 1], [], []], "cross": [[], []]}}, "twice"),
+    "fewer than no heads": ({**LAYOUT, "heads": {"cross": [-8]}, "kept": {"cross": [[]]}}, "number of heads is -8"),
+    "too many heads": ({**LAYOUT, "heads": {"cross": [10**8, 1]}, "kept": {"cross": [[], []]}}, "more than 100,000"),
+    "groups of other layers": ({**LAYOUT, "key_value_heads": {"cross": [4]}}, "2 cross layers, but key/value heads"),
+    "endless brackets": ("[" * 100_000, "it is not one"),
+    "an endless number": (f'{{"format": {"9" * 4301}}}', "it is not one"),
+    "words for numbers": ({**LAYOUT, "kept": {"encoder-self": [["0"], [], []], "cross": [[], []]}}, "the head '0'"),
 }  # fmt: skip
 
 
@@ -210,12 +229,21 @@ def test_scores_that_do_not_fit_their_signature_are_refused(scores: Path) -> Non
         read_scores(scores)
 
 
+@pytest.mark.parametrize("place", ["cross,0.5,3", "cross,,3", "cross,a,3", "cross,0,3.0"])
+def test_scores_of_what_is_no_head_are_refused(scores: Path, place: str) -> None:
+    scores.write_text(scores.read_text().replace("cross,0,3", place))
+    with pytest.raises(HeadwiseError, match=r"not every row has a whole number as its (layer|head)"):
+        read_scores(scores)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("heads.json", None, r"heads\.json cannot be opened \(No such file or directory\)\. A table of scores and"),
         ("heads.json", "{", r"heads\.json is not valid \(JSONDecodeError: .*Score the model again"),
         ("heads.json", '{"model": "tiny"}', r"heads\.json is not valid \(KeyError: 'heads'\)"),
+        ("heads.json", "[" * 100_000, r"heads\.json is not valid \(RecursionError"),
+        ("heads.json", '{"heads": {"query": {"cross": [-8]}, "key_value": {}}}', "number of heads is -8"),
         ("heads.json", "[]", r"heads\.json is not valid \(TypeError"),
         ("heads.csv", None, r"heads\.csv cannot be opened \(No such file"),
         ("heads.csv", "", r"heads\.csv is not valid \(EmptyDataError"),
@@ -223,6 +251,10 @@ def test_scores_that_do_not_fit_their_signature_are_refused(scores: Path) -> Non
             "heads.csv",
             "kind,layer,head,value\n",
             "is not a table of scores: it lacks the columns measure, low, high, n, base",
+        ),
+        *(
+            ("heads.csv", f"{','.join(COLUMNS)}\ncross,{address},confidence,1,,,1,\n", "whole number as its")
+            for address in (",1", "0,", "first,1", "0,one", "0.5,1", "0,1.5", "inf,1")
         ),
     ],
 )

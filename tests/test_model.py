@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import resource
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,15 +16,27 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, MarianMTModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    MarianMTModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
-from attention.families import batch, build, output, tiny
+from attention.families import STACK, T5, batch, build, output, tiny
+from headwise.api.batches import Batches
+from headwise.attention import start_token
+from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
-from headwise.model import LAYOUT, WEIGHTS, Model, load
-from headwise.translation.build import Architecture
+from headwise.importance.objective import predict
+from headwise.model import WEIGHTS, Model, load
+from headwise.model_files import SUMS
+from headwise.options import Architecture
 from headwise.translation.build import build as architecture
 from headwise.translation.subwords import learn_subwords
+from headwise.translation.train import loss_forward
 
 SENTENCES = ["the red bird sees a small house", "a bird", "the house the bird sees"]
 FACTORIES = ["tiny_marian", "tiny_m2m100"]
@@ -42,6 +56,24 @@ def cut(model: Model) -> HeadMask:
     """Uneven layers, one empty layer of each kind."""
     gone = [head for head in model.heads if head.layer == 0 or head.head == len(head.kind) % 4]
     return HeadMask.full(model.heads).without(gone)
+
+
+def layout_in(folder: Path) -> Any:
+    return json.loads((folder / "config.json").read_text()).get("headwise_layout")
+
+
+def unlisted(folder: Path) -> Path:
+    """A model's folder as other programs write it: without the list of sums."""
+    (folder / SUMS).unlink()
+    return folder
+
+
+def tampered(folder: Path, **changes: Any) -> Path:
+    """A model's folder with other values in its configuration."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    (folder / SUMS).unlink(missing_ok=True)
+    return folder
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -93,7 +125,7 @@ def test_a_whole_model_s_folder_is_anyone_s_to_load(family: str, tmp_path: Path)
     model = Model(tiny(family), None, family)
     folder = model.save(tmp_path / "whole")
     again = load(folder)
-    assert not (folder / LAYOUT).exists() and type(again.hf) is type(model.hf)
+    assert not layout_in(folder) and type(again.hf) is type(model.hf)
     assert again.layout is None and again.heads == model.heads
     inputs = batch(model.hf)
     assert torch.equal(output(again.hf, inputs), output(model.hf, inputs))
@@ -118,7 +150,7 @@ def test_type_of_the_weights_and_search_settings_come_back(translator: Model, pr
 def test_a_model_pruned_twice_keeps_one_layout(family: str, tmp_path: Path) -> None:
     model = Model(tiny(family), None, family)
     kind = model.heads.kinds[-1]
-    once = model.remove(HeadMask.full(model.heads).without([Head(kind, 0, 1), Head(kind, 1, 0)]))
+    once = model.remove(HeadMask.full(model.heads).without([Head(kind, 0, 1), Head(kind, 1, 0)]), grow=True)
     once = load(once.save(tmp_path / "once"))
     assert once.heads.query[kind] == (3, 3)
     twice = once.remove(HeadMask.full(once.heads).without([Head(kind, 0, 1), Head(kind, 1, 2)]))
@@ -126,7 +158,7 @@ def test_a_model_pruned_twice_keeps_one_layout(family: str, tmp_path: Path) -> N
     assert twice.layout == HeadMask.full(model.heads).without(at_once)
     again = load(twice.save(tmp_path / "twice"))
     assert again.layout == twice.layout and again.heads == twice.heads
-    direct = model.remove(HeadMask.full(model.heads).without(at_once))
+    direct = model.remove(HeadMask.full(model.heads).without(at_once), grow=True)
     assert direct.heads == twice.heads
     for other in (again, direct):
         assert torch.equal(output(other.hf, batch(model.hf)), output(twice.hf, batch(model.hf)))
@@ -136,7 +168,7 @@ def test_grouped_heads_pruned_twice_fit_the_layout(tmp_path: Path) -> None:
     """The first cut gives every head its own copy of the keys; the second could share them again."""
     model = Model(tiny("llama"), None, "llama")
     for second in ([2], [0], [1, 2], [0, 1], [0, 1, 2]):
-        once = model.remove(HeadMask.full(model.heads).without([Head("decoder-self", 0, 1)]))
+        once = model.remove(HeadMask.full(model.heads).without([Head("decoder-self", 0, 1)]), grow=True)
         assert once.heads.key_value["decoder-self"] == (3, 2)
         twice = once.remove(HeadMask.full(once.heads).without(Head("decoder-self", 0, head) for head in second))
         again = load(twice.save(tmp_path / "twice"))
@@ -178,7 +210,7 @@ def test_code_that_comes_with_a_model_is_never_run(
     translator: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is asked, whatever is on standard input; the code leaves no trace."""
-    folder = translator.save(tmp_path / "model")
+    folder = unlisted(translator.save(tmp_path / "model"))
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "code.Own", "AutoModelForSeq2SeqLM": "code.Own"}}
     (folder / "config.json").write_text(json.dumps(config))
@@ -198,28 +230,216 @@ def test_a_model_shows_what_it_is(translator: Model) -> None:
 def test_saving_replaces_a_model(translator: Model, tmp_path: Path) -> None:
     small = translator.remove(cut(translator))
     folder = small.save(tmp_path / "model")
-    assert (folder / LAYOUT).exists()
+    assert layout_in(folder)
     translator.save(folder)
-    assert not (folder / LAYOUT).exists() and load(folder).heads == translator.heads
+    assert not layout_in(folder) and load(folder).heads == translator.heads
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_saving_never_replaces_anything_else(translator: Model, tmp_path: Path) -> None:
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "thesis.txt").write_text("mine")
+def test_saving_keeps_what_it_did_not_write(translator: Model, tmp_path: Path) -> None:
+    folder = translator.save(tmp_path / "model")
+    mine = {
+        "train.py": "mine",
+        "notes.txt": "mine",
+        "results.json": "{}",
+        "README.md": "mine",
+        "1_Pooling/config.json": "{}",
+    }
+    (folder / "1_Pooling").mkdir()
+    for name, text in mine.items():
+        (folder / name).write_text(text)
+    small = translator.remove(cut(translator))
+    for model in (small, translator, small):
+        assert load(model.save(folder)).heads == model.heads
+        assert {name: (folder / name).read_text() for name in mine} == mine
+    assert "README.md" not in (folder / SUMS).read_text()
+
+
+def test_saving_never_replaces_a_model_that_it_did_not_write(translator: Model, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    checkpoint = translator.save(tmp_path / "checkpoint")
-    (checkpoint / "pytorch_model.bin").write_bytes(b"mine")
-    study = translator.save(tmp_path / "study")
-    (study / "runs").mkdir()
-    others = {"notes": "thesis.txt", "file": "file", "checkpoint": "pytorch_model.bin", "study": "runs"}
+    with pytest.raises(HeadwiseError, match="which is a file: choose"):
+        translator.save(tmp_path / "file")
+    edited = translator.save(tmp_path / "edited")
+    (edited / "generation_config.json").write_text('{"num_beams": 2}')
+    translator.hf.save_pretrained(tmp_path / "other")
+    translator.save(tmp_path / "bin")
+    (tmp_path / "bin" / "pytorch_model.bin").write_bytes(b"mine")
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "vocab.json").write_text("{}")
+    others = {"edited": "generation_config", "other": "config.json", "bin": "pytorch_model.bin", "words": "vocab.json"}
     for name, other in others.items():
-        with pytest.raises(HeadwiseError, match=rf"other files \({other}\): choose an empty or new folder\.$"):
+        before = files(tmp_path / name)
+        with pytest.raises(HeadwiseError, match=rf"{name}, which has files of another model.* \({other}"):
             translator.save(tmp_path / name)
-    assert (tmp_path / "notes" / "thesis.txt").read_text() == (tmp_path / "file").read_text() == "mine"
-    assert (checkpoint / "pytorch_model.bin").exists() and (study / "runs").exists()
+        assert files(tmp_path / name) == before
     (tmp_path / "empty").mkdir()
     assert load(translator.save(tmp_path / "empty")).heads == translator.heads
+
+
+def test_a_list_of_sums_names_nothing_outside_its_folder(translator: Model, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("mine")
+    folder = translator.save(tmp_path / "model")
+    digest = hashlib.sha256(b"mine").hexdigest()
+    for name in ("../victim", str(tmp_path / "victim"), "", "."):
+        (folder / SUMS).write_text(f"{digest}  {name}\n")
+        for use in (load, translator.save):
+            with pytest.raises(HeadwiseError, match="SHA256SUMS is damaged"):
+                use(folder)
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_killed_while_files_are_replaced(
+    step: int, translator: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between any two renames: the old model, or a folder that is refused; the next save mends it."""
+    small, moved = translator.remove(cut(translator)), list[Path]()
+    folder = translator.save(tmp_path / "model")
+    old = files(folder)
+    rename = Path.replace
+
+    def killed(self: Path, path: Path) -> Any:
+        if len(moved) == step:
+            raise KeyboardInterrupt
+        moved.append(self)
+        return rename(self, path)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        small.save(folder)
+    monkeypatch.undo()
+    if step == 0:
+        assert files(folder) == old
+    else:
+        refused(folder, "is damaged|is incomplete")
+    assert load(small.save(folder)).heads == small.heads
+    translator.save(folder)
+    assert files(folder) == old
+
+
+def test_a_model_of_sentence_transformers_stays_one(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    model = Model(tiny("bert"), tokenizer, "bert")
+    given = tmp_path / "given"
+    model.hf.save_pretrained(given)
+    tokenizer.save_pretrained(given)
+    (given / "1_Pooling").mkdir()
+    (given / "1_Pooling" / "config.json").write_text('{"word_embedding_dimension": 32}')
+    parts = [
+        {"idx": 0, "path": ""},
+        {"idx": 1, "path": "1_Pooling"},
+        {"idx": 2, "path": "../../etc"},
+        {"idx": 3, "path": "."},
+    ]
+    (given / "modules.json").write_text(json.dumps(parts))
+    others = {
+        "README.md": "---\nlicense: mit\n---\n# Mine",
+        "LICENSE": "MIT",
+        "results.json": "{}",
+        "optimizer.pt": "x",
+    }
+    for name, text in others.items():
+        (given / name).write_text(text)
+    whole = load(given)
+    small = whole.remove(HeadMask.full(whole.heads).without([Head("encoder-self", 0, 1)]))
+    for saved in (whole.save(tmp_path / "whole"), load(small.save(tmp_path / "small")).save(tmp_path / "again")):
+        assert (saved / "1_Pooling" / "config.json").exists() and (saved / "modules.json").exists()
+        assert (saved / "LICENSE").read_text() == "MIT" and (saved / "README.md").read_text().startswith("---\nlicense")
+        assert not (saved / "results.json").exists() and not (saved / "optimizer.pt").exists()
+        assert load(saved).tokenizer is not None
+    assert (tmp_path / "again" / "README.md").read_text().count("hw.load") == 1
+    assert "hw.load" not in (tmp_path / "whole" / "README.md").read_text()
+    (given / "modules.json").write_text("[1]")
+    with pytest.raises(HeadwiseError, match="is no list of modules"):
+        whole.save(tmp_path / "new")
+
+
+@pytest.mark.parametrize("family", ["bart", "gpt_neox"])  # the weights of the second have other names on the hub
+def test_a_pruned_model_that_transformers_saved_is_loaded(family: str, tmp_path: Path) -> None:
+    model = Model(tiny(family), None, family)
+    small = model.remove(cut(model))
+    small.hf.save_pretrained(tmp_path / "theirs")
+    again = load(tmp_path / "theirs")
+    assert again.layout == small.layout and again.heads == small.heads
+    assert torch.equal(output(again.hf, batch(model.hf)), output(small.hf, batch(model.hf)))
+
+
+@pytest.mark.parametrize("name", ["T5ForConditionalGeneration", "UMT5ForConditionalGeneration"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_tensor_keeps_its_type(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """transformers keeps some weights of T5 in float32."""
+    build(name, **T5).to(dtype).save_pretrained(tmp_path / "half")
+    model = load(tmp_path / "half")
+    assert len({tensor.dtype for tensor in model.hf.parameters()}) == (2 if dtype == torch.float16 else 1)
+    small = model.remove(cut(model))
+    again = load(small.save(tmp_path / "small"))
+    types = [{key: tensor.dtype for key, tensor in m.hf.state_dict().items()} for m in (small, again)]
+    assert types[0] == types[1]
+    assert torch.equal(output(again.hf, batch(model.hf)), output(small.hf, batch(model.hf)))
+
+
+CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForQuestionAnswering")
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_a_classifier_keeps_its_head(name: str, tmp_path: Path) -> None:
+    hf = build(name, **STACK)
+    hf.save_pretrained(tmp_path / "theirs")
+    model = load(tmp_path / "theirs")
+    assert type(model.hf) is type(hf)
+    for saved in (model, model.remove(cut(model))):
+        again = load(saved.save(tmp_path / "ours"))
+        assert torch.equal(output(again.hf, batch(hf)), output(saved.hf, batch(hf)))
+    assert torch.equal(output(model.hf, batch(hf)), output(hf, batch(hf)))
+    with pytest.raises(HeadwiseError, match=f"{name} predicts no words"):
+        predict(model.hf, batch(hf))
+    with pytest.raises(HeadwiseError, match="does not translate"):
+        model.translate(["a"])
+
+
+def test_weights_without_a_place_are_an_error(tmp_path: Path) -> None:
+    build("BertForSequenceClassification", **STACK).save_pretrained(tmp_path / "model")
+    refused(
+        tampered(tmp_path / "model", architectures=["BertModel"]), r"no place \(classifier.bias, classifier.weight\)"
+    )
+    refused(tampered(tmp_path / "model", architectures=None), "BertModel has no place")
+    refused(tampered(tmp_path / "model", architectures=["BertForMaskedLM"]), "lacks weights .*cls.predictions")
+    for name in ("NoSuchModel", "AutoModel", "GPT2LMHeadModel", "pipeline"):
+        refused(tampered(tmp_path / "model", architectures=[name]), f"is said to be a {name} of type bert")
+
+
+def test_the_pooler_of_a_masked_model_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    """Files of BERT have the weights of its other task, too."""
+    build("BertForPreTraining", **STACK).save_pretrained(tmp_path / "model")
+    with pytest.warns(UserWarning, match="no place for bert.pooler"):
+        assert (
+            type(load(tampered(tmp_path / "model", architectures=["BertForMaskedLM"])).hf).__name__ == "BertForMaskedLM"
+        )
+
+
+@pytest.mark.parametrize("family", ["marian", "t5"])
+def test_the_start_token_may_stand_in_the_generation_settings_alone(
+    family: str, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    folder = Model(tiny(family), tokenizer, family).save(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    del config["decoder_start_token_id"]
+    (unlisted(folder) / "config.json").write_text(json.dumps(config))
+    settings = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(settings | {"decoder_start_token_id": 3}))
+    model = load(folder)
+    assert start_token(model.hf) == 3
+    with loss_forward(model.hf):
+        assert next(iter(Batches(model, ParallelText.from_pairs([("a", "b")]))))["decoder_input_ids"][0, 0] == 3
+    for wrong in (10**6, -1, 1.5):
+        model.hf.generation_config.decoder_start_token_id = wrong
+        with pytest.raises(HeadwiseError, match=f"decoder_start_token_id of this .* is {wrong}"):
+            start_token(model.hf)
+
+
+def test_options_of_the_search_that_are_none(translator: Model) -> None:
+    for options in ({"max_length": 8}, {"beam": 0}, {"length_penalty": float("nan")}):
+        with pytest.raises(HeadwiseError, match=f"^translate cannot use its options .*{next(iter(options))}"):
+            translator.translate(["a"], **options)
 
 
 @pytest.fixture
@@ -243,18 +463,18 @@ def test_a_full_disk_leaves_the_old_folder(translator: Model, tmp_path: Path, re
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("step", [(HeadMask, "save"), (Path, "rename")], ids=["last-file", "renaming"])
+@pytest.mark.parametrize(
+    "step", [(PreTrainedTokenizerFast, "save_pretrained"), (Path, "replace")], ids=["writing", "renaming"]
+)
 @pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt(), RuntimeError("x")])
 def test_any_error_while_writing_leaves_the_old_folder(
     step: tuple[Any, str], problem: BaseException, translator: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, whole_step = files(translator.save(tmp_path / "model")), getattr(*step)
+    old = files(translator.save(tmp_path / "model"))
     small = translator.remove(cut(translator))
 
-    def fail(self: Any, path: Path) -> Any:
-        if isinstance(self, HeadMask) or self.name.endswith(".partial"):
-            raise problem
-        return whole_step(self, path)
+    def fail(*_: Any, **__: Any) -> Any:
+        raise problem
 
     monkeypatch.setattr(*step, fail)
     with pytest.raises(HeadwiseError if isinstance(problem, OSError) else type(problem)):
@@ -314,43 +534,131 @@ def test_what_a_model_does_not_train_it_does_not_train_after_loading(translator:
     assert fixed(load(Model(tiny("bart"), None, "tiny").save(tmp_path / "bart"))) == set()
 
 
-def change(folder: Path, name: str, tensor: Tensor | None) -> None:
+def change(folder: Path, name: str, tensor: Tensor | None) -> Path:
     weights = load_file(folder / WEIGHTS)
     del weights[name]
     save_file(weights | ({} if tensor is None else {name: tensor}), folder / WEIGHTS, {"format": "pt"})
+    return folder
+
+
+KEYS = "model.encoder.layers.1.self_attn.k_proj.weight"
 
 
 def test_a_broken_whole_model_is_said(translator: Model, tmp_path: Path) -> None:
-    folder, name = translator.save(tmp_path / "model"), "model.encoder.layers.1.self_attn.k_proj.weight"
-    change(folder, name, torch.zeros(5, 5))
-    refused(folder, "is a folder, but not a complete model")
-    translator.save(folder)
-    change(folder, name, None)
-    refused(folder, rf"lacks weights of its attention layers \({name}\): they would be random")
-    for file, content in ((WEIGHTS, b"\0" * 100), (WEIGHTS, b""), ("tokenizer.json", b"{}")):
-        (translator.save(folder) / file).write_bytes(content)
-        refused(folder, "is a folder, but not a complete model")
+    folder = unlisted(translator.save(tmp_path / "model"))
+    before = files(folder)
+    for tensor, reason in (
+        (torch.zeros(5, 5), "is a folder, but not a complete model"),
+        (None, rf"lacks weights of its MarianMTModel \({KEYS}\): they would be random"),
+        (torch.full((32, 32), torch.nan), f"is damaged: weights in {KEYS} are not finite numbers"),
+    ):
+        refused(change(folder, KEYS, tensor), reason)
+        (folder / WEIGHTS).write_bytes(before[WEIGHTS])
+    broken = {WEIGHTS: [b"\0" * 100, b""], "tokenizer.json": [b"{}"], "generation_config.json": [b"{", b"[]", b""]}
+    for name, contents in broken.items():
+        for content in contents:
+            (folder / name).write_bytes(content)
+            refused(folder, "is a folder, but not a complete model")
+        (folder / name).write_bytes(before[name])
+    assert load(folder).heads == translator.heads
 
 
 def test_a_broken_pruned_model_is_said(translator: Model, tmp_path: Path) -> None:
-    small, folder = translator.remove(cut(translator)), tmp_path / "small"
-    name = "model.encoder.layers.1.self_attn.k_proj.weight"
+    small = translator.remove(cut(translator))
+    folder = unlisted(small.save(tmp_path / "small"))
+    before = files(folder)
     for tensor in (torch.zeros(32, 32), None):
-        change(small.save(folder), name, tensor)
-        refused(folder, "do not fit its layout: .*k_proj.weight")
-    (small.save(folder) / WEIGHTS).write_bytes(b"\0" * 100)
+        refused(change(folder, KEYS, tensor), "do not fit its layout: .*k_proj.weight")
+        (folder / WEIGHTS).write_bytes(before[WEIGHTS])
+    (folder / WEIGHTS).write_bytes(b"\0" * 100)
     refused(folder, "do not fit its layout")
-    (small.save(folder) / WEIGHTS).unlink()
+    (folder / WEIGHTS).unlink()
     refused(folder, "do not fit its layout")
-    (small.save(folder) / LAYOUT).write_text("[")
-    refused(folder, "layout of kept heads: it is not one")
-    config = json.loads((small.save(folder) / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["AbacusModel"]}))
-    refused(folder, "was pruned from a AbacusModel, which this version of transformers does not have")
-    (small.save(folder) / "config.json").write_text(json.dumps({**config, "encoder_layers": 3}))
-    refused(folder, r"encoder-self 4\+4, .* but this one has encoder-self 4\+4\+4")
-    mask = HeadMask.read(small.save(folder) / LAYOUT)
-    mask.without([Head("cross", 1, mask.of(Site("cross", 1))[0])]).save(folder / LAYOUT)
-    refused(folder, "do not fit its layout")
-    (small.save(folder) / "config.json").unlink()
-    refused(folder, r"has no config\.json")
+    (folder / WEIGHTS).write_bytes(before[WEIGHTS])
+    less = small.layout.without([Head("cross", 1, small.layout.of(Site("cross", 1))[0])])
+    refused(tampered(folder, headwise_layout=less.to_json()), "do not fit its layout")
+
+
+LAYOUTS = {
+    "a text": "[", "a list": [1], "another version": {"format": "headwise-layout", "version": 2},
+    "many heads": {"heads": {"encoder-self": [10**8]}}, "many layers": {"heads": {"encoder-self": [1] * 10**5}},
+    "negative heads": {"heads": {"encoder-self": [-8, 4]}}, "half a head": {"heads": {"encoder-self": [1.5, 4]}},
+    "half a kept head": {"kept": {"encoder-self": [[1.5], []], "decoder-self": [[], []], "cross": [[], []]}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", LAYOUTS)
+def test_a_layout_that_is_none_is_refused_at_once(translator: Model, tmp_path: Path, what: str) -> None:
+    folder = translator.remove(cut(translator)).save(tmp_path / "small")
+    given: Any = LAYOUTS[what]
+    whole = layout_in(folder) | given if isinstance(given, dict) else given
+    begun = time.perf_counter()
+    refused(tampered(folder, headwise_layout=whole), "layout")
+    assert time.perf_counter() - begun < 3
+
+
+CONFIGS = {
+    "encoder_layers": (10**6, -1, 2.5, 3), "encoder_attention_heads": (0, 10**8, -4, 1.5), "vocab_size": (10**10, -1),
+    "d_model": (10**10, 0), "architectures": (["AbacusModel"], "Marian", 5, None), "encoder_ffn_dim": (10**11,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pruned", [False, True], ids=["whole", "pruned"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_untrusted_numbers_are_refused_before_anything_is_built(
+    translator: Model, tmp_path: Path, pruned: bool, name: str
+) -> None:
+    folder = (translator.remove(cut(translator)) if pruned else translator).save(tmp_path / "model")
+    for value in CONFIGS[name]:
+        if (name, value, pruned) == ("architectures", None, False):
+            continue  # the auto class is right for a whole translation model
+        begun = time.perf_counter()
+        with pytest.raises(HeadwiseError) as refusal:
+            load(tampered(folder, **{name: value}))
+        assert "\n" not in str(refusal.value)
+        assert time.perf_counter() - begun < 3, value
+
+
+def test_deep_nesting_and_long_numbers_are_refused(translator: Model, tmp_path: Path) -> None:
+    folder = unlisted(translator.save(tmp_path / "model"))
+    text = (folder / "config.json").read_text().rstrip().removesuffix("}")
+    for value in ("[" * 10**5, "[" * 10**5 + "]" * 10**5, "9" * 5000):
+        for name in ("headwise_layout", "encoder_layers"):
+            (folder / "config.json").write_text(f'{text}, "{name}": {value}}}')
+            refused(folder, ".")
+
+
+def test_too_little_memory_is_said(translator: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = translator.save(tmp_path / "model")
+    for error in (MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")):
+        monkeypatch.setattr(MarianMTModel, "from_pretrained", lambda *_, error=error, **__: raise_(error))
+        refused(folder, "there is not enough memory")
+
+
+def raise_(error: Exception) -> None:
+    raise error
+
+
+def test_the_words_of_another_model_are_refused(translator: Model, tmp_path: Path) -> None:
+    translator.tokenizer = learn_subwords([" ".join(chr(65 + i) * 2 for i in range(60))], 120)
+    refused(translator.save(tmp_path / "model"), "words, the model 50: it is another model's")
+
+
+@pytest.mark.parametrize("pruned", [False, True], ids=["whole", "pruned"])
+def test_every_damaged_file_is_noticed(translator: Model, pruned: bool, tmp_path: Path) -> None:
+    """Cut short, one bit flipped, or deleted: refused, whatever the file."""
+    folder = (translator.remove(cut(translator)) if pruned else translator).save(tmp_path / "model")
+    for name, content in files(folder).items():
+        place = len(content) // 2
+        flipped = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        for damage in (content[:place], flipped, None):
+            (folder / name).unlink()
+            if damage is not None:
+                (folder / name).write_bytes(damage)
+            if name not in ("README.md", SUMS):
+                refused(folder, name)
+            elif name == SUMS and damage is not None:
+                refused(folder, "is damaged")
+            else:
+                assert load(folder).heads
+        (folder / name).write_bytes(content)

@@ -18,10 +18,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
 from headwise.heads import HeadMask
+from headwise.options import Architecture
 from headwise.study import Progress, make_plan, read_plan
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
-from headwise.translation.build import Architecture, build
+from headwise.translation.build import build
 from headwise.translation.subwords import learn_subwords
 
 ROOT = Path(__file__).parents[1]

@@ -21,16 +21,19 @@ if TYPE_CHECKING:
     from headwise.api.score import evaluate, score
     from headwise.data.text import ParallelText, Text
     from headwise.data.treebank import Treebank
+    from headwise.engines.export import export
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.model import Model, load
+    from headwise.pruning.own_loop import GatedLoop
 
     __version__: str
 else:
     import headwise.roles  # noqa: F401 - the package, before its name is bound to the function
 
-    def roles(*args, **kwargs):
-        """The roles of heads; arguments as of `headwise.api.roles.roles`."""
-        return import_module("headwise.api.roles").roles(*args, **kwargs)
+    def roles(model, treebank, confirm=None, pairs=None, training=None, seed=0, progress=None, reading=None):
+        """What each head does; see `headwise.api.roles.roles`, which also has the types."""
+        test = import_module("headwise.api.roles").roles
+        return test(model, treebank, confirm, pairs, training, seed, progress, reading)
 
     HOME = {
         "data.text": ("ParallelText", "Text"),
@@ -38,7 +41,9 @@ else:
         "heads": ("Head", "HeadMap", "HeadMask"),
         "model": ("Model", "load"),
         "api.prune": ("prune",),
+        "pruning.own_loop": ("GatedLoop",),
         "api.score": ("evaluate", "score"),
+        "engines.export": ("export",),
     }
 
     def __getattr__(name):
@@ -54,6 +59,6 @@ else:
 
 
 __all__ = [
-    "load", "Model", "ParallelText", "Text", "Treebank", "score", "roles", "prune", "evaluate", "report", "Head",
-    "HeadMap", "HeadMask", "HeadwiseError", "HeadsMissing", "__version__",
+    "load", "Model", "ParallelText", "Text", "Treebank", "score", "roles", "prune", "GatedLoop", "evaluate", "export",
+    "report", "Head", "HeadMap", "HeadMask", "HeadwiseError", "HeadsMissing", "__version__",
 ]  # fmt: skip

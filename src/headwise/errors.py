@@ -1,8 +1,21 @@
 """The errors of headwise: bad input, attention heads that it cannot see, files that cannot be written."""
 
+LONGEST = 1000  # characters of a message
+
 
 class HeadwiseError(Exception):
-    """Bad input. The message says what was asked, what was found, and what to do; the command line prints it."""
+    """Bad input. The message says what was asked, what was found, and what to do; the command line prints it.
+
+    Messages quote input of any kind, so the middle of a long one is left out and control characters are escaped.
+    """
+
+    def __init__(self, message: str) -> None:
+        escaped = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut(message))
+        super().__init__(cut(escaped))
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 3 :]}"
 
 
 class HeadsMissing(HeadwiseError):

@@ -9,17 +9,21 @@ import contextlib
 import html
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 from headwise.errors import HeadwiseError, NotWritten
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Kind = Literal["encoder-self", "decoder-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+MOST = 100_000  # heads of a model: a file that says more is damaged
+ADDRESS = re.compile(f"({'|'.join(KINDS)})/([0-9]{{1,6}})/([0-9]{{1,6}})")
 COLUMNS = ("kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline")
 
 
@@ -36,14 +40,13 @@ class Head(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Head:
         """Read `kind/layer/head`."""
-        kind, _, rest = text.partition("/")
-        layer, _, head = rest.partition("/")
-        if kind not in KINDS or not layer.isdecimal() or not head.isdecimal():
+        found = ADDRESS.fullmatch(text)
+        if not found:
             raise HeadwiseError(
                 f"'{text}' is not a head: write kind/layer/head, for example encoder-self/0/3, "
                 f"with a kind of {', '.join(KINDS)}."
             )
-        return cls(kind, int(layer), int(head))
+        return cls(cast(Kind, found[1]), int(found[2]), int(found[3]))
 
 
 class Site(NamedTuple):
@@ -60,7 +63,8 @@ class Site(NamedTuple):
 class HeadMap:
     """How many heads every attention layer has.
 
-    `query[kind][layer]`, and `key_value[kind][layer]` where key/value heads are fewer (grouped queries).
+    `query[kind][layer]`, and `key_value[kind][layer]` where key/value heads are fewer (grouped queries). Raises
+    HeadwiseError for counts that no model has.
     """
 
     query: Mapping[Kind, tuple[int, ...]]
@@ -70,6 +74,16 @@ class HeadMap:
         object.__setattr__(self, "query", {kind: tuple(self.query[kind]) for kind in KINDS if kind in self.query})
         groups = {kind: tuple(self.key_value.get(kind, self.query[kind])) for kind in self.query}
         object.__setattr__(self, "key_value", groups)
+        counts = [count for layers in (*self.query.values(), *groups.values()) for count in layers]
+        if wrong := [count for count in counts if type(count) is not int or count < 0]:
+            raise HeadwiseError(f"A number of heads is {wrong[0]!r}: it must be a whole number of at least 0.")
+        if self.total > MOST:
+            raise HeadwiseError(f"There are more than {MOST:,} heads ({describe(self)}): no model has so many.")
+        for kind, layers in self.query.items():
+            if len(groups[kind]) != len(layers):
+                raise HeadwiseError(
+                    f"There are {len(layers)} {kind} layers, but key/value heads of {len(groups[kind])}."
+                )
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -101,6 +115,7 @@ class HeadMap:
     def __contains__(self, head: object) -> bool:
         return (
             isinstance(head, Head)
+            and type(head.layer) is type(head.head) is int  # True and 1.0 equal 1
             and 0 <= head.layer < len(self.query.get(head.kind, ()))
             and 0 <= head.head < self.query[head.kind][head.layer]
         )
@@ -124,7 +139,7 @@ class HeadMap:
 
 @dataclass(frozen=True)
 class HeadMask:
-    """Which heads of a map are kept. Its JSON form is the layout file beside every pruned model (docs/layout.md)."""
+    """Which heads of a map are kept. Its JSON form is the layout of every pruned model (docs/layout.md)."""
 
     heads: HeadMap
     kept: frozenset[Head]
@@ -200,7 +215,13 @@ class HeadMask:
             if listed != len(counts):
                 raise HeadwiseError(f"The layout has {len(counts)} {kind} layers, but lists kept heads of {listed}.")
         rows = [(kind, layer, row) for kind, layers in data["kept"].items() for layer, row in enumerate(layers)]
-        return cls(heads, frozenset(Head(kind, layer, head) for kind, layer, row in rows for head in row))
+        kept = [Head(kind, layer, head) for kind, layer, row in rows for head in row]
+        if wrong := [head.head for head in kept if type(head.head) is not int]:
+            raise HeadwiseError(f"The layout keeps the head {wrong[0]!r}: heads are whole numbers.")
+        mask = cls(heads, frozenset(kept))
+        if len(mask) < len(kept):
+            raise HeadwiseError("The layout lists a kept head twice.")
+        return mask
 
     def save(self, path: Path) -> None:
         write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
@@ -215,7 +236,7 @@ class HeadMask:
             raise HeadwiseError(f"{path} cannot be used: {error}") from None
         except OSError as error:
             raise HeadwiseError(f"{failed} it cannot be opened ({error.strerror}).") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise HeadwiseError(f"{failed} it is not one ({type(error).__name__}: {error}).") from None
 
 
@@ -237,7 +258,9 @@ def html_table(caption: str, heads: HeadMap, cell: Callable[[Site], str]) -> str
 
 def score_table(rows: Sequence[Mapping[str, Any]], signature: Mapping[str, Any]) -> pd.DataFrame:
     """A tidy table of scores, one row per head and measure, columns COLUMNS; `attrs["signature"]`: how it was made."""
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    import pandas as pd
+
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(COLUMNS[4:7] + COLUMNS[8:], float))
     table.attrs["signature"] = dict(signature)
     return table
 
@@ -253,24 +276,31 @@ def read_scores(path: Path, heads: HeadMap | None = None) -> pd.DataFrame:
 
     Raises HeadwiseError when the signature or a column is missing, or the scores are of other heads than `heads`.
     """
+    import pandas as pd
+
     file = path
     try:
-        table = pd.read_csv(file)
+        table = pd.read_csv(file, dtype=dict.fromkeys(("value", "low", "high"), float))
         file = path.with_suffix(".json")
         signature = json.loads(file.read_text(encoding="utf-8"))
         scored = HeadMap(signature["heads"]["query"], signature["heads"]["key_value"])
+    except HeadwiseError as error:
+        raise HeadwiseError(f"{file} cannot be used: {error}") from None
     except OSError as error:
         raise HeadwiseError(
             f"The scores in {path} cannot be read: {file} cannot be opened ({error.strerror}). "
             "A table of scores and the signature beside it belong together."
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise HeadwiseError(
             f"{path} cannot be read as a table of scores with its signature beside it: {file} is not valid "
             f"({type(error).__name__}: {error}). Score the model again."
         ) from None
     if missing := [column for column in COLUMNS if column not in table]:
         raise HeadwiseError(f"{path} is not a table of scores: it lacks the columns {', '.join(missing)}.")
+    for column in ("layer", "head"):
+        if not pd.api.types.is_integer_dtype(table[column]):
+            raise HeadwiseError(f"{path} is not a table of scores: not every row has a whole number as its {column}.")
     now = scored if heads is None else heads
     scored_heads = {Head(*address) for address in table[["kind", "layer", "head"]].itertuples(index=False, name=None)}
     if scored != now or not all(head in now for head in scored_heads):

@@ -1,51 +1,72 @@
 """The model class for users: a transformers model with its tokenizer and its heads. `load`, `translate`, `save`.
 
-A pruned model's folder contains `config.json`, `model.safetensors`, the tokenizer, and the layout of kept heads in
-`headwise.json`. `from_pretrained` rejects the changed shapes, so `load` builds the stock model, removes the other heads
-and loads the weights (docs/layout.md).
+A pruned model's folder contains `config.json` with the layout of kept heads, `model.safetensors`, and the tokenizer.
+`from_pretrained` rejects the changed shapes, so `load` builds the stock model, removes the other heads and loads the
+weights (docs/layout.md).
 """
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
-from safetensors.torch import load_model
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
     AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
 )
+from transformers.core_model_loading import revert_weight_conversion
 
 from headwise.attention import Discovery, discover, remove
 from headwise.attention.removal import make_biases
+from headwise.devices import usable
 from headwise.errors import HeadwiseError, NotWritten
-from headwise.heads import Head, HeadMap, HeadMask, Site, describe, html_table
+from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe, html_table
+from headwise.model_files import PARTIAL, README, copy_siblings, folder_of, refuse_damage, replace, written_before
+from headwise.options import Search
 from headwise.progress import Report, silent
 from headwise.translation.build import drop_unused
-from headwise.translation.decode import Search, translate
+from headwise.translation.decode import translate
 
-LAYOUT = "headwise.json"
 WEIGHTS = "model.safetensors"
-MODEL_FILES = {".json", ".safetensors", ".txt", ".model", ".spm", ".jinja", ".py"}  # what `save` and tokenizers write
+UNUSED = re.compile(
+    r"(^|\.)(pooler|seq_relationship|sop_classifier)\."
+)  # of BERT's other task, in files of its encoder
+LAYERS = (
+    "num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "n_layer", "n_layers",
+)  # fmt: skip
+DEEPEST = 1000  # layers
+NOTE = """
+## Fewer attention heads
+
+headwise removed attention heads from this model, so its layers differ in shape, and `from_pretrained` of transformers
+refuses it. Do not pass `ignore_mismatched_sizes=True`: that fills the layers with random weights. Load it like this:
+
+```python
+import headwise as hw
+
+model = hw.load("FOLDER").hf  # an ordinary model of transformers in everything else
+```
+"""
 
 
 class Model:
-    """A transformers model with its tokenizer and the map of its heads."""
+    """A transformers model with its tokenizer and the map of its heads. source: the local folder it came from."""
 
     def __init__(
         self,
@@ -54,8 +75,9 @@ class Model:
         name: str,
         layout: HeadMask | None = None,
         allow_partial: bool = False,
+        source: Path | None = None,
     ) -> None:
-        self.hf, self.tokenizer, self.name, self.layout = hf.eval(), tokenizer, name, layout
+        self.hf, self.tokenizer, self.name, self.layout, self.source = hf.eval(), tokenizer, name, layout, source
         self.found: Discovery = discover(hf, allow_partial)
 
     def __repr__(self) -> str:
@@ -74,6 +96,26 @@ class Model:
         """Number of weights, tied ones counted once."""
         return sum(p.numel() for p in self.hf.parameters())
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights in memory, tied ones counted once."""
+        return sum(p.numel() * p.element_size() for p in self.hf.parameters())
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the key/value cache per token, in the type of the weights: key/value heads x 2 x head size, over all
+        layers. For encoder-decoders those of a target token (`decoder-self`) and of a source token (`cross`) together;
+        0 for encoders, which keep none."""
+        return sum(self.cache_by_kind.values())
+
+    @property
+    def cache_by_kind(self) -> dict[Kind, int]:
+        """`cache_bytes`, apart by kind."""
+        found = self.found.cached.items()
+        kinds = [kind for kind in self.heads.kinds if kind != "encoder-self"]
+        size = self.hf.dtype.itemsize
+        return {kind: size * sum(count for site, count in found if site.kind == kind) for kind in kinds}
+
     def translate(self, sentences: Sequence[str], progress: Report = silent, **search: Any) -> list[str]:
         """Translate sentences by beam search; options of `Search` by name."""
         if isinstance(sentences, str):
@@ -84,31 +126,82 @@ class Model:
             )
         if self.tokenizer is None:
             raise HeadwiseError(f"{self.name} has no tokenizer, which translating needs: put one into its folder.")
-        return translate(self.hf, self.tokenizer, sentences, Search(**search), progress)[0]
+        try:
+            options = Search(**search)
+        except ValidationError as error:
+            wrong = "; ".join(f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors())
+            raise HeadwiseError(
+                f"translate cannot use its options ({wrong}): there are {', '.join(Search.model_fields)}."
+            ) from None
+        return translate(self.hf, self.tokenizer, sentences, options, progress)[0]
 
-    def remove(self, mask: HeadMask, means: Mapping[Site, Tensor] | None = None) -> Model:
+    def remove(self, mask: HeadMask, means: Mapping[Site, Tensor] | None = None, grow: bool = False) -> Model:
         """A smaller model in which only the heads of `mask` are left. The mask is over the heads this model has now.
 
         means: mean outputs of the heads, H D by site. Those of removed heads are added to the output biases
-        (docs/methods/removal.md).
+        (docs/methods/removal.md). grow: where key/value heads would be copied, so that the key/value cache or the
+        weights grow, warn; else raise HeadwiseError.
         """
         layout = mask if self.layout is None else compose(self.layout, mask)
         smaller: Any = remove(self.hf, self.found, mask, means)
         smaller.config.headwise_layout = layout.to_json()
-        return Model(smaller, self.tokenizer, self.name, layout)
+        made = Model(smaller, self.tokenizer, self.name, layout, source=self.source)
+        if grown := growth(self, made):
+            if not grow:
+                raise HeadwiseError(f"{grown} Keep equally many query heads per key/value head, or give grow=True.")
+            warnings.warn(grown, stacklevel=2)
+        return made
 
     def save(self, folder: str | Path) -> Path:
-        """Write the model to a folder that `load` reads, completely or not at all. Replaces an older model there."""
+        """Write the model to a folder that `load` reads.
+
+        Other files in the folder stay. Raises HeadwiseError when that would mix two models: for a model file that
+        `save` did not write, or that was changed since. What makes a folder a model of sentence-transformers is copied
+        from where the model came from, and so are its README and licence. A killed `save` leaves the old model, or a
+        folder that `load` refuses and another `save` mends.
+        """
         folder = Path(folder)
-        refuse_other_files(folder)
-        with whole(folder) as temporary:
-            # `load_pruned` reads weights under the names they have in the model, not in the hub's files.
-            self.hf.save_pretrained(temporary, max_shard_size="1TB", save_original_format=self.layout is None)
+        before = written_before(folder)
+        made, partial = not folder.exists(), folder / PARTIAL
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            # `fill` reads weights under the names they have in the model, not in the hub's files.
+            self.hf.save_pretrained(partial, max_shard_size="1TB", save_original_format=self.layout is None)
             if self.tokenizer is not None:
-                self.tokenizer.save_pretrained(temporary)
+                self.tokenizer.save_pretrained(partial)
+            if self.source is not None:
+                copy_siblings(self.source, partial)
             if self.layout is not None:
-                self.layout.save(temporary / LAYOUT)
+                text = (
+                    (partial / README).read_text() if (partial / README).exists() else f"# {folder.absolute().name}\n"
+                )
+                (partial / README).write_text(text if NOTE in text else text + NOTE)
+            replace(folder, partial, before)
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise NotWritten(
+                f"{folder} could not be written ({reason}): choose another --out or free some space."
+            ) from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+            if made and folder.exists() and not any(folder.iterdir()):
+                folder.rmdir()
         return folder
+
+
+def growth(before: Model, after: Model) -> str:
+    """A sentence where removal makes the key/value cache or the weights grow, else nothing."""
+    for what, old, new in (
+        ("key/value cache", before.cache_bytes, after.cache_bytes), ("weights", before.weight_bytes, after.weight_bytes)
+    ):  # fmt: skip
+        if new > old:
+            unit = " a token" if what == "key/value cache" else ""
+            return (
+                f"Without these heads the {what} of {before.name} would grow from {old:,} to {new:,} bytes{unit} "
+                f"({new / old:.2f} times), because groups of different sizes need copies of key/value heads."
+            )
+    return ""
 
 
 def compose(before: HeadMask, after: HeadMask) -> HeadMask:
@@ -117,104 +210,45 @@ def compose(before: HeadMask, after: HeadMask) -> HeadMask:
     return HeadMask(before.heads, frozenset(kept))
 
 
-def refuse_other_files(folder: Path) -> None:
-    """Raise HeadwiseError for a folder with other files than a model's: saving would delete them."""
-    if not folder.exists():
-        return
-    files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
-    other = [path.name for path in files if path.is_dir() or path.suffix not in MODEL_FILES]
-    if files and not (folder / "config.json").exists():
-        other = other or [files[0].name]
-    if other:
-        raise HeadwiseError(
-            f"The model cannot be saved to {folder}, which has other files ({', '.join(other[:3])}): "
-            "choose an empty or new folder."
-        )
-
-
-@contextmanager
-def whole(folder: Path) -> Iterator[Path]:
-    """Write a temporary folder, then rename it: afterwards `folder` is either complete or as it was."""
-    folder = folder.absolute()
-    temporary, old = (folder.with_name(f".{folder.name}.{ending}") for ending in ("partial", "old"))
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        yield temporary
-        if folder.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            folder.rename(old)
-        temporary.rename(folder)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise NotWritten(
-            f"{folder} could not be written ({reason}): choose another --out or free some space."
-        ) from error
-    finally:
-        if old.exists() and not folder.exists():
-            old.rename(folder)
-        for rest in (temporary, old):
-            shutil.rmtree(rest, ignore_errors=True)
-
-
 def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> Model:
     """Load any transformers model, a model that headwise pruned, or the trained model of a finished study.
 
-    spec: a local folder or a hub id. Raises HeadwiseError for a missing or incomplete model, HeadsMissing for a model
-    with heads that headwise does not see.
+    spec: a local folder or a hub id. device: cpu, cuda, mps, or `auto`, the best of these that is there. Raises
+    HeadwiseError for a missing or incomplete model, HeadsMissing for a model with heads that headwise does not see.
     """
+    device = usable(device)
     path = folder_of(spec)
-    source = str(path if path.exists() else spec)
-    layout = HeadMask.read(path / LAYOUT) if (path / LAYOUT).exists() else None
-    missing: Iterable[str] = ()
+    local = path.exists()
+    source = str(path if local else spec)
+    refuse_damage(path)
     try:
         refuse_code(source)
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-        if layout is None:
-            hf, info = auto(config).from_pretrained(
-                source, config=config, output_loading_info=True, trust_remote_code=False
-            )
-            hf = drop_unused(freeze_as_built(hf))
-            missing = info["missing_keys"]
-        named = not path.exists() or any(path.glob("*token*"))
+        layout = layout_of(source, config)
+        model_class = class_of(source, config)
+        refuse_too_deep(source, config)
+        hf = (
+            load_whole(source, config, model_class)
+            if layout is None
+            else load_pruned(path, config, model_class, layout)
+        )
+        if (path / "generation_config.json").exists():
+            settings = GenerationConfig.from_pretrained(path)  # raises for a damaged one
+            if hf.can_generate():
+                hf.generation_config = settings
+        named = not local or any(path.glob("*token*"))
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False) if named else None
+        refuse_unfit(source, hf, tokenizer)
+        hf = hf.to(device)
     except HeadwiseError:
         raise
     except Exception as error:  # from transformers, safetensors or tokenizers, about the user's files
-        found = f"{spec} is a folder, but not" if path.exists() else f"'{spec}' is not a local folder, and not"
+        if isinstance(error, MemoryError) or "allocate" in str(error):
+            raise HeadwiseError(f"{spec} cannot be loaded: there is not enough memory ({one_line(error)}).") from error
+        found = f"{spec} is a folder, but not" if local else f"'{spec}' is not a local folder, and not"
         raise HeadwiseError(f"{found} a complete model that transformers can load: {one_line(error)}") from error
-    if layout is not None:
-        hf = load_pruned(path, config, layout)
-    name = str(spec) if path == Path(spec) else str(path)  # of a finished study: its trained model
-    model = Model(hf.to(device), tokenizer, name, layout, allow_partial)
-    lost = sorted(name for name in missing if name.startswith(tuple(f"{site}." for site in model.found.names.values())))
-    if lost:
-        raise HeadwiseError(
-            f"{spec} lacks weights of its attention layers ({', '.join(lost[:3])}{' …' if len(lost) > 3 else ''}): "
-            "they would be random. Download or save the model again."
-        )
-    return model
-
-
-def folder_of(spec: str | Path) -> Path:
-    """The folder of a local model; for a finished study, that of its trained model. A hub id is returned unchanged.
-
-    Raises HeadwiseError for a missing folder whose name cannot be a hub id (`name` or `owner/name`).
-    """
-    path, name = Path(spec), str(spec)
-    if not path.exists() and (name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1):
-        raise HeadwiseError(
-            f"{spec} cannot be loaded as a model: there is no such folder. "
-            "Give a model's folder, the folder of a finished study, or a hub id such as Helsinki-NLP/opus-mt-en-de."
-        )
-    if (path / "model" / "config.json").exists():
-        path = path / "model"
-    if path.exists() and not (path / "config.json").exists():
-        raise HeadwiseError(
-            f"{spec} cannot be loaded as a model: it has no config.json. "
-            "Give a model's folder or the folder of a finished study."
-        )
-    return path
+    name = str(spec) if path == Path(spec) else source  # of a finished study: its trained model
+    return Model(hf, tokenizer, name, layout, allow_partial, path if local else None)
 
 
 def refuse_code(source: str) -> None:
@@ -238,42 +272,144 @@ def freeze_as_built(hf: PreTrainedModel) -> PreTrainedModel:
     return hf
 
 
-def auto(config: Any) -> Any:
-    """The auto class for a configuration: with a language-model head where the checkpoint has one."""
-    named = (config.architectures or [""])[0]
-    if config.is_encoder_decoder:
-        return AutoModelForSeq2SeqLM
-    if "MaskedLM" in named:
-        return AutoModelForMaskedLM
-    return AutoModelForCausalLM if "CausalLM" in named or "LMHead" in named else AutoModel
+def layout_of(source: str, config: Any) -> HeadMask | None:
+    """The layout in a configuration; None for a whole model."""
+    layout = getattr(config, "headwise_layout", None)
+    if layout is None:
+        return None
+    try:
+        return HeadMask.from_json(layout)
+    except HeadwiseError as error:
+        raise HeadwiseError(f"The layout in {source} cannot be used: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise HeadwiseError(f"The layout in {source} is none ({type(error).__name__}: {one_line(error)}).") from None
 
 
-def load_pruned(path: Path, config: Any, layout: HeadMask) -> Any:
+def class_of(source: str, config: Any) -> Any:
+    """The class that a configuration names, with its head; without a name, an auto class."""
+    if not config.architectures:
+        return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModel
+    name = config.architectures[0]
+    found: Any = getattr(transformers, name, None)
+    known = isinstance(found, type) and issubclass(found, PreTrainedModel)
+    if not known or not isinstance(config, found.config_class):
+        raise HeadwiseError(
+            f"{source} is said to be a {name} of type {config.model_type}, which this version of transformers does not "
+            "have: correct architectures in its config.json."
+        )
+    return found
+
+
+def refuse_too_deep(source: str, config: Any) -> None:
+    """Raise HeadwiseError for a configuration of so many layers that building them takes minutes."""
+    parts = [config, *(getattr(config, name) for name in getattr(config, "sub_configs", ()) if hasattr(config, name))]
+    for part in parts:
+        for name in LAYERS:
+            count = getattr(part, name, None)
+            if isinstance(count, int | float) and not 0 <= count <= DEEPEST:
+                raise HeadwiseError(
+                    f"{source} cannot be loaded: its configuration declares {name} = {count}, and headwise expects at "
+                    f"most {DEEPEST}."
+                )
+
+
+def load_whole(source: str, config: Any, model_class: Any) -> Any:
+    """A model with all its heads. Raises HeadwiseError when the class drops weights of the file, or lacks some."""
+    hf, info = model_class.from_pretrained(source, config=config, output_loading_info=True, trust_remote_code=False)
+    hf = drop_unused(freeze_as_built(hf))
+    lost = [name for name in sorted(info["missing_keys"]) if name in hf.state_dict() and not UNUSED.search(name)]
+    if lost:
+        raise HeadwiseError(
+            f"{source} lacks weights of its {type(hf).__name__} ({in_short(lost)}): they would be random. Download or "
+            "save the model again."
+        )
+    dropped = sorted(info["unexpected_keys"])
+    if wrong := [name for name in dropped if not UNUSED.search(name)]:
+        raise HeadwiseError(
+            f"{source} has weights for which its {type(hf).__name__} has no place ({in_short(wrong)}): name the class "
+            "that has them as architectures in its config.json."
+        )
+    if dropped:
+        warnings.warn(f"{source}: {type(hf).__name__} has no place for {in_short(dropped)}.", stacklevel=3)
+    return hf
+
+
+def load_pruned(path: Path, config: Any, model_class: Any, layout: HeadMask) -> Any:
     """A pruned model: build the stock one, remove heads by the layout, load the weights.
 
     The layout lists the heads that were known, so a partial map is accepted.
     """
-    name = (config.architectures or ["model without a name"])[0]
-    if not hasattr(transformers, name):
-        raise HeadwiseError(f"{path} was pruned from a {name}, which this version of transformers does not have.")
+    if not path.exists():
+        raise HeadwiseError(f"{path} is a pruned model on a hub: download its folder, and give that.")
+    if not config.architectures:
+        raise HeadwiseError(
+            f"The configuration in {path} names no class (architectures): copy or save the model again."
+        )
     config.headwise_layout = None
-    stock = drop_unused(getattr(transformers, name)._from_config(config)).eval()
     try:
+        refuse_too_large(path, config, model_class)
+        stock = drop_unused(model_class._from_config(config)).eval()
         smaller: Any = remove(stock, discover(stock, allow_partial=True), layout)
         make_biases(dict(smaller.named_modules()), getattr(config, "headwise_biases", None) or ())
-        missing, unexpected = load_model(smaller, path / WEIGHTS, strict=False)
+        wrong = fill(smaller, load_file(path / WEIGHTS))
     except HeadwiseError as error:
         raise HeadwiseError(f"{path} cannot be pruned to its layout. {error}") from error
     except (OSError, RuntimeError, SafetensorError) as error:
+        if "allocate" in str(error):
+            raise
         raise HeadwiseError(f"The weights in {path} do not fit its layout: {one_line(error)}") from error
-    wrong = sorted({*missing, *unexpected} - set(smaller._keys_to_ignore_on_save or ()))
     if wrong:
-        raise HeadwiseError(f"The weights in {path} do not fit its layout: {', '.join(wrong[:3])} missing or unknown.")
-    if (path / "generation_config.json").exists():
-        smaller.generation_config = GenerationConfig.from_pretrained(path)
+        raise HeadwiseError(f"The weights in {path} do not fit its layout: {in_short(wrong)} missing or unknown.")
     return smaller
+
+
+def refuse_too_large(path: Path, config: Any, model_class: Any) -> None:
+    """Raise HeadwiseError for a configuration with far more weights than the file, before memory is taken for them."""
+    with torch.device("meta"):
+        declared = sum(parameter.numel() for parameter in model_class(config).parameters())
+    with safe_open(path / WEIGHTS, "pt") as file:
+        there = sum(torch.Size(file.get_slice(name).get_shape()).numel() for name in file.keys())  # noqa: SIM118
+    if declared > 10**8 + 20 * there:
+        raise HeadwiseError(f"Its configuration declares {declared:,} weights, but the file has {there:,}.")
+
+
+def fill(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
+    """Load weights, each in its own type; returns the names that are missing or unknown.
+
+    weights: under the names they have in the model, or in the hub's files, as `save_pretrained` writes them.
+    """
+    own = model.state_dict(keep_vars=True)
+    if not weights.keys() <= own.keys():
+        names = {id(tensor): name for name, tensor in own.items()}
+        hub = {name: names.get(id(tensor), name) for name, tensor in revert_weight_conversion(model, dict(own)).items()}
+        weights = {hub.get(name, name): tensor for name, tensor in weights.items()}
+    for name in weights.keys() & own.keys():
+        own[name].data = own[name].data.to(weights[name].dtype)
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    loaded = {id(own[name]) for name in weights.keys() & own.keys()}  # a tied weight is in the file once
+    lost = {name for name in missing if id(own[name]) not in loaded}
+    return sorted({*lost, *unexpected} - set(model._keys_to_ignore_on_save or ()))
+
+
+def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
+    """Raise HeadwiseError for weights that are not finite numbers, and a tokenizer with more words than the model."""
+    finite = [tensor.isfinite().all() for tensor in hf.parameters()]
+    if not bool(torch.stack(finite).all()):
+        name = next(name for (name, _), fine in zip(hf.named_parameters(), finite, strict=True) if not fine)
+        raise HeadwiseError(f"{source} is damaged: weights in {name} are not finite numbers. Copy or save it again.")
+    words = getattr(hf.get_input_embeddings(), "num_embeddings", None)
+    if tokenizer is not None and words is not None and len(tokenizer) > words:
+        raise HeadwiseError(
+            f"The tokenizer in {source} has {len(tokenizer):,} words, the model {words:,}: it is another model's."
+        )
+
+
+def in_short(names: Sequence[str]) -> str:
+    """A few names, and dots where there are more."""
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
 def one_line(error: Exception) -> str:
     """An error of a library, as the end of a sentence."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    known = isinstance(error, OSError | ValueError | RuntimeError) and not isinstance(error, RecursionError)
+    return " ".join(f"{'' if known else type(error).__name__} {error}".split())[:300] or type(error).__name__

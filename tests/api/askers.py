@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import headwise as hw
+from attention.families import tiny
 from importance.asking import worded
 from translation.letters import END, LETTERS, PAD, START, letters
 
@@ -18,6 +19,11 @@ def asker(family: str = "marian", **changes: Any) -> hw.Model:
         translating = worded(family, **{**IDS, "decoder_start_token_id": START, **changes})
         return hw.Model(translating, letters("$A </s>"), "tiny marian")
     return hw.Model(worded(family, **{**IDS, **changes}), letters(), f"tiny {family}")
+
+
+def embedder() -> hw.Model:
+    """A BERT without a head, whose tokenizer has no mask token."""
+    return hw.Model(tiny("bert", **IDS), letters(mask_token=None), "tiny embedder")
 
 
 def pairs(count: int, seed: int = 0) -> hw.ParallelText:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -12,18 +13,20 @@ import pytest
 import torch
 
 import headwise as hw
-from api.askers import asker, lines, pairs
+from api.askers import asker, embedder, lines, pairs
 from headwise.api import scoring
 from headwise.api.batches import Batches, held_out
 from headwise.api.greedy import Ranking, greedy_masks
-from headwise.api.scoring import MEASURES
-from headwise.api.sweeps import GreedySweep
+from headwise.api.scoring import importance_values
+from headwise.api.sweeps import GateSweep, GreedySweep
 from headwise.attention import masked
 from headwise.importance.gating import gate_heads
+from headwise.importance.measures import MEASURES
+from headwise.options import Recipe, Search
 from headwise.pruning import target_count
-from headwise.pruning.greedy import sizes, weight_norms
-from headwise.translation.decode import Search
+from headwise.pruning.greedy import weight_norms
 from headwise.translation.quality import quality
+from headwise.units import sizes, units
 
 FAST: dict[str, Any] = {"epochs": 2, "gate_learning_rate": 2.0, "batch_tokens": 48, "warmup": 1, "dtype": "fp32"}
 
@@ -47,6 +50,29 @@ class TestMethods:
     def test_a_penalty(self) -> None:
         assert encoder_heads(hw.prune(asker(), pairs(40), penalty=50.0, **FAST)) == 0
 
+    @pytest.mark.parametrize("family", ["bert", "llama"])
+    def test_gates_on_models_that_do_not_translate(self, family: str) -> None:
+        """Asked for by method or by a penalty; labels are not smoothed."""
+        model, text = asker(family), lines(60)
+        before = {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
+        small = hw.prune(model, text, keep=4, method="gates", train="gates", **FAST)
+        assert small.heads.total == 4
+        assert all(torch.equal(tensor, before[name]) for name, tensor in model.hf.state_dict().items())
+        assert hw.prune(model, text, keep=2, method="top-k", **FAST).heads.total == 2
+        assert hw.prune(asker(family), text, penalty=50.0, **FAST).heads.total == 0
+
+    @pytest.mark.parametrize(
+        ("options", "reason"),
+        [
+            ({"settle": 0.2}, "settle would change nothing"),
+            ({"learning_rate": 0.1}, "learning_rate would change nothing"),
+            ({"train": "adapters"}, "train.* is 'adapters'"),
+        ],
+    )
+    def test_options_that_frozen_weights_make_idle(self, options: dict[str, Any], reason: str) -> None:
+        with pytest.raises(hw.HeadwiseError, match=reason):
+            hw.prune(asker(), pairs(40), keep=3, **{**FAST, "train": "gates", **options})
+
     def test_greedy_without_training(self) -> None:
         model = asker()
         small = hw.prune(model, pairs(12), keep=3, method="greedy", score="weight-norm", search=Search(beam=1))
@@ -55,8 +81,36 @@ class TestMethods:
 
     @pytest.mark.parametrize("family", ["bert", "llama"])
     def test_language_models(self, family: str) -> None:
-        assert hw.prune(asker(family), lines(20), keep=3).heads.total == 3
-        assert hw.prune(asker(family), lines(20), lines(5, 2), max_drop=1e9, score="random").heads.total == 1
+        assert hw.prune(asker(family), lines(20), keep=4).heads.total == 4
+        fewest = {"bert": 1, "llama": 2}[family]  # one unit: with grouped queries a head of each group
+        assert hw.prune(asker(family), lines(20), lines(5, 2), max_drop=1e9, score="random").heads.total == fewest
+
+    @pytest.mark.parametrize(("unit", "keep"), [(None, 4), ("balanced", 2), ("group", 4), ("uniform", 4), ("head", 3)])
+    @pytest.mark.parametrize("rescore", [False, True])
+    def test_units_under_grouped_queries(self, unit: Any, keep: int, rescore: bool) -> None:
+        """2 layers of 4 heads in 2 groups. Only single heads, asked for, let the cache grow, and that is said."""
+        model = asker("llama")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            small = hw.prune(model, lines(8), lines(4), keep=keep, unit=unit, rescore=rescore, seed=2)
+        assert small.heads.total == keep
+        grew = small.cache_bytes > model.cache_bytes
+        assert any("would grow" in str(warning.message) for warning in said) == grew and (unit == "head" or not grew)
+        if unit == "group":
+            assert small.cache_bytes == model.cache_bytes // 2
+        if unit == "uniform":
+            assert small.heads.query["decoder-self"] == (2, 2) and small.cache_bytes == model.cache_bytes
+
+    @pytest.mark.parametrize("method", ["gates", "top-k"])
+    def test_gates_close_a_unit(self, method: Any) -> None:
+        small = hw.prune(asker(), pairs(40), pairs(6, 9), keep=4, unit="uniform", method=method, **FAST)
+        assert small.heads.query["encoder-self"] == (2, 2)
+        with pytest.raises(hw.HeadwiseError, match=r"3 heads cannot be kept: .* The nearest numbers are 2 and 4"):
+            hw.prune(asker(), pairs(40), keep=3, unit="uniform", method=method, **FAST)
+
+    def test_gates_of_units_under_a_penalty(self) -> None:
+        small = hw.prune(asker(), pairs(40), pairs(6, 9), penalty=0.1, unit="uniform", **FAST)
+        assert len({*small.heads.query["encoder-self"]}) == 1
 
     def test_a_budget_of_quality(self) -> None:
         assert encoder_heads(hw.prune(asker(), pairs(12), max_drop=100, search=Search(beam=1))) == 1
@@ -99,7 +153,7 @@ class TestGreedy:
         model = asker(family)
         text = (pairs if family == "marian" else lines)(8)
         kinds = model.heads.kinds
-        keep = model.heads.total // 2 + 1
+        keep = model.heads.total // 2 + 2
         for count in (keep, model.heads.total):
             small = hw.prune(model, text, text, keep=count, kinds=kinds, method="greedy", score=score)
             assert small.heads.total == count
@@ -117,7 +171,7 @@ class TestGreedy:
         total, whole = model.heads.total, loss_by_hand(model, dev)
         options: Any = {"score": "confidence", "compensate": compensate, "step": 0.25}
         found = {}
-        for left in sizes(total, 0.25):
+        for left in sizes(units(model.heads), 0.25):
             small = hw.prune(model, text, dev, keep=left, **options)
             found[left] = 100 * math.expm1(loss_by_hand(small, dev) - whole)
         budget = max(sorted(found.values())[len(found) // 2], 0.0) + 1e-6
@@ -132,7 +186,7 @@ class TestGreedy:
         options: Any = {"score": "weight-norm", "step": 0.25, "search": Search(beam=1)}
         whole = quality(model.translate(sources, beam=1), references)[0].value
         found = {}
-        for left in sizes(8, 0.25):
+        for left in sizes(units(model.heads.only(["encoder-self"])), 0.25):
             small = hw.prune(model, pairs(8), dev, keep=left, method="greedy", **options)
             found[left] = whole - quality(small.translate(sources, beam=1), references)[0].value
         budget = max(sorted(found.values())[1], 0.0) + 1e-9
@@ -160,6 +214,19 @@ class TestGreedy:
         best = max((head for head in model.heads if head in masks[0].kept), key=lambda head: again[tuple(head)])
         assert masks[-1].kept == {best}
 
+    @pytest.mark.parametrize(
+        "measure", [name for name in MEASURES if not name.startswith(("gating", "attention-to-end"))]
+    )
+    def test_scored_again_down_to_one_head(self, measure: str) -> None:
+        """Whole layers are silenced on the way. Heads that are gone have no value, and nothing fails with none left."""
+        model = asker("bert")
+        batches = Batches(model, lines(3))
+        sweep = GreedySweep(scores=[measure], rescore=True, step=0.3)
+        masks = greedy_masks(Ranking(model, batches, measure, True, 0), sweep)
+        assert min(masks) == 1
+        assert importance_values(model, batches, measure, masks[1]).keys() == masks[1].kept
+        assert not importance_values(model, batches, measure, masks[1].without([*masks[1].kept]))
+
     def test_low_values_of_entropy_mean_important(self) -> None:
         model = asker("bert")
         small = hw.prune(model, lines(6), lines(6, 3), keep=1, score="entropy")
@@ -170,7 +237,7 @@ class TestGreedy:
 
     def test_random_orders_by_their_seed_and_norms_without_text(self) -> None:
         one, same, other = (
-            hw.prune(asker("llama"), lines(20), keep=3, score="random", seed=s).layout for s in (1, 1, 2)
+            hw.prune(asker("llama"), lines(20), keep=4, score="random", seed=s).layout for s in (1, 1, 2)
         )
         assert one == same != other
         model = asker("bert")
@@ -224,14 +291,14 @@ class TestWarnings:
         ({"keep": 3, "score": "gradient"}, "unknown key 'score'"),
         ({"keep": 3, "method": "greedy", "epochs": 3}, "epochs would mean nothing for the method 'greedy' without"),
         ({"keep": 3, "method": "greedy", "work": "x"}, "work means nothing with method 'greedy'"),
-        ({"keep": 3, "method": "greedy", "tune": True}, "without training"),
         ({"keep": 3, "method": "greedy", "score": "beauty"}, "'beauty' is unknown; there is confidence"),
         ({"keep": 3, "method": "greedy", "score": "all"}, "takes too long to give an order|order of one score"),
+        ({"keep": 3, "method": "gates", "search": Search()}, "unknown key 'search'"),
         ({"keep": 3, "method": "greedy", "score": "random", "rescore": True}, "rescore would change nothing"),
         ({"keep": 3, "method": "greedy", "step": 0.0}, "'step' is 0.0"),
         ({"keep": 3, "method": "greedy", "score": "attention-to-end", "kinds": ["decoder-self"]}, "not a number for"),
         ({"keep": 3, "method": "magic"}, "method 'magic' was asked for; there is gates, top-k, greedy"),
-        ({"keep": 3, "speed": 3}, "unknown key 'speed'; allowed"),
+        ({"keep": 3, "dtype": "int8"}, "'dtype' is 'int8'"),
         ({"penalty": -1.0}, "penalty=-1.0 was given: give a number of at least 0"),
         ({"penalty": float("nan")}, "penalty=nan was given"),
         ({"penalty": "0.1"}, "penalty='0.1' was given"),
@@ -239,7 +306,7 @@ class TestWarnings:
         ({"max_drop": -1.0}, "max_drop=-1.0 was given"),
         ({"keep": 0}, "'keep.0' is 0"),
         ({"keep": 99}, "99 heads cannot be kept: there are 8"),
-        ({"keep": 99, "method": "greedy"}, "99 heads were to be kept"),
+        ({"keep": 99, "method": "greedy"}, "99 heads cannot be kept: there are 8"),
         ({"keep": 2.5}, "keep.* is 2.5"),
         ({"keep": True}, "'keep.0' is True"),
         ({"keep": {"cross": "4"}}, "'keep.0.*' .*valid integer"),
@@ -260,15 +327,45 @@ def test_what_cannot_be(options: dict[str, Any], reason: str) -> None:
     [
         (lambda: hw.prune(cast(Any, "my-model"), pairs(9), keep=3), "'my-model' was to be pruned, which is no model"),
         (lambda: hw.prune(asker(), pairs(9), keep=3), "there are only 9: give dev text as well"),
-        (lambda: hw.prune(asker(), lines(20), keep=3), "pruned on parallel text"),
-        (lambda: hw.prune(asker("bert"), pairs(20), keep=3), "scored on one-sided text"),
-        (lambda: hw.prune(asker("bert"), lines(20), penalty=0.1), "penalty means nothing with method 'greedy'"),
-        (lambda: hw.prune(asker("bert"), lines(20), keep=3, method="gates"), "but a translation model"),
+        (lambda: hw.prune(asker(), lines(20), keep=3), "needs parallel text"),
+        (lambda: hw.prune(asker("bert"), pairs(20), keep=3), "needs one-sided text"),
+        (lambda: hw.prune(asker("bert"), lines(20), penalty=0.1, method="greedy"), "penalty means nothing with method"),
+        (lambda: hw.prune(embedder(), lines(20), keep=3, method="gates"), "there is no loss to train it by"),
     ],
 )
 def test_text_and_models_that_do_not_fit(make: Callable[[], hw.Model], reason: str) -> None:
     with pytest.raises(hw.HeadwiseError, match=reason):
         make()
+
+
+class TestWithoutWords:
+    """Models that predict no words, such as those of sentence embeddings."""
+
+    @pytest.mark.parametrize("options", [{}, {"score": "dormancy", "rescore": True}, {"compensate": True}], ids=str)
+    def test_a_number_of_heads(self, options: dict[str, Any]) -> None:
+        model = embedder()
+        small = hw.prune(model, lines(12), keep=3, **options)
+        assert small.heads.total == 3 and small.layout is not None
+        expected = hw.prune(model, lines(12), keep=3, **{"score": "confidence", **options})
+        assert small.layout == expected.layout
+
+    @pytest.mark.parametrize(
+        "options", [{"max_drop": 1.0}, {"keep": 3, "score": "gradient"}, {"keep": 3, "score": "lrp"}], ids=str
+    )
+    def test_what_needs_a_prediction(self, options: dict[str, Any]) -> None:
+        with pytest.raises(hw.HeadwiseError, match="predicts no words") as error:
+            hw.prune(embedder(), lines(12), **options)
+        assert "\n" not in str(error.value)
+
+
+def test_every_option_is_in_the_signature() -> None:
+    """Those of the sweeps that mean something for one model, and the recipe's."""
+    fields = {*GateSweep.model_fields, *GreedySweep.model_fields, *Recipe.model_fields}
+    of_a_plan = {"name", "controls", "seeds", "orders", "scores", "tune", "refine", "penalties"}
+    assert fields - of_a_plan <= {*inspect.signature(hw.prune).parameters}
+    for function in (hw.prune, hw.score, hw.evaluate, hw.roles):
+        kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+        assert not kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
 
 
 def test_more_bleu_than_there_is_may_not_be_lost_without_a_word() -> None:

@@ -7,24 +7,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from scipy.stats import spearmanr
 
 import headwise as hw
-from api.askers import asker, lines, pairs
+from api.askers import IDS, asker, embedder, lines, pairs
+from attention.families import FAMILIES, build
 from headwise.api import score as scores
 from headwise.api import scoring
 from headwise.api.batches import Batches
 from headwise.api.roles import roles_signature, save_roles, token_counts
-from headwise.api.scoring import BLEU, MEASURES, USUAL, balance_table, resolve_measures
+from headwise.api.scoring import balance_table, usual_measures
 from headwise.data.embedded import pairs as embedded_pairs
 from headwise.data.embedded import write_treebank
 from headwise.heads import COLUMNS
-from headwise.importance.gating import GATINGS, gate_heads
-from headwise.translation.decode import Search, translate
+from headwise.importance.gating import gate_heads
+from headwise.importance.measures import BLEU, GATINGS, MEASURES, READINGS, USUAL, USUAL_WITHOUT_WORDS, resolve_measures
+from headwise.options import Search
+from headwise.translation.decode import translate
 from headwise.translation.quality import difference
+from translation.letters import letters
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -93,6 +98,29 @@ class TestMeasures:
         assert set(table.kind) == {kind} and (table.groupby("measure").value.count() == model.heads.total).all()
         asked = sum(int((batch["labels"] >= 0).sum()) for batch in Batches(model, lines(12)))
         assert set(values(table, "ablation.zero").n) == {asked}
+
+    def test_readings_see_the_whole_text(self) -> None:
+        """Those of a masked model are those of its stack without a head, which sees no mask token."""
+        masked, text = asker("bert"), lines(12)
+        stack = hw.Model(masked.hf.bert, masked.tokenizer, "its stack")
+        assert usual_measures(stack) == USUAL_WITHOUT_WORDS and usual_measures(masked) == USUAL
+        found, expected = (hw.score(model, text, list(READINGS)) for model in (masked, stack))
+        pd.testing.assert_frame_equal(found, expected)
+
+    def test_a_model_that_predicts_no_words(self) -> None:
+        table = hw.score(embedder(), lines(12))
+        assert set(table.measure) == set(USUAL_WITHOUT_WORDS) and table.value.notna().all()
+        assert table.dtypes[["value", "low", "high", "baseline"]].eq(float).all()
+        for measure in MEASURES:
+            if measure not in READINGS:
+                with pytest.raises(hw.HeadwiseError, match=f"predicts no words, so '{measure}' cannot be computed"):
+                    hw.score(embedder(), lines(12), [measure])
+
+    def test_a_classifier_predicts_no_words(self) -> None:
+        config = {**FAMILIES["bert"][1], **IDS}
+        for name in ("BertForSequenceClassification", "BertForTokenClassification"):
+            with pytest.raises(hw.HeadwiseError, match="predicts no words"):
+                hw.score(hw.Model(build(name, **config), letters(), name), lines(4), ["gradient"])
 
 
 class TestModes:
@@ -204,8 +232,29 @@ def test_models_of_one_name_are_distinguished_where_they_are_evaluated() -> None
     assert rows[left, "bleu_difference"] == difference(ours, baseline, references).value
     smaller[0].name = "mine"
     assert scores.distinct_names([whole, smaller[0]]) == [whole.name, "mine"], "names that differ stay as they are"
-    with pytest.raises(hw.HeadwiseError, match="evaluate: unknown key 'beams'; allowed here: batch, beam"):
-        hw.evaluate([whole], text, beams=1)
+    with pytest.raises(hw.HeadwiseError, match="'beam' is 0"):
+        hw.evaluate([whole], text, beam=0)
+    with pytest.raises(hw.HeadwiseError, match="give models"):
+        hw.evaluate(["a model"], text)  # type: ignore[list-item]
+    pd.testing.assert_frame_equal(
+        *(hw.evaluate(one, text, beam=1).query("measure != 'tokens_per_second'") for one in (whole, [whole]))
+    )
+
+
+def test_language_models_are_evaluated_by_their_perplexity() -> None:
+    whole, text = asker("gpt2"), lines(12)
+    smaller = whole.remove(hw.HeadMask.full(whole.heads).without([next(iter(whole.heads))]))
+    table = hw.evaluate([whole, smaller], text).set_index(["model", "measure"])
+    ours = table.loc[f"{smaller.name}, 7 of 8 heads"]
+    loss = hw.score(whole, text, ["ablation.zero"])
+    assert ours.value["loss"] - table.value[whole.name, "loss"] == pytest.approx(loss.value[0], abs=1e-5)
+    assert ours.value["perplexity"] == pytest.approx(np.exp(ours.value["loss"]))
+    assert ours.low["perplexity_change"] <= ours.value["perplexity_change"] <= ours.high["perplexity_change"]
+    assert ours.value["parameters"] == smaller.parameters
+    assert hw.evaluate(whole, text).measure.tolist() == ["loss", "perplexity", "parameters", "memory", "cache_bytes"]
+    for models, given in ((embedder(), text), (whole, pairs(4)), (asker(), text)):
+        with pytest.raises(hw.HeadwiseError):
+            hw.evaluate(models, given)
 
 
 def test_roles_by_their_function(tmp_path: Path) -> None:

@@ -94,9 +94,11 @@ class TestBatches:
         assert [share for share, _ in told[: len(first)]] == sorted({share for share, _ in told})
 
     def test_what_is_too_long_is_counted(self) -> None:
-        model = asker(max_position_embeddings=6)
-        text = Batches(model, hw.ParallelText.from_pairs([("a b", "c d"), ("a b c d e f g", "h"), ("h", "i j")]))
-        assert max_tokens(model) == 6 and (len(text.data), text.dropped) == (2, 1)
+        model = asker(max_position_embeddings=10)
+        text = Batches(
+            model, hw.ParallelText.from_pairs([("a b", "c d"), (" ".join("abcdefghijk"), "h"), ("h", "i j")])
+        )
+        assert max_tokens(model) == 10 and (len(text.data), text.dropped) == (2, 1)
         assert isinstance(text.data, Encoded) and sorted(asked_rows(text)) == [0, 2]
 
 
@@ -105,7 +107,9 @@ class TestRefused:
         with pytest.raises(hw.HeadwiseError, match=r"tiny marian is a MarianMTModel, .* parallel text \(source and"):
             Batches(asker(), lines(3))
         for family in ("gpt2", "bert"):
-            with pytest.raises(hw.HeadwiseError, match=rf"tiny {family} is a \w+, .* on one-sided text \(--text\)\."):
+            with pytest.raises(
+                hw.HeadwiseError, match=rf"tiny {family} is a \w+, .* needs one-sided text \(--text\)\."
+            ):
                 Batches(asker(family), pairs(3))
 
     @pytest.mark.parametrize("family", ["marian", "llama"])
@@ -122,8 +126,8 @@ class TestRefused:
             assert "\n" not in str(refusal.value)
 
     def test_a_text_of_sentences_that_are_all_too_long(self) -> None:
-        long = " ".join("abcdefghij")
-        with pytest.raises(hw.HeadwiseError, match="All 2 pairs are longer than max_length = 8 tokens"):
-            Batches(asker(max_position_embeddings=8), hw.ParallelText.from_pairs([(long, "a"), ("b", long)]))
-        with pytest.raises(hw.HeadwiseError, match="None of the 1 sentences has from 2 to 8 tokens"):
-            Batches(asker("gpt2", n_positions=8), hw.Text.from_lines([long]))
+        long = " ".join("abcdefghijklm")
+        with pytest.raises(hw.HeadwiseError, match="All 2 pairs are longer than max_length = 10 tokens"):
+            Batches(asker(max_position_embeddings=10), hw.ParallelText.from_pairs([(long, "a"), ("b", long)]))
+        with pytest.raises(hw.HeadwiseError, match="None of the 1 sentences has from 2 to 10 tokens"):
+            Batches(asker("gpt2", n_positions=10), hw.Text.from_lines([long]))

@@ -11,7 +11,7 @@ from transformers import M2M100ForConditionalGeneration, MarianMTModel
 
 from attention.families import CAUSAL, ENCODERS, FAMILIES, SEQUENCE_TO_SEQUENCE, batch, eager, output, real, tiny
 from headwise.attention import AttentionCall, capture, discover
-from headwise.attention.kernel import attend, explicit, weigh
+from headwise.attention.kernel import attend, explicit
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
@@ -161,8 +161,10 @@ def test_a_flag_in_place_of_a_mask_is_read_as_sdpa_reads_it(causal: bool | None,
 
 def test_what_the_seam_cannot_read_is_refused() -> None:
     states = torch.randn(1, 2, 3, 4)
-    with pytest.raises(HeadwiseError, match="'alibi'"):
-        weigh(states, states, None, None, {"alibi": torch.zeros(1)})
+    for name in ("alibi", "sinks", "indices", "a_name_of_tomorrow"):
+        with pytest.raises(HeadwiseError, match=f"'{name}'"):
+            attend(torch.nn.Module(), states, states, states, None, **{name: torch.zeros(1)})
+    attend(torch.nn.Module(), states, states, states, None, sinks=None, output_attentions=False, sliding_window=4)
 
 
 @pytest.mark.parametrize("explicit", [False, True], ids=["sdpa", "explicit"])

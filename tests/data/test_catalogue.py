@@ -224,7 +224,7 @@ def test_a_folder_that_cannot_be_made(server: Server, tmp_path: Path) -> None:
 def test_a_file_without_checksum_is_named_in_a_warning(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    entry = server.entry(sha256=None, bytes=1)
+    entry = server.entry(sha256=None, bytes=200_000)
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "data.bin.part").write_bytes(CONTENT[:1000])
     with caplog.at_level(logging.WARNING):
@@ -233,6 +233,53 @@ def test_a_file_without_checksum_is_named_in_a_warning(
     assert server.asked == [""], "a continuation could not be checked"
     assert (tmp_path / "set" / "data.bin").read_bytes() == CONTENT
     assert entry.unchecked == ("data.bin",)
+
+
+def test_without_a_checksum_that_of_the_first_download_is_kept(server: Server, tmp_path: Path) -> None:
+    entry, file = server.entry(sha256=None), tmp_path / "set" / "data.bin"
+    get("set", tmp_path, entries=[entry])
+    assert (tmp_path / "set" / "data.bin.sha256").read_text() == f"{hashlib.sha256(CONTENT).hexdigest()}  data.bin\n"
+    file.write_bytes(CONTENT[:-1])
+    get("set", tmp_path, entries=[entry])
+    assert file.read_bytes() == CONTENT, "a file that changed here is fetched again"
+    file.write_bytes(CONTENT[:-1])
+    server.content = CONTENT[::-1]
+    with pytest.raises(HeadwiseError, match=f"damaged .* expected SHA-256 {hashlib.sha256(CONTENT).hexdigest()}"):
+        get("set", tmp_path, entries=[entry])
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_no_more_arrives_than_was_promised(server: Server, tmp_path: Path, known: bool) -> None:
+    server.content = bytes(20 << 20)
+    server.length = False
+    with pytest.raises(HeadwiseError) as error:
+        get("set", tmp_path, entries=[server.entry() if known else server.entry(sha256=None)])
+    assert "data.bin is too long and was removed: expected 300,000 bytes" in one_sentence(error)
+    assert server.asked == [""] and left_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"name": "../../x"}, "0.name"),
+        ({"name": "/etc/x"}, "0.name"),
+        ({"name": ".."}, "0.name"),
+        ({"files": [{"name": "../x", "url": "https://a/x", "bytes": 5, "sha256": None}]}, "0.files.0.name"),
+        ({"files": [{"name": "a\\b", "url": "https://a/x", "bytes": 5, "sha256": None}]}, "0.files.0.name"),
+        ({"files": [{"name": "x", "url": "file:///etc/x", "bytes": 5, "sha256": None}]}, "0.files.0.url"),
+        ({"files": [{"name": "x", "url": "https://a/x", "bytes": -1, "sha256": None}]}, "0.files.0.bytes"),
+        ({"files": [{"name": "x", "url": "https://a/x", "bytes": 5, "sha256": "abc"}]}, "0.files.0.sha256"),
+        ({"files": 5}, "0.files"),
+    ],
+)
+def test_a_list_that_leads_out_of_its_folder_is_refused(tmp_path: Path, change: dict[str, object], where: str) -> None:
+    entry = {"name": "set", "content": "", "licence": "", "origin": [], "files": []}
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps([entry]))
+    assert [one.name for one in catalogue(path)] == ["set"]
+    path.write_text(json.dumps([entry | change]))
+    with pytest.raises(HeadwiseError, match=f"cannot be used as a catalogue: {where}: "):
+        catalogue(path)
 
 
 def test_several_at_once_do_not_disturb_each_other(server: Server, tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import re
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -190,6 +192,16 @@ def test_brackets_of_any_mentions_are_read_back(drawn: list[tuple[int, int, str]
     words = [Word("w", "w", "NOUN", index - 1, "dep", "dep", True) for index in range(8)]
     mentions, skipped = entity_mentions(rows, words, 0, "here")
     assert Counter((m.start, m.end, m.entity) for m in mentions) == Counter(kept) and skipped == 0
+
+
+@pytest.mark.parametrize("value", ["e" * 16_000, "(e" * 8_000, "(" * 16_000, "e)" * 8_000, "(e)" * 8_000])
+def test_long_brackets_are_quick(tmp_path: Path, value: str) -> None:
+    """16,000 characters took 5 seconds."""
+    path = written(tmp_path, f"# newdoc id = a\n1\tw\tw\tX\t_\t_\t0\troot\t_\tEntity={value}\n")
+    start = time.perf_counter()
+    with contextlib.suppress(HeadwiseError):
+        Treebank.read(path)
+    assert time.perf_counter() - start < 1
 
 
 def slow_chains(path: Path) -> tuple[int, int]:

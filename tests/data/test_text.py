@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,6 +91,21 @@ class TestLines:
     def test_a_folder_or_an_endless_name_is_refused(self, tmp_path: Path) -> None:
         assert f"'{tmp_path}' is a folder" in refusal(lambda: read_lines(tmp_path))
         assert "name too long" in refusal(lambda: read_lines("a" * 300))
+
+    def test_a_home_that_does_not_exist(self) -> None:
+        assert "Cannot read '~nobody-here/a'" in refusal(lambda: read_lines("~nobody-here/a"))
+
+    def test_an_endless_line_in_a_small_file_takes_no_memory(self, tmp_path: Path) -> None:
+        file = tmp_path / "a.gz"
+        with gzip.open(file, "wb", compresslevel=1) as out:
+            for _ in range(300):
+                out.write(bytes(1 << 20))
+        tracemalloc.start()
+        try:
+            assert f"Line 1 of '{file}' is longer than 1 MiB" in refusal(lambda: Text.read(file))
+            assert tracemalloc.get_traced_memory()[1] < 20 << 20
+        finally:
+            tracemalloc.stop()
 
     @pytest.mark.parametrize("damage", ["cut", "flip", "block", "tail"])
     def test_damaged_gzip(self, tmp_path: Path, damage: str) -> None:
@@ -202,6 +218,7 @@ class TestParallelText:
         [
             ("{'source': 1}", "is not JSON"),
             ("[" * 100_000, "is not JSON"),
+            ('{"source": ' + "9" * 4301 + "}", "is not JSON"),
             ('["a", "b"]', "is not a JSON object"),
             ('{"source": "a", "cible": "b"}', "has no 'target': it has source, cible"),
             ('{"translation": {"en": "a"}}', "has no 'source': it has en"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.data.annotated import Annotated, Word, depth
+from headwise.data.annotated import Annotated, Word, depths
 from headwise.data.lines import read_lines
 from headwise.data.treebank import Counts, Treebank
 from headwise.errors import HeadwiseError
@@ -219,9 +220,24 @@ def test_merged_words_keep_the_tree_and_the_text(tmp_path: Path) -> None:
     assert [(word.form, word.governor, word.upos) for word in whole.words] == [("Il vient du parc", -1, "VERB")]
 
 
+def test_a_sentence_that_never_ends_is_refused_and_a_long_chain_is_quick(tmp_path: Path) -> None:
+    rows = [f"{n}\tw\tw\tX\t_\t_\t{n - 1}\tdep\t_\t_\n" for n in range(1, 12_000)]
+    start = time.perf_counter()
+    (sentence,) = Treebank.read(written(tmp_path, "".join(rows[:9_000])))
+    assert depths(sentence.words)[-1] == 8_999 and time.perf_counter() - start < 3
+    with pytest.raises(HeadwiseError, match=r"The sentence at line 1 of .* has more than 10,000 lines"):
+        Treebank.read(written(tmp_path, "".join(rows)))
+
+
+@pytest.mark.parametrize("row", ["9{many}\tw\tw\tX\t_\t_\t0\troot\t_\t_", "1\tw\tw\tX\t_\t_\t{many}\troot\t_\t_"])
+def test_endless_numbers_are_refused(tmp_path: Path, row: str) -> None:
+    with pytest.raises(HeadwiseError, match=r"Line 1 of .* is not CoNLL-U"):
+        Treebank.read(written(tmp_path, row.format(many="9" * 4301)))
+
+
 def test_depth_is_the_way_to_the_root(tmp_path: Path) -> None:
     (sentence,) = read(tmp_path, CATS)
-    assert [depth(sentence.words, index) for index in range(3)] == [1, 0, 1]
+    assert depths(sentence.words) == [1, 0, 1]
 
 
 # Sentences and words as the treebanks' own statistics have them.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from attention.families import GROUPED, STACK
 from headwise.attention import AttentionCall, capture, discover, masked, remove
 from headwise.attention.discover import Discovery
 from headwise.errors import HeadwiseError
@@ -212,13 +215,36 @@ def test_a_broken_model_is_reported_by_its_layer(family: str, measure: str) -> N
         ablate(model, found, [inputs], [measure])
 
 
-def test_a_model_whose_first_layers_cannot_be_kept_is_refused() -> None:
-    """This one is another model in every forward."""
+GEMMA3N: dict[str, Any] = {
+    **GROUPED, "num_hidden_layers": 3, "vocab_size_per_layer_input": 50, "hidden_size_per_layer_input": 8,
+    "laurel_rank": 4, "num_kv_shared_layers": 0, "layer_types": ["full_attention"] * 3,
+    "activation_sparsity_pattern": [0.0] * 3, "altup_num_inputs": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "config"), [("HrmTextForCausalLM", STACK), ("Gemma3nForCausalLM", GEMMA3N)])
+def test_a_model_whose_first_layers_cannot_be_kept_runs_in_full(name: str, config: dict[str, Any]) -> None:
+    """Gemma 3n has several states between its layers, HRM runs them in rounds."""
+    made = type(getattr(transformers, name).config_class(**STACK).get_text_config())(**config)
+    torch.manual_seed(0)
+    model = getattr(transformers, name)(made).eval()
+    found, inputs = discover(model), asking(model, "llama")
+    head = Head("decoder-self", 1, 2)
+    tally = ablate(model, found, [inputs], ["ablation.zero"])["ablation.zero"]
+    with torch.no_grad():
+        whole = sentence_losses(predict(model, inputs), inputs["labels"])
+        with masked(model, found, HeadMask.full(found.heads).without([head])):
+            silenced = sentence_losses(predict(model, inputs), inputs["labels"])
+    sums, _ = tally.sentences(Site("decoder-self", 1))
+    np.testing.assert_allclose(sums[:, 2], (silenced - whole)[:3].numpy(), atol=1e-5)
+
+
+def test_a_model_that_is_another_one_in_every_forward_is_refused() -> None:
     model = worded("gpt2")
     found, inputs = discover(model), asking(model, "gpt2")
     runs = iter(range(1, 100))
     hook = model.transformer.ln_f.register_forward_hook(lambda *given: given[2] * next(runs))
-    with pytest.raises(HeadwiseError, match="earlier forward"):
+    with pytest.raises(HeadwiseError, match="another loss"):
         ablate(model, found, [inputs], ["ablation.zero"])
     hook.remove()
 

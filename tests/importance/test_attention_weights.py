@@ -18,7 +18,8 @@ from headwise.attention import capture, discover, masked, remove
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance import attention_weights as reading
-from headwise.importance.attention_weights import READINGS, pointing, read, sharing, side, spreading
+from headwise.importance.attention_weights import pointing, read, sharing, side, spreading
+from headwise.importance.measures import READINGS
 from headwise.importance.tally import Tally
 
 PAD, END, START = 0, 1, 3
@@ -321,6 +322,7 @@ class TestRefusals:
 
     def test_a_broken_layer_is_named(self) -> None:
         model = tiny("marian")
+        found = discover(model)
         model.model.decoder.layers[1].encoder_attn.v_proj.bias.data[3] = float("nan")
         with pytest.raises(HeadwiseError, match="cross layer 1 gave values that are not numbers"):
-            read(model, discover(model), [as_batch(model, [0])], SPECIAL, ["dormancy"])
+            read(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"])

@@ -15,7 +15,10 @@ from headwise.attention import AttentionCall, capture, discover, remove
 from headwise.attention.discover import Discovery
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
-from headwise.importance.gradient import GRADIENTS, gradients, unit
+from headwise.importance.gradient import gradients, unit
+from headwise.importance.lrp.relevance import relevance
+from headwise.importance.lrp.rules import RULES
+from headwise.importance.measures import GRADIENTS
 from headwise.importance.objective import IGNORED, asked_tokens, predict, sentence_losses
 from headwise.importance.tally import Tally
 from importance.asking import ASKED, asking, broken, counted, sentence, state, where, worded
@@ -216,3 +219,15 @@ def test_a_text_that_asks_for_nothing_is_refused() -> None:
     for name in GRADIENTS:
         with pytest.raises(HeadwiseError, match="too short"):
             tallies[name].rows(name)
+
+
+def test_inside_inference_mode() -> None:
+    """A batch that was made there, too. Weights that were made there let no gradient through."""
+    outside = worded("llama")
+    expected = gradients(outside, discover(outside), [asking(outside, "llama")])["gradient"].rows("gradient")
+    with torch.inference_mode():
+        model, inputs = worded("llama"), asking(outside, "llama")
+        assert gradients(outside, discover(outside), [inputs])["gradient"].rows("gradient") == expected
+        relevance(outside, discover(outside), [inputs], RULES["ding"])
+        with pytest.raises(HeadwiseError, match="load it outside"):
+            gradients(model, discover(model), [inputs])

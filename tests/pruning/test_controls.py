@@ -17,11 +17,12 @@ from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Site
 from headwise.model import Model, load
+from headwise.options import Architecture, Recipe
 from headwise.pruning.controls import at_random, from_scratch, narrower, one_per_layer, tune, weights
 from headwise.pruning.gate_training import freeze
 from headwise.translation.batches import Encoded
-from headwise.translation.build import Architecture, build
-from headwise.translation.train import Recipe, Training, average, fit
+from headwise.translation.build import build
+from headwise.translation.train import Training, average, fit
 from pruning.bench import ENCODER, GATES, SHAPE, TRAINING, Bench
 from translation.letters import letters
 

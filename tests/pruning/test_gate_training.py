@@ -20,7 +20,8 @@ from headwise.attention import capture, masked
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind
 from headwise.model import Model
-from headwise.pruning.gate_training import GateLog, GateOptions, Pruned, decide, freeze, prune_by_gates
+from headwise.options import GateOptions
+from headwise.pruning.gate_training import GateLog, Pruned, decide, freeze, prune_by_gates
 from headwise.pruning.gates import Gates, HardConcrete, glorot_uniform
 from pruning.bench import ENCODER, GATES, TRAINING, Bench
 
@@ -44,6 +45,22 @@ def changed(before: Model, after: Model) -> set[str]:
     return {name for name in one if not torch.equal(one[name], other[name])}
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_half_precision_give_the_same_gates(bench: Bench, tmp_path: Path, dtype: torch.dtype) -> None:
+    """They train in float32 and have their own type again afterwards."""
+    found = {}
+    for kind in (dtype, torch.float32):
+        hf = copy.deepcopy(bench.model.hf).to(dtype).to(kind)
+        model, made = bench.prune(tmp_path / str(kind), 0.02, model=Model(hf, bench.model.tokenizer, "half"))
+        assert {p.dtype for m in (model, made.model) for p in m.hf.parameters()} == {kind}
+        found[kind] = made, (tmp_path / str(kind) / "gates.csv").read_text()
+    (half, gates), (whole, expected) = found[dtype], found[torch.float32]
+    assert gates == expected and half.mask == whole.mask and len(half.mask) < half.mask.heads.total
+    assert half.loss == pytest.approx(whole.loss, rel=0.02) and half.soft_loss == pytest.approx(
+        whole.soft_loss, rel=0.02
+    )
+
+
 class TestAfterwards:
     def test_no_gate_is_left_and_what_trained_before_trains_again(
         self, bench: Bench, pruned: tuple[Model, Pruned, Path]
@@ -54,6 +71,10 @@ class TestAfterwards:
             assert not any("gate" in name for name, _ in model.hf.named_modules())
             assert not any("gate" in name for name in model.hf.state_dict())
             assert "forward" not in vars(model.hf) and model.hf.config._attn_implementation == "sdpa"
+
+    def test_every_module_is_in_its_own_mode_again(self, pruned: tuple[Model, Pruned, Path]) -> None:
+        for model in (pruned[0], pruned[1].model):
+            assert not any(module.training for module in model.hf.modules())
 
     def test_an_error_leaves_no_gate_either(self, bench: Bench, tmp_path: Path) -> None:
         model = copy.deepcopy(bench.model)

@@ -20,7 +20,8 @@ from transformers import MarianMTModel
 
 from headwise.attention import capture, discover, masked
 from headwise.heads import Head, HeadMap
-from headwise.pruning.gates import EDGE, Gates, HardConcrete, Scale, glorot_uniform
+from headwise.options import Scale
+from headwise.pruning.gates import EDGE, Gates, HardConcrete, glorot_uniform
 from pruning.golden_model import close, tensor
 
 Settled = tuple[HardConcrete, Callable[[str], Tensor]]

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from headwise.attention import masked
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap
+from headwise.options import Keep
 from headwise.pruning.gates import HardConcrete
 from headwise.pruning.target_count import CLIP, CountedGates
 from headwise.pruning.top_k import COLD, WARM, TopGates, gumbel, prune_by_top_k, relaxed_top
 from pruning.bench import ENCODER, GATES, Bench
+from syncs import syncs
 
 HEADS = HeadMap({"encoder-self": (4, 4), "cross": (4,)})
 weights = st.lists(st.floats(-5, 5), min_size=2, max_size=12)
@@ -94,6 +96,17 @@ class TestGates:
         gates.draw(torch.full((12,), 0.5))
         (gates.now * torch.arange(12)).sum().backward()
         assert gates.log_alpha.grad is not None and float(gates.log_alpha.grad.norm()) == pytest.approx(CLIP)
+
+    @pytest.mark.parametrize("keep", [4, {"encoder-self": 3, "cross": 2}])
+    @pytest.mark.parametrize("settling", [False, True])
+    def test_an_update_asks_nothing_back_from_the_device(self, keep: Keep, settling: bool) -> None:
+        for gates in (TopGates(HEADS, 0.0, keep), CountedGates(HEADS, HardConcrete(), 0.0, keep)):
+            noise = torch.full((12,), 0.5)
+            gates.settling = settling
+            with syncs() as seen:
+                gates.draw(noise)
+                (gates.cost() + gates.now.sum()).backward() if not settling else gates.settle(gates.largest(), 3)
+            assert seen == []
 
     @pytest.mark.parametrize("keep", [0, 13])
     def test_numbers_that_cannot_be_are_refused_as_elsewhere(self, keep: int) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+import headwise as hw
 from headwise.report.run import read_run
 from headwise.report.sections import opening
 from report.made_sweeps import write_sweeps
@@ -25,7 +28,9 @@ def edit(folder: Path, **facts: object) -> None:
 
 def test_the_facts_are_the_numbers_of_the_tables(whole: Path) -> None:
     found = opening.build(read_run(whole))
-    assert found["headline"] == "15 of 24 encoder heads removed; BLEU not distinguishable from the full model"
+    assert found["headline"] == (
+        "15 of 24 encoder heads removed; −0.31 BLEU [−0.71, +0.11] to the full model, not distinguishable"
+    )
     assert found["tiles"][-1] == ("BLEU on test", "−0.31", "38.21 → 37.90")
     facts = facts_of(whole)
     assert facts["What was saved"]["Heads removed"][0] == "15 of 24 encoder heads (62\u202f%)"
@@ -44,10 +49,11 @@ def test_equal_further_training_leads_where_it_was_measured(tmp_path: Path) -> N
     run = read_run(folder)
     assert run.chosen is not None
     table = pd.read_csv(folder / "pruning.csv")
-    rows = table[table["setting"] == "encoder.lambda-0.08"].set_index("measure")["value"]
-    lost = rows["bleu_difference_to_fine-tuned"]
+    own = table[table["setting"] == "encoder.lambda-0.08"].set_index("measure")
+    rows, ends = own["value"], own.loc["bleu_difference_to_fine-tuned", ["low", "high"]]
+    lost, (low, high) = rows["bleu_difference_to_fine-tuned"], ends
     found = opening.build(run)
-    assert found["headline"].endswith(f"; {abs(lost):.1f} BLEU less than equal further training")
+    assert found["headline"].endswith(f"; {minus(lost)} BLEU [{minus(low)}, {minus(high)}] to equal further training")
     label, value, detail = found["tiles"][-1]
     assert label == "BLEU on test, to equal further training" and value == f"−{abs(lost):.2f}"
     assert "to the full model" in detail and "[" in detail
@@ -56,12 +62,34 @@ def test_equal_further_training_leads_where_it_was_measured(tmp_path: Path) -> N
     assert second[0] == "BLEU to the untouched full model"
 
 
+def minus(number: float) -> str:
+    return f"{number:+.2f}".replace("-", "−")
+
+
+def test_the_page_says_what_pruning_csv_says(tmp_path: Path) -> None:
+    """Headline, tile, cost and table of controls have the same difference with the same interval, and the verdict that
+    interval and p give."""
+    folder = write_sweeps(tmp_path)
+    page = re.sub(r"\s+", " ", html.unescape(re.sub("<[^>]+>", " ", hw.report(folder).read_text(encoding="utf-8"))))
+    table = pd.read_csv(folder / "pruning.csv")
+    chosen = json.loads((folder / "run.json").read_text())["chosen"]
+    own = table[table["setting"] == chosen].set_index("measure")
+    for word, least in (("_to_fine-tuned", 4), ("", 2)):
+        value, low, high = own.loc[f"bleu_difference{word}", ["value", "low", "high"]]
+        assert page.count(f"[{minus(low)}, {minus(high)}]") >= least and minus(value) in page
+    lead, p = own.loc["bleu_difference_to_fine-tuned"], own.loc["p_value_to_fine-tuned", "value"]
+    clear = p < 0.05 and not lead["low"] <= 0 <= lead["high"]
+    headline = page[page.index("heads removed;") :][:120]
+    assert "to equal further training" in headline and ("not distinguishable" in headline) is not clear
+
+
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
         ({"chosen": None}, "not named"),
         ({"chosen": "full"}, "full chosen"),
         ({"chosen": None, "max_drop": 0.1}, "over the limit"),
+        ({"chosen": None, "unsettled": ["lambda-0.05"]}, "not settled"),
     ],
 )
 def test_without_a_choice_it_says_why(run_folder: Path, facts: dict[str, object], why: str) -> None:

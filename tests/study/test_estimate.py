@@ -10,13 +10,11 @@ import pytest
 from headwise.data.embedded import write_parallel
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMap
+from headwise.options import Architecture, Recipe, Search
 from headwise.study import estimate as estimating
 from headwise.study.estimate import PADDING, Amount, Estimate, Rates, amount, drawn, estimate, random_batch
 from headwise.translation.batches import IGNORED
-from headwise.translation.build import Architecture
-from headwise.translation.decode import Search
 from headwise.translation.subwords import learn_subwords
-from headwise.translation.train import Recipe
 
 RATES = Rates(update=0.003, encoder_update=0.002, forward=0.001, step=0.5, piece=0.25)
 HEADS = HeadMap({"encoder-self": (4,), "decoder-self": (3,), "cross": (3,)})

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 import headwise as hw
 from api.askers import asker, sentences
@@ -79,6 +80,35 @@ def test_the_numbers_are_those_of_the_smaller_model(values: dict[str, Any], tmp_
     own = pd.read_csv(tmp_path / "alone/pruning.csv").set_index(["setting", "measure"])
     for measure in ("loss", "dev_loss", "perplexity", "parameters"):
         assert own.value["full", measure] == pytest.approx(table.value["plain.greedy-gradient-1", measure], rel=1e-5)
+
+
+def test_gates_stand_beside_greedy_removal(values: dict[str, Any], tmp_path: Path) -> None:
+    """To a penalty and to counts, with all weights or none; perplexity is that of the models that are saved."""
+    options = {"kinds": ["decoder-self"], "epochs": 2, "warmup": 1}
+    gates = {"name": "gated", "method": "gates", "keep": [3], "penalties": [0.01, 1.0], "gate_learning_rate": 2.0,
+             "refine": 1, "controls": ["fine-tuned"], **options}  # fmt: skip
+    frozen = {"name": "frozen", "method": "top-k", "keep": [5], "train": "gates", **options}
+    tuned = {"name": "tuned", "method": "greedy", "scores": ["gradient"], "tune": True, "keep": [4], **options}
+    training = {"batch_tokens": 48, "dtype": "fp32"}
+    plan = {**values, "training": training, "pruning": [values["pruning"][0], gates, frozen, tuned],
+            "scoring": {"measures": [], "pruned": ["confidence"]}}  # fmt: skip
+    out = tmp_path / "out"
+    again(make_plan(plan), out)
+    assert again(make_plan(plan), out).made == []
+    table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
+    kept = table.kept.groupby(level=0).first()
+    assert kept["gated.keep-3"] == 3 and kept["frozen.top-5"] == 5 and kept["gated.fine-tuned"] == kept["full"]
+    text, whole = hw.Text.read(tmp_path / "test.txt"), hw.load(out)
+    for name in ("gated.keep-3", "gated.lambda-0.01", "frozen.top-5", "gated.fine-tuned", "tuned.greedy-gradient-4"):
+        change = table.loc[(name, "perplexity_change")]
+        assert change.low <= change.value <= change.high
+        found = hw.evaluate([hw.load(out / "pruned" / name)], text)
+        assert found[found["measure"] == "perplexity"]["value"].item() == pytest.approx(
+            table.value[name, "perplexity"], rel=1e-5
+        )
+    same = hw.load(out / "pruned/frozen.top-5").hf.get_output_embeddings().weight
+    assert torch.equal(same, whole.hf.get_output_embeddings().weight), "weights were frozen"
+    assert (out / "rescored/gated.keep-3/heads.csv").exists() and hw.report(out).exists()
 
 
 def test_steps_are_known_before_the_run(values: dict[str, Any], tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.study import run_study
 from headwise.study.ownership import claim, differences, refuse_others
-from headwise.study.store import locked_folder
+from headwise.study.store import locked_folder, sealed
 from headwise.study.study import dry_run
 from study.studies import QUIET, TINY, plan_of
 
@@ -28,8 +27,8 @@ def done(values: dict[str, Any], out: Path, results: bool = True) -> Path:
         (out / folder / ".lock").touch()
     for folder in plan.runs if results else ():
         (out / folder / ".tasks").mkdir()
-        record = {"name": "train", "key": "x", "needs": [], "seconds": 1, "outputs": [], "result": {}}
-        (out / folder / ".tasks/train.json").write_text(json.dumps(record))
+        record = {"name": "train", "key": "x", "needs": {}, "seconds": 1, "texts": {}, "outputs": [], "files": {}}
+        (out / folder / ".tasks/train.json").write_text(sealed({**record, "result": {}}))
     return out
 
 

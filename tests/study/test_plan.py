@@ -14,9 +14,8 @@ from headwise.api.sweeps import GreedySweep, TopKSweep
 from headwise.api.validation import checked
 from headwise.data.embedded import write_parallel
 from headwise.errors import HeadwiseError
+from headwise.options import Architecture, Search
 from headwise.study import Plan, make_plan, read_plan
-from headwise.translation.build import Architecture
-from headwise.translation.decode import Search
 
 EMBEDDED: dict[str, Any] = {"data": {"embedded": {}}}
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -90,6 +89,14 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ({"model": 5}, ["'model' is 5"]),
         ({"data": {"train": 5}}, ["'data.train' is 5", "valid string"]),
         ({"seed": -1}, ["'seed' is -1"]),
+        ({"seed": True}, ["'seed' is True", "valid integer"]),
+        ({"seeds": [1, True]}, ["'seeds.1' is True"]),
+        ({"training": {"learning_rate": float("inf")}}, ["'training.learning_rate' is inf", "finite number"]),
+        ({"training": {"epochs": True}}, ["'training.epochs' is True"]),
+        ({"search": {"length_penalty": float("nan")}}, ["'search.length_penalty' is nan", "finite number"]),
+        ({"model": {"dropout": float("nan")}}, ["'model.dropout' is nan"]),
+        ({"choice": {"max_drop": float("nan")}}, ["'choice.max_drop' is nan"]),
+        ({"pruning": {"penalties": {"from": 0.1, "to": 0.2, "count": 10**9}}}, ["a count from 2 to 1000"]),
         ({"name": "a b"}, ["'name' is 'a b'"]),
         ({"pruning": {"penalties": [0.1, -0.1]}}, ["'pruning.penalties.1' is -0.1", "greater than or equal to 0"]),
         ({"pruning": {"penalties": []}}, ["at least one of penalties or keep is needed"]),
@@ -112,7 +119,7 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ({"pruning": {"kinds": ["encoder"]}}, ["'pruning.kinds.0' is 'encoder'", "'encoder-self', 'decoder-self' or"]),
         ({"pruning": {"kinds": []}}, ["'pruning.kinds' is []"]),
         ({"pruning": {"keep": [0]}}, ["'pruning.keep.0' is 0", "greater than or equal to 1"]),
-        ({"pruning": {"keep": [25]}}, ["25 heads were to be kept, but there are 24 of encoder-self"]),
+        ({"pruning": {"keep": [25]}}, ["25 heads cannot be kept: there are 24 heads"]),
         ({"pruning": {"keep": [{"cross": 5}]}}, ["keep names cross, but the kinds are encoder-self"]),
         ({"pruning": {"keep": [{"crosss": 3}]}}, ["'crosss' is no kind of heads; there is encoder-self, decoder-self"]),
         ({"pruning": {"keep": [{"cross": "two"}]}}, ["'pruning.keep.0", "valid integer"]),
@@ -277,10 +284,17 @@ class TestOneSidedText:
         plan = make_plan({"data": texts, "model": "some/model", "pruning": {"method": "greedy"}})
         assert plan.data.one_sided and not make_plan(EMBEDDED).data.one_sided
 
-    def test_nothing_is_trained_on_it(self, texts: dict[str, Any]) -> None:
+    def test_labels_are_not_smoothed_unless_asked_for(self, texts: dict[str, Any]) -> None:
+        """Perplexity is what models are compared by."""
         given = {"data": texts, "model": "some/model"}
-        assert "use method = 'greedy'" in refusal(given)
-        assert "use method = 'greedy'" in refusal({**given, "pruning": {"method": "greedy", "tune": True}})
+        plan = make_plan(given)
+        assert plan.training.label_smoothing == 0.0 and make_plan(EMBEDDED).training.label_smoothing == 0.1
+        assert next(iter(plan.runs.values())).training.label_smoothing == 0.0
+        asked = make_plan({**given, "training": {"label_smoothing": 0.2}})
+        assert asked.training.label_smoothing == 0.2
+
+    def test_no_model_is_trained_on_it_from_nothing(self, texts: dict[str, Any]) -> None:
+        given = {"data": texts, "model": "some/model"}
         assert "trained on pairs" in refusal({"data": texts, "pruning": {"method": "greedy"}})
         mixed = {**texts, "dev": texts["dev"].replace(".txt", ".tsv")}
         assert "has one-sided text and pairs" in refusal({**given, "data": mixed, "pruning": {"method": "greedy"}})

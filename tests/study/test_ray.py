@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -21,7 +24,9 @@ from headwise.study.jobs import Job
 from headwise.study.progress import Progress
 from study.studies import Notes
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("Ray is not installed: pip install 'headwise[ray]'", allow_module_level=True)
+ray = cluster.import_ray()
 
 
 class Shown(Notes):
@@ -50,11 +55,42 @@ def two_cores() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster, "cores", lambda: 2)
         patch.delenv("RAY_ADDRESS", raising=False)
-        before = signal.getsignal(signal.SIGTERM)
-        cluster.connect(cluster.import_ray())
-        assert signal.getsignal(signal.SIGTERM) is before, "a command that is stopped still says how to go on"
-    yield
-    ray.shutdown()
+        before, folders = signal.getsignal(signal.SIGTERM), sessions()
+        with cluster.cluster(cluster.import_ray()):
+            assert signal.getsignal(signal.SIGTERM) is before, "a command that is stopped still says how to go on"
+            assert sessions() - folders
+            yield
+        assert sessions() <= folders, "the session folder is cleared away"
+
+
+def sessions() -> set[Path]:
+    return {*Path(tempfile.gettempdir()).glob("hw-ray-*")}
+
+
+def processes(parent: int) -> list[int]:
+    """A process and all that it started."""
+    found = [parent]
+    for task in Path(f"/proc/{parent}/task").glob("*/children"):
+        found += [process for child in task.read_text().split() for process in processes(int(child))]
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="asks Linux what listens")
+def test_a_local_cluster_listens_on_the_loopback_address_and_wants_a_token() -> None:
+    ours = set()
+    for process in processes(os.getpid()):
+        with contextlib.suppress(OSError):
+            ours |= {str(file.readlink()) for file in Path(f"/proc/{process}/fd").iterdir()}
+    rows = [
+        line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    listening = [row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in ours]
+    assert listening and {*listening} <= {
+        "0100007F",
+        "00000000000000000000000001000000",
+        "0000000000000000FFFF00000100007F",
+    }
+    assert os.environ["RAY_AUTH_MODE"] == "token" and len(os.environ["RAY_AUTH_TOKEN"]) == 64
 
 
 def toy(folder: Path, progress: Progress) -> Work:
@@ -189,6 +225,11 @@ class TestRefused:
         ):
             pass
 
+    def test_a_ray_without_tokens(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ray, "__version__", "2.51.1")
+        with pytest.raises(HeadwiseError, match=r"Ray 2.51.1 is installed, but headwise needs 2.52 or newer"):
+            cluster.import_ray()
+
     @pytest.mark.parametrize(
         ("threads", "device", "reason"), [(3, "cpu", "needs 3 cores"), (1, "cuda", "1 cores and 1 GPUs")]
     )
@@ -202,7 +243,7 @@ class TestRefused:
     def test_a_cluster_that_does_not_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
         with pytest.raises(HeadwiseError, match=r"The Ray cluster 127.0.0.1:9 .RAY_ADDRESS. cannot be used: .*refused"):
-            cluster.connect(ray)
+            cluster.connect(ray, Path())
 
 
 def test_a_signal_waits_until_ray_has_answered() -> None:
@@ -216,3 +257,10 @@ def test_a_signal_waits_until_ray_has_answered() -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert steps == ["answered", "stopped"]
+
+
+def test_a_gpu_by_number_is_refused(tmp_path: Path) -> None:
+    """A task of Ray sees the GPU that it was given, under the number 0."""
+    executor = cluster.ray_executor(partial(toy, tmp_path), tmp_path, Progress(quiet=True), 1, "cuda:1")
+    with pytest.raises(HeadwiseError, match="give device cuda, not cuda:1"), executor:
+        pass

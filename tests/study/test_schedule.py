@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,16 +9,16 @@ from typing import Any
 import pytest
 
 from headwise.heads import KINDS, HeadMap, HeadMask, write_text
+from headwise.options import Recipe, Search
 from headwise.study.estimate import Amount, Estimate, Rates
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule, filled_before, steepest
+from headwise.study.store import sealed
 from headwise.study.study import Study
 from headwise.study.tables import Tables
 from headwise.study.tasks.evaluate import choose
 from headwise.study.tasks.prune import FineTunedControl, prune_task
 from headwise.study.variants import Variant, comparisons
-from headwise.translation.decode import Search
-from headwise.translation.train import Recipe
 from study.studies import QUIET, TINY, plan_of
 
 GREEDY: dict[str, Any] = {"method": "greedy", "scores": ["gradient", "random"], "orders": 2, "step": 0.25}
@@ -42,8 +41,8 @@ class Made:
         return Schedule(Run(plan_of(TINY, model=self.model, pruning=named), self.folder, QUIET), failed)
 
     def record(self, name: str, key: str, **result: Any) -> None:
-        written = {"name": name, "key": key, "seconds": 1, "outputs": [], "result": result}
-        write_text(self.folder / ".tasks" / f"{name.replace('/', '.')}.json", json.dumps(written))
+        written = {"name": name, "key": key, "needs": {}, "seconds": 1, "texts": {}, "outputs": [], "files": {}}
+        write_text(self.folder / ".tasks" / f"{name.replace('/', '.')}.json", sealed({**written, "result": result}))
 
     def pruned(self, value: float, kept: int, bleu: float | None = None, sweep: str = "") -> None:
         """A model with so many of its 8 encoder heads, evaluated or not yet."""
@@ -52,6 +51,8 @@ class Made:
         heads = run.heads
         assert heads is not None
         encoder = [head for head in heads if head.kind == "encoder-self"]
+        for output in run.spec(prune_task(variant)).outputs:
+            write_text(self.folder / output, "made")
         HeadMask.full(heads).without(encoder[kept:]).save(self.folder / "layouts" / f"{variant.name}.json")
         self.record(f"prune/{variant.name}", run.key(prune_task(variant)), sweep=sweep, penalty=value, notes=[])
         if bleu is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.study.progress import Progress
-from headwise.study.store import MADE, Making, Store, digest, locked_folder
-from study.studies import QUIET
+from headwise.study.store import MADE, Making, Store, digest, locked_folder, sealed
+from study.studies import QUIET, Notes
 
 
 class Maker:
@@ -44,11 +43,11 @@ def key(*inputs: Any) -> str:
 
 
 def obtain(
-    store: Store, name: str, inputs: Any, make: Maker, needs: Sequence[str] = (), outputs: Sequence[str] | None = None,
-    repeatable: bool = False,
+    store: Store, name: str, inputs: Any, make: Maker, needs: Mapping[str, str] | None = None,
+    outputs: Sequence[str] | None = None, lasting: Sequence[str] = (), exact: bool = True,
 ) -> Any:  # fmt: skip
     outputs = make.outputs if outputs is None else outputs
-    return store.obtain(Making(name, key(name, inputs), needs, outputs, make, repeatable), outputs)
+    return store.obtain(Making(name, key(name, inputs), needs or {}, outputs, make, lasting, exact), outputs)
 
 
 def files(store: Store) -> set[str]:
@@ -112,7 +111,7 @@ class TestKilled:
         assert [path.name.rpartition("-")[0] for path in (store.folder / ".work").iterdir()] == ["prune.lambda-0.05"]
 
     def test_seconds_of_earlier_tries_count(self, store: Store) -> None:
-        store.obtain(Making("a", key(1), (), (), lambda work: {"seconds": 1000.0}), ())
+        store.obtain(Making("a", key(1), {}, (), lambda work: {"seconds": 1000.0}), ())
         assert store.record("a")["seconds"] == 1000.0
 
 
@@ -122,8 +121,8 @@ class TestDerived:
     def make(self, store: Store) -> None:
         obtain(store, "a", 1, Maker("1", "out/a"))
         obtain(store, "d", 1, Maker("1", "out/d", "out/shared"))
-        obtain(store, "b", 1, Maker("1", "out/b"), [key("a", 1)])
-        obtain(store, "c", 1, Maker("1", "out/c", "out/shared"), [key("b", 1)])
+        obtain(store, "b", 1, Maker("1", "out/b"), {key("a", 1): "a"})
+        obtain(store, "c", 1, Maker("1", "out/c", "out/shared"), {key("b", 1): "b"})
 
     def change(self, store: Store) -> None:
         obtain(store, "a", 2, Maker("2", "out/a"))
@@ -165,12 +164,43 @@ class TestDerived:
         assert not (store.folder / "log").exists()
 
 
-def test_a_model_that_comes_out_different_is_refused(store: Store) -> None:
-    obtain(store, "a", 1, Maker("one"), repeatable=True)
-    (store.folder / "out/a.txt").unlink()
-    with pytest.raises(HeadwiseError, match=r"a was made again in .* came out different \(text\)"):
-        obtain(store, "a", 1, Maker("two"), repeatable=True)
-    assert store.record("a")["result"] == {"text": "one"} and not (store.folder / "out/a.txt").exists()
+@pytest.mark.parametrize("damage", ["deleted", "same size", "shorter", "record flipped"])
+def test_damage_is_said_and_made_again(tmp_path: Path, damage: str) -> None:
+    notes = Notes()
+    store, make, file = Store(tmp_path, notes), Maker("one", "out/a", "out/b"), tmp_path / "out/a"
+    obtain(store, "a", 1, make, outputs=["out"])
+    if damage == "deleted":
+        file.unlink()
+    elif damage == "record flipped":
+        store.path("a").write_text(store.path("a").read_text().replace('"text": "one"', '"text": "two"'))
+    else:
+        file.write_text("two" if damage == "same size" else "o")
+    assert obtain(store, "a", 1, make, outputs=["out"]) == {"text": "one"}
+    assert make.calls == 2 and file.read_text() == "one"
+    (line,) = notes.lines
+    assert line.startswith("  a is made again: ") and ("its record" if damage == "record flipped" else "out/a ") in line
+
+
+class TestComesOutDifferent:
+    """`b` was made from `a`, which is gone and made again."""
+
+    def change(self, store: Store, exact: bool, record: bool = True) -> None:
+        obtain(store, "a", 1, Maker("one"), lasting=["out/a.txt"])
+        obtain(store, "b", 1, Maker("1", "out/b"), {key("a", 1): "a"})
+        (store.folder / "out/a.txt").unlink()
+        if not record:
+            store.path("a").unlink()
+        obtain(store, "a", 1, Maker("two"), lasting=["out/a.txt"], exact=exact)
+
+    @pytest.mark.parametrize("record", [True, False])
+    def test_where_it_should_be_the_same_it_is_refused(self, store: Store, record: bool) -> None:
+        with pytest.raises(HeadwiseError, match=r"a was made again in .* came out different, as on another machine"):
+            self.change(store, True, record)
+        assert "b" in store.records() and not (store.folder / "out/a.txt").exists()
+
+    def test_elsewhere_what_was_derived_goes(self, store: Store) -> None:
+        self.change(store, False)
+        assert [*store.records()] == ["a"] and files(store) == {"a.txt"}
 
 
 @pytest.mark.parametrize("output", ["../victim", "/{tmp}/victim", "out/../../victim", 3])
@@ -179,9 +209,10 @@ def test_a_record_that_names_what_is_outside_deletes_nothing(store: Store, tmp_p
     victim.mkdir()
     obtain(store, "a", 1, Maker("one"))
     output = output.replace("/{tmp}", str(tmp_path)) if isinstance(output, str) else output
-    store.path("a").write_text(json.dumps({**store.record("a"), "outputs": [output]}))
-    derived = {"name": "b", "key": "x", "needs": [key("a", 1)], "outputs": [output], "result": {}}
-    store.path("b").write_text(json.dumps(derived))
+    record = store.record("a")
+    store.path("a").write_text(sealed({**record, "outputs": [output]}))
+    derived = {**record, "name": "b", "needs": {key("a", 1): None}, "outputs": [output]}
+    store.path("b").write_text(sealed(derived))
     assert store.record("a") == {} == store.records()
     obtain(store, "a", 2, Maker("two"))
     assert victim.is_dir()

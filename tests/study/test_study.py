@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise.cli.summary import summary
 from headwise.data.embedded import write_parallel
 from headwise.heads import HeadMask
 from headwise.study import make_plan, run_study
@@ -45,8 +46,8 @@ class TestFinished:
         assert list(found.index) == ["full", "lambda-0.005", "lambda-1"]
         assert list(found.method) == ["none", "gates", "gates"] and list(found.penalty[1:]) == [0.005, 1.0]
         both = {"bleu", "chrf", "bleu_difference", "p_value"}
-        rest = {"parameters", "bytes", "memory", "tokens_per_second", "dev_loss", "soft_dev_loss", "decided_dev_loss",
-                "undecided_gates", "expected_heads", "settled", "updates", "seconds"}  # fmt: skip
+        rest = {"parameters", "bytes", "memory", "cache_bytes", "tokens_per_second", "dev_loss", "soft_dev_loss",
+                "decided_dev_loss", "undecided_gates", "expected_heads", "settled", "updates", "seconds"}  # fmt: skip
         measures = set(pruning[pruning.setting == "lambda-1"].measure)
         assert measures == both | {f"dev_{name}" for name in both} | rest
         assert pruning[pruning.measure == "bleu"].low.notna().all()
@@ -67,11 +68,25 @@ class TestFinished:
         assert found["bleu_signature"].startswith("nrefs:1") and found["chrf_signature"].startswith("nrefs:1")
         assert all(found["seconds"][task] > 0 for task in ("train", "prune/lambda-1", "translate/test/full"))
         assert found["settings"]["lambda-1"] == {
-            "sweep": "", "kinds": ["encoder-self"], "method": "gates", "penalty": 1.0, "keep": None, "score": None,
-            "order": None, "turn": None, "control": None, "reference": None, "tune": False, "compensate": False,
+            "sweep": "", "kinds": ["encoder-self"], "unit": "head", "method": "gates", "penalty": 1.0, "keep": None,
+            "score": None, "order": None, "turn": None, "control": None, "reference": None, "tune": False,
+            "compensate": False,
             "settle": 0.0, "against": {},
         }  # fmt: skip
         assert any("No encoder-self head is left" in note for note in found["notes"]["lambda-1"])
+
+    def test_a_damaged_table_is_refused_by_the_report(self, copied: Path) -> None:
+        for name in ("heads.csv", "pruning.csv", "rescored/lambda-1/heads.csv", "run.json"):
+            content = (copied / name).read_text()
+            (copied / name).write_text(content.replace("e", "a", 1))
+            with pytest.raises(
+                hw.HeadwiseError, match=f"is damaged: {name} has changed. Run the same study again to heal it"
+            ):
+                hw.report(copied)
+            (copied / name).write_text(content)
+        (copied / "lrp.csv").unlink()
+        with pytest.raises(hw.HeadwiseError, match=r"lrp\.csv is missing"):
+            hw.report(copied)
 
     def test_the_report_can_be_written(self, copied: Path) -> None:
         assert "lambda" in hw.report(copied).read_text(encoding="utf-8").lower()
@@ -103,11 +118,11 @@ class TestDryRun:
         self, copied: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Not what merely stands behind it in the list."""
-        monkeypatch.setattr(ScorePass, "VERSION", 2)
+        monkeypatch.setattr(ScorePass, "VERSION", ScorePass.VERSION + 1)
         passes = ["scores/readings", "scores/gradients", "scores/lrp.ding", "scores/ablation.zero"]
         assert left(make_plan(tiny), copied) == [*passes, "score", "judge"]
         monkeypatch.undo()
-        monkeypatch.setattr(prune.PruneByGates, "VERSION", 2, raising=False)
+        monkeypatch.setattr(prune.PruneByGates, "VERSION", prune.PruneByGates.VERSION + 1, raising=False)
         found = left(make_plan(tiny), copied)
         assert {"prune/lambda-1", "measure/lambda-1", "translate/test/lambda-0.005", "choose", "speed"} <= {*found}
         assert not {"train", "score", "roles", "evaluate/dev/full", "translate/test/full"} & {*found}
@@ -129,7 +144,9 @@ class TestMadeAgain:
         notes = again(make_plan(tiny), copied)
         assert notes.made == [] and notes.lines[-1].endswith("tasks: as before")
         changed = {path.name for path, when in before.items() if path.is_file() and path.stat().st_mtime_ns != when}
-        assert changed <= {"plan.toml", "pruning.csv", "run.json"}, "written from what is known, never made again"
+        assert changed <= {"plan.toml", "pruning.csv", "run.json", "tables.json"}, (
+            "written from what is known, never made again"
+        )
 
     def test_a_new_penalty_makes_only_that(self, copied: Path, tiny: dict[str, Any]) -> None:
         tiny["pruning"]["penalties"] = [0.005, 0.5]
@@ -189,19 +206,32 @@ class TestOnlyChosenWeights:
         assert (copied / f"pruned/{gone}/model.safetensors").read_bytes() == weights
 
     def test_a_model_that_is_chosen_later_is_made_again(self, copied: Path, tiny: dict[str, Any]) -> None:
-        tiny |= {"weights": "chosen", "choice": {"max_drop": 100}}
-        weights = (copied / "pruned/lambda-0.005/model.safetensors").read_bytes()
+        tiny |= {"choice": {"max_drop": 100}}
+        tiny["pruning"]["penalties"] = [0.5, 1.0]
         again(make_plan(tiny), copied)
-        assert [path.name for path in (copied / "pruned").iterdir()] == ["lambda-1"]
+        before, chosen = of_weights(numbers(copied), there=True), facts(copied)["chosen"]
+        again(plan_of(tiny, weights="chosen"), copied)
+        other = "lambda-0.5" if chosen == "lambda-1" else "lambda-1"
+        assert (copied / "pruned" / chosen).exists() and not (copied / "pruned" / other).exists()
+        tiny["pruning"]["penalties"] = [0.5 if chosen == "lambda-1" else 1.0]
+        assert f"prune/{other}" in again(plan_of(tiny, weights="chosen"), copied).made
+        weights = f"pruned/{other}/model.safetensors"
+        assert (copied / weights).read_bytes() == before[weights]
+
+    def test_a_model_whose_gates_had_not_settled_is_never_chosen(self, copied: Path, tiny: dict[str, Any]) -> None:
+        """Of lambda-0.005 half of the gates are undecided; it is the only one left to choose."""
+        tiny |= {"choice": {"max_drop": "any"}}
         tiny["pruning"]["penalties"] = [0.005]
-        made = again(make_plan(tiny), copied).made
-        assert "prune/lambda-0.005" in made and "prune/lambda-1" not in made
-        assert (copied / "pruned/lambda-0.005/model.safetensors").read_bytes() == weights
+        again(make_plan(tiny), copied)
+        assert facts(copied)["chosen"] is None and facts(copied)["unsettled"] == ["lambda-0.005"]
+        lines, place = summary(copied)
+        assert place is None and any("gates of lambda-0.005 had not settled" in line for line in lines)
+        assert "had settled gates" in hw.report(copied).read_text(encoding="utf-8")
 
 
 def given(tiny: dict[str, Any], copied: Path, tmp_path: Path, **pruning: Any) -> dict[str, Any]:
     """A plan that takes a trained model and makes one smaller one."""
-    sweep = pruning or {"penalties": [1.0], "epochs": 1, "warmup": 0, "gate_learning_rate": 0.5}
+    sweep = pruning or {"penalties": [1.0], "epochs": 1, "warmup": 0, "gate_learning_rate": 1.0}
     place = Path(shutil.copytree(copied / "model", tmp_path / "given"))
     scoring = {"measures": ["gradient"], "judge": False, "pruned": ["gradient"]}
     return {**tiny, "model": str(place), "pruning": sweep, "scoring": scoring}

@@ -131,7 +131,7 @@ class TestTokenBatches:
         assert set(used.values()) == {1} and len(TokenBatches(lengths_only(longest), 630, 0)) - len(found) < multiple
 
     def test_text_shorter_than_a_batch_is_refused(self) -> None:
-        with pytest.raises(HeadwiseError, match=r"3 pairs \(12 tokens\), fewer than one batch of 1000 tokens"):
+        with pytest.raises(HeadwiseError, match=r"12 tokens in 3 rows, fewer than one batch of 1000 tokens"):
             TokenBatches(lengths_only([4, 4, 4]), 1000, seed=0)
         with pytest.raises(HeadwiseError, match="one batch of 48 tokens"):
             TokenBatches(lengths_only([4] * 6), 12, seed=0, multiple=4)
@@ -139,7 +139,7 @@ class TestTokenBatches:
         assert len(TokenBatches(lengths_only([4, 4, 4]), 1000, seed=0, shuffle=False)) == 1
 
     def test_a_batch_too_small_for_the_longest_pair_is_refused(self) -> None:
-        with pytest.raises(HeadwiseError, match=r"A batch of 12 tokens cannot hold the longest pair \(13 tokens\)"):
+        with pytest.raises(HeadwiseError, match=r"A batch of 12 tokens cannot hold the longest row \(13 tokens\)"):
             TokenBatches(lengths_only([4, 13, 5]), 12, seed=0)
 
 

@@ -13,7 +13,8 @@ from transformers import AutoModelForSeq2SeqLM, M2M100ForConditionalGeneration, 
 from headwise.attention import discover, remove
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
-from headwise.translation.build import Architecture, build, drop_unused
+from headwise.options import Architecture
+from headwise.translation.build import build, drop_unused
 from headwise.translation.subwords import learn_subwords
 from headwise.translation.train import loss_forward
 

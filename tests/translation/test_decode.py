@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from transformers import MarianMTModel, PreTrainedTokenizerBase
 
-from headwise.translation.decode import Search, translate
+from headwise.options import Search
+from headwise.translation.decode import translate
 from headwise.translation.subwords import learn_subwords
 
 SENTENCES = ["the red bird sees a small house", "a bird", "the house the bird sees", "a small bird"]

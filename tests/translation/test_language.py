@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attention.families import tiny
 from headwise.data.text import Text
 from headwise.errors import HeadwiseError
 from headwise.translation.batches import IGNORED
-from headwise.translation.language import MASKED, Lines
+from headwise.translation.language import MASKED, Lines, Packed
 from translation.letters import END, LETTERS, MASK, PAD, START, letters
 
 
@@ -80,7 +83,7 @@ class TestMasked:
 
     def test_without_a_mask_token(self) -> None:
         with pytest.raises(HeadwiseError, match="tokenizer has no mask token: use its own tokenizer"):
-            Lines(Text.from_lines(["a"]), letters(mask_token=None), 20, causal=False)
+            next(Lines(Text.from_lines(["a"]), letters(mask_token=None), 20, causal=False).batches())
 
 
 @settings(max_examples=30)
@@ -96,3 +99,57 @@ def test_batches_hold_every_sentence_once_and_no_more_than_asked(sizes: list[int
         assert batch["attention_mask"].sum(1).tolist() == [sizes[place] + 2 for place in batch["rows"]]
         places += batch["rows"].tolist()
     assert sorted(places) == list(range(len(sizes)))
+
+
+class TestPacked:
+    """One stream of tokens in rows of one length."""
+
+    @pytest.mark.parametrize("form", ["<s> $A </s>", "<s> $A", "$A"])
+    def test_every_token_is_predicted_once(self, form: str) -> None:
+        """All but the first, in order, with an end after sentences whose tokenizer marks nothing."""
+        text, tokenizer = Text.from_lines([" ".join(LETTERS[:size]) for size in (3, 5, 1, 7, 2)]), letters(form)
+        stream = [token for line in text for token in tokenizer(line).input_ids + [END] * (form == "$A")]
+        data = Packed(text, tokenizer, 4, causal=True)
+        batches = list(data.once(tiny("gpt2"), tokenizer, 8))
+        labels = [token for batch in batches for token in batch["labels"].flatten().tolist() if token != IGNORED]
+        inputs = [token for b in batches for token in b["input_ids"][b["attention_mask"].bool()].tolist()]
+        assert (inputs, labels) == (stream, stream[1:])
+        assert {batch["input_ids"].shape[1] for batch in batches} == {4} and len(data) == -(-len(stream) // 4)
+
+    def test_a_text_shorter_than_a_row(self) -> None:
+        data = Packed(Text.from_lines(["a b"]), letters(), 512, causal=True)
+        assert len(data) == 1 and data.length == 4
+
+    def test_hidden_tokens_differ_by_epoch_and_not_by_run(self) -> None:
+        text, tokenizer = Text.from_lines([" ".join(LETTERS)] * 20), letters()
+        data = Packed(text, tokenizer, 40, causal=False)
+        sampler = data.sampler(80, seed=1, multiple=1)
+        collate = data.collator(tiny("bert"), tokenizer, sampler)
+
+        def hidden(epoch: int) -> dict[int, list[int]]:
+            sampler.set_epoch(epoch)
+            rows = [row for batch in sampler for row in batch if row >= 0]
+            labels = collate(data.__getitems__(rows))["labels"]
+            return {row % len(data): (label != IGNORED).nonzero().flatten().tolist()
+                    for row, label in zip(rows, labels, strict=True)}  # fmt: skip
+
+        assert hidden(1) == hidden(1) != hidden(2) and hidden(1).keys() == hidden(2).keys() == {*range(len(data))}
+        batch = collate(data.__getitems__(next(iter(sampler))))
+        asked = batch["labels"] != IGNORED
+        assert batch["input_ids"][asked].eq(MASK).all() and not batch["input_ids"][~asked].eq(MASK).any()
+        assert not {*batch["labels"][asked].tolist()} & {START, END}
+        assert asked.sum(1).tolist() == [round(0.15 * int((row > MASK).sum())) for row in batch["input_ids"].where(
+            ~asked, batch["labels"])]  # fmt: skip
+
+    def test_an_empty_row_asks_for_nothing(self) -> None:
+        for causal, family in ((True, "gpt2"), (False, "bert")):
+            data, tokenizer = Packed(Text.from_lines(["a b c d"]), letters(), 6, causal), letters()
+            collate = data.collator(tiny(family), tokenizer, data.sampler(6, 1, 1))
+            batch = collate(data.__getitems__([0, -1]))
+            assert (batch["labels"][0] != IGNORED).any() and (batch["labels"][1] == IGNORED).all()
+            assert batch["attention_mask"][1].any()
+
+    def test_ids_are_kept_on_disk_and_found_again(self, tmp_path: Path) -> None:
+        text, tokenizer = Text.from_lines([" ".join(LETTERS)] * 3), letters()
+        rows = [Packed(text, tokenizer, length, True, tmp_path)[0]["ids"].tolist() for length in (5, 9, 9)]
+        assert len([*tmp_path.iterdir()]) == 1 and rows[0] == rows[1][:5] and rows[1] == rows[2]

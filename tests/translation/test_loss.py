@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
 from headwise.translation.batches import IGNORED
-from headwise.translation.loss import CHUNK, FusedCrossEntropy, summed_loss
+from headwise.translation.loss import CHUNK, FusedCrossEntropy, all_positions, summed_loss
+from syncs import syncs
 
 SIZE, WORDS = 12, 37
 WITHIN = {torch.float64: (1e-10, 1e-11), torch.float32: (1e-4, 2e-5)}  # relative, absolute, of gradients
@@ -134,8 +135,23 @@ def test_a_second_derivative_is_refused_not_wrong() -> None:
         grad.sum().backward()
 
 
-def test_the_function_itself_takes_a_last_chunk_that_is_not_full() -> None:
-    states, weight, bias, labels = case(7, 100)
-    flat, gold = states.flatten(0, 1), labels.flatten()
-    loss = FusedCrossEntropy.apply(flat, weight, bias, gold, 0.1)  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(loss, stock(states, weight, bias, labels, 0.1))
+@pytest.mark.parametrize("cap", [None, 2.0])
+@pytest.mark.parametrize("size", [512, 10_000])
+def test_elsewhere_than_on_cpu_nothing_waits(cap: float | None, size: int) -> None:
+    """Padding is projected as well, in chunks of any size; nothing is asked back from the device."""
+    states, weight, bias, labels = case(33, 20)
+    bias = bias.flatten().requires_grad_()
+    logits = linear(states, weight, bias).flatten(0, 1)
+    logits = logits if cap is None else cap * torch.tanh(logits / cap)
+    expected = cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=0.1)
+    with syncs() as seen:
+        flat, gold = all_positions(states.flatten(0, 1), labels.flatten())
+        found = FusedCrossEntropy.apply(flat, weight, bias, gold, 0.1, cap, size)  # type: ignore[no-untyped-call]
+    assert seen == []
+    torch.testing.assert_close(found, expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, (states, weight, bias)),
+        torch.autograd.grad(expected, (states, weight, bias)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)

@@ -15,24 +15,46 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, T5Config, T5ForConditionalGeneration
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_callback import TrainerCallback, TrainerState
 
 from headwise.attention import discover
 from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
+from headwise.options import Architecture, GateOptions, Recipe, Search
 from headwise.progress import Report, silent
 from headwise.translation.batches import Collator, Encoded, TokenBatches
-from headwise.translation.build import Architecture, build
+from headwise.translation.build import build
 from headwise.translation.subwords import learn_subwords
-from headwise.translation.train import Recipe, Training, average, bfloat16, dev_loss, fit, loss_forward, resume_point
+from headwise.translation.train import (
+    Training,
+    average,
+    bfloat16,
+    dev_loss,
+    fit,
+    loss_forward,
+    resume_point,
+    training_arguments,
+)
 
 SHAPE = Architecture(encoder_layers=1, decoder_layers=1, heads=4, width=32, feedforward=32, dropout=0.1, vocabulary=300)
 RECIPE = Recipe(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
 State = dict[str, Tensor]
+
+
+class Evil:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
 
 
 class Crash(Exception):
@@ -203,6 +225,22 @@ class TestResume:
         assert steps.seen == [] and cost == first
         assert_equal(state_of(model), unbroken[0])
 
+    @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"])
+    def test_a_pickle_in_a_checkpoint_is_not_run(
+        self, bench: Bench, unbroken: tuple[State, str, int], tmp_path: Path, name: str
+    ) -> None:
+        epoch, trace = unbroken[2], tmp_path / "trace"
+        with pytest.raises(Crash):
+            bench.run(tmp_path, steps=Steps(epoch + 1))
+        torch.save(Evil(trace), tmp_path / f"checkpoint-{epoch}" / name)
+        with (
+            nullcontext()
+            if name == "training_args.bin"
+            else pytest.raises(HeadwiseError, match=r"checkpoint .* damaged")
+        ):
+            bench.run(tmp_path)
+        assert not trace.exists()
+
     def test_stopped_early_it_stays_stopped(self, bench: Bench, tmp_path: Path) -> None:
         recipe = RECIPE.model_copy(update={"epochs": 9, "learning_rate": 2.0, "warmup": 0})
         model, cost = bench.run(tmp_path, recipe, patience=2)
@@ -246,11 +284,13 @@ class TestAverage:
 class TestUndone:
     def left(self, model: PreTrainedModel) -> tuple[Any, ...]:
         marked = [name for name, module in model.named_modules() if "headwise" in vars(module)]
-        return model.config._attn_implementation, model.config.use_cache, "forward" in vars(model), marked
+        modes = [module.training for module in model.modules()]
+        return model.config._attn_implementation, model.config.use_cache, "forward" in vars(model), marked, modes
 
     @pytest.mark.parametrize("crash_at", [None, 2])
     def test_training_leaves_the_model_as_it_was(self, bench: Bench, tmp_path: Path, crash_at: int | None) -> None:
         model = bench.model()
+        model.model.encoder.train()
         before, training = self.left(model), Training(bench.data, bench.dev, RECIPE, tmp_path)
         with pytest.raises(Crash) if crash_at else nullcontext():
             fit(model, bench.tokenizer, discover(model), training, callbacks=[Steps(crash_at)])
@@ -267,21 +307,6 @@ class TestUndone:
                 assert float(model.eval()(**batch, smoothing=0.0)) == pytest.approx(expected, rel=1e-5)
                 assert float(model.train()(**batch, smoothing=0.0)) == pytest.approx(expected + count / 4, rel=1e-5)
             assert drawn == [1, 1] and float(model(**batch).loss) * count == pytest.approx(expected, rel=1e-5)
-
-    @pytest.mark.parametrize("tied", [True, False])
-    def test_the_loss_of_a_family_whose_decoder_is_scaled(self, tied: bool) -> None:
-        """T5 has no base model of its own, and scales what goes to a tied output layer."""
-        torch.manual_seed(0)
-        size = {"vocab_size": 50, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 2, "num_heads": 4}
-        config = T5Config(**size, decoder_start_token_id=0, tie_word_embeddings=tied, scale_decoder_outputs=tied)
-        model = T5ForConditionalGeneration(config).eval()
-        batch = {name: torch.randint(4, 50, (3, 6)) for name in ("input_ids", "decoder_input_ids", "labels")}
-        batch["attention_mask"] = torch.ones(3, 6, dtype=torch.long)
-        batch["attention_mask"][1, 4:] = 0
-        with torch.no_grad():
-            expected = float(model(**batch).loss) * batch["labels"].numel()
-            with loss_forward(model):
-                assert float(model(**batch, smoothing=0.0)) == pytest.approx(expected, rel=1e-5)
 
 
 class TestErrors:
@@ -339,10 +364,57 @@ class TestErrors:
 
 
 def test_bfloat16_only_where_it_is_native_or_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bfloat16("bf16", "cpu") and not bfloat16("fp32", "cpu")
+    assert bfloat16("bf16", "cpu") and not bfloat16("fp32", "cpu") and not bfloat16("auto", "mps")
     for native in (True, False):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
-        assert bfloat16("auto", "cpu") is native
+        monkeypatch.setattr(
+            torch.cuda,
+            "is_bf16_supported",
+            lambda including_emulation=True, native=native: including_emulation or native,
+        )
+        assert bfloat16("auto", "cpu") is bfloat16("auto", "cuda") is native
+
+
+class TestHalfPrecision:
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_it_trains_as_in_float32_and_keeps_its_type(self, bench: Bench, tmp_path: Path, dtype: torch.dtype) -> None:
+        """Every weight moves as it does in float32, up to the rounding at the start and at the end."""
+        trained = {}
+        for kind in (dtype, torch.float32):
+            model = bench.model().to(dtype).to(kind)
+            model.final_logits_bias = model.final_logits_bias.float()  # as T5 keeps some of its weights
+            work = tmp_path / str(kind)
+            fit(model, bench.tokenizer, discover(model), Training(bench.data, bench.dev, RECIPE, work, 5), keep=3)
+            average(model, work, 2)
+            trained[kind] = model
+        half, whole = trained[dtype], trained[torch.float32]
+        assert half.final_logits_bias.dtype == torch.float32 and {p.dtype for p in half.parameters()} == {dtype}
+        for name, tensor in whole.named_parameters():
+            assert torch.equal(half.get_parameter(name), tensor.to(half.get_parameter(name).dtype)), name
+
+
+class TestDevice:
+    """Arguments for machines with GPUs, on one without."""
+
+    @pytest.fixture
+    def two_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+        yield
+        monkeypatch.undo()
+        AcceleratorState._reset_state(reset_partial_state=True)
+
+    @pytest.mark.parametrize("device", ["cuda:0", "cuda:1", "cpu"])
+    def test_a_process_trains_on_the_device_of_its_model_alone(
+        self, bench: Bench, tmp_path: Path, two_gpus: None, device: str
+    ) -> None:
+        recipe = RECIPE.model_copy(update={"dtype": "fp32"})
+        arguments = training_arguments(Training(bench.data, bench.dev, recipe, tmp_path), 2, torch.device(device))
+        assert arguments.n_gpu <= 1
+        assert arguments.device == torch.device(device) == Accelerator(cpu=device == "cpu").device
+        assert arguments.train_batch_size == arguments.per_device_train_batch_size
 
 
 def test_a_training_in_bfloat16_learns(bench: Bench, tmp_path: Path) -> None:
@@ -365,3 +437,14 @@ def test_the_schedules_a_plan_may_name_exist(bench: Bench, tmp_path: Path) -> No
     for schedule in ("constant_with_warmup", "linear", "cosine"):
         with pytest.raises(Crash):
             bench.run(tmp_path, RECIPE.model_copy(update={"schedule": schedule}), Steps(1))
+
+
+def test_numbers_that_are_none_are_refused() -> None:
+    for name in ("learning_rate", "clip", "weight_decay"):
+        for value in (math.inf, math.nan):
+            with pytest.raises(ValueError, match=name):
+                Recipe(**{name: value})
+    with pytest.raises(ValueError, match="length_penalty"):
+        Search(length_penalty=math.nan)
+    with pytest.raises(ValueError, match="temperature"):
+        GateOptions(temperature=math.inf)

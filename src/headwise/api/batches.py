@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
 
+from headwise.attention import start_token
 from headwise.data.text import ParallelText, Text
 from headwise.errors import HeadwiseError
-from headwise.importance.objective import IGNORED
+from headwise.importance.objective import IGNORED, predicts
 from headwise.model import Model
 from headwise.progress import Report, silent
-from headwise.translation.batches import Encoded, batches
-from headwise.translation.language import Lines
+from headwise.translation.batches import Data, Encoded, batches
+from headwise.translation.language import Lines, Packed
 
 AnyText = ParallelText | Text
 EVERY = 10  # sentence that is held out where no dev text is given
@@ -25,20 +28,19 @@ class Batches:
     """The batches of a text for a model, as often as wanted; of several processes, each gets every n-th batch.
 
     progress: gets the share of the sentences that went by; a measure that reads the text twice starts twice.
+    hide: whether a masked model gets its text with hidden tokens, to predict them.
     """
+
+    hide = True
 
     def __init__(self, model: Model, text: AnyText, progress: Report = silent) -> None:
         self.model, self.text, self.progress = model, text, progress
-        config: Any = model.hf.config
-        with_tokenizer(model)
-        if config.is_encoder_decoder != isinstance(text, ParallelText):
-            needed = "parallel text (source and target)" if config.is_encoder_decoder else "one-sided text (--text)"
-            raise HeadwiseError(f"{model.name} is a {type(model.hf).__name__}, which is scored on {needed}.")
+        refuse_other_text(model, text)
         self.data: Encoded | Lines
         if isinstance(text, ParallelText):
             self.data = Encoded(text, model.tokenizer, max_tokens(model))
         else:
-            self.data = Lines(text, model.tokenizer, max_tokens(model), "decoder-self" in model.heads.kinds)
+            self.data = Lines(text, model.tokenizer, max_tokens(model), is_causal(model))
 
     @property
     def dropped(self) -> int:
@@ -52,11 +54,17 @@ class Batches:
             done += int((batch["rows"] >= 0).sum())
             self.progress(done / len(self.data), f"{done} of {len(self.data)} sentences")
 
+    def intact(self) -> Batches:
+        """The same without hidden tokens, for measures that need no prediction."""
+        shown = copy.copy(self)
+        shown.hide = False
+        return shown
+
     def whole(self) -> Iterator[dict[str, Any]]:
         """All batches, in every process."""
         if isinstance(self.data, Lines):
-            return self.data.batches()
-        return batches(self.data, self.model.tokenizer, self.model.hf.config.decoder_start_token_id)
+            return self.data.batches(hide=self.hide)
+        return batches(self.data, self.model.tokenizer, start_token(self.model.hf))
 
 
 class Fold:
@@ -64,6 +72,10 @@ class Fold:
 
     def __init__(self, batches: Batches, which: int) -> None:
         self.batches, self.which = batches, which
+
+    def intact(self) -> Fold:
+        """The same sentences without hidden tokens."""
+        return Fold(self.batches.intact(), self.which)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         state = PartialState()
@@ -78,6 +90,39 @@ class Fold:
             start += size
             if bool(mine.any()):
                 yield {name: tensor[mine] for name, tensor in batch.items()}
+
+
+def refuse_other_text(model: Model, text: AnyText) -> None:
+    """Raise HeadwiseError for text of another sort than the model needs, and a model without a tokenizer."""
+    config: Any = model.hf.config
+    with_tokenizer(model)
+    if config.is_encoder_decoder != isinstance(text, ParallelText):
+        needed = "parallel text (source and target)" if config.is_encoder_decoder else "one-sided text (--text)"
+        raise HeadwiseError(f"{model.name} is a {type(model.hf).__name__}, which needs {needed}.")
+
+
+def is_causal(model: Model) -> bool:
+    """Whether a model predicts the next token; others predict masked ones."""
+    return "decoder-self" in model.heads.kinds
+
+
+def training_data(
+    model: Model, text: AnyText, batch_tokens: int, cache: Path | None = None, limit: int | None = None
+) -> Data:
+    """A text as a model trains on it: pairs of at most `limit` tokens a side, or one-sided text packed into rows.
+
+    Raises HeadwiseError for a model that predicts no words, and for a text of another sort than it needs.
+    """
+    refuse_other_text(model, text)
+    if not predicts(model.hf):
+        raise HeadwiseError(
+            f"{model.name} is a {type(model.hf).__name__}, which predicts no words, so there is no loss to train it "
+            "by: remove heads with method 'greedy', or train gates in a loop of your own (hw.GatedLoop)."
+        )
+    limit = limit or max_tokens(model)
+    if isinstance(text, ParallelText):
+        return Encoded(text, translator(model).tokenizer, limit, cache)
+    return Packed(text, model.tokenizer, min(limit, batch_tokens), is_causal(model), cache)
 
 
 def with_tokenizer(model: Model) -> Model:

@@ -4,21 +4,23 @@ that does not translate: perplexity, exp of the loss for each token asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from headwise.api.batches import Batches
-from headwise.api.scoring import HARMFUL, LOW_IS_IMPORTANT, importance_values
+from headwise.api.scoring import importance_values
 from headwise.api.sweeps import WITHOUT_TEXT, GreedySweep
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from headwise.importance.ablation import removal_losses
+from headwise.importance.measures import HARMFUL, LOW_IS_IMPORTANT
 from headwise.model import Model
 from headwise.progress import part
 from headwise.pruning.greedy import greedy, random_scores, weight_norms
 from headwise.statistics import bootstrap, interval
+from headwise.units import alike, units
 
 Rows = list[tuple[str, float, float | None, float | None]]  # measure, value, low, high
 
@@ -48,11 +50,16 @@ class Ranking:
 
 
 def greedy_masks(ranking: Ranking, sweep: GreedySweep) -> dict[int, HeadMask]:
-    """The mask of every step, by how many heads of the sweep's kinds are left."""
-    once = not sweep.rescore or ranking.score in WITHOUT_TEXT
+    """The mask of every step, by how many heads of the sweep's kinds are to be left (`GreedySweep.counts`)."""
+    heads, once = ranking.model.heads, not sweep.rescore or ranking.score in WITHOUT_TEXT
+    parts = units(heads.only(sweep.kinds), sweep.unit)
+
+    def score(mask: HeadMask) -> Mapping[Head, float]:
+        return alike(ranking(mask), parts) if ranking.score == "random" else ranking(mask)
+
     keep = sweep.keep[0] if sweep.keep else 1
-    masks = greedy(ranking.model.heads, ranking, sweep.kinds, sweep.step, once, keep)
-    return {sum(mask.count(kind) for kind in sweep.kinds): mask for mask in masks[1:] or masks}
+    masks = greedy(heads, score, sweep.kinds, sweep.step, once, keep, sweep.unit)
+    return dict(zip(sweep.counts(heads), masks[1:] or masks, strict=True))
 
 
 @dataclass(frozen=True)

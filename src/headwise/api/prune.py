@@ -11,7 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
-from headwise.api.batches import AnyText, Batches, held_out, max_tokens, translator
+from headwise.api.batches import AnyText, Batches, held_out, training_data
 from headwise.api.greedy import Losses, Ranking, greedy_masks
 from headwise.api.sweeps import SWEEPS, GateSweep, GreedySweep, TopKSweep
 from headwise.api.validation import checked
@@ -19,16 +19,18 @@ from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind
 from headwise.importance.ablation import mean_outputs
+from headwise.importance.objective import predicts
 from headwise.model import Model
-from headwise.progress import Report, part, silent
+from headwise.options import GateOptions, Keep, Recipe, Search, Unit, too_few
+from headwise.progress import Report, part, shown, silent
 from headwise.pruning.gate_training import prune_by_gates
 from headwise.pruning.greedy import smallest_within
-from headwise.pruning.target_count import Keep, prune_to_count
+from headwise.pruning.target_count import prune_to_count, updates_of
 from headwise.pruning.top_k import prune_by_top_k
-from headwise.translation.batches import Encoded
-from headwise.translation.decode import Search, translate
+from headwise.translation.decode import translate
 from headwise.translation.quality import quality
-from headwise.translation.train import Recipe, Training
+from headwise.translation.train import Training
+from headwise.units import units
 
 Method = Literal["gates", "top-k", "greedy"]
 
@@ -36,7 +38,16 @@ Method = Literal["gates", "top-k", "greedy"]
 def prune(
     model: Model, text: AnyText, dev: AnyText | None = None, *, penalty: float | None = None, keep: Keep | None = None,
     max_drop: float | None = None, kinds: Sequence[Kind] | None = None, method: Method | None = None, seed: int = 1,
-    work: str | Path | None = None, progress: Report = silent, **options: Any,
+    work: str | Path | None = None, progress: Report | None = None, unit: Unit | None = None, score: str | None = None,
+    rescore: bool | None = None, step: float | None = None, compensate: bool | None = None,
+    search: Search | None = None, epochs: int | None = None, learning_rate: float | None = None,
+    warmup: int | None = None, schedule: str | None = None, average: int | None = None,
+    train: Literal["all", "gates", "lora"] | None = None, gate_learning_rate: float | None = None,
+    penalty_scale: Literal["paper", "code"] | None = None,
+    temperature: float | None = None, start: float | Literal["glorot"] | None = None,
+    rule: Literal["sign", "deterministic"] | None = None, settle: float | None = None, batch_tokens: int | None = None,
+    accumulate: int | None = None, label_smoothing: float | None = None, weight_decay: float | None = None,
+    clip: float | None = None, patience: int | None = None, dtype: str | None = None,
 ) -> Model:  # fmt: skip
     """A smaller model. One of three says how far to prune:
 
@@ -45,14 +56,24 @@ def prune(
 
     method: `gates` (Voita et al. 2019, section 6) and `top-k` (Li et al. 2021) train on `text` while heads go; the
     given model is fine-tuned in place. `greedy` trains nothing (Michel et al. 2019, section 4.2). By default gates
-    where the model translates and no max_drop is given, greedy otherwise. options: those of the method's sweep in a
-    plan, and of `Recipe`, by name; for greedy `score` and `search` (docs/plan.md).
+    under a penalty, and where the model translates and no max_drop is given; greedy otherwise.
+
+    train: what trains with gates: `all` weights; no weight (`gates`), so that they say which heads the model as it is
+    can do without; or low-rank changes of the linear layers (`lora`, needs peft).
+
+    score, rescore, step, compensate: the order of greedy removal, by default `gradient`, or `confidence` of a model
+    that predicts no words. search: how translations are searched for, to measure BLEU. All others, of gates and top-k:
+    how they train, as in a plan (docs/plan.md), which also has the defaults.
 
     dev: what choices are made on; by default every tenth pair or sentence of `text`, which then is left out of it.
+    unit: what goes at once (docs/methods/removal.md): `head`, `balanced`, `group` or `uniform`; by default `balanced`
+    where query heads share key/value heads, else `head`. keep counts heads, whatever the unit.
     kinds: of which heads; by default those that `keep` names, or `encoder-self` of a translation model and all heads of
-    any other. work: a folder in which a killed run goes on. Warns when the gates of a run had not settled or missed the
+    any other. work: a folder in which a killed run goes on. progress: gets the share that is done, and of what; by
+    default a bar. Warns when the gates of a run had not settled or missed the
     target. Raises HeadwiseError for options that mean nothing together.
     """
+    options = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
     if not isinstance(model, Model):
         raise HeadwiseError(f"{model!r} was to be pruned, which is no model of headwise: hw.load(…) makes one.")
     goals = {"penalty": penalty, "keep": keep, "max_drop": max_drop}
@@ -60,7 +81,8 @@ def prune(
     if len(given) != 1:
         found = f"{' and '.join(given)} were given together" if given else "none was given"
         raise HeadwiseError(f"prune needs one of {', '.join(goals)}, but {found}: say once how far to prune.")
-    method = method or ("gates" if model.hf.config.is_encoder_decoder and max_drop is None else "greedy")
+    gated = penalty is not None or (model.hf.config.is_encoder_decoder and max_drop is None)
+    method = method or ("gates" if gated else "greedy")
     if method not in SWEEPS:
         raise HeadwiseError(f"prune: method '{method}' was asked for; there is {', '.join(SWEEPS)}.")
     if not {"penalty": method == "gates", "keep": True, "max_drop": method == "greedy"}[given[0]]:
@@ -70,6 +92,8 @@ def prune(
             raise HeadwiseError(f"prune: {name}={value!r} was given: give a number of at least 0.")
     if isinstance(kinds, str):
         raise HeadwiseError(f"prune: kinds is '{kinds}': give a list of kinds, such as ['encoder-self'].")
+    if max_drop is not None and not predicts(model.hf):
+        raise HeadwiseError(f"prune: {model.name} predicts no words, so max_drop cannot be measured: give keep.")
     recipe = {name: options.pop(name) for name in list(options) if name in RECIPE_ONLY and method != "greedy"}
     sweep_options = {
         "method": method, "kinds": list(kinds if kinds is not None else usual_kinds(model, keep)),
@@ -80,17 +104,20 @@ def prune(
     if method == "greedy":
         if work is not None:
             raise HeadwiseError("prune: work means nothing with method 'greedy', which trains nothing: leave it out.")
-        return prune_greedily(model, text, dev, sweep_options, max_drop, seed, progress)
+        with shown("prune", progress) as report:
+            return prune_greedily(model, text, dev, sweep_options, max_drop, seed, report)
     sweep = checked(SWEEPS[method], sweep_options, "prune")
-    limit = max_tokens(translator(model))
-    if not isinstance(text, ParallelText) or not isinstance(dev, ParallelText):
-        raise HeadwiseError(f"{model.name} translates, so it is pruned on parallel text, source and target.")
-    with tempfile.TemporaryDirectory() as scratch:
-        data, apart = (Encoded(split, model.tokenizer, limit) for split in (text, dev))
-        training = Training(data, apart, checked(Recipe, recipe, "prune"), Path(work or scratch), seed, progress)
+    if not isinstance(text, ParallelText):
+        recipe = {"label_smoothing": 0.0, **recipe}
+    how = checked(Recipe, recipe, "prune")
+    with shown("prune", progress) as report, tempfile.TemporaryDirectory() as scratch:
+        data, apart = (training_data(model, split, how.batch_tokens) for split in (text, dev))
+        training = Training(data, apart, how, Path(work or scratch), seed, report)
         kept = tuple(sweep.kinds)
         assert isinstance(sweep, GateSweep | TopKSweep)
         if penalty is not None:
+            if penalty and (few := too_few(sweep, updates_of(training, sweep))):
+                warnings.warn(few, stacklevel=2)
             pruned = prune_by_gates(model, training, sweep, kept, penalty)
         else:
             assert keep is not None
@@ -102,6 +129,8 @@ def prune(
 
 
 RECIPE_ONLY = {*Recipe.model_fields} - {*GateSweep.model_fields}
+ORDER = {"score", "rescore", "step", "compensate", "search"}
+OPTIONS = {*ORDER, *RECIPE_ONLY, *GateOptions.model_fields}
 
 
 def prune_greedily(
@@ -109,22 +138,23 @@ def prune_greedily(
     progress: Report,
 ) -> Model:  # fmt: skip
     """Heads go in the order of a score on `text`; quality, and so the choice of `max_drop`, is measured on `dev`."""
-    search, score = options.pop("search", None) or Search(), options.pop("score", "gradient")
+    search, score = options.pop("search", None) or Search(), options.pop("score", None) or usual_score(model)
     sweep = checked(GreedySweep, {**options, "scores": [score]}, "prune")
-    if sweep.tune or len(sweep.scores) > 1:
-        raise HeadwiseError("prune: heads go in the order of one score, without training: tune belongs into a plan.")
+    if len(sweep.scores) > 1:
+        raise HeadwiseError(f"prune: heads go in the order of one score, but '{score}' stands for several.")
     try:
         sweep.refuse_counts(model.heads)
     except ValueError as error:
-        raise HeadwiseError(f"prune: {error}: give fewer.") from None
-    first = next(iter(model.heads.only(sweep.kinds)))
-    model.remove(HeadMask.full(model.heads).without([first]))  # heads that cannot be cut out are refused at once
+        raise HeadwiseError(f"prune: {error}") from None
+    first = units(model.heads.only(sweep.kinds), sweep.unit)[0]
+    with warnings.catch_warnings(action="ignore"):
+        model.remove(HeadMask.full(model.heads).without(first), grow=True)  # what cannot be cut out is refused at once
     batches = Batches(model, text, part(progress, 0.0, 0.5))
     order = Ranking(model, batches, sweep.scores[0], sweep.rescore, seed)
     masks = [HeadMask.full(model.heads), *greedy_masks(order, sweep).values()]
     batches.progress = silent
-    means = mean_outputs(model.hf, model.found, batches) if sweep.compensate else None
-    cut = partial(model.remove, means=means)
+    means = mean_outputs(model.hf, model.found, batches.intact()) if sweep.compensate else None
+    cut = partial(model.remove, means=means, grow=True)  # the masks obey the unit that was asked for
     if max_drop is None:
         return cut(masks[-1])
     rest = part(progress, 0.5, 1.0)
@@ -151,6 +181,11 @@ def too_generous(option: str, limit: float, whole: float) -> str:
         f"{option} is {limit:g}, but the whole model has only {whole:.1f} BLEU on dev, so any model is within it: the "
         "limit is in BLEU, not in %."
     )
+
+
+def usual_score(model: Model) -> str:
+    """The score that greedy removal goes by where none is named."""
+    return "gradient" if predicts(model.hf) else "confidence"
 
 
 def usual_kinds(model: Model, keep: Keep | None = None) -> tuple[Kind, ...]:

@@ -28,7 +28,7 @@ COUNTED = 1_000_000  # sentences of the training text that frequencies are count
 def roles(
     model: Model, treebank: Treebank, confirm: Treebank | None = None, pairs: ParallelText | None = None,
     training: ParallelText | Text | Mapping[int, int] | None = None, seed: int = 0,
-    progress: Callable[[int], None] = lambda sentences: None, reading: Reading | None = None,
+    progress: Callable[[int], None] | None = None, reading: Reading | None = None,
 ) -> Roles:  # fmt: skip
     """What each head does: positional, syntactic, rare-token, coreference and alignment heads, and those of language
     models, each with a baseline and an interval; `.labels` has one line a head (docs/methods/roles.md).
@@ -41,7 +41,7 @@ def roles(
     return test_roles(
         with_tokenizer(model).hf, model.tokenizer, model.found, treebank, confirm=confirm, pairs=pairs,
         frequencies=token_counts(model, training), reading=reading or Reading(max_length=max_tokens(model)),
-        seed=seed, progress=progress,
+        seed=seed, progress=progress or (lambda sentences: None),
     )  # fmt: skip
 
 

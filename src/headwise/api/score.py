@@ -5,78 +5,140 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from headwise.api.batches import AnyText, Batches, translator
-from headwise.api.scoring import (
-    RANDOM_ORDERS,
-    USUAL,
-    judge,
-    refuse_unjudgeable,
-    resolve_measures,
-    score_all,
-    table_of_scores,
-)
+from headwise.api.greedy import Losses
+from headwise.api.scoring import RANDOM_ORDERS, judge, refuse_unjudgeable, score_all, table_of_scores, usual_measures
 from headwise.api.validation import checked
 from headwise.data.text import ParallelText
+from headwise.errors import HeadwiseError
+from headwise.importance.measures import resolve_measures
 from headwise.model import Model
-from headwise.progress import Report, part, silent
-from headwise.translation.decode import Search, translate
+from headwise.options import Search
+from headwise.progress import Report, part, shown
+from headwise.translation.decode import speeds, translate
 from headwise.translation.quality import difference, quality
+
+SENTENCES, TOKENS, ROUNDS = 100, 16, 3  # that decoding speed is measured on
 
 
 def score(
-    model: Model, text: AnyText, measures: Sequence[str] = USUAL, seed: int = 0, judged: bool = False,
-    progress: Report = silent,
+    model: Model, text: AnyText, measures: Sequence[str] | None = None, seed: int = 0, judged: bool = False,
+    progress: Report | None = None,
 ) -> pd.DataFrame:  # fmt: skip
     """Scores of every head: a tidy table, one row a head and measure (docs/methods).
 
-    text: parallel for translation models, one-sided for language models (the next token) and masked ones (a seeded
-    share of tokens is masked). measures: names from `api.scoring.MEASURES`, a bare `lrp` or `ablation`, or `all`.
+    text: parallel for translation models, one-sided for all others; a masked model predicts a seeded share of its
+    tokens, but readings see the whole text. measures: names from `api.scoring.MEASURES`, a bare `lrp` or `ablation`, or
+    `all`; by default confidence, lrp, gradient and ablation, or the usual readings of a model that predicts no words.
     `.attrs["signature"]` says how the table was made, what it left out and why, and how long each pass took;
     `.attrs["relevance"]` where the relevance of each rule went.
     judged: which score to believe, as rows in `.attrs["faithfulness"]` and `.attrs["curves"]` (docs/methods/judge.md).
-    progress: gets the share that is done, and of what. Raises HeadwiseError for unknown measures, a text of the wrong
-    kind, and models that compute no numbers.
+    progress: gets the share that is done, and of what; by default a bar. Raises HeadwiseError for unknown measures, a
+    text of the wrong kind, and models that compute no numbers.
     """
-    batches = Batches(model, text)
+    if isinstance(measures, str):
+        raise HeadwiseError(f"score: measures is '{measures}': give a list of names, such as ['confidence'].")
+    batches, measures = Batches(model, text), usual_measures(model) if measures is None else measures
     if judged:
         refuse_unjudgeable(batches, resolve_measures(measures))
-    scores = score_all(model, batches, measures, seed, part(progress, 0.0, 0.8 if judged else 1.0))
-    table = table_of_scores(model, batches, measures, scores, seed)
-    table.attrs["relevance"] = scores.balances
-    if judged:
-        progress(0.8, "judge")
-        verdict = judge(model, batches, scores.tallies, RANDOM_ORDERS, seed)
-        table.attrs |= {"faithfulness": verdict.faithfulness.to_dict("records"),
-                        "curves": verdict.curves.to_dict("records")}  # fmt: skip
-    progress(1.0, "done")
+    with shown("score", progress) as report:
+        scores = score_all(model, batches, measures, seed, part(report, 0.0, 0.8 if judged else 1.0))
+        table = table_of_scores(model, batches, measures, scores, seed)
+        table.attrs["relevance"] = scores.balances
+        if judged:
+            report(0.8, "judge")
+            verdict = judge(model, batches, scores.tallies, RANDOM_ORDERS, seed)
+            table.attrs |= {"faithfulness": verdict.faithfulness.to_dict("records"),
+                            "curves": verdict.curves.to_dict("records")}  # fmt: skip
+        report(1.0, "done")
     return table
 
 
-def evaluate(models: Sequence[Model], text: ParallelText, progress: Report = silent, **search: Any) -> pd.DataFrame:
-    """BLEU and chrF of models on parallel text, with 95 % intervals, and their paired BLEU difference to the first.
+def evaluate(
+    models: Model | Sequence[Model], text: AnyText, progress: Report | None = None, *, beam: int = 5,
+    length_penalty: float = 1.0, batch: int = 100,
+) -> pd.DataFrame:  # fmt: skip
+    """What models are worth, a row for each and each measure: model, measure, value, low, high, made.
 
-    Models of one name are distinguished by how many heads they have left. progress: gets the share that is done, and of
-    what. search: options of `Search` by name.
+    On parallel text BLEU and chrF of translation models with 95 % intervals, their paired BLEU difference to the first,
+    and decoding speed with its range over a few rounds. On one-sided text loss, perplexity and its change in % of the
+    first model's. On both parameters, and bytes of the weights in memory and of the key/value cache per token. Models
+    of one name are distinguished by how many heads they have left. progress: gets the share that is done, and of what;
+    by default a bar. beam, length_penalty, batch (sentences decoded at once): how translations are searched for. Raises
+    HeadwiseError for text that does not fit.
     """
-    options, references = checked(Search, search, "evaluate"), list(text.targets)
-    rows: list[tuple[Any, ...]] = []
-    baseline: list[str] = []
-    names = distinct_names(models)
+    several = [models] if isinstance(models, Model) else list(models)
+    if not several or not all(isinstance(model, Model) for model in several):
+        raise HeadwiseError(f"evaluate was given {str(models)[:100]!r}: give models that hw.load(…) made.")
+    names = distinct_names(several)
+    with shown("evaluate", progress) as report:
+        if isinstance(text, ParallelText):
+            search = {"beam": beam, "length_penalty": length_penalty, "batch": batch}
+            rows = translations(several, names, text, checked(Search, search, "evaluate"), report)
+        else:
+            rows = perplexities(several, names, text, report)
+    return pd.DataFrame(rows, columns=["model", "measure", "value", "low", "high", "made"]).astype(
+        {"value": float, "low": float, "high": float}
+    )
+
+
+def translations(
+    models: Sequence[Model], names: Sequence[str], text: ParallelText, search: Search, progress: Report
+) -> list[tuple[Any, ...]]:
+    """Rows of `evaluate` for models that translate."""
+    references, rows, baseline = list(text.targets), list[tuple[Any, ...]](), list[str]()
     for done, (name, model) in enumerate(zip(names, map(translator, models), strict=True)):
-        share = part(progress, done / len(models), (done + 1) / len(models))
-        lines, cost = translate(model.hf, model.tokenizer, list(text.sources), options, share)
+        share = part(progress, 0.8 * done / len(models), 0.8 * (done + 1) / len(models))
+        lines, _ = translate(model.hf, model.tokenizer, list(text.sources), search, share)
         for found in quality(lines, references):
-            made = f"{found.signature}, beam {options.beam}, length penalty {options.length_penalty:g}"
+            made = f"{found.signature}, beam {search.beam}, length penalty {search.length_penalty:g}"
             rows.append((name, found.name, found.value, found.low, found.high, made))
         if baseline:
             change = difference(lines, baseline, references)
             made = f"paired bootstrap against {names[0]}, p = {change.p:.4f}"
             rows.append((name, "bleu_difference", change.value, change.low, change.high, made))
-        rows.append((name, "tokens_per_second", cost["tokens_per_second"], None, None, ""))
+        rows += size_rows(name, model)
         baseline = baseline or lines
-    return pd.DataFrame(rows, columns=["model", "measure", "value", "low", "high", "made"])
+    loaded = {name: (model.hf, model.tokenizer) for name, model in zip(names, models, strict=True)}
+    few, rest = list(text.sources)[:SENTENCES], part(progress, 0.8, 1.0)
+    made = f"median of {ROUNDS} rounds, the slowest and the fastest; {len(few)} sentences of {TOKENS} tokens each"
+    rates = speeds(loaded, few, search, TOKENS, ROUNDS, rest)
+    rows += [(name, "tokens_per_second", *rates[name], made) for name in names]
+    return sorted(rows, key=lambda row: names.index(row[0]))
+
+
+def size_rows(name: str, model: Model) -> list[tuple[Any, ...]]:
+    """The size of a model: its parameters, the bytes of its weights in memory, and those of its key/value cache."""
+    return [
+        (name, "parameters", model.parameters, None, None, ""),
+        (name, "memory", model.weight_bytes, None, None, "bytes of the weights"),
+        (name, "cache_bytes", model.cache_bytes, None, None, "bytes of the key/value cache per token"),
+    ]
+
+
+def perplexities(
+    models: Sequence[Model], names: Sequence[str], text: AnyText, progress: Report
+) -> list[tuple[Any, ...]]:
+    """Rows of `evaluate` for models that predict words of one-sided text."""
+    found: list[Losses] = []
+    for done, model in enumerate(models):
+        share = part(progress, done / len(models), (done + 1) / len(models))
+        found.append(Losses.measure(Batches(model, text, share), []))
+        if not np.array_equal(found[-1].tokens, found[0].tokens):
+            raise HeadwiseError(
+                f"{names[done]} reads the text as other tokens than {names[0]}, so their perplexities do not compare: "
+                "evaluate models with the same tokenizer."
+            )
+    losses = Losses(np.concatenate([each.summed for each in found], axis=1), found[0].tokens)
+    made = f"bootstrap over {len(losses.tokens)} sentences, {int(losses.tokens.sum())} predicted tokens"
+    return [
+        (name, *row)
+        for place, (name, model) in enumerate(zip(names, models, strict=True))
+        for row in (*((*row, made) for row in losses.rows(place, 0)), *(row[1:] for row in size_rows(name, model)))
+    ]
 
 
 def distinct_names(models: Sequence[Model]) -> list[str]:

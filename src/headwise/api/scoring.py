@@ -7,7 +7,7 @@ little and take longest, so a killed run loses only one of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,6 @@ from typing import Any, cast
 import pandas as pd
 import torch
 from accelerate import PartialState
-from accelerate.utils import gather_object
 
 from headwise.api.batches import Batches, Fold, max_tokens
 from headwise.api.environment import environment_info
@@ -24,48 +23,45 @@ from headwise.attention import masked
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, score_table
-from headwise.importance.ablation import ABLATIONS, ablate, removal_losses
-from headwise.importance.attention_weights import READINGS, read, relative
+from headwise.importance.ablation import ablate, removal_losses
+from headwise.importance.attention_weights import read, relative
 from headwise.importance.curves import CURVES, area_rows, curve_rows, removal_curves
-from headwise.importance.gating import GATINGS, gate_heads
-from headwise.importance.gradient import GRADIENTS, gradients, unit
+from headwise.importance.gating import gate_heads
+from headwise.importance.gradient import gradients, unit
 from headwise.importance.judge import FAITHFULNESS, agreement, exceptions, head_values
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
-from headwise.importance.tally import UNITS, Tally
+from headwise.importance.measures import (
+    ABLATIONS,
+    BATCHWISE,
+    BLEU,
+    LOW_IS_IMPORTANT,
+    LRP,
+    PASSES,
+    READINGS,
+    RESCORED,
+    USUAL,
+    USUAL_WITHOUT_WORDS,
+    resolve_measures,
+)
+from headwise.importance.objective import predicts
+from headwise.importance.tally import UNITS, Tally, agreeing, from_all
 from headwise.model import Model
+from headwise.options import Search
 from headwise.progress import Report, part, silent
-from headwise.translation.decode import Search, translate
+from headwise.translation.decode import translate
 from headwise.translation.quality import difference
 
-DEFAULTS = {"lrp": "lrp.ding", "ablation": "ablation.zero"}
-LRP = [f"lrp.{rule}{ending}" for rule in RULES for ending in ("", ".pooled")]
-MEASURES = (*READINGS, *LRP, *GRADIENTS, *ABLATIONS, *GATINGS)
-BLEU = "ablation.bleu"  # translates the text once for every head: only made when it is asked for by name
-PASSES: dict[str, Sequence[str]] = {
-    "readings": READINGS, "gradients": GRADIENTS, **{name: (name,) for name in (*LRP, *ABLATIONS)},
-    "gating": GATINGS, BLEU: (BLEU,),
-}  # fmt: skip
 SCALES = {"gradient.normalised": unit, "dormancy": relative}
-LOW_IS_IMPORTANT = ("entropy", "ablation.all-but-one")
-HARMFUL = ("gating.interfering", "gating.irrelevant")  # the more of it, the sooner a head goes
-BATCHWISE = "gradient.batch"  # has no sentences that two folds could share
-RESCORED = ("gradient", "confidence")  # quick enough to be measured again at every step of their removal curves
-USUAL = ("confidence", "lrp.ding", "gradient", "ablation.zero")
 LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
 RANDOM_ORDERS = 5  # that stand beside judged scores
 
 Row = dict[str, Any]
 
 
-def resolve_measures(names: Iterable[str]) -> list[str]:
-    """Measures by their full names: a bare family stands for its default, `all` for everything but BLEU."""
-    full = [name for given in names for name in (MEASURES if given == "all" else (DEFAULTS.get(given, given),))]
-    if unknown := [name for name in full if name not in (*MEASURES, BLEU)]:
-        raise HeadwiseError(
-            f"The measure '{unknown[0][:100]}' is unknown; there is {', '.join(MEASURES)}, {BLEU}, lrp, ablation, all."
-        )
-    return list(dict.fromkeys(full))
+def usual_measures(model: Model) -> tuple[str, ...]:
+    """The measures where none is named: for a model that predicts no words, those that need no prediction."""
+    return USUAL if predicts(model.hf) else USUAL_WITHOUT_WORDS
 
 
 def passes(measures: Iterable[str]) -> dict[str, list[str]]:
@@ -95,7 +91,7 @@ def run_pass(model: Model, text: Batches | Fold, label: str, names: list[str], s
     hf, found = model.hf, model.found
     if label == "readings":
         special = {i for i in model.tokenizer.all_special_ids if i != model.tokenizer.unk_token_id}
-        return Scores(read(hf, found, text, special, cast(Any, names)))
+        return Scores(read(hf, found, text.intact(), special, cast(Any, names)))
     if label == "gradients":
         tallies = gradients(hf, found, text)
         return Scores({name: tallies[name] for name in names})
@@ -116,12 +112,13 @@ def run_pass(model: Model, text: Batches | Fold, label: str, names: list[str], s
 def score_all(model: Model, text: Batches, measures: Iterable[str], seed: int, progress: Report = silent) -> Scores:
     """The one scoring loop: every pass after the other, gathered from all processes."""
     scores, todo = Scores(), passes(measures)
-    refuse_unscorable(model, todo)
+    refuse_unscorable(model, [name for names in todo.values() for name in names])
     for done, (label, names) in enumerate(todo.items()):
         start, share = time.perf_counter(), part(progress, done / len(todo), (done + 1) / len(todo))
         text.progress = lambda value, what, share=share, label=label: share(value, f"{label}: {what}")  # type: ignore[misc]
-        found = run_pass(model, text, label, names, seed)
-        scores.tallies |= {name: tally.gather() for name, tally in found.tallies.items()}
+        with agreeing():
+            found = run_pass(model, text, label, names, seed)
+            scores.tallies |= {name: tally.gather() for name, tally in found.tallies.items()}
         scores.rows += found.rows
         scores.balances |= found.balances
         scores.seconds[label] = time.perf_counter() - start
@@ -129,8 +126,14 @@ def score_all(model: Model, text: Batches, measures: Iterable[str], seed: int, p
     return scores
 
 
-def refuse_unscorable(model: Model, labels: Iterable[str]) -> None:
-    if BLEU in labels and not model.hf.config.is_encoder_decoder:
+def refuse_unscorable(model: Model, measures: Iterable[str]) -> None:
+    """Raise HeadwiseError for measures that need words, or translations, which the model does not predict."""
+    if (blind := [name for name in measures if name not in READINGS]) and not predicts(model.hf):
+        raise HeadwiseError(
+            f"{model.name}, a {type(model.hf).__name__}, predicts no words, so '{blind[0]}' cannot be "
+            f"computed: load it with its language-model head, or choose from {', '.join(READINGS)}."
+        )
+    if BLEU in blind and not model.hf.config.is_encoder_decoder:
         kind = type(model.hf).__name__
         raise HeadwiseError(f"{BLEU} needs translations, which {model.name}, a {kind}, does not write.")
 
@@ -138,13 +141,18 @@ def refuse_unscorable(model: Model, labels: Iterable[str]) -> None:
 def importance_values(
     model: Model, text: Batches | Fold, name: str, mask: HeadMask | None = None, seed: int = 0
 ) -> dict[Head, float]:
-    """A measure's value for every head, while only the heads of a mask are left."""
-    with masked(model.hf, model.found, mask) if mask is not None else nullcontext():
-        ((label, names),) = passes([name]).items()
+    """A measure's value for every head; with a mask, for every head of it, while only those are left."""
+    ((label, names),) = passes([name]).items()
+    refuse_unscorable(model, names)
+    with agreeing(), masked(model.hf, model.found, mask) if mask is not None else nullcontext():
         found = run_pass(model, text, label, names, seed)
+        if name in found.tallies:
+            found.tallies[name].gather()
     if name in found.tallies:
-        return head_values(found.tallies[name].gather())
-    return {Head(row["kind"], row["layer"], row["head"]): float(row["value"]) for row in found.rows}
+        values = head_values(found.tallies[name])
+    else:
+        values = {Head(row["kind"], row["layer"], row["head"]): float(row["value"]) for row in found.rows}
+    return values if mask is None else {head: value for head, value in values.items() if head in mask.kept}
 
 
 def bleu_drops(model: Model, text: Batches) -> list[Row]:
@@ -165,7 +173,7 @@ def bleu_drops(model: Model, text: Batches) -> list[Row]:
         mine.append({**head._asdict(), "measure": BLEU, "value": drop.value, "low": drop.low, "high": drop.high,
                      "n": len(sources)})  # fmt: skip
         text.progress(len(mine) * state.num_processes / len(heads), f"without {head}")
-    shares = gather_object([mine])
+    shares = from_all(mine)
     return [share[turn] for turn in range(len(shares[0])) for share in shares if turn < len(share)]
 
 

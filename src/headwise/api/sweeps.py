@@ -10,14 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
-from headwise.api.scoring import BLEU, resolve_measures
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, HeadMap, Kind
-from headwise.importance.gating import GATINGS
-from headwise.pruning.controls import Control
-from headwise.pruning.gate_training import GateOptions, TuningOptions
-from headwise.pruning.greedy import sizes
-from headwise.pruning.target_count import Keep
+from headwise.importance.measures import BLEU, GATINGS, resolve_measures
+from headwise.options import Control, GateOptions, Keep, TuningOptions, Unit
+from headwise.units import sizes, target_counts, units
 
 Count = Annotated[int, Field(ge=1)]
 WITHOUT_TEXT = ("random", "weight-norm")  # orders of removal that look at no text
@@ -30,6 +27,7 @@ class Sweep(TuningOptions):
 
     name: str = Field(default="", pattern=r"^[\w-]*$")
     kinds: list[Kind] = Field(default=["encoder-self"], min_length=1)
+    unit: Unit | None = None
     keep: list[Count | dict[Kind, Count]] = Field(default=[])
     controls: list[Control] = Field(default=[])
     seeds: list[int] = Field(default=[])
@@ -65,17 +63,24 @@ class Sweep(TuningOptions):
     @property
     def weight_training(self) -> dict[str, Any]:
         """How weights are fine-tuned, whatever happens to gates: equal for models that compare fairly."""
-        return self.model_dump(include={*TuningOptions.model_fields, "kinds"})
+        return {"train": "all", **self.model_dump(include={*TuningOptions.model_fields, "kinds", "train"})}
+
+    def refuse_other_training(self, train: str) -> None:
+        if train != "all" and self.controls:
+            raise ValueError(f"controls train all weights, so they compare with no model of train = '{train}'")
 
     def titled(self, name: str) -> str:
         return f"{self.name}.{name}" if self.name else name
 
     def refuse_counts(self, heads: HeadMap) -> None:
-        """Raise ValueError for more heads than there are."""
-        for keep in self.keep:
-            for kinds, count in [(self.kinds, keep)] if isinstance(keep, int) else [([k], n) for k, n in keep.items()]:
-                if count > (total := heads.only(kinds).total):
-                    raise ValueError(f"{count} heads were to be kept, but there are {total} of {', '.join(kinds)}")
+        """Raise ValueError for more heads than there are, and for numbers that the unit cannot give."""
+        some = heads.only(self.kinds)
+        try:
+            units(some, self.unit)  # which some layers cannot form
+            for keep in self.keep:
+                target_counts(some, keep, 1, self.unit)
+        except HeadwiseError as error:
+            raise ValueError(str(error)) from None
 
     def refuse_ignored(self, options: Sequence[str], method: str) -> None:
         if unfit := [option for option in options if getattr(self, option) != type(self).model_fields[option].default]:
@@ -124,6 +129,7 @@ class GateSweep(Sweep, GateOptions):
             raise ValueError("at least one of penalties or keep is needed")
         if not self.penalties:
             self.refuse_ignored(("refine", "rule", "penalty_scale"), self.method)
+        self.refuse_other_training(self.train)
         if self.refine and len(self.penalties) < 2:
             raise ValueError("refine fills in between penalties: give at least two")
         return self
@@ -139,6 +145,7 @@ class TopKSweep(Sweep, GateOptions):
         if not self.keep:
             raise ValueError("keep is needed: the numbers of heads that stay")
         self.refuse_ignored(("rule", "penalty_scale", "temperature"), self.method)
+        self.refuse_other_training(self.train)
         return self
 
 
@@ -186,8 +193,8 @@ class GreedySweep(Sweep):
     def counts(self, heads: HeadMap) -> list[int]:
         """How many heads of the sweep's kinds every step leaves, falling; where all are to stay, all."""
         least = 1 if not self.keep else self.keep[0] if isinstance(self.keep[0], int) else sum(self.keep[0].values())
-        total = heads.only(self.kinds).total
-        return sizes(total, self.step, least) or [total]
+        some = heads.only(self.kinds)
+        return sizes(units(some, self.unit), self.step, least) or [some.total]
 
 
 AnySweep = Annotated[

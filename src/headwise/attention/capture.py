@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from headwise.attention import kernel
@@ -73,14 +74,19 @@ def refuse_strangers(model: nn.Module, found: Discovery, sites: Iterable[Site]) 
 def masked(model: nn.Module, found: Discovery, mask: HeadMask) -> Iterator[None]:
     """The model with only the heads of a mask: all others' outputs are zero (Michel et al. 2019, section 2.3)."""
     refuse_other_heads(found, mask)
-    parameter = next(model.parameters())
-    gates: dict[Site, Gate] = {}
-    for site in found.modules:
-        gate = parameter.new_zeros(found.heads.count(site))
-        gate[mask.of(site)] = 1
-        gates[site] = gate
+    dtype = next(model.parameters()).dtype
+    gates = {site: kept.to(dtype) for site, kept in kept_heads(model, found, mask).items()}
     with capture(model, found, gates=gates):
         yield
+
+
+def kept_heads(model: nn.Module, found: Discovery, mask: HeadMask) -> dict[Site, Tensor]:
+    """By site, whether a mask keeps each head: booleans H on the model's device, which get there in one transfer."""
+    device = next(model.parameters()).device
+    kept = torch.tensor([head in mask.kept for head in found.heads], dtype=torch.bool, device=device)
+    return dict(
+        zip(found.heads.sites, kept.split([found.heads.count(site) for site in found.heads.sites]), strict=True)
+    )
 
 
 def refuse_other_heads(found: Discovery, mask: HeadMask) -> None:

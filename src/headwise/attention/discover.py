@@ -1,114 +1,240 @@
-"""Finding the heads of a model: one small forward with watched attention, and a check that none was missed.
+"""Finding the heads of a model: a small forward with watched attention, and checks that the map can be trusted.
 
-Models that do not call transformers' attention registry ignore our function silently. So the heads that the probe saw
-are compared with those that the configuration declares; a difference is an error unless `allow_partial`.
+Models that do not call transformers' attention registry ignore our function silently, and some compute something else
+under another function's name. So the probe runs twice, as the model is and through our function, and a difference is an
+error. The heads that were seen are compared with those that the configuration declares; a difference is an error unless
+`allow_partial` accepts missing heads. The probe is short: a rule that holds only for longer texts arrives as a mask, or
+as an argument that the kernel does not know and refuses.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from headwise.attention import kernel
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.heads import HeadMap, Kind, Site
 
-SOURCE_LENGTH, TARGET_LENGTH = 5, 3  # different, so that the kind of attention follows from the shape of a call
+SOURCE_LENGTH, TARGET_LENGTH = 9, 5  # different, so that the kind of attention follows from the shape of a call
+WITHOUT_HEADS = {"linear_attention", "conv", "moe", "mlp", "dense", "sparse", "mamba", "recurrent"}  # types of layers
+HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class Discovery:
-    """A model's heads, and the module (with its name) of each site."""
+    """A model's heads, and the module (with its name) of each site.
+
+    cached: how many numbers the keys and values of a token are, by site.
+    """
 
     heads: HeadMap
     modules: dict[Site, nn.Module]
     names: dict[Site, str]
     head_size: int
+    cached: dict[Site, int] = field(default_factory=dict)
 
 
 def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     """Find every attention head of a transformers model.
 
-    Runs one forward of 5 source (and 3 target) tokens. Raises HeadsMissing when the configuration declares more heads
-    than the probe saw, unless `allow_partial`; raises HeadwiseError when it saw none.
+    Runs two forwards of a small padded batch, in float32. Raises HeadsMissing when the configuration declares more
+    heads than the probe saw, unless `allow_partial`; raises HeadwiseError when it saw none or too many, or when the
+    model computes something else through our attention function.
     """
     calls: list[tuple[nn.Module, Kind, kernel.AttentionCall]] = []
+    entered: Counter[nn.Module] = Counter()
 
     def note(module: nn.Module, call: kernel.AttentionCall) -> None:
         calls.append((module, getattr(module, "emptied", None) or kind_of(model, module, call), call))
 
+    def enter(module: nn.Module, _: Any) -> None:
+        entered[module] += 1
+
     states = {module: kernel.HookState() for module in model.modules()}
     for module, state in states.items():
         state.passes.append((Site("encoder-self", 0), [kernel.Hooks(watch=partial(note, module))]))
-    with routed(model), patched(kernel.NAME, states):
-        probe(model)
+    with routed(model), patched(kernel.NAME, states), ExitStack() as block:
+        for module in states:
+            block.callback(module.register_forward_pre_hook(enter).remove)
+        through = probe(model)
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
-    modules, names, name_of = {}, {}, {module: name for name, module in model.named_modules()}
+    modules, names, cached, name_of = {}, {}, {}, {module: name for name, module in model.named_modules()}
     for module, kind, call in calls:
         site = Site(kind, len(layers[kind]))
         modules[site], names[site] = module, name_of[module]
+        cached[site] = sum(x.shape[1] * x.shape[3] for x in (call.key, call.value))
         layers[kind].append((call.query.shape[1], call.key.shape[1]))
     heads = HeadMap(
         {kind: tuple(query for query, _ in counts) for kind, counts in layers.items()},
         {kind: tuple(key_value for _, key_value in counts) for kind, counts in layers.items()},
     )
-    check(model, heads, set(modules.values()), allow_partial)
-    return Discovery(heads, modules, names, calls[0][2].query.shape[3])
+    check(model, heads, modules, allow_partial)
+    for module, count in Counter(modules.values()).items():
+        if count > entered[module] > 0:
+            raise HeadwiseError(
+                f"{name_of[module]} ({type(module).__name__}) of this {type(model).__name__} calls attention {count} "
+                "times for one layer, so its calls are not its heads: headwise cannot work on it."
+            )
+    config: Any = model.config
+    with nullcontext() if config._attn_implementation in ("eager", "sdpa") else routed(model, "eager"):
+        stock = probe(model)
+    if (moved := difference(stock, through)) is not None:
+        raise HeadwiseError(
+            f"This {type(model).__name__} computes something else as soon as headwise watches its attention (by "
+            f"{moved:.2g}, where its largest output is {float(largest(stock)):.2g}): headwise cannot work on it."
+        )
+    return Discovery(heads, modules, names, calls[0][2].query.shape[3], cached)
 
 
 def kind_of(model: nn.Module, module: nn.Module, call: kernel.AttentionCall) -> Kind:
-    """In an encoder-decoder the probe's lengths decide; in a one-stack model, whether the next token is hidden."""
+    """In an encoder-decoder the probe's lengths decide; in a one-stack model, whether all later tokens are hidden."""
     queries, keys = call.query.shape[2], call.key.shape[2]
     if model.config.is_encoder_decoder:  # type: ignore[union-attr]
         if queries != keys:
             return "cross"
-        return "encoder-self" if queries == SOURCE_LENGTH else "decoder-self"
+        return "decoder-self" if queries == TARGET_LENGTH else "encoder-self"
     mask = kernel.allowed(module, call.query, call.key, call.mask, {})
     if mask is None:
         return "encoder-self"
-    following = mask[0, 0, 0, 1]
-    return "decoder-self" if bool(~following if mask.dtype == torch.bool else following < 0) else "encoder-self"
+    seen = mask if mask.dtype == torch.bool else mask >= 0
+    return "encoder-self" if bool(seen.triu(1).any()) else "decoder-self"
 
 
-def probe(model: nn.Module) -> Any:
-    """The output of one forward, in evaluation mode and without gradients, over a few ordinary token ids."""
+def example(model: nn.Module) -> dict[str, Tensor]:
+    """A small batch: a sentence padded on the right and one padded on the left, or a recording for Whisper.
+
+    Without a padding token in the configuration only the second: classifiers then refuse several sentences.
+    """
     config: Any = model.config
+    parameter = next(model.parameters())
+    words: int | None = getattr(config.get_text_config(), "vocab_size", None)
+    if words is None:
+        raise HeadwiseError(
+            f"{type(model).__name__} reads no token ids (its configuration has no vocabulary): "
+            "headwise works on models of text."
+        )
+    ids = torch.arange(SOURCE_LENGTH, device=parameter.device).repeat(2, 1) % max(words - 4, 1) + min(4, words - 1)
+    inputs: dict[str, Tensor] = {}
+    if getattr(model, "main_input_name", "") == "input_features" and hasattr(config, "num_mel_bins"):
+        frames = 2 * config.max_source_positions  # two convolutions halve them
+        inputs["input_features"] = torch.linspace(-1, 1, config.num_mel_bins * frames, device=parameter.device)
+        inputs["input_features"] = inputs["input_features"].sin().view(1, config.num_mel_bins, frames)
+        ids = ids[:1]
+    else:
+        pad = getattr(config.get_text_config(), "pad_token_id", None)
+        mask = torch.ones_like(ids)
+        mask[0, -2:] = mask[1, :3] = 0
+        shown = torch.where(mask.bool(), ids, 0 if pad is None else pad)
+        rows = slice(1 if pad is None else 0, 2)
+        ids = ids[rows]
+        inputs |= {"input_ids": shown[rows], "attention_mask": mask[rows]}
+    if config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = ids[:, :TARGET_LENGTH]
+    return inputs
+
+
+def probe(model: nn.Module) -> Tensor:
+    """The output of one forward over `example`, without its padding: in evaluation mode, in float32, no gradients."""
     try:
-        words: int = config.get_text_config().vocab_size
-        ids = torch.arange(SOURCE_LENGTH, device=next(model.parameters()).device)[None]
-        ids = ids % max(words - 4, 1) + min(4, words - 1)
-        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        if config.is_encoder_decoder:
-            inputs["decoder_input_ids"] = ids[:, :TARGET_LENGTH]
-        with evaluating(model), torch.no_grad():
-            return output_of(model, inputs)
+        inputs = example(model)
+        with evaluating(model), torch.no_grad(), precise(model):
+            out: Tensor = output_of(model, inputs)[0]
+        mask = inputs.get("attention_mask")
+        one_stack = mask is not None and out.shape[:2] == mask.shape and "decoder_input_ids" not in inputs
+        return out[mask.bool()] if mask is not None and one_stack else out
     except HeadwiseError:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise HeadwiseError(
             f"{type(model).__name__} does not run on a few token ids ({type(error).__name__}: {reason}): "
-            "headwise works on models of text."
+            "headwise works on models that read only text."
         ) from error
 
 
-def output_of(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
+def difference(expected: Tensor, got: Tensor) -> float | None:
+    """How far two outputs of `probe` are apart, when that is more than rounding: √ε of the largest number.
+
+    Where the expected one is not a number (some families, padded on the left, in float64) nothing is compared.
+    """
+    moved = torch.where((expected == got) | expected.isnan(), 0.0, (got - expected).abs()).max()
+    precision = torch.finfo(torch.float32).eps  # norms and rotations are in float32, whatever the type of the weights
+    return None if bool(moved <= precision**0.5 * largest(expected)) else float(moved)
+
+
+def largest(output: Tensor) -> Tensor:
+    """The largest finite number of an output."""
+    return torch.where(output.isfinite(), output.abs(), 0.0).max()
+
+
+def precise(model: nn.Module) -> AbstractContextManager[Any]:
+    """A `with` block in which a model of half precision computes in float32, one matrix at a time."""
+    return Float32() if any(parameter.dtype in HALF for parameter in model.parameters()) else nullcontext()
+
+
+class Float32(TorchFunctionMode):
+    """Every operation gets its tensors of half precision, and the types it is asked for, as float32."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if function in (Tensor.half, Tensor.bfloat16):
+            function = Tensor.float
+        if getattr(function, "__name__", "") != "__get__":  # a property such as the shape
+            args, kwargs = tree_map(widened, (args, kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+def widened(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in HALF else value
+    return torch.float32 if value in HALF and isinstance(value, torch.dtype) else value
+
+
+def output_of(model: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
     """The output of one forward without a cache."""
+    return model(**inputs, **without_cache(model))
+
+
+def without_cache(model: nn.Module) -> dict[str, bool]:
+    """What asks a model's forward for no cache."""
     config: Any = model.config
-    return model(**inputs, **({"use_cache": False} if "use_cache" in config.to_dict() else {}))
+    return {"use_cache": False} if config.is_encoder_decoder or "use_cache" in config.to_dict() else {}
+
+
+def start_token(model: nn.Module) -> int:
+    """The token that starts every target, as `generate` finds it: in the generation configuration first.
+
+    Raises HeadwiseError when there is none, or none of the model's words.
+    """
+    known: Any = model
+    generation = getattr(known, "generation_config", None)
+    places = [(generation, "decoder_start_token_id"), (known.config, "decoder_start_token_id"),
+              (generation, "bos_token_id")]  # fmt: skip
+    start = next((found for place, name in places if (found := getattr(place, name, None)) is not None), None)
+    words = known.get_output_embeddings().weight.shape[0]
+    if type(start) is not int or not 0 <= start < words:
+        raise HeadwiseError(
+            f"The decoder_start_token_id of this {type(model).__name__} is {start}, but it must be one of its {words} "
+            "words: set it in generation_config.json."
+        )
+    return start
 
 
 def declared(model: nn.Module) -> int | None:
     """How many heads the configuration declares, by the attribute names transformers uses; None when it has none.
 
-    A model that headwise has pruned declares the heads of its layout.
+    A model that headwise has pruned declares the heads of its layout. Hybrid models name the type of each layer.
     """
     config: Any = model.config
     cut = getattr(config, "headwise_layout", None)
@@ -122,25 +248,34 @@ def declared(model: nn.Module) -> int | None:
 
     heads = first("encoder_attention_heads", "num_attention_heads", "num_heads", "n_head", "n_heads")
     layers = first("encoder_layers", "num_layers", "num_hidden_layers", "n_layer", "n_layers")
-    if not config.is_encoder_decoder:
-        return layers * heads or None
     decoder_layers = first("decoder_layers", "num_decoder_layers") or layers
-    return layers * heads + 2 * decoder_layers * (first("decoder_attention_heads") or heads) or None
+    decoder_heads = first("decoder_attention_heads") or heads
+    if config.is_encoder_decoder:
+        return layers * heads + 2 * decoder_layers * decoder_heads or None
+    if getattr(config, "is_decoder", False):  # the decoder of an encoder-decoder
+        layers, heads = decoder_layers, decoder_heads
+    types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
+    return heads * (sum(type not in WITHOUT_HEADS for type in types) if types else layers) or None
 
 
-def check(model: nn.Module, heads: HeadMap, modules: set[nn.Module], allow_partial: bool) -> None:
+def check(model: nn.Module, heads: HeadMap, modules: Mapping[Site, nn.Module], allow_partial: bool) -> None:
     """Compare the map with the configuration or, where that has no number, with the modules named attention."""
     if not heads.kinds:
         raise HeadwiseError(
             f"{type(model).__name__} shows no attention head: it does not call transformers' attention registry, "
             "so headwise cannot work on it."
         )
-    number = declared(model)
+    number, seen = declared(model), set(modules.values())
+    if number is not None and heads.total > number and len(seen) == len(modules):
+        raise HeadwiseError(
+            f"This {type(model).__name__} declares {number} heads, but the probe saw {heads.total}: "
+            "not every call of attention is a head of its own, so headwise cannot work on it."
+        )
     missed = sorted(
         f"{name} ({type(module).__name__})"
         for name, module in model.named_modules()
         if called_attention(module)
-        and modules.isdisjoint(module.modules())
+        and seen.isdisjoint(module.modules())
         and not any(map(called_attention, module.children()))
     )
     short = bool(missed) if number is None else heads.total < number
@@ -159,8 +294,8 @@ def called_attention(module: nn.Module) -> bool:
 
 
 @contextmanager
-def routed(model: nn.Module) -> Iterator[None]:
-    """Use our attention function; afterwards every configuration in the model has its own implementation again."""
+def routed(model: nn.Module, name: str = kernel.NAME) -> Iterator[None]:
+    """Use an attention function (ours); afterwards every configuration in the model has its own again."""
     configs = {id(config): config for module in model.modules() if (config := getattr(module, "config", None))}
     parts = [getattr(config, name) for config in configs.values() for name in getattr(config, "sub_configs", ())]
     before: list[tuple[Any, Any]] = [
@@ -170,7 +305,7 @@ def routed(model: nn.Module) -> Iterator[None]:
     ]
     try:
         try:
-            model.set_attn_implementation(kernel.NAME)  # type: ignore[operator]
+            model.set_attn_implementation(name)  # type: ignore[operator]
         except (KeyError, ValueError, AttributeError) as error:
             raise HeadwiseError(
                 f"{type(model).__name__} does not accept another attention function ({error}): "
@@ -200,13 +335,13 @@ def patched(name: str, values: Mapping[nn.Module, Any]) -> Iterator[None]:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode (no dropout) inside the block; afterwards every module has its own mode again."""
-    training = [module for module in model.modules() if module.training]
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        for module, training in modes.items():
+            module.training = training
 
 
 @contextmanager

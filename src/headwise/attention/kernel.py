@@ -7,7 +7,7 @@ weights itself where they are needed, and scales or replaces the heads' outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,8 @@ from headwise.heads import Site
 
 NAME = "headwise"
 Gate = Tensor | Callable[[], Tensor]
-# Arguments that change the result and that `weigh` does not handle; all others are harmless.
-_REFUSED = ("block_mask", "alibi", "cu_seqlens", "cu_seq_lens_q")
+# Arguments of an attention call that hold numbers and that `weigh` and sdpa handle, or that change no output.
+_KNOWN = {"softcap", "s_aux", "position_bias", "input_ids", "position_ids", "cache_position", "num_items_in_batch"}
 
 
 @dataclass
@@ -89,13 +89,15 @@ def attend(
             attend, (query, key, value), module, query, key, value, attention_mask, scaling, dropout, **kwargs
         )
         return handled
+    refuse_unknown(kwargs)
     state: HookState | None = module.__dict__.get(NAME)
     if state is None:
         return stock(module, query, key, value, attention_mask, scaling, dropout, kwargs), None
     site, opened = state.next()
     weights = None
-    if state.explicit or any(hooks.weights for hooks in opened):
-        output, weights = explicit(module, query, key, value, attention_mask, scaling, dropout, kwargs)
+    weighed = any(hooks.weights for hooks in opened)
+    if state.explicit or weighed:
+        output, weights = explicit(module, query, key, value, attention_mask, scaling, dropout, kwargs, weighed)
     else:
         output = stock(module, query, key, value, attention_mask, scaling, dropout, kwargs)
     for hooks in opened:
@@ -111,13 +113,23 @@ def attend(
     return output.contiguous(), weights
 
 
+def refuse_unknown(kwargs: Mapping[str, Any]) -> None:
+    """An argument with numbers that this file does not know may change the result (sinks, chosen keys)."""
+    for name, value in kwargs.items():
+        if name not in _KNOWN and isinstance(value, Tensor | float):
+            raise HeadwiseError(
+                f"This model passes '{name}' to its attention, which headwise does not support: "
+                "its heads cannot be watched."
+            )
+
+
 def stock(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
     scaling: float | None, dropout: float, kwargs: dict[str, Any],
 ) -> Tensor:  # fmt: skip
     """The stock fast kernel; the explicit one for soft caps and attention sinks, which the fast one lacks."""
     if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
-        return explicit(module, query, key, value, mask, scaling, dropout, kwargs)[0].contiguous()
+        return explicit(module, query, key, value, mask, scaling, dropout, kwargs, weighed=False)[0].contiguous()
     output: Tensor = sdpa_attention_forward(
         module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs
     )[0]  # fmt: skip
@@ -126,12 +138,20 @@ def stock(
 
 def explicit(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-    scaling: float | None, dropout: float, kwargs: dict[str, Any],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The heads' outputs B Q H D by plain matrix products, and the weights B H Q K (before dropout) they come from."""
-    weights = weigh(query, key, allowed(module, query, key, mask, kwargs), scaling, kwargs)
+    scaling: float | None, dropout: float, kwargs: dict[str, Any], weighed: bool = True,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """The heads' outputs B Q H D by plain matrix products and, when asked for, the weights B H Q K (before dropout).
+
+    A query with no visible key (padding before the text) has only zeros, as with sdpa.
+    """
+    mask = allowed(module, query, key, mask, kwargs)
+    weights = weigh(query, key, mask, scaling, kwargs)
     dropped = nn.functional.dropout(weights, dropout, module.training) if dropout else weights
-    return torch.matmul(dropped.to(value.dtype), repeat(value, query.shape[1])).transpose(1, 2), weights
+    output = torch.matmul(dropped.to(value.dtype), repeat(value, query.shape[1]))
+    if mask is not None and mask.dtype == torch.bool:  # without asking the device whether there is such a query
+        seeing = mask[..., : key.shape[2]].any(-1, keepdim=True)
+        output, weights = output * seeing, weights * seeing if weighed else weights
+    return output.transpose(1, 2), weights if weighed else None
 
 
 def allowed(
@@ -147,16 +167,8 @@ def allowed(
 
 
 def weigh(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None, kwargs: dict[str, Any]) -> Tensor:
-    """Attention weights B H Q K: softmax(scale · q kᵀ + bias), in float32 at least, exactly 0 on masked keys.
-
-    A query with no visible key (padding before the text) has only zeros, as with sdpa.
-    """
-    for name in _REFUSED:
-        if kwargs.get(name) is not None:
-            raise HeadwiseError(
-                f"This model passes '{name}' to its attention, which headwise does not support: "
-                "its heads cannot be watched."
-            )
+    """Attention weights B H Q K: softmax(scale · q kᵀ + bias), in float32 at least, exactly 0 on masked keys (but equal
+    where a query sees no key)."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = torch.matmul(query, repeat(key, query.shape[1]).transpose(-1, -2)) * scale
     if kwargs.get("softcap") is not None:
@@ -173,8 +185,6 @@ def weigh(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None
         weights = torch.softmax(torch.cat([scores, sink], -1).to(wide), -1)[..., :-1]
     else:
         weights = torch.softmax(scores.to(wide), -1)
-    if mask is not None and mask.dtype == torch.bool and not (somewhere := mask.any(-1, keepdim=True)).all():
-        weights = weights * somewhere
     return weights
 
 

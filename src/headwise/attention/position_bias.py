@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 TABLE = "relative_attention_bias"  # by bucket of distances, a number for each head
@@ -25,8 +26,9 @@ def shares_bias(module: nn.Module) -> bool:
 def narrow(module: nn.Module, kept: list[int]) -> None:
     """Make a layer add the bias of the heads `kept` only. A layer that shares no bias (UMT5) keeps their columns."""
     if shares_bias(module):
-        before: list[int] | None = module.__dict__.get("bias_heads")
-        module.__dict__["bias_heads"] = kept if before is None else [before[head] for head in kept]
+        chosen = torch.tensor(kept, dtype=torch.long, device=next(module.parameters()).device)
+        before = getattr(module, "bias_heads", None)  # a buffer follows the model to its device
+        module.register_buffer("bias_heads", chosen if before is None else before[chosen], persistent=False)
         module.__dict__["forward"] = partial(forward, module)
         module.__dict__["compute_bias"] = partial(compute_bias, module)
     elif hasattr(module, TABLE):
@@ -40,7 +42,7 @@ def forward(
     position_bias: Tensor | None = None, **more: Any,
 ) -> tuple[Tensor, Tensor | None, Any]:  # fmt: skip
     """The layer's own forward with its part of a bias 1 H Q K; passes the full bias on."""
-    own = None if position_bias is None else position_bias[:, module.bias_heads]
+    own = None if position_bias is None else position_bias.index_select(1, module.bias_heads)
     module.__dict__["whole_bias"] = position_bias
     output, _, weights = type(module).forward(module, hidden_states, mask, key_value_states, own, **more)
     return output, module.__dict__.pop("whole_bias"), weights
@@ -50,7 +52,7 @@ def compute_bias(module: Any, *args: Any, **kwargs: Any) -> Tensor:
     """The part of a layer's own heads; `forward` passes the full bias on."""
     whole: Tensor = type(module).compute_bias(module, *args, **kwargs)
     module.__dict__["whole_bias"] = whole
-    return whole[:, module.bias_heads]
+    return whole.index_select(1, module.bias_heads)
 
 
 def hand_down(layers: Sequence[nn.Module], kept: Sequence[Sequence[int]]) -> None:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention import kernel
-from headwise.attention.capture import capture, masked, refuse_other_heads, refuse_strangers
-from headwise.attention.discover import Discovery, probe
+from headwise.attention.capture import capture, kept_heads, masked, refuse_other_heads, refuse_strangers
+from headwise.attention.discover import Discovery, difference, probe, routed
 from headwise.attention.matrices import Matrices, matrices
 from headwise.attention.position_bias import hand_down, narrow, shares_bias
 from headwise.errors import HeadwiseError
@@ -43,7 +43,9 @@ class EmptyAttention(nn.Module):
             self.add_module(out_name, getattr(module, out_name))
         self.out_name = out_name
 
-    def forward(self, hidden_states: Tensor, position_bias: Tensor | None = None, **given: Any) -> tuple[Any, ...]:
+    def forward(
+        self, hidden_states: Tensor, *_: Any, position_bias: Tensor | None = None, **given: Any
+    ) -> tuple[Any, ...]:
         """The same as attention layers of transformers return, for hidden states B Q M: an output of that shape, a
         position bias where layers share one, no weights."""
         batch, queries = hidden_states.shape[:2]
@@ -204,7 +206,7 @@ def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int],
     return served_by, 1
 
 
-def with_others(call: kernel.AttentionCall, heads: int | Sequence[int], stand_in: Tensor | float) -> Tensor:
+def with_others(call: kernel.AttentionCall, heads: int | Sequence[int] | Tensor, stand_in: Tensor | float) -> Tensor:
     """The outputs B Q H D of a call with other values for some heads."""
     output = call.output.clone()
     output[:, :, heads] = stand_in if isinstance(stand_in, float) else stand_in.to(output)
@@ -213,34 +215,33 @@ def with_others(call: kernel.AttentionCall, heads: int | Sequence[int], stand_in
 
 def averaged(model: nn.Module, found: Discovery, mask: HeadMask, means: Means) -> AbstractContextManager[None]:
     """The model in which heads outside a mask always give their mean outputs. means: H D by site."""
-    replace = {
-        site: partial(with_others, heads=removed, stand_in=means[site][removed])
-        for site, removed in removed_heads(found, mask).items()
-    }
+    kept = kept_heads(model, found, mask)
+    replace = {site: partial(mixed, kept=kept[site], others=means[site]) for site in removed_heads(found, mask)}
     return capture(model, found, replace=replace)
 
 
+def mixed(call: kernel.AttentionCall, kept: Tensor, others: Tensor) -> Tensor:
+    """The outputs B Q H D of a call, of others (H D) where heads are not kept (H)."""
+    return torch.where(kept[:, None], call.output, others.to(call.output))
+
+
 def confirm(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | None, smaller: nn.Module) -> None:
-    """Compare the smaller model with the masked (or averaged) one on the probe.
+    """Compare the smaller model with the masked (or averaged) one on the probe, in float32, both through the seam.
 
     Fails for families with more parameters per head than their projections (sinks, norms over all heads).
     """
     with masked(model, found, mask) if means is None else averaged(model, found, mask, means):
-        expected: Tensor = probe(model)[0]
+        expected = probe(model)
     try:
-        got: Tensor = probe(smaller)[0]
+        with routed(smaller):
+            got = probe(smaller)
     except HeadwiseError as error:
-        reason = " ".join(str(error.__cause__).split())[:200]
         raise HeadwiseError(
-            f"Heads of this {type(model).__name__} cannot be removed: without them it does not run ({reason}). "
-            "They can be masked."
+            f"Heads of this {type(model).__name__} cannot be removed: without them it does not run. They can be masked."
         ) from error
-    difference = float((got - expected).abs().max())
-    # Many models compute norms and rotations in float32, whatever the type of their weights.
-    precision = max(torch.finfo(expected.dtype).eps, torch.finfo(torch.float32).eps)
-    if not difference <= precision**0.5 * float(expected.abs().max()):
+    if (moved := difference(expected, got)) is not None:
         raise HeadwiseError(
             f"Heads of this {type(model).__name__} cannot be removed: without them it would compute something else "
-            f"than with them {'masked' if means is None else 'at their means'} (by {difference:.2g}). "
+            f"than with them {'masked' if means is None else 'at their means'} (by {moved:.2g}). "
             "They can be masked."
         )

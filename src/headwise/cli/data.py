@@ -9,11 +9,17 @@ import typer
 
 
 def data_list() -> None:
-    """What can be fetched."""
+    """What can be fetched, and how many files of it are here."""
+    from rich.console import Console
+    from rich.table import Table
+
     from headwise.data.catalogue import listing
 
-    for row in listing():
-        typer.echo("  ".join(str(value) for value in row.values()))
+    rows = listing()
+    table = Table(*rows[0], box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console(highlight=False, markup=False).print(table)
 
 
 def data_get(

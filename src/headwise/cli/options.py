@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from headwise.data.lines import existing_file
+from headwise.devices import usable
 from headwise.errors import HeadwiseError
+from headwise.model_files import folder_of
 
 if TYPE_CHECKING:
     from headwise.api.batches import AnyText
     from headwise.study.run import Run, Split
 
+Names = TypeVar("Names", str, list[str])
 NO_TEXT = (
     "No text was given: name pairs with --source FILE --target FILE, one-sided text for a language model with "
     "--text FILE, or the folder of a study as the model."
 )
 
 
-def usable(device: str) -> str:
-    """A device that torch can put tensors on."""
-    if device != "cpu":
-        import torch
-
-        try:
-            torch.empty(1, device=device)
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0].rstrip(".")
-            raise HeadwiseError(f"--device {device} was asked for, but torch cannot use it ({reason}).") from None
-    return device
+def known(models: Names) -> Names:
+    """Names of models as they were given, refused at once where they can be none."""
+    for name in [models] if isinstance(models, str) else models:
+        folder_of(name)
+    return models
 
 
+ModelName = Annotated[str, typer.Argument(callback=known, help="a folder, a hub id, or the folder of a finished study")]
 Out = Annotated[Path, typer.Option("--out", help="folder to write to")]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1 …", callback=usable)]
+Device = Annotated[
+    str,
+    typer.Option("--device", help="cpu, cuda, cuda:1, mps, or auto: the best of these that is there", callback=usable),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="seed of everything that draws")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the result")]
 Beam = Annotated[int, typer.Option("--beam", min=1, help="hypotheses that are followed at once")]
@@ -54,7 +56,7 @@ def text_spec(source: str | None, target: str | None, text: str | None = None, w
             f"--{which}text was given and --{which}source or --{which}target as well: give one of them."
         )
     if text is not None:
-        return text
+        return text if text.startswith("datasets:") else str(existing_file(text))
     if target and not source:
         raise HeadwiseError(f"--{which}target was given without --{which}source: name both sides of the text.")
     whole = source is None or source.startswith("datasets:")
@@ -63,7 +65,20 @@ def text_spec(source: str | None, target: str | None, text: str | None = None, w
             f"--{which}source {source} was given without --{which}target: name both sides of the text, "
             "or one .tsv or .jsonl file with both."
         )
+    for name in (source, target):
+        if name and not name.startswith("datasets:"):
+            existing_file(name)
     return source if target is None else [source, target]
+
+
+def refuse_twice(options: dict[str, Any], settings: list[str]) -> None:
+    """What an option says and `--set` says again."""
+    names = {"pruning.penalties": "penalty", "choice.max_drop": "max-drop"}
+    for setting in settings:
+        name = setting.partition("=")[0].strip()
+        if options.get(name) not in (None, []):
+            option = names.get(name, name.rpartition(".")[2])
+            raise HeadwiseError(f"--{option} and --set {setting} were given: say it once.")
 
 
 def study_in(model: str) -> Run | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwise.cli.export import runs_in
 from headwise.cli.options import (
     NO_TEXT,
     Device,
     DevSource,
     DevTarget,
+    ModelName,
     OneSided,
     Out,
     Quiet,
@@ -19,15 +22,20 @@ from headwise.cli.options import (
     Set,
     Source,
     Target,
+    folder,
+    refuse_twice,
     study_in,
     text_spec,
 )
 from headwise.cli.study import run_plan
 from headwise.errors import HeadwiseError
 
+if TYPE_CHECKING:
+    from headwise.model import Model
+
 
 def prune(
-    model: str, source: Source = None, target: Target = None, dev_source: DevSource = None,
+    model: ModelName, source: Source = None, target: Target = None, dev_source: DevSource = None,
     dev_target: DevTarget = None,
     test_source: Annotated[str | None, typer.Option("--test-source", help="text for the final numbers")] = None,
     test_target: Annotated[str | None, typer.Option("--test-target", help="its target side")] = None,
@@ -41,6 +49,9 @@ def prune(
         float | None, typer.Option("--max-drop", help="BLEU, or % of perplexity, that may be lost on dev (0.5)")
     ] = None,
     kinds: Annotated[str | None, typer.Option("--kinds", help="encoder-self,decoder-self,cross")] = None,
+    unit: Annotated[
+        str | None, typer.Option("--unit", help="what goes at once: head, balanced, group or uniform")
+    ] = None,
     method: Annotated[
         str | None, typer.Option("--method", help="gates, top-k or greedy (no training; for any model)")
     ] = None,
@@ -51,9 +62,11 @@ def prune(
     ] = False,
     out: Out = Path("runs/prune"), seed: Seed = 1, device: Device = "cpu", quiet: Quiet = False, set_: Set = None,
 ) -> None:  # fmt: skip
-    """Prune heads: with gates to a penalty or a number of heads, or greedily without training, language models too.
-    Chooses on the dev text (by default every tenth sentence); writes smaller models, tables and a report. MODEL may be
-    the folder of a study: without a text, its texts are taken."""
+    """Prune heads: with gates to a penalty or a number of heads (on language models if --method or --penalty says so),
+    or greedily without training. Chooses on the dev text (by default every tenth sentence); writes smaller models,
+    tables and a report. MODEL may be the folder of a study: without a text, its texts are taken."""
+    import headwise as hw
+    from headwise.importance.objective import predicts
     from headwise.study import make_plan
     from headwise.study.plan import Data
 
@@ -65,16 +78,31 @@ def prune(
             raise HeadwiseError(NO_TEXT)
         named = {**study.plan.data.model_dump(exclude_none=True), **named}
     one_sided = Data.model_validate(named).one_sided
-    method = method or ("greedy" if one_sided else "gates")
-    if text and method != "greedy":
-        raise HeadwiseError(
-            f"--text was given with --method {method}: gates need sentence pairs; one-sided text is for greedy removal."
-        )
+    method = method or ("greedy" if one_sided and not penalty else "gates")
     counts = target_counts(keep or [])
+    chosen = chosen_kinds(kinds, counts)
+    if one_sided:
+        loaded = hw.load(model, device)
+        if not predicts(loaded.hf):
+            if method != "greedy":
+                raise HeadwiseError(
+                    f"{model} is a {type(loaded.hf).__name__}, which predicts no words, so gates have no loss to train "
+                    "by: give --method greedy --keep N."
+                )
+            if len(counts) != 1 or max_drop is not None or penalty or set_:
+                raise HeadwiseError(
+                    f"{model} is a {type(loaded.hf).__name__}, which predicts no words, so models cannot be compared "
+                    "by a loss: give one number of heads with --keep N, without --max-drop, --penalty and --set."
+                )
+            order = {"score": score, "rescore": rescore, "compensate": compensate, "unit": unit}
+            texts = [hw.Text.read(named[split]) if split in named else None for split in ("train", "dev")]
+            cut(loaded, texts, counts[0], chosen, order, seed, out, quiet)
+            return
+        chosen = chosen or list(loaded.heads.kinds)
     refuse_twice({"pruning.penalties": penalty, "pruning.keep": counts, "choice.max_drop": max_drop}, set_ or [])
     sweep = {
-        "method": method, "kinds": chosen_kinds(kinds, counts) or (all_kinds(model, device) if one_sided else None),
-        "penalties": penalty, "keep": counts, "scores": [score or "gradient"] if method == "greedy" or score else None,
+        "method": method, "kinds": chosen, "unit": unit, "penalties": penalty, "keep": counts,
+        "scores": [score or "gradient"] if method == "greedy" or score else None,
         "rescore": rescore, "compensate": compensate,
     }  # fmt: skip
     one = (method != "greedy" and len(penalty or []) + len(counts) == 1) or (method == "greedy" and counts)
@@ -87,20 +115,29 @@ def prune(
     run_plan(make_plan(given, set_ or [], "headwise prune"), out, quiet, device, result="pruned")
 
 
-def refuse_twice(options: dict[str, Any], settings: list[str]) -> None:
-    """What an option says and `--set` says again."""
-    for setting in settings:
-        name = setting.partition("=")[0].strip()
-        if options.get(name) not in (None, []):
-            option = "--" + {"penalties": "penalty", "max_drop": "max-drop"}.get(last := name.rpartition(".")[2], last)
-            raise HeadwiseError(f"{option} and --set {setting} were given: say it once.")
+def cut(
+    model: Model, texts: Sequence[Any], keep: Any, kinds: Any, order: dict[str, Any], seed: int, out: Path, quiet: bool
+) -> None:
+    """Prune a model that predicts no words, such as one of sentence embeddings, by a score that needs none.
 
-
-def all_kinds(model: str, device: str) -> list[str]:
-    """The kinds of heads of a language model."""
+    There is no loss that a study could compare models by, so this writes one smaller model and no report.
+    """
     import headwise as hw
+    from headwise.api.prune import usual_score
+    from headwise.api.sweeps import keep_name
+    from headwise.study import Progress
 
-    return list(hw.load(model, device).heads.kinds)
+    progress = Progress(quiet)
+    with progress.task("prune"):
+        small = hw.prune(model, *texts, keep=keep, kinds=kinds, method="greedy", seed=seed, progress=progress, **order)
+    place = small.save(folder(out) / "pruned" / f"{order['score'] or usual_score(model)}-{keep_name(keep)}")
+    progress.say(
+        f"{small.heads.total} of {model.heads.total} heads left, {small.parameters:,} of {model.parameters:,} "
+        f"parameters, {small.weight_bytes:,} of {model.weight_bytes:,} bytes of weights. "
+        "No loss was measured: the model predicts no words, so judge it on the task it is for."
+    )
+    progress.say(runs_in(small, place))
+    typer.echo(str(place))
 
 
 def target_counts(keep: list[str]) -> list[int | dict[str, int]]:

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import Device, Out, Quiet, Seed, Source, Target, folder, study_in, text_spec
+from headwise.cli.options import Device, ModelName, Out, Quiet, Seed, Source, Target, folder, study_in, text_spec
 from headwise.errors import HeadwiseError
 
 
 def roles(
-    model: str,
+    model: ModelName,
     treebank: Annotated[
         list[Path] | None, typer.Option("--treebank", help="CoNLL-U file with trees; repeatable")
     ] = None,

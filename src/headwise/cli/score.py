@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwise.cli.options import Device, OneSided, Out, Quiet, Seed, Source, Target, folder, read_text
+from headwise.cli.options import Device, ModelName, OneSided, Out, Quiet, Seed, Source, Target, folder, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def score(
-    model: str, source: Source = None, target: Target = None,
+    model: ModelName, source: Source = None, target: Target = None,
     text: OneSided = None,
     measures: Annotated[
         list[str] | None, typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable")
@@ -27,23 +28,48 @@ def score(
     from accelerate import PartialState
 
     import headwise as hw
-    from headwise.api.scoring import USUAL, resolve_measures
+    from headwise.importance.measures import resolve_measures
+    from headwise.importance.objective import predicts
     from headwise.study.progress import Progress
 
-    names, given = resolve_measures(measures or USUAL), read_text(source, target, text, model)
+    names = resolve_measures(measures) if measures else None
+    given = read_text(source, target, text, model)
     main = PartialState(cpu=device == "cpu").is_main_process
     progress, place = Progress(quiet or not main), folder(out) / "heads.csv"
     with progress.task("score"):
-        table = hw.score(hw.load(model, device), given, names, seed, judged, progress)
+        loaded = hw.load(model, device)
+        table = hw.score(loaded, given, names, seed, judged, progress)
     if main:
-        for line in save_tables(table, place):
+        for line in [*save_tables(table, place), *extremes(table)]:
             progress.say(line)
-        then = "headwise score … --judge compares these scores with exact ablation"
-        if judged:
-            pairs = f"headwise prune {model} --source … --target … --penalty 0.01"
-            then = pairs if isinstance(given, hw.ParallelText) else f"headwise roles {model} --treebank FILE.conllu"
-        progress.say(f"Next: {then}")
+        given_text = {"--source": source, "--target": target, "--text": text}
+        options = [word for option, value in given_text.items() if value for word in (option, value)]
+        if predicts(loaded.hf) and not judged:
+            again = [*names, "ablation.zero"] if names else []
+            options += [word for name in dict.fromkeys(again) for word in ("--measure", name)]
+            progress.say(f"Next: {shlex.join(['headwise', 'score', model, *options, '--judge'])}")
+        elif isinstance(given, hw.ParallelText):
+            progress.say(f"Next: {shlex.join(['headwise', 'prune', model, *options, '--penalty', '0.01'])}")
+        else:
+            score = next(
+                name for name in ("gradient", "confidence", "ablation.zero", *table.measure) if name in {*table.measure}
+            )
+            options += ["--keep", str(max(1, loaded.heads.total // 2)), "--score", score]
+            progress.say(f"Next: {shlex.join(['headwise', 'prune', model, *options])}")
         typer.echo(str(place))
+
+
+def extremes(table: pd.DataFrame) -> list[str]:
+    """A line for each measure: the heads with the highest and the lowest values."""
+    lines = ["  Heads with the highest and the lowest values:"]
+    for measure, rows in table.groupby("measure", sort=False):
+        ranked = rows.sort_values("value", ascending=False, kind="stable")
+        best, worst = (
+            ", ".join(f"{row.kind}/{row.layer}/{row.head} {row.value:.3g}" for row in some.itertuples())
+            for some in (ranked.head(3), ranked.tail(3).iloc[::-1])
+        )
+        lines.append(f"    {measure}: {best} … {worst}")
+    return lines
 
 
 def save_tables(table: pd.DataFrame, place: Path) -> list[str]:

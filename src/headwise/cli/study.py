@@ -9,8 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwise.cli.ends import resumable
-from headwise.cli.options import Device, DevSource, DevTarget, Out, Quiet, Seed, Set, Source, Target, text_spec
-from headwise.cli.summary import summary
+from headwise.cli.export import runs_in
+from headwise.cli.options import (
+    Device,
+    DevSource,
+    DevTarget,
+    Out,
+    Quiet,
+    Seed,
+    Set,
+    Source,
+    Target,
+    refuse_twice,
+    text_spec,
+)
+from headwise.cli.summary import summary, trained
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
@@ -25,6 +38,7 @@ def run_plan(
     options of `run_study`."""
     from accelerate import PartialState
 
+    from headwise.model import load
     from headwise.report import write
     from headwise.study import Progress, run_study
 
@@ -33,8 +47,12 @@ def run_plan(
         run_study(plan, out, progress, only, device, write, **workers)
     if PartialState().is_main_process:
         lines, small = ([], None) if only else summary(out)
+        if result == "model" and not quiet:
+            lines = trained(plan, out, device, progress)
         for line in lines:
             progress.say(line)
+        if result == "pruned" and small and not quiet:
+            progress.say(runs_in(load(small), small))
         path = small if result == "pruned" and small else out / (result if only else "report.html")
         typer.echo(str(path if path.exists() else out))
 
@@ -76,15 +94,20 @@ def study(
 
 def train(
     source: Source = None, target: Target = None, dev_source: DevSource = None, dev_target: DevTarget = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="the most passes over the text (40)")] = None,
     out: Out = Path("runs/train"), seed: Seed = 1, device: Device = "cpu", quiet: Quiet = False, set_: Set = None,
 ) -> None:  # fmt: skip
-    """Train a translation model; shape and recipe by --set model.… and --set training.…"""
+    """Train a translation model and say what it is worth on dev; shape and recipe by --set model.… and --set
+    training.…"""
     from headwise.study import make_plan
 
     data = {"train": text_spec(source, target), "dev": text_spec(dev_source, dev_target, None, "dev-")}
     if data["train"] is None:
         raise HeadwiseError("No text was given: name it with --source FILE --target FILE.")
-    given = {"name": "train", "seed": seed, "data": {key: spec for key, spec in data.items() if spec}}
+    refuse_twice({"training.epochs": epochs}, set_ or [])
+    given: dict[str, Any] = {"name": "train", "seed": seed, "data": {key: spec for key, spec in data.items() if spec}}
+    if epochs is not None:
+        given["training"] = {"epochs": epochs}
     run_plan(make_plan(given, set_ or [], "headwise train"), out, quiet, device, "train", "model")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headwise.report.models import Model
     from headwise.report.run import Run
+    from headwise.study import Plan, Progress
 
 WRITTEN = ("report.html", "heads.csv", "pruning.csv", "layouts/", "pruned/", "figures/")
 
@@ -36,6 +37,24 @@ def summary(out: Path) -> tuple[list[str], Path | None]:
     return [*lines, f"Next: {then}"], place
 
 
+def trained(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]:
+    """Lines about a model that was trained: loss and BLEU on dev. Its translations are kept for a later study."""
+    from headwise.study.run import Run
+    from headwise.study.store import locked_folder
+    from headwise.study.tasks.evaluate import Evaluate, Translate
+    from headwise.study.tasks.train import FULL_MODEL
+    from headwise.study.variants import FULL
+
+    if list(plan.runs) != ["."]:
+        return []
+    run = Run(plan, out, progress, device)
+    with locked_folder(out, True), run.store.alone(), progress.task("evaluate"):
+        facts, _, quality = map(run.need, (FULL_MODEL, Translate("dev", FULL), Evaluate("dev", FULL)))
+    scores = ", ".join(f"{name} {value:.1f} [{low:.1f}, {high:.1f}]" for name, value, low, high in quality["rows"])
+    lines = [f"  On dev: loss {facts['dev_loss']:.3f}, {scores}"] if "dev_loss" in facts else [f"  On dev: {scores}"]
+    return [*lines, f"Wrote {out}/model, train/log.csv.", f"Next: headwise score {out} --judge"]
+
+
 def dev_change(model: Model) -> tuple[float, str] | None:
     """What a model loses on dev, and its difference to the full model in words."""
     from headwise.report.models import bounds, value
@@ -49,8 +68,17 @@ def dev_change(model: Model) -> tuple[float, str] | None:
 
 
 def model_line(model: Model) -> str:
-    change = dev_change(model)
-    return f"{model['setting']}: {model['kept']} of {model['total']} heads left{f', {change[1]}' if change else ''}"
+    """What is left of a model, and what that cost."""
+    from headwise.report.models import value
+    from headwise.report.words import quantity, size
+
+    change, left = dev_change(model), [f"{model['kept']} of {model['total']} heads left"]
+    sizes = {"memory": "of weights", "cache_bytes": "of cache a token"}
+    for measure, what in {"parameters": "parameters", **sizes}.items():
+        if found := value(model, measure):
+            write = size if measure in sizes else quantity
+            left.append(f"{write(found)} {what}")
+    return f"{model['setting']}: {', '.join([*left, change[1]] if change else left)}"
 
 
 def doubts(run: Run) -> list[str]:
@@ -60,6 +88,12 @@ def doubts(run: Run) -> list[str]:
 
     limit, whole = run.facts.get("max_drop"), value(run.full, "dev_bleu")
     losses = {str(m["setting"]): lost for m in run.pruned if m["method"] != RANDOM and (lost := dev_change(m))}
+    unsettled = run.facts.get("unsettled") or []
+    if unsettled and not run.facts.get("chosen"):
+        return [
+            f"No model was chosen: the gates of {', '.join(unsettled)} had not settled when they were decided, so "
+            "other heads might have stayed. Train longer (pruning.epochs), or raise pruning.gate_learning_rate."
+        ]
     if limit is None:
         return []
     if not run.facts.get("chosen") and losses:

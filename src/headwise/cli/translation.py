@@ -8,29 +8,30 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import Beam, Device, Out, Quiet, Source, Target, folder, read_text
+from headwise.cli.options import Beam, Device, ModelName, OneSided, Out, Quiet, Source, Target, folder, known, read_text
 from headwise.errors import HeadwiseError
 
 MANY = 100  # sentences: fewer are translated before a bar says anything
 
 
 def evaluate(
-    models: Annotated[list[str], typer.Argument(help="models; the first is what the others are compared with")],
-    source: Source = None, target: Target = None, out: Out = Path("runs/evaluate"), device: Device = "cpu",
-    quiet: Quiet = False, beam: Beam = 5,
+    models: Annotated[
+        list[str], typer.Argument(callback=known, help="models; the first is what the others are compared with")
+    ],
+    source: Source = None, target: Target = None, text: OneSided = None, out: Out = Path("runs/evaluate"),
+    device: Device = "cpu", quiet: Quiet = False, beam: Beam = 5,
 ) -> None:  # fmt: skip
-    """BLEU and chrF of models on parallel text, with intervals and the paired difference to the first. The first may be
-    the folder of a study: without a text, its test text is taken, or else its dev text."""
+    """What models are worth: BLEU and chrF on parallel text, perplexity on one-sided text, with intervals and the
+    difference to the first. The first may be the folder of a study: without a text, its test text is taken, or else its
+    dev text."""
     import headwise as hw
     from headwise.heads import write_text
     from headwise.study.progress import Progress
 
-    text, progress = read_text(source, target, None, models[0], "test"), Progress(quiet)
+    given, progress = read_text(source, target, text, models[0], "test"), Progress(quiet)
     place = folder(out) / "quality.csv"
     with progress.task("evaluate"):
-        if not isinstance(text, hw.ParallelText):
-            raise HeadwiseError(f"The study in {models[0]} has one-sided text, but BLEU needs pairs: name --source.")
-        table = hw.evaluate([hw.load(name, device) for name in models], text, progress, beam=beam)
+        table = hw.evaluate([hw.load(name, device) for name in models], given, progress, beam=beam)
     write_text(place, table.to_csv(index=False, float_format="%.6g"))
     if not quiet:
         typer.echo(table.to_string(index=False), err=True)
@@ -38,7 +39,7 @@ def evaluate(
 
 
 def translate(
-    model: str,
+    model: ModelName,
     source: Annotated[Path, typer.Option("--source", help="a sentence a line; standard input by default")] = Path("-"),
     out: Annotated[Path | None, typer.Option("--out", help="file to write; standard output by default")] = None,
     beam: Beam = 5, device: Device = "cpu", quiet: Quiet = False,

@@ -20,6 +20,7 @@ Kind = Literal["pronoun", "proper", "nominal"]
 Span = tuple[int, int]
 _KINDS: dict[str, Kind] = {"PRON": "pronoun", "PROPN": "proper"}
 _BRACKET = re.compile(r"\(([^()]+)(\)?)|([^()]+)\)")
+_BRACKETS = re.compile(r"(?:\([^()]++\)?|[^()]++\))*+")  # never goes back, so its time is linear
 _PART = re.compile(r"\[(\d+)/\d+\]$")  # "e1[1/2]": the first of two parts of a mention
 
 
@@ -100,8 +101,9 @@ class Annotated:
         units = [list(unit) for _, unit in groupby(range(len(self.words)), new.__getitem__)]
         spans = tuple((self.spans[unit[0]][0], max(self.spans[index][1] for index in unit)) for unit in units)
         words: list[Word] = []
+        steps = depths(self.words)
         for unit, span in zip(units, spans, strict=True):
-            leader = self.words[nearest_root(self.words, unit)]
+            leader = self.words[min(unit, key=steps.__getitem__)]
             governor = leader.governor if leader.governor < 0 else new[leader.governor]
             form = leader.form if len(unit) == 1 else self.text[slice(*span)]
             words.append(replace(leader, form=form, governor=governor, space_after=self.words[unit[-1]].space_after))
@@ -121,25 +123,34 @@ def lay_out(tokens: Sequence[tuple[str, bool]]) -> tuple[str, tuple[Span, ...]]:
     return text, tuple((start, start + len(form)) for start, (form, _) in zip(starts, tokens, strict=False))
 
 
-def depth(words: Sequence[Word], index: int) -> int:
-    """The number of steps from a word to the root."""
-    steps = 0
-    while (index := words[index].governor) >= 0:
-        steps += 1
-    return steps
+class Cycle(Exception):
+    """Words that govern each other in a cycle, in `args[0]`."""
 
 
-def nearest_root(words: Sequence[Word], candidates: Sequence[int]) -> int:
-    """The candidate with the fewest steps to the root, the first of several."""
-    return min(candidates, key=lambda index: depth(words, index))
+def depths(words: Sequence[Word]) -> list[int]:
+    """The number of steps from each word to its root. Raises Cycle where governors never end at one."""
+    found = {-1: -1}
+    for start in range(len(words)):
+        path: dict[int, None] = {}  # in order
+        index = start
+        while index not in found:
+            if index in path:
+                raise Cycle([*path][[*path].index(index) :])
+            path[index] = None
+            index = words[index].governor
+        found.update((word, steps) for steps, word in enumerate(reversed(path), start=found[index] + 1))
+    return [found[index] for index in range(len(words))]
 
 
-def mention(words: Sequence[Word], entity: str, sentence: int, start: int, end: int) -> Mention:
-    """The mention of these words: its head is the word whose governor lies outside, the nearest to the root of several.
+def mention(
+    words: Sequence[Word], entity: str, sentence: int, start: int, end: int, steps: Sequence[int] | None = None
+) -> Mention:
+    """The mention of these words: its head is the word nearest the root, the first of several, whose governor therefore
+    lies outside. steps: `depths(words)`, where the caller has them.
 
     It is a pronoun, proper or nominal by the universal part of speech of its head (PRON, PROPN, anything else).
     """
-    head = nearest_root(words, [i for i in range(start, end) if not start <= words[i].governor < end])
+    head = min(range(start, end), key=(steps or depths(words)).__getitem__)
     return Mention(entity, sentence, start, end, head, _KINDS.get(words[head].upos, "nominal"))
 
 
@@ -156,7 +167,7 @@ def entity_mentions(
     opened: dict[str, list[int]] = defaultdict(list)
     spans: list[tuple[int, int, str]] = []
     for index, is_word, value in rows:
-        if _BRACKET.sub("", value):
+        if not _BRACKETS.fullmatch(value):
             raise HeadwiseError(f"{where}: the coreference '{value}' is not a run of brackets such as '(e1' and 'e1)'.")
         for opener, closed_at_once, closer in _BRACKET.findall(value):
             entity = (opener or closer).split("-")[0]
@@ -172,5 +183,6 @@ def entity_mentions(
     usable = [span for span, part in zip(spans, parts, strict=True) if span[0] < span[1] and not part]
     continued = sum(part is not None and part[1] != "1" for part in parts)
     in_order = sorted(usable, key=lambda span: (span[0], -span[1]))
-    mentions = (mention(words, entity, sentence, start, end) for start, end, entity in in_order)
+    steps = depths(words)
+    mentions = (mention(words, entity, sentence, start, end, steps) for start, end, entity in in_order)
     return tuple(mentions), len(spans) - len(usable) - continued

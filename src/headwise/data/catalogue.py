@@ -1,47 +1,59 @@
 """Public data sets to download: the list (`catalogue.json`), and `get`, which fetches one with checksums.
 
-pooch stores and checks the files; this module adds what pooch lacks, a download that continues after an interruption.
-A file has its own name only when it is complete and its SHA-256 is right; an unfinished one is NAME.part.
+pooch stores and checks the files; this module adds what pooch lacks: a download continues after an interruption, and
+ends when more arrives than was promised. A file has its own name only when it is complete and its SHA-256 is right; an
+unfinished one is NAME.part. Where the catalogue has no SHA-256, that of the first download is kept in NAME.sha256 (a
+file for `sha256sum --check`). It shows later changes, and not whether the first download was right.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import pooch
 import requests
 from filelock import FileLock
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from headwise.errors import HeadwiseError
+from headwise.heads import write_text
 
 RETRIES = 2  # of a broken or damaged download, by pooch, before the error is raised
 TIMEOUT = (10, 60)  # seconds to connect, seconds without a byte
 CHUNK = 1 << 16
+UNSURE = 2  # where only an estimate of a file's size is known, so many times as much may arrive
+STRICT = ConfigDict(strict=True, extra="forbid")
 
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]  # no way out of the folder
 Progress = Callable[[str, int, int], None]  # name of the file, bytes so far, bytes of the whole
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class RemoteFile:
     """One file of a set. Without `sha256` only the address (a fixed commit) identifies it; `bytes` is an estimate."""
 
-    name: str
-    url: str
-    bytes: int
-    sha256: str | None
+    name: FileName
+    url: Annotated[str, Field(pattern="^https?://")]
+    bytes: Annotated[int, Field(ge=1)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None
+
+    @property
+    def most(self) -> int:
+        """The most bytes that may arrive."""
+        return self.bytes if self.sha256 else UNSURE * self.bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Entry:
     """One public data set: its content, licence, origin (repository and commit) and files."""
 
-    name: str
+    name: FileName
     content: str
     licence: str
     origin: tuple[str, ...]
@@ -59,12 +71,21 @@ class Entry:
 
 
 def catalogue(path: Path | None = None) -> list[Entry]:
-    """The data sets that `get` knows; `path` reads another list in the format of `catalogue.json`."""
+    """The data sets that `get` knows; `path` reads another list in the format of `catalogue.json`.
+
+    Raises HeadwiseError for a file that is no such list, such as one with a file's name that leads out of its folder.
+    """
     source = path or resources.files("headwise.data").joinpath("catalogue.json")
-    return [
-        Entry(**{**entry, "origin": tuple(entry["origin"]), "files": tuple(RemoteFile(**f) for f in entry["files"])})
-        for entry in json.loads(source.read_text(encoding="utf-8"))
-    ]
+    try:
+        return TypeAdapter(list[Entry]).validate_json(source.read_bytes())
+    except OSError as error:
+        raise HeadwiseError(f"The catalogue {source} cannot be opened ({error.strerror}).") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise HeadwiseError(
+            f"{source} cannot be used as a catalogue: {where and where + ': '}{problem['msg']}."
+        ) from None
 
 
 def default_folder() -> Path:
@@ -132,17 +153,24 @@ def _named(name: str, entries: Sequence[Entry]) -> Entry:
 
 def _is_right(path: Path, file: RemoteFile, progress: Progress | None) -> bool:
     """Whether the file exists and is right: a complete folder needs neither network nor lock nor the right to write."""
-    right = path.is_file() and file.sha256 in (None, pooch.file_hash(str(path)))
+    right = path.is_file() and _checksum(path, file) in (None, pooch.file_hash(str(path)))
     if right and progress:
         progress(file.name, file.bytes, file.bytes)
     return right
 
 
+def _checksum(path: Path, file: RemoteFile) -> str | None:
+    """The SHA-256 that a file must have: the catalogue's, or else that of its first download."""
+    kept = path.with_name(f"{path.name}.sha256")
+    return file.sha256 or (kept.read_text(encoding="utf-8", errors="replace")[:64] if kept.is_file() else None)
+
+
 def _fetch(file: RemoteFile, home: Path, progress: Progress | None) -> None:
+    expected = _checksum(home / file.name, file)
     store = pooch.create(
         path=home,
         base_url="",
-        registry={file.name: file.sha256 and f"sha256:{file.sha256}"},
+        registry={file.name: expected and f"sha256:{expected}"},
         urls={file.name: file.url},
         retry_if_failed=RETRIES,
     )
@@ -156,9 +184,11 @@ def _fetch(file: RemoteFile, home: Path, progress: Progress | None) -> None:
         ) from error
     except ValueError as error:
         raise HeadwiseError(
-            f"The download of {file.name} is damaged and was removed: expected SHA-256 {file.sha256}, "
+            f"The download of {file.name} is damaged and was removed: expected SHA-256 {expected}, "
             f"found {downloader.found}; try again later."
         ) from error
+    if expected is None:
+        write_text(home / f"{file.name}.sha256", f"{downloader.found}  {file.name}\n")
 
 
 @contextmanager
@@ -202,11 +232,13 @@ class ResumingDownloader:
             with self.part.open("ab" if response.status_code == 206 and continues else "wb") as out:
                 for chunk in response.iter_content(CHUNK):
                     out.write(chunk)
+                    if out.tell() > self.file.most:
+                        raise self._wrong_size("too long", f"more than {self.file.most:,} bytes arrived")
                     if self.progress:
                         self.progress(self.file.name, out.tell(), self.file.bytes)
             if self.file.sha256 and self.here < self.file.bytes:
                 if "Content-Length" in response.headers:  # all of it came, so the server's own file is short
-                    raise self._too_short()
+                    raise self._wrong_size("truncated", f"found {self.here:,}")
                 raise requests.ConnectionError("the server closed the connection before the end")
 
     def _response(self, url: str) -> requests.Response:
@@ -223,15 +255,14 @@ class ResumingDownloader:
             return response
         response.close()
         if response.status_code == requests.codes.requested_range_not_satisfiable:
-            raise self._too_short()
+            raise self._wrong_size("truncated", f"found {self.here:,}")
         raise HeadwiseError(
             f"The server refused {self.file.name}: it answered {response.status_code} {response.reason} for {url}."
         )
 
-    def _too_short(self) -> HeadwiseError:
-        found = self.here
+    def _wrong_size(self, how: str, found: str) -> HeadwiseError:
         self.part.unlink(missing_ok=True)
         return HeadwiseError(
-            f"The download of {self.file.name} is truncated and was removed: "
-            f"expected {self.file.bytes:,} bytes, found {found:,}; try again later."
+            f"The download of {self.file.name} is {how} and was removed: "
+            f"expected {self.file.bytes:,} bytes, {found}; try again later."
         )

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headwise.data.annotated import Annotated, Word, entity_mentions
+from headwise.data.conllu_file import LONGEST
 from headwise.data.lines import read_lines
 from headwise.errors import HeadwiseError
 
@@ -58,6 +59,11 @@ def read_conll2012(file: Path) -> Iterator[Annotated]:
         if line and not line.startswith("#"):
             begun = begun if rows else number
             rows.append(line.split())
+            if len(rows) > LONGEST:
+                raise HeadwiseError(
+                    f"The sentence at line {begun} of '{file}' has more than {LONGEST:,} lines: "
+                    "a blank line ends a sentence."
+                )
             if (count := len(rows[-1])) < _COLUMNS:
                 raise HeadwiseError(
                     f"Line {number} of '{file}' has {count} columns: a row of CoNLL-2012 has {_COLUMNS} or more."

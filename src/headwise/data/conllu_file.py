@@ -15,10 +15,11 @@ from pathlib import Path
 from conllu.exceptions import ParseException
 from conllu.parser import DEFAULT_FIELDS, parse_dict_value, parse_id_value, parse_int_value, parse_line
 
-from headwise.data.annotated import Annotated, Span, Word, entity_mentions, lay_out
+from headwise.data.annotated import Annotated, Cycle, Span, Word, depths, entity_mentions, lay_out
 from headwise.data.lines import whole_lines
 from headwise.errors import HeadwiseError
 
+LONGEST = 10_000  # lines of a sentence
 _TWO_BLANKS = re.compile(" {2,}")  # `conllu` would begin a new column there
 _PARSERS = {  # the other columns stay as they are
     "id": lambda cells, i: parse_id_value(cells[i]),
@@ -72,14 +73,19 @@ def read_conllu(file: Path) -> Iterator[Annotated]:
 
 def _blocks(file: Path) -> Iterator[_Block]:
     """Comments and rows up to each blank line."""
-    block, empty = _Block(file), True
+    block, begun = _Block(file), 0
     for number, line in enumerate(chain(whole_lines(file), [""]), start=1):
         if line := line.rstrip("\r\n"):
             _add(block, line, number)
-            empty = False
-        elif not empty:
+            begun = begun or number
+            if number - begun == LONGEST:
+                raise HeadwiseError(
+                    f"The sentence at line {begun} of '{file}' has more than {LONGEST:,} lines: "
+                    "a blank line ends a sentence."
+                )
+        elif begun:
             yield block
-            block, empty = _Block(file), True
+            block, begun = _Block(file), 0
 
 
 def _add(block: _Block, line: str, number: int) -> None:
@@ -93,7 +99,7 @@ def _add(block: _Block, line: str, number: int) -> None:
         raise HeadwiseError(f"{where} has {columns} columns: a row of CoNLL-U has 10, separated by tabs.")
     try:
         row = parse_line(_TWO_BLANKS.sub(" ", line), DEFAULT_FIELDS, _PARSERS)
-    except ParseException as error:
+    except (ParseException, ValueError) as error:  # ValueError: a number of more than 4,300 digits
         raise HeadwiseError(f"{where} is not CoNLL-U: {error}") from error
     id, form, misc, count = row["id"], row["form"], row["misc"], len(block.words)
     space_after = misc.get("SpaceAfter") != "No"
@@ -118,8 +124,8 @@ def _add(block: _Block, line: str, number: int) -> None:
 
 
 def _inside_token(block: _Block) -> bool:
-    """Whether the next word belongs to a multi-word token already."""
-    return any(end > len(block.words) for end, _, _ in block.tokens.values())
+    """Whether the next word belongs to a multi-word token already: the last one, as they follow each other."""
+    return bool(block.tokens) and next(reversed(block.tokens.values()))[0] > len(block.words)
 
 
 def _check_tree(block: _Block) -> None:
@@ -138,13 +144,12 @@ def _check_tree(block: _Block) -> None:
     if len(roots) != 1:
         found = " and ".join(f"'{words[index].form}' at line {block.lines[index]}" for index in roots)
         raise HeadwiseError(f"{block.where} has {len(roots) or 'no'} roots{found and ', ' + found}: a tree has one.")
-    for start in range(len(words)):
-        path = [start]
-        while (governor := words[path[-1]].governor) >= 0:
-            if governor in path:
-                cycle = " → ".join(f"'{words[i].form}'" for i in [*path[path.index(governor) :], governor])
-                raise HeadwiseError(f"Line {block.lines[governor]} of '{file}' is in a cycle of heads: {cycle}.")
-            path.append(governor)
+    try:
+        depths(words)
+    except Cycle as error:
+        cycle: list[int] = error.args[0]
+        forms = " → ".join(f"'{words[index].form}'" for index in [*cycle, cycle[0]])
+        raise HeadwiseError(f"Line {block.lines[cycle[0]]} of '{file}' is in a cycle of heads: {forms}.") from None
 
 
 def _written(block: _Block) -> tuple[str, tuple[Span, ...]] | None:

@@ -17,13 +17,15 @@ from typing import BinaryIO
 from headwise.errors import HeadwiseError
 
 GZIP = b"\x1f\x8b"
+LONGEST = 1 << 20  # bytes of a line: a gzip file of 3 MB may contain one of 3 GB
 
 
 def read_lines(path: str | PathLike[str]) -> Iterator[str]:
     """The lines of a text file, one by one, without the blanks at either end; a blank line comes as "".
 
     A byte order mark and Windows line ends are understood. Raises HeadwiseError at once when the file does not exist or
-    is a folder, and while reading when it is empty, is not UTF-8 (with the number of the line) or is damaged gzip.
+    is a folder, and while reading when it is empty, is not UTF-8 (with the number of the line), is damaged gzip, or
+    has a line of more than 1 MiB.
     """
     return (line.strip() for line in whole_lines(existing_file(path)))
 
@@ -33,7 +35,12 @@ def whole_lines(file: Path) -> Iterator[str]:
     number = 0
     try:
         with file.open("rb") as stream:
-            for number, line in enumerate(_unpacked(stream), start=1):
+            unpacked = _unpacked(stream)
+            for number, line in enumerate(iter(lambda: unpacked.readline(LONGEST + 1), b""), start=1):
+                if len(line) > LONGEST:
+                    raise HeadwiseError(
+                        f"Line {number} of '{file}' is longer than {LONGEST >> 20} MiB: write a sentence a line."
+                    )
                 yield _decoded(line, number, file)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise HeadwiseError(
@@ -47,15 +54,16 @@ def whole_lines(file: Path) -> Iterator[str]:
 
 def existing_file(path: str | PathLike[str]) -> Path:
     """The path as a `Path`; raises HeadwiseError when it does not exist (naming a similar file) or is a folder."""
-    file = Path(path).expanduser()
+    file = Path(path)
     try:
+        file = file.expanduser()
         if file.is_dir():
             raise HeadwiseError(f"'{file}' is a folder, not a text file: name one file in it.")
         if file.exists():
             return file
         hint = _similar(file)
-    except OSError as error:
-        raise HeadwiseError(f"Cannot read '{file}': {error.strerror or error}.") from error
+    except (OSError, RuntimeError, ValueError) as error:  # of "~nobody/x", and of a NUL in the name
+        raise HeadwiseError(f"Cannot read '{file}': {getattr(error, 'strerror', None) or error}.") from error
     raise HeadwiseError(f"There is no file '{file}'{hint}.")
 
 

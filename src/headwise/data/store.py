@@ -23,7 +23,7 @@ from datasets import Dataset
 
 from headwise.errors import HeadwiseError
 
-BATCH = 10_000  # rows written at a time
+BATCH = 1000  # rows written at a time: at most 2 GB, since a line has at most 1 MiB
 FORMAT = 1  # part of every cache key: raise it when the same input would be stored differently
 
 
@@ -117,9 +117,10 @@ def _stored(folder: Path, key: str) -> tuple[Dataset, dict[str, Any]] | None:
     """The cache's entry for this key; None when it is missing or damaged (and must be written again)."""
     try:
         record = json.loads((folder / f"{key}.json").read_text(encoding="utf-8"))
-        dataset = Dataset.from_file(str(folder / f"{key}.arrow"))
-        return (dataset, record) if record["rows"] == len(dataset) else None
-    except (OSError, ValueError, KeyError):
+        if record.pop("sum") != _sum(folder / f"{key}.arrow", record):
+            return None
+        return Dataset.from_file(str(folder / f"{key}.arrow")), record
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -131,9 +132,17 @@ def _fill(
         record = _write_arrow(part, rows, name, columns)
         whole = folder / f"{key or record['fingerprint']}.arrow"
         part.replace(whole)
-        part.write_text(json.dumps(record), encoding="utf-8")
+        part.write_text(json.dumps({**record, "sum": _sum(whole, record)}), encoding="utf-8")
         part.replace(whole.with_suffix(".json"))
     return Dataset.from_file(str(whole)), record
+
+
+def _sum(arrow: Path, record: dict[str, Any]) -> str:
+    """SHA-256 of the file and of what its record says, so that damage to either is seen."""
+    with arrow.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    digest.update(json.dumps(record, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 @contextmanager

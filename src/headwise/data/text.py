@@ -196,7 +196,7 @@ def _json_rows(file: Path, source_key: str, target_key: str) -> Iterator[tuple[s
         where = f"Line {number} of '{file}'"
         try:
             record = json.loads(line) if line else {source_key: "", target_key: ""}
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # a ValueError of its own: a number of more than 4,300 digits
             raise HeadwiseError(f"{where} is not JSON ({error}): write one object a line.") from error
         if not isinstance(record, dict):
             raise HeadwiseError(

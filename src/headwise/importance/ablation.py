@@ -8,25 +8,33 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import groupby
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.attention.capture import refuse_other_heads
+from headwise.attention.discover import output_of
 from headwise.attention.removal import removed_heads, with_others
 from headwise.attention.reuse import Recording, Trial, recording, trying
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
 from headwise.importance.attention_weights import sides
-from headwise.importance.gradient import positions, refuse_broken_loss, refuse_broken_outputs
-from headwise.importance.objective import asked_tokens, on_device, predict, sentence_losses
-from headwise.importance.tally import Part, Tally, gathered
+from headwise.importance.gradient import positions, refuse_broken_loss, refuse_unsound, sound
+from headwise.importance.objective import (
+    Places,
+    asked_places,
+    asked_tokens,
+    inputs_of,
+    on_device,
+    predict,
+    sentence_losses,
+)
+from headwise.importance.tally import Part, Tally, add_all, agreeing, fetched, from_all, gathered
 
 Means = Mapping[Site, Tensor]  # H D
 TOKENS = 4096  # positions that go through the model together
@@ -36,14 +44,29 @@ TOKENS = 4096  # positions that go through the model together
 class Batch:
     """A batch after a forward of the full model.
 
-    losses B and asked B (tokens) by sentence; there: by side, where a token is (B S and B T).
+    losses B and asked B (tokens) by sentence; places: where they are predicted; there: by side, where a token is (B S
+    and B T).
     """
 
     tensors: dict[str, Tensor]
     losses: Tensor
     asked: Tensor
+    places: Places
     there: dict[str, Tensor]
     kept: Recording
+
+    @cached_property
+    def neighbours(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """By side, the next sentence with predicted tokens (after the last one the first) of every sentence, B 1, and
+        the position in it that stands for each position, B S or B T: the same one, modulo that sentence's length."""
+        asking, found = self.places[0].unique_consecutive(), {}
+        for side, there in self.there.items():
+            other = torch.arange(len(there), device=there.device)
+            other[asking] = asking.roll(-1)
+            tokens_first = (~there).long().argsort(dim=1, stable=True)
+            turn = (there.cumsum(1) - 1).clamp_min(0) % there.sum(1).clamp_min(1)[other, None]
+            found[side] = other[:, None], tokens_first[other].gather(1, turn)
+        return found
 
 
 def ablate(
@@ -69,13 +92,11 @@ def ablate(
     with evaluating(model), torch.no_grad():
         means = mean_outputs(model, found, batches) if "ablation.mean" in measures else {}
         tallies = {name: Tally(found.heads) for name in measures}
-        for place, tensors in enumerate(batches):
-            batch = recorded(model, found, tensors, check=place == 0)
+        for batch in recordings(model, found, batches):
             for name, tally in tallies.items():
                 counts = batch.asked * ((batch.asked > 0).sum() > 1) if name == "ablation.example" else batch.asked
                 changes = one_by_one(model, found, batch, partial(CHANGES[name], batch=batch, means=means), tokens)
-                for site, change in changes.items():
-                    tally.add(site, change, counts)
+                add_all((tally, site, change, counts) for site, change in changes.items())
     return tallies
 
 
@@ -87,41 +108,73 @@ def removal_losses(
     number of predicted tokens. From all processes, in the order of a single one."""
     for mask in masks:
         refuse_other_heads(found, mask)
+    device = next(model.parameters()).device
     trials = [
-        {site: partial(with_others, heads=heads, stand_in=0.0) for site, heads in removed_heads(found, mask).items()}
+        {
+            site: partial(with_others, heads=torch.tensor(heads, device=device), stand_in=0.0)
+            for site, heads in removed_heads(found, mask).items()
+        }
         for mask in masks
     ]
     parts: list[Part] = []
-    with evaluating(model), torch.no_grad():
-        for place, tensors in enumerate(batches):
-            batch = recorded(model, found, tensors, check=place == 0)
-            some = batch.asked > 0
-            lost = losses(model, found, batch, trials, tokens)[:, some].T
-            parts.append((lost.double().cpu().numpy(), batch.asked[some].double().cpu().numpy()))
-    parts = gathered(parts)
+    with agreeing(), evaluating(model), torch.no_grad():
+        for batch in recordings(model, found, batches):
+            lost, counts = fetched([losses(model, found, batch, trials, tokens).T, batch.asked])
+            parts.append((lost[counts > 0].astype(np.float64), counts[counts > 0].astype(np.float64)))
+        parts = gathered(parts)
     if not parts:
         raise HeadwiseError("The loss without some heads cannot be computed: the text has no sentence.")
     return np.concatenate([lost for lost, _ in parts]), np.concatenate([counts for _, counts in parts])
 
 
-def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], check: bool) -> Batch:
-    """A forward of the full model. check: verify that the recording reproduces the loss."""
+def recordings(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]) -> Iterator[Batch]:
+    """A forward of the full model on every batch. A model whose layers cannot be run from the middle on (more than one
+    state goes between them, or they run in rounds) runs in full each time."""
+    reuse = True
+    for place, tensors in enumerate(batches):
+        batch = recorded(model, found, tensors)
+        reuse = reusable(model, found, batch) if place == 0 else reuse
+        if not reuse:
+            batch.kept.calls.clear()
+        yield batch
+
+
+def reusable(model: nn.Module, found: Discovery, batch: Batch) -> bool:
+    """Whether the recording reproduces the loss. Raises HeadwiseError where not even a full forward does."""
+    if not batch.kept.calls:
+        return False
+    unchanged: Trial = {batch.kept.calls[-1].sites[-1]: lambda call: call.output}
+    tokens = 2 * max(map(Tensor.numel, batch.tensors.values()))
+    near = torch.finfo(next(model.parameters()).dtype).eps ** 0.5
+    for reuse in (True, False):
+        try:
+            again = losses(model, found, batch, [unchanged, unchanged], tokens)
+        except (RuntimeError, HeadwiseError):
+            if not reuse:
+                raise
+        else:
+            if torch.allclose(again, batch.losses.expand_as(again), rtol=near, atol=near):
+                return reuse
+        batch.kept.calls.clear()
+    raise HeadwiseError(
+        f"{type(model).__name__} gives the same sentences another loss in another forward: headwise cannot ablate its "
+        "heads."
+    )
+
+
+def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]) -> Batch:
+    """A forward of the full model."""
     tensors = on_device(model, batch)
-    there = positions(tensors)
-    with recording(model, found, len(tensors["labels"]), partial(refuse_broken_outputs, there=there)) as kept:
-        lost = sentence_losses(predict(model, tensors), tensors["labels"])
+    there, places, layers = positions(tensors), asked_places(tensors["labels"]), dict[Site, Tensor]()
+
+    def note(call: AttentionCall) -> None:
+        layers[call.site] = sound(call, there)
+
+    with recording(model, found, len(tensors["labels"]), note) as kept:
+        lost = sentence_losses(predict(model, tensors), tensors["labels"], places)
+    refuse_unsound(layers)
     refuse_broken_loss(lost)
-    made = Batch(tensors, lost, asked_tokens(tensors["labels"]), there, kept)
-    if check and kept.calls:
-        unchanged: Trial = {kept.calls[-1].sites[-1]: lambda call: call.output}
-        again = losses(model, found, made, [unchanged, unchanged], tokens=2 * max(map(Tensor.numel, tensors.values())))
-        near = torch.finfo(next(model.parameters()).dtype).eps ** 0.5
-        if not torch.allclose(again, lost.expand_as(again), rtol=near, atol=near):
-            raise HeadwiseError(
-                f"{type(model).__name__} gives another loss when its first layers come from an earlier forward: "
-                "headwise cannot ablate its heads."
-            )
-    return made
+    return Batch(tensors, lost, asked_tokens(tensors["labels"]), places, there, kept)
 
 
 def one_by_one(
@@ -136,7 +189,7 @@ def one_by_one(
 
 def losses(model: nn.Module, found: Discovery, batch: Batch, trials: Sequence[Trial], tokens: int) -> Tensor:
     """The loss of each sentence in each trial, T B. Trials that start in the same block share a forward."""
-    out = batch.losses.repeat(len(trials), 1)
+    out, order, found_losses = batch.losses.repeat(len(trials), 1), list[int](), list[Tensor]()
     longest = max(batch.tensors["labels"].shape[1], batch.tensors["input_ids"].shape[1])
     together = max(1, tokens // (len(batch.losses) * longest))
     first = {place: batch.kept.first(list(trial)) for place, trial in enumerate(trials) if trial}
@@ -147,8 +200,14 @@ def losses(model: nn.Module, found: Discovery, batch: Batch, trials: Sequence[Tr
             tensors = {
                 name: tensor.repeat(len(now), *[1] * (tensor.dim() - 1)) for name, tensor in batch.tensors.items()
             }
+            turns = torch.arange(len(now), device=out.device)[:, None] * len(batch.losses)
+            asked = (batch.places[0] + turns).flatten(), batch.places[1].repeat(len(now))
             with trying(model, found, batch.kept, [trials[place] for place in now]):
-                out[now] = sentence_losses(predict(model, tensors), tensors["labels"]).view(len(now), -1)
+                lost = sentence_losses(predict(model, tensors), tensors["labels"], asked)
+            order += now
+            found_losses.append(lost.view(len(now), -1))
+    if order:
+        out[torch.tensor(order, device=out.device)] = torch.cat(found_losses)
     return out
 
 
@@ -161,21 +220,26 @@ def mean_outputs(model: nn.Module, found: Discovery, batches: Iterable[Mapping[s
     sums: dict[Site, Tensor] = {}
     counts: dict[Site, int] = defaultdict(int)
     there: dict[str, Tensor] = {}
+    now: dict[Site, tuple[Tensor, Tensor, Tensor]] = {}  # of this batch: whether it is sound, a sum, a count
 
     def watch(call: AttentionCall) -> None:
         queries = there[sides(call.site)[0]]
-        refuse_broken_outputs(call, there)
         wide = torch.promote_types(call.output.dtype, torch.float32)
-        total = (call.output * queries[..., None, None]).sum((0, 1), dtype=wide).double().cpu()
-        sums[call.site] = sums.get(call.site, 0) + total
-        counts[call.site] += int(queries.sum())
+        total = (call.output * queries[..., None, None]).sum((0, 1), dtype=wide)
+        now[call.site] = sound(call, there), total, queries.sum()
 
-    with capture(model, found, watch=watch):
+    with agreeing(), capture(model, found, watch=watch):
         for batch in batches:
             tensors = on_device(model, batch)
             there.update(positions(tensors))
-            predict(model, tensors)
-    shares = gather_object([(sums, counts)])
+            output_of(model, inputs_of(tensors))
+            refuse_unsound({site: flag for site, (flag, _, _) in now.items()})
+            arrays = fetched([total for _, total, _ in now.values()] + [count for _, _, count in now.values()])
+            for place, site in enumerate(now):
+                sums[site] = sums.get(site, 0) + torch.from_numpy(arrays[place]).double()
+                counts[site] += int(arrays[len(now) + place])
+            now.clear()
+        shares = from_all((sums, counts))
     return {
         site: sum(total[site] for total, _ in shares if site in total)
         / max(1, sum(count[site] for _, count in shares if site in count))
@@ -186,14 +250,8 @@ def mean_outputs(model: nn.Module, found: Discovery, batches: Iterable[Mapping[s
 
 def example(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
     """Each sentence gets the outputs of the next sentence with predicted tokens; the last one those of the first."""
-    queries = batch.there[sides(call.site)[0]]
-    asking = (batch.asked > 0).nonzero()[:, 0]
-    other = torch.arange(len(queries), device=queries.device)
-    other[asking] = asking.roll(-1)
-    tokens_first = (~queries).long().argsort(dim=1, stable=True)
-    turn = (queries.cumsum(1) - 1).clamp_min(0) % queries.sum(1).clamp_min(1)[other, None]
-    places = tokens_first[other].gather(1, turn)
-    return with_others(call, head, call.output[other[:, None], places, head])
+    other, places = batch.neighbours[sides(call.site)[0]]
+    return with_others(call, head, call.output[other, places, head])
 
 
 def uniform(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
@@ -209,7 +267,6 @@ CHANGES: dict[str, Callable[..., Tensor]] = {
     "ablation.example": example,
     "ablation.uniform": uniform,
     "ablation.all-but-one": lambda call, head, batch, means: with_others(
-        call, [other for other in range(call.output.shape[2]) if other != head], 0.0
+        replace(call, output=torch.zeros_like(call.output)), head, call.output[:, :, head]
     ),
 }
-ABLATIONS = tuple(CHANGES)

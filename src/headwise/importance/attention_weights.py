@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,12 +30,11 @@ from headwise.attention.discover import output_of
 from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
+from headwise.importance.measures import READINGS, Reading
 from headwise.importance.objective import IGNORED, inputs_of, on_device
-from headwise.importance.tally import Tally
+from headwise.importance.tally import Tally, add_all, from_all
 
 Exclude = Literal["none", "key", "query", "keyquery"]
-Reading = Literal["confidence", "entropy", "attention-to-end", "attention-to-first", "dormancy"]
-READINGS: tuple[Reading, ...] = get_args(Reading)
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,14 @@ def read(
     ids = torch.tensor(sorted(special), dtype=torch.long, device=next(model.parameters()).device)
     forms = squares(model, found) if "dormancy" in tallies else {}
     now: dict[str, Side] = {}
+    parts: list[tuple[Tally, Site, Tensor, Tensor]] = []
 
     def watch(call: AttentionCall) -> None:
         queries, keys = sides(call.site)
         ways = readings(call, now[queries], now[keys], exclude, forms)
         for name, tally in tallies.items():
             if call.site in tally.parts:
-                tally.add(call.site, *ways[name]())
+                parts.append((tally, call.site, *ways[name]()))
 
     weights, ended = any(name != "dormancy" for name in tallies), False
     with evaluating(model), torch.no_grad(), capture(model, found, watch=watch, weights=weights):
@@ -78,8 +78,12 @@ def read(
             now.update(tokens(tensors, ids))
             ended = ended or bool(now["source"].end.any())
             output_of(model, inputs_of(tensors))
-    if now and not ended:
-        tallies.pop("attention-to-end", None)
+            add_all(parts)
+            parts.clear()
+    if "attention-to-end" in tallies:
+        shares = from_all((bool(now), ended))  # one process may have no sentence, or none with an end
+        if any(some for some, _ in shares) and not any(end for _, end in shares):
+            del tallies["attention-to-end"]
     return tallies
 
 

@@ -30,11 +30,11 @@ from headwise.attention import Discovery, capture, evaluating
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_broken_loss
-from headwise.importance.objective import IGNORED, asked_tokens, on_device, predict, sentence_losses
+from headwise.importance.measures import GATINGS
+from headwise.importance.objective import IGNORED, asked_tokens, differentiable, on_device, predict, sentence_losses
 from headwise.progress import Report, silent
 from headwise.statistics import t_margin
 
-GATINGS = ("gating.facilitating", "gating.interfering", "gating.irrelevant")
 FURTHEST = 4.0  # a gate lies between σ(−4) = 0.018 and σ(4) = 0.982
 
 
@@ -51,7 +51,7 @@ def gate_heads(
     """
     chosen = sample(batches, steps, torch.Generator().manual_seed(seeds[0]))
     fits = []
-    with evaluating(model), frozen(model), torch.enable_grad():
+    with differentiable(model), evaluating(model), frozen(model), torch.enable_grad():
         for turn, seed in enumerate(seeds):
             generator = torch.Generator().manual_seed(seed)
             start = torch.rand(found.heads.total, generator=generator).logit().clamp(-FURTHEST, FURTHEST)
@@ -79,7 +79,7 @@ def fit(
     gates: dict[Site, Tensor] = {}
     now = {site: (lambda site=site: gates[site]) for site in found.heads.sites}
     sizes = [found.heads.count(site) for site in found.heads.sites]
-    with capture(model, found, gates=now, explicit=True):
+    with capture(model, found, gates=now, explicit=a.device.type == "cpu"):
         for step, batch in enumerate(batches):
             optimizer.param_groups[0]["lr"] = 1 - step / len(batches)
             gates.update(zip(found.heads.sites, a.sigmoid().split(sizes), strict=True))

@@ -21,12 +21,9 @@ from headwise.attention.kernel import repeat
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_weights import sides
-from headwise.importance.objective import IGNORED, asked_tokens, on_device, predict, sentence_losses
-from headwise.importance.tally import Tally, refuse_broken
-
-GRADIENTS = (
-    "gradient", "gradient.normalised", "gradient.token", "gradient.batch", "attention-gradient", "attribution.zero",
-)  # fmt: skip
+from headwise.importance.measures import GRADIENTS
+from headwise.importance.objective import IGNORED, asked_tokens, differentiable, on_device, predict, sentence_losses
+from headwise.importance.tally import Tally, add_all, fetched, refuse_broken
 
 
 def gradients(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]) -> dict[str, Tally]:
@@ -44,11 +41,12 @@ def gradients(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str,
     """
     tallies = {name: Tally(found.heads) for name in GRADIENTS}
     tallies["gradient.normalised"] = Tally(found.heads, scale=unit)
-    with evaluating(model), frozen(model), torch.enable_grad():
+    with differentiable(model), evaluating(model), frozen(model), torch.enable_grad():
         for batch in batches:
             tensors = on_device(model, batch)
             asked, there = asked_tokens(tensors["labels"]), positions(tensors)
             traces = traced(model, found, tensors, there)
+            parts: list[tuple[Tally, Site, Tensor, Tensor]] = []
             for site in found.modules:
                 if site in traces:
                     call, gradient = traces[site]
@@ -56,8 +54,8 @@ def gradients(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str,
                     numbers = reduced(call, gradient, queries, keys, asked)
                 else:  # a layer without heads
                     numbers = dict.fromkeys(GRADIENTS, (asked.new_zeros(len(asked), 0), asked))
-                for name, (sums, counts) in numbers.items():
-                    tallies[name].add(site, sums, counts)
+                parts += [(tallies[name], site, *both) for name, both in numbers.items()]
+            add_all(parts)
     return tallies
 
 
@@ -73,8 +71,7 @@ def traced(
 
     with capture(model, found, replace=dict.fromkeys(found.modules, begin)):
         losses = sentence_losses(predict(model, batch), batch["labels"])
-    for call in layers.values():
-        refuse_broken_outputs(call, there)
+    refuse_unsound({site: sound(call, there) for site, call in layers.items()})
     refuse_broken_loss(losses)
     outputs = [call.output for call in layers.values()]
     steps = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
@@ -115,10 +112,17 @@ def positions(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {"source": source, "target": asked.flip(1).cumsum(1).flip(1) > 0}
 
 
-def refuse_broken_outputs(call: AttentionCall, there: Mapping[str, Tensor]) -> None:
-    """Raise HeadwiseError for a layer whose outputs are not finite, before the loss or a gradient is."""
-    tokens = there[sides(call.site)[0]]
-    refuse_broken(call.site, call.output.detach().sum((2, 3), dtype=torch.float32)[tokens])
+def sound(call: AttentionCall, there: Mapping[str, Tensor]) -> Tensor:
+    """Whether a layer's outputs are finite numbers wherever a token is, as one truth value on the device."""
+    sums = call.output.detach().sum((2, 3), dtype=torch.float32)
+    return sums.masked_fill(~there[sides(call.site)[0]], 0).isfinite().all()
+
+
+def refuse_unsound(layers: Mapping[Site, Tensor]) -> None:
+    """Raise HeadwiseError for the first layer of a forward that is not `sound`, before the loss or a gradient is."""
+    flags = fetched([*layers.values()]) if layers else []
+    for site, flag in zip(layers, flags, strict=True):
+        refuse_broken(site, np.where(flag, 0.0, np.nan))
 
 
 def refuse_broken_loss(losses: Tensor) -> None:

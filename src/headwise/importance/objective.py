@@ -7,7 +7,8 @@ A batch has the inputs of the model's forward (`input_ids` B S, `attention_mask`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +17,29 @@ from headwise.attention.discover import output_of
 from headwise.errors import HeadwiseError
 
 IGNORED = -100
+CHUNK = 1 << 26  # logits that are copied together
+
+Places = tuple[Tensor, Tensor]  # of predicted tokens: their sentences and positions
+
+
+@contextmanager
+def differentiable(model: nn.Module) -> Iterator[None]:
+    """A block in which gradients can be computed, also inside `torch.inference_mode()`. Raises HeadwiseError for a
+    model whose weights were made there."""
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise HeadwiseError(
+            f"This {type(model).__name__} was made inside torch.inference_mode(), so no gradients pass through it: "
+            "load it outside."
+        )
+    with torch.inference_mode(False):
+        yield
 
 
 def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The batch on the model's device. Raises HeadwiseError for a sentence with a label and no source token."""
     device = next(model.parameters()).device
-    tensors = {name: tensor.to(device) for name, tensor in batch.items()}
+    tensors = {name: tensor.clone() if tensor.is_inference() else tensor for name, tensor in batch.items()}
+    tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     if "labels" in tensors:
         asked = (tensors["labels"] != IGNORED).any(1)
         blank = asked & ~tensors["attention_mask"].bool().any(1)
@@ -37,23 +55,40 @@ def inputs_of(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in batch.items() if name not in ("rows", "labels")}
 
 
+def predicts(model: nn.Module) -> bool:
+    """Whether a model gives logits of words: embedding models and classifiers do not."""
+    return model.get_output_embeddings() is not None  # type: ignore[operator]
+
+
 def predict(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """The logits B T V of one forward. Raises HeadwiseError for a model without logits."""
-    inputs = inputs_of(batch)
-    logits: Tensor | None = getattr(output_of(model, inputs), "logits", None)
+    """The logits B T V of one forward. Raises HeadwiseError for a model without logits of words."""
+    logits: Tensor | None = getattr(output_of(model, inputs_of(batch)), "logits", None) if predicts(model) else None
     if logits is None:
         raise HeadwiseError(
             f"{type(model).__name__} predicts no words, so its heads cannot be scored by what it predicts: "
-            "load it with its language-model head."
+            "load it with its language-model head, or score them by confidence, entropy or dormancy."
         )
     return logits
 
 
-def sentence_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Negative log likelihood of each sentence's labels, summed over its tokens: nats, B. Labels B T, logits B T V."""
+def asked_places(labels: Tensor) -> Places:
+    """Where tokens are predicted. The processor waits for a GPU here, so once for a batch is enough."""
+    sentences, positions = (labels != IGNORED).nonzero(as_tuple=True)
+    return sentences, positions
+
+
+def sentence_losses(logits: Tensor, labels: Tensor, places: Places | None = None) -> Tensor:
+    """Negative log likelihood of each sentence's labels, summed over its tokens: nats, B. Labels B T, logits B T V.
+
+    places: `asked_places(labels)`, where they are known. Without gradients the logits are copied CHUNK at a time.
+    """
     wide = torch.promote_types(logits.dtype, torch.float32)
-    asked = (labels != IGNORED).nonzero(as_tuple=True)
-    lost = nn.functional.cross_entropy(logits[asked].to(wide), labels[asked], reduction="none")
+    asked = asked_places(labels) if places is None else places
+    size = max(1, len(asked[0]) if logits.requires_grad else CHUNK // logits.shape[-1])
+    lost = torch.cat([
+        nn.functional.cross_entropy(logits[part].to(wide), labels[part], reduction="none")
+        for part in zip(*(each.split(size) for each in asked), strict=True)
+    ])  # fmt: skip
     return lost.new_zeros(len(labels)).index_add(0, asked[0], lost)
 
 

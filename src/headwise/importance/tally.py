@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
+from zipfile import BadZipFile
 
 import numpy as np
+import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
@@ -17,6 +21,7 @@ from headwise.statistics import bootstrap, interval
 
 Scale = Callable[[np.ndarray], np.ndarray]
 Part = tuple[np.ndarray, np.ndarray]  # sums (sentences x heads), counts (sentences)
+KNOWN = "All processes know of this."
 UNITS = 20_000  # from twice as many sentences on, neighbours are merged, so that memory does not grow with the text
 
 
@@ -33,9 +38,13 @@ class Tally:
 
     def add(self, site: Site, sums: Tensor, counts: Tensor) -> None:
         """Add a batch: sums B H, counts B. A sentence without counted tokens adds nothing, but keeps its position."""
+        add_all([(self, site, sums, counts)])
+
+    def take(self, site: Site, sums: np.ndarray, counts: np.ndarray) -> None:
+        """`add` for arrays."""
         refuse_broken(site, sums)
-        counts = counts.double().cpu()
-        self.parts[site].append(((sums.double().cpu() * (counts > 0)[:, None]).numpy(), counts.numpy()))
+        counts = counts.astype(np.float64)
+        self.parts[site].append((sums.astype(np.float64) * (counts > 0)[:, None], counts))
         if sum(len(part[1]) for part in self.parts[site]) >= 2 * UNITS:
             whole, counted = self.whole(site)
             self.parts[site] = [(halved(whole), halved(counted))]
@@ -81,13 +90,19 @@ class Tally:
 
     @classmethod
     def read(cls, path: Path, heads: HeadMap, scale: Scale | None = None) -> Tally:
-        """A tally that `save` wrote, with its kinds of heads."""
-        with np.load(path) as arrays:
-            kinds = dict.fromkeys(cast(Kind, key.partition("/")[0]) for key in arrays.files)
-            tally = cls(heads.only(kinds), scale)
-            for site in tally.heads.sites:
-                name = f"{site.kind}/{site.layer}"
-                tally.parts[site] = [(arrays[f"{name}/sums"], arrays[f"{name}/counts"])]
+        """A tally that `save` wrote, with its kinds of heads. Raises HeadwiseError for a missing or damaged file."""
+        try:
+            with np.load(path) as arrays:
+                kinds = dict.fromkeys(cast(Kind, key.partition("/")[0]) for key in arrays.files)
+                tally = cls(heads.only(kinds), scale)
+                for site in tally.heads.sites:
+                    name = f"{site.kind}/{site.layer}"
+                    tally.parts[site] = [(arrays[f"{name}/sums"], arrays[f"{name}/counts"])]
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+            raise HeadwiseError(
+                f"The sums of a score cannot be read from {path} ({type(error).__name__}: {str(error)[:100]}): delete "
+                "the file and score again."
+            ) from None
         return tally
 
     def rows(self, measure: str, seed: int = 0) -> list[dict[str, Any]]:
@@ -107,9 +122,30 @@ class Tally:
         return out
 
 
-def refuse_broken(site: Site, values: Tensor) -> None:
+def add_all(parts: Iterable[tuple[Tally, Site, Tensor, Tensor]]) -> None:
+    """`add` for all tallies and layers of a batch, which come from their device together."""
+    known = list(parts)
+    arrays = fetched([tensor for _, _, sums, counts in known for tensor in (sums, counts)])
+    for place, (tally, site, _, _) in enumerate(known):
+        tally.take(site, arrays[2 * place], arrays[2 * place + 1])
+
+
+def fetched(tensors: Sequence[Tensor]) -> list[np.ndarray]:
+    """Tensors as arrays, in one transfer for each type of number. Half precision becomes float32."""
+    wide = [t.detach().float() if t.is_floating_point() and t.itemsize < 4 else t.detach() for t in tensors]
+    out: dict[int, np.ndarray] = {}
+    for kind in dict.fromkeys((t.dtype, t.device) for t in wide):
+        places = [place for place, t in enumerate(wide) if (t.dtype, t.device) == kind]
+        flat = torch.cat([wide[place].flatten() for place in places]).cpu().numpy()
+        ends = np.cumsum([wide[place].numel() for place in places])
+        for place, array in zip(places, np.split(flat, ends[:-1]), strict=True):
+            out[place] = array.reshape(wide[place].shape)
+    return [out[place] for place in range(len(wide))]
+
+
+def refuse_broken(site: Site, values: np.ndarray) -> None:
     """Raise HeadwiseError, with the name of the layer, for values that are not finite numbers."""
-    if not bool(values.isfinite().all()):
+    if not np.isfinite(values).all():
         raise HeadwiseError(f"{site} gave values that are not numbers (NaN or infinite): the model is broken there.")
 
 
@@ -118,8 +154,33 @@ def halved(units: np.ndarray) -> np.ndarray:
     return np.add.reduceat(units, np.arange(0, len(units), 2))
 
 
+def from_all(value: Any) -> list[Any]:
+    """The value of every process. Raises HeadwiseError in all of them when one has failed inside `agreeing`."""
+    shares = gather_object([(None, value)])
+    if failures := [reason for reason, _ in shares if reason]:
+        error = HeadwiseError(failures[0])
+        error.add_note(KNOWN)
+        raise error
+    return [given for _, given in shares]
+
+
+@contextmanager
+def agreeing() -> Iterator[None]:
+    """In the block, a failure of one process is one of all: otherwise the others would wait for it for ever. It meets
+    them where they next exchange something, at the end of the block at the latest."""
+    try:
+        yield
+        from_all(None)
+    except Exception as error:
+        if KNOWN not in getattr(error, "__notes__", ()):
+            reason = str(error) if isinstance(error, HeadwiseError) else f"{type(error).__name__}: {error}"
+            error.add_note(KNOWN)
+            gather_object([(reason, None)])
+        raise
+
+
 def gathered(parts: list[Any]) -> list[Any]:
     """The result of every batch, from n processes with every n-th batch each, in the order of a single process."""
-    shares = gather_object([parts])
+    shares = from_all(parts)
     turns = range(max(map(len, shares)))
     return [share[turn] for turn in turns for share in shares if turn < len(share)]

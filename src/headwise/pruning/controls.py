@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -16,27 +16,24 @@ from headwise.attention.discover import same_gradients
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
 from headwise.model import Model
-from headwise.pruning.gate_training import TuningOptions, freeze
+from headwise.options import Architecture, Control, Keep, TuningOptions, Unit
+from headwise.pruning.gate_training import freeze
 from headwise.pruning.greedy import order, random_scores
-from headwise.pruning.target_count import Keep, by_group
-from headwise.translation.build import Architecture, build
+from headwise.translation.build import build
 from headwise.translation.train import Training, average, converge, dev_loss, fit, loss_forward
-
-Control = Literal["fine-tuned", "random", "one-per-layer", "one-per-layer-random", "from-scratch", "narrower"]
-OF_A_SWEEP: tuple[Control, ...] = ("fine-tuned", "one-per-layer", "one-per-layer-random")  # others: of every model
-FROM_RANDOM_WEIGHTS: tuple[Control, ...] = ("from-scratch", "narrower")
+from headwise.units import first, target_counts, units
 
 
 def control_mask(
     control: Control, heads: HeadMap, kinds: Sequence[Kind], seed: int, reference: HeadMask | None,
-    score: Callable[[], Mapping[Head, float]],
+    score: Callable[[], Mapping[Head, float]], unit: Unit | None = None,
 ) -> HeadMask:  # fmt: skip
     """The heads that a fine-tuned control keeps. reference: the mask of the model it belongs to; score: asked only for
     the best heads."""
     if control == "fine-tuned":
         return HeadMask.full(heads)
     if control == "random" and reference is not None:
-        return at_random(heads, kinds, {kind: reference.count(kind) for kind in kinds}, seed)
+        return at_random(heads, kinds, {kind: reference.count(kind) for kind in kinds}, seed, unit)
     if control == "one-per-layer":
         return one_per_layer(heads, kinds, score())
     if control == "one-per-layer-random":
@@ -70,7 +67,7 @@ def tune(
     resumes from `training.work`. training: as the full model was trained.
     """
     model.heads.only(kinds)  # raises for a kind that the model does not have
-    smaller = model.remove(mask)
+    smaller = model.remove(mask, grow=True)  # the mask obeys the unit that was asked for
     hf = smaller.hf
 
     def loss() -> float:
@@ -96,7 +93,7 @@ def from_scratch(
     gates fixed at 0 and 1. Also returns the result of `converge`.
     """
     whole = Model(build(shape, tokenizer, training.seed).to(device), tokenizer, "from scratch")
-    model = whole.remove(mask)
+    model = whole.remove(mask, grow=True)
     facts = converge(model.hf, tokenizer, model.found, training)
     model.hf.eval()
     return model, facts
@@ -147,16 +144,19 @@ def weights(shape: Architecture, vocabulary: int) -> int:
     return attention + feedforward + norms + 2 * 2 * wide + 3 * vocabulary * wide  # M2M100: last norms, output layer
 
 
-def at_random(heads: HeadMap, kinds: Sequence[Kind], keep: Keep, seed: int) -> HeadMask:
-    """A mask with `keep` random heads of `kinds`, and all heads of other kinds.
+def at_random(
+    heads: HeadMap, kinds: Sequence[Kind], keep: Keep, seed: int, unit: Unit | None = None
+) -> HeadMask:  # fmt: skip
+    """A mask with `keep` random heads of `kinds`, in whole units, and all heads of other kinds.
 
     keep: a number in total, or one for each of `kinds`. With one kind both are the same draw.
     """
     chosen = heads.only(kinds)
     scores, removed = random_scores(chosen, seed), list[Head]()
-    for group, count in by_group(chosen, keep, least=0).items():
-        some = chosen.only(group)
-        removed += order(scores, list(some))[: some.total - count]
+    for own, count in target_counts(chosen, keep, 0, unit).items():
+        some = chosen.only(own)
+        drawn = sorted(units(some, unit), key=lambda together: scores[together[0]])
+        removed += [head for together in first(drawn, some.total - count) for head in together]
     return HeadMask.full(heads).without(removed)
 
 

@@ -4,62 +4,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 from transformers.trainer_callback import TrainerCallback
 
 from headwise.attention import capture, masked
 from headwise.attention.discover import same_gradients
+from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, HeadMask, Kind, write_text
 from headwise.model import Model
-from headwise.pruning.gates import Gates, HardConcrete, Rule, Scale, glorot_uniform
-from headwise.translation.batches import Encoded
-from headwise.translation.train import SCHEDULES, Gated, Recipe, Training, average, dev_loss, fit, loss_forward
+from headwise.options import GateOptions, Train
+from headwise.pruning.gates import Gates, HardConcrete, glorot_uniform
+from headwise.translation.batches import Data
+from headwise.translation.train import Gated, Training, average, dev_loss, fit, in_float32, loss_forward
 
+RANK = 8  # of the low-rank changes of a linear layer
+GATES = "headwise_gates"  # the name of the gates among the model's submodules
 UNDECIDED = 0.1  # largest share of undecided gates in a run that has settled
-
-
-class TuningOptions(BaseModel):
-    """How to fine-tune a trained model. The rate climbs for `warmup` updates and then falls to 0."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    epochs: int = Field(default=8, ge=1)
-    learning_rate: float = Field(default=3e-4, gt=0)
-    warmup: int = Field(default=50, ge=0)
-    schedule: str = Field(default="linear", pattern=SCHEDULES)
-    average: int = Field(default=1, ge=1, description="how many of the last checkpoints are averaged, gates included")
-
-    def within(self, recipe: Recipe) -> Recipe:
-        """`recipe` with the length, rate and schedule of fine-tuning."""
-        changes = {name: getattr(self, name) for name in ("epochs", "learning_rate", "warmup", "schedule")}
-        return recipe.model_copy(update=changes)
-
-
-class GateOptions(TuningOptions):
-    """How to prune with gates. They have a learning rate of their own and no weight decay."""
-
-    penalty_scale: Scale = Field(default="paper", description="paper: λ Σ over heads; code: λ mean over layers of Σ")
-    gate_learning_rate: float = Field(default=0.05, gt=0)
-    temperature: float = Field(default=0.33, gt=0)
-    start: float | Literal["glorot"] = Field(
-        default=3.0, description="log α at the start; from 2.4 on step 0 is the converged model; glorot: as released"
-    )
-    rule: Rule = "sign"
-    settle: float | None = Field(
-        default=None,
-        ge=0,
-        le=0.4,
-        description="share of the run, at its end, with decided gates; unset: 0 (as in the "
-        "paper), and a quarter with a target count",
-    )
 
 
 @dataclass(frozen=True)
@@ -119,12 +89,13 @@ class GateLog(TrainerCallback):
 
 
 def freeze(model: PreTrainedModel, kinds: tuple[Kind, ...]) -> list[str]:
-    """Freeze the decoder when only encoder heads are pruned, so that it cannot take over their work (section 6.2).
+    """Freeze a translation model's decoder when only encoder heads are pruned, so that it cannot take over their work
+    (section 6.2).
 
     The encoder and the source embeddings train; embeddings that the decoder or the output layer shares are frozen.
     Returns notes for the report.
     """
-    if set(kinds) != {"encoder-self"}:
+    if set(kinds) != {"encoder-self"} or not model.config.is_encoder_decoder:
         return []
     encoder = {id(p) for p in model.get_encoder().parameters()}
     decoder = {id(p) for part in (model.get_decoder(), model.get_output_embeddings()) for p in part.parameters()}
@@ -135,10 +106,72 @@ def freeze(model: PreTrainedModel, kinds: tuple[Kind, ...]) -> list[str]:
     return ["The decoder was frozen; the encoder and the source embeddings trained."]
 
 
+def to_train(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that require a gradient."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+@contextmanager
+def trainable(model: PreTrainedModel, train: Train, kinds: tuple[Kind, ...], seed: int) -> Iterator[list[str]]:
+    """Inside the block the weights that `train` names require gradients; gives notes for the report.
+
+    gates: all are frozen, and the gates alone are in training mode. lora: the linear layers that would train get
+    low-rank changes, which at the end are added to their weights.
+    """
+    if train == "gates":
+        model.requires_grad_(False)
+        vars(model)["train"] = partial(train_gates_alone, model)
+        try:
+            yield ["All weights were frozen: only gates trained."]
+        finally:
+            del vars(model)["train"]
+        return
+    notes = freeze(model, kinds)
+    if train == "all":
+        yield notes
+        return
+    layers = lora_layers(model, seed)
+    try:
+        yield [*notes, f"{len(layers.targeted_module_names)} linear layers trained by low-rank changes of rank {RANK}."]
+    except BaseException:
+        layers.unload()
+        raise
+    with in_float32(model):
+        layers.merge_and_unload()
+
+
+def train_gates_alone(model: nn.Module, mode: bool = True) -> nn.Module:
+    """`model.train()` that leaves all but the gates, and the model's own flag, in evaluation mode."""
+    for name, module in model.named_children():
+        module.train(mode and name == GATES)
+    model.training = mode
+    return model
+
+
+def lora_layers(model: PreTrainedModel, seed: int) -> Any:
+    """Low-rank changes (Hu et al. 2021) of every linear layer whose weights train, but the output layer; all else is
+    frozen. Raises HeadwiseError without peft, and where no linear layer trains."""
+    try:
+        from peft import LoraConfig, LoraModel
+    except ImportError:
+        raise HeadwiseError(
+            "train = 'lora' needs peft, which is not installed: pip install 'headwise[lora]', or train = 'all'."
+        ) from None
+    head, sorts = model.get_output_embeddings(), (nn.Linear, Conv1D)
+    linear = {n: m for n, m in model.named_modules() if isinstance(m, sorts) and m is not head and to_train(m)}
+    transposed = any(isinstance(module, Conv1D) for module in linear.values())
+    if not linear:
+        raise HeadwiseError(f"{type(model).__name__} has no linear layer that could train: set train = 'all'.")
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        config = LoraConfig(r=RANK, lora_alpha=RANK, target_modules=list(linear), fan_in_fan_out=transposed)
+        return LoraModel(model, config, "headwise")
+
+
 class GateSchedule(TrainerCallback):
     """Sets the share of the run that is over on the gates, and settles them in its last part, `settle` of it.
 
-    kept: which gates stay open (H), called in every step: settling never changes it. loss: the dev loss with gates and
+    kept: which gates stay open (U), called in every step: settling never changes it. loss: the dev loss with gates and
     weights as they are, measured when gates are decided.
     """
 
@@ -173,7 +206,7 @@ def prune_by_gates(
     """
     heads = model.heads.only(kinds)
     start = start_of(options, heads, training.seed)
-    gates = Gates(heads, HardConcrete(options.temperature), start).to(model.hf.device)
+    gates = Gates(heads, HardConcrete(options.temperature), start, options.unit).to(model.hf.device)
     pruned = train_gates(
         model, training, options, gates, cost=lambda: penalty * gates.penalty(options.penalty_scale),
         kept=lambda: gates.kept(options.rule), settle=options.settle or 0.0,
@@ -191,7 +224,7 @@ def train_gates(
 ) -> Pruned:  # fmt: skip
     """Train model and gates in place, decide the gates, remove heads.
 
-    cost: the penalty per target token. kept: the decision (H). groups: parameter groups beside the model's weights.
+    cost: the penalty per target token. kept: the decision (U). groups: parameter groups beside the model's weights.
     settle: the share of the run, at its end, with decided gates.
     """
     hf, dev, tokens, work = model.hf, training.dev, training.recipe.batch_tokens, training.work
@@ -199,14 +232,13 @@ def train_gates(
     def loss() -> float:
         return dev_loss(hf, dev, model.tokenizer, tokens)
 
-    with same_gradients(hf):
-        notes = freeze(hf, gates.heads.kinds)
-        own = {"params": [p for p in hf.parameters() if p.requires_grad], "lr": options.learning_rate}
-        hf.add_module("headwise_gates", gates)
+    with same_gradients(hf), trainable(hf, options.train, gates.heads.kinds, training.seed) as notes:
+        own = [{"params": weights, "lr": options.learning_rate}] if (weights := to_train(hf)) else []
+        hf.add_module(GATES, gates)
         try:
             spent = fit(
                 hf, model.tokenizer, model.found, replace(training, recipe=options.within(training.recipe)),
-                Gated(gates.by_site(), gates.draw, cost, [own, *groups]),
+                Gated(gates.by_site(), gates.draw, cost, [*own, *groups]),
                 [GateSchedule(gates, settle, kept, loss), GateLog(gates, work / "gates.csv")],
                 keep=max(options.average, 2),
             )  # fmt: skip
@@ -217,15 +249,15 @@ def train_gates(
             else:
                 gates.loose.copy_(gates.log_alpha.detach())
         finally:
-            del hf.headwise_gates
+            delattr(hf, GATES)
     return decide(model, gates, dev, kept(), tokens, notes, spent, early=bool(settle))
 
 
 def decide(
-    model: Model, gates: Gates, dev: Encoded, kept: Tensor, tokens: int, notes: list[str], cost: dict[str, float],
+    model: Model, gates: Gates, dev: Data, kept: Tensor, tokens: int, notes: list[str], cost: dict[str, float],
     early: bool = False,
 ) -> Pruned:  # fmt: skip
-    """Decide every gate, compare the dev loss before and after, and remove heads with closed gates. kept: H.
+    """Decide every gate, compare the dev loss before and after, and remove heads with closed gates. kept: U.
 
     early: the gates were decided, and the two losses measured, before the end of the run.
     """
@@ -243,6 +275,6 @@ def decide(
             with capture(model.hf, model.found, gates=gates.by_site()), gates.held(gates.soft()):
                 soft, decided = dev_loss(model.hf, dev, model.tokenizer, tokens), loss
     return Pruned(
-        mask, model.remove(mask), soft_loss=soft, decided_loss=decided, loss=loss, undecided=undecided,
+        mask, model.remove(mask, grow=True), soft_loss=soft, decided_loss=decided, loss=loss, undecided=undecided,
         expected=gates.expected(), settled=not doubts, notes=[*notes, *doubts], doubts=doubts, cost=cost,
     )  # fmt: skip

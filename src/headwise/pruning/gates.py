@@ -1,4 +1,4 @@
-"""Hard Concrete gates: a random number in [0, 1] per head, often exactly 0 or 1, trained by gradient.
+"""Hard Concrete gates: a random number in [0, 1] per head or unit, often exactly 0 or 1, trained by gradient.
 
 Louizos et al. 2018 ("Learning sparse neural networks through L0 regularization"), as used on heads by Voita et al.
 2019, section 6.1. With noise u ~ U(0, 1):
@@ -14,17 +14,16 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from headwise.heads import Head, HeadMap, HeadMask, Site
+from headwise.options import Rule, Scale, Unit
+from headwise.units import units
 
 EDGE = 1e-6  # noise and P(open) stay this far from 0 and 1
 FAR = 9.0  # |log α| of a settled gate: P(open) is within 3e-4 of 0 or 1 at every temperature up to 1
-Scale = Literal["paper", "code"]
-Rule = Literal["sign", "deterministic"]
 
 
 @dataclass(frozen=True)
@@ -77,49 +76,68 @@ def glorot_uniform(heads: HeadMap, seed: int) -> Tensor:
 
 
 class Gates(nn.Module):
-    """One gate per head of a map. As a submodule of the model, it is in checkpoints and in data-parallel training.
+    """One gate per unit of a map's heads. As a submodule of the model, it is in checkpoints and in data-parallel
+    training.
 
-    In training `draw` resamples the noise once per batch (footnote 5); in evaluation gates are deterministic. start:
-    the first log α, one number or H numbers. loose: log α (H) as last trained, before `settle` changed it. moment: the
-    dev loss with soft and with decided gates, in nats per token, when they were decided (2); NaN if they were not
-    decided before the end of the run. share: the share of the run that is over.
+    Letters: H heads, U units; U = H where every head is a unit. In training `draw` resamples the noise once per batch
+    (footnote 5); in evaluation gates are deterministic. start: the first log α, one number, or H numbers of which a
+    unit takes its first head's. unit: what goes at once; none: `usual_unit`. loose: log α (U) as last trained, before
+    `settle` changed it. moment: the dev loss with soft and with decided gates, in nats per token, when they were
+    decided (2); NaN if they were not decided before the end of the run. share: the share of the run that is over.
+    unit_of, heads_in: the unit of every head (H), how many heads a unit has (U). now: the gates of all heads (H).
     """
 
     loose: Tensor
     moment: Tensor
+    unit_of: Tensor
+    heads_in: Tensor
 
-    def __init__(self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor) -> None:
+    def __init__(
+        self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, unit: Unit | None = None
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.heads, self.distribution = heads, distribution
-        self.log_alpha = nn.Parameter(torch.zeros(heads.total) + start)
+        self.heads, self.distribution, self.units = heads, distribution, units(heads, unit)
+        unit_of = {head: place for place, together in enumerate(self.units) for head in together}
+        head_at = {head: place for place, head in enumerate(heads)}
+        self.register_buffer(
+            "unit_of", torch.tensor([unit_of[head] for head in heads], dtype=torch.long), persistent=False
+        )
+        sizes = [float(len(together)) for together in self.units]
+        self.register_buffer("heads_in", torch.tensor(sizes), persistent=False)
+        firsts = [head_at[together[0]] for together in self.units]
+        self.log_alpha = nn.Parameter((torch.zeros(heads.total) + start)[firsts])
         self.register_buffer("loose", self.log_alpha.detach().clone())
-        self.register_buffer("moment", torch.full((2,), math.nan, dtype=torch.float64))
+        self.register_buffer("moment", torch.full((2,), math.nan))
         self.share, self.settling = 0.0, False
         self.slices: dict[Site, slice] = {}
         at = 0
         for site in heads.sites:
             self.slices[site] = slice(at, at := at + heads.count(site))
-        self.now: Tensor = self.log_alpha.detach()
+        self.now: Tensor = self.of_heads(self.log_alpha.detach())
         self.fixed: Tensor | None = None
 
     def draw(self, noise: Tensor | None = None) -> None:
         """Set the gates for the next forward."""
-        self.now = self.drawn(noise) if self.fixed is None else self.fixed
+        self.now = self.of_heads(self.drawn(noise) if self.fixed is None else self.fixed)
+
+    def of_heads(self, gates: Tensor) -> Tensor:
+        """What units (U) have, for every head (H)."""
+        return gates.index_select(0, self.unit_of)
 
     def drawn(self, noise: Tensor | None = None) -> Tensor:
-        """Gates for one forward (H): with noise in training."""
+        """Gates for one forward (U): with noise in training."""
         if not self.training:
             return self.distribution.deterministic(self.log_alpha)
         return self.distribution.sample(self.trained, torch.rand_like(self.log_alpha) if noise is None else noise)
 
     def soft(self) -> Tensor:
-        """Every gate without noise, before it is decided (H)."""
+        """Every gate without noise, before it is decided (U)."""
         return self.distribution.deterministic(self.log_alpha.detach())
 
     @contextmanager
     def held(self, gates: Tensor) -> Iterator[None]:
-        """Fix the gates (H) inside the block."""
-        self.fixed = self.now = gates
+        """Fix the gates (U) inside the block."""
+        self.fixed, self.now = gates, self.of_heads(gates)
         try:
             yield
         finally:
@@ -132,7 +150,7 @@ class Gates(nn.Module):
     def penalty(self, scale: Scale = "paper") -> Tensor:
         """L_C: `paper` sums P(open) over all heads, `code` takes the mean over gated layers of their sums. Both are the
         same objective for λ_paper = λ_code / layers."""
-        total = self.distribution.p_open(self.trained).sum()
+        total = (self.distribution.p_open(self.trained) * self.heads_in).sum()
         return total if scale == "paper" else total / len(self.slices)
 
     @property
@@ -141,28 +159,27 @@ class Gates(nn.Module):
         return self.log_alpha.detach() if self.settling else self.log_alpha
 
     def settle(self, kept: Tensor, left: int) -> None:
-        """The next of `left` equal steps that move decided gates to ±FAR, without training. kept: the open ones (H)."""
+        """The next of `left` equal steps that move decided gates to ±FAR, without training. kept: the open ones (U)."""
         self.settling = True
         with torch.no_grad():
             self.log_alpha.add_((torch.where(kept, FAR, -FAR) - self.log_alpha) / left)
 
     def chances(self, log_alpha: Tensor) -> Tensor:
-        """P(open) of every gate (H) for a log α."""
+        """P(open) of every gate (U) for a log α."""
         return self.distribution.p_open(log_alpha)
 
     def kept(self, rule: Rule = "sign") -> Tensor:
-        """Which gates stay open now (H)."""
+        """Which gates stay open now (U)."""
         return self.distribution.kept(self.log_alpha.detach(), rule)
 
     def mask(self, whole: HeadMap, kept: Tensor) -> HeadMask:
-        """Decided gates (H) as a mask over all heads of the model; heads without a gate stay."""
-        return HeadMask.full(whole).without(
-            head for head, keep in zip(self.heads, kept.tolist(), strict=True) if not keep
-        )
+        """Decided gates (U) as a mask over all heads of the model; heads without a gate stay."""
+        decided = zip(self.units, kept.tolist(), strict=True)
+        return HeadMask.full(whole).without(head for together, keep in decided if not keep for head in together)
 
     def expected(self) -> float:
-        """The expected number of open gates, Σ P(open), when they were last trained."""
-        return float(self.chances(self.loose).sum())
+        """The expected number of open heads, Σ P(open), when their gates were last trained."""
+        return float((self.chances(self.loose) * self.heads_in).sum())
 
     def undecided(self) -> float:
         """The share of gates with P(open) between 0.1 and 0.9 when they were last trained."""
@@ -171,4 +188,5 @@ class Gates(nn.Module):
 
     def probabilities(self) -> dict[Head, float]:
         """P(open) of every head now."""
-        return dict(zip(self.heads, self.chances(self.log_alpha.detach()).tolist(), strict=True))
+        chances = self.of_heads(self.chances(self.log_alpha.detach()))
+        return dict(zip(self.heads, chances.tolist(), strict=True))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from torch import nn
@@ -14,58 +15,60 @@ from headwise.attention.matrices import matrices
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind
 from headwise.model import Model
-from headwise.pruning.target_count import Keep
+from headwise.options import Keep, Unit
+from headwise.units import Together, first, sizes, total, units
 
 Score = Callable[[HeadMask], Mapping[Head, float]]
 Quality = Callable[[HeadMask], float]
 
 
 def greedy(
-    heads: HeadMap, score: Score, kinds: Sequence[Kind], step: float = 0.1, once: bool = True, keep: Keep = 1
-) -> list[HeadMask]:
+    heads: HeadMap, score: Score, kinds: Sequence[Kind], step: float = 0.1, once: bool = True, keep: Keep = 1,
+    unit: Unit | None = None,
+) -> list[HeadMask]:  # fmt: skip
     """Nested masks over all heads, from the full model to `keep` heads of `kinds`.
 
     score: the importance of heads (low ones go first) in the model with only the heads of a mask. It is called once, on
     the full model, or again after every step. Of n heads ceil(n·i·step) are removed after step i, as in the paper's
     program, and n − keep at the end; of equal heads the first goes. keep: a number in total, or one for each kind, at
-    which it loses no more heads. Raises HeadwiseError for a score that lacks a head or is not a number, and for a step
-    outside (0, 1].
+    which it loses no more heads. unit: what goes at once, worth the sum of its heads; heads of different groups and
+    layers go together by their rank. Then a few heads more may be left than the numbers above. Raises HeadwiseError
+    for a score that lacks a head or is not a number, and for a step outside (0, 1].
     """
     if not 0 < step <= 1:
         raise HeadwiseError(f"Heads cannot be removed in steps of {step}: give a share above 0 and up to 1.")
     chosen = heads.only(kinds)
-    floors = dict.fromkeys(chosen.kinds, 0) if isinstance(keep, int) else keep
-    masks = [HeadMask.full(heads)]
-    left = list(chosen)
-    for size in sizes(chosen.total, step, keep if isinstance(keep, int) else sum(keep.values())):
+    floors = {chosen.kinds: keep} if isinstance(keep, int) else {(kind,): keep[kind] for kind in chosen.kinds}
+    masks, left = [HeadMask.full(heads)], units(chosen, unit)
+    for size in sizes(left, step, sum(floors.values())):
         if not once or len(masks) == 1:
-            left = order(score(masks[-1]), [head for head in chosen if head in masks[-1].kept])
-        spare = {kind: masks[-1].count(kind) - floors[kind] for kind in chosen.kinds}
-        removed: list[Head] = []
-        for head in left:
-            if len(removed) < len(left) - size and spare[head.kind]:
-                removed.append(head)
-                spare[head.kind] -= 1
-        masks.append(masks[-1].without(removed))
-        left = [head for head in left if head in masks[-1].kept]
+            values = score(masks[-1])
+            refuse_holes(values, [head for head in chosen if head in masks[-1].kept])
+            left = sorted(units(chosen, unit, masks[-1], values), key=partial(total, values))
+        going = set[Together]()
+        for own, floor in floors.items():
+            some = [together for together in left if together[0].kind in own]
+            going.update(first(some, sum(map(len, some)) - floor))
+        removed = {*first([together for together in left if together in going], sum(map(len, left)) - size)}
+        masks.append(masks[-1].without(head for together in removed for head in together))
+        left = [together for together in left if together not in removed]
     return masks
-
-
-def sizes(total: int, step: float, least: int = 1) -> list[int]:
-    """How many of `total` heads are left after each step, down to `least`; without the full model."""
-    removed = {math.ceil(round(total * step * i, 9)) for i in range(1, math.ceil(1 / step) + 1)} | {total - least}
-    return [total - count for count in sorted(removed) if 0 < count <= total - least]
 
 
 def order(values: Mapping[Head, float], heads: Sequence[Head]) -> list[Head]:
     """Heads from the least important on; equal ones keep their order."""
+    refuse_holes(values, heads)
+    return sorted(heads, key=lambda head: values[head])
+
+
+def refuse_holes(values: Mapping[Head, float], heads: Sequence[Head]) -> None:
+    """Raise HeadwiseError for a score without a number for each of the heads."""
     holes = [str(head) for head in heads if not math.isfinite(values.get(head, math.nan))]
     if holes:
         raise HeadwiseError(
             f"Heads cannot be removed in the order of this score: it is not a number for {len(holes)} of {len(heads)} "
             f"({', '.join(holes[:3])}{' …' if len(holes) > 3 else ''}). Score all heads that may be removed."
         )
-    return sorted(heads, key=lambda head: values[head])
 
 
 def smallest_within(masks: Sequence[HeadMask], quality: Quality, max_drop: float) -> tuple[HeadMask, list[float]]:

@@ -12,47 +12,55 @@ rates follow from the length of the run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMap, Kind, describe
+from headwise.heads import HeadMap, Kind
 from headwise.model import Model
-from headwise.pruning.gate_training import GateOptions, Pruned, TuningOptions, start_of, train_gates
+from headwise.options import GateOptions, Keep, TuningOptions, Unit
+from headwise.pruning.gate_training import Pruned, start_of, train_gates
 from headwise.pruning.gates import Gates, HardConcrete
-from headwise.translation.batches import TokenBatches
 from headwise.translation.train import Training
+from headwise.units import Together, target_counts
 
 RAMP = 0.25
 SETTLE = 0.25
 TRAVEL = 60  # distance in log α that a gate can cover in the run: several times from open to closed and back
-ASCENT = 10  # the same for the multipliers, in nats per head
+ASCENT = 10  # the same for the multipliers, in nats per unit
 CLIP = 0.1  # gradients of gates and multipliers are clipped apart from those of the model
-WITHIN = 0.5  # largest difference of the expected count from N
-
-Keep = int | Mapping[Kind, int]
+WITHIN = 0.5  # largest difference of the expected count from N, in units
 
 
 class TargetGates(Gates):
-    """Gates with a target count of open ones: in total, or of every kind.
+    """Gates with a target count of heads: in total, or of every kind. It is met in units of equal size.
 
-    Letters: H heads, G groups (one, or one per kind). targets, sizes: G. members: G H, 1 where a head is in a group.
+    Letters: U units, G groups (one, or one per kind). targets, sizes: units of every group (G). members: G U, 1 where a
+    unit is in a group. counts: for every group its place among the units, and its target. Raises HeadwiseError for
+    counts that the units cannot give.
     """
 
     members: Tensor
     targets: Tensor
     sizes: Tensor
 
-    def __init__(self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, keep: Keep) -> None:
-        super().__init__(heads, distribution, start)
-        groups = by_group(heads, keep, least=1)
-        rows = [[float(head.kind in kinds) for head in heads] for kinds in groups]
+    def __init__(
+        self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, keep: Keep, unit: Unit | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(heads, distribution, start, unit)
+        groups = target_counts(heads, keep, 1, unit)
+        inside = [[together for together in self.units if together[0].kind in kinds] for kinds in groups]
+        targets = [count // size_of(own) for own, count in zip(inside, groups.values(), strict=True)]
+        places = (slice(start, end) for start, end in pairwise([0, *accumulate(map(len, inside))]))
+        self.counts = list(zip(places, targets, strict=True))
+        rows = [[float(together[0].kind in kinds) for together in self.units] for kinds in groups]
         self.register_buffer("members", torch.tensor(rows), persistent=False)
-        self.register_buffer("targets", torch.tensor([float(count) for count in groups.values()]), persistent=False)
+        self.register_buffer("targets", torch.tensor([float(target) for target in targets]), persistent=False)
         self.register_buffer("sizes", self.members.sum(1), persistent=False)
         self.log_alpha.register_hook(clip)
 
@@ -65,20 +73,21 @@ class TargetGates(Gates):
         return [{"params": [self.log_alpha], "lr": max(rate, TRAVEL / updates), "weight_decay": 0.0}]
 
     def largest(self) -> Tensor:
-        """The target count of gates with the largest log α in every group (H); of equal ones the first."""
+        """The target count of gates with the largest log α in every group (U); of equal ones the first."""
         kept = torch.zeros_like(self.log_alpha, dtype=torch.bool)
-        for member, count in zip(self.members.bool(), self.targets.int().tolist(), strict=True):
-            inside = member.nonzero().flatten()
-            order = self.log_alpha.detach()[inside].argsort(descending=True, stable=True)
-            kept[inside[order[:count]]] = True
+        for place, count in self.counts:
+            order = self.log_alpha.detach()[place].argsort(descending=True, stable=True)
+            kept[place].index_fill_(0, order[:count], True)
         return kept
 
 
 class CountedGates(TargetGates):
     """Hard Concrete gates with multipliers (G each) that control the expected number of open ones."""
 
-    def __init__(self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, keep: Keep) -> None:
-        super().__init__(heads, distribution, start, keep)
+    def __init__(
+        self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, keep: Keep, unit: Unit | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(heads, distribution, start, keep, unit)
         self.linear, self.quadratic, self.doubt = (nn.Parameter(torch.zeros(len(self.targets))) for _ in range(3))
         for multiplier in self.multipliers:
             multiplier.register_hook(clip)
@@ -89,7 +98,7 @@ class CountedGates(TargetGates):
         return [self.linear, self.quadratic, self.doubt]
 
     def target(self) -> Tensor:
-        """t of every group now (G): from all heads to the target count."""
+        """t of every group now (G): from all units to the target count."""
         return self.sizes + (self.targets - self.sizes) * min(1.0, self.share / RAMP)
 
     def cost(self) -> Tensor:
@@ -107,31 +116,24 @@ class CountedGates(TargetGates):
         return [*super().groups(rate, updates), ascent]
 
     def missed(self) -> float:
-        """The largest distance of an expected count from its target count, when gates were last trained."""
+        """The largest distance of an expected number of units from its target, when gates were last trained."""
         return float((self.members @ self.distribution.p_open(self.loose) - self.targets).abs().max())
+
+
+def size_of(parts: Sequence[Together]) -> int:
+    """How many heads each of these units has. Raises HeadwiseError where they differ: gates are counted."""
+    sizes = {len(together) for together in parts}
+    if len(sizes) > 1:
+        raise HeadwiseError(
+            f"Gates with a target count need units of equal size, but some have {min(sizes)} heads and some "
+            f"{max(sizes)}: give a number for each kind, another unit, a penalty, or the method 'greedy'."
+        )
+    return sizes.pop()
 
 
 def clip(gradient: Tensor) -> Tensor:
     """The gradient, clipped to norm CLIP."""
     return gradient.div(gradient.norm().div(CLIP).clamp(min=1))
-
-
-def by_group(heads: HeadMap, keep: Keep, least: int) -> dict[tuple[Kind, ...], int]:
-    """The target count by the kinds that share it. Raises HeadwiseError below `least`, and above the heads there are.
-
-    keep: a number in total, or one for each kind.
-    """
-    groups: dict[tuple[Kind, ...], int] = (
-        {heads.kinds: keep} if isinstance(keep, int) else {(kind,): keep[kind] for kind in heads.kinds}
-    )
-    for kinds, count in groups.items():
-        some = heads.only(kinds)
-        if not least <= count <= some.total:
-            raise HeadwiseError(
-                f"{count} heads cannot be kept: there are {some.total} heads to prune ({describe(some)}). "
-                f"Give a number from {least} to {some.total}."
-            )
-    return groups
 
 
 def prune_to_count(
@@ -143,13 +145,16 @@ def prune_to_count(
     for a number below 1 or above the number of heads, and when `keep` has other kinds than `kinds`.
     """
     heads = heads_of(model, keep, kinds)
-    gates = CountedGates(heads, HardConcrete(options.temperature), start_of(options, heads, training.seed), keep)
+    gates = CountedGates(
+        heads, HardConcrete(options.temperature), start_of(options, heads, training.seed), keep, options.unit
+    )
     pruned = train_to_count(gates, model, training, options)
     if gates.missed() <= WITHIN:
         return pruned
+    missed = gates.missed() * float(gates.heads_in.max())
     note = (
-        f"The expected count was still {gates.missed():.1f} heads away from the target count when the gates were "
-        f"decided, so the order of log α chose the heads: {updates_of(training, options)} updates are too few. "
+        f"The expected count was still {missed:.1f} heads away from the target count when the gates were decided, "
+        f"so the order of log α chose the heads: {updates_of(training, options)} updates are too few. "
         "Train longer."
     )
     return replace(pruned, settled=False, notes=[*pruned.notes, note], doubts=[*pruned.doubts, note])
@@ -163,8 +168,10 @@ def train_to_count(gates: TargetGates, model: Model, training: Training, options
 
 
 def settle_share(options: GateOptions) -> float:
-    """The share of the run, at its end, with decided gates."""
-    return SETTLE if options.settle is None else options.settle
+    """The share of the run, at its end, with decided gates: with frozen weights none, as nothing would train in it."""
+    if options.settle is not None:
+        return options.settle
+    return 0.0 if options.train == "gates" else SETTLE
 
 
 def heads_of(model: Model, keep: Keep, kinds: tuple[Kind, ...]) -> HeadMap:
@@ -180,5 +187,5 @@ def heads_of(model: Model, keep: Keep, kinds: tuple[Kind, ...]) -> HeadMap:
 def updates_of(training: Training, options: TuningOptions) -> int:
     """The number of updates of a run."""
     recipe = training.recipe
-    batches = len(TokenBatches(training.data, recipe.batch_tokens, training.seed, multiple=recipe.accumulate))
+    batches = len(training.data.sampler(recipe.batch_tokens, training.seed, recipe.accumulate))
     return batches // recipe.accumulate * options.epochs

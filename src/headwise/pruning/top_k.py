@@ -21,9 +21,10 @@ from torch import Tensor
 
 from headwise.heads import HeadMap, Kind
 from headwise.model import Model
-from headwise.pruning.gate_training import GateOptions, Pruned, start_of
+from headwise.options import GateOptions, Keep, Unit
+from headwise.pruning.gate_training import Pruned, start_of
 from headwise.pruning.gates import EDGE, HardConcrete
-from headwise.pruning.target_count import SETTLE, Keep, TargetGates, heads_of, settle_share, train_to_count
+from headwise.pruning.target_count import SETTLE, TargetGates, heads_of, settle_share, train_to_count
 from headwise.translation.train import Training
 
 WARM, COLD = 0.1, 1e-8
@@ -48,8 +49,10 @@ class TopGates(TargetGates):
     settle: the share of the run, at its end, with fixed gates; τ falls before it.
     """
 
-    def __init__(self, heads: HeadMap, start: float | Tensor, keep: Keep, settle: float = SETTLE) -> None:
-        super().__init__(heads, HardConcrete(), start, keep)
+    def __init__(
+        self, heads: HeadMap, start: float | Tensor, keep: Keep, settle: float = SETTLE, unit: Unit | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(heads, HardConcrete(), start, keep, unit)
         self.settle_share = settle
 
     @property
@@ -59,30 +62,28 @@ class TopGates(TargetGates):
         return math.exp((1 - share) * math.log(WARM) + share * math.log(COLD))
 
     def drawn(self, noise: Tensor | None = None) -> Tensor:
-        """Gates for one forward (H): relaxed and noisy in training, the K largest otherwise."""
+        """Gates for one forward (U): relaxed and noisy in training, the K largest otherwise."""
         if not self.training or self.settling:
             return self.largest().to(self.log_alpha)
         noise = torch.rand_like(self.log_alpha) if noise is None else noise
-        r = self.log_alpha.double() + gumbel(noise.double())
-        now = torch.zeros_like(r)
-        for member, count in zip(self.members.bool(), self.targets.int().tolist(), strict=True):
-            now = now.masked_scatter(member, relaxed_top(r[member], count, self.temperature))
-        return now.to(self.log_alpha)
+        place = "cpu" if self.log_alpha.device.type == "mps" else self.log_alpha.device  # which has no float64
+        r = self.log_alpha.to(place, torch.float64) + gumbel(noise.to(place, torch.float64))
+        drawn = [relaxed_top(r[group], count, self.temperature) for group, count in self.counts]
+        return torch.cat(drawn).to(self.log_alpha)
 
     def soft(self) -> Tensor:
-        """The mean of every gate over noise at low temperature (H): its probability to be among the K largest."""
+        """The mean of every gate over noise at low temperature (U): its probability to be among the K largest."""
         return self.chances(self.log_alpha.detach())
 
     def chances(self, log_alpha: Tensor) -> Tensor:
-        """P(among the K largest with noise) of every head (H), from DRAWS fixed draws."""
+        """P(among the K largest with noise) of every gate (U), from DRAWS fixed draws."""
         generator = torch.Generator().manual_seed(0)
         noise = torch.rand(DRAWS, len(log_alpha), generator=generator).to(log_alpha.device)
         r = log_alpha + gumbel(noise)
         found = torch.zeros_like(log_alpha)
-        for member, count in zip(self.members.bool(), self.targets.int().tolist(), strict=True):
-            inside = r[:, member]
-            among = torch.zeros_like(inside).scatter(1, inside.topk(count).indices, 1.0)
-            found[member] = among.mean(0)
+        for group, count in self.counts:
+            inside = r[:, group]
+            found[group] = torch.zeros_like(inside).scatter(1, inside.topk(count).indices, 1.0).mean(0)
         return found
 
 
@@ -99,5 +100,5 @@ def prune_by_top_k(
     Trains in place, resumes and raises as `prune_to_count` does.
     """
     heads = heads_of(model, keep, kinds)
-    gates = TopGates(heads, start_of(options, heads, training.seed), keep, settle_share(options))
+    gates = TopGates(heads, start_of(options, heads, training.seed), keep, settle_share(options), options.unit)
     return train_to_count(gates, model, training, options)

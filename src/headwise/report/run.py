@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.heads import COLUMNS, HeadMask, Kind
+from headwise.files import damaged, is_inside
+from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
 from headwise.importance.curves import CURVES
 from headwise.importance.judge import FAITHFULNESS
 from headwise.report import models
@@ -39,6 +40,8 @@ TEXT = (  # all other columns hold numbers
     "setting", "kind", "measure", "against", "kinds", "statistic", "order", "mode", "what", "role", "text", "label",
     "method", "data",
 )  # fmt: skip
+
+WHOLE = ("layer", "head", "step", "kept", "total")
 
 T = TypeVar("T")
 
@@ -137,6 +140,7 @@ def read_run(folder: Path) -> Run:
     if not (folder / "run.json").is_file():
         found = "a folder without run.json" if folder.is_dir() else "no folder"
         raise HeadwiseError(f"A report needs the --out folder of a finished study, but {folder} is {found}.")
+    refuse_damaged(folder)
     facts, known = read_models(folder)
     names = list(known.index[known["method"] != "none"])
     layouts = {name: folder / "layouts" / f"{name}.json" for name in names}
@@ -158,6 +162,20 @@ def read_run(folder: Path) -> Run:
         },
         **{name: read_table(folder / place, columns) for name, (place, columns) in FILES.items()},
     )
+
+
+NOT_READ = ("model/", "pruned/", "scores/", "losses/", "orders/", "corpus/", "train/tensorboard/")  # may stay behind
+
+
+def refuse_damaged(folder: Path) -> None:
+    """Raise HeadwiseError where a table that is read is missing or not as the study wrote it, as its records say."""
+    for record in sorted((folder / ".tasks").glob("*.json")):
+        files = read_json(record, dict).get("files")
+        if not isinstance(files, dict) or not all(map(is_inside, files)):
+            continue
+        read = {name: facts for name, facts in files.items() if not name.startswith(NOT_READ)}
+        if wrong := damaged(folder, read):
+            raise HeadwiseError(f"{folder} is damaged: {'; '.join(wrong[:3])}. Run the same study again to heal it.")
 
 
 def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
@@ -218,7 +236,7 @@ def read_json(path: Path, kind: type[T]) -> T:
     """A JSON file that holds one object or list."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise HeadwiseError(f"{path} cannot be read as JSON ({error}): run the study again.") from None
     if not isinstance(held, kind):
         should = "object" if kind is dict else "list"
@@ -244,7 +262,12 @@ def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
             raise HeadwiseError(
                 f"{path} should have numbers in {column}, but has '{wrong.iloc[0]}': run its task again."
             )
-        table[column] = numbers
+        if column in WHOLE and not (numbers.ge(0) & numbers.mod(1).eq(0)).all():
+            wrong = table.loc[~(numbers.ge(0) & numbers.mod(1).eq(0)), column]
+            raise HeadwiseError(f"{path} should have whole numbers in {column}, but has {wrong.iloc[0]!r}.")
+        table[column] = numbers.astype(int) if column in WHOLE else numbers
+    if "kind" in columns and (other := [kind for kind in table["kind"].unique() if kind not in KINDS]):
+        raise HeadwiseError(f"{path} should have kinds of heads ({', '.join(KINDS)}), but has {other[0]!r}.")
     return table.replace([math.inf, -math.inf], math.nan)  # a chart cannot show a loss that is no number
 
 

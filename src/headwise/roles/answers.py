@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 
 from headwise.heads import Kind, Site
-from headwise.importance.tally import halved, refuse_broken
+from headwise.importance.tally import fetched, halved, refuse_broken
 from headwise.roles.question import Question
 from headwise.statistics import jackknife_p, ratio_interval
 
@@ -46,7 +46,10 @@ class Answers:
 
     def add(self, questions: Sequence[Question], sums: Mapping[int, Sequence[Tensor]]) -> None:
         """Add a batch: the questions, and by layer the answers B H M to each question."""
-        for layer, answers in sums.items():
+        counts, baseline, *layers = regrouped(
+            [[question.counts for question in questions], [question.baseline for question in questions], *sums.values()]
+        )
+        for layer, answers in zip(sums, layers, strict=True):
             for answer in answers:
                 refuse_broken(Site(self.kind, layer), answer)
         for question in questions:
@@ -57,20 +60,20 @@ class Answers:
             if question.baseline.shape[1]:
                 self.ruled.update(question.measures)
         names = [question.measures for question in questions]
-        for key in (COUNTS, BASELINE):
-            self.parts[key].append(self.placed(names, [getattr(question, key) for question in questions]))
-        for layer, answers in sums.items():
+        for key, values in ((COUNTS, counts), (BASELINE, baseline)):
+            self.parts[key].append(self.placed(names, values))
+        for layer, answers in zip(sums, layers, strict=True):
             self.parts[layer].append(self.placed(names, answers))
         if self.units >= 2 * UNITS:
             self.parts |= {key: [halved(self.whole(key))] for key in self.parts}
 
-    def placed(self, names: Sequence[Sequence[str]], values: Sequence[Tensor]) -> np.ndarray:
+    def placed(self, names: Sequence[Sequence[str]], values: Sequence[np.ndarray]) -> np.ndarray:
         """Values … m of several questions in the columns of their measures: … M, zero elsewhere."""
-        shape = [max(tensor.shape[axis] for tensor in values) for axis in range(values[0].dim() - 1)]
+        shape = [max(each.shape[axis] for each in values) for axis in range(values[0].ndim - 1)]
         out = np.zeros((*shape, len(self.columns)), dtype=np.float32)
-        for measures, tensor in zip(names, values, strict=True):
+        for measures, each in zip(names, values, strict=True):
             columns = [self.columns[name] for name in measures]
-            out[..., : tensor.shape[-2], columns] = tensor.cpu().numpy()
+            out[..., : each.shape[-2], columns] = each
         return out
 
     def whole(self, key: str | int) -> np.ndarray:
@@ -131,6 +134,12 @@ class Answers:
         return chosen
 
 
+def regrouped(groups: Sequence[Sequence[Tensor]]) -> list[list[np.ndarray]]:
+    """Groups of tensors as arrays, which come from their device together."""
+    arrays = iter(fetched([tensor for group in groups for tensor in group]))
+    return [list(islice(arrays, len(group))) for group in groups]
+
+
 def together(several: Sequence[Answers]) -> Answers:
     """The answers on several texts, of one kind of attention, as those on one text."""
     out = Answers(several[0].kind)
@@ -141,5 +150,5 @@ def together(several: Sequence[Answers]) -> Answers:
             out.columns.setdefault(name, len(out.columns))
     for one in several:
         for key in one.parts:
-            out.parts[key].append(out.placed([list(one.columns)], [torch.from_numpy(one.whole(key))]))
+            out.parts[key].append(out.placed([list(one.columns)], [one.whole(key)]))
     return out

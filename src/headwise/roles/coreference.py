@@ -38,7 +38,7 @@ def coreference(passage: Passage) -> Question:
     """
     chosen = [
         choice for choice in choices(passage.sentences)
-        if bool((passage.subwords[choice.sentence, [choice.query, *choice.candidates]] > 0).all())  # all have a token
+        if {choice.query, *choice.candidates} <= passage.present[choice.sentence]
     ]  # fmt: skip
     device, size, width = passage.ids.device, len(passage.ids), passage.subwords.shape[1]
     sentence = torch.tensor([choice.sentence for choice in chosen], dtype=torch.long, device=device)

@@ -115,7 +115,7 @@ def asked_words(measure: str, passage: Passage, number: int, frequencies: Mappin
     sentence = passage.sentences[number]
     if measure == "coreference":
         return {one.query: (set(one.candidates), set(one.antecedents)) for one in choices([sentence])}
-    there = set(passage.subwords[number].nonzero()[:, 0].tolist())
+    there = passage.present[number]
     rare = rarest(passage, number, frequencies, top) if measure.startswith("rare.") else set()
     right, itself = set(right_words(measure, sentence, rare)), measure.startswith("positional.")
     asked: Allowed = {}

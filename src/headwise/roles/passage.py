@@ -87,6 +87,11 @@ class Passage:
         return self.membership.sum(1)
 
     @cached_property
+    def present(self) -> list[set[int]]:
+        """The words of every sentence that have a token."""
+        return [{word for word, count in enumerate(row) if count} for row in self.subwords.tolist()]
+
+    @cached_property
     def visible(self) -> Tensor:
         """How many other words a word can attend to: B W."""
         present = (self.subwords > 0).float()

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.attention import Discovery
+from headwise.attention import Discovery, start_token
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned, Coverage
 from headwise.errors import HeadwiseError
@@ -138,7 +138,7 @@ def on_pairs(subject: Subject, text: Iterable[tuple[str, str]], progress: Progre
 
 def pair_batches(subject: Subject, pairs: Sequence[tuple[Aligned, Aligned]]) -> Iterator[Batch]:
     """Batches of pairs: source and target for cross attention, the decoder's input for its self-attention."""
-    start, device = int(subject.model.config.decoder_start_token_id), subject.model.device
+    start, device = start_token(subject.model), subject.model.device
     for half in (0, 1):
         rows = [pair for pair in pairs if half_of(pair[0].sentence) == half]
         for batch in batched(rows, lambda pair: max(len(side.ids) for side in pair)):

@@ -19,22 +19,18 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.api.batches import max_tokens
-from headwise.api.scoring import BLEU, LRP, RESCORED
-from headwise.attention import capture, discover, evaluating
+from headwise.attention import capture, discover, evaluating, start_token
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMap, Kind
-from headwise.importance.ablation import ABLATIONS
-from headwise.importance.attention_weights import READINGS
-from headwise.importance.gating import GATINGS
-from headwise.importance.gradient import GRADIENTS
+from headwise.importance.measures import ABLATIONS, BLEU, GATINGS, GRADIENTS, LRP, READINGS, RESCORED
 from headwise.model import load
+from headwise.options import Architecture, Recipe, Search
 from headwise.pruning.gate_training import freeze
 from headwise.translation.batches import IGNORED
-from headwise.translation.build import Architecture, build
-from headwise.translation.decode import Search
+from headwise.translation.build import build
 from headwise.translation.dropout import FastDropout
 from headwise.translation.subwords import SPECIAL, learn_subwords
-from headwise.translation.train import Recipe, bfloat16, loss_forward
+from headwise.translation.train import bfloat16, loss_forward
 
 PADDING = 1.1  # positions of a batch per position that holds a piece
 LOADING = 4.0  # seconds before a training begins: libraries, weights
@@ -237,7 +233,7 @@ def random_batch(hf: PreTrainedModel, rows: int, length: int) -> dict[str, Tenso
     size = min(hf.config.vocab_size, getattr(hf.config, "decoder_vocab_size", None) or hf.config.vocab_size)
     source, target = torch.randint(len(SPECIAL), size, (2, rows, length), generator=generator).to(hf.device)
     start = target.roll(1, 1)
-    start[:, 0] = hf.config.decoder_start_token_id
+    start[:, 0] = start_token(hf)
     labels = target.clone()
     labels[:, -(length // 10) or length :] = IGNORED  # about as much as padding is
     return {

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from headwise.api.validation import checked
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
 from headwise.study.plan import Plan, read_toml
@@ -98,7 +99,7 @@ def runs_in(out: Path) -> dict[str, set[str]]:
     before = plan_of(out)
     if not (before.get("seeds") or before.get("pairs")):
         return {}
-    runs = Plan.model_validate(before).runs
+    runs = checked(Plan, before, f"The plan {out / 'plan.toml'}").runs
     found = {folder: {sweep.name for sweep in own.pruning} for folder, own in runs.items()}
     return {folder: sweeps for folder, sweeps in found.items() if has_results(out / folder)}
 

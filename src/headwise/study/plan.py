@@ -14,21 +14,18 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from headwise.api.scoring import USUAL, resolve_measures
-from headwise.api.sweeps import SWEEPS, AnySweep, GateSweep, GreedySweep
+from headwise.api.sweeps import SWEEPS, AnySweep, GateSweep
 from headwise.api.validation import checked
 from headwise.data.lines import existing_file
 from headwise.errors import HeadwiseError
-from headwise.pruning.controls import FROM_RANDOM_WEIGHTS
-from headwise.translation.build import Architecture
-from headwise.translation.decode import Search
-from headwise.translation.train import Recipe
+from headwise.importance.measures import USUAL, resolve_measures
+from headwise.options import FROM_RANDOM_WEIGHTS, Architecture, Recipe, Search
 
 Spec = str | list[str]  # two files | one .tsv or .jsonl file | "datasets:NAME" | one-sided text: one file
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class Embedded(Strict):
@@ -155,17 +152,12 @@ class Plan(Strict):
         if isinstance(self.model, Architecture):
             for sweep in self.pruning:
                 sweep.refuse_counts(self.model.head_map)
-        self.refuse_one_sided_training()
+        if any(data.one_sided for data in (self.data, *self.pairs.values())):
+            if isinstance(self.model, Architecture):
+                raise ValueError("translation models are trained on pairs, but the training text is one-sided")
+            if "label_smoothing" not in self.training.model_fields_set:
+                self.training = self.training.model_copy(update={"label_smoothing": 0.0})
         return self
-
-    def refuse_one_sided_training(self) -> None:
-        """Only greedy removal of a given model works on one-sided text."""
-        if not any(data.one_sided for data in (self.data, *self.pairs.values())):
-            return
-        if isinstance(self.model, Architecture):
-            raise ValueError("translation models are trained on pairs, but the training text is one file, one-sided")
-        if any(sweep.tune if isinstance(sweep, GreedySweep) else True for sweep in self.pruning):
-            raise ValueError("gates and fine-tuning need sentence pairs; on one-sided text use method = 'greedy'")
 
     @property
     def runs(self) -> dict[str, Plan]:
@@ -221,7 +213,10 @@ def make_plan(data: dict[str, Any], settings: Sequence[str] = (), source: str = 
     """A plan from a dictionary, checked, with environment variables in its paths filled in."""
     for setting in settings:
         change(data, setting)
-    plan = checked(Plan, expand(data), source)
+    try:
+        plan = checked(Plan, expand(data), source)
+    except RecursionError:
+        raise HeadwiseError(f"{source} has tables inside tables without an end: a plan needs three levels.") from None
     if plan.pairs and (plan.data != Data()):
         raise HeadwiseError(f"{source}: [data] names texts and [pairs] as well: leave one of them out.")
     for name, texts in (plan.pairs or {"": plan.data}).items():

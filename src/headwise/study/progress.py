@@ -34,14 +34,17 @@ class Progress:
             self.say(heading)
 
     def bars(self) -> Bars:
-        """Bars without any task yet: each has a share, the time it takes, and a note."""
-        line, time = Column(no_wrap=True), Column(no_wrap=True, min_width=7)
+        """Bars without any task yet: each has a share, the time it takes, and a note. What does not fit on the line is
+        cut from the name and from the note."""
+        name = Column(no_wrap=True, min_width=22, max_width=max(22, self.console.width // 2 - 8))
+        share, time = Column(min_width=4), Column(no_wrap=True, min_width=7)
         columns = (
-            TextColumn("  {task.description:<20}", table_column=line), BarColumn(8),
-            TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(time), TextColumn("left"),
-            TimeRemainingColumn(table_column=time), TextColumn("{task.fields[note]}", table_column=line),
+            TextColumn("  {task.description}", table_column=name), BarColumn(8, table_column=Column(min_width=8)),
+            TextColumn("{task.percentage:>3.0f}%", table_column=share), TimeElapsedColumn(time), TextColumn("left"),
+            TimeRemainingColumn(table_column=time),
+            TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, ratio=1)),
         )  # fmt: skip
-        return Bars(*columns, console=self.console, refresh_per_second=2, speed_estimate_period=600)
+        return Bars(*columns, console=self.console, refresh_per_second=2, speed_estimate_period=600, expand=True)
 
     @contextmanager
     def task(self, name: str) -> Iterator[None]:

@@ -17,11 +17,12 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from headwise.study.progress import Progress
 from headwise.study.store import label_of
 
 MakeWork = Callable[[Progress], Work]  # can be pickled: how a worker's process does jobs
+OLDEST = (2, 52)  # the first Ray whose clusters know tokens
 RETRIES = 3  # how often Ray tries a job again whose process was killed
 
 
@@ -45,15 +47,16 @@ def ray_executor(
 ) -> Iterator[RayExecutor]:
     """An executor whose jobs are Ray tasks with `threads` cores each, and a GPU where device is cuda.
 
-    folder: shared by all workers, where they report. A local cluster is started, and shut down at the end; with
-    RAY_ADDRESS set, that cluster is joined. What still runs when the block ends is stopped. Raises HeadwiseError
-    without Ray, cluster, or room for a single task.
+    folder: shared by all workers, where they report. A local cluster is started, and shut down at the end: it listens
+    on the loopback address only, and wants a token. With RAY_ADDRESS set, that cluster is joined. What still runs when
+    the block ends is stopped. Raises HeadwiseError without Ray, cluster, or room for a single task, and for a GPU by
+    number: a task sees only its own.
     """
+    if device.startswith("cuda:"):
+        raise HeadwiseError(f"With Ray every task gets a GPU of its own: give device cuda, not {device}.")
     ray = import_ray()
     own = not ray.is_initialized()
-    if own:
-        connect(ray)
-    try:
+    with cluster(ray) if own else nullcontext():
         gpus = int(device.startswith("cuda"))
         needs = {"CPU": threads, "GPU": gpus} if gpus else {"CPU": threads}
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -74,9 +77,6 @@ def ray_executor(
                 yield executor
             finally:
                 executor.stop()
-    finally:
-        if own:
-            ray.shutdown()
 
 
 @contextmanager
@@ -98,23 +98,47 @@ def signals_held() -> Iterator[None]:
 
 
 def import_ray() -> Any:
-    """The ray package; quiet, and without statistics sent home."""
+    """The ray package; quiet, and without statistics sent home. What it reads from the environment when it is imported
+    is set before: a cluster of our own listens on the loopback address, and wants a token."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if not os.environ.get("RAY_ADDRESS"):
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # a node's address is then 127.0.0.1 everywhere
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray
     except ImportError:
         raise HeadwiseError("Ray was asked for, but it is not installed: pip install 'headwise[ray]'.") from None
+    if tuple(int(part) for part in ray.__version__.split(".")[:2]) < OLDEST:
+        raise HeadwiseError(
+            f"Ray {ray.__version__} is installed, but headwise needs {'.'.join(map(str, OLDEST))} or newer, whose "
+            "clusters want a token: pip install -U 'headwise[ray]'."
+        )
     return ray
 
 
-def connect(ray: Any) -> None:
-    """Join the cluster that RAY_ADDRESS names, or start one on this machine that nobody else can use."""
+@contextmanager
+def cluster(ray: Any) -> Iterator[None]:
+    """A cluster for the time of the block. The session folder of one on this machine is removed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="hw-ray-"))  # short: Ray puts sockets in it, whose paths are limited
+    try:
+        connect(ray, folder)
+        yield
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def connect(ray: Any, folder: Path) -> None:
+    """Join the cluster that RAY_ADDRESS names, or start one on this machine that nobody else can use, in a folder."""
     logging.getLogger("ray").setLevel(logging.ERROR)
     address = os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if not address:
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        options |= {"num_cpus": cores(), "include_dashboard": False, "object_store_memory": 100 * 2**20}
+        options |= {
+            "num_cpus": cores(), "include_dashboard": False, "object_store_memory": 100 * 2**20,
+            "_temp_dir": str(folder),
+        }  # fmt: skip
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     handler = signal.getsignal(signal.SIGTERM)  # Ray installs its own
     try:

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from accelerate import PartialState
 
 from headwise.api.batches import AnyText, held_out
@@ -23,12 +24,12 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, HeadMask
 from headwise.model import Model, load
+from headwise.options import Architecture
 from headwise.study.estimate import Estimate
 from headwise.study.plan import Plan, one_sided
 from headwise.study.progress import Progress
 from headwise.study.store import Making, Result, Store, digest
 from headwise.study.variants import Variant
-from headwise.translation.build import Architecture
 
 Split = embedded.Split
 
@@ -82,6 +83,11 @@ class Task(ABC):
         return 0.0
 
 
+def device_name(device: str) -> str:
+    """A device in words that say what it is: `cpu`, `NVIDIA H200`."""
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+
+
 class Run:
     """What tasks work with: the plan, the folder, the texts, the full model.
 
@@ -129,23 +135,36 @@ class Run:
         """The result of a task, made now unless the store holds it. whole: its weights must be there, too."""
         if not self.store.together and task.shared and PartialState().num_processes > 1 and not self.done(task, whole):
             raise HeadwiseError(f"{task.name} must be made again, which several processes cannot do here: run one.")
-        spec, needs = self.spec(task), [self.key(needed) for needed in self.spec(task).needs]
+        spec = self.spec(task)
         making = Making(
-            task.name, self.key(task), needs, spec.outputs, lambda work: task.make(self, work), task.repeatable
-        )
+            task.name, self.key(task), {self.key(needed): needed.name for needed in spec.needs}, spec.outputs,
+            make=lambda work: task.make(self, work), exact=self.device == "cpu",
+            lasting=(spec.weights or spec.outputs) if task.repeatable else (),
+            device=device_name(self.device),
+            texts=lambda: {split: text.fingerprint for split, text in self.texts.items()},
+        )  # fmt: skip
         return self.store.obtain(making, self.required(task, whole))
 
     def result(self, task: Task) -> Result | None:
         """The result of a task that is done; None of one that is not."""
-        record = self.store.record(task.name)
-        return dict(record["result"]) if record and record["key"] == self.key(task) else None
+        return dict(self.store.record(task.name)["result"]) if self.done(task) else None
 
     # Texts
 
     def text(self, split: Split) -> AnyText:
-        """One split. Choices are made on train and dev; test is read for the numbers that are reported."""
+        """One split. Choices are made on train and dev; test is read for the numbers that are reported.
+
+        Raises HeadwiseError for another text than the one that the results in the folder were made from.
+        """
         if split not in self.texts:
-            self.texts[split] = self.opened(split)
+            text = self.opened(split)
+            before = {record["texts"].get(split) for record in self.store.records().values()} - {None}
+            if before - {text.fingerprint}:
+                raise HeadwiseError(
+                    f"The {split} text ({text.name}) is not the one that the results in {self.folder} were made from: "
+                    "take that text again, or choose another --out."
+                )
+            self.texts[split] = text
         return self.texts[split]
 
     def opened(self, split: Split) -> AnyText:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from headwise.api.sweeps import GateSweep, GreedySweep
-from headwise.pruning.controls import FROM_RANDOM_WEIGHTS
+from headwise.options import FROM_RANDOM_WEIGHTS
 from headwise.study.run import Run, Split, Task
 from headwise.study.tasks.evaluate import (
     Choose,
@@ -22,6 +22,7 @@ from headwise.study.tasks.evaluate import (
     MeasureSpeed,
     SaveChosen,
     Translate,
+    dev_quality,
 )
 from headwise.study.tasks.prune import RankHeads, keeps_all, prune_task
 from headwise.study.tasks.roles import FindRoles, Rescore
@@ -58,7 +59,7 @@ class Schedule:
         return sorted(found, key=lambda variant: variant.control in FROM_RANDOM_WEIGHTS)
 
     def filled_in(self, index: int) -> list[float]:
-        """λ between those of the plan, each where dev BLEU changes most, as far as results are there."""
+        """λ between those of the plan, each where quality on dev changes most, as far as results are there."""
         sweep, filled = self.run.plan.pruning[index], self.filled[index]
         while isinstance(sweep, GateSweep) and len(filled) < sweep.refine:
             gated = [
@@ -73,11 +74,11 @@ class Schedule:
         return filled
 
     def point(self, variant: Variant) -> tuple[int, float] | None:
-        """How many heads a variant keeps and its dev BLEU, once it is evaluated."""
+        """How many heads a variant keeps and its quality on dev, once it is evaluated."""
         record = self.run.store.record(f"evaluate/dev/{variant.name}")
         if not record or self.run.result(prune_task(variant)) is None:
             return None
-        return len(self.run.mask(variant)), dict((row[0], row[1]) for row in record["result"]["rows"])["bleu"]
+        return len(self.run.mask(variant)), dev_quality(record["result"]["rows"])
 
     def unfilled(self) -> list[str]:
         """Sweeps that have fewer λ than `refine` asks for, though all they have are evaluated."""
@@ -94,7 +95,8 @@ class Schedule:
     def has_failed(self, variant: Variant) -> bool:
         """Whether a variant, its evaluation, or what it is made from failed."""
         names = [f"prune/{variant.name}", f"translate/dev/{variant.name}", f"evaluate/dev/{variant.name}"]
-        names += [f"order/{variant.order.name}", f"losses/dev/{variant.order.name}"] if variant.order else []
+        names += [f"losses/dev/{variant.order.name if variant.order else variant.name}"]
+        names += [f"order/{variant.order.name}"] if variant.order else []
         failed = any(name in self.failed for name in names)
         return failed or bool(variant.reference and self.has_failed(variant.reference))
 
@@ -144,7 +146,9 @@ class Schedule:
         return Evaluate(split, variant, tuple(other for other in others if not self.has_failed(other)))
 
     def steps_of(self, variant: Variant, variants: Sequence[Variant]) -> tuple[Variant, ...]:
-        """All sound steps of a variant's greedy order, which are measured together."""
+        """All sound steps of a variant's greedy order, which are measured together; a variant without one, alone."""
+        if variant.order is None:
+            return () if variant == FULL else (variant,)
         same = (v for v in variants if variant.order is not None and v.order == variant.order)
         return tuple(v for v in same if f"prune/{v.name}" not in self.failed)
 

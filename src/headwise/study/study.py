@@ -11,19 +11,19 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
-from headwise.api.batches import translator
 from headwise.api.sweeps import GateSweep
 from headwise.data import embedded
 from headwise.data.text import ParallelText
+from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.model import load
-from headwise.pruning.controls import FROM_RANDOM_WEIGHTS
-from headwise.roles.alignment import need_eflomal
+from headwise.options import FROM_RANDOM_WEIGHTS
 from headwise.study.estimate import Estimate, estimate
 from headwise.study.executor import WORKERS, Outcome, open_executor, run_jobs, sentence
 from headwise.study.jobs import Job, cost_in_words, plan_lines
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import Plan
+from headwise.study.preflight import preflight
 from headwise.study.progress import Progress
 from headwise.study.run import Run, Task
 from headwise.study.schedule import STAGES, Schedule
@@ -135,7 +135,7 @@ def run_study(
         raise HeadwiseError(f"--only {only} was asked for, but the stages are {', '.join(STAGES)}.")
     if workers not in (None, *WORKERS):
         raise HeadwiseError(f"--workers {workers} was asked for; there is {', '.join(WORKERS)}.")
-    threads = threads or (1 if workers else None)
+    device, threads = usable(device), threads or (1 if workers else None)
     stages = STAGES if only is None else STAGES[: STAGES.index(only) + 1]
     out, main = Path(out), PartialState(cpu=device == "cpu").is_main_process
     progress = progress if main else Progress(quiet=True)
@@ -144,31 +144,19 @@ def run_study(
         refuse_others(plan, out)
         for folder in dict.fromkeys([".", *plan.runs]):
             stack.enter_context(locked_folder(out / folder, main))
+        study = Study(plan, out, device, progress)
+        for line in preflight(plan, [*study.runs.values()], study.jobs(stages), device):
+            progress.say(f"  {line}")
         if main:
             claim(plan, out)
-        PartialState().wait_for_everyone()
-        refuse_late_surprises(plan, device)
-        study = Study(plan, out, device, progress)
-        if main:
             write_corpora(study)
-        for line in missing_texts(plan, stages):
-            progress.say(f"  {line}")
+        PartialState().wait_for_everyone()
         study.estimates = estimated(study, stages)
         outcome = at_work(study, stages, workers, threads, device)
         if main:
             finish(study, stages, outcome, report if only in (None, "score", "roles") else None)
         outcome.check()
     return out
-
-
-def missing_texts(plan: Plan, stages: Collection[str]) -> Iterator[str]:
-    """What a plan without dev or test text means."""
-    for name, texts in (plan.pairs or {"": plan.data}).items():
-        where = f"[pairs.{name}]" if name else "[data]"
-        if texts.dev is None and texts.embedded is None:
-            yield f"{where} names no dev text: every tenth sentence of the training text is held out for it."
-        if not texts.has_test and "evaluate" in stages:
-            yield f"{where} names no test text: the report has dev numbers only."
 
 
 def at_work(study: Study, stages: Collection[str], workers: str | None, threads: int | None, device: str) -> Outcome:
@@ -195,7 +183,7 @@ def estimates_of(study: Study) -> dict[str, Estimate]:
         pair = run.plan.data.model_dump_json()
         train, dev = run.text("train"), run.text("dev")
         if not isinstance(train, ParallelText) or not isinstance(dev, ParallelText):
-            assert isinstance(run.plan.model, str)  # nothing is trained on one-sided text
+            assert isinstance(run.plan.model, str)  # no model is trained from random weights on one-sided text
             run.expected_heads = load(run.plan.model, run.device).heads
             continue
         if pair not in by_pair:
@@ -237,20 +225,6 @@ def thread_count(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def refuse_late_surprises(plan: Plan, device: str) -> None:
-    """Check first what would only show after hours: programs that must be there, heads that a model has."""
-    if plan.roles.pairs:
-        need_eflomal()
-    if isinstance(plan.model, str) and any(sweep.keep for sweep in plan.pruning):
-        model = load(plan.model, device)
-        heads = (model if plan.data.one_sided else translator(model)).heads
-        for sweep in plan.pruning:
-            try:
-                sweep.refuse_counts(heads)
-            except ValueError as error:
-                raise HeadwiseError(f"{str(error).capitalize()} in {plan.model}: give fewer.") from None
-
-
 def finish(study: Study, stages: Collection[str], outcome: Outcome, report: Report | None) -> None:
     """The tables of and over all runs, whatever failed; weights that the plan does not keep; the pages."""
     plan, out = study.plan, study.out
@@ -287,11 +261,13 @@ def keep_only_chosen(run: Run, schedule: Schedule) -> None:
 def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
     """The jobs of a plan in lines: what is done, and what the rest will cost, as far as it is known by now."""
     refuse_others(plan, Path(out))
+    device = usable(device)
     with tempfile.TemporaryDirectory() as work:
         study = Study(plan, Path(out), device, Progress(quiet=True), cache=Path(work))
         study.estimates = estimates_of(study)
         jobs = study.jobs()
-    return [*plan_lines(jobs), *left_by_stage(study, jobs)]
+        lines = preflight(plan, [*study.runs.values()], jobs, device)
+    return [*plan_lines(jobs), *left_by_stage(study, jobs), *lines]
 
 
 def left_by_stage(study: Study, jobs: Sequence[Job]) -> list[str]:

@@ -15,7 +15,7 @@ import pandas as pd
 from headwise.api.environment import environment_info
 from headwise.api.sweeps import GateSweep, GreedySweep, TopKSweep
 from headwise.heads import write_text
-from headwise.pruning.target_count import SETTLE
+from headwise.pruning.target_count import settle_share
 from headwise.study.across import across
 from headwise.study.plan import Plan
 from headwise.study.run import Run
@@ -25,6 +25,7 @@ from headwise.study.tasks.evaluate import Choose, Measure
 from headwise.study.tasks.prune import keeps_all, model_task
 from headwise.study.tasks.train import FULL_MODEL
 from headwise.study.variants import FULL, Variant, comparisons, model_controls
+from headwise.units import usual_unit
 
 MEASURED = ("measure", "value", "low", "high")
 COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", *MEASURED)
@@ -59,6 +60,7 @@ class Tables:
         else:
             place.unlink(missing_ok=True)
         write_text(self.run.folder / "run.json", json.dumps(self.facts(), indent=1) + "\n")
+        self.run.store.seal(["pruning.csv", "run.json"] if place.exists() else ["run.json"])
 
     def pruning(self) -> pd.DataFrame:
         """One row a variant and measure; only variants that were evaluated."""
@@ -106,11 +108,12 @@ class Tables:
         signature = {
             "plan": plan.name, "seed": plan.seed, "model": record.get("key"), "train": trained.get("train"),
             "dev": trained.get("dev"), "kinds": list(dict.fromkeys(k for sweep in plan.pruning for k in sweep.kinds)),
-            "device": run.device, "machine": info["machine"],
+            "device": record.get("device", run.device), "dtype": trained.get("dtype"), "machine": info["machine"],
         }  # fmt: skip
         return {
             "signature": signature, "versions": info["versions"], "threads": record.get("threads", info["threads"]),
             "seconds": {name: record["seconds"] for name, record in run.store.records().items()},
+            "devices": sorted({record["device"] for record in run.store.records().values() if "device" in record}),
             **self.chosen(),
             "notes": {
                 name: [*made[name]["notes"], *self.without_controls(variant)]
@@ -140,14 +143,15 @@ class Tables:
         sweep, order = self.run.sweep(variant), variant.order
         greedy = sweep if isinstance(sweep, GreedySweep) else None
         gates = sweep if isinstance(sweep, GateSweep | TopKSweep) and variant.control is None else None
-        late = 0.0 if variant.penalty is not None else SETTLE
+        heads = self.run.mask(variant).heads
         return {
-            "sweep": sweep.name, "kinds": sweep.kinds, "method": variant.method, "penalty": variant.penalty,
-            "keep": variant.keep, "score": order.score if order else None, "order": order.name if order else None,
+            "sweep": sweep.name, "kinds": sweep.kinds, "unit": sweep.unit or usual_unit(heads.only(sweep.kinds)),
+            "method": variant.method, "penalty": variant.penalty, "keep": variant.keep,
+            "score": order.score if order else None, "order": order.name if order else None,
             "turn": order.turn if order else None, "control": variant.control,
             "reference": variant.reference.name if variant.reference else None,
             "tune": bool(greedy and greedy.tune), "compensate": bool(greedy and greedy.compensate),
-            "settle": None if gates is None else late if gates.settle is None else gates.settle,
+            "settle": None if gates is None else (gates.settle or 0.0) if variant.keep is None else settle_share(gates),
             "against": comparisons(self.plan.pruning, variant),
         }  # fmt: skip
 

@@ -8,8 +8,7 @@ from typing import get_args
 
 from headwise.api.sweeps import WITHOUT_TEXT, GateSweep, GreedySweep, Sweep, TopKSweep, keep_name
 from headwise.heads import HeadMap
-from headwise.pruning.controls import FROM_RANDOM_WEIGHTS, OF_A_SWEEP, Control
-from headwise.pruning.target_count import Keep
+from headwise.options import FROM_RANDOM_WEIGHTS, OF_A_SWEEP, Control, Keep
 
 COMPARISONS = ("pruned", "fine-tuned", "random", "uncompensated")  # models beside the full one that differences are to
 
@@ -135,7 +134,8 @@ def uncompensated(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
     if not (variant.order and isinstance(own, GreedySweep) and own.compensate):
         return None
     for sweep in (sweep for sweep in sweeps if isinstance(sweep, GreedySweep) and not sweep.tune):
-        same = {*sweep.kinds} == {*own.kinds} and (sweep.step, sweep.rescore) == (own.step, own.rescore)
+        same = all(getattr(sweep, name) == getattr(own, name) for name in ("step", "rescore", "unit"))
+        same = same and {*sweep.kinds} == {*own.kinds}
         alike = [o for o in orders_of(sweep) if (o.score, o.turn) == (variant.order.score, variant.order.turn)]
         if same and alike and not sweep.compensate:
             return f"{alike[0].name}-{variant.kept}"

@@ -11,21 +11,51 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
 from torch.utils.data import Sampler
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headwise.attention import start_token
+from headwise.data.store import StoredText
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 
 IGNORED = -100  # the label of positions without a target
+
+
+Batch = dict[str, Tensor]
+Collate = Callable[[Sequence[dict[str, Any]]], Batch]
+
+
+class Data(Protocol):
+    """A text that models train on, and how it becomes batches: `Encoded` for translation, `Packed` for others.
+
+    longest: the length of every row. dropped: how many sentences are left out.
+    """
+
+    longest: np.ndarray
+    dropped: int
+
+    def __len__(self) -> int: ...
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Rows by what the sampler gives."""
+
+    def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
+        """Shuffled batches of at most `tokens` positions, as rows; their number in an epoch divides by `multiple`."""
+
+    def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches) -> Collate:
+        """What makes a batch of tensors of rows."""
+
+    def once(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int) -> Iterator[Batch]:
+        """The text once, always in the same batches: for a dev loss."""
 
 
 class Encoded:
@@ -41,22 +71,13 @@ class Encoded:
             source, target = tokenizer(rows["source"]), tokenizer(text_target=rows["target"])
             return {"source": source["input_ids"], "target": target["input_ids"]}
 
-        file = cache / f"ids-{key(text, tokenizer)}.arrow" if cache else None
-        if file and file.exists():
-            dataset = Dataset.from_file(str(file))
-        else:
-            if file:
-                file.parent.mkdir(parents=True, exist_ok=True)
-            dataset = text.dataset.map(
-                ids, batched=True, remove_columns=text.dataset.column_names, load_from_cache_file=False,
-                cache_file_name=str(file) if file else None, keep_in_memory=file is None,
-            )  # fmt: skip
+        dataset = mapped(text, tokenizer, ids, cache)
         self.source_lengths, self.target_lengths = lengths(dataset, "source"), lengths(dataset, "target")
         longest = np.maximum(self.source_lengths, self.target_lengths)
         self.rows = np.flatnonzero(longest <= max_length)
         self.longest = longest[self.rows]
         self.dropped = len(longest) - len(self.rows)
-        self.dataset: Dataset = dataset
+        self.dataset = dataset
         if len(self.rows) == 0:
             raise HeadwiseError(
                 f"All {len(longest)} pairs are longer than max_length = {max_length} tokens: "
@@ -76,8 +97,32 @@ class Encoded:
     def __getitem__(self, index: int) -> dict[str, list[int]]:
         return self.__getitems__([index])[0]
 
+    def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
+        return TokenBatches(self, tokens, seed, multiple)
 
-def key(text: ParallelText, tokenizer: PreTrainedTokenizerBase) -> str:
+    def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches) -> Collate:
+        return Collator(tokenizer, start_token(model), sampler.shapes)
+
+    def once(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int) -> Iterator[Batch]:
+        return batches(self, tokenizer, start_token(model), tokens)
+
+
+def mapped(
+    text: StoredText, tokenizer: PreTrainedTokenizerBase, ids: Callable[..., dict[str, list[Any]]], cache: Path | None
+) -> Dataset:
+    """The columns that `ids` makes of a text's; in a file in `cache`, which is found again, or in memory."""
+    file = cache / f"ids-{key(text, tokenizer)}.arrow" if cache else None
+    if file and file.exists():
+        return Dataset.from_file(str(file))
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    return text.dataset.map(
+        ids, batched=True, remove_columns=text.dataset.column_names, load_from_cache_file=False,
+        cache_file_name=str(file) if file else None, keep_in_memory=file is None,
+    )  # fmt: skip
+
+
+def key(text: StoredText, tokenizer: PreTrainedTokenizerBase) -> str:
     """A name for the ids of a text: a hash of the text and of the tokenizer."""
     model: Any = tokenizer
     if model.is_fast:
@@ -101,18 +146,18 @@ class TokenBatches(Sampler[list[int]]):
     shuffle=False: every pair, shortest first.
     """
 
-    def __init__(self, data: Encoded, tokens: int, seed: int, multiple: int = 1, shuffle: bool = True) -> None:
+    def __init__(self, data: Data, tokens: int, seed: int, multiple: int = 1, shuffle: bool = True) -> None:
         self.seed, self.epoch, self.shuffle = seed, 0, shuffle
         self.lengths, self.multiple = data.longest, multiple
         if data.longest.max() > tokens:
             raise HeadwiseError(
-                f"A batch of {tokens} tokens cannot hold the longest pair ({data.longest.max()} tokens): "
+                f"A batch of {tokens} tokens cannot hold the longest row ({data.longest.max()} tokens): "
                 "raise batch_tokens."
             )
         self.shapes = shapes(data.longest, tokens)
         if shuffle and int(data.longest.sum()) < tokens * multiple:
             raise HeadwiseError(
-                f"The training text has {len(data)} pairs ({int(data.longest.sum())} tokens), fewer than one batch of "
+                f"The training text has {int(data.longest.sum())} tokens in {len(data)} rows, fewer than one batch of "
                 f"{tokens * multiple} tokens: give more text or lower batch_tokens."
             )
 

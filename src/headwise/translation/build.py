@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from transformers import (
     M2M100Config,
     M2M100ForConditionalGeneration,
@@ -16,33 +13,7 @@ from transformers import (
 )
 
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMap
-
-
-class Architecture(BaseModel):
-    """The shape of a Transformer to train (Vaswani et al. 2017).
-
-    norm: "post" builds Marian, "pre" builds M2M100, which is nearest to the paper's code.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    norm: Literal["post", "pre"] = "post"
-    encoder_layers: int = Field(default=3, ge=1)
-    decoder_layers: int = Field(default=3, ge=1)
-    heads: int = Field(default=8, ge=1)
-    width: int = Field(default=256, ge=4)
-    feedforward: int = Field(default=1024, ge=1)
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-    attention_dropout: float = Field(default=0.0, ge=0, lt=1)
-    vocabulary: int = Field(default=8000, ge=10)
-    max_length: int = Field(default=128, ge=4, description="longest sentence in tokens, end of sentence included")
-
-    @property
-    def head_map(self) -> HeadMap:
-        """The heads of a model of this shape."""
-        encoder, decoder = (self.heads,) * self.encoder_layers, (self.heads,) * self.decoder_layers
-        return HeadMap({"encoder-self": encoder, "decoder-self": decoder, "cross": decoder})
+from headwise.options import Architecture
 
 
 def build(shape: Architecture, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import median
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import evaluating
+from headwise.options import Search
 from headwise.progress import Report, silent
-
-
-class Search(BaseModel):
-    """Beam search. `length_penalty` α divides a hypothesis' score by its length to the power α (0: no correction)."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    beam: int = Field(default=5, ge=1)
-    length_penalty: float = 1.0
-    batch: int = Field(default=100, ge=1, description="sentences decoded at once")
 
 
 def translate(
@@ -56,3 +47,19 @@ def translate(
             progress((at + len(chosen)) / len(order), f"{at + len(chosen)} of {len(order)} sentences")
     seconds = time.perf_counter() - start
     return out, {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds}
+
+
+def speeds(
+    models: Mapping[str, tuple[PreTrainedModel, PreTrainedTokenizerBase]], sentences: Sequence[str], search: Search,
+    tokens: int, rounds: int, progress: Report = silent,
+) -> dict[str, tuple[float, float, float]]:  # fmt: skip
+    """Tokens per second of decoding (median, least, most), by name: all models write equally many tokens for the same
+    sentences, in turn, a few rounds, so that a noisy machine and longer translations affect all alike."""
+    rates: dict[str, list[float]] = {name: [] for name in models}
+    for turn in range(rounds):
+        in_turn = list(models.items())[:: -1 if turn % 2 else 1]  # no model always goes first
+        for i, (name, (model, tokenizer)) in enumerate(in_turn):
+            cost = translate(model, tokenizer, sentences, search, exactly=tokens)[1]
+            rates[name].append(cost["tokens_per_second"])
+            progress((turn + (i + 1) / len(models)) / rounds, name)
+    return {name: (median(values), min(values), max(values)) for name, values in rates.items()}

@@ -1,8 +1,9 @@
-"""Training on Hugging Face's Seq2SeqTrainer, with four changes for small translation models on CPU.
+"""Training on Hugging Face's Seq2SeqTrainer, with four changes for small models on CPU.
 
 1. batches of tokens in a few fixed shapes (`batches`); 2. explicit attention, whose backward pass on CPU is ten times
-faster than sdpa's; 3. the loss without logits in memory (`loss`); 4. fast dropout (`dropout`). Afterwards the model is
-a stock model again. Only checkpoints with a completion marker are resumed.
+faster than sdpa's; 3. the loss without logits in memory (`loss`); 4. fast dropout (`dropout`). Weights of half
+precision train in float32. Afterwards the model is a stock model again, its weights of their own types. Only
+checkpoints with a completion marker are resumed.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from accelerate import PartialState
-from pydantic import BaseModel, ConfigDict, Field
+from accelerate.utils import gather_object
 from safetensors import SafetensorError
 from safetensors.torch import load_model
 from torch import Tensor, nn
@@ -28,45 +30,26 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTraine
 from transformers.trainer_callback import PrinterCallback, TrainerCallback, TrainerState
 
 from headwise.attention import Discovery, capture, evaluating
+from headwise.attention.discover import output_of, without_cache
 from headwise.errors import HeadwiseError, NotWritten
 from headwise.heads import Site, write_text
+from headwise.options import Recipe
 from headwise.progress import Report, silent
-from headwise.translation.batches import IGNORED, Collator, Encoded, TokenBatches, batches
+from headwise.translation.batches import IGNORED, Data
 from headwise.translation.dropout import FastDropout
 from headwise.translation.loss import summed_loss
 
 MARKER = "complete"
-SCHEDULES = "^(inverse_sqrt|constant_with_warmup|linear|cosine)$"
 WEIGHTS = "model.safetensors"
 LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "eval_loss": "dev_loss"}
-
-
-class Recipe(BaseModel):
-    """How to train. The rate rises to `learning_rate` in `warmup` updates, then falls with the inverse square root of
-    the update (Vaswani et al. 2017)."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    epochs: int = Field(default=40, ge=1)
-    batch_tokens: int = Field(default=5040, ge=16, description="positions a side in one batch, padding included")
-    accumulate: int = Field(default=1, ge=1, description="batches per update, over all processes")
-    learning_rate: float = Field(default=1e-3, gt=0)
-    warmup: int = Field(default=1000, ge=0)
-    schedule: str = Field(default="inverse_sqrt", pattern=SCHEDULES)
-    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-    clip: float = Field(default=1.0, gt=0)
-    patience: int = Field(default=10, ge=1, description="epochs without a better dev loss before training stops")
-    average: int = Field(default=5, ge=1, description="how many of the last checkpoints are averaged")
-    dtype: str = Field(default="auto", pattern="^(auto|fp32|bf16)$", description="auto: bf16 where it is native")
 
 
 @dataclass(frozen=True)
 class Training:
     """What every training has in common: data, recipe, a folder for checkpoints, a seed, a progress reporter."""
 
-    data: Encoded
-    dev: Encoded
+    data: Data
+    dev: Data
     recipe: Recipe
     work: Path
     seed: int = 1
@@ -90,7 +73,7 @@ class Gated:
 UNGATED = Gated()
 
 
-class TranslationTrainer(Seq2SeqTrainer):
+class TokenTrainer(Seq2SeqTrainer):
     """Seq2SeqTrainer with token batches, a dev loss per token, a completion marker on checkpoints, and parameter groups
     with learning rates of their own.
 
@@ -104,10 +87,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.data, self.dev, self.recipe, self.groups = training.data, training.dev, training.recipe, groups
         self.begun = time.perf_counter() - seconds
         self.compute_loss_func = lambda *_: None  # makes the Trainer count target tokens for compute_loss
+        self._loss_shifts_labels = False  # ours are at the positions of their logits
 
     def get_train_dataloader(self) -> Any:
-        sampler = TokenBatches(self.data, self.recipe.batch_tokens, self.args.seed, multiple=self.recipe.accumulate)
-        collate = Collator(self.processing_class, self.model.config.decoder_start_token_id, sampler.shapes)
+        sampler = self.data.sampler(self.recipe.batch_tokens, self.args.seed, self.recipe.accumulate)
+        collate = self.data.collator(self.model, self.processing_class, sampler)
         dataset: Any = self.data
         ahead: Any = {"num_workers": 2, "pin_memory": True} if self.args.device.type == "cuda" else {}
         return self.accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, **ahead))
@@ -128,8 +112,8 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """The dev loss; the mean over processes, so that all make the same decisions."""
-        loss = dev_loss(self.model, self.dev, self.processing_class, self.recipe.batch_tokens)
-        loss = float(self.accelerator.reduce(torch.tensor(loss, dtype=torch.float64, device=self.args.device), "mean"))
+        losses = gather_object([dev_loss(self.model, self.dev, self.processing_class, self.recipe.batch_tokens)])
+        loss = sum(losses) / len(losses)
         self.log({"eval_loss": loss})
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, {"eval_loss": loss})
         return {"eval_loss": loss}
@@ -159,39 +143,105 @@ def loss_forward(
 ) -> Iterator[None]:
     """Inside the block `model(**batch, smoothing=ε)` gives the summed loss of a batch, in one forward for data-parallel
     training. before: called first (gates draw their noise). extra: a penalty per target token, added to the loss.
-    """
 
-    def forward(
-        input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor, labels: Tensor, smoothing: float
-    ) -> Tensor:
+    The model's own forward runs up to its output layer. Raises HeadwiseError when the loss is not that of the model's
+    logits on a small batch: when the model does more after that layer than to add a bias or to cap the logits.
+    """
+    stock, own, head = model.forward, vars(model).get("forward"), model.get_output_embeddings()
+    uncached = without_cache(model)
+
+    def summed(labels: Tensor, smoothing: float, **inputs: Tensor) -> Tensor:
+        states = states_before(head, stock, {**inputs, **uncached})
+        biases = [bias for bias in (head.bias, getattr(model, "final_logits_bias", None)) if bias is not None]
+        cap = getattr(getattr(model.config, "decoder", model.config), "final_logit_softcapping", None)
+        return summed_loss(states, head.weight, sum(biases) if biases else None, labels, smoothing, cap)
+
+    def forward(labels: Tensor, smoothing: float, **inputs: Tensor) -> Tensor:
         if before:
             before()
-        source = model.get_encoder()(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        states = model.get_decoder()(
-            input_ids=decoder_input_ids, encoder_hidden_states=source, encoder_attention_mask=attention_mask,
-            use_cache=False,
-        ).last_hidden_state  # fmt: skip
-        if getattr(model.config, "scale_decoder_outputs", False):  # T5 with tied embeddings
-            states = states * model.config.d_model**-0.5
-        bias = getattr(model, "final_logits_bias", None)
-        loss = summed_loss(states, model.get_output_embeddings().weight, bias, labels, smoothing)
+        loss = summed(labels, smoothing, **inputs)
         return loss + extra() * (labels != IGNORED).sum() if extra and model.training else loss
 
+    refuse_other_loss(model, head, summed)
     model.forward = forward
     try:
         yield
     finally:
-        del model.forward
+        if own is None:
+            del model.forward
+        else:
+            model.forward = own  # a hook that was there before
 
 
-def dev_loss(model: PreTrainedModel, data: Encoded, tokenizer: PreTrainedTokenizerBase, tokens: int) -> float:
-    """Cross-entropy per target token in nats, without smoothing. Inside `loss_forward`."""
-    total, count = 0.0, 0
+class AtHead(Exception):
+    """Ends a forward where the output layer would begin."""
+
+
+def states_before(head: nn.Module, forward: Callable[..., Any], inputs: Mapping[str, Any]) -> Tensor:
+    """What a forward gives to the output layer: B T M."""
+    states: list[Tensor] = []
+
+    def stop(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        states.append(given[0])
+        raise AtHead
+
+    hook = head.register_forward_pre_hook(stop)
+    try:
+        with contextlib.suppress(AtHead):
+            forward(**inputs)
+    finally:
+        hook.remove()
+    return states[0]
+
+
+def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., Tensor]) -> None:
+    """Compare the loss without logits with that of the model's logits, on two short sentences of any words."""
+    kind = type(model).__name__
+    if not isinstance(head, nn.Linear):
+        raise HeadwiseError(f"headwise trains models that predict words by one output layer: {kind} is none.")
+    words = torch.arange(12, device=model.device).view(2, 6)
+    sources, targets = words % model.get_input_embeddings().num_embeddings, words.flip(1) % head.out_features
+    inputs = {"input_ids": sources, "attention_mask": (words != 5).long()}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = targets
+    labels = targets.roll(-1, 1).masked_fill(words == 11, IGNORED)
     with evaluating(model), torch.no_grad():
-        for tensors in batches(data, tokenizer, model.config.decoder_start_token_id, tokens):
+        logits = output_of(model, inputs).logits
+        expected = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
+        found = summed(labels, 0.0, **inputs)
+    within = 1e-3 if logits.dtype in (torch.float32, torch.float64) else 2e-2
+    if not abs(float(found) - float(expected)) <= within * float(expected):
+        raise HeadwiseError(
+            f"{kind} cannot be trained: its loss is {float(expected):.6g} on a small batch, headwise computes "
+            f"{float(found):.6g}. It changes its logits in a way that headwise does not know, or they are not numbers."
+        )
+
+
+@contextlib.contextmanager
+def in_float32(model: nn.Module) -> Iterator[None]:
+    """Inside the block weights of half precision are float32: small updates would be lost in fewer bits. Afterwards
+    each has its own type again."""
+    tensors = [*model.parameters(), *model.buffers()]
+    half = {tensor: tensor.dtype for tensor in tensors if tensor.dtype in (torch.float16, torch.bfloat16)}
+    try:
+        for tensor in half:
+            tensor.data = tensor.data.float()
+        yield
+    finally:
+        for tensor, dtype in half.items():
+            tensor.data = tensor.data.to(dtype)
+            tensor.grad = None
+
+
+def dev_loss(model: PreTrainedModel, data: Data, tokenizer: PreTrainedTokenizerBase, tokens: int) -> float:
+    """Cross-entropy per target token in nats, without smoothing. Inside `loss_forward`."""
+    losses, count = list[Tensor](), 0
+    with evaluating(model), torch.no_grad():
+        for tensors in data.once(model, tokenizer, tokens):
+            count += int((tensors["labels"] != IGNORED).sum())
             batch = {name: tensor.to(model.device) for name, tensor in tensors.items() if name != "rows"}
-            total += float(model(**batch, smoothing=0.0))
-            count += int((batch["labels"] != IGNORED).sum())
+            losses.append(model(**batch, smoothing=0.0))
+    total: float = sum(torch.stack(losses).tolist())
     return total / count
 
 
@@ -236,13 +286,14 @@ def fit(
     gated: Gated = UNGATED, callbacks: Sequence[TrainerCallback] = (), patience: int | None = None, keep: int = 2,
 ) -> dict[str, float]:  # fmt: skip
     """Train a model in place, from the last complete checkpoint in `work` if there is one; writes `log.csv` there.
+    Afterwards each of its modules is in its own mode (training or evaluation) again.
 
     patience: epochs without a better dev loss before training stops. keep: how many checkpoints stay. Returns the
     seconds it took (of interrupted runs, up to their last checkpoint, too) and the number of updates. Raises
     HeadwiseError as soon as a training or dev loss is not a number; what was trained since is not kept.
     """
     recipe, work = training.recipe, training.work
-    arguments = training_arguments(training, keep, model.device.type)
+    arguments = training_arguments(training, keep, model.device)
     arguments.ddp_find_unused_parameters = gated is not UNGATED  # a loaded model's fixed positions never get a gradient
     with PartialState().main_process_first():
         resumed = resume_point(work)
@@ -250,8 +301,8 @@ def fit(
     if resumed and facts["finished"]:
         load_model(model, resumed / WEIGHTS, strict=False)
     else:
-        caching = model.config.use_cache
-        trainer = TranslationTrainer(
+        caching = getattr(model.config, "use_cache", None)
+        trainer = TokenTrainer(
             training=training, groups=gated.groups, seconds=facts["seconds"], model=model, args=arguments,
             processing_class=tokenizer, callbacks=[Watch(patience, training.progress), *callbacks],
         )  # fmt: skip
@@ -260,12 +311,17 @@ def fit(
         fast: contextlib.AbstractContextManager[Any] = FastDropout() if explicit else contextlib.nullcontext()
         try:
             with (
-                capture(model, found, gates=gated.gates, explicit=explicit),
+                evaluating(model), in_float32(model), capture(model, found, gates=gated.gates, explicit=explicit),
                 loss_forward(model, gated.before, gated.penalty), fast,
             ):  # fmt: skip
                 trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+        except UnpicklingError:
+            raise HeadwiseError(
+                f"The checkpoint {resumed} is damaged: remove it, and training goes on from an earlier one."
+            ) from None
         finally:
-            model.config.use_cache = caching  # the Trainer turns it off
+            if caching is not None:
+                model.config.use_cache = caching  # the Trainer turns it off
     last = checkpoints(work)[-1]
     state = TrainerState.load_from_json(str(last / "trainer_state.json"))
     refuse_diverged(dev_losses(state)[-1], state.global_step, recipe)
@@ -274,18 +330,25 @@ def fit(
     return {"seconds": read_marker(last)["seconds"], "updates": state.global_step}
 
 
-def training_arguments(training: Training, keep: int, device: str) -> Seq2SeqTrainingArguments:
-    """The Trainer's arguments. `accumulate` counts batches per update over all processes, the Trainer those of one."""
+def training_arguments(training: Training, keep: int, device: torch.device) -> Seq2SeqTrainingArguments:
+    """The Trainer's arguments. `accumulate` counts batches per update over all processes, the Trainer those of one.
+
+    A single process trains on `device` alone, whatever other GPUs there are: the Trainer would take the first one, and
+    spread each batch over copies of the model on all.
+    """
     recipe, seed = training.recipe, training.seed
     arguments = Seq2SeqTrainingArguments(
         output_dir=str(training.work), num_train_epochs=recipe.epochs, gradient_accumulation_steps=1,
         learning_rate=recipe.learning_rate, lr_scheduler_type=recipe.schedule, warmup_steps=recipe.warmup,
         max_grad_norm=recipe.clip, seed=seed, data_seed=seed, eval_strategy="epoch", save_strategy="epoch",
         save_total_limit=keep, logging_strategy="steps", logging_steps=20, disable_tqdm=True,
-        bf16=bfloat16(recipe.dtype, device), report_to=["tensorboard"], remove_unused_columns=False,
-        accelerator_config={"even_batches": False, "non_blocking": device == "cuda"},
-        logging_nan_inf_filter=False, log_level="error", use_cpu=device == "cpu",
+        bf16=bfloat16(recipe.dtype, device.type), report_to=["tensorboard"], remove_unused_columns=False,
+        accelerator_config={"even_batches": False, "non_blocking": device.type == "cuda"},
+        logging_nan_inf_filter=False, log_level="error", use_cpu=device.type == "cpu",
     )  # fmt: skip
+    if arguments.world_size == 1:
+        arguments._n_gpu = min(arguments.n_gpu, 1)
+        arguments.__dict__["_setup_devices"] = arguments.distributed_state.device = device
     processes = arguments.world_size
     if recipe.accumulate % processes:
         raise HeadwiseError(
@@ -331,13 +394,14 @@ def average(model: PreTrainedModel, work: Path, count: int) -> int:
     number."""
     found = checkpoints(work)[-count:]
     total: dict[str, Tensor] = {}
-    for path in found:
-        load_model(model, path / WEIGHTS, strict=False)
-        for name, tensor in model.state_dict().items():
-            wide = tensor.to(torch.float64, copy=True)
-            total[name] = total[name] + wide if name in total else wide
-    dtypes = {name: tensor.dtype for name, tensor in model.state_dict().items()}
-    model.load_state_dict({name: (tensor / len(found)).to(dtypes[name]) for name, tensor in total.items()})
+    with in_float32(model):
+        for path in found:
+            load_model(model, path / WEIGHTS, strict=False)
+            for name, tensor in model.state_dict().items():
+                wide = tensor.to("cpu", torch.float64, copy=True)  # not every device has float64
+                total[name] = total[name] + wide if name in total else wide
+        dtypes = {name: tensor.dtype for name, tensor in model.state_dict().items()}
+        model.load_state_dict({name: (tensor / len(found)).to(dtypes[name]) for name, tensor in total.items()})
     return len(found)
 
 
@@ -363,4 +427,6 @@ def bfloat16(dtype: str, device: str) -> bool:
     """Whether to compute in bfloat16: `bf16`, or `auto` on a processor with native bfloat16 products."""
     if dtype != "auto":
         return dtype == "bf16"
-    return bool(torch.cpu._is_avx512_bf16_supported() if device == "cpu" else torch.cuda.is_bf16_supported())
+    if device == "cpu":
+        return bool(torch.cpu._is_avx512_bf16_supported())
+    return device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

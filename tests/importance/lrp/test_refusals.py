@@ -77,9 +77,10 @@ def test_numbers_that_are_none_name_the_layer(layer: int) -> None:
 
 def test_numbers_that_are_none_after_the_last_attention() -> None:
     model = worded("marian")
+    found = discover(model)
     model.model.decoder.layers[-1].fc2.weight.data.fill_(float("nan"))
     with pytest.raises(HeadwiseError, match="not numbers"):
-        scored(model, asking(model, "marian"), RULES["cp"])
+        relevance(model, found, [asking(model, "marian")], RULES["cp"])
 
 
 def test_models_without_words() -> None:

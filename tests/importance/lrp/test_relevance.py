@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attention.families import SEQUENCE_TO_SEQUENCE
+from attention.families import SEQUENCE_TO_SEQUENCE, STACK, build
 from headwise.attention import Discovery, discover, masked
+from headwise.attention.removal import remove
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.lrp import relevance as module
 from headwise.importance.lrp.relevance import Mode, Relevance, Target, recorded, relevance
@@ -197,14 +198,36 @@ def test_a_network_without_constants_conserves() -> None:
     assert all(abs(share) < 1e-9 for what, share in given.balance.items() if what != "arrived")
 
 
-def test_a_silenced_head_has_no_relevance() -> None:
+@EVERY
+@pytest.mark.parametrize("mode", MODES)
+def test_silenced_heads_have_no_relevance(rule: Rule, mode: Mode) -> None:
+    """A single head, and whole layers with all that leads to another one. What is left has shares that add up to 1, as
+    in the model that is cut."""
     model = worded("marian").double()
-    found, rule = discover(model), RULES["cp"]
-    head = Head("cross", 1, 2)
-    with masked(model, found, HeadMask.full(found.heads).without([head])):
-        silenced = main(relevance(model, found, [asking(model, "marian")], rule), rule)
-    assert not silenced[Site("cross", 1)][:, 2].any() and silenced[Site("cross", 1)].min(1).tolist() == [0, 0, 0]
-    assert silenced[Site("cross", 0)].min() > 0
+    found, inputs = discover(model), asking(model, "marian")
+    one, layer = Head("cross", 1, 2), [head for head in found.heads if head[:2] == ("decoder-self", 0)]
+    mask = HeadMask.full(found.heads).without([one, *layer])
+    cut = remove(model, found, mask)
+    by_cut = main(relevance(cut, discover(cut), [inputs], rule, mode), rule, mode)
+    with masked(model, found, mask):
+        silenced = main(relevance(model, found, [inputs], rule, mode), rule, mode)
+    assert not silenced[Site("decoder-self", 0)].any() and not silenced[Site("cross", 1)][:, 2].any()
+    for site in (site for site in found.heads.sites if site != layer[0][:2]):
+        np.testing.assert_allclose(silenced[site].sum(1), 1, atol=1e-5)
+        np.testing.assert_allclose(silenced[site][:, mask.of(site)], by_cut[site], atol=0.02 if rule.rescale else 1e-9)
+    with masked(model, found, mask.without([head for head in found.heads if head.kind == "cross"])):
+        given = main(relevance(model, found, [inputs], rule, mode), rule, mode)
+    for site, values in given.items():
+        assert values.any() == (site == ("decoder-self", 1)) and len(values) == 3
+
+
+def test_a_norm_without_a_scale() -> None:
+    """OLMo's."""
+    model = build("OlmoForCausalLM", **STACK)
+    inputs = asking(model, "llama")
+    for rule in RULES.values():
+        for values in main(scored(model, inputs, rule), rule).values():
+            np.testing.assert_allclose(values.sum(1), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", SEQUENCE_TO_SEQUENCE)

@@ -238,5 +238,5 @@ def test_fast_form_is_near_the_exact_one_and_the_same_without_bias() -> None:
 
 
 def test_spans_are_as_large_as_told() -> None:
-    assert [*steps.spans(5, steps.CHUNK // 2)] == [slice(0, 2), slice(2, 4), slice(4, 6)]
-    assert [*steps.spans(2, 2 * steps.CHUNK)] == [slice(0, 1), slice(1, 2)]
+    assert [*steps.spans(5, steps.CHUNK // 2, torch.device("cpu"))] == [slice(0, 2), slice(2, 4), slice(4, 6)]
+    assert [*steps.spans(2, 2 * steps.CHUNK, torch.device("cpu"))] == [slice(0, 1), slice(1, 2)]

@@ -100,7 +100,7 @@ class Attention(Step):
         count, queries, size = heads.query.shape
         parts = [
             self.some(rule, Heads(*(t[rows] for t in heads)), arrived[:, rows])
-            for rows in spans(count, queries * size * max(size, heads.key.shape[1]))
+            for rows in spans(count, queries * size * max(size, heads.key.shape[1]), heads.query.device)
         ]
         return tuple(torch.cat(part, 1) for part in zip(*parts, strict=True))
 

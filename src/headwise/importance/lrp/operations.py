@@ -150,7 +150,8 @@ def norm(module: nn.Module, x: Tensor, out: Tensor) -> Step:
         inner = wide - centre * wide.mean(-1, keepdim=True)
         unit = inner * (inner.square().mean(-1, keepdim=True) + epsilon).rsqrt()
         for scale in scales(module):
-            if torch.allclose(unit * scale + (0 if bias is None else bias), out.to(wide.dtype), rtol=1e-2, atol=1e-3):
+            made = (unit if scale is None else unit * scale) + (0 if bias is None else bias)
+            if torch.allclose(made, out.to(wide.dtype), rtol=1e-2, atol=1e-3):
                 if centre:
                     return steps.LayerNorm(x, out, scale=scale, bias=bias, epsilon=epsilon)
                 return RootMeanSquareNorm(x, out, scale, epsilon)
@@ -159,7 +160,7 @@ def norm(module: nn.Module, x: Tensor, out: Tensor) -> Step:
     )
 
 
-def scales(module: nn.Module) -> list[Tensor]:
-    """Possible scales: the stored weight, or (Gemma) one plus it."""
+def scales(module: nn.Module) -> list[Tensor | None]:
+    """Possible scales: the stored weight, (Gemma) one plus it, or (OLMo) none."""
     weight: Tensor | None = getattr(module, "weight", None)
-    return [torch.ones(())] if weight is None else [weight.detach(), 1 + weight.detach()]
+    return [None] if weight is None else [weight.detach(), 1 + weight.detach()]

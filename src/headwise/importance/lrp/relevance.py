@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
+from headwise.importance.gradient import refuse_unsound
 from headwise.importance.lrp.rules import Rule
-from headwise.importance.lrp.steps import Addition, Linear, rescaled
+from headwise.importance.lrp.steps import AT_ONCE, Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Tape, Walk
-from headwise.importance.objective import IGNORED, on_device, predict
-from headwise.importance.tally import Tally
+from headwise.importance.objective import IGNORED, differentiable, on_device, predict
+from headwise.importance.tally import Tally, add_all, fetched, from_all
 
 Mode = Literal["per-step", "pooled"]
 Target = Literal["top", "reference", "contrast"]
-ROWS = 8192  # positions x starts that are propagated together
+ROWS = 8192  # positions x starts that are propagated together; on a GPU AT_ONCE times as many
 
 
 @dataclass
@@ -47,6 +47,8 @@ def relevance(
         positions of a sentence start together, and shares are of the sum; faster.
     target: the logit where relevance starts: the `top` one, the `reference` token's, or the `contrast` of the top one
         with the second.
+    Positions from which no relevance arrives in a layer do not count there; where none arrives from a whole batch (all
+    heads that lead there are silenced), all shares are 0. Silenced heads have none.
     A head's relevance is summed over queries and neurons, signed or absolute as the rule says; the other sum has the
     suffix `.signed` or `.absolute`. Half precision is propagated in float32. Raises HeadwiseError for operations
     without a rule, and for values that are not finite.
@@ -55,12 +57,13 @@ def relevance(
     names = {True: name + ("" if rule.signed else ".signed"), False: name + (".absolute" if rule.signed else "")}
     tallies = {names[reading]: Tally(found.heads) for reading in (rule.signed, not rule.signed)}
     balance: dict[str, float] = defaultdict(float)
-    for batch in batches:
-        tensors = on_device(model, batch)
-        for what, total in score_batch(model, found, tensors, rule, mode, target, names, tallies).items():
-            balance[what] += total
+    with differentiable(model):
+        for batch in batches:
+            tensors = on_device(model, batch)
+            for what, total in score_batch(model, found, tensors, rule, mode, target, names, tallies).items():
+                balance[what] += total
     whole: dict[str, float] = defaultdict(float)
-    for share in gather_object([dict(balance)]):  # every process has a share of the text
+    for share in from_all(dict(balance)):  # every process has a share of the text
         for what, total in share.items():
             whole[what] += total
     started = whole.pop("started", 0.0)
@@ -81,7 +84,7 @@ def score_batch(
         tape, logits = recorded(model, found, batch)
         number, rows = first_rows(tape, model, logits, batch["labels"], rule, target)
         sums: dict[tuple[bool, Site], tuple[Any, Any]] = {}
-        balance: dict[str, float] = defaultdict(float)
+        flows: list[tuple[str, Tensor]] = []
         for steps in chunks(places.shape[1], batch, mode):
             start = begin(rows, places[:, steps], asked[:, steps], mode)
             there = asked[:, steps].T.to(rows.dtype) if mode == "per-step" else asked.sum(1)[None].to(rows.dtype)
@@ -96,13 +99,20 @@ def score_batch(
                     sums[signed, site] = before + share.sum(0), times + reached
 
             walk = Walk(tape, rule, {number: start}, arrive)
-            for what, total in walk.balance.items():
-                balance[what] += float(total.sum())
-            begun = float(asked[:, steps].sum())
-            balance["started"] += begun
-            balance["bias"] += begun - float(start.sum())  # absorbed by the biases of the logits
-    for (signed, site), (total, counts) in sums.items():
-        tallies[names[signed]].add(site, total, counts)
+            flows += [(what, total.sum()) for what, total in walk.balance.items()]
+            flows += [("started", asked[:, steps].sum().to(rows.dtype)), ("handed on", start.sum())]
+    balance: dict[str, float] = defaultdict(float)
+    for (what, _), total in zip(flows, fetched([total for _, total in flows]), strict=True):
+        balance[what] += float(total)
+    balance["bias"] += balance["started"] - balance.pop("handed on")  # absorbed by the biases of the logits
+    parts: list[tuple[Tally, Site, Tensor, Tensor]] = []
+    every = asked.sum(1)
+    for site in found.heads.sites:
+        for signed, name in names.items():
+            none = rows.new_zeros(len(every), found.heads.count(site)), torch.zeros_like(every)
+            whole, counts = sums.get((signed, site), none)
+            parts.append((tallies[name], site, whole, torch.where(counts.any(), counts, every)))
+    add_all(parts)
     return dict(balance)
 
 
@@ -115,6 +125,7 @@ def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]) ->
 
     with capture(model, found, watch=show, weights=True), tape.watching(model):
         logits = predict(model, batch)
+    refuse_unsound(tape.sound)
     return tape, logits
 
 
@@ -129,7 +140,8 @@ def chunks(steps: int, batch: Mapping[str, Tensor], mode: Mode) -> list[slice]:
     """Slices of steps that are propagated together."""
     if mode == "pooled":
         return [slice(0, steps)]
-    size = max(1, ROWS // max(batch["input_ids"].numel(), batch["labels"].numel()))
+    rows = ROWS * (1 if batch["labels"].device.type == "cpu" else AT_ONCE)
+    size = max(1, rows // max(batch["input_ids"].numel(), batch["labels"].numel()))
     return [slice(first, first + size) for first in range(0, steps, size)]
 
 
@@ -138,11 +150,10 @@ def begin(rows: Tensor, places: Tensor, asked: Tensor, mode: Mode) -> Tensor:
     if mode == "pooled":
         chosen = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device).scatter(1, places, asked)
         return (rows * chosen[..., None])[None]
+    width = rows.shape[-1]
+    chosen = rows.gather(1, places[..., None].expand(-1, -1, width)) * asked[..., None]  # B P M
     start = rows.new_zeros(places.shape[1], *rows.shape)
-    sentence, step = asked.nonzero(as_tuple=True)
-    place = places[sentence, step]
-    start[step, sentence, place] = rows[sentence, place]
-    return start
+    return start.scatter_(2, places.T[..., None, None].expand(-1, -1, 1, width), chosen.transpose(0, 1)[:, :, None])
 
 
 def first_rows(

@@ -24,7 +24,6 @@ from headwise.importance.lrp.attention import Attention
 from headwise.importance.lrp.operations import NEW_TENSORS, composite, step_for
 from headwise.importance.lrp.rules import Rule
 from headwise.importance.lrp.steps import Addition, LayerNorm, RootMeanSquareNorm, Step, amount
-from headwise.importance.tally import refuse_broken
 
 
 @dataclass
@@ -47,7 +46,8 @@ class Block:
 
 
 class Tape(TorchFunctionMode):
-    """Records a forward pass. `sites`: the tensor number of every attention layer's output (B Q H D)."""
+    """Records a forward pass. `sites`: the tensor number of every attention layer's output (B Q H D); `sound`: whether
+    it has finite numbers only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,6 +57,7 @@ class Tape(TorchFunctionMode):
         self.numbers: dict[int, int] = {}
         self.leaves: set[int] = set()
         self.sites: dict[Site, int] = {}
+        self.sound: dict[Site, Tensor] = {}
         self.shown: AttentionCall | None = None
         self.inside = 0
 
@@ -132,7 +133,7 @@ class Tape(TorchFunctionMode):
             )
         if call.site in self.sites:
             raise HeadwiseError(f"{call.site} ran more than once in one forward: discover the heads again.")
-        refuse_broken(call.site, out[0])
+        self.sound[call.site] = out[0].isfinite().all()
         scale = kwargs.get("scaling", args[5] if len(args) > 5 else None)
         scale = call.query.shape[-1] ** -0.5 if scale is None else float(scale)
         capped = kwargs.get("softcap") is not None
@@ -199,6 +200,7 @@ class Walk:
                 continue
             relevance = self.merge(record.output)
             if record.output in self.sites:
+                relevance = self.heard(relevance, self.tape.tensors[record.output])
                 self.arrive(self.sites[record.output], relevance)
             if record.step is None:
                 raise HeadwiseError(self.refusal(record.name))
@@ -209,6 +211,14 @@ class Walk:
         for leaf in sorted(self.tape.leaves & self.pending.keys(), reverse=True):
             self.leaves[leaf] = self.merge(leaf)
             self.book("arrived", self.leaves[leaf])
+
+    def heard(self, relevance: Tensor, output: Tensor) -> Tensor:
+        """The relevance P B Q H D of a layer's output B Q H D, without that of silenced heads: a rule that spreads
+        biases gives them some. Rules that rescale give it to the other heads."""
+        kept = relevance * output.ne(0).any(3).any(1).any(0)[:, None]
+        if self.rule.rescale:
+            kept = kept * (amount(relevance) / amount(kept).clamp_min(torch.finfo(kept.dtype).tiny))
+        return kept
 
     def propagate(self, record: Record, step: Step, relevance: Tensor) -> None:
         parts = step.propagate(self.rule, relevance)

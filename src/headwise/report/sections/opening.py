@@ -17,6 +17,7 @@ SAVED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("parameters", "Parameters", quantity),
     ("bytes", "Size on disk", size),
     ("memory", "Weights in memory", size),
+    ("cache_bytes", "Key/value cache per token", size),
     (SPEED, "Decoding speed, tokens/s", quantity),
 )
 Fact = tuple[str, str, str]  # label, text, verdict
@@ -42,17 +43,18 @@ def build(run: Run) -> dict[str, Any]:
 
 
 def _headline(run: Run, chosen: Model) -> str:
-    """The heads removed and the change of BLEU: to equal further training where measured, else to the full model."""
+    """The heads removed and the change of BLEU with its interval: to equal further training where measured, else to the
+    full model."""
     start = f"{chosen['total'] - chosen['kept']} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
     tuned = value(chosen, run.part + TUNED) is not None
-    measure, other = (TUNED, "equal further training") if tuned else (DIFFERENCE, "the full model")
-    found, (low, high) = value(chosen, run.part + measure), bounds(chosen, run.part + measure)
+    measure, p, other = (TUNED, P_TUNED, "equal further training") if tuned else (DIFFERENCE, P, "the full model")
+    found, ends = value(chosen, run.part + measure), interval(*bounds(chosen, run.part + measure))
     bleu = "BLEU on dev" if run.part else "BLEU"
     if found is None:
         return start
-    if low is not None and high is not None and low <= 0 <= high:
-        return f"{start}; {bleu} not distinguishable from {other}"
-    return f"{start}; {abs(found):.1f} {bleu} {'more' if found > 0 else 'less'} than {other}"
+    unsure = verdict(chosen, run.part + measure, run.part + p) == "not distinguishable"
+    text = f"{start}; {signed(found)} {bleu} {ends}".rstrip()
+    return f"{text} to {other}{', not distinguishable' if unsure else ''}"
 
 
 def _without_choice(run: Run) -> str:
@@ -72,6 +74,8 @@ def _why(run: Run) -> str:
     known = [loss for loss in losses if loss is not None]
     if limit is not None and known and min(known) > limit:
         return "over the limit"
+    if run.facts.get("unsettled"):
+        return "not settled"
     return "full chosen" if run.facts.get("chosen") == run.full["setting"] else "not named"
 
 
@@ -104,7 +108,7 @@ def _saved(full: Model, chosen: Model) -> list[Fact]:
     text = f"{removed} of {total} {models.heads_name(chosen['kinds'])} ({percent(removed / total)})"
     facts = [("Heads removed", text, "")]
     for measure, label, write in SAVED:
-        if both := _both(full, chosen, measure):
+        if (both := _both(full, chosen, measure)) and both[0]:
             noise = _speed_noise(full, chosen) if measure == SPEED else ""
             text = f"{' → '.join(map(write, both))} ({change(*both)}){noise}"
             facts.append((label, text, "not distinguishable" if noise else ""))

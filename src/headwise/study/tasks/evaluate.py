@@ -12,18 +12,17 @@ import numpy as np
 
 from headwise.api.batches import Batches, max_tokens
 from headwise.api.greedy import Losses
-from headwise.api.sweeps import GreedySweep
 from headwise.data.lines import read_lines
 from headwise.heads import HeadMask, write_text
 from headwise.model import WEIGHTS, Model
 from headwise.study.estimate import BOOTSTRAP, Estimate
 from headwise.study.run import Run, Spec, Split, Task
 from headwise.study.store import MADE, Result
-from headwise.study.tasks.prune import model_of, model_task
+from headwise.study.tasks.prune import model_of, model_task, prune_task
 from headwise.study.tasks.train import full_model
 from headwise.study.variants import FULL, Variant
 from headwise.translation.batches import Encoded
-from headwise.translation.decode import translate
+from headwise.translation.decode import speeds, translate
 from headwise.translation.quality import difference, quality
 from headwise.translation.train import dev_loss, loss_forward
 
@@ -85,14 +84,15 @@ class Evaluate(Task, stage="evaluate", names="evaluate/{0.split}/{0.variant.name
 
 @dataclass(frozen=True)
 class MeasureLosses(Task, stage="evaluate", names="losses/{0.split}/{0.order}"):
-    """The loss of every sentence under all steps of a greedy order, for models that do not translate."""
+    """The loss of every sentence under all steps of a greedy order, or one model, for those that do not translate."""
 
     split: Split
-    steps: tuple[Variant, ...]  # of one order; none: of the full model alone
+    steps: tuple[Variant, ...]  # of one order, or one variant without; none: of the full model alone
 
     @property
     def order(self) -> str:
-        return self.steps[0].order.name if self.steps and self.steps[0].order else FULL.name
+        first = self.steps[0] if self.steps else FULL
+        return first.order.name if first.order else first.name
 
     def spec(self, run: Run) -> Spec:
         needs = [model_task(variant) for variant in (FULL, *self.steps)]
@@ -104,10 +104,9 @@ class MeasureLosses(Task, stage="evaluate", names="losses/{0.split}/{0.order}"):
         def cut(mask: HeadMask) -> Model:
             return model_of(run, self.steps[masks.index(mask)])
 
-        sweep = run.sweep(self.steps[0]) if self.steps else None
-        compensated = isinstance(sweep, GreedySweep) and sweep.compensate
+        own = any(prune_task(variant).has_weights(run) for variant in self.steps)
         text = Batches(full_model(run), run.text(self.split), run.progress)
-        losses = Losses.measure(text, masks, cut if compensated else None)
+        losses = Losses.measure(text, masks, cut if own else None)
         file = work / MADE / f"{self.name}.npz"
         file.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(file, summed=losses.summed, tokens=losses.tokens)
@@ -123,7 +122,7 @@ class EvaluatePerplexity(Task, stage="evaluate", names="evaluate/{0.split}/{0.va
 
     split: Split
     variant: Variant
-    steps: tuple[Variant, ...] = ()  # of the variant's order
+    steps: tuple[Variant, ...] = ()  # of the variant's order, or it alone
 
     def spec(self, run: Run) -> Spec:
         return Spec([MeasureLosses(self.split, self.steps), model_task(self.variant)], {"seed": run.plan.seed})
@@ -138,7 +137,9 @@ class EvaluatePerplexity(Task, stage="evaluate", names="evaluate/{0.split}/{0.va
 
 @dataclass(frozen=True)
 class Measure(Task, stage="evaluate", names="measure/{0.variant.name}"):
-    """What removal saves in weights, on disk (where the model is saved) and memory, and what it costs in dev loss."""
+    """What removal saves in weights, on disk (where saved), in memory and key/value cache, and its dev loss."""
+
+    VERSION = 3  # the bytes of the key/value cache
 
     variant: Variant
 
@@ -155,7 +156,7 @@ class Measure(Task, stage="evaluate", names="measure/{0.variant.name}"):
         saved = run.folder / ("model" if self.variant == FULL else f"pruned/{self.variant.name}") / WEIGHTS
         if saved.exists():
             found["bytes"] = saved.stat().st_size
-        return {**found, "memory": sum(p.numel() * p.element_size() for p in model.hf.parameters())}
+        return {**found, "memory": model.weight_bytes, "cache_bytes": model.cache_bytes}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.reading(estimate.dev)
@@ -163,8 +164,7 @@ class Measure(Task, stage="evaluate", names="measure/{0.variant.name}"):
 
 @dataclass(frozen=True)
 class MeasureSpeed(Task, stage="evaluate", names="speed", exclusive=True):
-    """Tokens per second of decoding (median, least, most), by name: all models write equally many tokens for the same
-    sentences, in turn, a few rounds, so that a noisy machine and longer translations affect all alike."""
+    """Tokens per second of decoding (median, least, most), by name."""
 
     variants: tuple[Variant, ...]
 
@@ -176,20 +176,23 @@ class MeasureSpeed(Task, stage="evaluate", names="speed", exclusive=True):
     def make(self, run: Run, work: Path) -> Result:
         plan = run.plan
         sentences = list(run.pairs("dev").sources)[: plan.speed.sentences]
-        models = {variant.name: model_of(run, variant) for variant in self.variants}
-        rates: dict[str, list[float]] = {name: [] for name in models}
-        for turn in range(plan.speed.rounds):
-            in_turn = list(models.items())[:: -1 if turn % 2 else 1]  # no model always goes first
-            for i, (name, model) in enumerate(in_turn):
-                cost = translate(model.hf, model.tokenizer, sentences, plan.search, exactly=plan.speed.tokens)[1]
-                rates[name].append(cost["tokens_per_second"])
-                run.progress((turn + (i + 1) / len(models)) / plan.speed.rounds, name)
-        return {name: [float(np.median(values)), min(values), max(values)] for name, values in rates.items()}
+        loaded = {variant.name: model_of(run, variant) for variant in self.variants}
+        models = {name: (model.hf, model.tokenizer) for name, model in loaded.items()}
+        return {**speeds(models, sentences, plan.search, plan.speed.tokens, plan.speed.rounds, run.progress)}
+
+
+HALF = 0.5  # share of undecided gates from which on a model is no result
 
 
 @dataclass(frozen=True)
 class Choose(Task, stage="evaluate", names="choose"):
-    """The variant with the fewest heads that loses at most `max_drop` on dev."""
+    """The variant with the fewest heads that loses at most `max_drop` on dev.
+
+    A model of whose gates at least half were undecided is never chosen: other heads might have stayed, had it trained
+    longer. The exception is a target count without a limit: that model was asked for. `unsettled`: names left out.
+    """
+
+    VERSION = 3
 
     candidates: tuple[Evaluate | EvaluatePerplexity, ...]  # the full model's first
 
@@ -204,7 +207,12 @@ class Choose(Task, stage="evaluate", names="choose"):
         limit, results = run.plan.choice.limit, {task.variant: run.result(task) for task in self.candidates}
         dev = {variant.name: dev_quality(result["rows"]) for variant, result in results.items() if result}
         kept = {variant.name: len(run.mask(variant)) for variant in results if variant.name in dev}
-        return {"chosen": choose(dev, kept, limit) if FULL.name in dev else None, "max_drop": limit}
+        made = {variant.name: run.result(model_task(variant)) or {} for variant in results if variant.name in dev}
+        wanted = {variant.name for variant in results if limit is None and variant.keep is not None}
+        unsettled = [name for name in dev if made[name].get("undecided", 0.0) >= HALF and name not in wanted]
+        candidates = {name: value for name, value in dev.items() if name not in unsettled}
+        chosen = choose(candidates, kept, limit) if FULL.name in dev else None
+        return {"chosen": chosen, "max_drop": limit, "unsettled": unsettled}
 
 
 def dev_quality(rows: Sequence[Sequence[Any]]) -> float:

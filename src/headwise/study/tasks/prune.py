@@ -13,7 +13,8 @@ from headwise.api.sweeps import WITHOUT_TEXT, GateSweep, GreedySweep, TopKSweep
 from headwise.heads import Head, HeadMask, write_text
 from headwise.importance.ablation import mean_outputs
 from headwise.model import Model, load
-from headwise.pruning.controls import FROM_RANDOM_WEIGHTS, control_mask, from_scratch, narrower, tune
+from headwise.options import FROM_RANDOM_WEIGHTS, Architecture
+from headwise.pruning.controls import control_mask, from_scratch, narrower, tune
 from headwise.pruning.gate_training import prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.pruning.top_k import prune_by_top_k
@@ -22,7 +23,7 @@ from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result, digest
 from headwise.study.tasks.train import FULL_MODEL, full_model, training
 from headwise.study.variants import FULL, Order, Variant
-from headwise.translation.build import Architecture, build
+from headwise.translation.build import build
 from headwise.translation.train import converge
 
 BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
@@ -35,6 +36,7 @@ class RankHeads(Task, stage="prune", names="order/{0.order.name}", shared=True):
 
     sweep_index: int
     order: Order
+    VERSION = 2
 
     def sweep(self, run: Run) -> GreedySweep:
         sweep = run.plan.pruning[self.sweep_index]
@@ -42,7 +44,7 @@ class RankHeads(Task, stage="prune", names="order/{0.order.name}", shared=True):
         return sweep
 
     def spec(self, run: Run) -> Spec:
-        options = self.sweep(run).model_dump(include={"kinds", "step", "rescore", "keep"})
+        options = self.sweep(run).model_dump(include={"kinds", "step", "rescore", "keep", "unit"})
         inputs = {"score": self.order.score, "turn": self.order.turn, "seed": run.plan.seed, **options,
                   "dev": run.fingerprint("dev")}  # fmt: skip
         return Spec([FULL_MODEL], inputs, [f"orders/{self.order.name}"])
@@ -70,6 +72,8 @@ def ranking(run: Run, order: Order, rescore: bool) -> Ranking:
 @dataclass(frozen=True)
 class Prune(Task, stage="prune", names="prune/{0.variant.name}", shared=True, repeatable=True):
     """One smaller model: its layout in layouts/, its weights in pruned/."""
+
+    VERSION = 2  # half-precision models train in float32; the loss of scaled and capped output layers
 
     variant: Variant
 
@@ -150,6 +154,8 @@ class PruneByGates(Prune):
 class GreedyStep(Prune):
     """One step of a greedy order: its layout, and its model where it is fine-tuned or compensated."""
 
+    VERSION = 2
+
     def sweep(self, run: Run) -> GreedySweep:
         sweep = run.sweep(self.variant)
         assert isinstance(sweep, GreedySweep)
@@ -174,8 +180,9 @@ class GreedyStep(Prune):
             return self.tuned(run, mask, work)
         if sweep.compensate:
             model = full_model(run)
-            means = mean_outputs(model.hf, model.found, Batches(model, run.text("train").head(MEANS)))
-            self.save(run, mask, model.remove(mask, means), work)
+            text = Batches(model, run.text("train").head(MEANS)).intact()
+            means = mean_outputs(model.hf, model.found, text)
+            self.save(run, mask, model.remove(mask, means, grow=True), work)
         elif run.main:
             mask.save(work / MADE / self.layout)
         return {}
@@ -201,7 +208,8 @@ class FineTunedControl(Prune):
             return ranking(run, Order("", BEST_HEAD), rescore=False)(HeadMask.full(heads))
 
         assert variant.control is not None
-        mask = control_mask(variant.control, heads, run.sweep(variant).kinds, seed, reference, score)
+        sweep = run.sweep(variant)
+        mask = control_mask(variant.control, heads, sweep.kinds, seed, reference, score, sweep.unit)
         return self.tuned(run, mask, work)
 
 
@@ -272,7 +280,7 @@ def model_of(run: Run, variant: Variant) -> Model:
     task = prune_task(variant)
     if not task.has_weights(run):
         run.need(task)
-        return full_model(run).remove(run.mask(variant))
+        return full_model(run).remove(run.mask(variant), grow=True)  # by the unit that was asked for
     run.need(task, whole=True)
     return load(run.folder / task.folder, run.device)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from accelerate.utils import gather_object
+
 from headwise.api.batches import Batches
 from headwise.api.scoring import (
     SCALES,
@@ -17,8 +19,9 @@ from headwise.api.scoring import (
     run_pass,
     table_of_scores,
 )
+from headwise.errors import HeadwiseError
 from headwise.heads import save_scores, write_text
-from headwise.importance.tally import Tally
+from headwise.importance.tally import Tally, agreeing
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result
@@ -31,6 +34,7 @@ class ScorePass(Task, stage="score", names="scores/{0.label}", shared=True):
 
     label: str
     measures: tuple[str, ...]
+    VERSION = 2
 
     def spec(self, run: Run) -> Spec:
         inputs = {"measures": self.measures, "dev": run.fingerprint("dev"), "seed": run.plan.seed}
@@ -38,12 +42,17 @@ class ScorePass(Task, stage="score", names="scores/{0.label}", shared=True):
 
     def make(self, run: Run, work: Path) -> Result:
         model, folder = full_model(run), work / MADE / self.name
-        refuse_unscorable(model, [self.label])
+        refuse_unscorable(model, self.measures)
         text = Batches(model, run.text("dev"), run.progress)
-        scores = run_pass(model, text, self.label, list(self.measures), run.plan.seed)
+        with agreeing():
+            scores = run_pass(model, text, self.label, list(self.measures), run.plan.seed)
+            for tally in scores.tallies.values():
+                tally.gather()
         folder.mkdir(parents=True, exist_ok=True)
+        every = gather_object([[*scores.tallies]])
+        if any(names != every[0] for names in every):  # else they would wait for each other for ever, or mix measures
+            raise HeadwiseError(f"{self.name}: the processes left out different measures: run it in one process.")
         for name, tally in scores.tallies.items():
-            tally.gather()
             if run.main:
                 tally.save(folder / f"{name}.npz")
         for label, balance in scores.balances.items():

@@ -6,14 +6,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from headwise.api.batches import max_tokens, translator
+from headwise.api.batches import training_data, translator
 from headwise.heads import write_text
 from headwise.model import Model, load
+from headwise.options import Architecture
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result
-from headwise.translation.batches import Encoded
-from headwise.translation.build import Architecture, build
+from headwise.translation.build import build
 from headwise.translation.subwords import learn_subwords
 from headwise.translation.train import Training, bfloat16, converge
 
@@ -39,7 +39,8 @@ class Train(Task, stage="train", names="train", shared=True, repeatable=True):
             translator(model)
         if run.main:
             model.save(work / MADE / "model")
-        return {"parameters": model.parameters, "heads": model.heads.to_json(), **texts}
+        return {"parameters": model.parameters, "heads": model.heads.to_json(),
+                "dtype": str(model.hf.dtype).removeprefix("torch."), **texts}  # fmt: skip
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         return 0.0 if isinstance(run.plan.model, str) else estimate.training()
@@ -62,11 +63,11 @@ def files_of(given: str) -> list[tuple[str, int, int]]:
 
 
 def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Training:
-    """The train and dev texts as a model reads them (sentences of at most `limit` tokens), and how to train on them."""
-    limit = limit or max_tokens(model)
-    data = Encoded(run.pairs("train"), model.tokenizer, limit, run.cache)
-    dev = Encoded(run.pairs("dev"), model.tokenizer, limit)
-    return Training(data, dev, run.plan.training, work, run.plan.seed, run.progress)
+    """The train and dev texts as a model reads them (pairs of at most `limit` tokens), and how to train on them."""
+    recipe = run.plan.training
+    data = training_data(model, run.text("train"), recipe.batch_tokens, run.cache, limit)
+    dev = training_data(model, run.text("dev"), recipe.batch_tokens, limit=limit)
+    return Training(data, dev, recipe, work, run.plan.seed, run.progress)
 
 
 def trained(run: Run, shape: Architecture, work: Path) -> Result:

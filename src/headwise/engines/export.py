@@ -1,0 +1,66 @@
+"""Which engines can run a model, why others cannot, and writing it for one of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from headwise.engines import ct2_folder, gguf_file, graph_files, mlx_folder
+from headwise.errors import HeadwiseError, NotWritten
+from headwise.model import Model
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine. needs: the modules that writing for it imports. types: of the weights, the default first."""
+
+    runs_in: str
+    refuse: Callable[[Model], str | None]
+    write: Callable[[Model, Path, str], list[str]]
+    needs: tuple[str, ...]
+    types: tuple[str, ...]
+
+
+ENGINES = {
+    "gguf": Engine("llama.cpp", gguf_file.refuse, gguf_file.write, ("gguf",), ("f16", "f32", "bf16", "q8_0")),
+    "ct2": Engine("CTranslate2", ct2_folder.refuse, ct2_folder.write, ("ctranslate2",), ("f32", "f16", "bf16", "int8")),
+    "onnx": Engine("ONNX Runtime", graph_files.refuse, graph_files.write_onnx, ("onnxruntime", "onnxscript"), ("f32",)),
+    "mlx": Engine("MLX", mlx_folder.refuse, mlx_folder.write, (), ("f16", "f32", "bf16")),
+    "torch": Engine("PyTorch", graph_files.refuse, graph_files.write_torch, (), ("f32",)),
+}
+
+
+def export(model: Model, to: str, folder: str | Path, dtype: str | None = None) -> list[str]:
+    """Write a model, pruned or not, for an engine: `gguf` (llama.cpp), `ct2`, `onnx`, `mlx` or `torch`.
+
+    folder: new or empty; written completely or not at all. dtype: of the weights; each engine has its own types.
+    Returns notes: what was checked, and what the engine cannot say. Raises HeadwiseError where the engine cannot run
+    the model, with the reason.
+    """
+    if to not in ENGINES:
+        raise HeadwiseError(f"A model was to be exported to '{to}': choose {', '.join(ENGINES)}.")
+    engine, folder = ENGINES[to], Path(folder)
+    if missing := [name for name in engine.needs if find_spec(name) is None]:
+        raise HeadwiseError(f"Exporting to {to} needs {missing[0]}: pip install 'headwise[{to}]'.")
+    if dtype is not None and dtype not in engine.types:
+        raise HeadwiseError(f"{dtype} was asked for, but {to} is written as {', '.join(engine.types)}.")
+    if reason := engine.refuse(model):
+        raise HeadwiseError(f"{model.name} cannot be exported to {to}: {reason}.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise HeadwiseError(f"{folder} is not empty: choose a new folder for the exported model.")
+    temporary = folder.absolute().with_name(f".{folder.absolute().name}.partial")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        notes = engine.write(model, temporary, dtype or engine.types[0])
+        if folder.exists():
+            folder.rmdir()  # it is empty
+        temporary.rename(folder)
+    except OSError as error:
+        raise NotWritten(f"{folder} could not be written ({error.strerror or error}): free some space.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return notes

@@ -1,0 +1,310 @@
+"""GGUF files for llama.cpp: models whose layers have different numbers of heads, empty layers included.
+
+Two of llama.cpp's architectures read the counts of heads as one number a layer. `deci` is a Llama with optional biases
+whose layers may lack attention; `openelm` has Qwen3's norms of queries and keys, wants embeddings tied to the output
+and a head in every layer. Rotary positions: `deci` rotates neighbouring pairs, so rows of queries and keys are
+reordered from the half-split form of transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.errors import HeadwiseError
+from headwise.heads import Site
+from headwise.model import Model
+
+FILE = "model.gguf"
+ARCHITECTURES = {"llama": "deci", "mistral": "deci", "qwen2": "deci", "qwen3": "openelm"}
+STATIC_ROTATIONS = ("default", "linear", "llama3", "yarn")  # frequencies that do not depend on the length of the text
+# How llama.cpp cuts text before byte-pair merges, by the pattern in tokenizer.json (None: GPT-2's own).
+PRE_TOKENIZERS = {
+    None: "gpt-2",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": "llama-bpe",  # noqa: E501
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": "qwen2",  # noqa: E501
+}  # fmt: skip
+
+
+class Counts(NamedTuple):
+    """Heads of one layer in the file, and whether they stand in for a layer that has only an output bias."""
+
+    query: int
+    key_value: int
+    stand_in: bool = False
+
+
+def refuse(model: Model) -> str | None:
+    """Why llama.cpp cannot run this model; None where it can."""
+    config: Any = model.hf.config
+    kind = config.model_type
+    if kind not in ARCHITECTURES or not hasattr(model.hf, "lm_head"):
+        known = ", ".join(ARCHITECTURES)
+        return f"no architecture of llama.cpp reads uneven heads of a {kind}: known are language models of {known}"
+    rotation = config.rope_parameters.get("rope_type", "default")
+    if rotation not in STATIC_ROTATIONS:
+        return f"its rotary positions of type {rotation} depend on the length of the text"
+    if ARCHITECTURES[kind] == "openelm":
+        empty = [site.layer for site in model.heads.sites if not model.heads.count(site)]
+        if empty:
+            return f"llama.cpp needs a head in every layer of a {kind}, but layer {empty[0]} has none"
+        if not tied(model):
+            return f"llama.cpp reads a {kind} with uneven heads only with tied embeddings"
+        if any(attention.o_proj.bias is not None for attention in attentions(model)):
+            return f"llama.cpp reads no output bias in a {kind}: remove heads without compensation"
+        if rotation != "default":
+            return f"llama.cpp reads no rotary scaling ({rotation}) in a {kind} with uneven heads"
+    if model.tokenizer is None:
+        return "it has no tokenizer, which the file has inside"
+    try:
+        vocabulary(model)
+    except HeadwiseError as error:
+        return str(error)
+    return None
+
+
+def tied(model: Model) -> bool:
+    return bool(model.hf.get_output_embeddings().weight is model.hf.get_input_embeddings().weight)
+
+
+def attentions(model: Model) -> list[Any]:
+    """The attention modules, layer by layer; EmptyAttention where no head is left."""
+    return [model.found.modules[Site("decoder-self", layer)] for layer in range(len(counts(model)))]
+
+
+def counts(model: Model) -> list[Counts]:
+    """Heads of every layer in the file. An empty layer with an output bias gets one head of zeros, which carries it."""
+    query, key_value = model.heads.query["decoder-self"], model.heads.key_value["decoder-self"]
+    modules = (model.found.modules[Site("decoder-self", layer)] for layer in range(len(query)))
+    return [
+        Counts(1, 1, True) if not heads and output_bias(module) is not None else Counts(heads, groups)
+        for heads, groups, module in zip(query, key_value, modules, strict=True)
+    ]
+
+
+def output_bias(attention: Any) -> Tensor | None:
+    projection = getattr(attention, "o_proj", None)
+    return None if projection is None else projection.bias
+
+
+def paired(rows: Tensor, heads: int) -> Tensor:
+    """Rows of a query or key projection, head by head, from half-split rotary order to neighbouring pairs."""
+    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the file, by llama.cpp's name. One at a time: they are made when they are asked for."""
+    decoder: Any = model.hf.get_decoder()
+    fused = ARCHITECTURES[model.hf.config.model_type] == "openelm"
+    yield "token_embd.weight", decoder.embed_tokens.weight
+    yield "output_norm.weight", decoder.norm.weight
+    if not tied(model):
+        yield from parts("output", model.hf.get_output_embeddings())
+    if not fused and (factors := frequency_factors(decoder.rotary_emb)) is not None:
+        yield "rope_freqs.weight", factors
+    for number, (layer, attention, count) in enumerate(
+        zip(decoder.layers, attentions(model), counts(model), strict=True)
+    ):
+        block = f"blk.{number}"
+        if count.query:
+            yield from parts(f"{block}.attn_norm", layer.input_layernorm)
+        if count.stand_in:
+            yield from stand_in(block, attention, model)
+        elif fused:
+            inputs = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
+            yield f"{block}.attn_qkv.weight", torch.cat(inputs)
+            yield from parts(f"{block}.attn_q_norm", attention.q_norm)
+            yield from parts(f"{block}.attn_k_norm", attention.k_norm)
+            yield from parts(f"{block}.attn_output", attention.o_proj)
+        elif count.query:
+            for name, rows in parts(f"{block}.attn_q", attention.q_proj):
+                yield name, paired(rows, count.query)
+            for name, rows in parts(f"{block}.attn_k", attention.k_proj):
+                yield name, paired(rows, count.key_value)
+            yield from parts(f"{block}.attn_v", attention.v_proj)
+            yield from parts(f"{block}.attn_output", attention.o_proj)
+        yield from parts(f"{block}.ffn_norm", layer.post_attention_layernorm)
+        for ours, theirs in (("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down")):
+            yield from parts(f"{block}.{theirs}", getattr(layer.mlp, ours))
+
+
+def parts(name: str, module: Any) -> Iterator[tuple[str, Tensor]]:
+    """The weight and, where there is one, the bias of a linear layer or a norm."""
+    for part in ("weight", "bias"):
+        value = getattr(module, part, None)
+        if value is not None:
+            yield f"{name}.{part}", value
+
+
+def stand_in(block: str, attention: Any, model: Model) -> Iterator[tuple[str, Tensor]]:
+    """One head of zeros with the output bias of a layer that has no head."""
+    bias, size = output_bias(attention), model.found.head_size
+    assert bias is not None
+    for name in ("attn_q", "attn_k", "attn_v"):
+        yield f"{block}.{name}.weight", bias.new_zeros(size, len(bias))
+    yield f"{block}.attn_output.weight", bias.new_zeros(len(bias), size)
+    yield f"{block}.attn_output.bias", bias
+
+
+def frequency_factors(rotary: Any) -> Tensor | None:
+    """What llama.cpp divides each rotary frequency by; None for plain rotary positions."""
+    actual = rotary.inv_freq.float()
+    theta = rotary.config.rope_parameters["rope_theta"]
+    plain = theta ** (-torch.arange(len(actual), dtype=torch.float32, device=actual.device) / len(actual))
+    factors = plain / actual
+    return None if bool(torch.allclose(factors, torch.ones_like(factors), atol=1e-6)) else factors
+
+
+def vocabulary(model: Model) -> dict[str, Any]:
+    """The tokenizer as llama.cpp's keys, from its tokenizer.json.
+
+    Byte-level vocabularies are `gpt2` with a known pre-tokenizer, those with bytes as fallback (SentencePiece) are
+    `llama`. Raises HeadwiseError for any other: llama.cpp would cut text into other tokens without a word.
+    """
+    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise HeadwiseError("its tokenizer is not a fast one, with a tokenizer.json")
+    content = json.loads(backend.to_str())
+    core, added = content["model"], {entry["id"]: entry for entry in content["added_tokens"]}
+    if core["type"] != "BPE":
+        raise HeadwiseError(f"its tokenizer is of type {core['type']}: only byte pairs (BPE) are written")
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in core["merges"]]
+    names: list[str | None] = [None] * max(model.hf.config.vocab_size, max(core["vocab"].values()) + 1)
+    for text, number in core["vocab"].items():
+        names[number] = text
+    for number, entry in added.items():
+        names[number] = entry["content"]
+    kinds = [kind_of_token(name, added.get(number)) for number, name in enumerate(names)]
+    tokens = [f"[unused {number}]" if name is None else name for number, name in enumerate(names)]
+    if core.get("byte_fallback"):
+        rank = {pair.replace(" ", ""): place for place, pair in reversed(list(enumerate(merges)))}
+        scores = [float(-rank.get(token, len(merges))) for token in tokens]
+        return {"model": "llama", "pre": "default", "tokens": tokens, "kinds": kinds, "scores": scores}
+    return {"model": "gpt2", "pre": pre_tokenizer(content), "tokens": tokens, "kinds": kinds, "merges": merges}
+
+
+def kind_of_token(name: str | None, added: Mapping[str, Any] | None) -> int:
+    """llama.cpp's type of a token: 1 normal, 3 control, 4 user-defined, 5 unused, 6 byte."""
+    if name is None:
+        return 5
+    if added is not None:
+        return 3 if added["special"] else 4
+    return 6 if len(name) == 6 and name.startswith("<0x") and name.endswith(">") else 1
+
+
+def pre_tokenizer(content: Mapping[str, Any]) -> str:
+    """llama.cpp's name of a byte-level pre-tokenizer. Raises HeadwiseError for one that it does not have."""
+    steps = content["pre_tokenizer"] or {}
+    steps = steps.get("pretokenizers", [steps])
+    if not any(step.get("type") == "ByteLevel" for step in steps):
+        raise HeadwiseError("its tokenizer works on letters, not on bytes: llama.cpp reads only byte-level byte pairs")
+    patterns = [step["pattern"].get("Regex") for step in steps if step.get("type") == "Split"]
+    pattern = patterns[0] if patterns else None
+    if pattern not in PRE_TOKENIZERS or len(patterns) > 1:
+        raise HeadwiseError("its tokenizer cuts text by a pattern that llama.cpp is not known to have")
+    return PRE_TOKENIZERS[pattern]
+
+
+def write(model: Model, folder: Path, dtype: str) -> list[str]:
+    """Write `model.gguf` to a folder. Returns notes for the user.
+
+    dtype: f32, f16, bf16 or q8_0. Norms and biases stay float32; in q8_0 tensors whose rows do not divide into blocks
+    of 32 are float16.
+    """
+    import gguf
+
+    config: Any = model.hf.config
+    writer = gguf.GGUFWriter(folder / FILE, ARCHITECTURES[config.model_type])
+    add_facts(writer, model, dtype)
+    add_vocabulary(writer, model)
+    kept_wide = []
+    for name, tensor in tensors(model):
+        kind = type_of(name, tensor, dtype)
+        if dtype == "q8_0" and kind == "f16":
+            kept_wide.append(name)
+        quantised = gguf.GGMLQuantizationType[kind.upper()]
+        block, size = gguf.GGML_QUANT_SIZES[quantised]
+        shape = tensor.shape if kind in ("f32", "f16") else (*tensor.shape[:-1], tensor.shape[-1] // block * size)
+        stored = {"f32": np.float32, "f16": np.float16}.get(kind, np.uint8)
+        writer.add_tensor_info(name, shape, np.dtype(stored), tensor.numel() // block * size, quantised)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for name, tensor in tensors(model):
+        numbers = tensor.detach().float().cpu().contiguous().numpy()
+        stored_as = gguf.GGMLQuantizationType[type_of(name, tensor, dtype).upper()]
+        writer.write_tensor_data(gguf.quants.quantize(numbers, stored_as))
+    writer.close()
+    notes = []
+    if kept_wide:
+        notes.append(f"{len(kept_wide)} tensors are float16: their rows do not divide into blocks of 32")
+    if window := sliding_window(config):
+        notes.append(f"context of {window} tokens: the model's attention window, which the file cannot say")
+    return notes
+
+
+def type_of(name: str, tensor: Tensor, dtype: str) -> str:
+    if tensor.dim() < 2 or name.startswith("rope"):
+        return "f32"
+    return "f16" if dtype == "q8_0" and tensor.shape[-1] % 32 else dtype
+
+
+def sliding_window(config: Any) -> int | None:
+    """Keys that a query sees, where that is fewer than the longest text."""
+    window = getattr(config, "sliding_window", None)
+    return window if window and window < config.max_position_embeddings else None
+
+
+def add_facts(writer: Any, model: Model, dtype: str) -> None:
+    """The shape of the model, as llama.cpp's keys."""
+    import gguf
+
+    config: Any = model.hf.config
+    size, heads = model.found.head_size, counts(model)
+    rotary: Any = model.hf.get_decoder().rotary_emb
+    writer.add_name(Path(model.name).name)
+    writer.add_block_count(len(heads))
+    writer.add_context_length(sliding_window(config) or config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length([config.intermediate_size] * len(heads))
+    writer.add_head_count([count.query for count in heads])
+    writer.add_head_count_kv([count.key_value for count in heads])
+    writer.add_key_length(size)
+    writer.add_value_length(size)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(size)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    if rotary.attention_scaling != 1:
+        writer.add_rope_scaling_attn_factors(rotary.attention_scaling)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_file_type(gguf.LlamaFileType[{"f32": "ALL_F32"}.get(dtype, f"MOSTLY_{dtype.upper()}")])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+
+
+def add_vocabulary(writer: Any, model: Model) -> None:
+    """The tokenizer, its special tokens and its chat template."""
+    words, tokenizer = vocabulary(model), model.tokenizer
+    add: dict[str, Callable[[Any], None]] = {
+        "model": writer.add_tokenizer_model, "pre": writer.add_tokenizer_pre, "tokens": writer.add_token_list,
+        "kinds": writer.add_token_types, "scores": writer.add_token_scores, "merges": writer.add_token_merges,
+    }  # fmt: skip
+    for name, value in words.items():
+        add[name](value)
+    for name in ("bos", "eos", "unk", "pad", "sep"):
+        number = getattr(tokenizer, f"{name}_token_id", None)
+        if number is not None:
+            getattr(writer, f"add_{name}_token_id")(number)
+    framed = tokenizer("a").input_ids  # which special tokens the tokenizer adds by itself
+    writer.add_add_bos_token(framed[:1] == [tokenizer.bos_token_id])
+    writer.add_add_eos_token(framed[-1:] == [tokenizer.eos_token_id])
+    if words["model"] == "llama":
+        first = tokenizer.tokenize("a")
+        writer.add_add_space_prefix(bool(first) and first[0].startswith("▁"))
+    if isinstance(getattr(tokenizer, "chat_template", None), str):
+        writer.add_chat_template(tokenizer.chat_template)

@@ -1,0 +1,127 @@
+"""The files of a model's folder: which of them `save` wrote, whether they are as it wrote them, how they are replaced.
+
+Without torch, so that a wrong path is refused at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+from headwise.errors import HeadwiseError
+from headwise.files import is_inside, sha256
+
+SUMS = "SHA256SUMS"  # of every file that `save` wrote; `sha256sum --check` reads it
+PARTIAL = ".headwise-partial"  # where `save` writes before anything is replaced
+README = "README.md"
+MODEL_FILES = re.compile(  # what loading a model may read
+    r"(config|generation_config|modules|special_tokens_map|added_tokens|preprocessor_config)\.json|merges\.txt"
+    r"|(tokenizer|vocab|chat_template).*|.*\.(safetensors|safetensors\.index\.json|model|spm)|(pytorch_)?model.*\.bin.*"
+)
+SENTENCE_TRANSFORMERS = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
+
+
+def sums(folder: Path) -> list[tuple[str, str]]:
+    """Name and SHA-256 of every file that `save` wrote to a folder; a `save` that was killed leaves two of a name."""
+    if not (folder / SUMS).is_file():
+        return []
+    lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+    found = [(name, digest) for digest, _, name in (line.partition("  ") for line in lines)]
+    if not found or any(not re.fullmatch("[0-9a-f]{64}", digest) or not is_inside(name) for name, digest in found):
+        raise HeadwiseError(f"{folder / SUMS} is damaged: copy or save the model again, or delete that file.")
+    return found
+
+
+def written_before(folder: Path) -> set[str]:
+    """The files of an earlier `save` that are as it wrote them: they may be replaced.
+
+    Raises HeadwiseError for a folder with other files of a model, and for what is no folder.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise HeadwiseError(f"The model cannot be saved to {folder}, which is a file: choose an empty or new folder.")
+    listed = sums(folder)
+    ours = {name for name, digest in listed if (folder / name).is_file() and sha256(folder / name) == digest}
+    others = sorted(path.name for path in folder.glob("*") if MODEL_FILES.fullmatch(path.name))
+    if other := [name for name in others if name not in ours]:
+        raise HeadwiseError(
+            f"The model cannot be saved to {folder}, which has files of another model, or some that were changed since "
+            f"they were saved ({', '.join(other[:3])}): choose an empty or new folder."
+        )
+    return ours
+
+
+def copy_siblings(source: Path, folder: Path) -> None:
+    """Copy what makes a folder a model of sentence-transformers, and README and licence."""
+    names = {README, *SENTENCE_TRANSFORMERS, *(path.name for path in source.glob("LICENSE*"))}
+    if (source / "modules.json").is_file():
+        try:
+            parts = json.loads((source / "modules.json").read_text(encoding="utf-8"))
+            names |= {str(part["path"]) for part in parts if is_inside(part["path"])}
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise HeadwiseError(
+                f"{source / 'modules.json'} is no list of modules ({type(error).__name__}): mend it or remove it."
+            ) from None
+    for name in names:
+        if (folder / name).exists():
+            continue
+        if (source / name).is_dir():
+            shutil.copytree(source / name, folder / name)
+        elif (source / name).is_file():
+            shutil.copy(source / name, folder / name)
+
+
+def replace(folder: Path, partial: Path, before: set[str]) -> None:
+    """Move the files of a complete folder to where they belong, and remove those of `before` that it does not have.
+
+    First the list of sums is that of old and new files, last that of the new ones: a reader notices each state between.
+    """
+    files = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file())
+    users = [name for name in files if (folder / name).exists() and name not in before]
+    new = {name: sha256(partial / name) for name in files if name not in users}
+    lines = [f"{digest}  {name}\n" for name, digest in new.items()]
+    old = [f"{digest}  {name}\n" for name, digest in sums(folder)]
+    (partial / "now").write_text("".join(dict.fromkeys([*old, *lines])))
+    (partial / "then").write_text("".join(lines))
+    (partial / "now").replace(folder / SUMS)
+    for name in new:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (partial / name).replace(folder / name)
+    for name in before - new.keys():
+        (folder / name).unlink()
+    (partial / "then").replace(folder / SUMS)
+
+
+def refuse_damage(folder: Path) -> None:
+    """Raise HeadwiseError for a model's folder whose files are not as `save` wrote them; a README may change."""
+    listed = sums(folder)
+    for name, digest in listed:
+        if not name.endswith(".md") and not (folder / name).is_file():
+            raise HeadwiseError(f"{folder} is incomplete: it lacks {name}. Copy or save the model again.")
+        if not name.endswith(".md") and sha256(folder / name) != digest:
+            raise HeadwiseError(
+                f"{folder} is damaged: {name} is not as it was saved. Copy or save the model again; if you changed it "
+                f"yourself, delete {SUMS}."
+            )
+
+
+def folder_of(spec: str | Path) -> Path:
+    """The folder of a local model; for a finished study, that of its trained model. A hub id is returned unchanged.
+
+    Raises HeadwiseError for a missing folder whose name cannot be a hub id (`name` or `owner/name`).
+    """
+    path, name = Path(spec), str(spec)
+    if not path.exists() and (name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1):
+        raise HeadwiseError(
+            f"{spec} cannot be loaded as a model: there is no such folder. "
+            "Give a model's folder, the folder of a finished study, or a hub id such as Helsinki-NLP/opus-mt-en-de."
+        )
+    if (path / "model" / "config.json").exists():
+        path = path / "model"
+    if path.exists() and not (path / "config.json").exists():
+        raise HeadwiseError(
+            f"{spec} cannot be loaded as a model: it has no config.json. "
+            "Give a model's folder or the folder of a finished study."
+        )
+    return path

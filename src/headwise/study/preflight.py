@@ -1,0 +1,146 @@
+"""What can be known before a study begins: what cannot end well is refused, what may not is said, in a sentence each.
+
+Rough on purpose: pieces are counted on a sample of the text, so updates may be off by a tenth or two.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator
+from functools import cache, partial
+from pathlib import Path
+
+from headwise.api.batches import max_tokens, translator, with_tokenizer
+from headwise.api.sweeps import GateSweep, Sweep
+from headwise.data.text import ParallelText
+from headwise.errors import HeadwiseError
+from headwise.model import Model, load
+from headwise.options import Architecture, Recipe, too_few
+from headwise.roles.alignment import need_eflomal
+from headwise.study.estimate import SAMPLE, amount, drawn, sampled_subwords
+from headwise.study.jobs import Job
+from headwise.study.plan import Plan
+from headwise.study.run import Run
+from headwise.study.tasks.prune import Prune
+from headwise.study.tasks.train import Train
+
+CHECKPOINT = 3  # times the weights: they, and two moments of Adam
+MB = 1e6
+
+
+def preflight(plan: Plan, runs: Collection[Run], jobs: Collection[Job], device: str) -> list[str]:
+    """Sentences to say before the jobs begin. Raises HeadwiseError for what would fail, or be worth nothing."""
+    given = cache(partial(load, plan.model, device)) if isinstance(plan.model, str) else None
+    refuse_roles(plan)
+    if given and any(sweep.keep or sweep.unit for sweep in plan.pruning):
+        refuse_counts(plan, given())
+    to_do = [job for job in jobs if not job.done]
+    trains = any(isinstance(job.task, Train) for job in to_do) and isinstance(plan.model, Architecture)
+    prunes = [job.task.variant.sweep_index for job in to_do if isinstance(job.task, Prune)]
+    lines = [*missing_texts(plan)]
+    run = next(iter(runs))
+    gated = any(isinstance(run.plan.pruning[index], GateSweep) for index in prunes if index < len(run.plan.pruning))
+    if trains or gated:
+        positions = positions_of(run, given() if given else None)
+        if trains:
+            lines += warmup_lines(plan.training, positions)
+        for index in dict.fromkeys(prunes):
+            sweep = run.plan.pruning[index] if index < len(run.plan.pruning) else None
+            lines += gate_lines(sweep, plan.training, positions) if sweep else []
+    refuse_full_disk(plan, run.folder, to_do)
+    return lines
+
+
+def refuse_roles(plan: Plan) -> None:
+    """Cross attention needs pairs, and a program that aligns words."""
+    if plan.roles.pairs and plan.data.one_sided:
+        raise HeadwiseError(
+            "[roles] pairs tests cross attention on sentence pairs, but the text is one-sided: leave it out."
+        )
+    if plan.roles.pairs:
+        need_eflomal()
+
+
+def refuse_counts(plan: Plan, model: Model) -> None:
+    """Raise HeadwiseError for numbers of heads that a given model cannot keep."""
+    heads = (model if plan.data.one_sided else translator(model)).heads
+    for sweep in plan.pruning:
+        try:
+            sweep.refuse_counts(heads)
+        except ValueError as error:
+            raise HeadwiseError(f"{plan.model}: {error}") from None
+
+
+def missing_texts(plan: Plan) -> Iterator[str]:
+    """What a plan without dev or test text means."""
+    for name, texts in (plan.pairs or {"": plan.data}).items():
+        where = f"[pairs.{name}]" if name else "[data]"
+        if texts.dev is None and texts.embedded is None:
+            yield f"{where} names no dev text: every tenth sentence of the training text is held out for it."
+        if not texts.has_test:
+            yield f"{where} names no test text: the report has dev numbers only."
+
+
+def positions_of(run: Run, given: Model | None) -> float:
+    """About how many positions of batches the training text fills."""
+    text, shape = run.text("train"), run.plan.model
+    if not isinstance(text, ParallelText):
+        assert given is not None
+        sample = with_tokenizer(given).tokenizer(text.dataset[drawn(len(text), SAMPLE)]["text"])["input_ids"]
+        return len(text) * sum(map(len, sample)) / len(sample)
+    if given is not None:
+        return amount(text, given.tokenizer, max_tokens(given)).positions
+    assert isinstance(shape, Architecture)
+    return amount(text, sampled_subwords(text, shape), shape.max_length).positions
+
+
+def updates_in(recipe: Recipe, epochs: int, positions: float) -> int:
+    """About how many updates so many epochs are."""
+    return max(1, round(positions / (recipe.batch_tokens * recipe.accumulate))) * epochs
+
+
+def warmup_lines(recipe: Recipe, positions: float) -> list[str]:
+    """A training that ends while its learning rate still climbs has hardly begun."""
+    updates = updates_in(recipe, recipe.epochs, positions)
+    if updates >= recipe.warmup:
+        return []
+    return [
+        f"Training ends after about {updates} updates, but its learning rate climbs for {recipe.warmup} "
+        f"(training.warmup): set training.warmup to {max(1, updates // 10)} or so, or give more training.epochs or a "
+        "smaller training.batch_tokens."
+    ]
+
+
+def gate_lines(sweep: Sweep, recipe: Recipe, positions: float) -> list[str]:
+    """What the updates of a sweep allow gates under a penalty; to a target count all rates follow from the updates."""
+    if not isinstance(sweep, GateSweep) or not any(sweep.penalties):
+        return []
+    line = too_few(sweep, updates_in(recipe, sweep.epochs, positions), exactly=False)
+    return [line] if line else []
+
+
+def refuse_full_disk(plan: Plan, folder: Path, to_do: Collection[Job]) -> None:
+    """Weights of all models that stay, and the checkpoints of one training."""
+    weights = weights_of(plan)
+    trained = [job for job in to_do if isinstance(job.task, Train | Prune)]
+    if not weights or not trained:
+        return
+    stay = len(trained) if plan.weights == "all" else 2
+    need = weights * (stay + CHECKPOINT * (max(2, plan.training.average) + 1))
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if need > (free := shutil.disk_usage(place).free):
+        raise HeadwiseError(
+            f"The study would write about {need / MB:,.1f} MB to {folder}, where {free / MB:,.1f} MB are free: free "
+            "some, choose another --out, or set weights = 'chosen'."
+        )
+
+
+def weights_of(plan: Plan) -> int:
+    """About how many bytes the full model's weights take; 0 where that is not known before a download."""
+    if isinstance(plan.model, str):
+        place = Path(plan.model) / "model" if (Path(plan.model) / "model").is_dir() else Path(plan.model)
+        return sum(file.stat().st_size for file in place.glob("*.safetensors"))
+    shape, width = plan.model, plan.model.width
+    layers = shape.encoder_layers * 4 * width**2 + shape.decoder_layers * 8 * width**2
+    forward = (shape.encoder_layers + shape.decoder_layers) * 2 * width * shape.feedforward
+    return 4 * (layers + forward + shape.vocabulary * width)

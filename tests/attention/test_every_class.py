@@ -1,0 +1,130 @@
+"""Classes of transformers in which the seam once changed a number without a word, and some that it must handle.
+
+`make families` makes the same table for every class of transformers' auto mappings (every_class.py).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from attention.every_class import examine, outputs
+from attention.families import TWO_STACKS, build, tiny
+from attention.shrink import classes, make, padded
+from headwise.attention import discover, masked, removal, remove
+from headwise.attention.discover import HALF, Float32, probe
+from headwise.attention.matrices import Matrices
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMask, Kind, Site
+from syncs import syncs
+
+FAMILY = classes()
+REFUSED = {  # by name, a word of the reason
+    "NllbMoeForConditionalGeneration": "something else",  # its router reads the mask, which has another form there
+    "Inkling2Model": "'sinks'",
+    "DeepseekV32ForCausalLM": "'indices'",
+    "GlmMoeDsaForCausalLM": "'indices'",
+    "HYV4ForCausalLM": "'indices'",
+    "AXK2ForCausalLM": "'indices'",
+    "DiffLlamaForCausalLM": "calls attention 2 times",
+}
+HYBRID = {"Qwen3NextForCausalLM": (4,), "JambaForCausalLM": (4,), "Lfm2ForCausalLM": (4,)}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("allow_partial", [False, True])
+def test_a_model_that_the_seam_would_change_is_refused(name: str, allow_partial: bool) -> None:
+    model = make(name, FAMILY[name])
+    implementation = model.config._attn_implementation
+    with pytest.raises(HeadwiseError, match=REFUSED[name]):
+        discover(model, allow_partial)
+    assert model.config._attn_implementation == implementation
+
+
+def test_what_partial_discovery_admits_equals_stock() -> None:
+    name = "BigBirdPegasusForConditionalGeneration"
+    model = make(name, FAMILY[name])
+    with pytest.raises(HeadwiseError, match="something else"):
+        discover(model, allow_partial=True)
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_a_hybrid_model_declares_its_attention_layers(name: str) -> None:
+    assert discover(make(name, FAMILY[name])).heads.query == {"decoder-self": HYBRID[name]}
+
+
+@pytest.mark.parametrize("name", ["BertForSequenceClassification", "MobileBertModel", *HYBRID])
+def test_a_class_keeps_the_three_promises(name: str) -> None:
+    assert examine(name, FAMILY[name])[0] == "fine"
+
+
+def test_the_decoder_of_an_encoder_decoder_declares_its_own_layers() -> None:
+    sizes = {**TWO_STACKS, "encoder_layers": 6, "encoder_attention_heads": 2}
+    assert discover(build("MarianForCausalLM", **sizes)).heads.query == {"decoder-self": (4, 4)}
+
+
+def test_whisper_hears_a_recording() -> None:
+    model = build("WhisperForConditionalGeneration", **TWO_STACKS, max_source_positions=16, num_mel_bins=8)
+    found = discover(model)
+    kinds: tuple[Kind, ...] = ("encoder-self", "decoder-self", "cross")
+    assert found.heads.query == dict.fromkeys(kinds, (4, 4))
+    mask = HeadMask.full(found.heads).without(list(found.heads)[::3])
+    with masked(model, found, mask):
+        expected = probe(model)
+    torch.testing.assert_close(probe(remove(model, found, mask)), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_model_of_half_precision_is_confirmed_in_float32(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake of two percent in the weights is noticed, and a right cut passes."""
+    model = tiny("marian").to(dtype)
+    found = discover(model)
+    mask = HeadMask.full(found.heads).without(list(found.heads)[::3])
+    remove(model, found, mask)
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+
+    usual = removal.cut
+
+    def slightly_wrong(modules: Any, layer: Matrices, site: Site, kept: list[int]) -> None:
+        usual(modules, layer, site, kept)
+        if kept:
+            layer.out.weight.data *= 1.02
+
+    monkeypatch.setattr(removal, "cut", slightly_wrong)
+    with pytest.raises(HeadwiseError, match="something else"):
+        remove(model, found, mask)
+
+
+def test_computing_in_float32_is_what_a_float32_copy_does() -> None:
+    for family in ("marian", "t5", "gpt2", "gemma2", "gpt_oss", "modernbert"):
+        model = tiny(family).bfloat16()
+        copy = tiny(family).bfloat16().float()
+        inputs = padded(model)
+        with Float32():
+            got = outputs(model, inputs)
+        torch.testing.assert_close(got, outputs(copy, inputs), rtol=0, atol=1e-6)
+
+
+def test_discovery_of_a_model_of_twelve_layers_is_quick() -> None:
+    model = BertModel(BertConfig()).eval()
+    discover(model)
+    start = time.process_time()
+    discover(model)
+    assert time.process_time() - start < 3  # 0.2 s on an idle core
+
+
+@pytest.mark.parametrize("family", ["marian", "t5", "modernbert", "gemma2"])
+def test_no_head_waits_for_the_device(family: str) -> None:
+    """Masked, watched with weights and cut: nothing in the seam needs a number from the device."""
+    model = tiny(family)
+    found = discover(model)
+    mask = HeadMask.full(found.heads).without(list(found.heads)[::3])
+    smaller, inputs = remove(model, found, mask), padded(model)
+    with masked(model, found, mask), syncs() as seen:
+        outputs(model, inputs)
+        outputs(smaller, inputs)
+    assert not [where for where in seen if not where.endswith("elsewhere")]

@@ -1,0 +1,114 @@
+"""Small random models with uneven heads and an empty layer, for every engine."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from headwise.heads import HeadMask
+from headwise.model import Model
+from headwise.options import Architecture
+from headwise.translation.build import build
+from headwise.translation.subwords import learn_subwords
+
+LINES = [
+    "A head that looks at the token before.", "Don't remove the heads that do the heavy lifting!",
+    "12,345 sentences, and 7 more; the rest can be pruned.", "Attention is all you need – or half of it?",
+]  # fmt: skip
+FAMILIES = {
+    "llama": (LlamaConfig, LlamaForCausalLM), "mistral": (MistralConfig, MistralForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 64}
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer like GPT-2's."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<s>", "</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )  # fmt: skip
+    tokenizer.train_from_iterator(LINES * 3, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+
+
+def language_model(family: str, **changes: object) -> Model:
+    """3 layers of 8 heads in 4 groups, with weights large enough that every head shows."""
+    tokenizer = byte_tokenizer()
+    configuration, kind = FAMILIES[family]
+    shape = dict(
+        vocab_size=len(tokenizer), hidden_size=64, num_attention_heads=8, num_key_value_heads=4, num_hidden_layers=3,
+        intermediate_size=96, max_position_embeddings=256, rms_norm_eps=1e-5, bos_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    if family != "qwen2":
+        shape["head_dim"] = 16
+    torch.manual_seed(1)
+    hf = kind(configuration(**shape | changes))
+    with torch.no_grad():
+        for name, parameter in hf.named_parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(6)
+            elif "norm" not in name:
+                parameter.normal_(0, 0.3)
+    return Model(hf, tokenizer, family)
+
+
+def translator(norm: str) -> Model:
+    """3 + 3 layers of 4 heads."""
+    tokenizer = learn_subwords(LINES * 3, 200)
+    shape = Architecture(
+        norm=norm, encoder_layers=3, decoder_layers=3, heads=4, width=64, feedforward=96, vocabulary=len(tokenizer)
+    )
+    hf = build(shape, tokenizer, 1)
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(2)
+    return Model(hf, tokenizer, norm)
+
+
+def uneven(model: Model, empty: int | None = 1, seed: int = 1) -> Model:
+    """About half of the heads, at least one a layer but for the layer `empty`."""
+    draw = random.Random(seed)
+    kept = (head for head in model.heads if head.layer != empty and (head.head == 0 or draw.random() < 0.5))
+    with warnings.catch_warnings(action="ignore"):  # with grouped queries the cache may grow
+        return model.remove(HeadMask(model.heads, frozenset(kept)), grow=True)
+
+
+def groups(model: Model, empty: int | None = 1) -> Model:
+    """Whole key/value groups: 1, 2 … of 4 a layer."""
+    size = model.heads.count(model.heads.sites[0]) // model.heads.key_value["decoder-self"][0]
+    kept = (head for head in model.heads if head.layer != empty and head.head // size <= head.layer)
+    return model.remove(HeadMask(model.heads, frozenset(kept)))
+
+
+def greedy(model: Model, prompt: list[int], count: int) -> list[int]:
+    """The most probable next tokens, without the end of text."""
+    ids = list(prompt)
+    for _ in range(count):
+        with torch.no_grad():
+            logits = model.hf(torch.tensor([ids])).logits[0, -1]
+        logits[model.tokenizer.eos_token_id] = -torch.inf
+        ids.append(int(logits.argmax()))
+    return ids[len(prompt) :]

@@ -1,0 +1,70 @@
+"""ONNX files in ONNX Runtime and programs of torch.export: both are checked by `export` itself against the model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from pruned import LINES, greedy, language_model, translator, uneven
+from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
+
+import headwise as hw
+from headwise.engines import graph_files
+from headwise.engines.graphs import graphs
+from headwise.model import Model
+
+
+def test_a_language_model_generates_in_onnx_runtime(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    small = uneven(language_model("llama"))
+    hw.export(small, "onnx", tmp_path / "onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"))
+    states = [one for one in session.get_inputs() if one.name.startswith("past")]
+    past = {one.name: np.zeros((1, one.shape[1], 0, one.shape[3]), np.float32) for one in states}
+    ids = small.tokenizer(LINES[0]).input_ids
+    new, made = ids, []
+    for _ in range(8):
+        length = len(ids) + len(made)
+        logits, *states = session.run(
+            None, {"input_ids": np.array([new]), "attention_mask": np.ones((1, length), np.int64), **past}
+        )
+        logits[0, -1, small.tokenizer.eos_token_id] = -np.inf
+        made.append(int(logits[0, -1].argmax()))
+        new, past = made[-1:], dict(zip(past, states, strict=True))
+    assert made == greedy(small, ids, 8)
+
+
+def test_an_encoder_decoder_becomes_two_onnx_files(tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    notes = hw.export(uneven(translator("post")), "onnx", tmp_path / "onnx")
+    assert {path.name for path in (tmp_path / "onnx").glob("*.onnx")} == {"encoder.onnx", "decoder.onnx"}
+    assert "ONNX Runtime" in notes[0]
+
+
+def test_programs_of_torch_export(tmp_path):
+    small = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
+    bert = BertModel(BertConfig(vocab_size=50, **small))
+    hw.export(uneven(Model(bert, None, "bert")), "torch", tmp_path / "bert")
+    t5 = T5Config(vocab_size=50, d_model=32, d_kv=8, d_ff=32, num_layers=2, num_heads=4, decoder_start_token_id=0)
+    hw.export(uneven(Model(T5ForConditionalGeneration(t5), None, "t5")), "torch", tmp_path / "t5")
+    program = torch.export.load(tmp_path / "t5" / "encoder.pt2").module()
+    assert program(inputs={name: torch.ones(2, 3, dtype=torch.int64) for name in ("input_ids", "attention_mask")})
+
+
+def test_a_graph_that_computes_something_else_is_refused():
+    (graph,) = graphs(language_model("llama"))
+    wrong = lambda inputs: [output * 1.01 for output in graph.module(inputs)]  # noqa: E731
+    with torch.no_grad(), pytest.raises(hw.HeadwiseError, match="differs"):
+        graph_files.check(graph, wrong, "an engine")
+
+
+def test_a_folder_in_use_and_an_unknown_engine_are_refused(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    model = language_model("llama")
+    with pytest.raises(hw.HeadwiseError, match="not empty"):
+        hw.export(model, "torch", tmp_path)
+    with pytest.raises(hw.HeadwiseError, match="choose gguf"):
+        hw.export(model, "tensorrt", tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

@@ -1,0 +1,217 @@
+"""Gates on language models and masked ones: which heads go, and what the three ways of training leave behind."""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attention.families import build
+from headwise.attention import discover, masked
+from headwise.data.text import Text
+from headwise.errors import HeadwiseError
+from headwise.model import Model, load
+from headwise.pruning import gate_training
+from headwise.pruning.gate_training import GateOptions, Pruned, prune_by_gates
+from headwise.pruning.target_count import prune_to_count
+from headwise.pruning.top_k import prune_by_top_k
+from headwise.translation.language import Packed
+from headwise.translation.train import Gated, Recipe, Training, dev_loss, fit, loss_forward
+from translation.letters import END, LETTERS, PAD, START, letters
+
+IDS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "vocab_size": 32}
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2LMHeadModel", {"n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 64}),
+    "llama": ("LlamaForCausalLM", {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
+                                   "num_key_value_heads": 2, "intermediate_size": 64}),
+    "bert": ("BertForMaskedLM", {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
+                                 "intermediate_size": 64, "max_position_embeddings": 64}),
+}  # fmt: skip
+RECIPE = Recipe(epochs=10, batch_tokens=256, learning_rate=1e-2, warmup=10, label_smoothing=0.0, dtype="fp32")
+GATES = GateOptions(epochs=3, gate_learning_rate=0.3, warmup=2, learning_rate=1e-3, unit="head")
+DECISIVE = 2  # the only head of the four that does something
+
+
+def text(count: int, seed: int) -> Text:
+    """Sentences of two letters in turn, `a b a b a b`: what follows is known from two tokens before."""
+    drawn = random.Random(seed)
+    return Text.from_lines(" ".join(drawn.sample(LETTERS, 2) * 4) for _ in range(count))
+
+
+class Trained:
+    """A tiny model with one head that is needed and three whose outputs are zero; its texts."""
+
+    def __init__(self, family: str, work: Path) -> None:
+        torch.set_num_threads(1)
+        name, shape = SHAPES[family]
+        hf, tokenizer = build(name, **{**IDS, **shape}), letters()
+        found = discover(hf)
+        self.site = found.heads.sites[0]
+        causal = self.site.kind == "decoder-self"
+        self.data, self.dev = (Packed(text(*how), tokenizer, 32, causal) for how in ((600, 1), (40, 2)))
+        only = torch.eye(4)[DECISIVE]
+        fit(hf, tokenizer, found, Training(self.data, self.dev, RECIPE, work), Gated({self.site: lambda: only}))
+        with torch.no_grad():
+            for name, weight in hf.named_parameters():
+                if name.endswith(("attn.c_proj.weight", "self_attn.o_proj.weight", "attention.output.dense.weight")):
+                    rows = weight if family == "gpt2" else weight.t()
+                    rows[[i for i in range(32) if i // 8 != DECISIVE]] = 0.0
+        self.model = Model(hf, tokenizer, family)
+
+    def training(self, work: Path) -> Training:
+        return Training(self.data, self.dev, RECIPE, work, seed=3)
+
+    def loss(self, model: Model) -> float:
+        with loss_forward(model.hf):
+            return dev_loss(model.hf, self.dev, model.tokenizer, 256)
+
+
+one_family = pytest.mark.parametrize("trained", ["bert"], indirect=True)  # whose hidden tokens are drawn, too
+
+
+@pytest.fixture(scope="module", params=list(SHAPES))
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Trained(request.param, tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture
+def model(trained: Trained) -> Model:
+    return copy.deepcopy(trained.model)
+
+
+def kept(pruned: Pruned) -> list[int]:
+    return sorted(head.head for head in pruned.mask.kept)
+
+
+def weights(model: Model) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
+
+
+@pytest.mark.parametrize("train", ["gates", "all"])
+def test_a_penalty_closes_the_heads_that_do_nothing(trained: Trained, model: Model, tmp_path: Path, train: Any) -> None:
+    before = trained.loss(model)
+    options = GATES.model_copy(update={"train": train})
+    pruned = prune_by_gates(model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02)
+    assert kept(pruned) == [DECISIVE] and pruned.settled
+    assert trained.loss(pruned.model) == pytest.approx(pruned.loss, rel=1e-5)
+    assert pruned.loss <= before + 1e-3, "the heads that are gone did nothing"
+
+
+@pytest.mark.parametrize(("prune", "count"), [(prune_to_count, 1), (prune_by_top_k, 2)])
+def test_a_target_count_is_met_and_keeps_the_needed_head(
+    trained: Trained, model: Model, tmp_path: Path, prune: Any, count: int
+) -> None:
+    options = GATES.model_copy(update={"epochs": 4, "train": "gates"})
+    pruned = prune(model, trained.training(tmp_path), options, (trained.site.kind,), count)
+    assert DECISIVE in kept(pruned) and len(kept(pruned)) == pruned.model.heads.total == count
+
+
+def test_frozen_weights_do_not_change(trained: Trained, model: Model, tmp_path: Path) -> None:
+    """Bit for bit, also of half precision; and the model trains as before afterwards."""
+    model.hf.to(torch.bfloat16)
+    before, asked = weights(model), [p.requires_grad for p in model.hf.parameters()]
+    options = GATES.model_copy(update={"epochs": 2, "train": "gates"})
+    pruned = prune_by_gates(model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(model).items())
+    assert [p.requires_grad for p in model.hf.parameters()] == asked and "train" not in vars(model.hf)
+    assert any("frozen" in note for note in pruned.notes)
+
+
+@one_family
+def test_frozen_weights_train_gates_without_dropout(
+    trained: Trained, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gates alone are in training mode."""
+    modes = set[tuple[bool, bool]]()
+
+    def look(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        hf = kwargs["model"]
+        modes.add((hf.headwise_gates.training, any(module.training for module in hf.base_model.modules())))
+
+    monkeypatch.setattr(gate_training.GateLog, "on_pre_optimizer_step", look, raising=False)
+    options = GATES.model_copy(update={"epochs": 1, "train": "gates"})
+    prune_by_gates(model, trained.training(tmp_path), options, (trained.site.kind,), 0.02)
+    assert modes == {(True, False)}
+
+
+def test_low_rank_changes_are_merged_before_removal(trained: Trained, model: Model, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    before, names = weights(model), list(model.hf.state_dict())
+    options = GATES.model_copy(update={"epochs": 2, "train": "lora", "learning_rate": 3e-3})
+    pruned = prune_by_gates(model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02)
+    changed = {name for name, tensor in weights(model).items() if not torch.equal(tensor, before[name])}
+    assert list(model.hf.state_dict()) == names and changed
+    assert all(model.hf.get_parameter(name).dim() == 2 and "embed" not in name for name in changed)
+    tokens = {"input_ids": torch.tensor([[5, 6, 5, 6, 5]])}
+    with torch.no_grad():
+        with masked(model.hf, model.found, pruned.mask):
+            expected = model.hf(**tokens).logits
+        torch.testing.assert_close(pruned.model.hf(**tokens).logits, expected, rtol=1e-5, atol=1e-5)
+    again = load(pruned.model.save(tmp_path / "small"))
+    with torch.no_grad():
+        assert torch.equal(again.hf(**tokens).logits, pruned.model.hf(**tokens).logits)
+
+
+class Killed(Exception):
+    pass
+
+
+@one_family
+@pytest.mark.parametrize("train", ["all", "gates", "lora"])
+def test_a_killed_run_goes_on_to_the_same_numbers(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train: Any
+) -> None:
+    if train == "lora":
+        pytest.importorskip("peft")
+    options = GATES.model_copy(update={"epochs": 2, "train": train})
+
+    def run(work: Path) -> Pruned:
+        return prune_by_gates(
+            copy.deepcopy(trained.model), trained.training(work), options, (trained.site.kind,), penalty=0.005
+        )
+
+    whole = run(tmp_path / "whole")
+    stock = gate_training.GateLog.on_step_end
+
+    def die(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == state.max_steps // 2 + 2:
+            raise Killed
+        stock(self, args, state, control, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(gate_training.GateLog, "on_step_end", die)
+        run(tmp_path / "killed")
+    resumed = run(tmp_path / "killed")
+    assert (resumed.mask, resumed.soft_loss, resumed.loss) == (whole.mask, whole.soft_loss, whole.loss)
+    assert (tmp_path / "killed/gates.csv").read_text() == (tmp_path / "whole/gates.csv").read_text()
+    ours, theirs = weights(resumed.model), weights(whole.model)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@one_family
+def test_an_interrupted_run_leaves_no_low_rank_layers(trained: Trained, model: Model, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    before = weights(model)
+    broken = replace(trained.training(tmp_path), recipe=RECIPE.model_copy(update={"accumulate": 10**6}))
+    options = GATES.model_copy(update={"train": "lora"})
+    with pytest.raises(HeadwiseError, match="fewer than one batch"):
+        prune_by_gates(model, broken, options, (trained.site.kind,), penalty=0.02)
+    after = weights(model)
+    assert list(after) == list(before) and all(torch.equal(after[name], before[name]) for name in before)
+
+
+@one_family
+def test_low_rank_changes_need_peft(
+    trained: Trained, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    options = GATES.model_copy(update={"train": "lora"})
+    with pytest.raises(HeadwiseError, match=r"pip install 'headwise\[lora\]'"):
+        prune_by_gates(model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02)

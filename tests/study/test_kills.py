@@ -1,0 +1,54 @@
+"""kill -9 at every task of a study, one after the other: in the end the numbers of an uninterrupted run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwise.study import make_plan, run_study
+from study.studies import Notes, again, different, numbers
+
+POINTS = ("made", "published", "recorded")
+DYING = Path(__file__).with_name("dying.py")
+
+
+def kill(plan: Path, out: Path, task: str, point: str) -> None:
+    """A study that is killed there."""
+    ended = subprocess.run([sys.executable, DYING, plan, out, task, point], capture_output=True, text=True)
+    assert ended.returncode == -9, f"{task}, {point}: {ended.returncode}\n{ended.stderr[-2000:]}"
+
+
+def kill_at_all(values: dict[str, Any], folder: Path, victims: list[tuple[str, str]]) -> None:
+    plan, out = folder / "plan.toml", folder / "broken"
+    plan.write_text(make_plan(values).to_toml())
+    for task, point in victims:
+        kill(plan, out, task, point)
+    again(make_plan(values), out)
+    assert different(numbers(out), numbers(folder / "unbroken")) == []
+    assert again(make_plan(values), out).made == []
+
+
+def order_of(values: dict[str, Any], folder: Path) -> list[str]:
+    """The tasks of an uninterrupted run, in the order in which they were made."""
+    notes = Notes()
+    run_study(make_plan(values), folder / "unbroken", notes)
+    return list(dict.fromkeys(notes.made))
+
+
+@pytest.mark.attack
+def test_killed_at_every_task(tiny: dict[str, Any], tmp_path: Path) -> None:
+    tasks = order_of(tiny, tmp_path)
+    victims = [(task, POINTS[place % 3]) for place, task in enumerate(tasks)]
+    assert len(victims) > 25
+    kill_at_all(tiny, tmp_path, [*victims, ("tables", ""), ("report", "")])
+
+
+def test_killed_between_outputs_and_record(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """Of a model, and of what is made from it."""
+    tiny |= {"scoring": {"measures": [], "pruned": []}, "pruning": {**tiny["pruning"], "penalties": [1.0]}}
+    order_of(tiny, tmp_path)
+    kill_at_all(tiny, tmp_path, [("prune/lambda-1", "published"), ("evaluate/dev/lambda-1", "published")])

@@ -1,0 +1,67 @@
+"""What is refused or said before a study begins, with nothing written."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headwise.errors import HeadwiseError
+from headwise.study import run_study
+from headwise.study.study import dry_run
+from study.studies import QUIET, Notes, plan_of
+
+
+def refusal(values: dict[str, Any], out: Path) -> str:
+    """The sentence with which a study and its dry run are refused; no folder was claimed, nothing made."""
+    notes = Notes()
+    with pytest.raises(HeadwiseError) as real:
+        run_study(plan_of(values), out, notes)
+    with pytest.raises(HeadwiseError) as dry:
+        dry_run(plan_of(values), out)
+    assert str(real.value) == str(dry.value) and not notes.made and not (out / "plan.toml").exists()
+    return str(real.value)
+
+
+def said(values: dict[str, Any], out: Path, part: str) -> bool:
+    """Whether a dry run says this."""
+    return any(part in line for line in dry_run(plan_of(values), out))
+
+
+def test_a_warm_up_longer_than_the_training(tiny: dict[str, Any], tmp_path: Path) -> None:
+    assert not said(tiny, tmp_path / "out", "learning rate climbs")
+    tiny["training"]["warmup"] = 1000
+    assert said(tiny, tmp_path / "out", "updates, but its learning rate climbs for 1000 (training.warmup): set")
+
+
+@pytest.mark.parametrize(("rate", "says"), [(0.05, "no gate can close; a gate needs 240"), (0.3, "may not settle")])
+def test_too_few_updates_for_gates(tiny: dict[str, Any], tmp_path: Path, rate: float, says: str) -> None:
+    tiny["pruning"] |= {"gate_learning_rate": rate}
+    assert said(tiny, tmp_path / "out", says)
+    tiny["pruning"] = {"keep": [3], "epochs": 3}
+    assert not said(tiny, tmp_path / "out", "a gate needs"), "to a target count all rates follow from the updates"
+
+
+def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=free))
+
+
+def test_a_full_disk(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk(monkeypatch, 1000)
+    assert "0.0 GB are free: free some, choose another --out" in refusal(tiny, tmp_path / "out")
+
+
+def test_a_finished_study_needs_no_room(copied: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    disk(monkeypatch, 1000)
+    run_study(plan_of(tiny), copied, QUIET)
+
+
+def test_cross_attention_without_an_aligner(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_: None)
+    tiny["roles"] = {"pairs": 20}
+    assert "eflomal" in refusal(tiny, tmp_path / "out")
