@@ -40,7 +40,7 @@ from sacrebleu.metrics.bleu import BLEU
 from headwise.api.batches import max_tokens
 from headwise.data.text import ParallelText, read_lines
 from headwise.heads import KINDS, Kind, write_text
-from headwise.model import load
+from headwise.loading import load
 from headwise.options import GateOptions, Keep
 from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count

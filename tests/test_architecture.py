@@ -31,14 +31,15 @@ MAY_IMPORT = {
     "data": WORDS,
     "importance": WORDS | {"attention", "statistics"},
     "translation": WORDS | {"options", "attention", "data", "statistics"},
-    "model": WORDS | {"model_files", "options", "attention", "devices", "translation"},
+    "model": WORDS | {"model_files", "options", "attention", "translation"},
+    "loading": WORDS | {"model_files", "attention", "devices", "model", "translation"},
     "pruning": WORDS | {"options", "units", "attention", "data", "model", "translation"},
     "engines": WORDS | {"attention", "model"},
     "roles": WORDS | {"attention", "data", "importance", "statistics"},
     "api": WORDS | METHODS | {"options", "units", "attention", "data", "model", "statistics"},
     "study": WORDS
     | METHODS
-    | {"model_files", "options", "units", "api", "attention", "data", "devices", "model", "statistics"},
+    | {"model_files", "options", "units", "api", "attention", "data", "devices", "loading", "model", "statistics"},
     "report": WORDS | {"importance", "roles"},
 }
 FREE = {"__init__", "__main__", "cli"}  # the doors: they may open every room, and no room may call them

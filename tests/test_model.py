@@ -31,12 +31,13 @@ from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.objective import predict
-from headwise.model import WEIGHTS, Model, load
-from headwise.model_files import SUMS
+from headwise.loading import load
+from headwise.model import Model
+from headwise.model_files import SUMS, WEIGHTS
 from headwise.options import Architecture
 from headwise.translation.build import build as architecture
+from headwise.translation.loss_forward import loss_forward
 from headwise.translation.subwords import learn_subwords
-from headwise.translation.train import loss_forward
 
 SENTENCES = ["the red bird sees a small house", "a bird", "the house the bird sees"]
 FACTORIES = ["tiny_marian", "tiny_m2m100"]
@@ -506,14 +507,14 @@ def test_what_is_not_there_or_no_model_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", ["./gone", "../gone", "/gone/model", "~/gone", "runs/gone/model", "gone/", "no/such/"])
 def test_a_folder_that_is_not_there_is_looked_for_nowhere_else(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.model.AutoConfig", SimpleNamespace(from_pretrained=lambda _: pytest.fail("asked")))
+    monkeypatch.setattr("headwise.loading.AutoConfig", SimpleNamespace(from_pretrained=lambda _: pytest.fail("asked")))
     refused(spec, "there is no such folder. Give a model's folder, the folder of a finished study, or a hub id")
 
 
 @pytest.mark.parametrize("spec", ["gpt2", "Helsinki-NLP/opus-mt-en-de", "google/flan-t5-base"])
 def test_a_hub_id_is_no_path(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("headwise.model.PretrainedConfig", SimpleNamespace(get_config_dict=asked.append))
+    monkeypatch.setattr("headwise.loading.PretrainedConfig", SimpleNamespace(get_config_dict=asked.append))
     with pytest.raises(HeadwiseError, match="is not a local folder"):
         load(spec)
     assert asked == [spec]

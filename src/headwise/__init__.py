@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from headwise.data.treebank import Treebank
     from headwise.engines.export import export
     from headwise.heads import Head, HeadMap, HeadMask
-    from headwise.model import Model, load
+    from headwise.loading import load
+    from headwise.model import Model
     from headwise.pruning.own_loop import GatedLoop
 
     __version__: str
@@ -39,7 +40,8 @@ else:
         "data.text": ("ParallelText", "Text"),
         "data.treebank": ("Treebank",),
         "heads": ("Head", "HeadMap", "HeadMask"),
-        "model": ("Model", "load"),
+        "loading": ("load",),
+        "model": ("Model",),
         "api.prune": ("prune",),
         "pruning.own_loop": ("GatedLoop",),
         "api.score": ("evaluate", "score"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from headwise.errors import HeadwiseError
 from headwise.files import is_inside, sha256
 
+WEIGHTS = "model.safetensors"
 SUMS = "SHA256SUMS"  # of every file that `save` wrote; `sha256sum --check` reads it
 PARTIAL = ".headwise-partial"  # where `save` writes before anything is replaced
 README = "README.md"

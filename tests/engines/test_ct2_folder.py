@@ -10,7 +10,7 @@ from pruned import LINES, groups, language_model, translator, uneven
 import headwise as hw
 from headwise.engines import ct2_folder
 
-ctranslate2 = pytest.importorskip("ctranslate2")
+ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (headwise[ct2])")
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

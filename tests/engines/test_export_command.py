@@ -31,7 +31,7 @@ def test_the_table_says_which_engine_takes_the_model_and_why_not(folder: Path) -
 
 
 def test_a_folder_is_written_for_an_engine(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ctranslate2")
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (headwise[ct2])")
     printed = call("export", folder, "--to", "ct2", "--out", tmp_path / "new")
     assert "heads of zeros" in printed and printed.splitlines()[-1] == str(tmp_path / "new")
     assert (tmp_path / "new" / "model.bin").exists()

@@ -17,8 +17,8 @@ import headwise as hw
 from headwise.engines import gguf_file
 from headwise.heads import Site
 
-gguf = pytest.importorskip("gguf")
-xllamacpp = pytest.importorskip("xllamacpp")
+gguf = pytest.importorskip("gguf", reason="gguf is not installed (headwise[gguf])")
+xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed (llama.cpp for Python)")
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from headwise.model import Model
 
 
 def test_a_language_model_generates_in_onnx_runtime(tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (headwise[onnx])")
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
     small = uneven(language_model("llama"))
     hw.export(small, "onnx", tmp_path / "onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"))
@@ -36,8 +36,8 @@ def test_a_language_model_generates_in_onnx_runtime(tmp_path):
 
 
 def test_an_encoder_decoder_becomes_two_onnx_files(tmp_path):
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (headwise[onnx])")
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
     notes = hw.export(uneven(translator("post")), "onnx", tmp_path / "onnx")
     assert {path.name for path in (tmp_path / "onnx").glob("*.onnx")} == {"encoder.onnx", "decoder.onnx"}
     assert "ONNX Runtime" in notes[0]

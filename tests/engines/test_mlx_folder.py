@@ -15,8 +15,8 @@ from headwise.engines import mlx_folder
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_uneven_layers_have_the_same_logits(family, tmp_path):
-    mx = pytest.importorskip("mlx.core")
-    openelm = pytest.importorskip("mlx_lm.models.openelm")
+    mx = pytest.importorskip("mlx.core", reason="mlx is not installed (pip install mlx)")
+    openelm = pytest.importorskip("mlx_lm.models.openelm", reason="mlx_lm is not installed (pip install mlx-lm)")
     small = groups(language_model(family, tie_word_embeddings=True), empty=None)
     hw.export(small, "mlx", tmp_path / "mlx", "f32")
     arguments = openelm.ModelArgs.from_dict(json.loads((tmp_path / "mlx" / "config.json").read_text()))

@@ -19,8 +19,9 @@ from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.translation.batches import Encoded
 from headwise.translation.build import build
+from headwise.translation.loss_forward import dev_loss, loss_forward
 from headwise.translation.subwords import learn_subwords
-from headwise.translation.train import Training, dev_loss, fit, loss_forward
+from headwise.translation.train import Training, fit
 
 SHAPE = Architecture(encoder_layers=2, decoder_layers=2, heads=4, width=32, feedforward=32, dropout=0.1, vocabulary=300)
 TRAINING = Recipe(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")

@@ -16,7 +16,8 @@ from headwise.attention import discover, masked
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Site
-from headwise.model import Model, load
+from headwise.loading import load
+from headwise.model import Model
 from headwise.options import Architecture, Recipe
 from headwise.pruning.controls import at_random, from_scratch, narrower, one_per_layer, tune, weights
 from headwise.pruning.gate_training import freeze

@@ -17,13 +17,15 @@ from attention.families import build
 from headwise.attention import discover, masked
 from headwise.data.text import Text
 from headwise.errors import HeadwiseError
-from headwise.model import Model, load
+from headwise.loading import load
+from headwise.model import Model
 from headwise.pruning import gate_training
 from headwise.pruning.gate_training import GateOptions, Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.pruning.top_k import prune_by_top_k
 from headwise.translation.language import Packed
-from headwise.translation.train import Gated, Recipe, Training, dev_loss, fit, loss_forward
+from headwise.translation.loss_forward import dev_loss, loss_forward
+from headwise.translation.train import Gated, Recipe, Training, fit
 from translation.letters import END, LETTERS, PAD, START, letters
 
 IDS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "vocab_size": 32}
@@ -142,7 +144,7 @@ def test_frozen_weights_train_gates_without_dropout(
 
 
 def test_low_rank_changes_are_merged_before_removal(trained: Trained, model: Model, tmp_path: Path) -> None:
-    pytest.importorskip("peft")
+    pytest.importorskip("peft", reason="peft is not installed (headwise[lora])")
     before, names = weights(model), list(model.hf.state_dict())
     options = GATES.model_copy(update={"epochs": 2, "train": "lora", "learning_rate": 3e-3})
     pruned = prune_by_gates(model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02)
@@ -169,7 +171,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train: Any
 ) -> None:
     if train == "lora":
-        pytest.importorskip("peft")
+        pytest.importorskip("peft", reason="peft is not installed (headwise[lora])")
     options = GATES.model_copy(update={"epochs": 2, "train": train})
 
     def run(work: Path) -> Pruned:
@@ -197,7 +199,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(
 
 @one_family
 def test_an_interrupted_run_leaves_no_low_rank_layers(trained: Trained, model: Model, tmp_path: Path) -> None:
-    pytest.importorskip("peft")
+    pytest.importorskip("peft", reason="peft is not installed (headwise[lora])")
     before = weights(model)
     broken = replace(trained.training(tmp_path), recipe=RECIPE.model_copy(update={"accumulate": 10**6}))
     options = GATES.model_copy(update={"train": "lora"})

@@ -51,7 +51,7 @@ def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
 
 def test_a_full_disk(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk(monkeypatch, 1000)
-    assert "0.0 GB are free: free some, choose another --out" in refusal(tiny, tmp_path / "out")
+    assert "0.0 MB are free: free some, choose another --out" in refusal(tiny, tmp_path / "out")
 
 
 def test_a_finished_study_needs_no_room(copied: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

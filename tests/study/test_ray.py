@@ -55,16 +55,15 @@ def two_cores() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster, "cores", lambda: 2)
         patch.delenv("RAY_ADDRESS", raising=False)
-        before, folders = signal.getsignal(signal.SIGTERM), sessions()
+        before, made, make = signal.getsignal(signal.SIGTERM), list[str](), tempfile.mkdtemp
+        patch.setattr(tempfile, "mkdtemp", lambda *given, **by_name: made.append(make(*given, **by_name)) or made[-1])
         with cluster.cluster(cluster.import_ray()):
             assert signal.getsignal(signal.SIGTERM) is before, "a command that is stopped still says how to go on"
-            assert sessions() - folders
+            folders = [Path(folder) for folder in made if "hw-ray-" in folder]
+            assert folders and all(folder.is_dir() for folder in folders)
+            patch.setattr(tempfile, "mkdtemp", make)
             yield
-        assert sessions() <= folders, "the session folder is cleared away"
-
-
-def sessions() -> set[Path]:
-    return {*Path(tempfile.gettempdir()).glob("hw-ray-*")}
+        assert not any(folder.exists() for folder in folders), "the session folder is cleared away"
 
 
 def processes(parent: int) -> list[int]:

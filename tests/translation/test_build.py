@@ -15,8 +15,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from headwise.options import Architecture
 from headwise.translation.build import build, drop_unused
+from headwise.translation.loss_forward import loss_forward
 from headwise.translation.subwords import learn_subwords
-from headwise.translation.train import loss_forward
 
 TOKENIZER = learn_subwords(["The cat sees the dog.", "Le chat voit le chien.", "0123456789"], 60)
 WORDS = len(TOKENIZER)

@@ -13,7 +13,7 @@ from transformers import BertConfig, EncoderDecoderConfig, EncoderDecoderModel, 
 from attention.families import GROUPED, STACK, T5, TWO_STACKS, batch, build
 from headwise.errors import HeadwiseError
 from headwise.translation.batches import IGNORED
-from headwise.translation.train import loss_forward
+from headwise.translation.loss_forward import loss_forward
 
 GEMMA = {**GROUPED, "query_pre_attn_scalar": 8, "sliding_window": 8, "final_logit_softcapping": 0.5}
 

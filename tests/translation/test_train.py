@@ -30,17 +30,9 @@ from headwise.options import Architecture, GateOptions, Recipe, Search
 from headwise.progress import Report, silent
 from headwise.translation.batches import Collator, Encoded, TokenBatches
 from headwise.translation.build import build
+from headwise.translation.loss_forward import dev_loss, loss_forward
 from headwise.translation.subwords import learn_subwords
-from headwise.translation.train import (
-    Training,
-    average,
-    bfloat16,
-    dev_loss,
-    fit,
-    loss_forward,
-    resume_point,
-    training_arguments,
-)
+from headwise.translation.train import Training, average, bfloat16, fit, resume_point, training_arguments
 
 SHAPE = Architecture(encoder_layers=1, decoder_layers=1, heads=4, width=32, feedforward=32, dropout=0.1, vocabulary=300)
 RECIPE = Recipe(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")

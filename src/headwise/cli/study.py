@@ -38,7 +38,7 @@ def run_plan(
     options of `run_study`."""
     from accelerate import PartialState
 
-    from headwise.model import load
+    from headwise.loading import load
     from headwise.report import write
     from headwise.study import Progress, run_study
 

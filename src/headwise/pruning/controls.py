@@ -20,7 +20,8 @@ from headwise.options import Architecture, Control, Keep, TuningOptions, Unit
 from headwise.pruning.gate_training import freeze
 from headwise.pruning.greedy import order, random_scores
 from headwise.translation.build import build
-from headwise.translation.train import Training, average, converge, dev_loss, fit, loss_forward
+from headwise.translation.loss_forward import dev_loss, loss_forward
+from headwise.translation.train import Training, average, converge, fit
 from headwise.units import first, target_counts, units
 
 

@@ -23,14 +23,15 @@ from headwise.attention import capture, discover, evaluating, start_token
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMap, Kind
 from headwise.importance.measures import ABLATIONS, BLEU, GATINGS, GRADIENTS, LRP, READINGS, RESCORED
-from headwise.model import load
+from headwise.loading import load
 from headwise.options import Architecture, Recipe, Search
 from headwise.pruning.gate_training import freeze
 from headwise.translation.batches import IGNORED
 from headwise.translation.build import build
 from headwise.translation.dropout import FastDropout
+from headwise.translation.loss_forward import loss_forward
 from headwise.translation.subwords import SPECIAL, learn_subwords
-from headwise.translation.train import bfloat16, loss_forward
+from headwise.translation.train import bfloat16
 
 PADDING = 1.1  # positions of a batch per position that holds a piece
 LOADING = 4.0  # seconds before a training begins: libraries, weights

@@ -14,7 +14,8 @@ from headwise.api.batches import max_tokens, translator, with_tokenizer
 from headwise.api.sweeps import GateSweep, Sweep
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.model import Model, load
+from headwise.loading import load
+from headwise.model import Model
 from headwise.options import Architecture, Recipe, too_few
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import SAMPLE, amount, drawn, sampled_subwords

@@ -23,7 +23,8 @@ from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, HeadMask
-from headwise.model import Model, load
+from headwise.loading import load
+from headwise.model import Model
 from headwise.options import Architecture
 from headwise.study.estimate import Estimate
 from headwise.study.plan import Plan, one_sided

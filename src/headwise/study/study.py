@@ -16,7 +16,7 @@ from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
-from headwise.model import load
+from headwise.loading import load
 from headwise.options import FROM_RANDOM_WEIGHTS
 from headwise.study.estimate import Estimate, estimate
 from headwise.study.executor import WORKERS, Outcome, open_executor, run_jobs, sentence

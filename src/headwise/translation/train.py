@@ -1,7 +1,7 @@
 """Training on Hugging Face's Seq2SeqTrainer, with four changes for small models on CPU.
 
 1. batches of tokens in a few fixed shapes (`batches`); 2. explicit attention, whose backward pass on CPU is ten times
-faster than sdpa's; 3. the loss without logits in memory (`loss`); 4. fast dropout (`dropout`). Weights of half
+faster than sdpa's; 3. the loss without logits in memory (`loss_forward`); 4. fast dropout (`dropout`). Weights of half
 precision train in float32. Afterwards the model is a stock model again, its weights of their own types. Only
 checkpoints with a completion marker are resumed.
 """
@@ -30,14 +30,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTraine
 from transformers.trainer_callback import PrinterCallback, TrainerCallback, TrainerState
 
 from headwise.attention import Discovery, capture, evaluating
-from headwise.attention.discover import output_of, without_cache
 from headwise.errors import HeadwiseError, NotWritten
 from headwise.heads import Site, write_text
 from headwise.options import Recipe
 from headwise.progress import Report, silent
-from headwise.translation.batches import IGNORED, Data
+from headwise.translation.batches import Data
 from headwise.translation.dropout import FastDropout
-from headwise.translation.loss import summed_loss
+from headwise.translation.loss_forward import dev_loss, loss_forward
 
 MARKER = "complete"
 WEIGHTS = "model.safetensors"
@@ -138,86 +137,6 @@ class TokenTrainer(Seq2SeqTrainer):
 
 
 @contextlib.contextmanager
-def loss_forward(
-    model: PreTrainedModel, before: Callable[[], None] | None = None, extra: Callable[[], Tensor] | None = None
-) -> Iterator[None]:
-    """Inside the block `model(**batch, smoothing=ε)` gives the summed loss of a batch, in one forward for data-parallel
-    training. before: called first (gates draw their noise). extra: a penalty per target token, added to the loss.
-
-    The model's own forward runs up to its output layer. Raises HeadwiseError when the loss is not that of the model's
-    logits on a small batch: when the model does more after that layer than to add a bias or to cap the logits.
-    """
-    stock, own, head = model.forward, vars(model).get("forward"), model.get_output_embeddings()
-    uncached = without_cache(model)
-
-    def summed(labels: Tensor, smoothing: float, **inputs: Tensor) -> Tensor:
-        states = states_before(head, stock, {**inputs, **uncached})
-        biases = [bias for bias in (head.bias, getattr(model, "final_logits_bias", None)) if bias is not None]
-        cap = getattr(getattr(model.config, "decoder", model.config), "final_logit_softcapping", None)
-        return summed_loss(states, head.weight, sum(biases) if biases else None, labels, smoothing, cap)
-
-    def forward(labels: Tensor, smoothing: float, **inputs: Tensor) -> Tensor:
-        if before:
-            before()
-        loss = summed(labels, smoothing, **inputs)
-        return loss + extra() * (labels != IGNORED).sum() if extra and model.training else loss
-
-    refuse_other_loss(model, head, summed)
-    model.forward = forward
-    try:
-        yield
-    finally:
-        if own is None:
-            del model.forward
-        else:
-            model.forward = own  # a hook that was there before
-
-
-class AtHead(Exception):
-    """Ends a forward where the output layer would begin."""
-
-
-def states_before(head: nn.Module, forward: Callable[..., Any], inputs: Mapping[str, Any]) -> Tensor:
-    """What a forward gives to the output layer: B T M."""
-    states: list[Tensor] = []
-
-    def stop(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        states.append(given[0])
-        raise AtHead
-
-    hook = head.register_forward_pre_hook(stop)
-    try:
-        with contextlib.suppress(AtHead):
-            forward(**inputs)
-    finally:
-        hook.remove()
-    return states[0]
-
-
-def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., Tensor]) -> None:
-    """Compare the loss without logits with that of the model's logits, on two short sentences of any words."""
-    kind = type(model).__name__
-    if not isinstance(head, nn.Linear):
-        raise HeadwiseError(f"headwise trains models that predict words by one output layer: {kind} is none.")
-    words = torch.arange(12, device=model.device).view(2, 6)
-    sources, targets = words % model.get_input_embeddings().num_embeddings, words.flip(1) % head.out_features
-    inputs = {"input_ids": sources, "attention_mask": (words != 5).long()}
-    if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = targets
-    labels = targets.roll(-1, 1).masked_fill(words == 11, IGNORED)
-    with evaluating(model), torch.no_grad():
-        logits = output_of(model, inputs).logits
-        expected = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
-        found = summed(labels, 0.0, **inputs)
-    within = 1e-3 if logits.dtype in (torch.float32, torch.float64) else 2e-2
-    if not abs(float(found) - float(expected)) <= within * float(expected):
-        raise HeadwiseError(
-            f"{kind} cannot be trained: its loss is {float(expected):.6g} on a small batch, headwise computes "
-            f"{float(found):.6g}. It changes its logits in a way that headwise does not know, or they are not numbers."
-        )
-
-
-@contextlib.contextmanager
 def in_float32(model: nn.Module) -> Iterator[None]:
     """Inside the block weights of half precision are float32: small updates would be lost in fewer bits. Afterwards
     each has its own type again."""
@@ -231,18 +150,6 @@ def in_float32(model: nn.Module) -> Iterator[None]:
         for tensor, dtype in half.items():
             tensor.data = tensor.data.to(dtype)
             tensor.grad = None
-
-
-def dev_loss(model: PreTrainedModel, data: Data, tokenizer: PreTrainedTokenizerBase, tokens: int) -> float:
-    """Cross-entropy per target token in nats, without smoothing. Inside `loss_forward`."""
-    losses, count = list[Tensor](), 0
-    with evaluating(model), torch.no_grad():
-        for tensors in data.once(model, tokenizer, tokens):
-            count += int((tensors["labels"] != IGNORED).sum())
-            batch = {name: tensor.to(model.device) for name, tensor in tensors.items() if name != "rows"}
-            losses.append(model(**batch, smoothing=0.0))
-    total: float = sum(torch.stack(losses).tolist())
-    return total / count
 
 
 def refuse_diverged(loss: float, updates: int, recipe: Recipe) -> None:

@@ -14,7 +14,8 @@ from headwise.api.batches import Batches, max_tokens
 from headwise.api.greedy import Losses
 from headwise.data.lines import read_lines
 from headwise.heads import HeadMask, write_text
-from headwise.model import WEIGHTS, Model
+from headwise.model import Model
+from headwise.model_files import WEIGHTS
 from headwise.study.estimate import BOOTSTRAP, Estimate
 from headwise.study.run import Run, Spec, Split, Task
 from headwise.study.store import MADE, Result
@@ -23,8 +24,8 @@ from headwise.study.tasks.train import full_model
 from headwise.study.variants import FULL, Variant
 from headwise.translation.batches import Encoded
 from headwise.translation.decode import speeds, translate
+from headwise.translation.loss_forward import dev_loss, loss_forward
 from headwise.translation.quality import difference, quality
-from headwise.translation.train import dev_loss, loss_forward
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from headwise.api.greedy import Ranking, greedy_masks
 from headwise.api.sweeps import WITHOUT_TEXT, GateSweep, GreedySweep, TopKSweep
 from headwise.heads import Head, HeadMask, write_text
 from headwise.importance.ablation import mean_outputs
-from headwise.model import Model, load
+from headwise.loading import load
+from headwise.model import Model
 from headwise.options import FROM_RANDOM_WEIGHTS, Architecture
 from headwise.pruning.controls import control_mask, from_scratch, narrower, tune
 from headwise.pruning.gate_training import prune_by_gates

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from headwise.api.batches import training_data, translator
 from headwise.heads import write_text
-from headwise.model import Model, load
+from headwise.loading import load
+from headwise.model import Model
 from headwise.options import Architecture
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run, Spec, Task

@@ -1,0 +1,252 @@
+"""Load a model: whole, pruned, or of a finished study. What cannot be trusted is refused.
+
+`from_pretrained` rejects the changed shapes of a pruned model, so `load` builds the stock model, removes the other
+heads and loads the weights (docs/layout.md).
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.core_model_loading import revert_weight_conversion
+
+from headwise.attention import discover, remove
+from headwise.attention.removal import make_biases
+from headwise.devices import usable
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMask
+from headwise.model import Model
+from headwise.model_files import WEIGHTS, folder_of, refuse_damage
+from headwise.translation.build import drop_unused
+
+UNUSED = re.compile(
+    r"(^|\.)(pooler|seq_relationship|sop_classifier)\."
+)  # of BERT's other task, in files of its encoder
+LAYERS = (
+    "num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "n_layer", "n_layers",
+)  # fmt: skip
+DEEPEST = 1000  # layers
+
+
+def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> Model:
+    """Load any transformers model, a model that headwise pruned, or the trained model of a finished study.
+
+    spec: a local folder or a hub id. device: cpu, cuda, mps, or `auto`, the best of these that is there. Raises
+    HeadwiseError for a missing or incomplete model, HeadsMissing for a model with heads that headwise does not see.
+    """
+    device = usable(device)
+    path = folder_of(spec)
+    local = path.exists()
+    source = str(path if local else spec)
+    refuse_damage(path)
+    try:
+        refuse_code(source)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        layout = layout_of(source, config)
+        model_class = class_of(source, config)
+        refuse_too_deep(source, config)
+        hf = (
+            load_whole(source, config, model_class)
+            if layout is None
+            else load_pruned(path, config, model_class, layout)
+        )
+        if (path / "generation_config.json").exists():
+            settings = GenerationConfig.from_pretrained(path)  # raises for a damaged one
+            if hf.can_generate():
+                hf.generation_config = settings
+        named = not local or any(path.glob("*token*"))
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False) if named else None
+        refuse_unfit(source, hf, tokenizer)
+        hf = hf.to(device)
+    except HeadwiseError:
+        raise
+    except Exception as error:  # from transformers, safetensors or tokenizers, about the user's files
+        if isinstance(error, MemoryError) or "allocate" in str(error):
+            raise HeadwiseError(f"{spec} cannot be loaded: there is not enough memory ({one_line(error)}).") from error
+        found = f"{spec} is a folder, but not" if local else f"'{spec}' is not a local folder, and not"
+        raise HeadwiseError(f"{found} a complete model that transformers can load: {one_line(error)}") from error
+    name = str(spec) if path == Path(spec) else source  # of a finished study: its trained model
+    return Model(hf, tokenizer, name, layout, allow_partial, path if local else None)
+
+
+def refuse_code(source: str) -> None:
+    """A model that brings its own code, which headwise never runs, is refused before anything is loaded."""
+    values, _ = PretrainedConfig.get_config_dict(source)
+    if "auto_map" in values and values.get("model_type") not in CONFIG_MAPPING:
+        raise HeadwiseError(
+            f"{source} brings Python code of its own for its {values.get('model_type', 'model')}, which headwise does "
+            "not run: give a model of a class that transformers has."
+        )
+
+
+def freeze_as_built(hf: PreTrainedModel) -> PreTrainedModel:
+    """Freeze the parameters that the model class freezes. `from_pretrained` makes all of them trainable, Marian's
+    sinusoidal positions too, which are neither saved nor loaded."""
+    with torch.device("meta"):
+        made = type(hf)(hf.config)
+    for name, parameter in made.named_parameters():
+        if not parameter.requires_grad:
+            hf.get_parameter(name).requires_grad_(False)
+    return hf
+
+
+def layout_of(source: str, config: Any) -> HeadMask | None:
+    """The layout in a configuration; None for a whole model."""
+    layout = getattr(config, "headwise_layout", None)
+    if layout is None:
+        return None
+    try:
+        return HeadMask.from_json(layout)
+    except HeadwiseError as error:
+        raise HeadwiseError(f"The layout in {source} cannot be used: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise HeadwiseError(f"The layout in {source} is none ({type(error).__name__}: {one_line(error)}).") from None
+
+
+def class_of(source: str, config: Any) -> Any:
+    """The class that a configuration names, with its head; without a name, an auto class."""
+    if not config.architectures:
+        return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModel
+    name = config.architectures[0]
+    found: Any = getattr(transformers, name, None)
+    known = isinstance(found, type) and issubclass(found, PreTrainedModel)
+    if not known or not isinstance(config, found.config_class):
+        raise HeadwiseError(
+            f"{source} is said to be a {name} of type {config.model_type}, which this version of transformers does not "
+            "have: correct architectures in its config.json."
+        )
+    return found
+
+
+def refuse_too_deep(source: str, config: Any) -> None:
+    """Raise HeadwiseError for a configuration of so many layers that building them takes minutes."""
+    parts = [config, *(getattr(config, name) for name in getattr(config, "sub_configs", ()) if hasattr(config, name))]
+    for part in parts:
+        for name in LAYERS:
+            count = getattr(part, name, None)
+            if isinstance(count, int | float) and not 0 <= count <= DEEPEST:
+                raise HeadwiseError(
+                    f"{source} cannot be loaded: its configuration declares {name} = {count}, and headwise expects at "
+                    f"most {DEEPEST}."
+                )
+
+
+def load_whole(source: str, config: Any, model_class: Any) -> Any:
+    """A model with all its heads. Raises HeadwiseError when the class drops weights of the file, or lacks some."""
+    hf, info = model_class.from_pretrained(source, config=config, output_loading_info=True, trust_remote_code=False)
+    hf = drop_unused(freeze_as_built(hf))
+    lost = [name for name in sorted(info["missing_keys"]) if name in hf.state_dict() and not UNUSED.search(name)]
+    if lost:
+        raise HeadwiseError(
+            f"{source} lacks weights of its {type(hf).__name__} ({in_short(lost)}): they would be random. Download or "
+            "save the model again."
+        )
+    dropped = sorted(info["unexpected_keys"])
+    if wrong := [name for name in dropped if not UNUSED.search(name)]:
+        raise HeadwiseError(
+            f"{source} has weights for which its {type(hf).__name__} has no place ({in_short(wrong)}): name the class "
+            "that has them as architectures in its config.json."
+        )
+    if dropped:
+        warnings.warn(f"{source}: {type(hf).__name__} has no place for {in_short(dropped)}.", stacklevel=3)
+    return hf
+
+
+def load_pruned(path: Path, config: Any, model_class: Any, layout: HeadMask) -> Any:
+    """A pruned model: build the stock one, remove heads by the layout, load the weights.
+
+    The layout lists the heads that were known, so a partial map is accepted.
+    """
+    if not path.exists():
+        raise HeadwiseError(f"{path} is a pruned model on a hub: download its folder, and give that.")
+    if not config.architectures:
+        raise HeadwiseError(
+            f"The configuration in {path} names no class (architectures): copy or save the model again."
+        )
+    config.headwise_layout = None
+    try:
+        refuse_too_large(path, config, model_class)
+        stock = drop_unused(model_class._from_config(config)).eval()
+        smaller: Any = remove(stock, discover(stock, allow_partial=True), layout)
+        make_biases(dict(smaller.named_modules()), getattr(config, "headwise_biases", None) or ())
+        wrong = fill(smaller, load_file(path / WEIGHTS))
+    except HeadwiseError as error:
+        raise HeadwiseError(f"{path} cannot be pruned to its layout. {error}") from error
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if "allocate" in str(error):
+            raise
+        raise HeadwiseError(f"The weights in {path} do not fit its layout: {one_line(error)}") from error
+    if wrong:
+        raise HeadwiseError(f"The weights in {path} do not fit its layout: {in_short(wrong)} missing or unknown.")
+    return smaller
+
+
+def refuse_too_large(path: Path, config: Any, model_class: Any) -> None:
+    """Raise HeadwiseError for a configuration with far more weights than the file, before memory is taken for them."""
+    with torch.device("meta"):
+        declared = sum(parameter.numel() for parameter in model_class(config).parameters())
+    with safe_open(path / WEIGHTS, "pt") as file:
+        there = sum(torch.Size(file.get_slice(name).get_shape()).numel() for name in file.keys())  # noqa: SIM118
+    if declared > 10**8 + 20 * there:
+        raise HeadwiseError(f"Its configuration declares {declared:,} weights, but the file has {there:,}.")
+
+
+def fill(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
+    """Load weights, each in its own type; returns the names that are missing or unknown.
+
+    weights: under the names they have in the model, or in the hub's files, as `save_pretrained` writes them.
+    """
+    own = model.state_dict(keep_vars=True)
+    if not weights.keys() <= own.keys():
+        names = {id(tensor): name for name, tensor in own.items()}
+        hub = {name: names.get(id(tensor), name) for name, tensor in revert_weight_conversion(model, dict(own)).items()}
+        weights = {hub.get(name, name): tensor for name, tensor in weights.items()}
+    for name in weights.keys() & own.keys():
+        own[name].data = own[name].data.to(weights[name].dtype)
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    loaded = {id(own[name]) for name in weights.keys() & own.keys()}  # a tied weight is in the file once
+    lost = {name for name in missing if id(own[name]) not in loaded}
+    return sorted({*lost, *unexpected} - set(model._keys_to_ignore_on_save or ()))
+
+
+def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
+    """Raise HeadwiseError for weights that are not finite numbers, and a tokenizer with more words than the model."""
+    finite = [tensor.isfinite().all() for tensor in hf.parameters()]
+    if not bool(torch.stack(finite).all()):
+        name = next(name for (name, _), fine in zip(hf.named_parameters(), finite, strict=True) if not fine)
+        raise HeadwiseError(f"{source} is damaged: weights in {name} are not finite numbers. Copy or save it again.")
+    words = getattr(hf.get_input_embeddings(), "num_embeddings", None)
+    if tokenizer is not None and words is not None and len(tokenizer) > words:
+        raise HeadwiseError(
+            f"The tokenizer in {source} has {len(tokenizer):,} words, the model {words:,}: it is another model's."
+        )
+
+
+def in_short(names: Sequence[str]) -> str:
+    """A few names, and dots where there are more."""
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+
+
+def one_line(error: Exception) -> str:
+    """An error of a library, as the end of a sentence."""
+    known = isinstance(error, OSError | ValueError | RuntimeError) and not isinstance(error, RecursionError)
+    return " ".join(f"{'' if known else type(error).__name__} {error}".split())[:300] or type(error).__name__
