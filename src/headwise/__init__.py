@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headwise.api.prune import prune
     from headwise.api.roles import roles
     from headwise.api.score import evaluate, score
-    from headwise.data.text import ParallelText, Text
+    from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
     from headwise.engines.export import export
     from headwise.heads import Head, HeadMap, HeadMask
@@ -37,7 +37,7 @@ else:
         return test(model, treebank, confirm, pairs, training, seed, progress, reading)
 
     HOME = {
-        "data.text": ("ParallelText", "Text"),
+        "data.text": ("LabelledText", "ParallelText", "Text"),
         "data.treebank": ("Treebank",),
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
@@ -61,6 +61,6 @@ else:
 
 
 __all__ = [
-    "load", "Model", "ParallelText", "Text", "Treebank", "score", "roles", "prune", "GatedLoop", "evaluate", "export",
-    "report", "Head", "HeadMap", "HeadMask", "HeadwiseError", "HeadsMissing", "__version__",
+    "load", "Model", "LabelledText", "ParallelText", "Text", "Treebank", "score", "roles", "prune", "GatedLoop",
+    "evaluate", "export", "report", "Head", "HeadMap", "HeadMask", "HeadwiseError", "HeadsMissing", "__version__",
 ]  # fmt: skip
