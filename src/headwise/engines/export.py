@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,16 +43,14 @@ def export(model: Model, to: str, folder: str | Path, dtype: str | None = None) 
     """
     if to not in ENGINES:
         raise HeadwiseError(f"A model was to be exported to '{to}': choose {', '.join(ENGINES)}.")
-    engine, folder = ENGINES[to], Path(folder)
+    engine, folder = ENGINES[to], destination(folder)
     if missing := [name for name in engine.needs if find_spec(name) is None]:
         raise HeadwiseError(f"Exporting to {to} needs {missing[0]}: pip install 'headwise[{to}]'.")
     if dtype is not None and dtype not in engine.types:
         raise HeadwiseError(f"{dtype} was asked for, but {to} is written as {', '.join(engine.types)}.")
     if reason := engine.refuse(model):
         raise HeadwiseError(f"{model.name} cannot be exported to {to}: {reason}.")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise HeadwiseError(f"{folder} is not empty: choose a new folder for the exported model.")
-    temporary = folder.absolute().with_name(f".{folder.absolute().name}.partial")
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.partial")  # two exports to one place never mix
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -60,7 +59,22 @@ def export(model: Model, to: str, folder: str | Path, dtype: str | None = None) 
             folder.rmdir()  # it is empty
         temporary.rename(folder)
     except OSError as error:
-        raise NotWritten(f"{folder} could not be written ({error.strerror or error}): free some space.") from error
+        raise NotWritten(
+            f"{folder} could not be written ({error.strerror or error}): choose another folder or free some space."
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return notes
+
+
+def destination(folder: str | Path) -> Path:
+    """A folder to export to, where its links lead. Raises HeadwiseError where it cannot be one, or is not empty."""
+    try:
+        place = Path(folder).resolve()
+        taken = place.exists() and (not place.is_dir() or any(place.iterdir()))
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a circle of links, a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise HeadwiseError(f"{str(folder)[:200]!r} cannot be a folder ({reason}): choose a new one.") from None
+    if taken:
+        raise HeadwiseError(f"{place} is not empty: choose a new folder for the exported model.")
+    return place
