@@ -11,6 +11,7 @@ from pathlib import Path
 from headwise.engines import ct2_folder, gguf_file, graph_files, mlx_folder
 from headwise.errors import HeadwiseError, NotWritten
 from headwise.model import Model
+from headwise.model_files import seal
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ def export(model: Model, to: str, folder: str | Path, dtype: str | None = None) 
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         notes = engine.write(model, temporary, dtype or engine.types[0])
+        seal(temporary)
         if folder.exists():
             folder.rmdir()  # it is empty
         temporary.rename(folder)
