@@ -13,16 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headwise.errors import HeadwiseError, NotWritten
+from headwise.errors import HeadwiseError
 from headwise.files import sha256
-from headwise.heads import HeadMask, write_bytes
-from headwise.model_files import MODEL_FILES, NOTE, README, SUMS, refuse_damage, sums
-from headwise.report.card import headline, kept_table, plan_of, results, sections
-from headwise.report.models import Model, rows
-from headwise.report.run import Run, read_run
+from headwise.heads import HeadMask
+from headwise.model_files import MODEL_FILES, NOTE, README, SUMS, new_folder, refuse_damage, sums
 from headwise.report.words import size
+
+if TYPE_CHECKING:
+    from headwise.report.models import Model
+    from headwise.report.run import Run
 
 RESULTS = ".eval_results/headwise.yaml"
 OF_HUB = (".gitattributes",)  # files that the hub makes
@@ -119,24 +120,13 @@ class Upload:
 
     def write(self, folder: Path) -> Path:
         """Write all files to a new or empty folder in place of the hub."""
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise HeadwiseError(f"{folder} is not empty: choose a new folder for the files.")
-        temporary = folder.absolute().with_name(f".{folder.absolute().name}.partial")
-        try:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with new_folder(folder) as made:
             for item in self.items:
-                (temporary / item.name).parent.mkdir(parents=True, exist_ok=True)
+                (made / item.name).parent.mkdir(parents=True, exist_ok=True)
                 if isinstance(item.content, Path):
-                    shutil.copyfile(item.content, temporary / item.name)
+                    shutil.copyfile(item.content, made / item.name)
                 else:
-                    write_bytes(temporary / item.name, item.content)
-            if folder.exists():
-                folder.rmdir()
-            temporary.rename(folder)
-        except OSError as error:
-            raise NotWritten(f"{folder} could not be written ({error.strerror or error}): free some space.") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+                    (made / item.name).write_bytes(item.content)
         return folder
 
 
@@ -169,7 +159,7 @@ def push(
     notes += left_out(folder, names)
     text = (folder / README).read_text(encoding="utf-8", errors="replace") if (folder / README).is_file() else ""
     card = card_of(repo, layout_of(folder), run, one, base_model, text)
-    entries = results(run, one) if run is not None and one is not None else []
+    entries = results_of(run, one)
     if run is not None and not entries:
         notes.append(f"No {RESULTS}: the hub takes results on its own data sets only, and the test text is none.")
     items = [Item(name, folder / name) for name in names if name != README]
@@ -182,7 +172,7 @@ def push(
     there = look(repo)
     sent = {item.name for item in items}
     others = [name for name in there.files if name not in sent and name not in OF_HUB]
-    if mixed := [name for name in others if MODEL_FILES.fullmatch(name)]:
+    if mixed := [name for name in others if "/" not in name and MODEL_FILES.fullmatch(name)]:
         raise HeadwiseError(
             f"{repo} has files of another model that would stay beside this one ({', '.join(mixed[:3])}): choose "
             "another repository, or delete them there."
@@ -219,6 +209,8 @@ def found_model(place: Path) -> tuple[Path, Run | None, Model | None]:
         raise HeadwiseError(f"{place} is a study of several runs: push one of the run folders in it.")
     folder = place
     if (place / "run.json").is_file():
+        from headwise.report.run import read_run
+
         chosen = read_run(place).facts.get("chosen")
         if not chosen:
             raise HeadwiseError(f"The study in {place} chose no smaller model: push one of {place}/pruned/.")
@@ -228,6 +220,9 @@ def found_model(place: Path) -> tuple[Path, Run | None, Model | None]:
     home = folder.absolute().parent.parent
     if folder.absolute().parent.name != "pruned" or not (home / "run.json").is_file():
         return folder, None, None
+    from headwise.report.models import rows
+    from headwise.report.run import read_run
+
     run = read_run(home)
     return folder, run, next((one for one in rows(run.models) if one["setting"] == folder.name), None)
 
@@ -243,9 +238,13 @@ def layout_of(folder: Path) -> HeadMask | None:
 
 def base_of(run: Run | None, given: str | None) -> tuple[str | None, list[str]]:
     """The hub id of the base model: as given, or as the study names it; and a note where it is not known."""
-    known = None if run is None else plan_of(run).get("model")
-    if given is None and run is not None and not isinstance(known, str):
-        return None, []  # trained from random weights
+    known: Any = None
+    if run is not None:
+        from headwise.report.card import plan_of
+
+        known = plan_of(run).get("model")
+        if given is None and not isinstance(known, str):
+            return None, []  # trained from random weights
     if given is None and isinstance(known, str) and known.count("/") == 1 and not Path(known).exists():
         given = known
     return given, [] if given else ["The card names no base model: say which it is with --base-model OWNER/NAME."]
@@ -287,6 +286,8 @@ def card_of(
     below ours."""
     from huggingface_hub import ModelCard, ModelCardData
 
+    from headwise.report.card import headline, kept_table, sections
+
     try:
         before = ModelCard(text, ignore_metadata_errors=True)
     except Exception as error:  # of yaml and huggingface_hub, about the user's file
@@ -322,6 +323,15 @@ import headwise as hw
 
 model = hw.load("{repo}").hf  # an ordinary model of transformers in everything else
 ```"""
+
+
+def results_of(run: Run | None, one: Model | None) -> list[dict[str, Any]]:
+    """What was measured on a data set of the hub."""
+    if run is None or one is None:
+        return []
+    from headwise.report.card import results
+
+    return results(run, one)
 
 
 def as_yaml(entries: Sequence[Mapping[str, Any]]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -87,7 +88,7 @@ def elsewhere(hub: Hub, home: Path) -> dict[str, str]:
 
 def test_files_that_would_be_replaced_or_stay_are_named(hub: Hub, small: Path) -> None:
     hw.push(small, REPO, yes=True)
-    hub.files[REPO] |= {"config.json": b"{}", "notes.md": b"mine"}
+    hub.files[REPO] |= {"config.json": b"{}", "notes.md": b"mine", "mlx/model.safetensors": b"an older export"}
     upload = hw.push(small, REPO)
     lines = {line.split()[0]: line for line in str(upload).splitlines() if line.strip()}
     assert "REPLACES" in lines["config.json"] and "the same" in lines["model.safetensors"]
@@ -138,6 +139,18 @@ def test_the_command_sends_only_when_told(hub: Hub, small: Path) -> None:
     assert "config.json" in hub.files[REPO]
 
 
+def test_on_a_terminal_the_answer_decides(hub: Hub, small: Path, tmp_path: Path) -> None:
+    for answer, sent in ((b"\n", False), (b"y\n", True)):
+        ours, theirs = pty.openpty()
+        os.write(ours, answer)
+        words = [sys.executable, "-m", "headwise", "push", str(small), REPO]
+        made = subprocess.run(words, stdin=theirs, env=elsewhere(hub, tmp_path), capture_output=True, text=True)
+        assert made.returncode == 0 and (REPO in hub.files) == sent, made.stderr
+        assert ("Nothing was sent" in made.stdout) != sent
+        os.close(ours)
+        os.close(theirs)
+
+
 @pytest.mark.parametrize("status", [401, 403, 500])
 def test_a_refusal_is_one_sentence(hub: Hub, small: Path, status: int) -> None:
     hub.refused = status
@@ -176,6 +189,8 @@ def test_wrong_names_are_refused(small: Path, name: str) -> None:
 def test_folders_that_headwise_did_not_write_are_refused(hub: Hub, small: Path, tmp_path: Path) -> None:
     with pytest.raises(HeadwiseError, match=r"no config\.json"):
         hw.push(tmp_path, REPO)
+    with pytest.raises(HeadwiseError, match="save it first"):
+        hw.push(hw.load(small), REPO)  # type: ignore[arg-type]
     config = small / "config.json"
     before = config.read_text()
     config.write_text(before.replace("{", "{ ", 1))
