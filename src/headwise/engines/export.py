@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from headwise.engines import ct2_folder, gguf_file, graph_files, mlx_folder
-from headwise.errors import HeadwiseError, NotWritten
+from headwise.errors import HeadwiseError
 from headwise.model import Model
+from headwise.model_files import new_folder, seal
 
 
 @dataclass(frozen=True)
@@ -43,38 +42,14 @@ def export(model: Model, to: str, folder: str | Path, dtype: str | None = None) 
     """
     if to not in ENGINES:
         raise HeadwiseError(f"A model was to be exported to '{to}': choose {', '.join(ENGINES)}.")
-    engine, folder = ENGINES[to], destination(folder)
+    engine, folder = ENGINES[to], Path(folder)
     if missing := [name for name in engine.needs if find_spec(name) is None]:
         raise HeadwiseError(f"Exporting to {to} needs {missing[0]}: pip install 'headwise[{to}]'.")
     if dtype is not None and dtype not in engine.types:
         raise HeadwiseError(f"{dtype} was asked for, but {to} is written as {', '.join(engine.types)}.")
     if reason := engine.refuse(model):
         raise HeadwiseError(f"{model.name} cannot be exported to {to}: {reason}.")
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.partial")  # two exports to one place never mix
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+    with new_folder(folder) as temporary:
         notes = engine.write(model, temporary, dtype or engine.types[0])
-        if folder.exists():
-            folder.rmdir()  # it is empty
-        temporary.rename(folder)
-    except OSError as error:
-        raise NotWritten(
-            f"{folder} could not be written ({error.strerror or error}): choose another folder or free some space."
-        ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        seal(temporary)
     return notes
-
-
-def destination(folder: str | Path) -> Path:
-    """A folder to export to, where its links lead. Raises HeadwiseError where it cannot be one, or is not empty."""
-    try:
-        place = Path(folder).resolve()
-        taken = place.exists() and (not place.is_dir() or any(place.iterdir()))
-    except (OSError, RuntimeError, ValueError) as error:  # too long, a circle of links, a NUL in the name
-        reason = getattr(error, "strerror", None) or error
-        raise HeadwiseError(f"{str(folder)[:200]!r} cannot be a folder ({reason}): choose a new one.") from None
-    if taken:
-        raise HeadwiseError(f"{place} is not empty: choose a new folder for the exported model.")
-    return place
