@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from pruned import LINES, TRANSLATORS, encoder_decoder, groups, language_model, listener, translator, uneven
+from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
 import headwise as hw
 from headwise.engines import ct2_folder
@@ -113,6 +114,27 @@ def test_whisper_writes_and_aligns_the_same(tmp_path):
         with torch.no_grad():
             ids.append(int(small.hf(torch.tensor(heard), decoder_input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
     assert len(set(got)) > 1 and got == ids[2:]
+
+
+def test_whisper_aligns_by_the_heads_that_are_named(tmp_path):
+    model = listener()
+    model.alignment_heads = [Head("cross", 0, 3), Head("cross", 1, 1)]
+    small = model.remove(hw.HeadMask.full(model.heads).without([Head("cross", 0, 0), Head("cross", 1, 0)]))
+    hw.export(small, "ct2", tmp_path / "ct2")
+    assert json.loads((tmp_path / "ct2" / "config.json").read_text())["alignment_heads"] == [[0, 2], [1, 0]]
+    engine = ctranslate2.models.Whisper(str(tmp_path / "ct2"), compute_type="float32", intra_threads=1)
+    tokenizer, heard = small.tokenizer, np.random.default_rng(0).normal(size=(1, 8, 200)).astype(np.float32)
+    text, start = tokenizer("seven more").input_ids, tokenizer.convert_tokens_to_ids(["<|startoftranscript|>"])
+    features = ctranslate2.StorageView.from_array(heard)
+    found = engine.align(features, start, [text], 200, median_filter_width=1)[0].alignments
+    ids = [*start, *tokenizer.convert_tokens_to_ids(["<|notimestamps|>"]), *text, tokenizer.eos_token_id]
+    small.hf.set_attn_implementation("eager")
+    with torch.no_grad():
+        out = small.hf(torch.tensor(heard), decoder_input_ids=torch.tensor([ids]), output_attentions=True)
+    maps = torch.stack([out.cross_attentions[0][0, 2], out.cross_attentions[1][0, 0]])
+    mean = ((maps - maps.mean(1, keepdim=True)) / maps.std(1, keepdim=True, unbiased=False)).mean(0)
+    rows, columns = _dynamic_time_warping(-mean[1:-1].double().numpy())
+    assert found == list(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])

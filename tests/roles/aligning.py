@@ -23,7 +23,10 @@ from headwise.data.text import ParallelText
 from headwise.model import Model
 
 WORDS = [f"w{n}" for n in range(20)]
-SPECIAL = ["<pad>", "</s>", "<unk>", "<|startoftranscript|>", "<|notimestamps|>", "<|en|>", "<|transcribe|>"]
+SPECIAL = [
+    "<pad>", "</s>", "<unk>", "<|startoftranscript|>", "<|notimestamps|>", "<|en|>", "<|transcribe|>",
+    "<|translate|>", "<|endoftext|>",
+]  # fmt: skip
 SHAPE = dict(
     d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2,
     encoder_ffn_dim=8, decoder_ffn_dim=8, pad_token_id=0, bos_token_id=None, eos_token_id=1, decoder_start_token_id=0,
