@@ -123,6 +123,13 @@ def test_the_times_that_transformers_reads() -> None:
     outputs = ModelOutput(sequences=torch.cat([ids, ids[:, :1]], 1), cross_attentions=[attentions])
     expected = hf._extract_token_timestamps(outputs, heads, num_frames=80, num_input_ids=3)
     torch.testing.assert_close(got, expected[:, 3:-1])
+    model.alignment_heads = [Head("cross", 1, 3)]
+    small = model.remove(HeadMask.full(model.heads).without(Head("cross", 0, n) for n in range(4)))
+    small.hf.set_attn_implementation("eager")
+    with torch.no_grad():
+        outputs.cross_attentions = [small.hf(**inputs, output_attentions=True).cross_attentions]
+    named = small.hf.generation_config.alignment_heads  # of the second layer, though the first has none
+    assert small.hf._extract_token_timestamps(outputs, named, num_frames=80, num_input_ids=3).isfinite().all()
 
 
 def test_word_times_choose_the_heads_that_hear_them(tmp_path: Path) -> None:
