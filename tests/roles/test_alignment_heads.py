@@ -127,7 +127,8 @@ def test_the_times_that_transformers_reads() -> None:
     small = model.remove(HeadMask.full(model.heads).without(Head("cross", 0, n) for n in range(4)))
     small.hf.set_attn_implementation("eager")
     with torch.no_grad():
-        outputs.cross_attentions = [small.hf(**inputs, output_attentions=True).cross_attentions]
+        attentions = small.hf(**inputs, output_attentions=True).cross_attentions
+    outputs = ModelOutput(sequences=outputs.sequences, cross_attentions=[attentions])
     named = small.hf.generation_config.alignment_heads  # of the second layer, though the first has none
     assert small.hf._extract_token_timestamps(outputs, named, num_frames=80, num_input_ids=3).isfinite().all()
 
