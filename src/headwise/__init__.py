@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headwise.data.treebank import Treebank
     from headwise.engines.export import export
     from headwise.heads import Head, HeadMap, HeadMask
+    from headwise.hub import push
     from headwise.loading import load
     from headwise.model import Model
     from headwise.pruning.own_loop import GatedLoop
@@ -50,6 +51,7 @@ else:
         "pruning.own_loop": ("GatedLoop",),
         "api.score": ("evaluate", "score"),
         "engines.export": ("export",),
+        "hub": ("push",),
     }
 
     def __getattr__(name):
@@ -66,6 +68,6 @@ else:
 
 __all__ = [
     "load", "Model", "ParallelText", "Text", "Treebank", "Speech", "score", "roles", "alignment_heads", "prune",
-    "GatedLoop", "evaluate", "export", "report", "Head", "HeadMap", "HeadMask", "HeadwiseError",
+    "GatedLoop", "evaluate", "export", "push", "report", "Head", "HeadMap", "HeadMask", "HeadwiseError",
     "HeadsMissing", "__version__",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from transformers.cache_utils import DynamicLayer, QuantizedCache
 from transformers.utils.output_capturing import _active_collector
 
 from headwise.attention import kernel
@@ -60,6 +61,8 @@ class EmptyAttention(nn.Module):
         past = first(given, "past_key_values", "layer_past")
         if past is not None and self.emptied != "cross":
             cache = getattr(past, "self_attention_cache", past)
+            if isinstance(cache, QuantizedCache) and not cache.layers[self.layer_idx].is_initialized:
+                cache.layers[self.layer_idx] = DynamicLayer()  # one zero a token makes no group to quantise
             place = hidden_states.new_zeros(batch, 1, queries, 1)
             keys = cache.update(place, place, self.layer_idx)[0].shape[2]
         nothing = hidden_states.new_zeros(batch, queries, 0)
