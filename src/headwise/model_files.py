@@ -21,9 +21,10 @@ SUMS = "SHA256SUMS"  # of every file that `save` wrote; `sha256sum --check` read
 PARTIAL = ".headwise-partial"  # where `save` writes before anything is replaced
 README = "README.md"
 MODEL_FILES = re.compile(  # what loading a model may read
-    r"(config|generation_config|modules|special_tokens_map|added_tokens|preprocessor_config)\.json|merges\.txt"
+    r"(config|generation_config|modules|special_tokens_map|added_tokens|(pre)?processor_config)\.json|merges\.txt"
     r"|(tokenizer|vocab|chat_template).*|.*\.(safetensors|safetensors\.index\.json|model|spm)|(pytorch_)?model.*\.bin.*"
 )
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")  # how a model of speech or images reads its input
 NOTE = """
 ## Fewer attention heads
 
@@ -103,8 +104,8 @@ def written_before(folder: Path) -> set[str]:
 
 
 def copy_siblings(source: Path, folder: Path) -> None:
-    """Copy what makes a folder a model of sentence-transformers, and README and licence."""
-    names = {README, *SENTENCE_TRANSFORMERS, *(path.name for path in source.glob("LICENSE*"))}
+    """Copy what makes a folder a model of sentence-transformers or of speech, and README and licence."""
+    names = {README, *PROCESSORS, *SENTENCE_TRANSFORMERS, *(path.name for path in source.glob("LICENSE*"))}
     if (source / "modules.json").is_file():
         try:
             parts = json.loads((source / "modules.json").read_text(encoding="utf-8"))
