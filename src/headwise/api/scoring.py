@@ -19,7 +19,8 @@ from accelerate import PartialState
 
 from headwise.api.batches import Batches, Fold, max_tokens
 from headwise.api.environment import environment_info
-from headwise.attention import masked
+from headwise.attention import is_offloaded, masked
+from headwise.attention.offload import refuse_offloaded
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, score_table
@@ -60,8 +61,10 @@ Row = dict[str, Any]
 
 
 def usual_measures(model: Model) -> tuple[str, ...]:
-    """The measures where none is named: for a model that predicts no words, those that need no prediction."""
-    return USUAL if predicts(model.hf) else USUAL_WITHOUT_WORDS
+    """The measures where none is named: for a model that predicts no words, those that need no prediction; for one with
+    offloaded weights no relevance, which needs all of them at once."""
+    usual = USUAL if predicts(model.hf) else USUAL_WITHOUT_WORDS
+    return tuple(name for name in usual if name not in LRP) if is_offloaded(model.hf) else usual
 
 
 def passes(measures: Iterable[str]) -> dict[str, list[str]]:
@@ -133,6 +136,8 @@ def refuse_unscorable(model: Model, measures: Iterable[str]) -> None:
             f"{model.name}, a {type(model.hf).__name__}, predicts no words, so '{blind[0]}' cannot be "
             f"computed: load it with its language-model head, or choose from {', '.join(READINGS)}."
         )
+    if relevance := [name for name in blind if name in LRP]:
+        refuse_offloaded(model.hf, f"'{relevance[0]}'")
     if BLEU in blind and not model.hf.config.is_encoder_decoder:
         kind = type(model.hf).__name__
         raise HeadwiseError(f"{BLEU} needs translations, which {model.name}, a {kind}, does not write.")

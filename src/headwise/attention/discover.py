@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from headwise.attention import kernel
+from headwise.attention.offload import device_of
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.heads import HeadMap, Kind, Site
 
@@ -116,18 +117,18 @@ def example(model: nn.Module) -> dict[str, Tensor]:
     Without a padding token in the configuration only the second: classifiers then refuse several sentences.
     """
     config: Any = model.config
-    parameter = next(model.parameters())
+    device = device_of(model)
     words: int | None = getattr(config.get_text_config(), "vocab_size", None)
     if words is None:
         raise HeadwiseError(
             f"{type(model).__name__} reads no token ids (its configuration has no vocabulary): "
             "headwise works on models of text."
         )
-    ids = torch.arange(SOURCE_LENGTH, device=parameter.device).repeat(2, 1) % max(words - 4, 1) + min(4, words - 1)
+    ids = torch.arange(SOURCE_LENGTH, device=device).repeat(2, 1) % max(words - 4, 1) + min(4, words - 1)
     inputs: dict[str, Tensor] = {}
     if getattr(model, "main_input_name", "") == "input_features" and hasattr(config, "num_mel_bins"):
         frames = 2 * config.max_source_positions  # two convolutions halve them
-        inputs["input_features"] = torch.linspace(-1, 1, config.num_mel_bins * frames, device=parameter.device)
+        inputs["input_features"] = torch.linspace(-1, 1, config.num_mel_bins * frames, device=device)
         inputs["input_features"] = inputs["input_features"].sin().view(1, config.num_mel_bins, frames)
         ids = ids[:1]
     else:

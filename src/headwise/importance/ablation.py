@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import AttentionCall, Discovery, capture, evaluating
+from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
 from headwise.attention.capture import refuse_other_heads
 from headwise.attention.discover import output_of
 from headwise.attention.removal import removed_heads, with_others
@@ -108,7 +108,7 @@ def removal_losses(
     number of predicted tokens. From all processes, in the order of a single one."""
     for mask in masks:
         refuse_other_heads(found, mask)
-    device = next(model.parameters()).device
+    device = device_of(model)
     trials = [
         {
             site: partial(with_others, heads=torch.tensor(heads, device=device), stand_in=0.0)

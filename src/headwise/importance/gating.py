@@ -26,7 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import Discovery, capture, evaluating
+from headwise.attention import Discovery, capture, device_of, evaluating
+from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_broken_loss
@@ -74,12 +75,12 @@ def fit(
     model: nn.Module, found: Discovery, batches: Sequence[Mapping[str, Tensor]], start: Tensor, pull: float
 ) -> Tensor:
     """The a of all heads, in the order of the map, after one update per batch."""
-    a = start.to(next(model.parameters()).device).clone().requires_grad_()
+    a = start.to(device_of(model)).clone().requires_grad_()
     optimizer = torch.optim.Adam([a], lr=1.0)
     gates: dict[Site, Tensor] = {}
     now = {site: (lambda site=site: gates[site]) for site in found.heads.sites}
     sizes = [found.heads.count(site) for site in found.heads.sites]
-    with capture(model, found, gates=now, explicit=a.device.type == "cpu"):
+    with reloading(model), capture(model, found, gates=now, explicit=a.device.type == "cpu"):
         for step, batch in enumerate(batches):
             optimizer.param_groups[0]["lr"] = 1 - step / len(batches)
             gates.update(zip(found.heads.sites, a.sigmoid().split(sizes), strict=True))

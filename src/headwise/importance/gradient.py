@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.attention.discover import same_gradients
 from headwise.attention.kernel import repeat
+from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_weights import sides
@@ -41,7 +42,7 @@ def gradients(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str,
     """
     tallies = {name: Tally(found.heads) for name in GRADIENTS}
     tallies["gradient.normalised"] = Tally(found.heads, scale=unit)
-    with differentiable(model), evaluating(model), frozen(model), torch.enable_grad():
+    with differentiable(model), evaluating(model), frozen(model), reloading(model), torch.enable_grad():
         for batch in batches:
             tensors = on_device(model, batch)
             asked, there = asked_tokens(tensors["labels"]), positions(tensors)

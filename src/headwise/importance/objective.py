@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from headwise.attention import device_of
 from headwise.attention.discover import output_of
 from headwise.errors import HeadwiseError
 
@@ -37,7 +38,7 @@ def differentiable(model: nn.Module) -> Iterator[None]:
 
 def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The batch on the model's device. Raises HeadwiseError for a sentence with a label and no source token."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     tensors = {name: tensor.clone() if tensor.is_inference() else tensor for name, tensor in batch.items()}
     tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     if "labels" in tensors:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headwise.attention import evaluating
+from headwise.attention import device_of, evaluating
 from headwise.attention.discover import output_of, without_cache
 from headwise.errors import HeadwiseError
 from headwise.translation.batches import IGNORED, Data
@@ -79,7 +79,7 @@ def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., T
     kind = type(model).__name__
     if not isinstance(head, nn.Linear):
         raise HeadwiseError(f"headwise trains models that predict words by one output layer: {kind} is none.")
-    words = torch.arange(12, device=model.device).view(2, 6)
+    words = torch.arange(12, device=device_of(model)).view(2, 6)
     sources, targets = words % model.get_input_embeddings().num_embeddings, words.flip(1) % head.out_features
     inputs = {"input_ids": sources, "attention_mask": (words != 5).long()}
     if model.config.is_encoder_decoder:
@@ -103,7 +103,7 @@ def dev_loss(model: PreTrainedModel, data: Data, tokenizer: PreTrainedTokenizerB
     with evaluating(model), torch.no_grad():
         for tensors in data.once(model, tokenizer, tokens):
             count += int((tensors["labels"] != IGNORED).sum())
-            batch = {name: tensor.to(model.device) for name, tensor in tensors.items() if name != "rows"}
+            batch = {name: tensor.to(device_of(model)) for name, tensor in tensors.items() if name != "rows"}
             losses.append(model(**batch, smoothing=0.0))
     total: float = sum(torch.stack(losses).tolist())
     return total / count

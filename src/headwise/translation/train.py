@@ -30,6 +30,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTraine
 from transformers.trainer_callback import PrinterCallback, TrainerCallback, TrainerState
 
 from headwise.attention import Discovery, capture, evaluating
+from headwise.attention.offload import own_weights
 from headwise.errors import HeadwiseError, NotWritten
 from headwise.heads import Site, write_text
 from headwise.options import Recipe
@@ -199,6 +200,7 @@ def fit(
     seconds it took (of interrupted runs, up to their last checkpoint, too) and the number of updates. Raises
     HeadwiseError as soon as a training or dev loss is not a number; what was trained since is not kept.
     """
+    own_weights(model)
     recipe, work = training.recipe, training.work
     arguments = training_arguments(training, keep, model.device)
     arguments.ddp_find_unused_parameters = gated is not UNGATED  # a loaded model's fixed positions never get a gradient
