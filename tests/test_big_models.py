@@ -104,7 +104,9 @@ def test_types_and_places_by_name(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model")
     half = hw.load(folder, dtype="bfloat16", device_map="disk")
     assert half.hf.dtype == torch.bfloat16
-    assert torch.equal(probe(half.hf), probe(hw.load(folder, dtype="bfloat16").hf))
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        assert torch.equal(half.hf(ids).logits, hw.load(folder, dtype="bfloat16").hf(ids).logits)
     layers = {f"model.layers.{n}": "disk" if n else "cpu" for n in range(2)}
     rest = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
     mixed = hw.load(folder, device_map={**layers, **rest})
@@ -156,9 +158,7 @@ class TestSharedWeights:
         small = model.remove(some(model))
         at = {tensor.data_ptr() for tensor in model.hf.state_dict().values()}
         own = sum(t.numel() for t in small.hf.state_dict().values() if t.numel() and t.data_ptr() not in at)
-        assert own == sum(
-            t.numel() for n, t in small.hf.state_dict().items() if t.shape != before[n].shape and "self_attn" in n
-        )
+        assert own == sum(t.numel() for n, t in small.hf.state_dict().items() if "self_attn" in n)
         assert all(torch.equal(tensor, before[name]) for name, tensor in model.hf.state_dict().items())
 
     @pytest.mark.parametrize("trained", [0, 1])

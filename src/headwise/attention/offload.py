@@ -128,6 +128,20 @@ def own_weights(model: nn.Module) -> None:
                 hook(parameter)
 
 
+@contextmanager
+def same_types(model: nn.Module) -> Iterator[None]:
+    """After the block offloaded weights have the types they had before: loading takes on the type at that time."""
+    offloaded = [module for module in model.modules() if hook_of(module) is not None]
+    before = [(m, name, p.dtype) for m in offloaded for name, p in m.named_parameters(recurse=False)]
+    try:
+        yield
+    finally:
+        for module, name, dtype in before:
+            now = getattr(module, name)
+            if now.dtype != dtype:
+                setattr(module, name, nn.Parameter(now.to(dtype), requires_grad=now.requires_grad))
+
+
 def refuse_offloaded(model: nn.Module, what: str) -> None:
     """Raise HeadwiseError for what needs all weights of a model in memory at once."""
     if is_offloaded(model):

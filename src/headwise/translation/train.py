@@ -142,7 +142,7 @@ def in_float32(model: nn.Module) -> Iterator[None]:
     """Inside the block weights of half precision are float32: small updates would be lost in fewer bits. Afterwards
     each has its own type again."""
     tensors = [*model.parameters(), *model.buffers()]
-    half = {tensor: tensor.dtype for tensor in tensors if tensor.dtype in (torch.float16, torch.bfloat16)}
+    half = {t: t.dtype for t in tensors if t.dtype in (torch.float16, torch.bfloat16) and not t.is_meta}
     try:
         for tensor in half:
             tensor.data = tensor.data.float()
