@@ -30,9 +30,8 @@ from headwise.importance.objective import (
     asked_places,
     asked_tokens,
     inputs_of,
+    losses_of,
     on_device,
-    predict,
-    sentence_losses,
 )
 from headwise.importance.tally import Part, Tally, add_all, agreeing, fetched, from_all, gathered
 
@@ -171,7 +170,7 @@ def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]) ->
         layers[call.site] = sound(call, there)
 
     with recording(model, found, len(tensors["labels"]), note) as kept:
-        lost = sentence_losses(predict(model, tensors), tensors["labels"], places)
+        lost = losses_of(model, tensors, places)
     refuse_unsound(layers)
     refuse_broken_loss(lost)
     return Batch(tensors, lost, asked_tokens(tensors["labels"]), places, there, kept)
@@ -203,7 +202,7 @@ def losses(model: nn.Module, found: Discovery, batch: Batch, trials: Sequence[Tr
             turns = torch.arange(len(now), device=out.device)[:, None] * len(batch.losses)
             asked = (batch.places[0] + turns).flatten(), batch.places[1].repeat(len(now))
             with trying(model, found, batch.kept, [trials[place] for place in now]):
-                lost = sentence_losses(predict(model, tensors), tensors["labels"], asked)
+                lost = losses_of(model, tensors, asked)
             order += now
             found_losses.append(lost.view(len(now), -1))
     if order:

@@ -32,7 +32,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_broken_loss
 from headwise.importance.measures import GATINGS
-from headwise.importance.objective import IGNORED, asked_tokens, differentiable, on_device, predict, sentence_losses
+from headwise.importance.objective import IGNORED, asked_tokens, differentiable, losses_of, on_device
 from headwise.progress import Report, silent
 from headwise.statistics import t_margin
 
@@ -85,7 +85,7 @@ def fit(
             optimizer.param_groups[0]["lr"] = 1 - step / len(batches)
             gates.update(zip(found.heads.sites, a.sigmoid().split(sizes), strict=True))
             tensors = on_device(model, batch)
-            losses = sentence_losses(predict(model, tensors), tensors["labels"])
+            losses = losses_of(model, tensors)
             refuse_broken_loss(losses)
             loss = losses.sum() / asked_tokens(tensors["labels"]).sum() - pull * a.sum()
             (a.grad,) = torch.autograd.grad(loss, [a])

@@ -23,7 +23,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_weights import sides
 from headwise.importance.measures import GRADIENTS
-from headwise.importance.objective import IGNORED, asked_tokens, differentiable, on_device, predict, sentence_losses
+from headwise.importance.objective import IGNORED, asked_tokens, differentiable, losses_of, on_device
 from headwise.importance.tally import Tally, add_all, fetched, refuse_broken
 
 
@@ -71,7 +71,7 @@ def traced(
         return call.output.requires_grad_()
 
     with capture(model, found, replace=dict.fromkeys(found.modules, begin)):
-        losses = sentence_losses(predict(model, batch), batch["labels"])
+        losses = losses_of(model, batch)
     refuse_unsound({site: sound(call, there) for site, call in layers.items()})
     refuse_broken_loss(losses)
     outputs = [call.output for call in layers.values()]

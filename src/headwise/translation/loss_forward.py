@@ -12,6 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import device_of, evaluating
 from headwise.attention.discover import output_of, without_cache
+from headwise.attention.offload import loaded
+from headwise.attention.output import constants
 from headwise.errors import HeadwiseError
 from headwise.translation.batches import IGNORED, Data
 from headwise.translation.loss import summed_loss
@@ -32,9 +34,8 @@ def loss_forward(
 
     def summed(labels: Tensor, smoothing: float, **inputs: Tensor) -> Tensor:
         states = states_before(head, stock, {**inputs, **uncached})
-        biases = [bias for bias in (head.bias, getattr(model, "final_logits_bias", None)) if bias is not None]
-        cap = getattr(getattr(model.config, "decoder", model.config), "final_logit_softcapping", None)
-        return summed_loss(states, head.weight, sum(biases) if biases else None, labels, smoothing, cap)
+        bias, cap = constants(model, head)
+        return summed_loss(states, loaded(head).to(states.device), bias, labels, smoothing, cap)
 
     def forward(labels: Tensor, smoothing: float, **inputs: Tensor) -> Tensor:
         if before:
