@@ -107,6 +107,9 @@ def test_types_and_places_by_name(tmp_path: Path) -> None:
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         assert torch.equal(half.hf(ids).logits, hw.load(folder, dtype="bfloat16").hf(ids).logits)
+    half.save(tmp_path / "half")
+    again = hw.load(tmp_path / "half", device_map="disk")
+    assert torch.equal(probe(again.hf), probe(hw.load(tmp_path / "half").hf))
     layers = {f"model.layers.{n}": "disk" if n else "cpu" for n in range(2)}
     rest = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
     mixed = hw.load(folder, device_map={**layers, **rest})

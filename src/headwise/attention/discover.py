@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from headwise.attention import kernel
-from headwise.attention.offload import device_of, same_types
+from headwise.attention.offload import device_of, undisturbed
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.heads import HeadMap, Kind, Site
 
@@ -148,7 +148,7 @@ def probe(model: nn.Module) -> Tensor:
     """The output of one forward over `example`, without its padding: in evaluation mode, in float32, no gradients."""
     try:
         inputs = example(model)
-        with evaluating(model), torch.no_grad(), same_types(model), precise(model):
+        with evaluating(model), torch.no_grad(), undisturbed(model), precise(model):
             out: Tensor = output_of(model, inputs)[0]
         mask = inputs.get("attention_mask")
         one_stack = mask is not None and out.shape[:2] == mask.shape and "decoder_input_ids" not in inputs

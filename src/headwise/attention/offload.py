@@ -45,7 +45,10 @@ def device_of(model: nn.Module) -> torch.device:
 def loaded(module: nn.Module, name: str = "weight") -> Any:
     """A weight of a module, loaded where it is offloaded; None where the module has none."""
     weight, hook = getattr(module, name), hook_of(module)
-    return weight if hook is None or weight is None or not weight.is_meta else hook.weights_map[name]
+    if hook is None or weight is None or not weight.is_meta:
+        return weight
+    with torch._C.DisableTorchFunction():
+        return hook.weights_map[name]
 
 
 def weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -129,17 +132,21 @@ def own_weights(model: nn.Module) -> None:
 
 
 @contextmanager
-def same_types(model: nn.Module) -> Iterator[None]:
-    """After the block offloaded weights have the types they had before: loading takes on the type at that time."""
-    offloaded = [module for module in model.modules() if hook_of(module) is not None]
-    before = [(m, name, p.dtype) for m in offloaded for name, p in m.named_parameters(recurse=False)]
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """In the block offloaded weights are loaded in their own types, whatever a TorchFunctionMode makes of operations."""
+    hooks = [hook for module in model.modules() if (hook := hook_of(module)) is not None]
+
+    def run(usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return usual(*args, **kwargs)
+
+    for hook in hooks:
+        hook.pre_forward, hook.post_forward = partial(run, hook.pre_forward), partial(run, hook.post_forward)
     try:
         yield
     finally:
-        for module, name, dtype in before:
-            now = getattr(module, name)
-            if now.dtype != dtype:
-                setattr(module, name, nn.Parameter(now.to(dtype), requires_grad=now.requires_grad))
+        for hook in hooks:
+            del hook.pre_forward, hook.post_forward
 
 
 def refuse_offloaded(model: nn.Module, what: str) -> None:
