@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from api.askers import IDS, asker, lines, pairs
 from attention.families import build
 from headwise import model as models
 from headwise.attention.discover import probe
+from headwise.data.embedded import write_treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from translation.letters import letters
@@ -201,3 +203,36 @@ def test_a_family_with_fused_projections_of_its_own(tmp_path: Path) -> None:
     model.save(tmp_path / "model")
     disk = hw.load(tmp_path / "model", device_map="disk")
     assert torch.equal(probe(disk.remove(some(disk)).hf), probe(model.remove(some(model)).hf))
+
+
+def test_gates_alone_train_on_offloaded_weights(tmp_path: Path) -> None:
+    folder, small = saved(tmp_path / "model"), []
+    for device_map in (None, "disk"):
+        with warnings.catch_warnings(action="ignore"):  # so short a training does not settle
+            small.append(
+                hw.prune(
+                    hw.load(folder, device_map=device_map), lines(60), keep=4, method="gates", train="gates", epochs=2,
+                    batch_tokens=64, gate_learning_rate=0.3, dtype="fp32", work=tmp_path / str(device_map),
+                )
+            )  # fmt: skip
+    assert small[0].layout == small[1].layout
+    assert torch.equal(probe(small[0].hf), probe(small[1].hf))
+    sizes = [
+        sum(file.stat().st_size for file in (tmp_path / str(m)).rglob("model*.safetensors")) for m in (None, "disk")
+    ]
+    assert 10 * sizes[1] < sizes[0]  # a checkpoint has the gates alone
+
+
+@pytest.mark.parametrize("train", ["all", "lora"])
+def test_training_offloaded_weights_is_refused(tmp_path: Path, train: Any) -> None:
+    disk = hw.load(saved(tmp_path / "model"), device_map="disk")
+    with pytest.raises(HeadwiseError, match=r"offloaded.*device_map"):
+        hw.prune(disk, lines(60), keep=4, method="gates", train=train, epochs=1, batch_tokens=64)
+
+
+def test_roles_on_offloaded_weights(tmp_path: Path) -> None:
+    treebank = tmp_path / "trees.conllu"
+    write_treebank(treebank, 20)
+    folder = saved(tmp_path / "model")
+    tables = [hw.roles(hw.load(folder, device_map=m), hw.Treebank.read(str(treebank))).table for m in (None, "disk")]
+    pd.testing.assert_frame_equal(*tables)

@@ -27,7 +27,7 @@ from headwise.options import Search
 from headwise.progress import Report, silent
 from headwise.translation.decode import translate
 
-LEAST_SHARD = 2**28  # bytes in a file of an offloaded model, and so in memory while it is saved
+LEAST_SHARD = 2**26  # bytes in a file of an offloaded model, and so in memory while it is saved
 NOTE = """
 ## Fewer attention heads
 

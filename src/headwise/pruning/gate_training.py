@@ -19,6 +19,7 @@ from transformers.trainer_callback import TrainerCallback
 
 from headwise.attention import capture, device_of, masked
 from headwise.attention.discover import same_gradients
+from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, HeadMask, Kind, write_text
 from headwise.model import Model
@@ -127,6 +128,7 @@ def trainable(model: PreTrainedModel, train: Train, kinds: tuple[Kind, ...], see
         finally:
             del vars(model)["train"]
         return
+    refuse_offloaded(model, "Training weights beside gates (train = 'gates' trains none)")
     notes = freeze(model, kinds)
     if train == "all":
         yield notes
