@@ -4,8 +4,8 @@
     python benchmarks/big_models.py --vocabulary 128000      # memory of a score, with and without all logits
     python benchmarks/big_models.py --llama 70b --layers 2   # layers of the real size (8 GB of disk, 6 GB of memory)
 
-Every number comes from a process of its own: seconds, and the largest resident memory (`ru_maxrss`; pages of files that
-the system could drop count as well). Weights are random, in bfloat16.
+Every number comes from a process of its own: seconds, and the largest resident memory (pages of files that the
+system could drop count as well). Weights are random, in bfloat16.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import headwise as hw
+from headwise.devices import peak_memory
 from headwise.importance import objective
 from headwise.translation.subwords import learn_subwords
 
@@ -85,8 +85,7 @@ def act(action: str, folder: Path, out: Path, sentences: int, whole: bool) -> di
         start = time.perf_counter()
         hw.score(model, hw.Text.from_lines(lines), [action], progress=lambda *_: None)
         seconds[action] = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return {"peak": peak, "weights": model.weight_bytes, **seconds}
+    return {"peak": peak_memory(), "weights": model.weight_bytes, **seconds}
 
 
 def measured(action: str, folder: Path, sentences: int, whole: bool = False) -> dict[str, float]:

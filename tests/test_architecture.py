@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "data": WORDS,
     "importance": WORDS | {"attention", "statistics"},
     "translation": WORDS | {"options", "attention", "data", "statistics"},
-    "placement": WORDS | {"attention", "translation"},
+    "placement": WORDS | {"attention", "model_files", "translation"},
     "model": WORDS | {"model_files", "options", "attention", "translation"},
     "loading": WORDS | {"model_files", "attention", "devices", "model", "placement", "translation"},
     "pruning": WORDS | {"options", "units", "attention", "data", "model", "translation"},

@@ -13,12 +13,16 @@ import accelerate
 import pandas as pd
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import headwise as hw
 from api.askers import IDS, asker, lines, pairs
 from attention.families import build
 from headwise import model as models
+from headwise import placement
+from headwise.attention import is_offloaded
 from headwise.attention.discover import probe
+from headwise.cli import app
 from headwise.data.embedded import write_treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
@@ -236,3 +240,21 @@ def test_roles_on_offloaded_weights(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model")
     tables = [hw.roles(hw.load(folder, device_map=m), hw.Treebank.read(str(treebank))).table for m in (None, "disk")]
     pd.testing.assert_frame_equal(*tables)
+
+
+def test_a_model_that_does_not_fit_is_loaded_layer_by_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = saved(tmp_path / "model")
+    monkeypatch.setattr(placement, "get_max_memory", lambda: {"cpu": 60_000})  # of 87 kB in float32
+    with pytest.warns(UserWarning, match="more than fit on cpu"):
+        assert is_offloaded(hw.load(folder).hf)
+    assert not is_offloaded(hw.load(folder, dtype="bfloat16").hf)
+
+
+def test_a_command_says_its_memory_and_takes_a_type(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    (tmp_path / "text").write_text("\n".join(lines(6).lines) + "\n")
+    command = ["score", str(folder), "--text", str(tmp_path / "text"), "--measure", "confidence", "--dtype", "bfloat16"]
+    done = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "Peak memory: process" in done.output
+    assert json.loads((tmp_path / "out" / "heads.json").read_text())["dtype"] == "bfloat16"

@@ -37,7 +37,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask
 from headwise.model import Model
 from headwise.model_files import folder_of, refuse_damage, weight_files
-from headwise.placement import DeviceMap, hollow, places, read_from, scratch
+from headwise.placement import DeviceMap, hollow, places, read_from, refuge, scratch
 from headwise.translation.build import drop_unused
 
 UNUSED = re.compile(
@@ -60,8 +60,8 @@ def load(
     weights: float32, bfloat16 or float16; by default as they were saved. device_map: where the weights are, for models
     that are larger than the device (docs/howto/big-models.md): `disk` loads each layer from its file when it runs;
     `auto` fills the devices, then the memory, and leaves the rest on disk; or a device by name of module, as
-    transformers takes it. Raises HeadwiseError for a missing or incomplete model, HeadsMissing for a model with heads
-    that headwise does not see.
+    transformers takes it. Without it, a model that does not fit is loaded so, with a warning. Raises HeadwiseError for
+    a missing or incomplete model, HeadsMissing for a model with heads that headwise does not see.
     """
     device = usable(device)
     kind = number_type(dtype)
@@ -75,6 +75,7 @@ def load(
         layout = layout_of(source, config)
         model_class = class_of(source, config)
         refuse_too_deep(source, config)
+        device_map = device_map or (refuge(path, device, kind) if local else None)
         hf = (
             load_whole(source, config, model_class, kind, places(device_map, device, config, model_class))
             if layout is None
@@ -173,9 +174,11 @@ def load_whole(source: str, config: Any, model_class: Any, dtype: torch.dtype | 
     options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     if device_map is not None:
         options |= {"device_map": device_map, "offload_folder": scratch()}
-    hf, info = model_class.from_pretrained(
-        source, config=config, output_loading_info=True, trust_remote_code=False, **options
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The following device_map keys")  # names of tensors, which it accepts
+        hf, info = model_class.from_pretrained(
+            source, config=config, output_loading_info=True, trust_remote_code=False, **options
+        )
     hf = drop_unused(freeze_as_built(hf))
     lost = [name for name in sorted(info["missing_keys"]) if name in hf.state_dict() and not UNUSED.search(name)]
     if lost:

@@ -9,21 +9,24 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import cpu_offload, init_empty_weights
-from accelerate.utils import OffloadedWeightsLoader, PrefixedDataset
-from safetensors import safe_open
+from accelerate.utils import OffloadedWeightsLoader, PrefixedDataset, get_max_memory
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headwise.attention.offload import hook_of
 from headwise.errors import HeadwiseError
+from headwise.model_files import weight_files
 from headwise.translation.build import drop_unused
 
 DeviceMap = str | Mapping[str, int | str]
+FILLED = 0.9  # of a device's memory, at most
 TYPE_OF = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}  # of safetensors
 
 
@@ -42,6 +45,37 @@ def places(device_map: DeviceMap | None, device: str, config: Any, model_class: 
     small = [name for name, weight in made.named_parameters() if weight.dim() == 1][-1:]
     here = {owners[name] for name in (*small, *(made._keys_to_ignore_on_save or ())) if name in known}
     return {owner: device if owner in here or owner in known else "disk" for owner in owners.values()}
+
+
+def refuge(path: Path, device: str, dtype: torch.dtype | None) -> str | None:
+    """The map of devices for a model whose weights do not fit on the device that was asked for; None where they do."""
+    try:
+        size = stored(weight_files(path), dtype)
+    except (OSError, SafetensorError):  # no or other files of weights, which loading will see
+        return None
+    room = get_max_memory()
+    index = (torch.device(device).index or 0) if device.startswith("cuda") else device
+    if size <= FILLED * room.get(index, room.get("cpu", 0)):
+        return None
+    map_to = "auto" if device != "cpu" else "disk"
+    warnings.warn(
+        f"{path} has {size / 1e9:.1f} GB of weights, more than fit on {device}: they are loaded as they are needed "
+        f"(device_map='{map_to}'), which is slow.",
+        stacklevel=3,
+    )
+    return map_to
+
+
+def stored(files: Sequence[Path], dtype: torch.dtype | None) -> int:
+    """The bytes of the weights in some files, in a type."""
+    size = 0
+    for path in files:
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                part = file.get_slice(name)
+                each = (dtype or TYPE_OF.get(part.get_dtype(), torch.float32)).itemsize
+                size += torch.Size(part.get_shape()).numel() * each
+    return size
 
 
 def scratch() -> str:

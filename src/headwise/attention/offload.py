@@ -133,7 +133,7 @@ def own_weights(model: nn.Module) -> None:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """In the block offloaded weights are loaded in their own types, whatever a TorchFunctionMode makes of operations."""
+    """In the block offloaded weights are loaded in their own types, whatever a TorchFunctionMode makes of others."""
     hooks = [hook for module in model.modules() if (hook := hook_of(module)) is not None]
 
     def run(usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

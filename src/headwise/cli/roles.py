@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import Device, ModelName, Out, Quiet, Seed, Source, Target, folder, study_in, text_spec
+from headwise.cli.options import Device, Dtype, ModelName, Out, Quiet, Seed, Source, Target, folder, study_in, text_spec
+from headwise.devices import memory_line
 from headwise.errors import HeadwiseError
 
 
@@ -23,7 +24,7 @@ def roles(
     training: Annotated[
         Path | None, typer.Option("--training", help="source side of the training text, for rare-token heads")
     ] = None,
-    out: Out = Path("runs/roles"), device: Device = "cpu", seed: Seed = 0, quiet: Quiet = False,
+    out: Out = Path("runs/roles"), device: Device = "cpu", dtype: Dtype = None, seed: Seed = 0, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """What does every head do? Writes labels.csv, roles.csv and the table of all tests; --source and --target are
     sentence pairs that cross attention is tested on. MODEL may be the folder of a study: its trees and training text
@@ -45,7 +46,7 @@ def roles(
     spec = text_spec(source, target)
     pairs = None if spec is None else hw.ParallelText.open(spec)
     progress, place, done = Progress(quiet), folder(out), [0]
-    loaded = hw.load(model, device)
+    loaded = hw.load(model, device, dtype=dtype)
 
     def forward(sentences: int) -> None:
         done[0] += sentences
@@ -61,4 +62,5 @@ def roles(
         progress.say(f"  {line}")
     for row in found.labels.to_dict("records"):
         progress.say(f"  {row['kind']}/{row['layer']}/{row['head']}: {row['label']}")
+    progress.say(memory_line())
     typer.echo(str(place / "labels.csv"))

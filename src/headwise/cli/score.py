@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwise.cli.options import Device, ModelName, OneSided, Out, Quiet, Seed, Source, Target, folder, read_text
+from headwise.cli.options import Device, Dtype, ModelName, OneSided, Out, Quiet, Seed, Source, Target, folder, read_text
+from headwise.devices import memory_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +22,7 @@ def score(
         list[str] | None, typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable")
     ] = None,
     judged: Annotated[bool, typer.Option("--judge", help="compare the scores with exact ablation")] = False,
-    out: Out = Path("runs/score"), device: Device = "cpu", seed: Seed = 0, quiet: Quiet = False,
+    out: Out = Path("runs/score"), device: Device = "cpu", dtype: Dtype = None, seed: Seed = 0, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """How much does every head matter? Writes heads.csv, and with --judge which score to believe. MODEL may be the
     folder of a study: without a text, its dev text is taken."""
@@ -37,11 +38,12 @@ def score(
     main = PartialState(cpu=device == "cpu").is_main_process
     progress, place = Progress(quiet or not main), folder(out) / "heads.csv"
     with progress.task("score"):
-        loaded = hw.load(model, device)
+        loaded = hw.load(model, device, dtype=dtype)
         table = hw.score(loaded, given, names, seed, judged, progress)
     if main:
         for line in [*save_tables(table, place), *extremes(table)]:
             progress.say(line)
+        progress.say(memory_line())
         given_text = {"--source": source, "--target": target, "--text": text}
         options = [word for option, value in given_text.items() if value for word in (option, value)]
         if predicts(loaded.hf) and not judged:

@@ -8,7 +8,21 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import Beam, Device, ModelName, OneSided, Out, Quiet, Source, Target, folder, known, read_text
+from headwise.cli.options import (
+    Beam,
+    Device,
+    Dtype,
+    ModelName,
+    OneSided,
+    Out,
+    Quiet,
+    Source,
+    Target,
+    folder,
+    known,
+    read_text,
+)
+from headwise.devices import memory_line
 from headwise.errors import HeadwiseError
 
 MANY = 100  # sentences: fewer are translated before a bar says anything
@@ -19,7 +33,7 @@ def evaluate(
         list[str], typer.Argument(callback=known, help="models; the first is what the others are compared with")
     ],
     source: Source = None, target: Target = None, text: OneSided = None, out: Out = Path("runs/evaluate"),
-    device: Device = "cpu", quiet: Quiet = False, beam: Beam = 5,
+    device: Device = "cpu", dtype: Dtype = None, quiet: Quiet = False, beam: Beam = 5,
 ) -> None:  # fmt: skip
     """What models are worth: BLEU and chrF on parallel text, perplexity on one-sided text, with intervals and the
     difference to the first. The first may be the folder of a study: without a text, its test text is taken, or else its
@@ -31,10 +45,10 @@ def evaluate(
     given, progress = read_text(source, target, text, models[0], "test"), Progress(quiet)
     place = folder(out) / "quality.csv"
     with progress.task("evaluate"):
-        table = hw.evaluate([hw.load(name, device) for name in models], given, progress, beam=beam)
+        table = hw.evaluate([hw.load(name, device, dtype=dtype) for name in models], given, progress, beam=beam)
     write_text(place, table.to_csv(index=False, float_format="%.6g"))
     if not quiet:
-        typer.echo(table.to_string(index=False), err=True)
+        typer.echo(f"{table.to_string(index=False)}\n{memory_line()}", err=True)
     typer.echo(str(place))
 
 

@@ -231,7 +231,8 @@ def fit(
         fast: contextlib.AbstractContextManager[Any] = FastDropout() if explicit else contextlib.nullcontext()
         try:
             with (
-                evaluating(model), in_float32(model), reloading(model), capture(model, found, gates=gated.gates, explicit=explicit),
+                evaluating(model), in_float32(model), reloading(model),
+                capture(model, found, gates=gated.gates, explicit=explicit),
                 loss_forward(model, gated.before, gated.penalty), fast,
             ):  # fmt: skip
                 trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
