@@ -100,6 +100,13 @@ def _tiles(run: Run, full: Model, chosen: Model) -> list[Fact]:
         tiles.append((f"{label}, to equal further training", signed(tuned), f"{ends}{whole}"))
     elif both:
         tiles.append((label, signed(both[1] - both[0]), f"{both[0]:.2f} → {both[1]:.2f}"))
+    for end, to in (("_to_fine-tuned", ", to equal further training"), ("", "")):
+        measure = f"{'' if value(chosen, 'perplexity_change') is not None else 'dev_'}perplexity_change"
+        if (moved := value(chosen, measure + end)) is not None:
+            where = "dev" if measure.startswith("dev_") else "test"
+            ends = interval(*bounds(chosen, measure + end))
+            tiles.append((f"Perplexity on {where}{to}", f"{signed(moved)}\u202f%", ends))
+            break
     return tiles
 
 
@@ -133,12 +140,14 @@ def _cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
             moved = models.difference(chosen, part + measure, part + p, ", ")
             text = f"{both[0]:.2f} → {both[1]:.2f}: {moved or f'{signed(both[1] - both[0])}, no interval'}"
             facts.append((f"BLEU {label}", text, verdict(chosen, part + measure, part + p)))
+    compared = [("to equal further training without pruning", one, "_to_fine-tuned") for one in tuned]
     for start, where in () if facts else (("", "test"), ("dev_", "dev")):
-        both, found = _both(full, chosen, f"{start}perplexity"), value(chosen, f"{start}perplexity_change")
-        if both and found is not None:
-            ends = interval(*bounds(chosen, f"{start}perplexity_change"))
-            text = f"{both[0]:.2f} → {both[1]:.2f}: {signed(found)}\u202f% {ends}".strip()
-            facts.append((f"Perplexity on {where}, to the full model", text, ""))
+        for label, other, end in [*compared, ("to the full model", full, "")]:
+            measure = f"{start}perplexity_change{end}"
+            both, found = _both(other, chosen, f"{start}perplexity"), value(chosen, measure)
+            if both and found is not None:
+                text = f"{both[0]:.2f} → {both[1]:.2f}: {signed(found)}\u202f% {interval(*bounds(chosen, measure))}"
+                facts.append((f"Perplexity on {where}, {label}", text.strip(), verdict(chosen, measure)))
     return facts or [("BLEU", "not measured for both models yet", "")]
 
 
