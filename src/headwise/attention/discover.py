@@ -52,11 +52,12 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     heads than the probe saw, unless `allow_partial`; raises HeadwiseError when it saw none or too many, or when the
     model computes something else through our attention function.
     """
-    calls: list[tuple[nn.Module, Kind, kernel.AttentionCall]] = []
+    calls: list[tuple[nn.Module, Kind, tuple[torch.Size, ...]]] = []  # shapes of queries, keys and values
     entered: Counter[nn.Module] = Counter()
 
     def note(module: nn.Module, call: kernel.AttentionCall) -> None:
-        calls.append((module, getattr(module, "emptied", None) or kind_of(model, module, call), call))
+        kind = getattr(module, "emptied", None) or kind_of(model, module, call)
+        calls.append((module, kind, (call.query.shape, call.key.shape, call.value.shape)))
 
     def enter(module: nn.Module, _: Any) -> None:
         entered[module] += 1
@@ -70,14 +71,14 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
         through = probe(model)
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
     modules, names, cached, name_of = {}, {}, {}, {module: name for name, module in model.named_modules()}
-    for module, kind, call in calls:
+    for module, kind, (query, key, value) in calls:
         site = Site(kind, len(layers[kind]))
         modules[site], names[site] = module, name_of[module]
-        cached[site] = sum(x.shape[1] * x.shape[3] for x in (call.key, call.value))
-        layers[kind].append((call.query.shape[1], call.key.shape[1]))
+        cached[site] = sum(shape[1] * shape[3] for shape in (key, value))
+        layers[kind].append((query[1], key[1]))
     heads = HeadMap(
-        {kind: tuple(query for query, _ in counts) for kind, counts in layers.items()},
-        {kind: tuple(key_value for _, key_value in counts) for kind, counts in layers.items()},
+        {kind: tuple(count for count, _ in counts) for kind, counts in layers.items()},
+        {kind: tuple(count for _, count in counts) for kind, counts in layers.items()},
     )
     check(model, heads, modules, allow_partial)
     for module, count in Counter(modules.values()).items():
@@ -94,7 +95,7 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
             f"This {type(model).__name__} computes something else as soon as headwise watches its attention (by "
             f"{moved:.2g}, where its largest output is {float(largest(stock)):.2g}): headwise cannot work on it."
         )
-    return Discovery(heads, modules, names, calls[0][2].query.shape[3], cached)
+    return Discovery(heads, modules, names, calls[0][2][0][3], cached)
 
 
 def kind_of(model: nn.Module, module: nn.Module, call: kernel.AttentionCall) -> Kind:
