@@ -97,7 +97,7 @@ def measured(action: str, folder: Path, sentences: int, whole: bool = False) -> 
         env = {
             **os.environ,
             "MALLOC_MMAP_THRESHOLD_": "65536",
-        }  # glibc gives freed memory back, as it does of real sizes
+        }  # glibc gives freed memory back
         done = subprocess.run([*command, *options], capture_output=True, text=True, env=env)
     if done.returncode:
         sys.exit(done.stderr[-2000:])

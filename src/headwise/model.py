@@ -22,24 +22,12 @@ from transformers import (
 from headwise.attention import Discovery, discover, is_offloaded, remove
 from headwise.errors import HeadwiseError, NotWritten
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe, html_table
-from headwise.model_files import PARTIAL, README, copy_siblings, replace, written_before
+from headwise.model_files import NOTE, PARTIAL, README, copy_siblings, replace, written_before
 from headwise.options import Search
 from headwise.progress import Report, silent
 from headwise.translation.decode import translate
 
 LEAST_SHARD = 2**26  # bytes in a file of an offloaded model, and so in memory while it is saved
-NOTE = """
-## Fewer attention heads
-
-headwise removed attention heads from this model, so its layers differ in shape, and `from_pretrained` of transformers
-refuses it. Do not pass `ignore_mismatched_sizes=True`: that fills the layers with random weights. Load it like this:
-
-```python
-import headwise as hw
-
-model = hw.load("FOLDER").hf  # an ordinary model of transformers in everything else
-```
-"""
 
 
 class Model:
