@@ -19,7 +19,8 @@ from accelerate import PartialState
 
 from headwise.api.batches import Batches, Fold, max_tokens
 from headwise.api.environment import environment_info
-from headwise.attention import classifies, masked
+from headwise.attention import classifies, is_offloaded, masked
+from headwise.attention.offload import refuse_offloaded
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, score_table
@@ -60,11 +61,11 @@ Row = dict[str, Any]
 
 
 def usual_measures(model: Model) -> tuple[str, ...]:
-    """The measures where none is named: for a model that predicts no words, those that need no prediction; for one that
-    predicts classes, those that need no words."""
-    if classifies(model.hf):
-        return tuple(name for name in USUAL if name not in LRP)
-    return USUAL if predicts(model.hf) else USUAL_WITHOUT_WORDS
+    """The measures where none is named: for a model that predicts no words, those that need no prediction; no relevance
+    of classes, nor with offloaded weights, of which it needs all at once."""
+    usual = USUAL if predicts(model.hf) else USUAL_WITHOUT_WORDS
+    blind = classifies(model.hf) or is_offloaded(model.hf)
+    return tuple(name for name in usual if name not in LRP) if blind else usual
 
 
 def passes(measures: Iterable[str]) -> dict[str, list[str]]:
@@ -136,11 +137,13 @@ def refuse_unscorable(model: Model, measures: Iterable[str]) -> None:
             f"{model.name}, a {type(model.hf).__name__}, predicts no words, so '{blind[0]}' cannot be "
             f"computed: load it with its language-model head, or choose from {', '.join(READINGS)}."
         )
-    if classifies(model.hf) and (relevances := [name for name in blind if name in LRP]):
-        raise HeadwiseError(
-            f"{model.name} is a {type(model.hf).__name__}: '{relevances[0]}' starts at words that are predicted, not "
-            "at classes; ask for gradient or ablation."
-        )
+    if relevance := [name for name in blind if name in LRP]:
+        if classifies(model.hf):
+            raise HeadwiseError(
+                f"{model.name} is a {type(model.hf).__name__}: '{relevance[0]}' starts at predicted words, not "
+                "at classes; ask for gradient or ablation."
+            )
+        refuse_offloaded(model.hf, f"'{relevance[0]}'")
     if BLEU in blind and not model.hf.config.is_encoder_decoder:
         kind = type(model.hf).__name__
         raise HeadwiseError(f"{BLEU} needs translations, which {model.name}, a {kind}, does not write.")

@@ -15,6 +15,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from headwise.attention.offload import device_of
+
 TABLE = "relative_attention_bias"  # by bucket of distances, a number for each head
 
 
@@ -26,7 +28,7 @@ def shares_bias(module: nn.Module) -> bool:
 def narrow(module: nn.Module, kept: list[int]) -> None:
     """Make a layer add the bias of the heads `kept` only. A layer that shares no bias (UMT5) keeps their columns."""
     if shares_bias(module):
-        chosen = torch.tensor(kept, dtype=torch.long, device=next(module.parameters()).device)
+        chosen = torch.tensor(kept, dtype=torch.long, device=device_of(module))
         before = getattr(module, "bias_heads", None)  # a buffer follows the model to its device
         module.register_buffer("bias_heads", chosen if before is None else before[chosen], persistent=False)
         module.__dict__["forward"] = partial(forward, module)

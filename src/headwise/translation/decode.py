@@ -9,7 +9,7 @@ from statistics import median
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headwise.attention import evaluating
+from headwise.attention import device_of, evaluating
 from headwise.options import Search
 from headwise.progress import Report, silent
 
@@ -35,7 +35,7 @@ def translate(
     with evaluating(model), torch.no_grad():
         for at in range(0, len(order), search.batch):
             chosen = order[at : at + search.batch]
-            batch = tokenizer.pad({"input_ids": [sources[i] for i in chosen]}, return_tensors="pt").to(model.device)
+            batch = tokenizer.pad({"input_ids": [sources[i] for i in chosen]}, return_tensors="pt").to(device_of(model))
             longest = exactly + 1 if exactly else min(limit, batch["input_ids"].shape[1] * 3 // 2 + 10)
             written = model.generate(
                 **batch, num_beams=search.beam, length_penalty=search.length_penalty, max_length=longest,
