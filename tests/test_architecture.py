@@ -41,6 +41,7 @@ MAY_IMPORT = {
     | METHODS
     | {"model_files", "options", "units", "api", "attention", "data", "devices", "loading", "model", "statistics"},
     "report": WORDS | {"importance", "roles"},
+    "lab": WORDS | {"model_files", "options", "attention", "importance", "model", "report", "translation"},
 }
 FREE = {"__init__", "__main__", "cli"}  # the doors: they may open every room, and no room may call them
 REGISTRY = {"AttentionInterface", "AttentionMaskInterface", "ALL_ATTENTION_FUNCTIONS", "ALL_MASK_ATTENTION_FUNCTIONS"}
