@@ -1,4 +1,4 @@
-"""What the lab computes: the output of a model for one sentence, with some heads turned down, and every head's attention.
+"""What the lab computes for one sentence: the model's output with some heads turned down, and every head's attention.
 
 Every kind of model is asked about predicted tokens: those of its own translation, the next token of a text, or a hidden
 one. Their log-probabilities (nats) before and after a change are the numbers of the lab.
@@ -6,25 +6,22 @@ one. Their log-probabilities (nats) before and after a change are the numbers of
 
 from __future__ import annotations
 
-import base64
-import difflib
 import math
-import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from headwise.attention import AttentionCall, evaluating
 from headwise.attention.discover import output_of
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, Site
+from headwise.heads import Head, Site, describe
 from headwise.importance.objective import predicts
+from headwise.lab.answers import compared, packed, rounded
 from headwise.lab.changes import Ablation, Check, Means, turned_down
 from headwise.lab.sentence import Sentence, read, sentence_of
 from headwise.model import Model
@@ -34,7 +31,7 @@ from headwise.translation.decode import decode, longest
 
 Task = Literal["translation", "causal", "masked", "embedding"]
 MOST = 128  # tokens of a sentence
-LIKELY = 10  # most likely tokens that are shown
+LIKELY = 8  # most likely tokens that are shown
 LOGITS, POSITIONS = 1 << 26, 1 << 13  # numbers and positions of a forward with many rows
 KNOWN = 64  # sentences whose full output is kept
 
@@ -50,9 +47,19 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Heard:
+    """What a forward says: the log-probabilities of the columns, of all tokens at the place that is shown (V), the
+    likeliest tokens where the output is, and an embedding model's vectors (S M)."""
+
+    logs: Tensor
+    next: Tensor | None = None
+    likeliest: str = ""
+    vectors: Tensor | None = None
+
+
+@dataclass(frozen=True)
 class Base:
-    """A sentence and what the full model makes of it. logs: of the columns; heard: logits at `place`, V; vectors: of an
-    embedding model, S M."""
+    """A sentence and what the full model makes of it. text: the output. means: the heads' mean outputs, H D by site."""
 
     inputs: dict[str, Tensor]
     source: Sentence
@@ -60,9 +67,7 @@ class Base:
     columns: tuple[Column, ...]
     place: int | None
     text: str
-    logs: Tensor
-    heard: Tensor | None
-    vectors: Tensor | None
+    heard: Heard
     means: Means
 
 
@@ -101,7 +106,7 @@ class Bench:
             head = Head.parse(name)
             if head not in places:
                 raise HeadwiseError(
-                    f"{name} was to be changed, but this model has no such head: it has {self.model.heads!r}."
+                    f"{name} was to be changed, but this model has no such head ({describe(self.model.heads)})."
                 )
             if not 0 <= value <= 1:
                 raise HeadwiseError(f"{name} was to be turned to {value}: give a number from 0 (off) to 1 (on).")
@@ -127,31 +132,36 @@ class Bench:
                     target = self.translated(base.inputs, beam)
             same = base.target is None or target == base.target.ids
             with turned_down(self.model, vector, ablation, means_for(base, ablation), check, keep(maps)):
-                after, heard, vectors = self.asked(base.inputs, base.columns, base.place)
+                heard = self.asked(base)
                 out = base if same else self.with_translation(base, target or [])
-                logs = after if same else self.asked(out.inputs, out.columns, None)[0]
+                new = heard if same else self.asked(out)
+        was, after = base.heard, heard.likeliest or out.text
         return {
             "task": self.task,
             "source": base.source.to_json(),
             "target": out.target.to_json() if out.target else None,
             "before": base.text,
-            "after": out.text,
-            "changes": compared(base.text, out.text),
+            "after": after,
+            "changes": compared(base.text, after),
             "columns": [
-                {"token": token, "place": c.place, "counted": c.counted, "before": was, "after": now}
-                for c, token, was, now in zip(base.columns, self.names(base), base.logs.tolist(), after.tolist(), strict=False)
+                {"token": token, "place": c.place, "counted": c.counted, "before": old, "after": now}
+                for c, token, old, now in zip(
+                    base.columns, self.names(base), was.logs.tolist(), heard.logs.tolist(), strict=False
+                )
             ],
             "log_probability": {
-                "before": total(base.columns, base.logs), "after": total(base.columns, after),
-                "new": total(out.columns, logs),
+                "before": total(base.columns, was.logs), "after": total(base.columns, heard.logs),
+                "new": total(out.columns, new.logs),
             },
-            "next": self.likely(base, heard) if heard is not None else None,
+            "next": None if was.next is None or heard.next is None else self.likely(was.next, heard.next),
             "place": base.place,
             "maps": [
                 {"kind": site.kind, "layer": site.layer, "shape": list(each.shape), "data": packed(each)}
                 for site, each in maps.items()
             ],
-            "similarity": None if vectors is None or base.vectors is None else similar(base.vectors, vectors).item(),
+            "similarity": None
+            if was.vectors is None or heard.vectors is None
+            else similar(was.vectors, heard.vectors).item(),
             "seconds": time.perf_counter() - began,
         }  # fmt: skip
 
@@ -175,55 +185,6 @@ class Bench:
             "seconds": time.perf_counter() - began,
         }
 
-    def smallest(
-        self, text: str, gates: Mapping[str, float] | None = None, ablation: Ablation = "zero", beam: int = 4,
-        place: int | None = None, check: Check = refuse_nobody, progress: Report = silent,
-    ) -> dict[str, Any]:  # fmt: skip
-        """A small set of heads without which the output is another one. Greedy: each step switches off the head that
-        lowers the output's log-probability most; afterwards each that is not needed is switched on again. No smaller
-        part of the set is enough, but another set may be smaller."""
-        if self.task == "embedding":
-            raise HeadwiseError("This model writes no output that could change: look at the similarity instead.")
-        began, now = time.perf_counter(), self.gates(gates or {})
-        with evaluating(self.hf), torch.no_grad():
-            base = self.base(text, beam, place, check)
-            means = means_for(base, ablation)
-            start = self.written(base, now, ablation, means, beam, check)
-            chosen: list[int] = []
-            output = start
-            while output == start and len(chosen) < int((self.gates(gates or {}) > 0).sum()):
-                at = len(chosen)
-                values = self.without_each(
-                    base,
-                    now,
-                    ablation,
-                    check,
-                    lambda share, _, at=at: progress(share, f"{at} heads off, trying the next"),
-                )
-                counted = torch.tensor([c.counted for c in base.columns])
-                cost = values[:, counted].sum(1)
-                cost[now == 0] = math.inf
-                best = int(cost.argmin())
-                now[best] = 0
-                chosen.append(best)
-                output = self.written(base, now, ablation, means, beam, check)
-                progress(1.0, f"{len(chosen)} heads off: {output}")
-            first = self.gates(gates or {})
-            for head in list(chosen):
-                again = now.clone()
-                again[head] = first[head]
-                other = self.written(base, again, ablation, means, beam, check)
-                if other != start:
-                    now, output = again, other
-                    chosen.remove(head)
-        return {
-            "heads": [str(self.heads[head]) for head in chosen],
-            "found": output != start,
-            "before": start,
-            "after": output,
-            "seconds": time.perf_counter() - began,
-        }
-
     def base(self, text: str, beam: int, place: int | None, check: Check) -> Base:
         """What the full model makes of a sentence; kept, so that the next change does not compute it again."""
         key = (text, beam if self.task == "translation" else 0, place)
@@ -236,8 +197,8 @@ class Bench:
             with turned_down(self.model, ones, "zero", {}, check):
                 base = self.prepared(text, beam, place)
             with turned_down(self.model, ones, "zero", {}, check, note):
-                logs, heard, vectors = self.asked(base.inputs, base.columns, base.place)
-            self.known[key] = replace(base, logs=logs, heard=heard, vectors=vectors, means=means)
+                heard = self.asked(base)
+            self.known[key] = replace(base, heard=heard, text=base.text or heard.likeliest, means=means)
             while len(self.known) > KNOWN:
                 self.known.popitem(last=False)
         self.known.move_to_end(key)
@@ -248,7 +209,7 @@ class Bench:
         source = read(self.tokenizer, text, self.most)
         ids = torch.tensor([source.ids], device=self.hf.device)
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        empty = Base(inputs, source, None, (), None, "", torch.empty(0), None, None, {})
+        empty = Base(inputs, source, None, (), None, "", Heard(torch.empty(0)), {})
         if self.task == "translation":
             return self.with_translation(empty, self.translated(inputs, beam))
         if self.task == "embedding":
@@ -263,10 +224,7 @@ class Bench:
         columns = [Column(at, number, False) for at, number in known]
         places = [at for at, number in enumerate(source.ids) if number == self.tokenizer.mask_token_id]
         columns += [Column(at, best[at], True) for at in (places if self.task == "masked" else [place])]
-        return replace(
-            empty, inputs=inputs, source=source, columns=tuple(columns), place=place,
-            text=" ".join(sentence_of(self.tokenizer, [c.token]).tokens[0] for c in columns if c.counted),
-        )  # fmt: skip
+        return replace(empty, inputs=inputs, source=source, columns=tuple(columns), place=place)
 
     def hidden(self, source: Sentence, place: int | None) -> tuple[Sentence, int]:
         """The sentence with a token replaced by the mask token, if it has none yet: at a place, or in the middle."""
@@ -295,15 +253,16 @@ class Bench:
         text = str(self.tokenizer.decode(target, skip_special_tokens=True)).strip()
         return replace(base, inputs=inputs, target=words, columns=columns, text=text)
 
-    def asked(
-        self, inputs: Mapping[str, Tensor], columns: Sequence[Column], place: int | None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Of one forward: the log-probabilities of the columns, the logits at `place`, an embedding model's vectors."""
+    def asked(self, base: Base) -> Heard:
+        """One forward."""
         if self.task == "embedding":
-            return torch.empty(0), None, output_of(self.hf.base_model, inputs)[0][0].float().cpu()
-        logits = output_of(self.hf, inputs).logits[0].float().log_softmax(-1)
-        at = torch.tensor([[c.place, c.token] for c in columns], device=logits.device).view(-1, 2).T
-        return logits[at[0], at[1]].cpu(), None if place is None else logits[place].cpu(), None
+            return Heard(torch.empty(0), vectors=output_of(self.hf.base_model, base.inputs)[0][0].float().cpu())
+        logs = output_of(self.hf, base.inputs).logits[0].float().log_softmax(-1).cpu()
+        places, tokens = [c.place for c in base.columns], [c.token for c in base.columns]
+        if base.target:
+            return Heard(logs[places, tokens])
+        best = [int(logs[c.place].argmax()) for c in base.columns if c.counted]
+        return Heard(logs[places, tokens], logs[base.place], " ".join(sentence_of(self.tokenizer, best).tokens))
 
     def without_each(self, base: Base, gates: Tensor, ablation: Ablation, check: Check, progress: Report) -> Tensor:
         """The change of the columns' log-probabilities with each head off, heads x columns; of an embedding model one
@@ -328,24 +287,23 @@ class Bench:
 
     def of_rows(self, base: Base, inputs: Mapping[str, Tensor]) -> Tensor:
         """The columns' log-probabilities in every row of a batch of copies, B C."""
-        if base.vectors is not None:
+        if base.heard.vectors is not None:
             vectors = output_of(self.hf.base_model, inputs)[0].float().cpu()
-            return torch.stack([similar(base.vectors, each) for each in vectors])[:, None]
+            return similar(base.heard.vectors, vectors)[:, None]
         logits = output_of(self.hf, inputs).logits
         places = torch.tensor([c.place for c in base.columns], device=logits.device)
         tokens = torch.tensor([c.token for c in base.columns], device=logits.device)
         some: Tensor = logits[:, places].float().log_softmax(-1)
         return some.gather(-1, tokens.expand(len(some), -1)[..., None])[..., 0].cpu()
 
-    def written(
-        self, base: Base, gates: Tensor, ablation: Ablation, means: Means, beam: int, check: Check
-    ) -> str:  # fmt: skip
-        """The output as text: a translation, or the most likely tokens at the asked places."""
-        with turned_down(self.model, gates, ablation, means, check):
-            if self.task == "translation":
-                return str(self.tokenizer.decode(self.translated(base.inputs, beam), skip_special_tokens=True)).strip()
-            best = output_of(self.hf, base.inputs).logits[0].argmax(-1).tolist()
-        return " ".join(sentence_of(self.tokenizer, [best[c.place]]).tokens[0] for c in base.columns if c.counted)
+    def written(self, base: Base, gates: Tensor, ablation: Ablation, beam: int, check: Check) -> str:
+        """The output as text: a translation, or the likeliest tokens at the asked places."""
+        with turned_down(self.model, gates, ablation, means_for(base, ablation), check):
+            return (
+                self.with_translation(base, self.translated(base.inputs, beam)).text
+                if base.target
+                else self.asked(base).likeliest
+            )
 
     def names(self, base: Base) -> list[str]:
         """The texts of the columns' tokens."""
@@ -353,13 +311,12 @@ class Bench:
             return ["similarity"]
         return sentence_of(self.tokenizer, [c.token for c in base.columns]).tokens
 
-    def likely(self, base: Base, after: Tensor) -> list[dict[str, Any]]:
-        """The tokens that are most likely before or after, with both probabilities."""
-        assert base.heard is not None
-        best = dict.fromkeys([*base.heard.topk(LIKELY).indices.tolist(), *after.topk(LIKELY).indices.tolist()])
+    def likely(self, before: Tensor, after: Tensor) -> list[dict[str, Any]]:
+        """The tokens that are likeliest before or after, with both probabilities."""
+        best = dict.fromkeys([*before.topk(LIKELY).indices.tolist(), *after.topk(LIKELY).indices.tolist()])
         tokens = sentence_of(self.tokenizer, list(best)).tokens
         return [
-            {"token": token, "before": math.exp(base.heard[number]), "after": math.exp(after[number])}
+            {"token": token, "before": math.exp(before[number]), "after": math.exp(after[number])}
             for token, number in zip(tokens, best, strict=True)
         ]
 
@@ -379,43 +336,11 @@ def keep(maps: dict[Site, Tensor]) -> Any:
     return note
 
 
-def packed(weights: Tensor) -> str:
-    """Numbers as base64 of little-endian float32, in the order of memory."""
-    return base64.b64encode(weights.contiguous().numpy().astype("<f4").tobytes()).decode()
-
-
-def unpacked(data: str, shape: Sequence[int]) -> np.ndarray:
-    """What `packed` packed."""
-    return np.frombuffer(base64.b64decode(data), "<f4").reshape(shape)
-
-
 def similar(one: Tensor, other: Tensor) -> Tensor:
-    """The cosine of two sentences' mean vectors, S M each."""
-    return torch.cosine_similarity(one.mean(0), other.mean(0), dim=0)
+    """The cosine of sentences' mean vectors, S M or B S M each."""
+    return torch.cosine_similarity(one.mean(-2), other.mean(-2), dim=-1)
 
 
 def total(columns: Sequence[Column], logs: Tensor) -> float:
     """The log-probability of the output."""
-    return sum(value for c, value in zip(columns, logs.tolist(), strict=True) if c.counted)
-
-
-def rounded(values: Tensor) -> Any:
-    """Nested lists of six significant digits are enough for a page, and a third of the text."""
-    return np.round(values.numpy().astype(float), 6).tolist()
-
-
-def compared(before: str, after: str) -> list[tuple[str, str]]:
-    """What changed from one output to another, in order: `same`, `gone` and `new` pieces of words and marks."""
-    one, two = (re.findall(r"\s+|\w+|[^\w\s]", text) for text in (before, after))
-    matcher = difflib.SequenceMatcher(None, one, two, autojunk=False)
-    return list(pieces(matcher.get_opcodes(), one, two))
-
-
-def pieces(
-    codes: Sequence[tuple[str, int, int, int, int]], one: list[str], two: list[str]
-) -> Iterator[tuple[str, str]]:
-    for what, a, b, c, d in codes:
-        if what == "equal":
-            yield "same", "".join(one[a:b])
-        else:
-            yield from ((kind, "".join(part)) for kind, part in (("gone", one[a:b]), ("new", two[c:d])) if part)
+    return sum(float(value) for c, value in zip(columns, logs.tolist(), strict=True) if c.counted)

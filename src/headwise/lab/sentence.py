@@ -43,7 +43,8 @@ def read(tokenizer: Any, text: str, most: int) -> Sentence:
 
 def sentence_of(tokenizer: Any, ids: Sequence[int], note: str = "") -> Sentence:
     """Token ids with their texts and words."""
-    raw = [str(token) for token in tokenizer.convert_ids_to_tokens(list(ids))]
+    named = tokenizer.convert_ids_to_tokens(list(ids))
+    raw = [f"[{number}]" if token is None else str(token) for token, number in zip(named, ids, strict=True)]
     special = set(tokenizer.all_special_ids)
     joined = any(token.startswith("##") for token in raw) or not any(token.startswith(MARKS) for token in raw)
     words: list[int] = []

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headwise.errors import HeadwiseError
 from headwise.lab.bench import Bench
+from headwise.lab.smallest import smallest
 from headwise.lab.story import story
 from headwise.lab.turns import Turns, Work
 from headwise.model import Model
@@ -67,6 +68,7 @@ class Lab:
         self.benches = {"full": Bench(model)} | ({"pruned": Bench(pruned)} if pruned else {})
         self.about = {
             "name": model.name,
+            "title": run.folder.resolve().name if run else Path(model.name).name,
             "task": self.benches["full"].task,
             "heads": {kind: list(counts) for kind, counts in model.heads.query.items()},
             "most": self.benches["full"].most,
@@ -93,7 +95,7 @@ class Lab:
         if name == "ablate":
             return bench.ablate(**options, check=work.check, progress=progress)
         if name == "smallest":
-            return bench.smallest(**options, check=work.check, progress=progress)
+            return smallest(bench, **options, check=work.check, progress=progress)
         raise HeadwiseError(f"There is no question '{name[:40]}'.")
 
 
@@ -196,11 +198,9 @@ class Guard:
         self.app, self.token, self.hosts = app, token, hosts
 
     async def __call__(self, scope: Message, receive: Any, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            return await self.app(scope, receive, send)
-        if scope["type"] != "http":
-            return None
-        _, token, *rest = [*scope["path"].split("/", 2), ""]
+        if scope["type"] != "http":  # no websockets
+            return
+        token, _, rest = str(scope["path"]).removeprefix("/").partition("/")
         refused = self.refusal(scope, token)
         if refused:
             status, text = refused
@@ -211,14 +211,15 @@ class Guard:
                     "headers": encoded({**HEADERS, "Content-Type": "text/plain; charset=utf-8"}),
                 }
             )
-            return await send({"type": "http.response.body", "body": text.encode()})
+            await send({"type": "http.response.body", "body": text.encode()})
+            return
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], *encoded(HEADERS)]
             await send(message)
 
-        path = f"/{rest[0]}"
+        path = f"/{rest}"
         await self.app({**scope, "path": path, "raw_path": path.encode()}, receive, with_headers)
 
     def refusal(self, scope: Message, token: str) -> tuple[int, str] | None:

@@ -35,19 +35,20 @@ def story(run: Run | None) -> dict[str, Any]:
     """
     if run is None:
         return {"scores": [], "roles": {}, "pruned": [], "sentences": []}
+    known = {model["setting"]: model for model in run.pruned}
     return {
         "scores": scores(run),
         "roles": roles(run),
         "pruned": [
             {
                 "setting": setting,
-                "label": str(run.models.loc[setting, "label"]),
+                "label": str(known[setting]["label"]),
                 "chosen": setting == run.facts.get("chosen"),
-                "bleu": value(run.models.loc[setting].to_dict(), f"{run.part}bleu"),
+                "bleu": value(known[setting], f"{run.part}bleu"),
                 "kept": sorted(map(str, mask.kept)),
             }
             for setting, mask in run.layouts.items()
-            if setting in run.models.index
+            if setting in known
         ],
         "sentences": sentences(run),
     }

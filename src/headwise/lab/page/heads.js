@@ -10,7 +10,7 @@ export function ordered(heads, values) {
   return [...heads].sort((a, b) => of(b) - of(a));
 }
 
-export function Heads({ heads, maps, gates, picked, values, scale, pick, gate, removed }) {
+export function Heads({ heads, maps, gates, picked, values, scale, pick, gate }) {
   return Object.entries(heads).map(([kind, counts]) => {
     const all = counts.flatMap((count, layer) => [...Array(count).keys()].map((head) => `${kind}/${layer}/${head}`));
     return html`
@@ -20,9 +20,9 @@ export function Heads({ heads, maps, gates, picked, values, scale, pick, gate, r
           <div class="layer" key=${layer}>
             <div class="layer-name"><span>Layer ${layer}</span>
               <${Off} name=${`layer ${layer} of ${KINDS[kind]}`} heads=${all.filter((h) => h.startsWith(`${kind}/${layer}/`))} gates=${gates} gate=${gate} /></div>
-            <ul class="row">${ordered([...Array(count).keys()].map((head) => `${kind}/${layer}/${head}`), values).map((head) => html`
+            <ul class="row" style=${{ "--count": count }}>${ordered([...Array(count).keys()].map((head) => `${kind}/${layer}/${head}`), values).map((head) => html`
               <${Small} key=${head} head=${head} map=${maps.get(head)} at=${gates[head] ?? 1} picked=${picked === head} scale=${scale}
-                value=${values?.[head]?.[0]} pick=${pick} gate=${gate} removed=${removed?.has(head)} />`)}</ul>
+                value=${values?.[head]?.[0]} pick=${pick} gate=${gate} />`)}</ul>
           </div>`)}
       </section>`;
   });
@@ -36,11 +36,11 @@ function Off({ name, heads, gates, gate }) {
     onClick=${() => gate(heads, off ? 1 : 0)}>${off ? "all on" : "all off"}</button>`;
 }
 
-function Small({ head, map, at, picked, scale, value, pick, gate, removed }) {
+function Small({ head, map, at, picked, scale, value, pick, gate }) {
   const canvas = useRef(null);
   useEffect(() => { if (map && canvas.current) draw(canvas.current, map, scale); }, [map, scale]);
   const number = head.split("/")[2];
-  const state = removed ? "removed" : at === 0 ? "off" : at < 1 ? "down" : "on";
+  const state = at === 0 ? "off" : at < 1 ? "down" : "on";
   return html`
     <li class=${`small ${state}`}>
       <button type="button" class="pick" aria-pressed=${picked} aria-label=${`Show head ${head}`} title=${head} data-head=${head} onClick=${() => pick(head)}>

@@ -7,7 +7,7 @@ import { Heads } from "./heads.js";
 import { Large, pictureOf } from "./large.js";
 import { mapsOf, scaleOf } from "./maps.js";
 import { KINDS, signed } from "./numbers.js";
-import { Output } from "./output.js";
+import { Output, Tokens } from "./output.js";
 import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
 const TASKS = {
@@ -100,35 +100,38 @@ function Lab({ about, ask, address, root }) {
   const values = state.sort === "effect" ? effect && Object.fromEntries(Object.entries(effect).map(([head, [v]]) => [head, [-v]]))
     : about.scores.find((score) => score.measure === state.sort)?.heads;
   const head = maps.has(state.head) ? state.head : maps.keys().next().value;
-  const off = Object.keys(state.gates).length;
+  const off = Object.keys(state.gates).length, all = Object.values(about.heads).flat().reduce((a, b) => a + b, 0);
 
   return html`
-    <header><div><h1>headwise lab</h1><p class="kicker"><b>${about.name}</b> · ${TASKS[about.task]} · ${Object.values(about.heads).flat().reduce((a, b) => a + b, 0)} heads</p></div></header>
+    <header><div><h1>headwise lab</h1><p class="kicker"><b title=${about.name}>${about.title}</b> · ${TASKS[about.task]} · ${all} heads</p></div></header>
     <main>
       <${Asking} state=${state} about=${about} change=${change} />
       ${look.error && html`<p class="error" role="alert">${look.error}</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
-      ${answer && html`<${Output} look=${answer} pruned=${other} busy=${look.busy} place=${(place) => change({ place })} />`}
+      ${answer && html`<${Tokens} look=${answer} off=${off} place=${(place) => change({ place })} />`}
       <p class="waiting" role="status">${look.busy && look.note}</p>
       ${answer && html`
         <div class="bench">
-          <section class="card" aria-label="Heads">
-            <div class="bar-top"><h2>Heads</h2>
+          <div class="side">
+            <${Output} look=${answer} pruned=${other} busy=${look.busy} off=${off} />
+            ${head && html`<${Picked} head=${head} state=${state} look=${answer} maps=${maps} about=${about} scale=${scale} gate=${gate} pick=${pick} change=${change}
+              effect=${effect && signed(effect[head][0])} other=${other} prunedMap=${prunedMaps.get(head)} />`}
+          </div>
+          <section class="card heads" aria-label="Heads">
+            <div class="bar-top"><h2>Heads</h2><p class="off-count" role="status">${off === 0 ? "All heads are on." : `${off} of ${all} heads off or turned down.`}
+              ${off > 0 && html` <button type="button" class="quiet reset" onClick=${() => change({ gates: {} })}>Switch all on</button>`}</p></div>
+            <div class="tools">
               <label>Order <select value=${state.sort} onChange=${(e) => change({ sort: e.target.value })}>
                 <option value="number">by number</option>
                 ${about.scores.map((score) => html`<option key=${score.measure} value=${score.measure}>by ${score.name}</option>`)}
                 <option value="effect" disabled=${!effect}>by effect on this output</option></select></label>
-              <label>In place of a head's output <select value=${state.ablation} onChange=${(e) => change({ ablation: e.target.value })}>
+              <label>An off head gives <select value=${state.ablation} onChange=${(e) => change({ ablation: e.target.value })}>
                 ${Object.entries(ABLATIONS).map(([name, text]) => html`<option key=${name} value=${name}>${text}</option>`)}</select></label>
+              <${Together} about=${about} gate=${gate} />
               ${about.compare && html`<label class="check"><input type="checkbox" checked=${state.compare} onChange=${(e) => change({ compare: e.target.checked })} /> beside the pruned model</label>`}
             </div>
-            <${Together} about=${about} gate=${gate} />
-            <p class="off-count">${off === 0 ? "All heads are on." : `${off} ${off === 1 ? "head is" : "heads are"} off or turned down.`}
-              ${off > 0 && html`<button type="button" class="quiet reset" onClick=${() => change({ gates: {} })}>Switch all on</button>`}</p>
             <${Heads} heads=${about.heads} maps=${maps} gates=${state.gates} picked=${head} values=${values} scale=${scale} pick=${pick} gate=${gate} />
           </section>
-          ${head && html`<${Picked} head=${head} state=${state} look=${answer} maps=${maps} about=${about} scale=${scale} gate=${gate} pick=${pick} change=${change}
-            effect=${effect && signed(effect[head][0])} other=${other} prunedMap=${prunedMaps.get(head)} />`}
         </div>
         <section class="card" aria-label="Which head matters">
           <h2>Which head matters?</h2>
@@ -158,8 +161,8 @@ function Asking({ state, about, change }) {
           onKeyDown=${(e) => { if (e.key === "Enter" && !e.shiftKey) { e.preventDefault(); send(); } }}></textarea></label>
       <div class="actions">
         <button type="submit" class="main">${about.task === "translation" ? "Translate" : "Run"}</button>
-        ${about.sentences.length > 0 && html`<label>or <select aria-label="Pick a sentence" value="" onChange=${(e) => change({ text: e.target.value, place: null })}>
-          <option value="" disabled>pick a sentence</option>${about.sentences.map((one, i) => html`<option key=${i} value=${one}>${one}</option>`)}</select></label>`}
+        ${about.sentences.length > 0 && html`<label class="pickone"><select aria-label="Pick a sentence" value="" onChange=${(e) => change({ text: e.target.value, place: null })}>
+          <option value="" disabled>Or pick a sentence</option>${about.sentences.map((one, i) => html`<option key=${i} value=${one}>${one}</option>`)}</select></label>`}
         ${about.task === "translation" && html`<label>Beam <select value=${state.beam} onChange=${(e) => change({ beam: Number(e.target.value) })}>
           ${[1, 2, 4, 5, 8].map((n) => html`<option key=${n} value=${n}>${n}</option>`)}</select></label>`}
       </div>
@@ -178,7 +181,7 @@ function Together({ about, gate }) {
   }
   for (const model of about.pruned) groups.push([`Removed in ${model.label}`, all.filter((head) => !model.kept.includes(head))]);
   const [at, choose] = useState(0), chosen = groups[Math.min(at, groups.length - 1)];
-  return html`<div class="actions together"><label>Several at once <select value=${at} onChange=${(e) => choose(Number(e.target.value))}>
+  return html`<div class="together"><label>Several at once <select value=${at} onChange=${(e) => choose(Number(e.target.value))}>
     ${groups.map(([name, heads], i) => html`<option key=${name} value=${i}>${name} (${heads.length})</option>`)}</select></label>
     <button type="button" onClick=${() => gate(chosen[1], 0)}>Off</button><button type="button" onClick=${() => gate(chosen[1], 1)}>On</button></div>`;
 }

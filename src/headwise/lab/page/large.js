@@ -14,7 +14,6 @@ export function Large({ picture, head, scale }) {
   const canvas = useRef(null), [at, point] = useState(null);
   useEffect(() => { draw(canvas.current, picture, scale); }, [picture, scale]);
   useEffect(() => point(null), [picture.rows, picture.columns, head]);
-  const size = Math.max(5, Math.min(30, Math.floor(440 / Math.max(picture.columns, picture.rows))));
   const { rows, columns, values, from, to } = picture;
   const move = (event) => {
     const box = canvas.current.getBoundingClientRect();
@@ -31,7 +30,7 @@ export function Large({ picture, head, scale }) {
   const best = at ?? strongest(picture);
   const text = `${shown(from[best[0]])} → ${shown(to[best[1]])}: ${plain(values[best[0] * columns + best[1]])}`;
   return html`
-    <figure class="large" style=${{ "--cell": `${size}px`, "--rows": rows, "--columns": columns }}>
+    <figure class="large" style=${{ "--rows": rows, "--columns": columns }}>
       <div class="scroll">
         <div class="map">
           <ol class="to" aria-hidden="true">${to.map((token, k) => html`<li key=${k} title=${shown(token)} class=${at?.[1] === k ? "at" : ""}><span><bdi>${short(token)}</bdi></span></li>`)}</ol>
