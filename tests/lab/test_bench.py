@@ -32,7 +32,7 @@ def translator() -> Bench:
 
 def batch_of(bench: Bench, text: str) -> dict[str, torch.Tensor]:
     """The full model's output of a text as the library's methods take it."""
-    base = bench.base(text, 4, None, lambda: None)
+    base = bench.base(text, 5, None, lambda: None)
     labels = torch.full_like(base.inputs["decoder_input_ids" if base.target else "input_ids"], -100)
     for column in base.columns:
         if column.counted:
@@ -51,9 +51,9 @@ def test_the_output_is_that_of_the_masked_model(translator: Bench) -> None:
             model.hf(**{k: v for k, v in batch.items() if k != "labels"}, use_cache=False).logits, batch["labels"]
         )
     assert look["before"] == model.translate([TEXT], beam=3)[0] and look["after"] == after != look["before"]
-    four = translator.look(TEXT, dict.fromkeys(map(str, off), 0.0), beam=4)
-    assert four["log_probability"]["after"] == pytest.approx(-float(loss), abs=1e-4)
-    assert sum(c["after"] for c in four["columns"]) == pytest.approx(-float(loss), abs=1e-4)
+    five = translator.look(TEXT, dict.fromkeys(map(str, off), 0.0), beam=5)
+    assert five["log_probability"]["after"] == pytest.approx(-float(loss), abs=1e-4)
+    assert sum(c["after"] for c in five["columns"]) == pytest.approx(-float(loss), abs=1e-4)
 
 
 def test_with_all_heads_on_nothing_changes(translator: Bench) -> None:
@@ -66,7 +66,7 @@ def test_the_maps_are_those_of_a_capture(translator: Bench) -> None:
     gates = {"encoder-self/0/3": 0.999}
     look, seen = translator.look(TEXT, gates), dict[tuple[str, int], np.ndarray]()
     model = translator.model
-    inputs = translator.base(TEXT, 4, None, lambda: None).inputs
+    inputs = translator.base(TEXT, 5, None, lambda: None).inputs
     assert look["after"] == look["before"], "the maps are of the same tokens"
     gate = {site: translator.gates(gates)[:4] for site in model.heads.sites if site == ("encoder-self", 0)}
 
@@ -151,7 +151,7 @@ def test_a_pruned_model_with_an_empty_layer_works(translator: Bench) -> None:
         hw.HeadMask.full(heads).without(h for h in heads if h.layer == 0 and h.kind == "cross")
     )
     look = Bench(small).look(TEXT)
-    assert look["before"] == small.translate([TEXT], beam=4)[0]
+    assert look["before"] == small.translate([TEXT], beam=5)[0]
     assert [site["shape"][0] for site in look["maps"] if (site["kind"], site["layer"]) == ("cross", 0)] in ([0], [])
 
 

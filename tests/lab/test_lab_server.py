@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 import torch
 
 from api.askers import asker
 from headwise.errors import HeadwiseError
+from headwise.files import sha256
 from headwise.lab import server
 from headwise.lab.bench import Bench
 from headwise.lab.server import BODY, Lab, application, host_names, listening
@@ -178,3 +183,22 @@ def test_the_page_names_no_other_place_and_has_no_inline_script() -> None:
                 or path.parent.name == "vendor"
             ), path
             assert not re.search(r"<script(?![^>]*\ssrc=)|\son\w+=\"", text) or path.suffix != ".html"
+
+
+def test_the_vendored_library_is_as_it_was_published() -> None:
+    folder = Path(server.__file__).parent / "page" / "vendor"
+    said = (folder / "LICENSES.txt").read_text(encoding="utf-8")
+    assert f"sha256 of preact-htm.js: {sha256(folder / 'preact-htm.js')}" in said
+
+
+def test_the_command_says_its_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    model = asker("gpt2").save(tmp_path / "tiny")
+    command = [sys.executable, "-m", "headwise", "lab", str(model), "--no-open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        page = requests.get(address, timeout=10)
+        assert page.status_code == 200 and "headwise lab" in page.text
+        assert requests.get(address.rsplit("/", 2)[0] + "/", timeout=10).status_code == 403
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130

@@ -114,7 +114,7 @@ class Bench:
         return gates
 
     def look(
-        self, text: str, gates: Mapping[str, float] | None = None, ablation: Ablation = "zero", beam: int = 4,
+        self, text: str, gates: Mapping[str, float] | None = None, ablation: Ablation = "zero", beam: int = 5,
         place: int | None = None, check: Check = refuse_nobody,
     ) -> dict[str, Any]:  # fmt: skip
         """The output before and after a change, what it costs, and every head's attention after it.
@@ -166,7 +166,7 @@ class Bench:
         }  # fmt: skip
 
     def ablate(
-        self, text: str, gates: Mapping[str, float] | None = None, ablation: Ablation = "zero", beam: int = 4,
+        self, text: str, gates: Mapping[str, float] | None = None, ablation: Ablation = "zero", beam: int = 5,
         place: int | None = None, check: Check = refuse_nobody, progress: Report = silent,
     ) -> dict[str, Any]:  # fmt: skip
         """The change of the log-probability of every predicted token when one more head is switched off: exactly, all

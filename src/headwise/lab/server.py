@@ -56,7 +56,7 @@ class Question(BaseModel):
     text: str
     gates: dict[str, float] = Field(default_factory=dict)
     ablation: Literal["zero", "mean", "uniform"] = "zero"
-    beam: int = Field(default=4, ge=1, le=10)
+    beam: int = Field(default=5, ge=1, le=10)
     place: int | None = None
     model: Literal["full", "pruned"] = "full"
 

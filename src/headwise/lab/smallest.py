@@ -17,7 +17,7 @@ from headwise.progress import Report, silent
 
 
 def smallest(
-    bench: Bench, text: str, gates: Mapping[str, float] | None = None, ablation: Ablation = "zero", beam: int = 4,
+    bench: Bench, text: str, gates: Mapping[str, float] | None = None, ablation: Ablation = "zero", beam: int = 5,
     place: int | None = None, check: Check = refuse_nobody, progress: Report = silent,
 ) -> dict[str, Any]:  # fmt: skip
     """A small set of heads that changes the output when it is switched off, on top of the gates given.

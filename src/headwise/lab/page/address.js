@@ -1,6 +1,6 @@
 // The whole state in the part of the address after #, so that a link shows the same. Other hosts may keep it elsewhere.
 export const START = {
-  text: "", gates: {}, ablation: "zero", beam: 4, place: null, head: null, sort: "number", words: false, compare: false,
+  text: "", gates: {}, ablation: "zero", beam: 5, place: null, head: null, sort: "number", words: false, compare: false,
 };
 const ABLATIONS = ["zero", "mean", "uniform"];
 

@@ -13,15 +13,15 @@ export function Card({ head, at, maps, about, effect, gate, pick }) {
         <input type="range" min="0" max="1" step="0.05" value=${at} data-slider aria-valuetext=${at === 0 ? "off" : at === 1 ? "on" : percent(at)}
           onInput=${(event) => gate([head], Number(event.target.value))} /><output>${at === 0 ? "off" : at === 1 ? "on" : percent(at)}</output></label>
       ${effect && html`<p class="fact">Without it the output's log-probability changes by <b>${effect}</b> nats.</p>`}
-      ${roles.length > 0 && html`<h4>Roles</h4><ul class="plain">${roles.map((r) => html`<li key=${r.measure}><b>${r.role}</b> ${plain(r.value, 2)}
+      ${roles.length > 0 && html`<h3>Roles</h3><ul class="plain">${roles.map((r) => html`<li key=${r.measure}><b>${r.role}</b> ${plain(r.value, 2)}
         ${r.low !== null && ` [${plain(r.low, 2)}, ${plain(r.high, 2)}]`}${r.baseline !== null && `, baseline ${plain(r.baseline, 2)}`}</li>`)}</ul>`}
-      ${scores.length > 0 && html`<h4>Scores, with 95 % intervals</h4><table class="scores"><tbody>${scores.map((s) => {
+      ${scores.length > 0 && html`<h3>Scores, with 95 % intervals</h3><table class="scores"><tbody>${scores.map((s) => {
         const [value, low, high] = s.heads[head];
         return html`<tr key=${s.measure}><th scope="row">${s.name}</th><td>${plain(value)}</td><td>${low === null ? "" : `[${plain(low)}, ${plain(high)}]`}</td></tr>`;
       })}</tbody></table>`}
-      ${about.pruned.length > 0 && html`<h4>Pruned models of this run</h4><ul class="kept">${about.pruned.map((p) => html`
+      ${about.pruned.length > 0 && html`<h3>Pruned models of this run</h3><ul class="kept">${about.pruned.map((p) => html`
         <li key=${p.setting} class=${p.kept.includes(head) ? "yes" : "no"}>${p.label}: ${p.kept.includes(head) ? "kept" : "removed"}${p.chosen ? ", chosen" : ""}</li>`)}</ul>`}
-      ${near.length > 0 && html`<h4>Heads like this one</h4><p class="note">Shared attention in this sentence.</p>
+      ${near.length > 0 && html`<h3>Heads like this one</h3><p class="note">Shared attention in this sentence.</p>
         <ul class="near">${near.map((n) => html`<li key=${n.head}><button type="button" class="quiet" onClick=${() => pick(n.head)}>${n.head}</button> ${percent(n.share)}</li>`)}</ul>`}
       ${close.length > 0 && html`<p class="note">Nearest by scores: ${close.map((name, i) => html`${i ? ", " : ""}<button type="button" class="quiet" key=${name} onClick=${() => pick(name)}>${name}</button>`)}</p>`}
     </div>`;

@@ -15,11 +15,11 @@ export function Heads({ heads, maps, gates, picked, values, scale, pick, gate })
     const all = counts.flatMap((count, layer) => [...Array(count).keys()].map((head) => `${kind}/${layer}/${head}`));
     return html`
       <section class="kind" aria-label=${KINDS[kind]} key=${kind}>
-        <div class="kind-head"><h3>${KINDS[kind]}</h3><${Off} name=${`all of ${KINDS[kind]}`} heads=${all} gates=${gates} gate=${gate} /></div>
+        <div class="kind-head"><h3>${KINDS[kind]}</h3><${Off} name=${KINDS[kind]} heads=${all} gates=${gates} gate=${gate} /></div>
         ${counts.map((count, layer) => html`
           <div class="layer" key=${layer}>
             <div class="layer-name"><span>Layer ${layer}</span>
-              <${Off} name=${`layer ${layer} of ${KINDS[kind]}`} heads=${all.filter((h) => h.startsWith(`${kind}/${layer}/`))} gates=${gates} gate=${gate} /></div>
+              <${Off} name=${`layer ${layer}, ${KINDS[kind]}`} heads=${all.filter((h) => h.startsWith(`${kind}/${layer}/`))} gates=${gates} gate=${gate} /></div>
             <ul class="row" style=${{ "--count": count }}>${ordered([...Array(count).keys()].map((head) => `${kind}/${layer}/${head}`), values).map((head) => html`
               <${Small} key=${head} head=${head} map=${maps.get(head)} at=${gates[head] ?? 1} picked=${picked === head} scale=${scale}
                 value=${values?.[head]?.[0]} pick=${pick} gate=${gate} />`)}</ul>
@@ -32,7 +32,7 @@ export function Heads({ heads, maps, gates, picked, values, scale, pick, gate })
 function Off({ name, heads, gates, gate }) {
   if (!heads.length) return null;
   const off = heads.every((head) => gates[head] === 0);
-  return html`<button type="button" class="quiet" aria-label=${`Switch ${name} ${off ? "on" : "off"}`}
+  return html`<button type="button" class="quiet" aria-label=${`${off ? "all on" : "all off"}: ${name}`}
     onClick=${() => gate(heads, off ? 1 : 0)}>${off ? "all on" : "all off"}</button>`;
 }
 

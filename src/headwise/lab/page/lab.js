@@ -109,7 +109,7 @@ function Lab({ about, ask, address, root }) {
       ${look.error && html`<p class="error" role="alert">${look.error}</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
       ${answer && html`<${Tokens} look=${answer} off=${off} place=${(place) => change({ place })} />`}
-      <p class="waiting" role="status">${look.busy && look.note}</p>
+      <p class="waiting" role="status">${!state.text ? "Type a sentence to see every head at work on it." : look.busy && look.note}</p>
       ${answer && html`
         <div class="bench">
           <div class="side">
@@ -196,7 +196,7 @@ function Picked({ head, state, look, maps, about, scale, gate, pick, change, eff
         <button type="button" class="quiet" onClick=${() => document.fullscreenElement ? document.exitFullscreen() : box.current.requestFullscreen()}>Full screen</button></div>
       <${Large} picture=${picture} head=${head} scale=${scale} />
       <p class="note">Rows attend to columns; each row sums to 1.${head.startsWith("cross/") ? " A row is the position that writes its token." : ""}</p>
-      ${state.compare && other && html`<h4>In the pruned model</h4>${pruned ? html`<${Large} picture=${pruned} head=${`${head} of the pruned model`} scale=${scale} />` : html`<p class="note">This head was removed.</p>`}`}
+      ${state.compare && other && html`<h3>In the pruned model</h3>${pruned ? html`<${Large} picture=${pruned} head=${`${head} of the pruned model`} scale=${scale} />` : html`<p class="note">This head was removed.</p>`}`}
       <p class="exports"><button type="button" class="quiet" onClick=${() => save(`${name}.csv`, mapAsCsv(picture), "text/csv")}>Map as CSV</button>
         <button type="button" class="quiet" onClick=${() => save(`${name}.json`, JSON.stringify({ head, ...picture, values: [...picture.values] }), "application/json")}>as JSON</button></p>
       <${Card} head=${head} at=${state.gates[head] ?? 1} maps=${maps} about=${about} effect=${effect} gate=${gate} pick=${pick} />
