@@ -175,9 +175,10 @@ function Together({ about, gate }) {
   const groups = Object.keys(about.heads).map((kind) => [KINDS[kind], all.filter((head) => head.startsWith(`${kind}/`))]);
   const roles = [...new Set(Object.values(about.roles).flat().map((role) => role.role))];
   for (const role of roles) groups.push([`Role: ${role}`, all.filter((head) => about.roles[head]?.some((one) => one.role === role))]);
-  for (const score of about.scores) for (const [name, sign] of [["Lowest", 1], ["Highest", -1]]) {
-    const known = all.filter((head) => typeof score.heads[head]?.[0] === "number").sort((a, b) => sign * (score.heads[a][0] - score.heads[b][0]));
-    groups.push([`${name} quarter by ${score.name}`, known.slice(0, Math.ceil(known.length / 4))]);
+  for (const score of about.scores) {
+    const known = all.filter((head) => typeof score.heads[head]?.[0] === "number").sort((a, b) => score.heads[a][0] - score.heads[b][0]);
+    const quarter = Math.ceil(known.length / 4);
+    groups.push([`Lowest quarter by ${score.name}`, known.slice(0, quarter)], [`Highest quarter by ${score.name}`, known.slice(known.length - quarter)]);
   }
   for (const model of about.pruned) groups.push([`Removed in ${model.label}`, all.filter((head) => !model.kept.includes(head))]);
   const [at, choose] = useState(0), chosen = groups[Math.min(at, groups.length - 1)];

@@ -14,7 +14,7 @@ export function plain(value, digits = 3) {
   return `${value < 0 ? "−" : ""}${size !== 0 && size < 0.001 ? size.toExponential(1).replace("e-", "e−") : size.toFixed(digits)}`;
 }
 
-export const percent = (share) => `${(100 * share).toFixed(share < 0.0995 && share > 0.0005 ? 1 : 0)}\u202f%`;
+export const percent = (share) => `${share === 0 || share >= 0.0995 ? (100 * share).toFixed(0) : share < 0.0001 ? "< 0.01" : Number((100 * share).toPrecision(2))}\u202f%`;
 
 /** A token as text: what would show nothing is named. */
 export function shown(token) {
