@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import queue
 import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ from headwise.errors import HeadwiseError
 from headwise.files import sha256
 from headwise.lab import server
 from headwise.lab.bench import Bench
-from headwise.lab.server import BODY, Lab, application, host_names, listening
+from headwise.lab.server import BODY, Lab, application, host_names, listening, serve
 
 testclient = pytest.importorskip("fastapi.testclient", reason="fastapi or httpx is not installed")
 TOKEN, HOST = "secret", "http://127.0.0.1:8000"
@@ -183,6 +186,27 @@ def test_the_page_names_no_other_place_and_has_no_inline_script() -> None:
                 or path.parent.name == "vendor"
             ), path
             assert not re.search(r"<script(?![^>]*\ssrc=)|\son\w+=\"", text) or path.suffix != ".html"
+
+
+def test_one_who_leaves_stops_the_work(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=serve, args=(lab, "127.0.0.1", 0, False, said.put), daemon=True).start()
+    address, ended = said.get(timeout=30), threading.Event()
+
+    def endless(check: Any, progress: Any, **_: Any) -> None:
+        try:
+            while True:
+                check()
+                progress(0.5, "on and on")
+                time.sleep(0.05)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(lab.benches["full"], "ablate", endless)
+    with requests.post(f"{address}ask/ablate", json={"text": "a"}, stream=True, timeout=10) as reply:
+        assert b"on and on" in next(reply.iter_lines())
+    assert ended.wait(10)
+    assert b"answer" in requests.post(f"{address}ask/look", json={"text": "a"}, timeout=10).content
 
 
 def test_the_vendored_library_is_as_it_was_published() -> None:

@@ -32,6 +32,7 @@ from headwise.report.run import Run
 from headwise.report.theme import COLOURS, DARK, FONT, LIGHT, SCALES
 
 BODY = 1 << 17  # bytes of a question
+READING = 10.0  # seconds in which a question must have arrived
 SECONDS = {"look": 30.0, "ablate": 120.0, "smallest": 300.0}
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HEADERS = {
@@ -103,7 +104,9 @@ def layout(model: Model, pruned: Model) -> dict[str, list[list[int]]]:
     """By kind and layer, which heads of the full model those of the pruned one are."""
     kept = pruned.layout
     if kept is None or kept.heads.query != model.heads.query:
-        raise HeadwiseError(f"{pruned.name} was not pruned from {model.name}: they cannot stand side by side.")
+        raise HeadwiseError(
+            f"{pruned.name} was not pruned from {model.name}: they cannot stand side by side. Open the run's model/ folder."
+        )
     return {kind: [kept.of(site) for site in model.heads.sites if site.kind == kind] for kind in model.heads.kinds}
 
 
@@ -120,10 +123,14 @@ def application(lab: Lab, token: str, hosts: Callable[[str], bool]) -> Any:
         if not request.headers.get("content-type", "").startswith("application/json"):
             return JSONResponse({"error": "A question must be JSON."}, 415)
         body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > BODY:
-                return JSONResponse({"error": f"A question has at most {BODY:,} bytes: shorten the text."}, 413)
+        try:
+            async with asyncio.timeout(READING):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > BODY:
+                        return JSONResponse({"error": f"A question has at most {BODY:,} bytes: shorten the text."}, 413)
+        except TimeoutError:
+            return JSONResponse({"error": "The question took too long to arrive."}, 408)
         try:
             given = json.loads(body)
         except (ValueError, RecursionError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from headwise.attention import evaluating
 from headwise.errors import HeadwiseError
@@ -33,7 +34,7 @@ def smallest(
         base = bench.base(text, beam, place, check)
         counted = torch.tensor([c.counted for c in base.columns])
 
-        def output_with(vector: torch.Tensor) -> str:
+        def output_with(vector: Tensor) -> str:
             return bench.written(base, vector, ablation, beam, check)
 
         now, chosen, start = first.clone(), list[int](), output_with(first)
@@ -46,12 +47,8 @@ def smallest(
             chosen.append(int(cost.argmin()))
             now[chosen[-1]] = 0
             output = output_with(now)
-        for head in chosen[:-1] if output != start else ():
-            again = now.clone()
-            again[head] = first[head]
-            if (other := output_with(again)) != start:
-                now, output = again, other
-                chosen.remove(head)
+        if output != start:
+            now, chosen, output = spared(now, first, chosen, start, output, output_with)
     return {
         "heads": [str(bench.heads[head]) for head in chosen],
         "found": output != start,
@@ -59,3 +56,16 @@ def smallest(
         "after": output,
         "seconds": time.perf_counter() - began,
     }
+
+
+def spared(
+    now: Tensor, first: Tensor, chosen: list[int], start: str, output: str, output_with: Callable[[Tensor], str]
+) -> tuple[Tensor, list[int], str]:
+    """Switch heads on again, one after the other, as long as the output stays another one than `start`."""
+    for head in chosen if len(chosen) > 1 else ():
+        again = now.clone()
+        again[head] = first[head]
+        if (other := output_with(again)) != start:
+            rest = [one for one in chosen if one != head]
+            return spared(again, first, rest, start, other, output_with)
+    return now, chosen, output

@@ -23,7 +23,8 @@ export function Card({ head, at, maps, about, effect, gate, pick }) {
         <li key=${p.setting} class=${p.kept.includes(head) ? "yes" : "no"}>${p.label}: ${p.kept.includes(head) ? "kept" : "removed"}${p.chosen ? ", chosen" : ""}</li>`)}</ul>`}
       ${near.length > 0 && html`<h3>Heads like this one</h3><p class="note">Shared attention in this sentence.</p>
         <ul class="near">${near.map((n) => html`<li key=${n.head}><button type="button" class="quiet" onClick=${() => pick(n.head)}>${n.head}</button> ${percent(n.share)}</li>`)}</ul>`}
-      ${close.length > 0 && html`<p class="note">Nearest by scores: ${close.map((name, i) => html`${i ? ", " : ""}<button type="button" class="quiet" key=${name} onClick=${() => pick(name)}>${name}</button>`)}</p>`}
+      ${close.length > 0 && html`<p class="note">Nearest by scores.</p>
+        <ul class="near">${close.map((name) => html`<li key=${name}><button type="button" class="quiet" onClick=${() => pick(name)}>${name}</button></li>`)}</ul>`}
     </div>`;
 }
 

@@ -20,6 +20,6 @@ export function Smallest({ found, take }) {
   const count = found.heads.length;
   return html`<div class="found"><p>Without ${count === 1 ? "this one head" : `these ${count} heads`} the output becomes <q dir="auto">${found.after || "(nothing)"}</q>.</p>
     <p>${found.heads.map((head) => html`<code key=${head}>${head}</code> `)}</p>
-    <p class="note">Found greedily: no smaller part of this set is enough, but another set may be smaller.</p>
+    <p class="note">Found greedily: no head of this set can be spared, but another set may be smaller.</p>
     <button type="button" onClick=${() => take(found.heads)}>Switch ${count === 1 ? "it" : "them"} off</button></div>`;
 }
