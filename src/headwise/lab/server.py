@@ -105,7 +105,8 @@ def layout(model: Model, pruned: Model) -> dict[str, list[list[int]]]:
     kept = pruned.layout
     if kept is None or kept.heads.query != model.heads.query:
         raise HeadwiseError(
-            f"{pruned.name} was not pruned from {model.name}: they cannot stand side by side. Open the run's model/ folder."
+            f"{pruned.name} was not pruned from {model.name}: they cannot stand side by side. "
+            "Open the run's model/ folder instead."
         )
     return {kind: [kept.of(site) for site in model.heads.sites if site.kind == kind] for kind in model.heads.kinds}
 
