@@ -19,7 +19,7 @@ from accelerate import PartialState
 
 from headwise.api.batches import Batches, Fold, max_tokens
 from headwise.api.environment import environment_info
-from headwise.attention import masked
+from headwise.attention import classifies, masked
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, score_table
@@ -60,7 +60,10 @@ Row = dict[str, Any]
 
 
 def usual_measures(model: Model) -> tuple[str, ...]:
-    """The measures where none is named: for a model that predicts no words, those that need no prediction."""
+    """The measures where none is named: for a model that predicts no words, those that need no prediction; for one that
+    predicts classes, those that need no words."""
+    if classifies(model.hf):
+        return tuple(name for name in USUAL if name not in LRP)
     return USUAL if predicts(model.hf) else USUAL_WITHOUT_WORDS
 
 
@@ -132,6 +135,11 @@ def refuse_unscorable(model: Model, measures: Iterable[str]) -> None:
         raise HeadwiseError(
             f"{model.name}, a {type(model.hf).__name__}, predicts no words, so '{blind[0]}' cannot be "
             f"computed: load it with its language-model head, or choose from {', '.join(READINGS)}."
+        )
+    if classifies(model.hf) and (relevances := [name for name in blind if name in LRP]):
+        raise HeadwiseError(
+            f"{model.name} is a {type(model.hf).__name__}: '{relevances[0]}' starts at words that are predicted, not "
+            "at classes; ask for gradient or ablation."
         )
     if BLEU in blind and not model.hf.config.is_encoder_decoder:
         kind = type(model.hf).__name__

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from headwise.attention import kernel
 from headwise.errors import HeadsMissing, HeadwiseError
@@ -210,6 +211,11 @@ def without_cache(model: nn.Module) -> dict[str, bool]:
     """What asks a model's forward for no cache."""
     config: Any = model.config
     return {"use_cache": False} if config.is_encoder_decoder or "use_cache" in config.to_dict() else {}
+
+
+def classifies(model: nn.Module) -> bool:
+    """Whether a model gives logits of classes for a whole text."""
+    return type(model).__name__ in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values()
 
 
 def start_token(model: nn.Module) -> int:
