@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from headwise.attention import kernel
 from headwise.attention.capture import capture, kept_heads, masked, refuse_other_heads, refuse_strangers
 from headwise.attention.discover import Discovery, difference, probe, routed
 from headwise.attention.matrices import Matrices, matrices
-from headwise.attention.position_bias import hand_down, narrow, shares_bias
+from headwise.attention.position_bias import hand_down, narrow, parameters, shares_bias
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
 
@@ -35,19 +35,21 @@ class EmptyAttention(nn.Module):
 
     def __init__(self, module: nn.Module, out_name: str | None, head_size: int, emptied: Kind) -> None:
         super().__init__()
-        self.layer_idx = getattr(module, "layer_idx", None)
+        self.layer_idx = getattr(module, "layer_idx", getattr(module, "layer_id", None))
         self.head_size = head_size
         self.emptied = emptied
         self.hands_on = shares_bias(module)
+        self.order = list(parameters(module))[2:]  # of the arguments after the hidden states
         if out_name:
             self.add_module(out_name, getattr(module, out_name))
         self.out_name = out_name
 
     def forward(
-        self, hidden_states: Tensor, *_: Any, position_bias: Tensor | None = None, **given: Any
+        self, hidden_states: Tensor, *args: Any, position_bias: Tensor | None = None, **given: Any
     ) -> tuple[Any, ...]:
         """The same as attention layers of transformers return, for hidden states B Q M: an output of that shape, a
         position bias where layers share one, no weights."""
+        given |= dict(zip(self.order, args, strict=False))
         batch, queries = hidden_states.shape[:2]
         state: kernel.HookState | None = self.__dict__.get(kernel.NAME)
         if state is not None:
@@ -59,6 +61,8 @@ class EmptyAttention(nn.Module):
             cache.update(place, place, self.layer_idx)
         nothing = hidden_states.new_zeros(batch, queries, 0)
         output = getattr(self, self.out_name)(nothing) if self.out_name else nothing
+        if given.get("residual") is not None:  # Bloom adds it here
+            output = output + given["residual"]
         return (output, position_bias, None) if self.hands_on else (output, None)
 
     def announce(self, state: kernel.HookState, queries: Tensor, source: Tensor | None) -> None:
@@ -175,11 +179,15 @@ def cut(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: list[i
     origin: list[int] = getattr(module, "key_value_origin", list(range(layer.groups)))
     key_heads, per_group = key_value_heads([head // (layer.heads // layer.groups) for head in kept], origin)
     layer.cut(kept, key_heads)
-    narrow(module, kept)
+    narrow(module, kept, layer.heads)
+    for name, whole in list(module.named_parameters(recurse=False)):
+        if whole.shape == (layer.heads,):  # attention sinks
+            setattr(module, name, nn.Parameter(whole.detach()[kept].clone(), requires_grad=whole.requires_grad))
     for attribute, count in (
         ("num_heads", len(kept)), ("num_attention_heads", len(kept)), ("n_heads", len(kept)),
-        ("all_head_size", len(kept) * size), ("split_size", len(kept) * size), ("num_key_value_heads", len(key_heads)),
-        ("num_key_value_groups", per_group),
+        ("all_head_size", len(kept) * size), ("split_size", len(kept) * size), ("embed_dim", len(kept) * size),
+        ("num_key_value_heads", len(key_heads)),
+        ("num_kv_heads", len(key_heads)), ("num_key_value_groups", per_group),
     ):  # fmt: skip
         if hasattr(module, attribute):
             setattr(module, attribute, count)
@@ -233,7 +241,7 @@ def confirm(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | N
     with masked(model, found, mask) if means is None else averaged(model, found, mask, means):
         expected = probe(model)
     try:
-        with routed(smaller):
+        with nullcontext() if found.inline else routed(smaller):
             got = probe(smaller)
     except HeadwiseError as error:
         raise HeadwiseError(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headwise.attention import kernel
 from headwise.attention.capture import capture
-from headwise.attention.discover import Discovery, patched
+from headwise.attention.discover import Discovery
 from headwise.attention.kernel import AttentionCall
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
@@ -85,7 +85,7 @@ def recording(
         watch(attention)
 
     forwards = {block: partial(run, stack, block.forward) for block, stack in blocks(model, found).items()}
-    with capture(model, found, watch=note), patched("forward", forwards):
+    with capture(model, found, watch=note), kernel.patched("forward", forwards):
         yield kept
 
 
@@ -116,7 +116,7 @@ def trying(model: nn.Module, found: Discovery, kept: Recording, trials: Sequence
             changes[site][place] = change
     replaced = {site: partial(changed, here, kept.size) for site, here in changes.items()}
     forwards = {block: partial(run, block.forward) for block in blocks(model, found)}
-    with capture(model, found, replace=replaced), patched("forward", forwards):
+    with capture(model, found, replace=replaced), kernel.patched("forward", forwards):
         yield
 
 
