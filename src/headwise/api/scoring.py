@@ -29,7 +29,7 @@ from headwise.importance.curves import CURVES, area_rows, curve_rows, removal_cu
 from headwise.importance.gating import gate_heads
 from headwise.importance.gradient import gradients, unit
 from headwise.importance.judge import FAITHFULNESS, agreement, exceptions, head_values
-from headwise.importance.lrp.relevance import relevance
+from headwise.importance.lrp.relevance import refuse_inline, relevance
 from headwise.importance.lrp.rules import RULES
 from headwise.importance.measures import (
     ABLATIONS,
@@ -60,8 +60,10 @@ Row = dict[str, Any]
 
 
 def usual_measures(model: Model) -> tuple[str, ...]:
-    """The measures where none is named: for a model that predicts no words, those that need no prediction."""
-    return USUAL if predicts(model.hf) else USUAL_WITHOUT_WORDS
+    """The measures where none is named: for a model that predicts no words, those that need no prediction; without
+    relevance for one that computes attention in its own code."""
+    usual = USUAL if predicts(model.hf) else USUAL_WITHOUT_WORDS
+    return tuple(name for name in usual if not (name in LRP and model.found.inline))
 
 
 def passes(measures: Iterable[str]) -> dict[str, list[str]]:
@@ -133,6 +135,8 @@ def refuse_unscorable(model: Model, measures: Iterable[str]) -> None:
             f"{model.name}, a {type(model.hf).__name__}, predicts no words, so '{blind[0]}' cannot be "
             f"computed: load it with its language-model head, or choose from {', '.join(READINGS)}."
         )
+    if any(name.startswith("lrp.") for name in blind):
+        refuse_inline(model.hf, model.found)
     if BLEU in blind and not model.hf.config.is_encoder_decoder:
         kind = type(model.hf).__name__
         raise HeadwiseError(f"{BLEU} needs translations, which {model.name}, a {kind}, does not write.")

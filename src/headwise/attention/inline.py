@@ -3,7 +3,8 @@
 There the heads' outputs are the product of softmax weights and values, and it reaches the output projection unchanged:
 discovery checks that, number by number, so no family is named here. A spy in the layer's forward sees weights and
 values; a hook at the projection's input scales and replaces. Both go when the block ends. Queries and keys are not
-seen, so relevance propagation is refused.
+seen, so relevance propagation is refused. Some families treat long text in another way than the probe's (BigBird): then
+the product does not arrive, and watching is refused.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from headwise.attention import kernel
 from headwise.attention.matrices import projections
+from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
 SOFTMAX = {nn.functional.softmax, torch.softmax, Tensor.softmax}
@@ -143,7 +145,15 @@ def arrive(
         return None
     site, opened = state.next()
     heads = output.heads(inputs[0])
-    call = spy.call(site, heads, any(hooks.weights for hooks in opened)) if spy.product is not None else None
+    call = None
+    if any(hooks.watch or hooks.replace for hooks in opened):
+        if spy.product is None or spy.product.numel() != inputs[0].numel():
+            raise HeadwiseError(
+                f"A {type(module).__name__} of this model computes attention in another way for this text than for a "
+                "short one: its heads can be masked and removed, but not watched. Give shorter text."
+            )
+        call = spy.call(site, heads, any(hooks.weights for hooks in opened))
     spy.clear()
     changed = kernel.hooked(opened, call, heads)
-    return None if changed is heads else (output.states(changed), *inputs[1:])
+    touched = any(hooks.replace or hooks.gate is not None for hooks in opened)
+    return (output.states(changed), *inputs[1:]) if touched else None

@@ -185,6 +185,7 @@ def cut(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: list[i
             setattr(module, name, nn.Parameter(whole.detach()[kept].clone(), requires_grad=whole.requires_grad))
     for attribute, count in (
         ("num_heads", len(kept)), ("num_attention_heads", len(kept)), ("n_heads", len(kept)),
+        ("n_head", len(kept)),
         ("all_head_size", len(kept) * size), ("split_size", len(kept) * size), ("embed_dim", len(kept) * size),
         ("num_key_value_heads", len(key_heads)),
         ("num_kv_heads", len(key_heads)), ("num_key_value_groups", per_group),
@@ -244,8 +245,9 @@ def confirm(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | N
         with nullcontext() if found.inline else routed(smaller):
             got = probe(smaller)
     except HeadwiseError as error:
+        reason = shared_norm(found) or "without them it does not run"
         raise HeadwiseError(
-            f"Heads of this {type(model).__name__} cannot be removed: without them it does not run. They can be masked."
+            f"Heads of this {type(model).__name__} cannot be removed: {reason}. They can be masked."
         ) from error
     if (moved := difference(expected, got)) is not None:
         raise HeadwiseError(
@@ -253,3 +255,13 @@ def confirm(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | N
             f"than with them {'masked' if means is None else 'at their means'} (by {moved:.2g}). "
             "They can be masked."
         )
+
+
+def shared_norm(found: Discovery) -> str:
+    """In words, the norm that spans all heads of a layer (OLMo 2); nothing where there is none."""
+    for site, module in found.modules.items():
+        for name, part in module.named_children():
+            weight = getattr(part, "weight", None)
+            if weight is not None and weight.shape == (found.heads.count(site) * found.head_size,):
+                return f"its {name} normalises all heads of a layer together, so those that stay would change"
+    return ""
