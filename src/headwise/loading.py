@@ -73,7 +73,7 @@ def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> 
             settings = GenerationConfig.from_pretrained(path)  # raises for a damaged one
             if hf.can_generate():
                 hf.generation_config = settings
-        named = not local or any(path.glob("*token*"))
+        named = any(path.glob("*token*")) if local else hf.main_input_name != "pixel_values"
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False) if named else None
         refuse_unfit(source, hf, tokenizer)
         hf = hf.to(device)

@@ -1,8 +1,10 @@
 """What headwise does with each of many families of models: the table that `headwise models` prints.
 
-    python tests/attention/every_family.py [--layouts N] [FAMILY ...]
+    python tests/attention/every_family.py [--quick] [FAMILY ...]
 
-Without families it writes src/headwise/families.csv and docs/families.md. Of each family a small random model is made.
+It writes src/headwise/families.csv and docs/families.md, or only prints the rows of the families that are named. With
+--quick there are 2 layouts of each unit instead of 20, and no graph files: cells that the table has already stay. Each
+family has a process of its own with a limit of time. Of each family a small random model is made.
 What is tested, always on padded text that is longer than the probe:
 
     found     the idle seam changes nothing, bit by bit
@@ -12,8 +14,6 @@ What is tested, always on padded text that is longer than the probe:
     removed   random layouts in every unit, half of them with an empty layer, equal the masked model; saved and loaded
               they are the same; with a cache they generate the same as without
     gguf …    what refuses the model with uneven heads; `torch` and `onnx` files are written, and so checked there
-
-Each family has a process of its own with a limit of time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import random
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from headwise.attention.discover import output_of
 from headwise.data.embedded import write_treebank
 from headwise.engines.export import ENGINES, export
 from headwise.errors import HeadwiseError
-from headwise.families import COLUMNS, FILE, PAGE, page
+from headwise.families import COLUMNS, FILE, PAGE, families, page
 from headwise.heads import Head, HeadMask, Site
 from headwise.model import Model
 from headwise.options import Unit
@@ -52,6 +52,7 @@ from headwise.units import UNITS, units
 from translation.letters import letters
 
 ORDER = ("AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
+GRAPHS = ("onnx", "torch")
 MEASURES = ("confidence", "gradient", "ablation.zero", "lrp.ding")
 NAMES = [
     "albert",
@@ -173,7 +174,7 @@ def class_of(family: str) -> str:
 @cache
 def treebank() -> hw.Treebank:
     folder = Path(tempfile.mkdtemp())
-    return hw.Treebank.read(write_treebank(folder / "trees.conllu", 40))
+    return hw.Treebank.read(write_treebank(folder / "trees.conllu", 12))
 
 
 class Silent(Exception):
@@ -316,27 +317,33 @@ def engines(row: Row, family: str, name: str, cut: bool, files: bool) -> None:
         for engine in ENGINES:
             row[engine] = "no"
         return
+    plain = uneven(name, family, tied=False)
     for engine in ENGINES:
-        reason: str | None = ""
-        for tied in (False, True):
-            hf = make(name, family)
-            if tied:
-                hf.config.tie_word_embeddings = True
-                hf.tie_weights()
-            found = discover(hf)
-            first = [Head(*site, 0) for site in found.heads.sites[:1]]
-            some: Any = remove(hf, found, HeadMask.full(found.heads).without(first))
-            small = Model(some, byte_tokenizer(), family, HeadMask.full(found.heads).without(first))
+        small, reason = plain, ENGINES[engine].refuse(plain)
+        if reason is not None and "tied" in reason:
+            small = uneven(name, family, tied=True)
             reason = ENGINES[engine].refuse(small)
-            if reason is None:
-                break
-        if reason is None and files and engine in ("torch", "onnx"):
+        if reason is None and engine in GRAPHS:
+            if not files:
+                continue
             with tempfile.TemporaryDirectory() as folder:
                 try:
                     export(small, engine, Path(folder) / "it")
                 except HeadwiseError as error:
                     reason = one_line(error)
         row.say(engine, "no" if reason else "yes", reason or "")
+
+
+def uneven(name: str, family: str, tied: bool) -> Model:
+    """A model without one of its heads. tied: whether its embeddings are its output's, too."""
+    hf = make(name, family)
+    if tied:
+        hf.config.tie_word_embeddings = True
+        hf.tie_weights()
+    found = discover(hf)
+    mask = HeadMask.full(found.heads).without([Head(*found.heads.sites[0], 0)])
+    smaller: Any = remove(hf, found, mask)
+    return Model(smaller, byte_tokenizer(), family, mask)
 
 
 def answer(family: str, _: str, layouts: int, files: bool) -> tuple[str, str]:
@@ -347,6 +354,13 @@ def answer(family: str, _: str, layouts: int, files: bool) -> tuple[str, str]:
         return "SILENT ERROR", one_line(error)
 
 
+def keep(row: dict[str, str], before: Mapping[str, str], engine: str) -> None:
+    """The cell of an engine that was not tried again, and its reason."""
+    row[engine] = before.get(engine, "")
+    reasons = [reason for reason in before.get("why", "").split("; ") if reason.startswith(f"{engine}: ")]
+    row["why"] = "; ".join(filter(None, [row["why"], *reasons]))
+
+
 def main(arguments: Sequence[str]) -> int:
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
@@ -354,15 +368,18 @@ def main(arguments: Sequence[str]) -> int:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    names = list(arguments)
-    layouts = 20
-    if names[:1] == ["--layouts"]:
-        layouts, names = int(names[1]), names[2:]
+    quick = "--quick" in arguments
+    names = [name for name in arguments if name != "--quick"]
+    known = {row["family"]: row for row in families()} if FILE.exists() else {}
     rows, wrong = [], []
     for family in names or NAMES:
-        verdict, text = guarded(family, "", seconds=600, examine=lambda one, two: answer(one, two, layouts, True))
+        verdict, text = guarded(
+            family, "", seconds=900, examine=lambda one, two: answer(one, two, 2 if quick else 20, not quick)
+        )
         if verdict == "row":
             rows.append(dict(part.split("=", 1) for part in text.split("\t")))
+            for engine in GRAPHS if quick and rows[-1]["removed"] == "yes" else ():
+                keep(rows[-1], known.get(family, {}), engine)
         else:
             wrong.append(f"{family}: {verdict} {text}")
         print(verdict, text if verdict != "row" else rows[-1], flush=True)

@@ -19,6 +19,7 @@ from accelerate import PartialState
 
 from headwise.api.batches import Batches, Fold, max_tokens
 from headwise.api.environment import environment_info
+from headwise.api.own_batches import OwnBatches
 from headwise.attention import masked
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
@@ -59,11 +60,12 @@ RANDOM_ORDERS = 5  # that stand beside judged scores
 Row = dict[str, Any]
 
 
-def usual_measures(model: Model) -> tuple[str, ...]:
+def usual_measures(model: Model, text: Batches | None = None) -> tuple[str, ...]:
     """The measures where none is named: for a model that predicts no words, those that need no prediction; without
-    relevance for one that computes attention in its own code."""
-    usual = USUAL if predicts(model.hf) else USUAL_WITHOUT_WORDS
-    return tuple(name for name in usual if not (name in LRP and model.found.inline))
+    relevance for one that computes attention in its own code, and for batches that the user brings."""
+    own = text is not None and isinstance(text.data, OwnBatches)
+    usual = USUAL if predicts(model.hf) or own else USUAL_WITHOUT_WORDS
+    return tuple(name for name in usual if not (name in LRP and (model.found.inline or own)))
 
 
 def passes(measures: Iterable[str]) -> dict[str, list[str]]:
@@ -92,7 +94,8 @@ def run_pass(model: Model, text: Batches | Fold, label: str, names: list[str], s
     """One pass over a text. Tallies are those of this process; `Tally.gather` puts several together."""
     hf, found = model.hf, model.found
     if label == "readings":
-        special = {i for i in model.tokenizer.all_special_ids if i != model.tokenizer.unk_token_id}
+        known = model.tokenizer
+        special = {i for i in known.all_special_ids if i != known.unk_token_id} if known is not None else set[int]()
         return Scores(read(hf, found, text.intact(), special, cast(Any, names)))
     if label == "gradients":
         tallies = gradients(hf, found, text)
@@ -114,7 +117,7 @@ def run_pass(model: Model, text: Batches | Fold, label: str, names: list[str], s
 def score_all(model: Model, text: Batches, measures: Iterable[str], seed: int, progress: Report = silent) -> Scores:
     """The one scoring loop: every pass after the other, gathered from all processes."""
     scores, todo = Scores(), passes(measures)
-    refuse_unscorable(model, [name for names in todo.values() for name in names])
+    refuse_unscorable(model, [name for names in todo.values() for name in names], text)
     for done, (label, names) in enumerate(todo.items()):
         start, share = time.perf_counter(), part(progress, done / len(todo), (done + 1) / len(todo))
         text.progress = lambda value, what, share=share, label=label: share(value, f"{label}: {what}")  # type: ignore[misc]
@@ -128,8 +131,13 @@ def score_all(model: Model, text: Batches, measures: Iterable[str], seed: int, p
     return scores
 
 
-def refuse_unscorable(model: Model, measures: Iterable[str]) -> None:
+def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches) -> None:
     """Raise HeadwiseError for measures that need words, or translations, which the model does not predict."""
+    measures = list(measures)
+    if isinstance(text.data, OwnBatches):
+        if odd := [name for name in measures if name == BLEU or name in LRP]:
+            raise HeadwiseError(f"'{odd[0]}' reads text, and batches were given: choose another measure, or give text.")
+        return
     if (blind := [name for name in measures if name not in READINGS]) and not predicts(model.hf):
         raise HeadwiseError(
             f"{model.name}, a {type(model.hf).__name__}, predicts no words, so '{blind[0]}' cannot be "
@@ -147,7 +155,7 @@ def importance_values(
 ) -> dict[Head, float]:
     """A measure's value for every head; with a mask, for every head of it, while only those are left."""
     ((label, names),) = passes([name]).items()
-    refuse_unscorable(model, names)
+    refuse_unscorable(model, names, text if isinstance(text, Batches) else text.batches)
     with agreeing(), masked(model.hf, model.found, mask) if mask is not None else nullcontext():
         found = run_pass(model, text, label, names, seed)
         if name in found.tallies:

@@ -124,17 +124,24 @@ def kind_of(model: nn.Module, module: nn.Module, call: kernel.AttentionCall) -> 
 
 
 def example(model: nn.Module) -> dict[str, Tensor]:
-    """A small batch: a sentence padded on the right and one padded on the left, or a recording for Whisper.
+    """A small batch: a sentence padded on the right and one padded on the left, or a recording for Whisper, or
+    an image for encoders of images.
 
     Without a padding token in the configuration only the second: classifiers then refuse several sentences.
     """
     config: Any = model.config
     parameter = next(model.parameters())
+    if getattr(model, "main_input_name", "") == "pixel_values" and hasattr(config, "image_size"):
+        size = config.image_size
+        height, width = (size, size) if isinstance(size, int) else size
+        count = config.num_channels * height * width
+        image = torch.linspace(0, count, count, device=parameter.device, dtype=parameter.dtype).sin()
+        return {"pixel_values": image.view(1, config.num_channels, height, width)}
     words: int | None = getattr(config.get_text_config(), "vocab_size", None)
     if words is None:
         raise HeadwiseError(
-            f"{type(model).__name__} reads no token ids (its configuration has no vocabulary): "
-            "headwise works on models of text."
+            f"{type(model).__name__} reads no token ids (its configuration has no vocabulary): headwise works on "
+            "models of text, on encoders of images (ViT) and on Whisper."
         )
     ids = torch.arange(SOURCE_LENGTH, device=parameter.device).repeat(2, 1) % max(words - 4, 1) + min(4, words - 1)
     inputs: dict[str, Tensor] = {}

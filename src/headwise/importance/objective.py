@@ -1,7 +1,8 @@
 """The loss of a model on a batch, which all scores are about.
 
 A batch has the inputs of the model's forward (`input_ids` B S, `attention_mask` B S, for encoder-decoders also
-`decoder_input_ids` B T), `labels` (B T: the token that the logits at each position predict, or IGNORED) and perhaps
+`decoder_input_ids` B T; images and sound have other inputs, and `places` B S, where the encoder has a position),
+`labels` (B T: the token that the logits at each position predict, or IGNORED) and perhaps
 `rows` (the row of each sentence in the text). Labels are at the positions of their logits, not shifted.
 """
 
@@ -42,7 +43,7 @@ def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor
     tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     if "labels" in tensors:
         asked = (tensors["labels"] != IGNORED).any(1)
-        blank = asked & ~tensors["attention_mask"].bool().any(1)
+        blank = asked & ~source_places(tensors).any(1)
         if bool(blank.any()):
             raise HeadwiseError(
                 f"Sentence {int(blank.nonzero()[0, 0])} of a batch has no token: leave blank lines out of the text."
@@ -52,7 +53,12 @@ def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def inputs_of(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What the model's forward gets of a batch."""
-    return {name: tensor for name, tensor in batch.items() if name not in ("rows", "labels")}
+    return {name: tensor for name, tensor in batch.items() if name not in ("rows", "labels", "places")}
+
+
+def source_places(batch: Mapping[str, Tensor]) -> Tensor:
+    """Where a token of the source is and no padding: booleans B S."""
+    return (batch["places"] if "places" in batch else batch["attention_mask"]).bool()
 
 
 def predicts(model: nn.Module) -> bool:
@@ -61,9 +67,14 @@ def predicts(model: nn.Module) -> bool:
 
 
 def predict(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """The logits B T V of one forward. Raises HeadwiseError for a model without logits of words."""
-    logits: Tensor | None = getattr(output_of(model, inputs_of(batch)), "logits", None) if predicts(model) else None
-    if logits is None:
+    """The logits B T V of one forward; of a classifier with a label a sentence, B 1 V. Raises HeadwiseError for a model
+    without logits of words."""
+    classifies = batch["labels"].shape[1] == 1
+    out = output_of(model, inputs_of(batch)) if predicts(model) or classifies else None
+    logits: Tensor | None = getattr(out, "logits", None)
+    if logits is not None and logits.dim() == 2 and classifies:
+        return logits[:, None]
+    if logits is None or not predicts(model):
         raise HeadwiseError(
             f"{type(model).__name__} predicts no words, so its heads cannot be scored by what it predicts: "
             "load it with its language-model head, or score them by confidence, entropy or dormancy."
