@@ -14,11 +14,12 @@ ABILITIES = ("found", "scored", "roles", "gates", "removed")
 TARGETS = ("gguf", "ct2", "onnx", "mlx", "torch")
 COLUMNS = ("family", "class", "heads", *ABILITIES, *TARGETS, "why")
 SIGNS = {"yes": "✓", "partly": "(✓)", "no": "–", "": ""}
+MOST = 20  # families that a line names
 TOP = """# Families
 
-What headwise does with each family of models, as `headwise models` prints it. `make families` made this page: of each
-family it builds a small random model and tests every cell ([how](methods/removal.md)). A class that is not here may
-work as well: headwise names no family, it looks at each model that it loads.
+What headwise does with each family of models, as `headwise models` prints it. `make families` makes this page: of each
+family it builds a small random model and tests every cell ([how](methods/removal.md)); an empty cell was not tested.
+A family that is not here may work as well: headwise goes by no list, it looks at each model that it loads.
 
 * **heads**: `registry`, the family calls transformers' attention registry; `own code`, it does not, and headwise
   watches its output projections. There relevance (LRP) is refused.
@@ -53,9 +54,12 @@ def page(rows: Sequence[Mapping[str, str]]) -> str:
     for row in rows:
         for reason in filter(None, row["why"].split("; ")):
             reasons.setdefault(general(reason, row), []).append(row["family"])
-    lines += [f"* {', '.join(names)}. {reason}" for reason, names in reasons.items()]
+    for reason, names in reasons.items():
+        lines.append(f"* {', '.join(names) if len(names) <= MOST else 'All others'}. {reason}")
     return TOP + "\n".join(lines) + "\n"
 
 
 def general(reason: str, row: Mapping[str, str]) -> str:
+    """A reason in words that several families share."""
+    reason = reason.replace(f"this {row['class']}", "it").replace(f"This {row['class']}", "It")
     return reason.replace(row["class"], "the model").replace(f" {row['family']}", " it")

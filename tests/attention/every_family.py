@@ -7,7 +7,7 @@ It writes src/headwise/families.csv and docs/families.md, or only prints the row
 family has a process of its own with a limit of time. Of each family a small random model is made.
 What is tested, always on padded text that is longer than the probe:
 
-    found     the idle seam changes nothing, bit by bit
+    found     the idle seam changes nothing, bit by bit, and only by rounding where the family itself has no sdpa
     scored    confidence, gradient, ablation and relevance each give a finite value for every head
     roles     the tests of roles run on a treebank
     gates     every head's gate gets a gradient
@@ -55,8 +55,8 @@ ORDER = ("AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModelForCausalLM"
 GRAPHS = ("onnx", "torch")
 MEASURES = ("confidence", "gradient", "ablation.zero", "lrp.ding")
 NAMES = [
-    "albert",
     "afmoe",
+    "albert",
     "arcee",
     "bart",
     "bert",
@@ -143,7 +143,6 @@ NAMES = [
     "qwen3",
     "qwen3_moe",
     "qwen3_next",
-    "reformer",
     "rembert",
     "roberta",
     "roc_bert",
@@ -160,7 +159,6 @@ NAMES = [
     "xlm",
     "xlm-roberta",
     "xlnet",
-    "xmod",
     "yoso",
 ]
 
@@ -208,7 +206,9 @@ def family_row(family: str, layouts: int = 20, files: bool = True) -> Row:
         row.say("found", "no", one_line(error))
         return row
     with capture(hf, found):
-        sure(torch.equal(outputs(hf, inputs), stock), "the idle seam changes the output")
+        idle = outputs(hf, inputs)
+    rounded = hf.config._attn_implementation == "eager" and apart(stock, idle) <= TOLERANCE
+    sure(torch.equal(idle, stock) or (rounded and not found.inline), "the idle seam changes the output")
     sure(torch.equal(outputs(hf, inputs), stock), "a capture leaves something behind")
     row["found"], row["heads"] = "yes", "own code" if found.inline else "registry"
     model = Model(hf, letters(), family)

@@ -91,6 +91,7 @@ SPECIAL: dict[str, dict[str, Any]] = {  # numbers of a family that must fit one 
         "num_kv_shared_layers": 0,
     },
     "glm5_next_text": {"index_topk": 16},
+    "mpt": {"max_seq_len": 128},
     "mpnet": {"relative_attention_num_buckets": 32},
     "mamba2": {"num_heads": 8, "head_dim": 8},
     "nemotron": {"num_key_value_heads": 2},
