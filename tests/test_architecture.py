@@ -35,13 +35,14 @@ MAY_IMPORT = {
     "model": WORDS | {"model_files", "options", "attention", "translation"},
     "loading": WORDS | {"model_files", "attention", "devices", "model", "translation"},
     "pruning": WORDS | {"options", "units", "attention", "data", "model", "translation"},
-    "engines": WORDS | {"attention", "model"},
+    "engines": WORDS | {"attention", "model", "model_files"},
     "roles": WORDS | {"attention", "data", "importance", "statistics"},
     "api": WORDS | METHODS | {"options", "units", "attention", "data", "model", "statistics"},
     "study": WORDS
     | METHODS
     | {"model_files", "options", "units", "api", "attention", "data", "devices", "loading", "model", "statistics"},
     "report": WORDS | {"importance", "roles"},
+    "hub": WORDS | {"model_files", "report"},
 }
 FREE = {"__init__", "__main__", "cli"}  # the doors: they may open every room, and no room may call them
 REGISTRY = {"AttentionInterface", "AttentionMaskInterface", "ALL_ATTENTION_FUNCTIONS", "ALL_MASK_ATTENTION_FUNCTIONS"}

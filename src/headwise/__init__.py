@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headwise.data.treebank import Treebank
     from headwise.engines.export import export
     from headwise.heads import Head, HeadMap, HeadMask
+    from headwise.hub import push
     from headwise.loading import load
     from headwise.model import Model
     from headwise.pruning.own_loop import GatedLoop
@@ -46,6 +47,7 @@ else:
         "pruning.own_loop": ("GatedLoop",),
         "api.score": ("evaluate", "score"),
         "engines.export": ("export",),
+        "hub": ("push",),
     }
 
     def __getattr__(name):
@@ -62,5 +64,5 @@ else:
 
 __all__ = [
     "load", "Model", "ParallelText", "Text", "Treebank", "score", "roles", "prune", "GatedLoop", "evaluate", "export",
-    "report", "Head", "HeadMap", "HeadMask", "HeadwiseError", "HeadsMissing", "__version__",
+    "push", "report", "Head", "HeadMap", "HeadMask", "HeadwiseError", "HeadsMissing", "__version__",
 ]  # fmt: skip

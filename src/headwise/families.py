@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def page(rows: Sequence[Mapping[str, str]]) -> str:
         for reason in filter(None, row["why"].split("; ")):
             reasons.setdefault(general(reason, row), []).append(row["family"])
     for reason, names in reasons.items():
-        lines.append(f"* {', '.join(names) if len(names) <= MOST else 'All others'}. {reason}")
+        line = f"* {', '.join(names) if len(names) <= MOST else 'All others'}. {reason}"
+        lines.append(textwrap.fill(line, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
     return TOP + "\n".join(lines) + "\n"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import hf_hub_download, snapshot_download
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
@@ -35,7 +36,7 @@ from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask
 from headwise.model import Model
-from headwise.model_files import WEIGHTS, folder_of, refuse_damage
+from headwise.model_files import SUMS, WEIGHTS, folder_of, refuse_damage, sums
 from headwise.translation.build import drop_unused
 
 UNUSED = re.compile(
@@ -57,11 +58,16 @@ def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> 
     path = folder_of(spec)
     local = path.exists()
     source = str(path if local else spec)
+    name = str(spec) if path == Path(spec) else source  # of a finished study: its trained model
     refuse_damage(path)
     try:
         refuse_code(source)
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         layout = layout_of(source, config)
+        if layout is not None and not local:
+            path = fetched(source)
+            local, source = True, str(path)
+            refuse_damage(path)
         model_class = class_of(source, config)
         refuse_too_deep(source, config)
         hf = (
@@ -84,7 +90,6 @@ def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> 
             raise HeadwiseError(f"{spec} cannot be loaded: there is not enough memory ({one_line(error)}).") from error
         found = f"{spec} is a folder, but not" if local else f"'{spec}' is not a local folder, and not"
         raise HeadwiseError(f"{found} a complete model that transformers can load: {one_line(error)}") from error
-    name = str(spec) if path == Path(spec) else source  # of a finished study: its trained model
     return Model(hf, tokenizer, name, layout, allow_partial, path if local else None)
 
 
@@ -96,6 +101,12 @@ def refuse_code(source: str) -> None:
             f"{source} brings Python code of its own for its {values.get('model_type', 'model')}, which headwise does "
             "not run: give a model of a class that transformers has."
         )
+
+
+def fetched(repo: str) -> Path:
+    """The folder of a pruned model from a hub: the files that its SHA256SUMS lists, no exports beside them."""
+    place = Path(hf_hub_download(repo, SUMS)).parent
+    return Path(snapshot_download(repo, allow_patterns=[SUMS, *(name for name, _ in sums(place))]))
 
 
 def freeze_as_built(hf: PreTrainedModel) -> PreTrainedModel:
@@ -176,8 +187,6 @@ def load_pruned(path: Path, config: Any, model_class: Any, layout: HeadMask) -> 
 
     The layout lists the heads that were known, so a partial map is accepted.
     """
-    if not path.exists():
-        raise HeadwiseError(f"{path} is a pruned model on a hub: download its folder, and give that.")
     if not config.architectures:
         raise HeadwiseError(
             f"The configuration in {path} names no class (architectures): copy or save the model again."

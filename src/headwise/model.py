@@ -22,23 +22,10 @@ from transformers import (
 from headwise.attention import Discovery, discover, remove
 from headwise.errors import HeadwiseError, NotWritten
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe, html_table
-from headwise.model_files import PARTIAL, README, copy_siblings, replace, written_before
+from headwise.model_files import NOTE, PARTIAL, README, copy_siblings, replace, written_before
 from headwise.options import Search
 from headwise.progress import Report, silent
 from headwise.translation.decode import translate
-
-NOTE = """
-## Fewer attention heads
-
-headwise removed attention heads from this model, so its layers differ in shape, and `from_pretrained` of transformers
-refuses it. Do not pass `ignore_mismatched_sizes=True`: that fills the layers with random weights. Load it like this:
-
-```python
-import headwise as hw
-
-model = hw.load("FOLDER").hf  # an ordinary model of transformers in everything else
-```
-"""
 
 
 class Model:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, NotWritten
 from headwise.files import is_inside, sha256
 
 WEIGHTS = "model.safetensors"
@@ -21,6 +23,18 @@ MODEL_FILES = re.compile(  # what loading a model may read
     r"(config|generation_config|modules|special_tokens_map|added_tokens|preprocessor_config)\.json|merges\.txt"
     r"|(tokenizer|vocab|chat_template).*|.*\.(safetensors|safetensors\.index\.json|model|spm)|(pytorch_)?model.*\.bin.*"
 )
+NOTE = """
+## Fewer attention heads
+
+headwise removed attention heads from this model, so its layers differ in shape, and `from_pretrained` of transformers
+refuses it. Do not pass `ignore_mismatched_sizes=True`: that fills the layers with random weights. Load it like this:
+
+```python
+import headwise as hw
+
+model = hw.load("FOLDER").hf  # an ordinary model of transformers in everything else
+```
+"""
 SENTENCE_TRANSFORMERS = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
 
 
@@ -33,6 +47,32 @@ def sums(folder: Path) -> list[tuple[str, str]]:
     if not found or any(not re.fullmatch("[0-9a-f]{64}", digest) or not is_inside(name) for name, digest in found):
         raise HeadwiseError(f"{folder / SUMS} is damaged: copy or save the model again, or delete that file.")
     return found
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which then takes the place of `folder`: completely, or not at all. Raises HeadwiseError
+    where there is something already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise HeadwiseError(f"{folder} is not empty: choose a new folder.")
+    temporary = folder.absolute().with_name(f".{folder.absolute().name}.partial")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        if folder.exists():
+            folder.rmdir()  # it is empty
+        temporary.rename(folder)
+    except OSError as error:
+        raise NotWritten(f"{folder} could not be written ({error.strerror or error}): free some space.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def seal(folder: Path) -> None:
+    """Write SHA256SUMS over all files of a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    (folder / SUMS).write_text("".join(f"{sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in files))
 
 
 def written_before(folder: Path) -> set[str]:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from headwise import cli
 from headwise.errors import HeadwiseError
+from headwise.model_files import sums
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,9 @@ def test_a_folder_is_written_for_an_engine(folder: Path, tmp_path: Path) -> None
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (headwise[ct2])")
     printed = call("export", folder, "--to", "ct2", "--out", tmp_path / "new")
     assert "heads of zeros" in printed and printed.splitlines()[-1] == str(tmp_path / "new")
-    assert (tmp_path / "new" / "model.bin").exists()
+    assert "model.bin" in dict(sums(tmp_path / "new")) and (tmp_path / "new" / "model.bin").exists(), (
+        "what headwise push may send"
+    )
     assert not list(tmp_path.glob(".*"))
 
 

@@ -108,7 +108,13 @@ def test_gates_stand_beside_greedy_removal(values: dict[str, Any], tmp_path: Pat
         )
     same = hw.load(out / "pruned/frozen.top-5").hf.get_output_embeddings().weight
     assert torch.equal(same, whole.hf.get_output_embeddings().weight), "weights were frozen"
-    assert (out / "rescored/gated.keep-3/heads.csv").exists() and hw.report(out).exists()
+    both = [table.value[name, "perplexity"] for name in ("gated.keep-3", "gated.fine-tuned")]
+    fair = table.loc[("gated.keep-3", "perplexity_change_to_fine-tuned")]
+    assert fair.value == pytest.approx(100 * (both[0] / both[1] - 1), abs=1e-4) and fair.low <= fair.value <= fair.high
+    assert 0 < table.value["gated.keep-3", "p_value_to_fine-tuned"] <= 1
+    assert ("frozen.top-5", "perplexity_change_to_fine-tuned") not in table.index, "its weights did not train"
+    assert (out / "rescored/gated.keep-3/heads.csv").exists()
+    assert "equal further training" in hw.report(out).read_text()
 
 
 def test_steps_are_known_before_the_run(values: dict[str, Any], tmp_path: Path) -> None:

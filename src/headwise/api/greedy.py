@@ -19,10 +19,11 @@ from headwise.importance.measures import HARMFUL, LOW_IS_IMPORTANT
 from headwise.model import Model
 from headwise.progress import part
 from headwise.pruning.greedy import greedy, random_scores, weight_norms
-from headwise.statistics import bootstrap, interval
+from headwise.statistics import bootstrap, interval, paired_bootstrap_p
 from headwise.units import alike, units
 
 Rows = list[tuple[str, float, float | None, float | None]]  # measure, value, low, high
+Change = tuple[float, float | None, float | None, float | None]  # in %, its 95 % interval, p; the last three or none
 
 
 @dataclass
@@ -113,3 +114,17 @@ class Losses:
         if column:
             rows.append(row("perplexity_change", lambda x: 100 * np.expm1(x[:, column] - x[:, 0])))
         return rows
+
+    def change(self, column: int, other: Losses, its_column: int, seed: int) -> Change:
+        """The change of perplexity against another model on the same sentences, by a paired bootstrap."""
+        if not np.array_equal(self.tokens, other.tokens):
+            raise HeadwiseError("Two models were measured on different texts, so their perplexity cannot be compared.")
+        both = np.stack([self.summed[:, column], other.summed[:, its_column]], axis=1)
+        loss = both.sum(0) / self.tokens.sum()
+        value = float(100 * np.expm1(loss[0] - loss[1]))
+        if len(self.tokens) < 2:
+            return value, None, None, None
+        drawn = bootstrap(both, self.tokens, seed)
+        differences = drawn[:, 0] - drawn[:, 1]
+        low, high = interval(100 * np.expm1(differences))
+        return value, float(low), float(high), paired_bootstrap_p(float(loss[0] - loss[1]), differences)

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from transformers.cache_utils import DynamicLayer, QuantizedCache
 
 from headwise.attention import kernel
 from headwise.attention.capture import capture, kept_heads, masked, refuse_other_heads, refuse_strangers
@@ -57,6 +58,8 @@ class EmptyAttention(nn.Module):
         past = first(given, "past_key_values", "layer_past")
         if past is not None and self.emptied != "cross":
             cache = getattr(past, "self_attention_cache", past)
+            if isinstance(cache, QuantizedCache) and not cache.layers[self.layer_idx].is_initialized:
+                cache.layers[self.layer_idx] = DynamicLayer()  # one zero a token makes no group to quantise
             place = hidden_states.new_zeros(batch, 1, queries, 1)
             cache.update(place, place, self.layer_idx)
         nothing = hidden_states.new_zeros(batch, queries, 0)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from headwise.engines import ct2_folder, gguf_file, graph_files, mlx_folder
-from headwise.errors import HeadwiseError, NotWritten
+from headwise.errors import HeadwiseError
 from headwise.model import Model
+from headwise.model_files import new_folder, seal
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,7 @@ def export(model: Model, to: str, folder: str | Path, dtype: str | None = None) 
         raise HeadwiseError(f"{dtype} was asked for, but {to} is written as {', '.join(engine.types)}.")
     if reason := engine.refuse(model):
         raise HeadwiseError(f"{model.name} cannot be exported to {to}: {reason}.")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise HeadwiseError(f"{folder} is not empty: choose a new folder for the exported model.")
-    temporary = folder.absolute().with_name(f".{folder.absolute().name}.partial")
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+    with new_folder(folder) as temporary:
         notes = engine.write(model, temporary, dtype or engine.types[0])
-        if folder.exists():
-            folder.rmdir()  # it is empty
-        temporary.rename(folder)
-    except OSError as error:
-        raise NotWritten(f"{folder} could not be written ({error.strerror or error}): free some space.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        seal(temporary)
     return notes

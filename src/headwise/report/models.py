@@ -31,6 +31,7 @@ CONTROLS = {
 }
 DIFFERENCE, P = "bleu_difference", "p_value"  # to the full model; with an ending, to a control
 TUNED, P_TUNED = "bleu_difference_to_fine-tuned", "p_value_to_fine-tuned"
+CHANGES = {"bleu": DIFFERENCE, "perplexity": "perplexity_change"}  # the second in %; the less the better
 
 
 def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
@@ -176,7 +177,12 @@ def verdict(model: Model | None, measure: str, p: str = "") -> str:
         return ""
     if low <= 0 <= high or (chance is not None and chance >= 0.05):
         return "not distinguishable"
-    return "better" if low > 0 else "worse"
+    return "better" if (low > 0) != (CHANGES["perplexity"] in measure) else "worse"
+
+
+def quality(table: pd.DataFrame) -> str:
+    """What models are compared by: `bleu`, or `perplexity` where they do not translate."""
+    return "perplexity" if "dev_perplexity" in table and "dev_bleu" not in table else "bleu"
 
 
 def against(model: Model | None, what: str) -> str:

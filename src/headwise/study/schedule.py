@@ -139,11 +139,13 @@ class Schedule:
             yield Measure(variant)
 
     def evaluation(self, variant: Variant, variants: Sequence[Variant], split: Split) -> AnyEvaluation:
-        if not self.run.translates:
-            return EvaluatePerplexity(split, variant, self.steps_of(variant, variants))
         names = comparisons(self.run.plan.pruning, variant).values() if variant != FULL else ()
-        others = [FULL, *(v for name in names for v in variants if v.name == name)] if variant != FULL else []
-        return Evaluate(split, variant, tuple(other for other in others if not self.has_failed(other)))
+        others = [v for name in names for v in variants if v.name == name and not self.has_failed(v)]
+        if not self.run.translates:
+            pairs = tuple((other, self.steps_of(other, variants)) for other in others)
+            return EvaluatePerplexity(split, variant, self.steps_of(variant, variants), pairs)
+        whole = [] if variant == FULL or self.has_failed(FULL) else [FULL]
+        return Evaluate(split, variant, (*whole, *others))
 
     def steps_of(self, variant: Variant, variants: Sequence[Variant]) -> tuple[Variant, ...]:
         """All sound steps of a variant's greedy order, which are measured together; a variant without one, alone."""

@@ -86,7 +86,8 @@ class Tables:
         for split, start in (("dev", "dev_"), ("test", "")):
             if found := self.result(f"evaluate/{split}/{name}"):
                 yield from ((start + measure, value, low, high) for measure, value, low, high in found["rows"])
-                yield from differences(found["against"], compared, start)
+                what = "bleu_difference" if run.translates else "perplexity_change"
+                yield from differences(found["against"], compared, start, what)
         for measure, value in (run.result(Measure(variant)) or {}).items():
             yield measure, value, None, None
         made = (run.result(model_task(variant)) or {}) if variant != FULL else {}
@@ -156,15 +157,23 @@ class Tables:
         }  # fmt: skip
 
 
-def differences(against: Mapping[str, Sequence[float]], compared: Mapping[str, str], start: str) -> Iterator[Row]:
+def differences(
+    against: Mapping[str, Sequence[float]], compared: Mapping[str, str], start: str, what: str
+) -> Iterator[Row]:
     """To the full model, and to the others a variant is compared with; of a control, how much its reference is above
-    it."""
+    it. what: `bleu_difference`, or `perplexity_change` in %."""
+
+    def turned(change: float) -> float:
+        return -change if what == "bleu_difference" else 100 * (1 / (1 + change / 100) - 1)
+
     for word, other in {"": FULL.name, **compared}.items():
         if other in against:
             value, low, high, p = against[other]
-            bounds = (-value, -high, -low) if word == "pruned" else (value, low, high)
+            if word == "pruned":
+                value = turned(value)
+                low, high = (low, high) if low is None else (turned(high), turned(low))
             ending = f"_to_{word}" if word else ""
-            yield (f"{start}bleu_difference{ending}", *bounds)
+            yield f"{start}{what}{ending}", value, low, high
             yield f"{start}p_value{ending}", p, None, None
 
 

@@ -113,6 +113,7 @@ def models_table(run: Run) -> Table | None:
         "dev BLEU": number("dev_bleu", two_digits),  # without test text, it is the column above
         "dev perplexity": number("dev_perplexity", two_digits),
         "its change in % [95 %]": _moved("dev_perplexity_change"),
+        "to equal further training in %": _moved("dev_perplexity_change_to_fine-tuned"),
         "dev loss": number("dev_loss" if lossy else "", "{:.4f}".format),
         "parameters": number("parameters", quantity),
         "size": number("bytes", size),
@@ -153,11 +154,16 @@ def comparisons(run: Run) -> list[Comparison]:
     return found + [(control["control"], None, control, control, "") for control in rest]
 
 
+def change_of(run: Run) -> str:
+    """The measure of a difference between two models of the run."""
+    return models.CHANGES[models.quality(run.models)]
+
+
 def counts_table(run: Run, pairs: list[Comparison]) -> Table | None:
     """For each kind of control in how many comparisons the pruned models are better, worse, or not distinguishable."""
     found: dict[str, list[str]] = {}
     for what, _, _, holder, end in pairs:
-        word = verdict(holder, f"{run.part}{DIFFERENCE}{end}", f"{run.part}{P}{end}") if end else ""
+        word = verdict(holder, f"{run.part}{change_of(run)}{end}", f"{run.part}{P}{end}") if end else ""
         found.setdefault(what, []).extend([word] if word else [])
 
     def meaning(what: str) -> str:
@@ -171,13 +177,14 @@ def counts_table(run: Run, pairs: list[Comparison]) -> Table | None:
 
 def comparison_table(run: Run, pairs: list[Comparison]) -> Table | None:
     """A row a comparison."""
-    part = run.part
+    part, moved = run.part, change_of(run)
+    name = "BLEU" if moved == DIFFERENCE else "perplexity"
     tuned = run.models["control"].eq("fine-tuned").any()
-    bleu = partial(models.written, f"{part}bleu", two_digits)
+    quality = partial(models.written, f"{part}{name.lower()}", two_digits)
 
     def change(pair: Comparison) -> str:
         _, _, _, holder, end = pair
-        return models.difference(holder, f"{part}{DIFFERENCE}{end}", f"{part}{P}{end}") if end else ""
+        return models.difference(holder, f"{part}{moved}{end}", f"{part}{P}{end}") if end else ""
 
     columns: Columns = {
         "pruned model": lambda pair: pair[1]["label"] if pair[1] else "",
@@ -185,12 +192,12 @@ def comparison_table(run: Run, pairs: list[Comparison]) -> Table | None:
             pair[2]["label"] if pair[1] is None or pair[0] == "one-per-layer" else NAMES.get(pair[0], pair[0])
         ),
         "heads": lambda pair: str(pair[2]["kept"]),
-        "its BLEU": lambda pair: bleu(pair[1]),
-        "BLEU of the control": lambda pair: bleu(pair[2]),
-        "pruned − control": change,
-        "control to the full model": lambda pair: models.difference(pair[2], part + DIFFERENCE, part + P),
+        f"its {name}": lambda pair: quality(pair[1]),
+        f"{name} of the control": lambda pair: quality(pair[2]),
+        "pruned − control" if name == "BLEU" else "pruned to control, in %": change,
+        "control to the full model": lambda pair: models.difference(pair[2], part + moved, part + P),
         "control to equal further training": lambda pair: (
-            models.difference(pair[2], part + TUNED, part + P_TUNED) if tuned else ""
+            models.difference(pair[2], f"{part}{moved}_to_fine-tuned", part + P_TUNED) if tuned else ""
         ),
     }
     return table("Controls", pairs, columns, lambda pair: chosen_badge(pair[1]), lambda pair: str(pair[2]["setting"]))

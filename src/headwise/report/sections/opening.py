@@ -31,18 +31,18 @@ def build(run: Run) -> dict[str, Any]:
     if full is None or chosen is None:
         start |= {"headline": _without_choice(run), "why": _why(run)}
     else:
-        start |= {"headline": _headline(run, chosen), "tiles": _tiles(run, full, chosen)}
+        start |= {"headline": headline(run, chosen), "tiles": _tiles(run, full, chosen)}
         groups = [
-            ("What was saved", _saved(full, chosen)),
-            ("What it cost", _cost(run, full, chosen)),
-            ("How it was chosen", _choice(run, full, chosen)),
+            ("What was saved", saved(full, chosen)),
+            ("What it cost", cost(run, full, chosen)),
+            ("How it was chosen", choice(run, full, chosen)),
             ("What is left", _left(run, chosen) if chosen["setting"] in run.layouts else []),
             *groups,
         ]
     return start | {"groups": [group for group in groups if group[1]]}
 
 
-def _headline(run: Run, chosen: Model) -> str:
+def headline(run: Run, chosen: Model) -> str:
     """The heads removed and the change of BLEU with its interval: to equal further training where measured, else to the
     full model."""
     start = f"{chosen['total'] - chosen['kept']} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
@@ -100,10 +100,17 @@ def _tiles(run: Run, full: Model, chosen: Model) -> list[Fact]:
         tiles.append((f"{label}, to equal further training", signed(tuned), f"{ends}{whole}"))
     elif both:
         tiles.append((label, signed(both[1] - both[0]), f"{both[0]:.2f} → {both[1]:.2f}"))
+    for end, to in (("_to_fine-tuned", ", to equal further training"), ("", "")):
+        measure = f"{'' if value(chosen, 'perplexity_change') is not None else 'dev_'}perplexity_change"
+        if (moved := value(chosen, measure + end)) is not None:
+            where = "dev" if measure.startswith("dev_") else "test"
+            ends = interval(*bounds(chosen, measure + end))
+            tiles.append((f"Perplexity on {where}{to}", f"{signed(moved)}\u202f%", ends))
+            break
     return tiles
 
 
-def _saved(full: Model, chosen: Model) -> list[Fact]:
+def saved(full: Model, chosen: Model) -> list[Fact]:
     removed, total = chosen["total"] - chosen["kept"], chosen["total"]
     text = f"{removed} of {total} {models.heads_name(chosen['kinds'])} ({percent(removed / total)})"
     facts = [("Heads removed", text, "")]
@@ -123,7 +130,7 @@ def _speed_noise(full: Model, chosen: Model) -> str:
     return "; the ranges over the rounds overlap" if after_low <= high and low <= after_high else ""
 
 
-def _cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
+def cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
     """The change of BLEU (or perplexity): first to equal further training, then to the untouched full model."""
     part, facts = run.part, list[Fact]()
     tuned = models.rows(run.models[run.models.index == models.against(chosen, "fine-tuned")])
@@ -133,16 +140,18 @@ def _cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
             moved = models.difference(chosen, part + measure, part + p, ", ")
             text = f"{both[0]:.2f} → {both[1]:.2f}: {moved or f'{signed(both[1] - both[0])}, no interval'}"
             facts.append((f"BLEU {label}", text, verdict(chosen, part + measure, part + p)))
+    compared = [("to equal further training without pruning", one, "_to_fine-tuned") for one in tuned]
     for start, where in () if facts else (("", "test"), ("dev_", "dev")):
-        both, found = _both(full, chosen, f"{start}perplexity"), value(chosen, f"{start}perplexity_change")
-        if both and found is not None:
-            ends = interval(*bounds(chosen, f"{start}perplexity_change"))
-            text = f"{both[0]:.2f} → {both[1]:.2f}: {signed(found)}\u202f% {ends}".strip()
-            facts.append((f"Perplexity on {where}, to the full model", text, ""))
+        for label, other, end in [*compared, ("to the full model", full, "")]:
+            measure = f"{start}perplexity_change{end}"
+            both, found = _both(other, chosen, f"{start}perplexity"), value(chosen, measure)
+            if both and found is not None:
+                text = f"{both[0]:.2f} → {both[1]:.2f}: {signed(found)}\u202f% {interval(*bounds(chosen, measure))}"
+                facts.append((f"Perplexity on {where}, {label}", text.strip(), verdict(chosen, measure)))
     return facts or [("BLEU", "not measured for both models yet", "")]
 
 
-def _choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
+def choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
     tried = [model for model in run.pruned if model["method"] != RANDOM or chosen["method"] == RANDOM]
     losses = {model["setting"]: loss for model in tried if (loss := _lost(full, model)) is not None}
     limit, own, left = _limit(run), losses.get(chosen["setting"]), _heads(run, chosen)

@@ -119,21 +119,26 @@ class MeasureLosses(Task, stage="evaluate", names="losses/{0.split}/{0.order}"):
 
 @dataclass(frozen=True)
 class EvaluatePerplexity(Task, stage="evaluate", names="evaluate/{0.split}/{0.variant.name}"):
-    """Loss, perplexity and its change against the full model. The result has the form of `Evaluate`'s."""
+    """Loss, perplexity, its change against the full model, and against `others`. The result has the form of
+    `Evaluate`'s; changes are in %."""
 
     split: Split
     variant: Variant
     steps: tuple[Variant, ...] = ()  # of the variant's order, or it alone
+    others: tuple[tuple[Variant, tuple[Variant, ...]], ...] = ()  # each with its own steps
 
     def spec(self, run: Run) -> Spec:
-        return Spec([MeasureLosses(self.split, self.steps), model_task(self.variant)], {"seed": run.plan.seed})
+        measured = [MeasureLosses(self.split, steps) for steps in (self.steps, *(steps for _, steps in self.others))]
+        return Spec([*measured, model_task(self.variant)], {"seed": run.plan.seed})
 
     def make(self, run: Run, work: Path) -> Result:
-        measured = MeasureLosses(self.split, self.steps)
-        with np.load(run.folder / f"{measured.name}.npz") as arrays:
-            losses = Losses(arrays["summed"], arrays["tokens"])
-        column = (FULL, *self.steps).index(self.variant)
-        return {"rows": losses.rows(column, run.plan.seed), "signatures": {}, "against": {}}
+        def losses(variant: Variant, steps: tuple[Variant, ...]) -> tuple[Losses, int]:
+            with np.load(run.folder / f"{MeasureLosses(self.split, steps).name}.npz") as arrays:
+                return Losses(arrays["summed"], arrays["tokens"]), (FULL, *steps).index(variant)
+
+        (own, column), seed = losses(self.variant, self.steps), run.plan.seed
+        against = {other.name: own.change(column, *losses(other, steps), seed) for other, steps in self.others}
+        return {"rows": own.rows(column, seed), "signatures": {}, "against": against}
 
 
 @dataclass(frozen=True)

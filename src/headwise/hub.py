@@ -1,0 +1,381 @@
+"""Send a model to the Hugging Face hub: only files that headwise wrote, with a card made from the run.
+
+`push` shows what would be sent, and sends it only when asked. A file goes along only where the SHA256SUMS of its folder
+has it; what else lies in the folder is named and stays behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwise.errors import HeadwiseError
+from headwise.files import sha256
+from headwise.heads import HeadMask
+from headwise.model_files import MODEL_FILES, NOTE, README, SUMS, new_folder, refuse_damage, sums
+from headwise.report.words import size
+
+if TYPE_CHECKING:
+    from headwise.report.models import Model
+    from headwise.report.run import Run
+
+RESULTS = ".eval_results/headwise.yaml"
+OF_HUB = (".gitattributes",)  # files that the hub makes
+KEPT_FACTS = ("language", "license", "license_name", "license_link", "pipeline_tag", "datasets")  # of the base's card
+LISTED = 5  # names of files left out
+
+
+@dataclass(frozen=True)
+class Item:
+    """One file to send: its path in the repository, and where it is or what it says."""
+
+    name: str
+    content: Path | bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
+
+    @property
+    def bytes(self) -> bytes:
+        return self.content if isinstance(self.content, bytes) else self.content.read_bytes()
+
+    def is_like(self, known: Any) -> bool:
+        """Whether it is the same as the hub's file: by SHA-256 for large files, by git's SHA-1 for others."""
+        if known.lfs is not None:
+            mine = sha256(self.content) if isinstance(self.content, Path) else hashlib.sha256(self.content).hexdigest()
+            return bool(known.lfs.sha256 == mine)
+        return bool(known.blob_id == hashlib.sha1(b"blob %d\0" % self.size + self.bytes).hexdigest())
+
+
+@dataclass(frozen=True)
+class There:
+    """What a repository has by now. exists: None where the hub could not be asked, for the reason `trouble`."""
+
+    exists: bool | None
+    files: Mapping[str, Any]
+    commit: str | None = None
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What would be sent to a repository, and what is there. `str` shows it, `send` sends it, `write` writes it to a
+    folder. items: the files. card: the model card. notes: what to know before."""
+
+    repo: str
+    items: tuple[Item, ...]
+    card: str
+    notes: tuple[str, ...]
+    there: There
+    public: bool
+
+    def __str__(self) -> str:
+        states = {item.name: self.state(item) for item in self.items}
+        width = max(map(len, states))
+        total = size(sum(item.size for item in self.items))
+        made = f"is not there: it will be made, {'public' if self.public else 'private'}"
+        place = self.there.trouble or ("is there" if self.there.exists else made)
+        lines = [f"To {self.repo}, which {place}: {len(self.items)} files, {total}"]
+        lines += [f"  {item.name:{width}}  {size(item.size):>10}  {states[item.name]}".rstrip() for item in self.items]
+        return "\n".join([*lines, *self.notes, "The card:", *(f"  {line}".rstrip() for line in self.card.splitlines())])
+
+    def state(self, item: Item) -> str:
+        """What becomes of the repository's file of that name."""
+        if self.there.exists is None:
+            return ""
+        known = self.there.files.get(item.name)
+        return "new" if known is None else "the same is there" if item.is_like(known) else "REPLACES the one there"
+
+    def send(self) -> str:
+        """Make the repository, if it is not there, and send everything as one commit. Returns the address."""
+        from huggingface_hub import CommitOperationAdd, HfApi, get_token
+
+        if get_token() is None:
+            raise HeadwiseError(
+                f"Nothing was sent to {self.repo}: there is no token of the hub. Log in with `hf auth login`, or set "
+                "HF_TOKEN."
+            )
+        if self.there.exists is None:
+            raise HeadwiseError(f"Nothing was sent to {self.repo}, which {self.there.trouble}: try again.")
+        api = HfApi()
+        with asking(f"Nothing was sent to {self.repo}"):
+            if not self.there.exists:
+                api.create_repo(self.repo, private=not self.public)
+            operations = [CommitOperationAdd(item.name, item.content) for item in self.items]
+            api.create_commit(
+                self.repo, operations, commit_message="Upload by headwise", parent_commit=self.there.commit
+            )
+        with asking(f"What was sent to {self.repo} could not be checked"):
+            lost = {item.name for item in self.items} - {*api.list_repo_files(self.repo)}
+        if lost:
+            raise HeadwiseError(f"{self.repo} did not take {', '.join(sorted(lost)[:LISTED])}: has it a .gitignore?")
+        return f"{api.endpoint}/{self.repo}"
+
+    def write(self, folder: Path) -> Path:
+        """Write all files to a new or empty folder in place of the hub."""
+        with new_folder(folder) as made:
+            for item in self.items:
+                (made / item.name).parent.mkdir(parents=True, exist_ok=True)
+                if isinstance(item.content, Path):
+                    shutil.copyfile(item.content, made / item.name)
+                else:
+                    (made / item.name).write_bytes(item.content)
+        return folder
+
+
+def push(
+    model: str | Path, repo: str, exports: Sequence[str | Path] = (), base_model: str | None = None,
+    public: bool = False, yes: bool = False,
+) -> Upload:  # fmt: skip
+    """What would be sent to the hub; it is sent only with `yes`.
+
+    model: the folder of a model that headwise saved, or of a finished study, for its chosen model. repo: `owner/name`;
+    where it is not there it is made, private unless `public`. exports: folders written by `export`; each is put beside
+    the model under its own name. base_model: the hub id of the model that this one was made from, where the study does
+    not say it. The token is huggingface_hub's own (`hf auth login` or HF_TOKEN). Raises HeadwiseError for a folder that
+    headwise did not write or that was changed, for a wrong name, and where the hub refuses.
+    """
+    refuse_name(repo)
+    if base_model is not None:
+        refuse_name(base_model)
+    if not isinstance(model, str | Path):
+        raise HeadwiseError(f"push sends folders, but was given a {type(model).__name__}: save it first, then push.")
+    folder, run, one = found_model(Path(model))
+    refuse_damage(folder)
+    names = [name for name, _ in sums(folder) if (folder / name).is_file()]
+    if not names:
+        raise HeadwiseError(
+            f"{folder} has no {SUMS}, so nothing says which of its files are the model: save it with "
+            "hw.load(…).save(…), and push that folder."
+        )
+    base_model, notes = base_of(run, base_model)
+    notes += left_out(folder, names)
+    text = (folder / README).read_text(encoding="utf-8", errors="replace") if (folder / README).is_file() else ""
+    card = card_of(repo, layout_of(folder), run, one, base_model, text)
+    entries = results_of(run, one)
+    if run is not None and not entries:
+        notes.append(f"No {RESULTS}: the hub takes results on its own data sets only, and the test text is none.")
+    items = [Item(name, folder / name) for name in names if name != README]
+    items += [Item(README, card.encode())]
+    items += [Item(SUMS, sums_of(items).encode())]
+    items += [Item(RESULTS, as_yaml(entries))] if entries else []
+    for place in map(Path, exports):
+        taken, more = export_items(place, {item.name.partition("/")[0] for item in items})
+        items, notes = [*items, *taken], [*notes, *more]
+    there = look(repo)
+    sent = {item.name for item in items}
+    others = [name for name in there.files if name not in sent and name not in OF_HUB]
+    if mixed := [name for name in others if "/" not in name and MODEL_FILES.fullmatch(name)]:
+        raise HeadwiseError(
+            f"{repo} has files of another model that would stay beside this one ({', '.join(mixed[:3])}): choose "
+            "another repository, or delete them there."
+        )
+    if public and there.exists:
+        notes.append(f"{repo} is there already, so public changes nothing: set it on the hub.")
+    if others:
+        notes.append(f"Stays in {repo} as it is: {in_short(others)}.")
+    upload = Upload(repo, tuple(sorted(items, key=lambda item: item.name)), card, tuple(notes), there, public)
+    if yes:
+        upload.send()
+    return upload
+
+
+def refuse_name(repo: str) -> None:
+    """Raise HeadwiseError for what can be no repository of the hub."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(repo)
+        good = repo.count("/") == 1
+    except HFValidationError:
+        good = False
+    if not good:
+        raise HeadwiseError(
+            f"'{repo}' is no repository of the hub: give owner/name, of letters, digits, '-', '_', '.'."
+        )
+
+
+def found_model(place: Path) -> tuple[Path, Run | None, Model | None]:
+    """The folder of a model; and the run that it is from and its row there, where it is from one."""
+    if (place / "grid.json").is_file():
+        raise HeadwiseError(f"{place} is a study of several runs: push one of the run folders in it.")
+    folder = place
+    if (place / "run.json").is_file():
+        from headwise.report.run import read_run
+
+        chosen = read_run(place).facts.get("chosen")
+        if not chosen:
+            raise HeadwiseError(f"The study in {place} chose no smaller model: push one of {place}/pruned/.")
+        folder = place / "pruned" / str(chosen)
+    if not (folder / "config.json").is_file():
+        raise HeadwiseError(f"{folder} has no config.json: give the folder of a model, or of a finished study.")
+    home = folder.absolute().parent.parent
+    if folder.absolute().parent.name != "pruned" or not (home / "run.json").is_file():
+        return folder, None, None
+    from headwise.report.models import rows
+    from headwise.report.run import read_run
+
+    run = read_run(home)
+    return folder, run, next((one for one in rows(run.models) if one["setting"] == folder.name), None)
+
+
+def layout_of(folder: Path) -> HeadMask | None:
+    """The layout in a folder's configuration; None for a whole model."""
+    try:
+        layout = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("headwise_layout")
+        return None if layout is None else HeadMask.from_json(layout)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise HeadwiseError(f"The layout in {folder / 'config.json'} cannot be read: {error}") from None
+
+
+def base_of(run: Run | None, given: str | None) -> tuple[str | None, list[str]]:
+    """The hub id of the base model: as given, or as the study names it; and a note where it is not known."""
+    known: Any = None
+    if run is not None:
+        from headwise.report.card import plan_of
+
+        known = plan_of(run).get("model")
+        if given is None and not isinstance(known, str):
+            return None, []  # trained from random weights
+    if given is None and isinstance(known, str) and known.count("/") == 1 and not Path(known).exists():
+        given = known
+    return given, [] if given else ["The card names no base model: say which it is with --base-model OWNER/NAME."]
+
+
+def left_out(folder: Path, names: Sequence[str]) -> list[str]:
+    """A note on the files of a folder that are not sent."""
+    files = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if not path.is_dir())
+    others = [name for name in files if name not in {*names, SUMS}]
+    return [f"Not sent from {folder}, because headwise did not write it: {in_short(others)}."] if others else []
+
+
+def in_short(names: Sequence[str]) -> str:
+    return ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+
+
+def export_items(folder: Path, taken: set[str]) -> tuple[list[Item], list[str]]:
+    """The files of an exported folder, below its own name, and a note on what else is there."""
+    if not (folder / SUMS).is_file():
+        raise HeadwiseError(f"{folder} has no {SUMS}, so it is no folder that headwise export wrote: export again.")
+    refuse_damage(folder)
+    name = folder.absolute().name
+    if name in taken:
+        raise HeadwiseError(f"{name} is in the repository twice: give {folder} another name, such as onnx.")
+    names = [file for file, _ in sums(folder)]
+    return [Item(f"{name}/{file}", folder / file) for file in [*names, SUMS]], left_out(folder, names)
+
+
+def sums_of(items: Sequence[Item]) -> str:
+    """The SHA256SUMS of the files as they are sent: the card is another one than in the folder."""
+    lines = [f"{hashlib.sha256(item.bytes).hexdigest()}  {item.name}\n" for item in items if item.name == README]
+    return "".join([*(f"{sha256(i.content)}  {i.name}\n" for i in items if isinstance(i.content, Path)), *lines])
+
+
+def card_of(
+    repo: str, layout: HeadMask | None, run: Run | None, one: Model | None, base_model: str | None, text: str
+) -> str:  # fmt: skip
+    """The model card. text: the README of the folder, whose metadata on licence and language and whose own words stay,
+    below ours."""
+    from huggingface_hub import ModelCard, ModelCardData
+
+    from headwise.report.card import headline, kept_table, sections
+
+    try:
+        before = ModelCard(text, ignore_metadata_errors=True)
+    except Exception as error:  # of yaml and huggingface_hub, about the user's file
+        raise HeadwiseError(f"The metadata of {README} cannot be read: {' '.join(str(error).split())[:300]}") from None
+    kept = {name: known for name in KEPT_FACTS if (known := before.data.get(name))}
+    tags = [*(before.data.get("tags") or []), "headwise", *(["pruned", "attention-head-pruning"] if layout else [])]
+    facts = ModelCardData(
+        **kept, library_name="headwise" if layout else "transformers", tags=list(dict.fromkeys(tags)),
+        base_model=base_model,
+    )  # fmt: skip
+    if base_model:
+        facts["base_model_relation"] = "finetune"  # of the hub's words the nearest
+    parts = [f"# {repo.partition('/')[2]}"]
+    if run is not None and one is not None:
+        parts.append(f"{headline(run, one)}.")
+    elif layout is not None:
+        parts.append(f"{len(layout)} of {layout.heads.total} attention heads are left.")
+    if layout is not None:
+        parts += [LOAD.format(repo=repo), "## What was kept", kept_table(layout)]
+    if run is not None and one is not None:
+        parts += [part for title, body in sections(run, one) for part in (f"## {title}", body)]
+    own = before.text.replace(NOTE.strip(), "").strip()
+    if len(own.splitlines()) > 1:
+        parts += ["---", "*From the model that this one was made from:*", own]
+    return f"---\n{facts.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"
+
+
+LOAD = """Attention heads were removed by headwise, layer by layer, so `from_pretrained` of transformers refuses the
+shapes. Load it like this:
+
+```python
+import headwise as hw
+
+model = hw.load("{repo}").hf  # an ordinary model of transformers in everything else
+```"""
+
+
+def results_of(run: Run | None, one: Model | None) -> list[dict[str, Any]]:
+    """What was measured on a data set of the hub."""
+    if run is None or one is None:
+        return []
+    from headwise.report.card import results
+
+    return results(run, one)
+
+
+def as_yaml(entries: Sequence[Mapping[str, Any]]) -> bytes:
+    """Results in the hub's format (huggingface.co/docs/hub/eval-results)."""
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+    from huggingface_hub.utils import yaml_dump  # type: ignore[attr-defined]
+
+    return yaml_dump(eval_result_entries_to_yaml([EvalResultEntry(**entry) for entry in entries])).encode()
+
+
+def look(repo: str) -> There:
+    """What a repository has by now; without a hub, why it could not be asked."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        found = HfApi().model_info(repo, files_metadata=True)
+    except RepositoryNotFoundError:
+        return There(False, {})
+    except Exception as error:
+        return There(None, {}, trouble=f"could not be looked at: {reason(error)}")
+    return There(True, {sibling.rfilename: sibling for sibling in found.siblings or []}, found.sha)
+
+
+@contextmanager
+def asking(what: str) -> Iterator[None]:
+    """Turn what the hub and the way to it raise into one sentence that begins with `what`."""
+    try:
+        yield
+    except Exception as error:  # of huggingface_hub, httpx, hf_xet, or the file system
+        raise HeadwiseError(f"{what}: {reason(error)}.") from error
+
+
+def reason(error: Exception) -> str:
+    """Why the hub did not do something."""
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    text = " ".join(f"{type(error).__name__} {error}".split())[:200]
+    if isinstance(error, OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set"
+    if not isinstance(error, HfHubHTTPError):
+        return f"the hub could not be reached ({text})"
+    known = {
+        401: "the hub does not know this token", 403: "the token has no right to write there",
+        409: "there is such a repository already", 412: "it has changed since it was looked at",
+    }  # fmt: skip
+    return known.get(error.response.status_code, f"the hub refused ({text})")
