@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "loading": WORDS | {"model_files", "attention", "devices", "model", "translation"},
     "pruning": WORDS | {"options", "units", "attention", "data", "model", "translation"},
     "engines": WORDS | {"attention", "model", "model_files"},
+    "exchange": WORDS | {"importance", "model"},
     "roles": WORDS | {"attention", "data", "importance", "statistics"},
     "api": WORDS | METHODS | {"options", "units", "attention", "data", "model", "statistics"},
     "study": WORDS

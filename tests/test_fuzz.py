@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 
 from headwise import cli
 from headwise.data.catalogue import catalogue
-from headwise.data.text import ParallelText, Text
+from headwise.data.text import LabelledText, ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import LONGEST, HeadwiseError
+from headwise.exchange import read_circuit
 from headwise.heads import Head, HeadMap, HeadMask, read_scores, save_scores, score_table
 from headwise.study import read_plan
 
@@ -36,6 +37,11 @@ LARGEST = 200_000  # bytes of an input
 TEXT = "A cat sleeps .\nDeux chiens courent .\n\nÇa va ? 猫\n".encode()
 TSV = b"A cat .\tUn chat .\nIt rains .\tIl pleut .\n\n"
 JSONL = b'{"source": "A cat .", "target": "Un chat .", "id": 7}\n{"translation": {"source": "a", "target": "b"}}\n'
+LABELLED = b'text,label,id\nA cat .,1,7\n"It rains",0,8\n'
+CIRCUIT = (
+    b'{"cfg": {"n_layers": 1, "n_heads": 2}, "nodes": {"input": {"in_graph": true}, "a0.h0": {"in_graph": true, '
+    b'"score": 0.5}, "a0.h1": {"in_graph": false, "score": NaN}, "m0": true}, "edges": {"input->m0": {"score": 1}}}'
+)
 CONLLU = b"""\
 # newdoc id = made_up
 # global.Entity = GRP-etype-infstat-salience-centering-minspan-link-identity
@@ -212,6 +218,23 @@ READERS: dict[str, tuple[tuple[bytes, ...], Read]] = {
     "layout": ((LAYOUT,), read_layout),
     "head table": ((table(),), read_table),
     "head address": ((b"encoder-self/0/3", b"cross/12/7"), lambda content, folder: Head.parse(text_of(content))),
+    "head name": (
+        (b"blocks.0.attn.hook_z[..., 1]", b"a0.h1", b"decoder.0.attn.hook_z"),
+        lambda content, folder: HeadMap({"decoder-self": (2,)}).named(text_of(content)),
+    ),
+    "circuit": (
+        (CIRCUIT,),
+        lambda content, folder: read_circuit(write(folder, "c.json", content), HeadMap({"decoder-self": (2,)})),
+    ),
+    "labelled csv": ((LABELLED,), lambda content, folder: LabelledText.read(write(folder, "a.csv", content))),
+    "labelled tsv": (
+        (LABELLED.replace(b",", b"\t"),),
+        lambda content, folder: LabelledText.read(write(folder, "a.tsv", content)),
+    ),
+    "labelled jsonl": (
+        (b'{"text": "a", "label": "b"}\n{"text": "c", "label": 1}\n',),
+        lambda content, folder: LabelledText.read(write(folder, "a.jsonl", content)),
+    ),
     "options": ((WORDS, b"--text a.tsv\0--method greedy\0--score lrp"), read_words),
 }
 

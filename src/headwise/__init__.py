@@ -16,10 +16,12 @@ from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.report import write as report
 
 if TYPE_CHECKING:
+    from headwise.api.alignment import alignment_heads
     from headwise.api.prune import prune
     from headwise.api.roles import roles
     from headwise.api.score import evaluate, score
-    from headwise.data.text import ParallelText, Text
+    from headwise.data.speech import Speech
+    from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
     from headwise.engines.export import export
     from headwise.heads import Head, HeadMap, HeadMask
@@ -38,11 +40,13 @@ else:
         return test(model, treebank, confirm, pairs, training, seed, progress, reading)
 
     HOME = {
-        "data.text": ("ParallelText", "Text"),
+        "data.speech": ("Speech",),
+        "data.text": ("LabelledText", "ParallelText", "Text"),
         "data.treebank": ("Treebank",),
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
         "model": ("Model",),
+        "api.alignment": ("alignment_heads",),
         "api.prune": ("prune",),
         "pruning.own_loop": ("GatedLoop",),
         "api.score": ("evaluate", "score"),
@@ -63,6 +67,7 @@ else:
 
 
 __all__ = [
-    "load", "Model", "ParallelText", "Text", "Treebank", "score", "roles", "prune", "GatedLoop", "evaluate", "export",
-    "push", "report", "Head", "HeadMap", "HeadMask", "HeadwiseError", "HeadsMissing", "__version__",
+    "load", "Model", "LabelledText", "ParallelText", "Text", "Treebank", "Speech", "score", "roles", "alignment_heads",
+    "prune", "GatedLoop", "evaluate", "export", "push", "report", "Head", "HeadMap", "HeadMask", "HeadwiseError",
+    "HeadsMissing", "__version__",
 ]  # fmt: skip

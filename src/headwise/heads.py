@@ -24,6 +24,14 @@ Kind = Literal["encoder-self", "decoder-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MOST = 100_000  # heads of a model: a file that says more is damaged
 ADDRESS = re.compile(f"({'|'.join(KINDS)})/([0-9]{{1,6}})/([0-9]{{1,6}})")
+NODE = re.compile(r"(a)([0-9]{1,6})()\.h([0-9]{1,6})")  # of circuits (EAP-IG, MIB)
+HOOK = re.compile(  # of TransformerLens: all query heads of a layer, or one of them
+    r"(blocks|encoder|decoder)\.([0-9]{1,6})\.(attn|cross_attn)\.hook_(?:q|z|result|pattern|attn_scores)"
+    r"(?:\[(?:\.\.\.|:(?:, ?:)*), ?([0-9]{1,6})(?:, ?:)*\])?"
+)
+HOOKED: dict[str, Kind] = {
+    "encoder.attn": "encoder-self", "decoder.attn": "decoder-self", "decoder.cross_attn": "cross",
+}  # fmt: skip
 COLUMNS = ("kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline")
 
 
@@ -120,6 +128,30 @@ class HeadMap:
             and 0 <= head.head < self.query[head.kind][head.layer]
         )
 
+    def named(self, name: str) -> tuple[Head, ...]:
+        """The heads that a name stands for: one, or all of a layer.
+
+        name: `kind/layer/head`; `a3.h5` as in circuits; or a hook of TransformerLens on query heads, such as
+        `blocks.3.attn.hook_z[..., 5]` or `decoder.3.cross_attn.hook_z[..., 5]`, without `[...]` for the whole layer.
+        `a` and `blocks` say no kind, so the model must have only one. Raises HeadwiseError for other names, and heads
+        that the model does not have.
+        """
+        found = NODE.fullmatch(name) or HOOK.fullmatch(name)
+        if found is None:
+            heads: tuple[Head, ...] = (Head.parse(name),)
+        else:
+            stack, layer, part, head = found.groups()
+            unnamed = f"{stack}.{part}" in ("a.", "blocks.attn")
+            if unnamed and len(self.query) != 1:
+                has = ", ".join(self.query)
+                raise HeadwiseError(f"'{name}' names no kind of head, and this model has {has}: write kind/layer/head.")
+            kind = next(iter(self.query)) if unnamed else HOOKED.get(f"{stack}.{part}")
+            every = [one for one in self if (one.kind, one.layer) == (kind, int(layer))]
+            heads = tuple(one for one in every if head is None or one.head == int(head))
+        if not heads or any(one not in self for one in heads):
+            raise HeadwiseError(f"'{name}' is none of this model's heads ({describe(self)}).")
+        return heads
+
     def only(self, kinds: Iterable[Kind]) -> HeadMap:
         """The map restricted to some kinds. Raises HeadwiseError for a kind that the model does not have."""
         kinds = tuple(kinds)
@@ -173,9 +205,14 @@ class HeadMask:
     def __len__(self) -> int:
         return len(self.kept)
 
-    def without(self, heads: Iterable[Head]) -> HeadMask:
-        """The mask without some heads. Raises HeadwiseError for a head that the model does not have."""
-        removed = frozenset(heads)
+    def without(self, heads: Iterable[Head | str]) -> HeadMask:
+        """The mask without some heads, or names that `HeadMap.named` knows. Raises HeadwiseError for a head that the
+        model does not have."""
+        if isinstance(heads, str):
+            raise HeadwiseError(f"'{heads}' is one string: give a list of heads, such as ['encoder-self/0/3'].")
+        removed = frozenset(
+            found for head in heads for found in (self.heads.named(head) if isinstance(head, str) else (head,))
+        )
         for head in removed:
             if head not in self.heads:
                 raise HeadwiseError(f"{head} cannot be removed: this model has no such head ({describe(self.heads)}).")

@@ -238,7 +238,8 @@ def fill(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
 
 
 def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
-    """Raise HeadwiseError for weights that are not finite numbers, and a tokenizer with more words than the model."""
+    """Raise HeadwiseError for weights that are not finite numbers, a tokenizer with more words than the model, and chat
+    templates whose names, which are those of files, lead elsewhere."""
     finite = [tensor.isfinite().all() for tensor in hf.parameters()]
     if not bool(torch.stack(finite).all()):
         name = next(name for (name, _), fine in zip(hf.named_parameters(), finite, strict=True) if not fine)
@@ -247,6 +248,11 @@ def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
     if tokenizer is not None and words is not None and len(tokenizer) > words:
         raise HeadwiseError(
             f"The tokenizer in {source} has {len(tokenizer):,} words, the model {words:,}: it is another model's."
+        )
+    templates = getattr(tokenizer, "chat_template", None)
+    if wrong := [name for name in (templates if isinstance(templates, dict) else ()) if Path(name).name != name]:
+        raise HeadwiseError(
+            f"The tokenizer in {source} has a chat template named {wrong[0][:50]!r}: a name cannot be a path."
         )
 
 

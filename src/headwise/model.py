@@ -6,6 +6,7 @@ A pruned model's folder contains `config.json` with the layout of kept heads, `m
 
 from __future__ import annotations
 
+import copy
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
@@ -79,6 +80,32 @@ class Model:
         size = self.hf.dtype.itemsize
         return {kind: size * sum(count for site, count in found if site.kind == kind) for kind in kinds}
 
+    @property
+    def alignment_heads(self) -> list[Head]:
+        """The cross heads whose attention says which source word, or which moment of speech, a token belongs to:
+        `alignment_heads` of the generation configuration, [[layer, head], …]. Empty where none are named."""
+        listed = getattr(getattr(self.hf, "generation_config", None), "alignment_heads", None) or []
+        try:
+            return [Head("cross", int(layer), int(head)) for layer, head in listed]
+        except (TypeError, ValueError):
+            raise HeadwiseError(
+                f"The alignment_heads of {self.name} are {listed}, but must be pairs of a layer and a head: correct "
+                "its generation_config.json."
+            ) from None
+
+    @alignment_heads.setter
+    def alignment_heads(self, heads: Sequence[Head]) -> None:
+        for head in heads:
+            if head not in self.heads or head.kind != "cross":
+                raise HeadwiseError(f"{head} cannot align: it is none of the cross heads of {describe(self.heads)}.")
+        settings: Any = copy.copy(self.hf.generation_config)  # another model may have the same one
+        if heads:
+            settings.alignment_heads = [[head.layer, head.head] for head in heads]
+            settings._from_model_config = False  # else transformers drops what it does not know when it loads
+        elif hasattr(settings, "alignment_heads"):
+            del settings.alignment_heads
+        self.hf.generation_config = settings
+
     def translate(self, sentences: Sequence[str], progress: Report = silent, **search: Any) -> list[str]:
         """Translate sentences by beam search; options of `Search` by name."""
         if isinstance(sentences, str):
@@ -109,6 +136,8 @@ class Model:
         smaller: Any = remove(self.hf, self.found, mask, means)
         smaller.config.headwise_layout = layout.to_json()
         made = Model(smaller, self.tokenizer, self.name, layout, source=self.source)
+        if self.alignment_heads:
+            made.alignment_heads = followed(self.alignment_heads, mask)
         if grown := growth(self, made):
             if not grow:
                 raise HeadwiseError(f"{grown} Keep equally many query heads per key/value head, or give grow=True.")
@@ -165,6 +194,21 @@ def growth(before: Model, after: Model) -> str:
                 f"({new / old:.2f} times), because groups of different sizes need copies of key/value heads."
             )
     return ""
+
+
+def followed(heads: Sequence[Head], mask: HeadMask) -> list[Head]:
+    """Some heads under the numbers that they have once others are removed; warns of those that are gone."""
+    if gone := [str(head) for head in heads if head not in mask.kept]:
+        warnings.warn(
+            f"Alignment heads that are not in the smaller model: {', '.join(gone)}. Choose others by headwise roles "
+            "--role alignment.",
+            stacklevel=3,
+        )
+    return [
+        Head(head.kind, head.layer, mask.of(Site(head.kind, head.layer)).index(head.head))
+        for head in heads
+        if head in mask.kept
+    ]
 
 
 def compose(before: HeadMask, after: HeadMask) -> HeadMask:

@@ -6,6 +6,7 @@ Without torch, so that a wrong path is refused at once.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -20,9 +21,10 @@ SUMS = "SHA256SUMS"  # of every file that `save` wrote; `sha256sum --check` read
 PARTIAL = ".headwise-partial"  # where `save` writes before anything is replaced
 README = "README.md"
 MODEL_FILES = re.compile(  # what loading a model may read
-    r"(config|generation_config|modules|special_tokens_map|added_tokens|preprocessor_config)\.json|merges\.txt"
+    r"(config|generation_config|modules|special_tokens_map|added_tokens|(pre)?processor_config)\.json|merges\.txt"
     r"|(tokenizer|vocab|chat_template).*|.*\.(safetensors|safetensors\.index\.json|model|spm)|(pytorch_)?model.*\.bin.*"
 )
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")  # how a model of speech or images reads its input
 NOTE = """
 ## Fewer attention heads
 
@@ -53,18 +55,26 @@ def sums(folder: Path) -> list[tuple[str, str]]:
 def new_folder(folder: Path) -> Iterator[Path]:
     """A folder to write into, which then takes the place of `folder`: completely, or not at all. Raises HeadwiseError
     where there is something already."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise HeadwiseError(f"{folder} is not empty: choose a new folder.")
-    temporary = folder.absolute().with_name(f".{folder.absolute().name}.partial")
+    try:
+        place = folder.resolve()  # where its links lead
+        taken = place.exists() and (not place.is_dir() or any(place.iterdir()))
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a circle of links, a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise HeadwiseError(f"{str(folder)[:200]!r} cannot be a folder ({reason}): choose a new one.") from None
+    if taken:
+        raise HeadwiseError(f"{place} is not empty: choose a new folder.")
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.partial")  # what two processes write never mixes
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         yield temporary
-        if folder.exists():
-            folder.rmdir()  # it is empty
-        temporary.rename(folder)
+        if place.exists():
+            place.rmdir()  # it is empty
+        temporary.rename(place)
     except OSError as error:
-        raise NotWritten(f"{folder} could not be written ({error.strerror or error}): free some space.") from error
+        raise NotWritten(
+            f"{place} could not be written ({error.strerror or error}): choose another folder or free some space."
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -94,8 +104,8 @@ def written_before(folder: Path) -> set[str]:
 
 
 def copy_siblings(source: Path, folder: Path) -> None:
-    """Copy what makes a folder a model of sentence-transformers, and README and licence."""
-    names = {README, *SENTENCE_TRANSFORMERS, *(path.name for path in source.glob("LICENSE*"))}
+    """Copy what makes a folder a model of sentence-transformers or of speech, and README and licence."""
+    names = {README, *PROCESSORS, *SENTENCE_TRANSFORMERS, *(path.name for path in source.glob("LICENSE*"))}
     if (source / "modules.json").is_file():
         try:
             parts = json.loads((source / "modules.json").read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attention.families import GPT, STACK, batch, build, output, real, tiny
+from attention.families import GPT, STACK, batch, build, eager, output, real, tiny
 from headwise.attention import AttentionCall, capture, discover, masked, remove
 from headwise.attention.removal import EmptyAttention, key_value_heads
 from headwise.errors import HeadwiseError
@@ -172,6 +172,20 @@ def test_an_emptied_layer_gives_its_bias_and_nothing_else() -> None:
     assert isinstance(layer, EmptyAttention)
     given_states, weights = layer(torch.randn(2, 3, 32))
     assert weights is None and torch.equal(given_states, layer.out_proj.bias.expand(2, 3, 32))
+
+
+@pytest.mark.parametrize("family", ["marian", "m2m100", "t5", "bert", "gpt2"])
+def test_attention_outputs_keep_their_layers(family: str) -> None:
+    model = tiny(family)
+    found = discover(model)
+    kept = frozenset(head for head in found.heads if head.layer == 1)
+    smaller: Any = remove(model, found, HeadMask(found.heads, kept))
+    out = eager(smaller, batch(smaller), output_attentions=True)
+    names = [name for name in out if name.endswith("attentions") and out[name]]
+    assert names
+    for name in names:
+        first, second = out[name]
+        assert first.shape[1] == 0 and first.shape[2:] == second.shape[2:] and second.shape[1] == 4
 
 
 def test_observers_see_an_emptied_layer_with_no_heads() -> None:

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import random
 import warnings
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
     LlamaConfig,
     LlamaForCausalLM,
+    MBartConfig,
+    MBartForConditionalGeneration,
     MistralConfig,
     MistralForCausalLM,
+    MT5Config,
+    MT5ForConditionalGeneration,
+    PegasusConfig,
+    PegasusForConditionalGeneration,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
 )
 
 from headwise.heads import HeadMask
@@ -32,6 +45,16 @@ LINES = [
 FAMILIES = {
     "llama": (LlamaConfig, LlamaForCausalLM), "mistral": (MistralConfig, MistralForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}  # fmt: skip
+TRANSLATORS: dict[str, tuple[Any, Any, dict[str, object]]] = {
+    "bart": (BartConfig, BartForConditionalGeneration, {}),
+    "mbart": (MBartConfig, MBartForConditionalGeneration, {"scale_embedding": True}),
+    "pegasus": (PegasusConfig, PegasusForConditionalGeneration, {"scale_embedding": True}),
+    "t5": (T5Config, T5ForConditionalGeneration, {}),
+    "t5-v1.1": (
+        T5Config, T5ForConditionalGeneration, {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    ),
+    "mt5": (MT5Config, MT5ForConditionalGeneration, {"feed_forward_proj": "gated-gelu"}),
 }  # fmt: skip
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -86,6 +109,59 @@ def translator(norm: str) -> Model:
             if parameter.dim() > 1:
                 parameter.mul_(2)
     return Model(hf, tokenizer, norm)
+
+
+def encoder_decoder(family: str) -> Model:
+    """3 + 3 layers of 4 heads, with biases that show."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"pad_token": "<pad>", "unk_token": "<unk>"})
+    configuration, kind, changes = TRANSLATORS[family]
+    shape: dict[str, object] = dict(
+        vocab_size=len(tokenizer), d_model=32, pad_token_id=tokenizer.pad_token_id, bos_token_id=0, eos_token_id=1,
+        decoder_start_token_id=1,
+    )  # fmt: skip
+    if "T5" in kind.__name__:
+        shape |= dict(
+            num_layers=3, num_heads=4, d_kv=8, d_ff=48, relative_attention_num_buckets=8,
+            relative_attention_max_distance=16, decoder_start_token_id=tokenizer.pad_token_id,
+        )  # fmt: skip
+    else:
+        shape |= dict(
+            encoder_layers=3, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4,
+            encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=128,
+        )  # fmt: skip
+    torch.manual_seed(1)
+    hf = kind(configuration(**shape | changes))
+    with torch.no_grad():
+        for name, parameter in hf.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            if parameter.dim() > 1 or "norm" not in name:
+                parameter.normal_(0, 0.3)
+    return Model(hf, tokenizer, family)
+
+
+def listener() -> Model:
+    """A Whisper of 2 + 2 layers of 4 heads that hears 2 seconds."""
+    tokenizer = byte_tokenizer()
+    names = ["<|startoftranscript|>", "<|notimestamps|>", "<|transcribe|>", "<|translate|>", "<|startoflm|>"]
+    end = "<|endoftext|>"
+    tokenizer.add_special_tokens({"additional_special_tokens": names, "eos_token": end, "pad_token": end})
+    start = tokenizer.convert_tokens_to_ids(names[0])
+    shape = WhisperConfig(
+        vocab_size=len(tokenizer), d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, num_mel_bins=8, max_source_positions=100,
+        max_target_positions=32, pad_token_id=tokenizer.eos_token_id, bos_token_id=0,
+        eos_token_id=tokenizer.eos_token_id, decoder_start_token_id=start,
+        suppress_tokens=[], begin_suppress_tokens=[],
+    )  # fmt: skip
+    torch.manual_seed(1)
+    hf = WhisperForConditionalGeneration(shape)
+    with torch.no_grad():
+        for name, parameter in hf.named_parameters():
+            if parameter.requires_grad and "norm" not in name:
+                parameter.normal_(0, 0.3)
+    return Model(hf, tokenizer, "whisper")
 
 
 def uneven(model: Model, empty: int | None = 1, seed: int = 1) -> Model:

@@ -12,16 +12,17 @@ import torch
 from accelerate import PartialState
 
 from headwise.api.own_batches import OwnBatches
-from headwise.attention import start_token
-from headwise.data.text import ParallelText, Text
+from headwise.attention import classifies, start_token
+from headwise.data.text import LabelledText, ParallelText, Text
 from headwise.errors import HeadwiseError
 from headwise.importance.objective import IGNORED, predicts
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.translation.batches import Data, Encoded, batches
+from headwise.translation.labelled import Labelled
 from headwise.translation.language import Lines, Packed
 
-AnyText = ParallelText | Text
+AnyText = ParallelText | Text | LabelledText
 Brought = Sequence[Mapping[str, torch.Tensor]]  # batches of the model's own keyword tensors, with labels
 EVERY = 10  # sentence that is held out where no dev text is given
 
@@ -37,15 +38,17 @@ class Batches:
 
     def __init__(self, model: Model, text: AnyText | Brought, progress: Report = silent) -> None:
         self.model, self.progress = model, progress
-        self.data: Encoded | Lines | OwnBatches
+        self.data: Encoded | Lines | Labelled | OwnBatches
         self.text: AnyText | OwnBatches
-        if not isinstance(text, ParallelText | Text):
+        if not isinstance(text, ParallelText | Text | LabelledText):
             self.text = self.data = OwnBatches(model, text)
             return
         self.text = text
         refuse_other_text(model, text)
         if isinstance(text, ParallelText):
             self.data = Encoded(text, model.tokenizer, max_tokens(model))
+        elif isinstance(text, LabelledText):
+            self.data = Labelled(text, model.tokenizer, model.hf, max_tokens(model))
         else:
             self.data = Lines(text, model.tokenizer, max_tokens(model), is_causal(model))
 
@@ -71,6 +74,8 @@ class Batches:
         """All batches, in every process."""
         if isinstance(self.data, Lines | OwnBatches):
             return self.data.batches(hide=self.hide)
+        if isinstance(self.data, Labelled):
+            return self.data.batches()
         return batches(self.data, self.model.tokenizer, start_token(self.model.hf))
 
 
@@ -101,10 +106,15 @@ class Fold:
 
 def refuse_other_text(model: Model, text: AnyText) -> None:
     """Raise HeadwiseError for text of another sort than the model needs, and a model without a tokenizer."""
-    config: Any = model.hf.config
     with_tokenizer(model)
-    if config.is_encoder_decoder != isinstance(text, ParallelText):
-        needed = "parallel text (source and target)" if config.is_encoder_decoder else "one-sided text (--text)"
+    wanted: type[AnyText]
+    if classifies(model.hf):
+        wanted, needed = LabelledText, "labelled text (--labelled, hw.LabelledText)"
+    elif model.hf.config.is_encoder_decoder:
+        wanted, needed = ParallelText, "parallel text (source and target)"
+    else:
+        wanted, needed = Text, "one-sided text (--text)"
+    if not isinstance(text, wanted):
         raise HeadwiseError(f"{model.name} is a {type(model.hf).__name__}, which needs {needed}.")
 
 
@@ -116,9 +126,11 @@ def is_causal(model: Model) -> bool:
 def training_data(
     model: Model, text: AnyText, batch_tokens: int, cache: Path | None = None, limit: int | None = None
 ) -> Data:
-    """A text as a model trains on it: pairs of at most `limit` tokens a side, or one-sided text packed into rows.
+    """A text as a model trains on it: pairs of at most `limit` tokens a side, labelled texts of at most so many, or
+    one-sided text packed into rows.
 
-    Raises HeadwiseError for a model that predicts no words, and for a text of another sort than it needs.
+    Raises HeadwiseError for a model that predicts neither words nor classes, and for a text of another sort than it
+    needs.
     """
     refuse_other_text(model, text)
     if not predicts(model.hf):
@@ -129,6 +141,8 @@ def training_data(
     limit = limit or max_tokens(model)
     if isinstance(text, ParallelText):
         return Encoded(text, translator(model).tokenizer, limit, cache)
+    if isinstance(text, LabelledText):
+        return Labelled(text, model.tokenizer, model.hf, min(limit, batch_tokens), cache)
     return Packed(text, model.tokenizer, min(limit, batch_tokens), is_causal(model), cache)
 
 

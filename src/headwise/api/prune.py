@@ -52,7 +52,8 @@ def prune(
     """A smaller model. One of three says how far to prune:
 
     penalty: λ of the gates, whatever number of heads that leaves. keep: exactly so many heads, in total or of every
-    kind. max_drop: the smallest model that loses at most so much BLEU (of a language model: so many % of perplexity).
+    kind. max_drop: the smallest model that loses at most so much BLEU (of a language model: so many % of perplexity; of
+    a classifier: so many points of accuracy).
 
     method: `gates` (Voita et al. 2019, section 6) and `top-k` (Li et al. 2021) train on `text` while heads go; the
     given model is fine-tuned in place. `greedy` trains nothing (Michel et al. 2019, section 4.2). By default gates
@@ -93,7 +94,9 @@ def prune(
     if isinstance(kinds, str):
         raise HeadwiseError(f"prune: kinds is '{kinds}': give a list of kinds, such as ['encoder-self'].")
     if max_drop is not None and not predicts(model.hf):
-        raise HeadwiseError(f"prune: {model.name} predicts no words, so max_drop cannot be measured: give keep.")
+        raise HeadwiseError(
+            f"prune: {model.name} predicts neither words nor classes, so max_drop cannot be measured: give keep."
+        )
     recipe = {name: options.pop(name) for name in list(options) if name in RECIPE_ONLY and method != "greedy"}
     sweep_options = {
         "method": method, "kinds": list(kinds if kinds is not None else usual_kinds(model, keep)),
@@ -170,9 +173,7 @@ def prune_greedily(
             warnings.warn(too_generous("max_drop", max_drop, whole), stacklevel=3)
         return cut(smallest_within(masks, bleu, max_drop)[0])
     losses = Losses.measure(Batches(model, dev, rest), masks[1:], cut if sweep.compensate else None)
-    changes = [{row[0]: row[1] for row in losses.rows(place, seed)} for place in range(len(masks))]
-    gains = [-change.get("perplexity_change", 0.0) for change in changes]
-    return cut(smallest_within(masks, lambda mask: gains[masks.index(mask)], max_drop)[0])
+    return cut(smallest_within(masks, lambda mask: losses.gain(masks.index(mask)), max_drop)[0])
 
 
 def too_generous(option: str, limit: float, whole: float) -> str:

@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from headwise.api.batches import max_tokens, with_tokenizer
+from headwise.api.batches import AnyText, max_tokens, with_tokenizer
 from headwise.api.environment import environment_info
-from headwise.data.text import ParallelText, Text
+from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.heads import write_text
 from headwise.model import Model
@@ -27,7 +27,7 @@ COUNTED = 1_000_000  # sentences of the training text that frequencies are count
 
 def roles(
     model: Model, treebank: Treebank, confirm: Treebank | None = None, pairs: ParallelText | None = None,
-    training: ParallelText | Text | Mapping[int, int] | None = None, seed: int = 0,
+    training: AnyText | Mapping[int, int] | None = None, seed: int = 0,
     progress: Callable[[int], None] | None = None, reading: Reading | None = None,
 ) -> Roles:  # fmt: skip
     """What each head does: positional, syntactic, rare-token, coreference and alignment heads, and those of language
@@ -45,9 +45,7 @@ def roles(
     )  # fmt: skip
 
 
-def token_counts(
-    model: Model, training: ParallelText | Text | Mapping[int, int] | None
-) -> Mapping[int, int] | None:  # fmt: skip
+def token_counts(model: Model, training: AnyText | Mapping[int, int] | None) -> Mapping[int, int] | None:
     """How often each token id occurs in the source side of a text, or what is counted already."""
     if training is None or isinstance(training, Mapping):
         return training

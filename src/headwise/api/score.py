@@ -30,10 +30,11 @@ def score(
 ) -> pd.DataFrame:  # fmt: skip
     """Scores of every head: a tidy table, one row a head and measure (docs/methods).
 
-    text: parallel for translation models, one-sided for all others; a masked model predicts a seeded share of its
-    tokens, but readings see the whole text. Or a list of batches of the model's own keyword tensors with `labels`, of
-    images, sound, or text to classify. measures: names from `api.scoring.MEASURES`, a bare `lrp` or `ablation`, or
-    `all`; by default confidence, lrp, gradient and ablation, or the usual readings of a model that predicts no words.
+    text: parallel for translation models, labelled for classifiers, one-sided for all others; a masked model predicts a
+    seeded share of its tokens, but readings see the whole text. Or a list of batches of the model's own keyword tensors
+    with `labels`, of images, sound or text. measures: names from `api.scoring.MEASURES`, a bare `lrp` or `ablation`, or
+    `all`; by default confidence, lrp (not of classifiers), gradient and ablation, or the usual readings of a model that
+    predicts neither words nor classes.
     `.attrs["signature"]` says how the table was made, what it left out and why, and how long each pass took;
     `.attrs["relevance"]` where the relevance of each rule went.
     judged: which score to believe, as rows in `.attrs["faithfulness"]` and `.attrs["curves"]` (docs/methods/judge.md).
@@ -67,10 +68,10 @@ def evaluate(
 
     On parallel text BLEU and chrF of translation models with 95 % intervals, their paired BLEU difference to the first,
     and decoding speed with its range over a few rounds. On one-sided text loss, perplexity and its change in % of the
-    first model's. On both parameters, and bytes of the weights in memory and of the key/value cache per token. Models
-    of one name are distinguished by how many heads they have left. progress: gets the share that is done, and of what;
-    by default a bar. beam, length_penalty, batch (sentences decoded at once): how translations are searched for. Raises
-    HeadwiseError for text that does not fit.
+    first model's; on labelled text loss, accuracy in % and its change in points. On all parameters, and bytes of the
+    weights in memory and of the key/value cache per token. Models of one name are distinguished by how many heads they
+    have left. progress: gets the share that is done, and of what; by default a bar. beam, length_penalty, batch
+    (sentences decoded at once): how translations are searched for. Raises HeadwiseError for text that does not fit.
     """
     several = [models] if isinstance(models, Model) else list(models)
     if not several or not all(isinstance(model, Model) for model in several):
@@ -81,7 +82,7 @@ def evaluate(
             search = {"beam": beam, "length_penalty": length_penalty, "batch": batch}
             rows = translations(several, names, text, checked(Search, search, "evaluate"), report)
         else:
-            rows = perplexities(several, names, text, report)
+            rows = losses(several, names, text, report)
     return pd.DataFrame(rows, columns=["model", "measure", "value", "low", "high", "made"]).astype(
         {"value": float, "low": float, "high": float}
     )
@@ -121,10 +122,8 @@ def size_rows(name: str, model: Model) -> list[tuple[Any, ...]]:
     ]
 
 
-def perplexities(
-    models: Sequence[Model], names: Sequence[str], text: AnyText, progress: Report
-) -> list[tuple[Any, ...]]:
-    """Rows of `evaluate` for models that predict words of one-sided text."""
+def losses(models: Sequence[Model], names: Sequence[str], text: AnyText, progress: Report) -> list[tuple[Any, ...]]:
+    """Rows of `evaluate` for models that predict words of one-sided text, or the class of a text."""
     found: list[Losses] = []
     for done, model in enumerate(models):
         share = part(progress, done / len(models), (done + 1) / len(models))
@@ -134,12 +133,14 @@ def perplexities(
                 f"{names[done]} reads the text as other tokens than {names[0]}, so their perplexities do not compare: "
                 "evaluate models with the same tokenizer."
             )
-    losses = Losses(np.concatenate([each.summed for each in found], axis=1), found[0].tokens)
-    made = f"bootstrap over {len(losses.tokens)} sentences, {int(losses.tokens.sum())} predicted tokens"
+    all_of = found[0].beside(found[1:])
+    made = f"bootstrap over {len(all_of.tokens)} sentences, {int(all_of.tokens.sum())} predicted tokens"
+    if all_of.right is not None:
+        made = f"{len(all_of.tokens)} texts; accuracy in % with Wilson's interval, changes by a paired bootstrap"
     return [
         (name, *row)
         for place, (name, model) in enumerate(zip(names, models, strict=True))
-        for row in (*((*row, made) for row in losses.rows(place, 0)), *(row[1:] for row in size_rows(name, model)))
+        for row in (*((*row, made) for row in all_of.rows(place, 0)), *(row[1:] for row in size_rows(name, model)))
     ]
 
 

@@ -1,8 +1,10 @@
 """The only code that reaches into models: find heads, watch and change them, cut them out."""
 
 from headwise.attention.capture import capture, masked
-from headwise.attention.discover import Discovery, discover, evaluating, start_token
+from headwise.attention.discover import Discovery, classifies, discover, evaluating, start_token
 from headwise.attention.kernel import AttentionCall
 from headwise.attention.removal import remove
 
-__all__ = ["capture", "masked", "discover", "Discovery", "AttentionCall", "evaluating", "remove", "start_token"]
+__all__ = [
+    "capture", "masked", "classifies", "discover", "Discovery", "AttentionCall", "evaluating", "remove", "start_token",
+]  # fmt: skip

@@ -20,6 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+)
 
 from headwise.attention import inline, kernel
 from headwise.errors import HeadsMissing, HeadwiseError
@@ -230,6 +234,12 @@ def without_cache(model: nn.Module) -> dict[str, bool]:
     """What asks a model's forward for no cache."""
     config: Any = model.config
     return {"use_cache": False} if config.is_encoder_decoder or "use_cache" in config.to_dict() else {}
+
+
+def classifies(model: nn.Module) -> bool:
+    """Whether a model gives logits of classes for a whole text or image."""
+    named = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES, MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    return any(type(model).__name__ in mapping.values() for mapping in named)
 
 
 def start_token(model: nn.Module) -> int:

@@ -18,6 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer, QuantizedCache
+from transformers.utils.output_capturing import _active_collector
 
 from headwise.attention import kernel
 from headwise.attention.capture import capture, kept_heads, masked, refuse_other_heads, refuse_strangers
@@ -39,6 +40,8 @@ class EmptyAttention(nn.Module):
         self.layer_idx = getattr(module, "layer_idx", getattr(module, "layer_id", None))
         self.head_size = head_size
         self.emptied = emptied
+        self.config = getattr(module, "config", None)
+        self.recorded: list[str] = []  # else `output_attentions` leaves this layer out, and the later ones move up
         self.hands_on = shares_bias(module)
         self.order = list(parameters(module))[2:]  # of the arguments after the hidden states
         if out_name:
@@ -49,24 +52,33 @@ class EmptyAttention(nn.Module):
         self, hidden_states: Tensor, *args: Any, position_bias: Tensor | None = None, **given: Any
     ) -> tuple[Any, ...]:
         """The same as attention layers of transformers return, for hidden states B Q M: an output of that shape, a
-        position bias where layers share one, no weights."""
+        position bias where layers share one, and where the others give their weights, those of no heads, B 0 Q K."""
         given |= dict(zip(self.order, args, strict=False))
         batch, queries = hidden_states.shape[:2]
+        source = first(given, "key_value_states", "encoder_hidden_states")
+        keys = queries if source is None else source.shape[1]
         state: kernel.HookState | None = self.__dict__.get(kernel.NAME)
         if state is not None:
-            self.announce(state, hidden_states, first(given, "key_value_states", "encoder_hidden_states"))
+            self.announce(state, hidden_states, source)
         past = first(given, "past_key_values", "layer_past")
         if past is not None and self.emptied != "cross":
             cache = getattr(past, "self_attention_cache", past)
             if isinstance(cache, QuantizedCache) and not cache.layers[self.layer_idx].is_initialized:
                 cache.layers[self.layer_idx] = DynamicLayer()  # one zero a token makes no group to quantise
             place = hidden_states.new_zeros(batch, 1, queries, 1)
-            cache.update(place, place, self.layer_idx)
+            keys = cache.update(place, place, self.layer_idx)[0].shape[2]
         nothing = hidden_states.new_zeros(batch, queries, 0)
         output = getattr(self, self.out_name)(nothing) if self.out_name else nothing
         if given.get("residual") is not None:  # Bloom adds it here
             output = output + given["residual"]
-        return (output, position_bias, None) if self.hands_on else (output, None)
+        weights = None
+        if getattr(self.config, "_attn_implementation", None) == "eager":  # the layers around it give theirs
+            weights = hidden_states.new_zeros(batch, 0, queries, keys)
+            collected = _active_collector.get() or {}
+            for name in self.recorded:
+                if name in collected:
+                    collected[name].append(weights)
+        return (output, position_bias, weights) if self.hands_on else (output, weights)
 
     def announce(self, state: kernel.HookState, queries: Tensor, source: Tensor | None) -> None:
         """Call the hooks, as a layer with zero heads."""
@@ -202,6 +214,26 @@ def cut(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: list[i
         empty = EmptyAttention(module, layer.out_name if layer.parent is module else None, size, site.kind)
         owner, _, own_name = layer.name.rpartition(".")
         setattr(modules[owner], own_name, empty)
+        empty.recorded = recorded_as(modules, layer.name, module)
+
+
+def recorded_as(modules: Mapping[str, nn.Module], name: str, module: nn.Module) -> list[str]:
+    """The outputs as which transformers records what an attention layer returns, such as `cross_attentions`.
+
+    It hooks layers by their class, by the rules of the innermost model around them.
+    """
+    parts = name.split(".")
+    above = [modules[".".join(parts[:depth])] for depth in reversed(range(len(parts)))]
+    known = (getattr(parent, "_can_record_outputs", None) for parent in above)
+    rules: Mapping[str, Any] = next(filter(None, known), {})
+    found = []
+    for key, listed in rules.items():
+        for rule in listed if isinstance(listed, list) else [listed]:
+            kind, layer = getattr(rule, "target_class", rule), getattr(rule, "layer_name", None) or ""
+            here = not layer or f".{layer.strip('.')}." in f".{name}."
+            if key != "hidden_states" and here and isinstance(kind, type) and isinstance(module, kind):
+                found.append(key)
+    return found
 
 
 def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int], int]:

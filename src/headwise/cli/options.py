@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Names = TypeVar("Names", str, list[str])
 NO_TEXT = (
     "No text was given: name pairs with --source FILE --target FILE, one-sided text for a language model with "
-    "--text FILE, or the folder of a study as the model."
+    "--text FILE, labelled text for a classifier with --labelled FILE, or the folder of a study as the model."
 )
 
 
@@ -47,6 +47,11 @@ Target = Annotated[str | None, typer.Option("--target", help="target side of par
 DevSource = Annotated[str | None, typer.Option("--dev-source", help="source side of the text that choices are made on")]
 DevTarget = Annotated[str | None, typer.Option("--dev-target", help="target side of the dev text")]
 OneSided = Annotated[str | None, typer.Option("--text", help="one-sided text, for language models")]
+
+LabelledFile = Annotated[
+    str | None,
+    typer.Option("--labelled", help="texts with labels, for classifiers: .tsv, .csv or .jsonl, columns text and label"),
+]
 
 
 def text_spec(source: str | None, target: str | None, text: str | None = None, which: str = "") -> Any:
@@ -92,12 +97,19 @@ def study_in(model: str) -> Run | None:
     return Run(read_plan(place / "plan.toml"), place, Progress(quiet=True))
 
 
-def read_text(source: str | None, target: str | None, text: str | None, model: str, split: Split = "dev") -> AnyText:
-    """Text from the options: pairs for translation models, one-sided for all others. Without any, that of the study
-    whose folder the model is given by: `split`, or dev where it has no test text."""
+def read_text(
+    source: str | None, target: str | None, text: str | None, model: str, split: Split = "dev",
+    labelled: str | None = None,
+) -> AnyText:  # fmt: skip
+    """Text from the options: pairs for translation models, labelled for classifiers, one-sided for all others. Without
+    any, that of the study whose folder the model is given by: `split`, or dev where it has no test text."""
     import headwise as hw
 
     spec = text_spec(source, target, text)
+    if labelled is not None:
+        if spec is not None:
+            raise HeadwiseError("--labelled was given and --text or --source as well: give one of them.")
+        return hw.LabelledText.read(labelled)
     if spec is not None:
         return hw.Text.read(spec) if text is not None else hw.ParallelText.open(spec)
     study = study_in(model)

@@ -14,6 +14,7 @@ from headwise.cli.options import (
     Device,
     DevSource,
     DevTarget,
+    LabelledFile,
     ModelName,
     OneSided,
     Out,
@@ -31,6 +32,7 @@ from headwise.cli.study import run_plan
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
+    from headwise.api.batches import AnyText
     from headwise.model import Model
 
 
@@ -41,12 +43,17 @@ def prune(
     test_target: Annotated[str | None, typer.Option("--test-target", help="its target side")] = None,
     text: OneSided = None,
     dev_text: Annotated[str | None, typer.Option("--dev-text", help="one-sided text that choices are made on")] = None,
+    labelled: LabelledFile = None,
+    dev_labelled: Annotated[
+        str | None, typer.Option("--dev-labelled", help="labelled text that choices are made on")
+    ] = None,
     penalty: Annotated[list[float] | None, typer.Option("--penalty", help="λ of the gates, repeatable")] = None,
     keep: Annotated[
         list[str] | None, typer.Option("--keep", help="how many heads stay: N, or KIND=N for each kind; repeatable")
     ] = None,
     max_drop: Annotated[
-        float | None, typer.Option("--max-drop", help="BLEU, or % of perplexity, that may be lost on dev (0.5)")
+        float | None,
+        typer.Option("--max-drop", help="BLEU, % of perplexity or points of accuracy that may be lost on dev (0.5)"),
     ] = None,
     kinds: Annotated[str | None, typer.Option("--kinds", help="encoder-self,decoder-self,cross")] = None,
     unit: Annotated[
@@ -64,7 +71,8 @@ def prune(
 ) -> None:  # fmt: skip
     """Prune heads: with gates to a penalty or a number of heads (on language models if --method or --penalty says so),
     or greedily without training. Chooses on the dev text (by default every tenth sentence); writes smaller models,
-    tables and a report. MODEL may be the folder of a study: without a text, its texts are taken."""
+    tables and a report; of a classifier (--labelled) one smaller model and its accuracy. MODEL may be the folder of a
+    study: without a text, its texts are taken."""
     import headwise as hw
     from headwise.importance.objective import predicts
     from headwise.study import make_plan
@@ -73,6 +81,20 @@ def prune(
     data = {"train": text_spec(source, target, text), "dev": text_spec(dev_source, dev_target, dev_text, "dev-"),
             "test": text_spec(test_source, test_target, None, "test-")}  # fmt: skip
     named = {key: spec for key, spec in data.items() if spec}
+    if labelled is not None or dev_labelled is not None:
+        if named or labelled is None:
+            raise HeadwiseError("Labelled text is --labelled and perhaps --dev-labelled, without any other text.")
+        if set_:
+            raise HeadwiseError("--set changes a plan, and a classifier is pruned without one: leave it out.")
+        counts = target_counts(keep or [])
+        goals = [
+            *(("penalty", value) for value in penalty or []), *(("keep", count) for count in counts),
+            *(("max_drop", value) for value in [max_drop] if value is not None),
+        ]  # fmt: skip
+        options = {"method": method, "score": score, "rescore": rescore or None, "compensate": compensate or None,
+                   "unit": unit, "kinds": chosen_kinds(kinds, counts), "seed": seed}  # fmt: skip
+        classifier(model, labelled, dev_labelled, goals, options, device, out, quiet)
+        return
     if data["train"] is None:
         if (study := study_in(model)) is None:
             raise HeadwiseError(NO_TEXT)
@@ -136,6 +158,42 @@ def cut(
         f"parameters, {small.weight_bytes:,} of {model.weight_bytes:,} bytes of weights. "
         "No loss was measured: the model predicts no words, so judge it on the task it is for."
     )
+    progress.say(runs_in(small, place))
+    typer.echo(str(place))
+
+
+def classifier(
+    name: str, labelled: str, dev_labelled: str | None, goals: Sequence[tuple[str, Any]], options: dict[str, Any],
+    device: str, out: Path, quiet: bool,
+) -> None:  # fmt: skip
+    """Prune a classifier to one goal, and measure both models on dev. Writes the model and quality.csv, no report."""
+    import headwise as hw
+    from headwise.api.batches import held_out
+    from headwise.api.sweeps import keep_name
+    from headwise.heads import write_text
+    from headwise.study import Progress
+
+    if len(goals) != 1:
+        raise HeadwiseError(
+            f"A classifier is pruned to one goal, but {len(goals) or 'none'} were given: give one --penalty, --keep or "
+            "--max-drop."
+        )
+    ((goal, value),) = goals
+    text: AnyText = hw.LabelledText.read(labelled)
+    text, dev = held_out(text) if dev_labelled is None else (text, hw.LabelledText.read(dev_labelled))
+    progress, made_by = Progress(quiet), options["method"] or ("gates" if goal == "penalty" else "greedy")
+    with progress.task("prune"):
+        small = hw.prune(hw.load(name, device), text, dev, progress=progress, **{goal: value}, **options)
+    setting = keep_name(value) if goal == "keep" else f"{value:g}"
+    place = small.save(folder(out) / "pruned" / f"{made_by}-{goal.replace('_', '-')}-{setting}")
+    with progress.task("evaluate"):
+        table = hw.evaluate([hw.load(name, device), small], dev, progress)
+    write_text(out / "quality.csv", table.to_csv(index=False, float_format="%.6g"))
+    for measure in ("accuracy", "parameters", "memory"):
+        before, after = table.loc[table["measure"] == measure, "value"]
+        progress.say(
+            f"  {measure}: {before:,.10g} before, {after:,.10g} after{' (% on dev)' * (measure == 'accuracy')}"
+        )
     progress.say(runs_in(small, place))
     typer.echo(str(place))
 

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.options import Device, ModelName, Out, Quiet, Seed, Source, Target, folder, study_in, text_spec
+from headwise.cli.options import (
+    Device,
+    ModelName,
+    Out,
+    Quiet,
+    Seed,
+    Source,
+    Target,
+    folder,
+    read_text,
+    study_in,
+    text_spec,
+)
 from headwise.errors import HeadwiseError
+from headwise.model_files import written_before
 
 
 def roles(
@@ -23,12 +37,33 @@ def roles(
     training: Annotated[
         Path | None, typer.Option("--training", help="source side of the training text, for rare-token heads")
     ] = None,
+    role: Annotated[
+        str | None, typer.Option("--role", help="alignment: rank cross heads by alignment error, and choose a set")
+    ] = None,
+    links: Annotated[
+        Path | None, typer.Option("--links", help="alignment: reference links of the pairs, lines such as 0-0 1-2 1p3")
+    ] = None,
+    audio: Annotated[
+        Path | None, typer.Option("--audio", help="alignment, for Whisper: table of audio, word, start, end")
+    ] = None,
+    one_layer: Annotated[
+        bool, typer.Option("--one-layer", help="alignment: heads of one layer, for CTranslate2 and Marian")
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="alignment: folder for the model with its alignment heads")
+    ] = None,
     out: Out = Path("runs/roles"), device: Device = "cpu", seed: Seed = 0, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """What does every head do? Writes labels.csv, roles.csv and the table of all tests; --source and --target are
     sentence pairs that cross attention is tested on. MODEL may be the folder of a study: its trees and training text
-    are taken where none are named."""
+    are taken where none are named. With --role alignment, only cross heads are tested, in more depth."""
     import headwise as hw
+
+    if role is not None:
+        refuse_options(role, {"--treebank": treebank, "--confirm": confirm, "--training": training})
+        alignment(model, source, target, links, audio, one_layer, save, out, device, seed, quiet)
+        return
+    refuse_options(None, {"--links": links, "--audio": audio, "--one-layer": one_layer, "--save": save})
     from headwise.api.roles import role_examples, roles_signature, save_roles, token_counts
     from headwise.study.progress import Progress
 
@@ -62,3 +97,49 @@ def roles(
     for row in found.labels.to_dict("records"):
         progress.say(f"  {row['kind']}/{row['layer']}/{row['head']}: {row['label']}")
     typer.echo(str(place / "labels.csv"))
+
+
+def refuse_options(role: str | None, others: Mapping[str, Any]) -> None:
+    """Refuse an unknown role, and options that do not go with --role alignment, or not without it."""
+    if role not in (None, "alignment"):
+        raise HeadwiseError(f"--role {role} was given: there is --role alignment; leave it out to test every role.")
+    if given := next((name for name, value in others.items() if value), None):
+        needed = "is only for --role alignment" if role is None else "is not for --role alignment"
+        raise HeadwiseError(f"{given} was given, which {needed}: leave it out.")
+
+
+def alignment(
+    model: str, source: str | None, target: str | None, links: Path | None, audio: Path | None, one_layer: bool,
+    save: Path | None, out: Path, device: str, seed: int, quiet: bool,
+) -> None:  # fmt: skip
+    """Rank cross heads, choose those that align, and write a model that names them."""
+    import headwise as hw
+    from headwise.api.alignment import save_alignment
+    from headwise.study.progress import Progress
+
+    if audio is not None and (source or target or links):
+        raise HeadwiseError("--audio was given, and text as well: give one of them.")
+    text = read_text(source, target, None, model) if audio is None else hw.Speech.read(audio)
+    if not isinstance(text, hw.ParallelText | hw.Speech):
+        raise HeadwiseError("One-sided text was given: alignment needs pairs, --source FILE --target FILE.")
+    if save is not None:
+        written_before(save)  # refuses a folder of another model before the work begins
+    progress, place = Progress(quiet), folder(out)
+    loaded = hw.load(model, device)
+    with progress.task("alignment heads"):
+        found = hw.alignment_heads(loaded, text, links, one_layer, seed, progress)
+    save_alignment(found, place)
+    for row in found.sets.to_dict("records"):
+        interval = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+        progress.say(f"  {row['set']}: {row['measure']} {interval}, without attention {row['baseline']:.3f}")
+        progress.say(f"    {row['heads']}")
+    typer.echo(str(place / "alignment.csv"))
+    if save is None:
+        return
+    if not found.confirmed:
+        raise HeadwiseError(
+            f"No model was written to {save}: on the other half of the text, the chosen heads align no better than a "
+            "rule without attention. Give more text, or a model whose heads align."
+        )
+    loaded.alignment_heads = found.heads
+    typer.echo(str(loaded.save(save)))

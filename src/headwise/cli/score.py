@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwise.cli.options import Device, ModelName, OneSided, Out, Quiet, Seed, Source, Target, folder, read_text
+from headwise.cli.options import (
+    Device,
+    LabelledFile,
+    ModelName,
+    OneSided,
+    Out,
+    Quiet,
+    Seed,
+    Source,
+    Target,
+    folder,
+    read_text,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +28,7 @@ if TYPE_CHECKING:
 
 def score(
     model: ModelName, source: Source = None, target: Target = None,
-    text: OneSided = None,
+    text: OneSided = None, labelled: LabelledFile = None,
     measures: Annotated[
         list[str] | None, typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable")
     ] = None,
@@ -33,7 +45,7 @@ def score(
     from headwise.study.progress import Progress
 
     names = resolve_measures(measures) if measures else None
-    given = read_text(source, target, text, model)
+    given = read_text(source, target, text, model, labelled=labelled)
     main = PartialState(cpu=device == "cpu").is_main_process
     progress, place = Progress(quiet or not main), folder(out) / "heads.csv"
     with progress.task("score"):
@@ -42,7 +54,7 @@ def score(
     if main:
         for line in [*save_tables(table, place), *extremes(table)]:
             progress.say(line)
-        given_text = {"--source": source, "--target": target, "--text": text}
+        given_text = {"--source": source, "--target": target, "--text": text, "--labelled": labelled}
         options = [word for option, value in given_text.items() if value for word in (option, value)]
         if predicts(loaded.hf) and not judged:
             again = [*names, "ablation.zero"] if names else []

@@ -8,7 +8,20 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import Beam, Device, ModelName, OneSided, Out, Quiet, Source, Target, folder, known, read_text
+from headwise.cli.options import (
+    Beam,
+    Device,
+    LabelledFile,
+    ModelName,
+    OneSided,
+    Out,
+    Quiet,
+    Source,
+    Target,
+    folder,
+    known,
+    read_text,
+)
 from headwise.errors import HeadwiseError
 
 MANY = 100  # sentences: fewer are translated before a bar says anything
@@ -18,17 +31,17 @@ def evaluate(
     models: Annotated[
         list[str], typer.Argument(callback=known, help="models; the first is what the others are compared with")
     ],
-    source: Source = None, target: Target = None, text: OneSided = None, out: Out = Path("runs/evaluate"),
-    device: Device = "cpu", quiet: Quiet = False, beam: Beam = 5,
+    source: Source = None, target: Target = None, text: OneSided = None, labelled: LabelledFile = None,
+    out: Out = Path("runs/evaluate"), device: Device = "cpu", quiet: Quiet = False, beam: Beam = 5,
 ) -> None:  # fmt: skip
-    """What models are worth: BLEU and chrF on parallel text, perplexity on one-sided text, with intervals and the
-    difference to the first. The first may be the folder of a study: without a text, its test text is taken, or else its
-    dev text."""
+    """What models are worth: BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text,
+    with intervals and the difference to the first. The first may be the folder of a study: without a text, its test
+    text is taken, or else its dev text."""
     import headwise as hw
     from headwise.heads import write_text
     from headwise.study.progress import Progress
 
-    given, progress = read_text(source, target, text, models[0], "test"), Progress(quiet)
+    given, progress = read_text(source, target, text, models[0], "test", labelled), Progress(quiet)
     place = folder(out) / "quality.csv"
     with progress.task("evaluate"):
         table = hw.evaluate([hw.load(name, device) for name in models], given, progress, beam=beam)

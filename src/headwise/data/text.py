@@ -1,10 +1,12 @@
-"""Text for training and scoring: sentence pairs (`ParallelText`) and monolingual text (`Text`), in common formats.
+"""Text for training and scoring: sentence pairs (`ParallelText`), monolingual text (`Text`) and texts with a class each
+(`LabelledText`), in common formats.
 
 Files are read once, line by line, into a memory-mapped Arrow file (see `store`), so a corpus may be larger than memory.
 Rows with a blank side are left out and counted in `.blank`. Equal sentences have an equal `.fingerprint`, whatever
 their format. Not here: subwords, filters by length, batches.
 """
 
+import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -19,7 +21,7 @@ from headwise.data.lines import existing_file, read_lines, whole_lines
 from headwise.data.store import StoredText, file_key
 from headwise.errors import HeadwiseError
 
-__all__ = ["ParallelText", "Text", "read_lines"]
+__all__ = ["LabelledText", "ParallelText", "Text", "read_lines"]
 
 AnyPath = str | PathLike[str]
 
@@ -52,6 +54,58 @@ class Text(StoredText):
         return str(self.dataset[index]["text"])
 
 
+class LabelledText(StoredText):
+    """Texts with a label each, for models that classify: `len(text)`, iteration over (text, label), `text[3]`,
+    `.head(n)`, `.take(indices)`, `.fingerprint`, and the `datasets.Dataset` behind it as `.dataset`. Labels are
+    strings: names of a model's classes, or their numbers."""
+
+    columns = ("text", "label")
+
+    @classmethod
+    def read(
+        cls, spec: AnyPath, text_key: str = "text", label_key: str = "label", cache: AnyPath | None = None
+    ) -> Self:
+        """A file ending in .tsv, .csv (its first line names the columns) or .jsonl (.gz may follow), or "datasets:…".
+
+        Options may follow a data set's name: "datasets:stanfordnlp/sst2?split=validation&text=sentence". In a .tsv
+        quotes are ordinary characters. A newline inside a text becomes a blank. Raises HeadwiseError as `ParallelText`.
+        """
+        if isinstance(spec, str) and spec.startswith("datasets:"):
+            name, options = _dataset_spec(spec, ("text", "label", "split", "config"))
+            keys, split = (
+                (options.get("text", text_key), options.get("label", label_key)),
+                options.get("split", "train"),
+            )
+            rows = _labelled_dataset(_loaded(name, options.get("config"), split), name, *keys)
+            return cls._write(rows, f"{name}[{split}]", cache)
+        kind = Path(spec).name.lower().removesuffix(".gz")
+        if not kind.endswith((".tsv", ".csv", ".jsonl")):
+            raise HeadwiseError(
+                f"The format of the labelled text '{spec}' is not clear: give one file ending in .tsv, .csv or .jsonl "
+                "with the columns text and label, or datasets:NAME."
+            )
+        file = existing_file(spec)
+        found = (_labelled_objects if kind.endswith(".jsonl") else _labelled_table)(file, text_key, label_key)
+        return cls._write(found, file.name, cache, file_key(f"labelled {text_key} {label_key}", file))
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[tuple[str, str | int]], name: str = "rows", cache: AnyPath | None = None) -> Self:
+        """(text, label) that are already in Python."""
+        return cls._write(((_one_line(text), str(label)) for text, label in rows), name, cache)
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The texts as a list-like column, read from disk on access."""
+        return self.dataset["text"]  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((text, label) for text, label in self.rows())
+
+    def __getitem__(self, index: int) -> tuple[str, str]:
+        row = self.dataset[index]
+        return row["text"], row["label"]
+
+
 class ParallelText(StoredText):
     """Sentence pairs: `len(text)`, iteration over (source, target), `text[3]`, `.sources`, `.targets`, `.head(n)`,
     `.take(indices)`, `.fingerprint`, and the `datasets.Dataset` behind it as `.dataset`.
@@ -81,10 +135,7 @@ class ParallelText(StoredText):
                 )
             return cls.read(spec[0], spec[1], cache)
         if isinstance(spec, str) and spec.startswith("datasets:"):
-            name, _, query = spec.removeprefix("datasets:").partition("?")
-            options = {key: values[-1] for key, values in parse_qs(query, keep_blank_values=True).items()}
-            if unknown := options.keys() - {"source", "target", "split", "config"}:
-                raise HeadwiseError(f"'{min(unknown)}' in '{spec}' is none of source, target, split, config.")
+            name, options = _dataset_spec(spec, ("source", "target", "split", "config"))
             keys = options.get("source", source_key), options.get("target", target_key)
             return cls.from_dataset(
                 name, *keys, options.get("split", "train"), config=options.get("config"), cache=cache
@@ -167,6 +218,52 @@ class ParallelText(StoredText):
         return row["source"], row["target"]
 
 
+def _dataset_spec(spec: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The name and the options of "datasets:NAME?option=value"."""
+    name, _, query = spec.removeprefix("datasets:").partition("?")
+    options = {key: values[-1] for key, values in parse_qs(query, keep_blank_values=True).items()}
+    if unknown := options.keys() - {*known}:
+        raise HeadwiseError(f"'{min(unknown)}' in '{spec}' is none of {', '.join(known)}.")
+    return name, options
+
+
+def _labelled_table(file: Path, text_key: str, label_key: str) -> Iterator[tuple[str, str]]:
+    tabs = file.name.lower().removesuffix(".gz").endswith(".tsv")
+    reader = csv.DictReader(
+        whole_lines(file), delimiter="\t" if tabs else ",", quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL,
+        strict=True,
+    )  # fmt: skip
+    try:
+        for record in reader:
+            where = f"Line {reader.line_num} of '{file}'"
+            if None in record or None in record.values():
+                raise HeadwiseError(
+                    f"{where} has another number of columns than the first line, which names "
+                    f"{', '.join(reader.fieldnames or ())}."
+                )
+            yield _labelled(record, text_key, label_key, where)
+    except csv.Error as error:
+        raise HeadwiseError(f"Line {reader.line_num} of '{file}' is no line of a table ({error}).") from error
+
+
+def _labelled_objects(file: Path, text_key: str, label_key: str) -> Iterator[tuple[str, str]]:
+    for record, where in _json_records(file, text_key, label_key):
+        yield _labelled(record, text_key, label_key, where)
+
+
+def _labelled_dataset(dataset: Dataset, name: str, text_key: str, label_key: str) -> Iterator[tuple[str, str]]:
+    used = [column for column in (text_key, label_key) if column in dataset.column_names]
+    for number, record in enumerate(dataset.with_format(None).select_columns(used or dataset.column_names), start=1):
+        yield _labelled(record, text_key, label_key, f"Row {number} of the dataset '{name}'")
+
+
+def _labelled(record: Mapping[str, Any], text_key: str, label_key: str, where: str) -> tuple[str, str]:
+    """Text and label of a record; a whole number is a label, too."""
+    label = record.get(label_key)
+    number = isinstance(label, int) and not isinstance(label, bool)
+    return _side(record, text_key, where), str(label) if number else _side(record, label_key, where)
+
+
 def _side_by_side(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     sources, targets = read_lines(source), read_lines(target)
     for number, (left, right) in enumerate(zip_longest(sources, targets), start=1):
@@ -192,6 +289,12 @@ def _tsv_rows(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _json_rows(file: Path, source_key: str, target_key: str) -> Iterator[tuple[str, str]]:
+    for record, where in _json_records(file, source_key, target_key):
+        yield _side(record, source_key, where), _side(record, target_key, where)
+
+
+def _json_records(file: Path, source_key: str, target_key: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The object of every line, and which line it is."""
     for number, line in enumerate(read_lines(file), start=1):
         where = f"Line {number} of '{file}'"
         try:
@@ -202,7 +305,7 @@ def _json_rows(file: Path, source_key: str, target_key: str) -> Iterator[tuple[s
             raise HeadwiseError(
                 f'{where} is not a JSON object: write {{"{source_key}": ..., "{target_key}": ...}} a line.'
             )
-        yield _side(record, source_key, where), _side(record, target_key, where)
+        yield record, where
 
 
 def _dataset_rows(dataset: Dataset, name: str, source_key: str, target_key: str) -> Iterator[tuple[str, str]]:

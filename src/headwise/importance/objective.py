@@ -2,8 +2,8 @@
 
 A batch has the inputs of the model's forward (`input_ids` B S, `attention_mask` B S, for encoder-decoders also
 `decoder_input_ids` B T; images and sound have other inputs, and `places` B S, where the encoder has a position),
-`labels` (B T: the token that the logits at each position predict, or IGNORED) and perhaps
-`rows` (the row of each sentence in the text). Labels are at the positions of their logits, not shifted.
+`labels` (B T: the token that the logits at each position predict, or IGNORED; B 1 for a classifier: the class) and
+perhaps `rows` (the row of each sentence in the text). Labels are at the positions of their logits, not shifted.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from headwise.attention import classifies
 from headwise.attention.discover import output_of
 from headwise.errors import HeadwiseError
 
@@ -62,24 +63,19 @@ def source_places(batch: Mapping[str, Tensor]) -> Tensor:
 
 
 def predicts(model: nn.Module) -> bool:
-    """Whether a model gives logits of words: embedding models and classifiers do not."""
-    return model.get_output_embeddings() is not None  # type: ignore[operator]
+    """Whether a model gives logits of words, or of classes of whole texts: embedding models do not."""
+    return classifies(model) or model.get_output_embeddings() is not None  # type: ignore[operator]
 
 
 def predict(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """The logits B T V of one forward; of a classifier with a label a sentence, B 1 V. Raises HeadwiseError for a model
-    without logits of words."""
-    classifies = batch["labels"].shape[1] == 1
-    out = output_of(model, inputs_of(batch)) if predicts(model) or classifies else None
-    logits: Tensor | None = getattr(out, "logits", None)
-    if logits is not None and logits.dim() == 2 and classifies:
-        return logits[:, None]
-    if logits is None or not predicts(model):
+    """The logits B T V of one forward; those of classes are B 1 V. Raises HeadwiseError for a model without."""
+    logits: Tensor | None = getattr(output_of(model, inputs_of(batch)), "logits", None) if predicts(model) else None
+    if logits is None:
         raise HeadwiseError(
             f"{type(model).__name__} predicts no words, so its heads cannot be scored by what it predicts: "
             "load it with its language-model head, or score them by confidence, entropy or dormancy."
         )
-    return logits
+    return logits[:, None] if logits.dim() == 2 else logits
 
 
 def asked_places(labels: Tensor) -> Places:

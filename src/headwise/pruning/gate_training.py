@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -163,7 +164,7 @@ def lora_layers(model: PreTrainedModel, seed: int) -> Any:
     transposed = any(isinstance(module, Conv1D) for module in linear.values())
     if not linear:
         raise HeadwiseError(f"{type(model).__name__} has no linear layer that could train: set train = 'all'.")
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):  # where some layers are transposed
         torch.manual_seed(seed)
         config = LoraConfig(r=RANK, lora_alpha=RANK, target_modules=list(linear), fan_in_fan_out=transposed)
         return LoraModel(model, config, "headwise")

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,14 +72,15 @@ def sentence(text: str, name: str) -> Annotated:
 
 
 def aligned_pairs(
-    text: Iterable[tuple[str, str]], tokenizer: Any, limit: int, sources: Coverage, targets: Coverage
-) -> list[tuple[Aligned, Aligned]]:
+    text: Iterable[tuple[str, str]], tokenizer: Any, limit: int, sources: Coverage, targets: Coverage,
+    words: Callable[[str, str], Annotated] = sentence,
+) -> list[tuple[Aligned, Aligned]]:  # fmt: skip
     """Sentence pairs in subwords, in their order, with their number as id; pairs with a side that does not fit are left
-    out and counted for that side."""
+    out and counted for that side. words: from a text and its id to its words."""
     pairs = list(text)
-    read = align(tokenizer, [sentence(one, str(n)) for n, (one, _) in enumerate(pairs)], limit, sources)
+    read = align(tokenizer, [words(one, str(n)) for n, (one, _) in enumerate(pairs)], limit, sources)
     with writing(tokenizer):
-        written = align(tokenizer, [sentence(two, str(n)) for n, (_, two) in enumerate(pairs)], limit, targets)
+        written = align(tokenizer, [words(two, str(n)) for n, (_, two) in enumerate(pairs)], limit, targets)
     by_id = {aligned.sentence.id: aligned for aligned in written}
     return [(one, by_id[one.sentence.id]) for one in read if one.sentence.id in by_id]
 

@@ -35,7 +35,8 @@ Collate = Callable[[Sequence[dict[str, Any]]], Batch]
 
 
 class Data(Protocol):
-    """A text that models train on, and how it becomes batches: `Encoded` for translation, `Packed` for others.
+    """A text that models train on, and how it becomes batches: `Encoded` for translation, `Labelled` for
+    classifiers, `Packed` for others.
 
     longest: the length of every row. dropped: how many sentences are left out.
     """

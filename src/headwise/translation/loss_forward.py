@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headwise.attention import evaluating
+from headwise.attention import classifies, evaluating
 from headwise.attention.discover import output_of, without_cache
 from headwise.errors import HeadwiseError
 from headwise.translation.batches import IGNORED, Data
+from headwise.translation.labelled import refuse_other_class_loss, summed_class_loss
 from headwise.translation.loss import summed_loss
 
 
@@ -24,13 +25,16 @@ def loss_forward(
     """Inside the block `model(**batch, smoothing=ε)` gives the summed loss of a batch, in one forward for data-parallel
     training. before: called first (gates draw their noise). extra: a penalty per target token, added to the loss.
 
-    The model's own forward runs up to its output layer. Raises HeadwiseError when the loss is not that of the model's
-    logits on a small batch: when the model does more after that layer than to add a bias or to cap the logits.
+    The model's own forward runs up to its output layer; a classifier's whole. Raises HeadwiseError when the loss is not
+    that of the model's logits on a small batch: when the model does more after that layer than to add a bias or to cap
+    the logits, or when a classifier's own loss is another.
     """
     stock, own, head = model.forward, vars(model).get("forward"), model.get_output_embeddings()
-    uncached = without_cache(model)
+    uncached, classes = without_cache(model), classifies(model)
 
     def summed(labels: Tensor, smoothing: float, **inputs: Tensor) -> Tensor:
+        if classes:
+            return summed_class_loss(stock(**inputs, **uncached).logits, labels, smoothing)
         states = states_before(head, stock, {**inputs, **uncached})
         biases = [bias for bias in (head.bias, getattr(model, "final_logits_bias", None)) if bias is not None]
         cap = getattr(getattr(model.config, "decoder", model.config), "final_logit_softcapping", None)
@@ -42,7 +46,10 @@ def loss_forward(
         loss = summed(labels, smoothing, **inputs)
         return loss + extra() * (labels != IGNORED).sum() if extra and model.training else loss
 
-    refuse_other_loss(model, head, summed)
+    if classes:
+        refuse_other_class_loss(model)
+    else:
+        refuse_other_loss(model, head, summed)
     model.forward = forward
     try:
         yield

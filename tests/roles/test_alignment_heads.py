@@ -1,0 +1,244 @@
+"""Which heads align: models made by hand, slow versions, and the same times as transformers gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel, WhisperConfig, WhisperForConditionalGeneration
+from transformers.modeling_outputs import ModelOutput
+from transformers.models.whisper.generation_whisper import _dynamic_time_warping
+from typer.testing import CliRunner
+
+import headwise as hw
+from headwise.attention import capture
+from headwise.cli import app
+from headwise.heads import Head, HeadMask
+from headwise.roles.alignment_error import read_links
+from headwise.roles.alignment_heads import grow
+from headwise.roles.word_times import FRAME, maps, token_starts
+from roles.aligning import FIRST, LATER, listener, pairs, spoken, translator
+
+PAIR = [Head("cross", *FIRST), Head("cross", *LATER)]
+
+
+def test_two_heads_that_know_half_of_the_words_are_chosen_together(tmp_path: Path) -> None:
+    model = translator()
+    text, links = pairs(tmp_path)
+    found = hw.alignment_heads(model, text, links)
+    assert set(found.heads) == set(PAIR) and found.confirmed and found.measure == "alignment.error"
+    chosen = found.sets.set_index("set").loc["chosen"]
+    assert chosen["value"] == pytest.approx(1 / 11)  # the first word of six has no link
+    assert chosen["high"] < found.sets.set_index("set").loc["best head"]["low"]
+    table = found.table.set_index(["layer", "head", "measure"])["value"]
+    assert table[*FIRST, "alignment"] > 0.5 > table[0, 0, "alignment"]
+    assert set(found.table["kind"]) == {"cross"} and len(found.table) == 8
+
+
+def test_heads_of_one_layer(tmp_path: Path) -> None:
+    text, links = pairs(tmp_path)
+    found = hw.alignment_heads(translator(), text, links, one_layer=True)
+    assert len({head.layer for head in found.heads}) == 1 and found.heads[0] in PAIR
+
+
+def test_the_error_against_a_slow_version(tmp_path: Path, tiny_marian) -> None:
+    text, links = pairs(tmp_path, 40)
+    gold = [line.replace(" ", "  ").replace("-", "p", 1) for line in links.read_text().splitlines()]
+    links.write_text("\n".join(gold) + "\n")
+    by_hand = translator()
+    model = hw.Model(tiny_marian(), by_hand.tokenizer, "random")
+    found = hw.alignment_heads(model, text, links)
+    right = total = hits = linked = 0
+    for (source, target), (sure, possible) in zip(text, read_links(links), strict=True):
+        ids, written = (model.tokenizer(side, return_tensors="pt").input_ids for side in (source, target))
+        before = torch.cat([torch.tensor([[0]]), written[:, :-1]], 1)
+        model.hf.set_attn_implementation("eager")
+        with torch.no_grad():
+            out = model.hf(input_ids=ids, decoder_input_ids=before, output_attentions=True)
+        read = out.cross_attentions[1][0, 2, :6, :6].argmax(-1)
+        for t, s in enumerate(read.tolist()):
+            right += ((s, t) in sure) + ((s, t) in possible)
+            if any(b == t for _, b in possible):
+                hits, linked = hits + ((s, t) in possible), linked + 1
+        total += 6 + len(sure)
+    table = found.table.set_index(["layer", "head", "measure"])["value"]
+    assert table[1, 2, "alignment.error"] == pytest.approx(1 - right / total)
+    assert table[1, 2, "alignment"] == pytest.approx(hits / linked)
+
+
+def test_growth_takes_what_helps_most_and_then_stops() -> None:
+    asked: list[np.ndarray] = []
+
+    def errors(mixing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        asked.append(mixing)
+        good = mixing[:, 1] + mixing[:, 3] - mixing[:, [0, 2]].sum(1)
+        return 6 - good[None], np.ones((1, 4))
+
+    assert grow([[0, 1, 2, 3]], np.array([9, 5, 7, 6.0]), errors) == [1, 3] and len(asked) == 2
+    assert grow([[0, 2], [1, 3]], np.array([9, 5, 7, 6.0]), errors) == [1, 3]
+    assert grow([[0, 3], [1, 2]], np.array([9, 5, 7, 6.0]), errors) == [1]
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 9), (4, 9, 5), (2, 1, 6), (2, 6, 1)])
+def test_time_warping_as_in_transformers(shape: tuple[int, int, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    costs = torch.randn(shape, generator=generator)
+    costs[0] = costs[0].round()  # equal paths
+    for got, matrix in zip(token_starts(costs), costs, strict=True):
+        rows, columns = _dynamic_time_warping(matrix.double().numpy())
+        jumps = np.pad(np.diff(rows), (1, 0), constant_values=1).astype(bool)
+        assert got.tolist() == columns[jumps].tolist()
+
+
+def test_the_times_that_transformers_reads() -> None:
+    config = WhisperConfig(
+        vocab_size=60, d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=16,
+        decoder_attention_heads=4, decoder_ffn_dim=16, num_mel_bins=8, max_source_positions=60, max_target_positions=20,
+        pad_token_id=0, bos_token_id=1, eos_token_id=1, decoder_start_token_id=1,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    hf: PreTrainedModel = WhisperForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in hf.model.decoder.layers.parameters():
+            parameter.mul_(20 if parameter.dim() > 1 else 1)
+    model = hw.Model(hf, None, "random")
+    ids = torch.randint(5, 60, (1, 12))
+    inputs = {"input_features": torch.randn(1, 8, 120), "decoder_input_ids": ids}
+    heads = [(0, 1), (1, 3), (1, 0)]
+    drawn: dict[int, torch.Tensor] = {}
+
+    def watch(call) -> None:
+        if call.site.kind == "cross":
+            drawn[call.site.layer] = maps(3, 40, config.median_filter_width, call)
+
+    with torch.no_grad(), capture(hf, model.found, watch=watch, weights=True):
+        hf(**inputs)
+    got = token_starts(-sum(drawn[layer][:, head] for layer, head in heads)) * FRAME
+    hf.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = hf(**inputs, output_attentions=True).cross_attentions
+    outputs = ModelOutput(sequences=torch.cat([ids, ids[:, :1]], 1), cross_attentions=[attentions])
+    expected = hf._extract_token_timestamps(outputs, heads, num_frames=80, num_input_ids=3)
+    torch.testing.assert_close(got, expected[:, 3:-1])
+    model.alignment_heads = [Head("cross", 1, 3)]
+    small = model.remove(HeadMask.full(model.heads).without(Head("cross", 0, n) for n in range(4)))
+    small.hf.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = small.hf(**inputs, output_attentions=True).cross_attentions
+    outputs = ModelOutput(sequences=outputs.sequences, cross_attentions=[attentions])
+    named = small.hf.generation_config.alignment_heads  # of the second layer, though the first has none
+    assert small.hf._extract_token_timestamps(outputs, named, num_frames=80, num_input_ids=3).isfinite().all()
+
+
+def test_word_times_choose_the_heads_that_hear_them(tmp_path: Path) -> None:
+    model = listener()
+    found = hw.alignment_heads(model, hw.Speech.read(spoken(tmp_path)))
+    assert set(found.heads) == set(PAIR) and found.measure == "alignment.seconds"
+    chosen, best = (row for _, row in found.sets.iterrows())  # transformers lets the first word begin at 0
+    assert found.confirmed and chosen["high"] < best["low"] and chosen["value"] < 0.3 < chosen["baseline"]
+
+
+def test_the_command_writes_a_model_of_its_own(tmp_path: Path) -> None:
+    translator().save(tmp_path / "model")
+    _, links = pairs(tmp_path)
+    before = (tmp_path / "model" / "generation_config.json").read_bytes()
+    files = ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target"), "--links", str(links)]
+    out = ["--out", str(tmp_path / "out"), "--save", str(tmp_path / "aligned"), "--quiet"]
+    done = CliRunner().invoke(app, ["roles", str(tmp_path / "model"), "--role", "alignment", *files, *out])
+    assert done.exit_code == 0, done.exception
+    assert (tmp_path / "model" / "generation_config.json").read_bytes() == before
+    written = json.loads((tmp_path / "aligned" / "generation_config.json").read_text())["alignment_heads"]
+    assert sorted(written) == sorted(map(list, (FIRST, LATER)))
+    assert set(hw.load(tmp_path / "aligned").alignment_heads) == set(PAIR)
+    assert json.loads((tmp_path / "out" / "alignment.json").read_text())["alignment_heads"] == written
+    assert (tmp_path / "out" / "alignment.csv").exists() and (tmp_path / "out" / "alignment-sets.csv").exists()
+
+
+def test_heads_that_align_no_better_than_a_rule_are_not_written(tmp_path: Path, tiny_marian) -> None:
+    hw.Model(tiny_marian(), translator().tokenizer, "random").save(tmp_path / "model")
+    _, links = pairs(tmp_path, 40)
+    files = ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target"), "--links", str(links)]
+    out = ["--out", str(tmp_path / "out"), "--save", str(tmp_path / "aligned"), "--quiet"]
+    done = CliRunner().invoke(app, ["roles", str(tmp_path / "model"), "--role", "alignment", *files, *out])
+    assert isinstance(done.exception, hw.HeadwiseError) and "No model was written" in str(done.exception)
+    assert not (tmp_path / "aligned").exists() and (tmp_path / "out" / "alignment.csv").exists()
+
+
+def test_the_numbers_of_alignment_heads_follow_a_removal(tmp_path: Path, tiny_marian) -> None:
+    model = hw.Model(tiny_marian(), None, "tiny")
+    model.alignment_heads = [Head("cross", 0, 3), Head("cross", 1, 1), Head("cross", 1, 2)]
+    mask = HeadMask.full(model.heads).without([Head("cross", 0, 0), Head("cross", 1, 1), Head("encoder-self", 0, 1)])
+    with pytest.warns(UserWarning, match="cross/1/1"):
+        small = model.remove(mask)
+    assert small.hf.generation_config.alignment_heads == [[0, 2], [1, 1]]
+    assert model.hf.generation_config.alignment_heads == [[0, 3], [1, 1], [1, 2]]
+    assert hw.load(small.save(tmp_path / "small")).alignment_heads == [Head("cross", 0, 2), Head("cross", 1, 1)]
+    with pytest.warns(UserWarning, match="cross/0/2, cross/1/1"):
+        none = small.remove(HeadMask(small.heads, frozenset(h for h in small.heads if h.kind != "cross")))
+    assert none.alignment_heads == [] and not hasattr(none.hf.generation_config, "alignment_heads")
+    with pytest.raises(hw.HeadwiseError, match="cross/5/0"):
+        model.alignment_heads = [Head("cross", 5, 0)]
+
+
+@pytest.mark.parametrize(("line", "said"), [("0-0 1:1", "Line 1"), ("0-9", "0-9"), ("0-0\n0-0", "2 sentence pairs")])
+def test_links_that_are_none(line: str, said: str, tmp_path: Path) -> None:
+    text, links = pairs(tmp_path, 1)
+    links.write_text(line + "\n")
+    with pytest.raises(hw.HeadwiseError, match=said):
+        hw.alignment_heads(translator(), text, links)
+
+
+def test_text_that_does_not_fit_the_model(tmp_path: Path) -> None:
+    text, links = pairs(tmp_path, 2)
+    with pytest.raises(hw.HeadwiseError, match="--audio"):
+        hw.alignment_heads(listener(), text, links)
+    with pytest.raises(hw.HeadwiseError, match="--source"):
+        hw.alignment_heads(translator(), hw.Speech.read(spoken(tmp_path, 2)))
+    with pytest.raises(hw.HeadwiseError, match="no second half"):
+        hw.alignment_heads(translator(), text.head(1), write(tmp_path / "one", links.read_text().splitlines()[0]))
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text + "\n")
+    return path
+
+
+HEADER = "audio,word,start,end"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", "audio,word,start\n0.wav,w1,0", "Row 1 .* lacks end"),
+        ("a.csv", f"{HEADER}\n0.wav,w1,soon,1", "Row 1 .* times soon"),
+        ("a.csv", f"{HEADER}\n0.wav,w1,1,0.5", "Row 1"),
+        ("a.csv", f"{HEADER}\n0.wav,w1,1,1.5\n0.wav,w2,0.5,0.7", "Row 2 .* before"),
+        ("a.csv", f"{HEADER}\nmissing.wav,w1,1,1.5", "There is no file"),
+        ("a.csv", HEADER, "no words"),
+        ("a.jsonl", "[1]", "Line 1"),
+    ],
+)
+def test_tables_of_speech_that_cannot_be_used(name: str, text: str, said: str, tmp_path: Path) -> None:
+    spoken(tmp_path, 1)
+    (tmp_path / name).write_text(text + "\n")
+    with pytest.raises(hw.HeadwiseError, match=said):
+        hw.Speech.read(tmp_path / name)
+
+
+def test_speech_in_json_lines_and_audio_that_is_none(tmp_path: Path) -> None:
+    rows = [{"audio": "0.wav", "word": f"w{n}", "start": n / 10, "end": n / 10, "language": "en"} for n in range(3)]
+    (tmp_path / "0.wav").write_bytes(b"RIFF nothing")
+    speech = hw.Speech.read(write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows))))
+    assert len(speech) == 1 and next(iter(speech)).starts == (0, 0.1, 0.2)
+    with pytest.raises(hw.HeadwiseError, match=r"0\.wav cannot be read as audio"):
+        hw.alignment_heads(listener(), speech)
+
+
+def test_a_language_is_needed_where_the_model_knows_several(tmp_path: Path) -> None:
+    table = spoken(tmp_path, 1)
+    table.write_text(table.read_text().replace(",en\n", ",\n"))
+    with pytest.raises(hw.HeadwiseError, match="language"):
+        hw.alignment_heads(listener(), hw.Speech.read(table))
