@@ -32,8 +32,9 @@ MAY_IMPORT = {
     "data": WORDS,
     "importance": WORDS | {"attention", "statistics"},
     "translation": WORDS | {"options", "attention", "data", "statistics"},
+    "placement": WORDS | {"attention", "model_files", "translation"},
     "model": WORDS | {"model_files", "options", "attention", "translation"},
-    "loading": WORDS | {"model_files", "attention", "devices", "model", "translation"},
+    "loading": WORDS | {"model_files", "attention", "devices", "model", "placement", "translation"},
     "pruning": WORDS | {"options", "units", "attention", "data", "model", "translation"},
     "engines": WORDS | {"attention", "model", "model_files"},
     "exchange": WORDS | {"importance", "model"},
@@ -43,6 +44,7 @@ MAY_IMPORT = {
     | METHODS
     | {"model_files", "options", "units", "api", "attention", "data", "devices", "loading", "model", "statistics"},
     "report": WORDS | {"importance", "roles"},
+    "lab": WORDS | {"model_files", "options", "attention", "importance", "model", "report", "translation"},
     "hub": WORDS | {"model_files", "report"},
 }
 FREE = {"__init__", "__main__", "cli"}  # the doors: they may open every room, and no room may call them

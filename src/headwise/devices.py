@@ -1,6 +1,10 @@
-"""The device that tensors are on."""
+"""The device that tensors are on, and the most memory that was in use."""
 
 from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
 
 from headwise.errors import HeadwiseError
 
@@ -21,3 +25,28 @@ def usable(device: str) -> str:
             f"The device {device} was asked for, but torch cannot use it here ({reason}): give auto, cpu, cuda or mps."
         ) from None
     return device
+
+
+def peak_memory() -> int:
+    """The most memory that this process has had so far, in bytes; pages of files that it reads count while they are in
+    memory. 0 where the system does not say."""
+    status = Path("/proc/self/status")
+    if status.exists():  # unlike ru_maxrss, not that of the process before `exec`
+        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+        return int(found[1]) * 1024 if found else 0
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def memory_line() -> str:
+    """A line about the most memory of the process, and of each GPU that it used."""
+    import torch
+
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+    used = {f"GPU {gpu}": torch.cuda.max_memory_allocated(gpu) for gpu in gpus}
+    peaks = {"process": peak_memory(), **used}
+    parts = ", ".join(f"{name} {peak / 2**20:,.0f} MB" for name, peak in peaks.items() if peak)
+    return f"Peak memory: {parts or 'unknown'}."

@@ -30,13 +30,15 @@ from transformers import (
 )
 from transformers.core_model_loading import revert_weight_conversion
 
-from headwise.attention import discover, remove
+from headwise.attention import device_of, discover, remove
+from headwise.attention.offload import weights
 from headwise.attention.removal import make_biases
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask
 from headwise.model import Model
-from headwise.model_files import SUMS, WEIGHTS, folder_of, refuse_damage, sums
+from headwise.model_files import SUMS, folder_of, refuse_damage, sums, weight_files
+from headwise.placement import DeviceMap, hollow, places, read_from, refuge, scratch
 from headwise.translation.build import drop_unused
 
 UNUSED = re.compile(
@@ -46,15 +48,24 @@ LAYERS = (
     "num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "n_layer", "n_layers",
 )  # fmt: skip
 DEEPEST = 1000  # layers
+TYPES = ("float32", "bfloat16", "float16")
 
 
-def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> Model:
+def load(
+    spec: str | Path, device: str = "cpu", allow_partial: bool = False, *, dtype: str | None = None,
+    device_map: DeviceMap | None = None,
+) -> Model:  # fmt: skip
     """Load any transformers model, a model that headwise pruned, or the trained model of a finished study.
 
-    spec: a local folder or a hub id. device: cpu, cuda, mps, or `auto`, the best of these that is there. Raises
-    HeadwiseError for a missing or incomplete model, HeadsMissing for a model with heads that headwise does not see.
+    spec: a local folder or a hub id. device: cpu, cuda, mps, or `auto`, the best of these that is there. dtype: of the
+    weights: float32, bfloat16 or float16; by default as they were saved. device_map: where the weights are, for models
+    that are larger than the device (docs/howto/big-models.md): `disk` loads each layer from its file when it runs;
+    `auto` fills the devices, then the memory, and leaves the rest on disk; or a device by name of module, as
+    transformers takes it. Without it, a model that does not fit is loaded so, with a warning. Raises HeadwiseError for
+    a missing or incomplete model, HeadsMissing for a model with heads that headwise does not see.
     """
     device = usable(device)
+    kind = number_type(dtype)
     path = folder_of(spec)
     local = path.exists()
     source = str(path if local else spec)
@@ -70,10 +81,11 @@ def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> 
             refuse_damage(path)
         model_class = class_of(source, config)
         refuse_too_deep(source, config)
+        device_map = device_map or (refuge(path, device, kind) if local else None)
         hf = (
-            load_whole(source, config, model_class)
+            load_whole(source, config, model_class, kind, places(device_map, device, config, model_class))
             if layout is None
-            else load_pruned(path, config, model_class, layout)
+            else load_pruned(path, config, model_class, layout, kind, device if device_map else None)
         )
         if (path / "generation_config.json").exists():
             settings = GenerationConfig.from_pretrained(path)  # raises for a damaged one
@@ -82,7 +94,7 @@ def load(spec: str | Path, device: str = "cpu", allow_partial: bool = False) -> 
         named = any(path.glob("*token*")) if local else hf.main_input_name != "pixel_values"
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False) if named else None
         refuse_unfit(source, hf, tokenizer)
-        hf = hf.to(device)
+        hf = hf.to(device) if device_map is None else hf
     except HeadwiseError:
         raise
     except Exception as error:  # from transformers, safetensors or tokenizers, about the user's files
@@ -161,9 +173,23 @@ def refuse_too_deep(source: str, config: Any) -> None:
                 )
 
 
-def load_whole(source: str, config: Any, model_class: Any) -> Any:
+def number_type(dtype: str | None) -> torch.dtype | None:
+    """The type of weights by its name."""
+    if dtype not in (None, *TYPES):
+        raise HeadwiseError(f"The type {dtype} was asked for: give {', '.join(TYPES)}, or leave it out.")
+    return None if dtype is None else getattr(torch, dtype)
+
+
+def load_whole(source: str, config: Any, model_class: Any, dtype: torch.dtype | None, device_map: Any) -> Any:
     """A model with all its heads. Raises HeadwiseError when the class drops weights of the file, or lacks some."""
-    hf, info = model_class.from_pretrained(source, config=config, output_loading_info=True, trust_remote_code=False)
+    options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+    if device_map is not None:
+        options |= {"device_map": device_map, "offload_folder": scratch()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The following device_map keys")  # names of tensors, which it accepts
+        hf, info = model_class.from_pretrained(
+            source, config=config, output_loading_info=True, trust_remote_code=False, **options
+        )
     hf = drop_unused(freeze_as_built(hf))
     lost = [name for name in sorted(info["missing_keys"]) if name in hf.state_dict() and not UNUSED.search(name)]
     if lost:
@@ -182,10 +208,13 @@ def load_whole(source: str, config: Any, model_class: Any) -> Any:
     return hf
 
 
-def load_pruned(path: Path, config: Any, model_class: Any, layout: HeadMask) -> Any:
+def load_pruned(
+    path: Path, config: Any, model_class: Any, layout: HeadMask, dtype: torch.dtype | None, offloaded: str | None
+) -> Any:
     """A pruned model: build the stock one, remove heads by the layout, load the weights.
 
-    The layout lists the heads that were known, so a partial map is accepted.
+    The layout lists the heads that were known, so a partial map is accepted. offloaded: the device that computes, if
+    the weights are to stay in their files.
     """
     if not config.architectures:
         raise HeadwiseError(
@@ -194,10 +223,19 @@ def load_pruned(path: Path, config: Any, model_class: Any, layout: HeadMask) -> 
     config.headwise_layout = None
     try:
         refuse_too_large(path, config, model_class)
-        stock = drop_unused(model_class._from_config(config)).eval()
+        stock = (
+            drop_unused(model_class._from_config(config)).eval()
+            if offloaded is None
+            else hollow(config, model_class, offloaded)
+        )
         smaller: Any = remove(stock, discover(stock, allow_partial=True), layout)
         make_biases(dict(smaller.named_modules()), getattr(config, "headwise_biases", None) or ())
-        wrong = fill(smaller, load_file(path / WEIGHTS))
+        if offloaded is None:
+            wrong = fill(
+                smaller, {name: tensor for file in weight_files(path) for name, tensor in load_file(file).items()}
+            )
+        else:
+            wrong = read_from(smaller, weight_files(path), dtype)
     except HeadwiseError as error:
         raise HeadwiseError(f"{path} cannot be pruned to its layout. {error}") from error
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -206,15 +244,17 @@ def load_pruned(path: Path, config: Any, model_class: Any, layout: HeadMask) -> 
         raise HeadwiseError(f"The weights in {path} do not fit its layout: {one_line(error)}") from error
     if wrong:
         raise HeadwiseError(f"The weights in {path} do not fit its layout: {in_short(wrong)} missing or unknown.")
-    return smaller
+    return smaller if dtype is None or offloaded else smaller.to(dtype)
 
 
 def refuse_too_large(path: Path, config: Any, model_class: Any) -> None:
     """Raise HeadwiseError for a configuration with far more weights than the file, before memory is taken for them."""
     with torch.device("meta"):
         declared = sum(parameter.numel() for parameter in model_class(config).parameters())
-    with safe_open(path / WEIGHTS, "pt") as file:
-        there = sum(torch.Size(file.get_slice(name).get_shape()).numel() for name in file.keys())  # noqa: SIM118
+    there = 0
+    for part in weight_files(path):
+        with safe_open(part, "pt") as file:
+            there += sum(torch.Size(file.get_slice(name).get_shape()).numel() for name in file.keys())  # noqa: SIM118
     if declared > 10**8 + 20 * there:
         raise HeadwiseError(f"Its configuration declares {declared:,} weights, but the file has {there:,}.")
 
@@ -240,9 +280,9 @@ def fill(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
 def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
     """Raise HeadwiseError for weights that are not finite numbers, a tokenizer with more words than the model, and chat
     templates whose names, which are those of files, lead elsewhere."""
-    finite = [tensor.isfinite().all() for tensor in hf.parameters()]
-    if not bool(torch.stack(finite).all()):
-        name = next(name for (name, _), fine in zip(hf.named_parameters(), finite, strict=True) if not fine)
+    finite = {name: tensor.isfinite().all() for name, tensor in weights(hf)}
+    if not bool(torch.stack([fine.to(device_of(hf)) for fine in finite.values()]).all()):
+        name = next(name for name, fine in finite.items() if not fine)
         raise HeadwiseError(f"{source} is damaged: weights in {name} are not finite numbers. Copy or save it again.")
     words = getattr(hf.get_input_embeddings(), "num_embeddings", None)
     if tokenizer is not None and words is not None and len(tokenizer) > words:

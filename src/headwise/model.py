@@ -9,24 +9,26 @@ from __future__ import annotations
 import copy
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     PreTrainedModel,
 )
 
-from headwise.attention import Discovery, discover, remove
+from headwise.attention import Discovery, discover, is_offloaded, remove
 from headwise.errors import HeadwiseError, NotWritten
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe, html_table
 from headwise.model_files import NOTE, PARTIAL, README, copy_siblings, replace, written_before
 from headwise.options import Search
 from headwise.progress import Report, silent
 from headwise.translation.decode import translate
+
+LEAST_SHARD = 2**26  # bytes in a file of an offloaded model, and so in memory while it is saved
 
 
 class Model:
@@ -58,12 +60,12 @@ class Model:
     @property
     def parameters(self) -> int:
         """Number of weights, tied ones counted once."""
-        return sum(p.numel() for p in self.hf.parameters())
+        return sum(p.numel() for p in once(self.hf))
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights in memory, tied ones counted once."""
-        return sum(p.numel() * p.element_size() for p in self.hf.parameters())
+        """Bytes of the weights, tied ones counted once."""
+        return sum(p.numel() * p.element_size() for p in once(self.hf))
 
     @property
     def cache_bytes(self) -> int:
@@ -128,6 +130,8 @@ class Model:
     def remove(self, mask: HeadMask, means: Mapping[Site, Tensor] | None = None, grow: bool = False) -> Model:
         """A smaller model in which only the heads of `mask` are left. The mask is over the heads this model has now.
 
+        The two share the weights that are not cut, so memory holds them once; a weight becomes a model's own when it
+        gets its first gradient. Only writing into weights without gradients changes both: copy one before.
         means: mean outputs of the heads, H D by site. Those of removed heads are added to the output biases
         (docs/methods/removal.md). grow: where key/value heads would be copied, so that the key/value cache or the
         weights grow, warn; else raise HeadwiseError.
@@ -159,7 +163,14 @@ class Model:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             # `fill` reads weights under the names they have in the model, not in the hub's files.
-            self.hf.save_pretrained(partial, max_shard_size="1TB", save_original_format=self.layout is None)
+            size = max(LEAST_SHARD, max(p.numel() * p.element_size() for p in self.hf.parameters()))
+            if is_offloaded(self.hf):
+                vars(self.hf).setdefault("hf_device_map", {"": "disk"})  # by which transformers knows
+            with warnings.catch_warnings(action="ignore"):  # transformers' about memory: a shard fits
+                self.hf.save_pretrained(
+                    partial, max_shard_size=size if is_offloaded(self.hf) else "1TB",
+                    save_original_format=self.layout is None,
+                )  # fmt: skip
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(partial)
             if self.source is not None:
@@ -180,6 +191,12 @@ class Model:
             if made and folder.exists() and not any(folder.iterdir()):
                 folder.rmdir()
         return folder
+
+
+def once(hf: PreTrainedModel) -> Iterator[nn.Parameter]:
+    """The weights of a model. Tied ones come once; offloaded, they are several parameters."""
+    tied = getattr(hf, "all_tied_weights_keys", None) or {} if is_offloaded(hf) else {}
+    return (parameter for name, parameter in hf.named_parameters() if name not in tied)
 
 
 def growth(before: Model, after: Model) -> str:

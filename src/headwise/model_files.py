@@ -17,6 +17,7 @@ from headwise.errors import HeadwiseError, NotWritten
 from headwise.files import is_inside, sha256
 
 WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"  # of weights in several files
 SUMS = "SHA256SUMS"  # of every file that `save` wrote; `sha256sum --check` reads it
 PARTIAL = ".headwise-partial"  # where `save` writes before anything is replaced
 README = "README.md"
@@ -155,6 +156,21 @@ def refuse_damage(folder: Path) -> None:
                 f"{folder} is damaged: {name} is not as it was saved. Copy or save the model again; if you changed it "
                 f"yourself, delete {SUMS}."
             )
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files with a model's weights."""
+    if not (folder / INDEX).is_file():
+        return [folder / WEIGHTS]
+    try:
+        names = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise HeadwiseError(
+            f"{folder / INDEX} is no index of weights ({type(error).__name__}): copy it again."
+        ) from None
+    if outside := [name for name in names if not is_inside(name)]:
+        raise HeadwiseError(f"{folder / INDEX} names a file outside of its folder ({outside[0]}): copy it again.")
+    return [folder / name for name in names]
 
 
 def folder_of(spec: str | Path) -> Path:

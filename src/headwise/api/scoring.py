@@ -20,7 +20,8 @@ from accelerate import PartialState
 from headwise.api.batches import Batches, Fold, max_tokens
 from headwise.api.environment import environment_info
 from headwise.api.own_batches import OwnBatches
-from headwise.attention import classifies, masked
+from headwise.attention import classifies, is_offloaded, masked
+from headwise.attention.offload import refuse_offloaded
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, score_table
@@ -61,13 +62,13 @@ Row = dict[str, Any]
 
 
 def usual_measures(model: Model, text: Batches | None = None) -> tuple[str, ...]:
-    """The measures where none is named: for a model that predicts no words, those that need no prediction. Without
-    relevance for classes, for batches that the user brings, and where layers compute attention in their own code."""
+    """The measures where none is named: for a model that predicts no words, those that need no prediction. No relevance
+    of classes and of batches that the user brings, where layers compute attention in their own code, nor with offloaded
+    weights, of which it needs all at once."""
     own = text is not None and isinstance(text.data, OwnBatches)
-    if not predicts(model.hf):
-        return USUAL_WITHOUT_WORDS
-    blind = classifies(model.hf) or model.found.inline or own
-    return tuple(name for name in USUAL if not (blind and name in LRP))
+    usual = USUAL if predicts(model.hf) else USUAL_WITHOUT_WORDS
+    blind = classifies(model.hf) or is_offloaded(model.hf) or model.found.inline or own
+    return tuple(name for name in usual if name not in LRP) if blind else usual
 
 
 def passes(measures: Iterable[str]) -> dict[str, list[str]]:
@@ -145,13 +146,14 @@ def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches) -> N
             f"{model.name}, a {type(model.hf).__name__}, predicts no words, so '{blind[0]}' cannot be "
             f"computed: load it with its language-model head, or choose from {', '.join(READINGS)}."
         )
-    if relevances := [name for name in blind if name in LRP]:
+    if starting := [name for name in blind if name in LRP]:
         refuse_inline(model.hf, model.found)
         if classifies(model.hf):
             raise HeadwiseError(
-                f"{model.name} is a {type(model.hf).__name__}: '{relevances[0]}' starts at words that are predicted, "
-                "not at classes; ask for gradient or ablation."
+                f"{model.name} is a {type(model.hf).__name__}: '{starting[0]}' starts at predicted words, not "
+                "at classes; ask for gradient or ablation."
             )
+        refuse_offloaded(model.hf, f"'{starting[0]}'")
     if BLEU in blind and not model.hf.config.is_encoder_decoder:
         kind = type(model.hf).__name__
         raise HeadwiseError(f"{BLEU} needs translations, which {model.name}, a {kind}, does not write.")

@@ -3,8 +3,10 @@
 from headwise.attention.capture import capture, masked
 from headwise.attention.discover import Discovery, classifies, discover, evaluating, start_token
 from headwise.attention.kernel import AttentionCall
+from headwise.attention.offload import device_of, is_offloaded
 from headwise.attention.removal import remove
 
 __all__ = [
     "capture", "masked", "classifies", "discover", "Discovery", "AttentionCall", "evaluating", "remove", "start_token",
+    "device_of", "is_offloaded",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from headwise.attention import kernel
 from headwise.attention.discover import Discovery, seam
 from headwise.attention.kernel import AttentionCall, Gate, Hooks, HookState
+from headwise.attention.offload import device_of
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site, describe
 
@@ -84,7 +85,7 @@ def masked(model: nn.Module, found: Discovery, mask: HeadMask) -> Iterator[None]
 
 def kept_heads(model: nn.Module, found: Discovery, mask: HeadMask) -> dict[Site, Tensor]:
     """By site, whether a mask keeps each head: booleans H on the model's device, which get there in one transfer."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     kept = torch.tensor([head in mask.kept for head in found.heads], dtype=torch.bool, device=device)
     return dict(
         zip(found.heads.sites, kept.split([found.heads.count(site) for site in found.heads.sites]), strict=True)

@@ -26,6 +26,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from headwise.attention import inline, kernel
+from headwise.attention.offload import device_of, undisturbed
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.heads import HeadMap, Kind, Site
 
@@ -57,12 +58,13 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     heads than the probe saw, unless `allow_partial`; raises HeadwiseError when it saw none or too many, or when the
     model computes something else through our attention function.
     """
-    calls: list[tuple[nn.Module, Kind, kernel.AttentionCall]] = []
+    calls: list[tuple[nn.Module, Kind, tuple[torch.Size, ...]]] = []  # shapes of queries, keys and values
     entered: Counter[nn.Module] = Counter()
     outputs: dict[nn.Module, inline.Output] = {}
 
     def note(module: nn.Module, call: kernel.AttentionCall) -> None:
-        calls.append((module, getattr(module, "emptied", None) or kind_of(model, module, call), call))
+        kind = getattr(module, "emptied", None) or kind_of(model, module, call)
+        calls.append((module, kind, (call.query.shape, call.key.shape, call.value.shape)))
 
     def note_inline(module: nn.Module, output: inline.Output, call: kernel.AttentionCall) -> None:
         outputs[module] = output
@@ -85,14 +87,14 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
             through = probe(model)
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
     modules, names, cached, name_of = {}, {}, {}, {module: name for name, module in model.named_modules()}
-    for module, kind, call in calls:
+    for module, kind, (query, key, value) in calls:
         site = Site(kind, len(layers[kind]))
         modules[site], names[site] = module, name_of[module]
-        cached[site] = sum(x.shape[1] * x.shape[3] for x in (call.key, call.value))
-        layers[kind].append((call.query.shape[1], call.key.shape[1]))
+        cached[site] = sum(shape[1] * shape[3] for shape in (key, value))
+        layers[kind].append((query[1], key[1]))
     heads = HeadMap(
-        {kind: tuple(query for query, _ in counts) for kind, counts in layers.items()},
-        {kind: tuple(key_value for _, key_value in counts) for kind, counts in layers.items()},
+        {kind: tuple(count for count, _ in counts) for kind, counts in layers.items()},
+        {kind: tuple(count for _, count in counts) for kind, counts in layers.items()},
     )
     check(model, heads, modules, allow_partial)
     for module, count in Counter(modules.values()).items():
@@ -110,7 +112,7 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
             f"{moved:.2g}, where its largest output is {float(largest(stock)):.2g}): headwise cannot work on it."
         )
     own = {site: outputs[module] for site, module in modules.items() if module in outputs}
-    return Discovery(heads, modules, names, calls[0][2].query.shape[3], cached, own)
+    return Discovery(heads, modules, names, calls[0][2][0][3], cached, own)
 
 
 def kind_of(model: nn.Module, module: nn.Module, call: kernel.AttentionCall) -> Kind:
@@ -134,12 +136,12 @@ def example(model: nn.Module) -> dict[str, Tensor]:
     Without a padding token in the configuration only the second: classifiers then refuse several sentences.
     """
     config: Any = model.config
-    parameter = next(model.parameters())
+    device = device_of(model)
     if getattr(model, "main_input_name", "") == "pixel_values" and hasattr(config, "image_size"):
         size = config.image_size
         height, width = (size, size) if isinstance(size, int) else size
         count = config.num_channels * height * width
-        image = torch.linspace(0, count, count, device=parameter.device, dtype=parameter.dtype).sin()
+        image = torch.linspace(0, count, count, device=device).sin().to(next(model.parameters()).dtype)
         return {"pixel_values": image.view(1, config.num_channels, height, width)}
     words: int | None = getattr(config.get_text_config(), "vocab_size", None)
     if words is None:
@@ -147,11 +149,11 @@ def example(model: nn.Module) -> dict[str, Tensor]:
             f"{type(model).__name__} reads no token ids (its configuration has no vocabulary): headwise works on "
             "models of text, on encoders of images (ViT) and on Whisper."
         )
-    ids = torch.arange(SOURCE_LENGTH, device=parameter.device).repeat(2, 1) % max(words - 4, 1) + min(4, words - 1)
+    ids = torch.arange(SOURCE_LENGTH, device=device).repeat(2, 1) % max(words - 4, 1) + min(4, words - 1)
     inputs: dict[str, Tensor] = {}
     if getattr(model, "main_input_name", "") == "input_features" and hasattr(config, "num_mel_bins"):
         frames = 2 * config.max_source_positions  # two convolutions halve them
-        inputs["input_features"] = torch.linspace(-1, 1, config.num_mel_bins * frames, device=parameter.device)
+        inputs["input_features"] = torch.linspace(-1, 1, config.num_mel_bins * frames, device=device)
         inputs["input_features"] = inputs["input_features"].sin().view(1, config.num_mel_bins, frames)
         ids = ids[:1]
     else:
@@ -171,7 +173,7 @@ def probe(model: nn.Module) -> Tensor:
     """The output of one forward over `example`, without its padding: in evaluation mode, in float32, no gradients."""
     try:
         inputs = example(model)
-        with evaluating(model), torch.no_grad(), precise(model):
+        with evaluating(model), torch.no_grad(), undisturbed(model), precise(model):
             out: Tensor = output_of(model, inputs)[0]
         mask = inputs.get("attention_mask")
         one_stack = mask is not None and out.shape[:2] == mask.shape and "decoder_input_ids" not in inputs

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from headwise.attention.offload import loaded, offload_like
 from headwise.errors import HeadwiseError
 
 
@@ -67,6 +68,11 @@ class Matrices:
     def out(self) -> nn.Linear:
         return cast(nn.Linear, getattr(self.parent, self.out_name))
 
+    @property
+    def size(self) -> int:
+        """The head size."""
+        return int(self.out.weight.shape[0 if isinstance(self.out, Conv1D) else 1]) // self.heads
+
     def outputs(self) -> Tensor:
         """The columns of the output projection: M H D."""
         columns: Tensor = by_output(self.out).unflatten(1, (self.heads, -1))
@@ -96,16 +102,17 @@ class Matrices:
         if self.groups < self.heads and parts == ["qkv"]:  # Falcon's multi-query attention
             parts = ["q", "k", "v"]
         counts = [self.heads if "q" in part else self.groups for part in parts]
-        rows = torch.arange(len(by_output(getattr(self.module, name)))).unflatten(0, (sum(counts), -1))
+        projection = getattr(self.module, name)
+        rows = torch.arange(projection.weight.shape[isinstance(projection, Conv1D)]).unflatten(0, (sum(counts), -1))
         return zip(parts, rows.split(counts), strict=True)
 
     def cut(self, kept: list[int], key_heads: list[int]) -> None:
         """Keep only some query heads and key/value heads. Every cut projection becomes an `nn.Linear`."""
         for name, whole in self.inputs().items():
             rows = torch.cat([rows[kept if "q" in part else key_heads].flatten() for part, rows in self.parts(name)])
-            bias = None if whole.bias is None else whole.bias[rows]
-            setattr(self.module, name, linear(whole, by_output(whole)[rows], bias))
-        setattr(self.parent, self.out_name, linear(self.out, self.outputs()[:, kept].flatten(1), self.out.bias))
+            setattr(self.module, name, linear(whole, rows=rows))
+        columns = torch.arange(self.heads * self.size).unflatten(0, (self.heads, -1))[kept].flatten()
+        setattr(self.parent, self.out_name, linear(self.out, columns=columns))
 
 
 def matrices(modules: Mapping[str, nn.Module], name: str, heads: int, groups: int) -> Matrices:
@@ -149,16 +156,35 @@ def is_linear(module: object) -> bool:
 
 def by_output(projection: nn.Linear) -> Tensor:
     """The weights of a linear layer, outputs x inputs; GPT-2's Conv1D stores them transposed."""
-    return projection.weight.t() if isinstance(projection, Conv1D) else projection.weight
+    weight: Tensor = loaded(projection)
+    return weight.t() if isinstance(projection, Conv1D) else weight
 
 
-def linear(like: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A linear layer with other weights (outputs x inputs) that trains where another one does."""
-    new = nn.Linear(1, 1, bias=bias is not None, device="meta")
-    new.out_features, new.in_features = weight.shape
-    new.weight = nn.Parameter(
-        weight.detach().clone(memory_format=torch.contiguous_format), requires_grad=like.weight.requires_grad
-    )
-    if bias is not None:
-        new.bias = nn.Parameter(bias.detach().clone(), requires_grad=like.bias.requires_grad)
+def linear(like: nn.Linear, rows: Tensor | None = None, columns: Tensor | None = None) -> nn.Linear:
+    """A linear layer with some rows (outputs) or columns (inputs) of another one, that trains where that one does.
+
+    Offloaded weights stay where they are: their part is taken whenever it is loaded.
+    """
+    outputs, inputs = like.weight.shape[::-1] if isinstance(like, Conv1D) else like.weight.shape
+    outputs, inputs = (full if part is None else len(part) for full, part in ((outputs, rows), (inputs, columns)))
+
+    def weight() -> Tensor:
+        whole = by_output(like).detach()
+        part = whole if rows is None else whole[rows]
+        return (part if columns is None else part[:, columns]).clone(memory_format=torch.contiguous_format)
+
+    def bias() -> Tensor:
+        whole: Tensor = loaded(like, "bias").detach()
+        return whole.clone() if rows is None else whole[rows]
+
+    makers = {"weight": weight} if like.bias is None else {"weight": weight, "bias": bias}
+    shapes = {"weight": (outputs, inputs), "bias": (outputs,)}
+    new = nn.Linear(1, 1, bias=like.bias is not None, device="meta")
+    new.out_features, new.in_features = outputs, inputs
+    for name, make in makers.items():
+        old: Tensor = getattr(like, name)
+        value = old.new_empty(shapes[name]) if old.is_meta else make()
+        setattr(new, name, nn.Parameter(value, requires_grad=old.requires_grad))
+    if like.weight.is_meta:
+        offload_like(new, like, makers)
     return new.train(like.training)

@@ -15,6 +15,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from headwise.attention.offload import device_of
+
 TABLE = "relative_attention_bias"  # by bucket of distances, a number for each head
 
 
@@ -33,7 +35,7 @@ def narrow(module: nn.Module, kept: list[int], heads: int) -> None:
     their columns; one that is given it (Bloom, MPT, MPNet) takes its part."""
     given = {"alibi", "position_bias"} & {*parameters(module)}
     if given:
-        chosen = torch.tensor(kept, dtype=torch.long, device=next(module.parameters()).device)
+        chosen = torch.tensor(kept, dtype=torch.long, device=device_of(module))
         before = getattr(module, "bias_heads", None)  # a buffer follows the model to its device
         module.register_buffer("bias_heads", chosen if before is None else before[chosen], persistent=False)
     if given and not shares_bias(module):

@@ -14,6 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from headwise.attention import kernel
 from headwise.attention.discover import Discovery, probe, seam
+from headwise.attention.offload import loaded
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
@@ -36,7 +37,7 @@ def output_weights(model: nn.Module, found: Discovery) -> dict[Site, Tensor]:
         if given is None or not inputs or inputs[0].data_ptr() != given.output.data_ptr():
             return
         if inputs[0].numel() == given.output.numel():
-            weight: Any = module.weight
+            weight: Any = loaded(module)
             by_input = weight if isinstance(module, Conv1D) else weight.t()
             weights[given.site] = by_input.detach().unflatten(0, tuple(given.output.shape[2:]))
             given = None

@@ -9,7 +9,6 @@ removing a head equals replacing it by its mean.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -24,6 +23,7 @@ from headwise.attention import kernel
 from headwise.attention.capture import capture, kept_heads, masked, refuse_other_heads, refuse_strangers
 from headwise.attention.discover import Discovery, difference, probe, routed
 from headwise.attention.matrices import Matrices, matrices
+from headwise.attention.offload import hook_of, loaded, set_bias, twin
 from headwise.attention.position_bias import hand_down, narrow, parameters, shares_bias
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
@@ -111,7 +111,8 @@ class LayerConfig:
 
 
 def remove(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | None = None) -> nn.Module:
-    """A copy of the model in which only the heads of `mask` are left, with smaller weight matrices.
+    """A model in which only the heads of `mask` are left, with smaller weight matrices. It shares the weights that are
+    not cut with the first one, until one of the two is trained (`offload.twin`).
 
     means: by site, the mean output of every head, H D. Bias compensation: a removed head's mean output, times its
     columns of the output projection, is added to that projection's bias; where there was none, one is created and named
@@ -121,7 +122,7 @@ def remove(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | No
     """
     refuse_strangers(model, found, ())
     refuse_other_heads(found, mask)
-    smaller = copy.deepcopy(model)
+    smaller = twin(model)
     for module in smaller.modules():
         module.__dict__.pop(kernel.NAME, None)  # hooks of a capture that is open around this call
     modules, config = dict(smaller.named_modules()), cast(Any, smaller.config)
@@ -173,8 +174,7 @@ def compensate(
         path = next(path for path, module in modules.items() if module is layer.out)
         config.headwise_biases = [*(getattr(config, "headwise_biases", None) or []), path]
         make_biases(modules, [path])
-    with torch.no_grad():
-        layer.out.bias.copy_(layer.out.bias.double() + added)
+    set_bias(layer.out, loaded(layer.out, "bias").detach().double() + added)
 
 
 def make_biases(modules: Mapping[str, nn.Module], names: Iterable[str]) -> None:
@@ -184,19 +184,22 @@ def make_biases(modules: Mapping[str, nn.Module], names: Iterable[str]) -> None:
         if type(linear) is not nn.Linear:
             raise HeadwiseError(f"The configuration names a bias in {name}, but there is no such linear layer.")
         if linear.bias is None:
-            zeros = linear.weight.detach().new_zeros(linear.out_features)
-            linear.bias = nn.Parameter(zeros, requires_grad=linear.weight.requires_grad)
+            set_bias(linear, torch.zeros(linear.out_features))
 
 
 def cut(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: list[int]) -> None:
     """Cut one attention layer down to the heads `kept`."""
-    module, size = layer.module, layer.outputs().shape[2]
+    module, size = layer.module, layer.size
     origin: list[int] = getattr(module, "key_value_origin", list(range(layer.groups)))
     key_heads, per_group = key_value_heads([head // (layer.heads // layer.groups) for head in kept], origin)
     layer.cut(kept, key_heads)
     narrow(module, kept, layer.heads)
     for name, whole in list(module.named_parameters(recurse=False)):
         if whole.shape == (layer.heads,):  # attention sinks
+            if whole.is_meta and hook_of(module) is not None:
+                raise HeadwiseError(
+                    f"Heads of {layer.name} cannot be removed: its {name} are offloaded. Load the model whole."
+                )
             setattr(module, name, nn.Parameter(whole.detach()[kept].clone(), requires_grad=whole.requires_grad))
     for attribute, count in (
         ("num_heads", len(kept)), ("num_attention_heads", len(kept)), ("n_heads", len(kept)),

@@ -36,6 +36,9 @@ Device = Annotated[
     str,
     typer.Option("--device", help="cpu, cuda, cuda:1, mps, or auto: the best of these that is there", callback=usable),
 ]
+Dtype = Annotated[
+    str | None, typer.Option("--dtype", help="of the weights: float32, bfloat16 or float16; by default as saved")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="seed of everything that draws")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the result")]
 Beam = Annotated[int, typer.Option("--beam", min=1, help="hypotheses that are followed at once")]

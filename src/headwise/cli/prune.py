@@ -29,6 +29,7 @@ from headwise.cli.options import (
     text_spec,
 )
 from headwise.cli.study import run_plan
+from headwise.devices import memory_line
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ def cut(
         "No loss was measured: the model predicts no words, so judge it on the task it is for."
     )
     progress.say(runs_in(small, place))
+    progress.say(memory_line())
     typer.echo(str(place))
 
 

@@ -10,6 +10,7 @@ import typer
 
 from headwise.cli.options import (
     Device,
+    Dtype,
     ModelName,
     Out,
     Quiet,
@@ -21,6 +22,7 @@ from headwise.cli.options import (
     study_in,
     text_spec,
 )
+from headwise.devices import memory_line
 from headwise.errors import HeadwiseError
 from headwise.model_files import written_before
 
@@ -52,7 +54,8 @@ def roles(
     save: Annotated[
         Path | None, typer.Option("--save", help="alignment: folder for the model with its alignment heads")
     ] = None,
-    out: Out = Path("runs/roles"), device: Device = "cpu", seed: Seed = 0, quiet: Quiet = False,
+    out: Out = Path("runs/roles"), device: Device = "cpu", dtype: Dtype = None,
+    seed: Seed = 0, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """What does every head do? Writes labels.csv, roles.csv and the table of all tests; --source and --target are
     sentence pairs that cross attention is tested on. MODEL may be the folder of a study: its trees and training text
@@ -61,7 +64,7 @@ def roles(
 
     if role is not None:
         refuse_options(role, {"--treebank": treebank, "--confirm": confirm, "--training": training})
-        alignment(model, source, target, links, audio, one_layer, save, out, device, seed, quiet)
+        alignment(model, source, target, links, audio, one_layer, save, out, device, dtype, seed, quiet)
         return
     refuse_options(None, {"--links": links, "--audio": audio, "--one-layer": one_layer, "--save": save})
     from headwise.api.roles import role_examples, roles_signature, save_roles, token_counts
@@ -80,7 +83,7 @@ def roles(
     spec = text_spec(source, target)
     pairs = None if spec is None else hw.ParallelText.open(spec)
     progress, place, done = Progress(quiet), folder(out), [0]
-    loaded = hw.load(model, device)
+    loaded = hw.load(model, device, dtype=dtype)
 
     def forward(sentences: int) -> None:
         done[0] += sentences
@@ -96,6 +99,7 @@ def roles(
         progress.say(f"  {line}")
     for row in found.labels.to_dict("records"):
         progress.say(f"  {row['kind']}/{row['layer']}/{row['head']}: {row['label']}")
+    progress.say(memory_line())
     typer.echo(str(place / "labels.csv"))
 
 
@@ -110,7 +114,7 @@ def refuse_options(role: str | None, others: Mapping[str, Any]) -> None:
 
 def alignment(
     model: str, source: str | None, target: str | None, links: Path | None, audio: Path | None, one_layer: bool,
-    save: Path | None, out: Path, device: str, seed: int, quiet: bool,
+    save: Path | None, out: Path, device: str, dtype: str | None, seed: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Rank cross heads, choose those that align, and write a model that names them."""
     import headwise as hw
@@ -125,7 +129,7 @@ def alignment(
     if save is not None:
         written_before(save)  # refuses a folder of another model before the work begins
     progress, place = Progress(quiet), folder(out)
-    loaded = hw.load(model, device)
+    loaded = hw.load(model, device, dtype=dtype)
     with progress.task("alignment heads"):
         found = hw.alignment_heads(loaded, text, links, one_layer, seed, progress)
     save_alignment(found, place)

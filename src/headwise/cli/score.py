@@ -10,6 +10,7 @@ import typer
 
 from headwise.cli.options import (
     Device,
+    Dtype,
     LabelledFile,
     ModelName,
     OneSided,
@@ -21,6 +22,7 @@ from headwise.cli.options import (
     folder,
     read_text,
 )
+from headwise.devices import memory_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +35,7 @@ def score(
         list[str] | None, typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable")
     ] = None,
     judged: Annotated[bool, typer.Option("--judge", help="compare the scores with exact ablation")] = False,
-    out: Out = Path("runs/score"), device: Device = "cpu", seed: Seed = 0, quiet: Quiet = False,
+    out: Out = Path("runs/score"), device: Device = "cpu", dtype: Dtype = None, seed: Seed = 0, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """How much does every head matter? Writes heads.csv, and with --judge which score to believe. MODEL may be the
     folder of a study: without a text, its dev text is taken."""
@@ -49,11 +51,12 @@ def score(
     main = PartialState(cpu=device == "cpu").is_main_process
     progress, place = Progress(quiet or not main), folder(out) / "heads.csv"
     with progress.task("score"):
-        loaded = hw.load(model, device)
+        loaded = hw.load(model, device, dtype=dtype)
         table = hw.score(loaded, given, names, seed, judged, progress)
     if main:
         for line in [*save_tables(table, place), *extremes(table)]:
             progress.say(line)
+        progress.say(memory_line())
         given_text = {"--source": source, "--target": target, "--text": text, "--labelled": labelled}
         options = [word for option, value in given_text.items() if value for word in (option, value)]
         if predicts(loaded.hf) and not judged:

@@ -24,6 +24,7 @@ from headwise.cli.options import (
     text_spec,
 )
 from headwise.cli.summary import summary, trained
+from headwise.devices import memory_line
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def run_plan(
             progress.say(line)
         if result == "pruned" and small and not quiet:
             progress.say(runs_in(load(small), small))
+        if result == "pruned":
+            progress.say(memory_line())
         path = small if result == "pruned" and small else out / (result if only else "report.html")
         typer.echo(str(path if path.exists() else out))
 

@@ -11,6 +11,7 @@ import typer
 from headwise.cli.options import (
     Beam,
     Device,
+    Dtype,
     LabelledFile,
     ModelName,
     OneSided,
@@ -22,6 +23,7 @@ from headwise.cli.options import (
     known,
     read_text,
 )
+from headwise.devices import memory_line
 from headwise.errors import HeadwiseError
 
 MANY = 100  # sentences: fewer are translated before a bar says anything
@@ -32,7 +34,7 @@ def evaluate(
         list[str], typer.Argument(callback=known, help="models; the first is what the others are compared with")
     ],
     source: Source = None, target: Target = None, text: OneSided = None, labelled: LabelledFile = None,
-    out: Out = Path("runs/evaluate"), device: Device = "cpu", quiet: Quiet = False, beam: Beam = 5,
+    out: Out = Path("runs/evaluate"), device: Device = "cpu", dtype: Dtype = None, quiet: Quiet = False, beam: Beam = 5,
 ) -> None:  # fmt: skip
     """What models are worth: BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text,
     with intervals and the difference to the first. The first may be the folder of a study: without a text, its test
@@ -44,10 +46,10 @@ def evaluate(
     given, progress = read_text(source, target, text, models[0], "test", labelled), Progress(quiet)
     place = folder(out) / "quality.csv"
     with progress.task("evaluate"):
-        table = hw.evaluate([hw.load(name, device) for name in models], given, progress, beam=beam)
+        table = hw.evaluate([hw.load(name, device, dtype=dtype) for name in models], given, progress, beam=beam)
     write_text(place, table.to_csv(index=False, float_format="%.6g"))
     if not quiet:
-        typer.echo(table.to_string(index=False), err=True)
+        typer.echo(f"{table.to_string(index=False)}\n{memory_line()}", err=True)
     typer.echo(str(place))
 
 

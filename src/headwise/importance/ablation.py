@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import AttentionCall, Discovery, capture, evaluating
+from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
 from headwise.attention.capture import refuse_other_heads
 from headwise.attention.discover import output_of
 from headwise.attention.removal import removed_heads, with_others
@@ -30,9 +30,8 @@ from headwise.importance.objective import (
     asked_places,
     asked_tokens,
     inputs_of,
+    losses_of,
     on_device,
-    predict,
-    sentence_losses,
 )
 from headwise.importance.tally import Part, Tally, add_all, agreeing, fetched, from_all, gathered
 
@@ -108,7 +107,7 @@ def removal_losses(
     number of predicted tokens. From all processes, in the order of a single one."""
     for mask in masks:
         refuse_other_heads(found, mask)
-    device = next(model.parameters()).device
+    device = device_of(model)
     trials = [
         {
             site: partial(with_others, heads=torch.tensor(heads, device=device), stand_in=0.0)
@@ -171,7 +170,7 @@ def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]) ->
         layers[call.site] = sound(call, there)
 
     with recording(model, found, len(tensors["labels"]), note) as kept:
-        lost = sentence_losses(predict(model, tensors), tensors["labels"], places)
+        lost = losses_of(model, tensors, places)
     refuse_unsound(layers)
     refuse_broken_loss(lost)
     return Batch(tensors, lost, asked_tokens(tensors["labels"]), places, there, kept)
@@ -203,7 +202,7 @@ def losses(model: nn.Module, found: Discovery, batch: Batch, trials: Sequence[Tr
             turns = torch.arange(len(now), device=out.device)[:, None] * len(batch.losses)
             asked = (batch.places[0] + turns).flatten(), batch.places[1].repeat(len(now))
             with trying(model, found, batch.kept, [trials[place] for place in now]):
-                lost = sentence_losses(predict(model, tensors), tensors["labels"], asked)
+                lost = losses_of(model, tensors, asked)
             order += now
             found_losses.append(lost.view(len(now), -1))
     if order:

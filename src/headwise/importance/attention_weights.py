@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import AttentionCall, Discovery, capture, evaluating
+from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
 from headwise.attention.discover import output_of
 from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError
@@ -59,7 +59,7 @@ def read(
     and is missing for a source text without end tokens.
     """
     tallies = empty(measures, found.heads)
-    ids = torch.tensor(sorted(special), dtype=torch.long, device=next(model.parameters()).device)
+    ids = torch.tensor(sorted(special), dtype=torch.long, device=device_of(model))
     forms = squares(model, found) if "dormancy" in tallies else {}
     now: dict[str, Side] = {}
     parts: list[tuple[Tally, Site, Tensor, Tensor]] = []
@@ -179,7 +179,7 @@ def squares(model: nn.Module, found: Discovery) -> dict[Site, Tensor]:
     forms = {}
     for site, weight in output_weights(model, found).items():
         wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
-        forms[site] = wide @ wide.transpose(1, 2)
+        forms[site] = (wide @ wide.transpose(1, 2)).to(device_of(model))
     return forms
 
 

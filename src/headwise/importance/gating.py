@@ -26,12 +26,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import Discovery, capture, evaluating
+from headwise.attention import Discovery, capture, device_of, evaluating
+from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_broken_loss
 from headwise.importance.measures import GATINGS
-from headwise.importance.objective import IGNORED, asked_tokens, differentiable, on_device, predict, sentence_losses
+from headwise.importance.objective import IGNORED, asked_tokens, differentiable, losses_of, on_device
 from headwise.progress import Report, silent
 from headwise.statistics import t_margin
 
@@ -74,17 +75,17 @@ def fit(
     model: nn.Module, found: Discovery, batches: Sequence[Mapping[str, Tensor]], start: Tensor, pull: float
 ) -> Tensor:
     """The a of all heads, in the order of the map, after one update per batch."""
-    a = start.to(next(model.parameters()).device).clone().requires_grad_()
+    a = start.to(device_of(model)).clone().requires_grad_()
     optimizer = torch.optim.Adam([a], lr=1.0)
     gates: dict[Site, Tensor] = {}
     now = {site: (lambda site=site: gates[site]) for site in found.heads.sites}
     sizes = [found.heads.count(site) for site in found.heads.sites]
-    with capture(model, found, gates=now, explicit=a.device.type == "cpu"):
+    with reloading(model), capture(model, found, gates=now, explicit=a.device.type == "cpu"):
         for step, batch in enumerate(batches):
             optimizer.param_groups[0]["lr"] = 1 - step / len(batches)
             gates.update(zip(found.heads.sites, a.sigmoid().split(sizes), strict=True))
             tensors = on_device(model, batch)
-            losses = sentence_losses(predict(model, tensors), tensors["labels"])
+            losses = losses_of(model, tensors)
             refuse_broken_loss(losses)
             loss = losses.sum() / asked_tokens(tensors["labels"]).sum() - pull * a.sum()
             (a.grad,) = torch.autograd.grad(loss, [a])

@@ -18,19 +18,12 @@ from torch import Tensor, nn
 from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.attention.discover import same_gradients
 from headwise.attention.kernel import repeat
+from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_weights import sides
 from headwise.importance.measures import GRADIENTS
-from headwise.importance.objective import (
-    IGNORED,
-    asked_tokens,
-    differentiable,
-    on_device,
-    predict,
-    sentence_losses,
-    source_places,
-)
+from headwise.importance.objective import IGNORED, asked_tokens, differentiable, losses_of, on_device, source_places
 from headwise.importance.tally import Tally, add_all, fetched, refuse_broken
 
 
@@ -49,7 +42,7 @@ def gradients(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str,
     """
     tallies = {name: Tally(found.heads) for name in GRADIENTS}
     tallies["gradient.normalised"] = Tally(found.heads, scale=unit)
-    with differentiable(model), evaluating(model), frozen(model), torch.enable_grad():
+    with differentiable(model), evaluating(model), frozen(model), reloading(model), torch.enable_grad():
         for batch in batches:
             tensors = on_device(model, batch)
             asked, there = asked_tokens(tensors["labels"]), positions(tensors)
@@ -78,7 +71,7 @@ def traced(
         return call.output.requires_grad_()
 
     with capture(model, found, replace=dict.fromkeys(found.modules, begin)):
-        losses = sentence_losses(predict(model, batch), batch["labels"])
+        losses = losses_of(model, batch)
     refuse_unsound({site: sound(call, there) for site, call in layers.items()})
     refuse_broken_loss(losses)
     outputs = [call.output for call in layers.values()]

@@ -13,9 +13,11 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from headwise.attention import classifies
+from headwise.attention import classifies, device_of
 from headwise.attention.discover import output_of
+from headwise.attention.output import few_logits, projection
 from headwise.errors import HeadwiseError
 
 IGNORED = -100
@@ -39,7 +41,7 @@ def differentiable(model: nn.Module) -> Iterator[None]:
 
 def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The batch on the model's device. Raises HeadwiseError for a sentence with a label and no source token."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     tensors = {name: tensor.clone() if tensor.is_inference() else tensor for name, tensor in batch.items()}
     tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     if "labels" in tensors:
@@ -82,6 +84,52 @@ def asked_places(labels: Tensor) -> Places:
     """Where tokens are predicted. The processor waits for a GPU here, so once for a batch is enough."""
     sentences, positions = (labels != IGNORED).nonzero(as_tuple=True)
     return sentences, positions
+
+
+def losses_of(model: nn.Module, batch: Mapping[str, Tensor], places: Places | None = None) -> Tensor:
+    """`sentence_losses` of one forward, B. Large batches times vocabularies never have all their logits in memory: they
+    are made CHUNK at a time, and in the backward pass again.
+
+    A model that does more with its logits than headwise knows computes them all: in each batch a few of its own logits
+    are compared with ours.
+    """
+    labels, head = batch["labels"], model.get_output_embeddings() if predicts(model) else None  # type: ignore[operator]
+    words: int = getattr(head, "out_features", 0)
+    if labels.numel() * words <= CHUNK:
+        return sentence_losses(predict(model, batch), labels, places)
+    with few_logits(model) as seen:
+        own = predict(model, batch)
+    states = seen[0]
+    project = projection(model, states.device)
+    if project is None or len(seen) > 1 or not same_logits(project(states[:1, : own.shape[1]]), own):
+        return sentence_losses(predict(model, batch), labels, places)
+    asked = asked_places(labels) if places is None else places
+    sentences, positions = asked
+    # several chunks are in memory at once: logits, their exponentials, gradients
+    size = max(1, CHUNK // 4 // words)
+
+    def lost(states: Tensor, gold: Tensor) -> Tensor:
+        logits = project(states)
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return nn.functional.cross_entropy(wide, gold, reduction="none")
+
+    keep = states.requires_grad and torch.is_grad_enabled()
+    parts = [
+        checkpoint(lost, states[part], labels[part], use_reentrant=False, preserve_rng_state=False)
+        if keep
+        else lost(states[part], labels[part])
+        for part in zip(*(each.split(size) for each in (sentences, positions)), strict=True)
+    ]
+    summed = torch.cat(parts)
+    return summed.new_zeros(len(labels)).index_add(0, sentences, summed)
+
+
+def same_logits(ours: Tensor, theirs: Tensor) -> bool:
+    """Whether two tensors of logits are equal but for rounding."""
+    if ours.shape != theirs.shape:
+        return False
+    near = torch.finfo(theirs.dtype).eps ** 0.5
+    return bool(torch.allclose(ours, theirs, rtol=near, atol=near, equal_nan=True))
 
 
 def sentence_losses(logits: Tensor, labels: Tensor, places: Places | None = None) -> Tensor:

@@ -18,8 +18,9 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.attention import capture, masked
+from headwise.attention import capture, device_of, masked
 from headwise.attention.discover import same_gradients
+from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, HeadMask, Kind, write_text
 from headwise.model import Model
@@ -128,6 +129,7 @@ def trainable(model: PreTrainedModel, train: Train, kinds: tuple[Kind, ...], see
         finally:
             del vars(model)["train"]
         return
+    refuse_offloaded(model, "Training weights beside gates (train = 'gates' trains none)")
     notes = freeze(model, kinds)
     if train == "all":
         yield notes
@@ -208,7 +210,7 @@ def prune_by_gates(
     """
     heads = model.heads.only(kinds)
     start = start_of(options, heads, training.seed)
-    gates = Gates(heads, HardConcrete(options.temperature), start, options.unit).to(model.hf.device)
+    gates = Gates(heads, HardConcrete(options.temperature), start, options.unit).to(device_of(model.hf))
     pruned = train_gates(
         model, training, options, gates, cost=lambda: penalty * gates.penalty(options.penalty_scale),
         kept=lambda: gates.kept(options.rule), settle=options.settle or 0.0,

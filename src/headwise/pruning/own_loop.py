@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.attention import capture
+from headwise.attention import capture, device_of
 from headwise.heads import HeadMask, Kind
 from headwise.model import Model
 from headwise.options import Rule
@@ -43,7 +43,7 @@ class GatedLoop(TrainerCallback):
     ) -> None:  # fmt: skip
         heads = model.heads if kinds is None else model.heads.only(kinds)
         self.model, self.penalty = model, penalty
-        self.gates = Gates(heads, HardConcrete(temperature), start).to(model.hf.device)
+        self.gates = Gates(heads, HardConcrete(temperature), start).to(device_of(model.hf))
         self.optimizer = torch.optim.Adam(self.gates.parameters(), lr=learning_rate)
         self.block = ExitStack()
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.attention import device_of
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind
 from headwise.model import Model
@@ -162,7 +163,7 @@ def prune_to_count(
 
 def train_to_count(gates: TargetGates, model: Model, training: Training, options: GateOptions) -> Pruned:
     """Train model and gates; in the last part of the run the largest gates stay."""
-    gates = gates.to(model.hf.device)
+    gates = gates.to(device_of(model.hf))
     groups = gates.groups(options.gate_learning_rate, updates_of(training, options))
     return train_gates(model, training, options, gates, gates.cost, gates.largest, groups, settle_share(options))
 

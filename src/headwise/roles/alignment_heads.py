@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.attention import AttentionCall, Discovery, capture, evaluating
+from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, Head, Site
 from headwise.importance.tally import fetched
@@ -147,7 +147,7 @@ def ask(model: PreTrainedModel, found: Discovery, trials: Iterable[Trial], mixin
         if call.site.kind == "cross":
             maps[call.site] = now[-1].maps(call)
 
-    weights = torch.tensor(mixing, dtype=torch.float32, device=model.device)
+    weights = torch.tensor(mixing, dtype=torch.float32, device=device_of(model))
     with evaluating(model), torch.no_grad(), capture(model, found, watch=watch, weights=True):
         for trial in trials:
             now[:] = [trial]

@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.attention import Discovery, start_token
+from headwise.attention import Discovery, device_of, start_token
+from headwise.attention.offload import loaded
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned, Coverage
 from headwise.errors import HeadwiseError
@@ -111,7 +112,7 @@ def treebank_batches(
     subject: Subject, treebank: Iterable[Annotated], half: Callable[[Annotated], Half], coverage: Coverage
 ) -> Iterator[Batch]:
     """Sentences, or windows of several, as batches for self-attention."""
-    reading, kind, device = subject.reading, subject.kind, subject.model.device
+    reading, kind, device = subject.reading, subject.kind, device_of(subject.model)
     text = windows(treebank, reading.context)
     for which, aligned in aligned_batches(text, subject.tokenizer, subject.limit, coverage, half):
         passage = Passage.of(aligned, subject.pad, device, kind == "decoder-self", reading.first_subword)
@@ -138,7 +139,7 @@ def on_pairs(subject: Subject, text: Iterable[tuple[str, str]], progress: Progre
 
 def pair_batches(subject: Subject, pairs: Sequence[tuple[Aligned, Aligned]]) -> Iterator[Batch]:
     """Batches of pairs: source and target for cross attention, the decoder's input for its self-attention."""
-    start, device = start_token(subject.model), subject.model.device
+    start, device = start_token(subject.model), device_of(subject.model)
     for half in (0, 1):
         rows = [pair for pair in pairs if half_of(pair[0].sentence) == half]
         for batch in batched(rows, lambda pair: max(len(side.ids) for side in pair)):
@@ -158,7 +159,9 @@ def on_probes(subject: Subject, frequencies: Mapping[int, int] | None, seed: int
     tests = [repetition]
     embeddings, outputs = model.get_output_embeddings(), output_weights(model, subject.found)
     if embeddings is not None and outputs is not None:
-        tests.append(partial(copying, outputs=outputs, embeddings=embeddings.weight))
+        tests.append(partial(copying, outputs=outputs, embeddings=loaded(embeddings)))
     drawn = probes(words, tokenizer.bos_token_id, subject.limit, seed, frequencies)
-    batches = (Batch(half, inputs_of(p := passage.to(model.device)), {"decoder-self": (p,)}) for half, passage in drawn)
+    batches = (
+        Batch(half, inputs_of(p := passage.to(device_of(model))), {"decoder-self": (p,)}) for half, passage in drawn
+    )
     return observe(model, subject.found, batches, {"decoder-self": tests})

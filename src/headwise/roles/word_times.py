@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, WhisperFeatureExtractor
 from transformers.models.whisper.generation_whisper import _median_filter
 
-from headwise.attention import AttentionCall
+from headwise.attention import AttentionCall, device_of
 from headwise.data.annotated import Annotated
 from headwise.data.speech import Utterance, samples
 from headwise.data.subwords import Coverage
@@ -89,7 +89,7 @@ def trial(
             f"{utterance.audio} has {seconds:.2f} s, but its last word starts at {utterance.starts[-1]:.2f} s, and the "
             f"model hears {extractor.chunk_length} s: cut the audio, and correct the times."
         )
-    device = model.device
+    device = device_of(model)
     features = extractor(audio, sampling_rate=extractor.sampling_rate, return_tensors="pt").input_features
     flat = [token for word in words for token in word]
     first = torch.tensor(list(accumulate(map(len, words), initial=0))[:-1], device=device)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headwise.attention import evaluating
+from headwise.attention import device_of, evaluating
 from headwise.options import Search
 from headwise.progress import Report, silent
 
@@ -25,28 +26,42 @@ def translate(
     number of tokens for each sentence, to compare the speed of two models.
     """
     search = search or Search()
-    limit = model.config.max_position_embeddings - 8 if hasattr(model.config, "max_position_embeddings") else 512
+    limit = longest(model)
     said = [i for i, sentence in enumerate(sentences) if sentence.strip()]
     ids = tokenizer([sentences[i] for i in said], truncation=True, max_length=limit)["input_ids"] if said else []
     sources = dict(zip(said, ids, strict=True))
     order = sorted(said, key=lambda i: -len(sources[i]))
-    unknown = [[tokenizer.unk_token_id]] if tokenizer.unk_token_id is not None else None
     out, tokens, start = [""] * len(sentences), 0, time.perf_counter()
     with evaluating(model), torch.no_grad():
         for at in range(0, len(order), search.batch):
             chosen = order[at : at + search.batch]
-            batch = tokenizer.pad({"input_ids": [sources[i] for i in chosen]}, return_tensors="pt").to(model.device)
-            longest = exactly + 1 if exactly else min(limit, batch["input_ids"].shape[1] * 3 // 2 + 10)
-            written = model.generate(
-                **batch, num_beams=search.beam, length_penalty=search.length_penalty, max_length=longest,
-                min_length=longest if exactly else 0, do_sample=False, bad_words_ids=unknown, early_stopping=False,
-            )  # fmt: skip
+            batch = tokenizer.pad({"input_ids": [sources[i] for i in chosen]}, return_tensors="pt").to(device_of(model))
+            written = decode(model, tokenizer, batch, search, exactly)
             tokens += int((written[:, 1:] != tokenizer.pad_token_id).sum())
             for i, text in zip(chosen, tokenizer.batch_decode(written, skip_special_tokens=True), strict=True):
                 out[i] = text.strip()
             progress((at + len(chosen)) / len(order), f"{at + len(chosen)} of {len(order)} sentences")
     seconds = time.perf_counter() - start
     return out, {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds}
+
+
+def longest(model: PreTrainedModel) -> int:
+    """The most tokens of a sentence, on either side."""
+    return model.config.max_position_embeddings - 8 if hasattr(model.config, "max_position_embeddings") else 512
+
+
+def decode(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: Mapping[str, Tensor], search: Search,
+    exactly: int | None = None,
+) -> Tensor:  # fmt: skip
+    """The token ids of the best translation of each source sentence, B T: from the start token on, padded."""
+    length = exactly + 1 if exactly else min(longest(model), batch["input_ids"].shape[1] * 3 // 2 + 10)
+    unknown = [[tokenizer.unk_token_id]] if tokenizer.unk_token_id is not None else None
+    written: Tensor = model.generate(
+        **batch, num_beams=search.beam, length_penalty=search.length_penalty, max_length=length,
+        min_length=length if exactly else 0, do_sample=False, bad_words_ids=unknown, early_stopping=False,
+    )  # fmt: skip
+    return written
 
 
 def speeds(

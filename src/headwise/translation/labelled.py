@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headwise.attention import evaluating
+from headwise.attention import device_of, evaluating
 from headwise.attention.discover import output_of
 from headwise.data.text import LabelledText
 from headwise.errors import HeadwiseError
@@ -125,12 +125,12 @@ def refuse_other_class_loss(model: PreTrainedModel) -> None:
     """Raise HeadwiseError for a model whose own loss of two short texts is another than that of its classes."""
     kind, config = type(model).__name__, model.config
     before = config.problem_type
-    words = torch.arange(12, device=model.device).view(2, 6) % model.get_input_embeddings().num_embeddings
+    words = torch.arange(12, device=device_of(model)).view(2, 6) % model.get_input_embeddings().num_embeddings
     mask = torch.ones_like(words)
     mask[0, 4:] = 0
     pad = getattr(config.get_text_config(), "pad_token_id", None)
     inputs = {"input_ids": words.masked_fill(mask == 0, 0 if pad is None else pad), "attention_mask": mask}
-    labels = torch.arange(2, device=model.device) % config.num_labels
+    labels = torch.arange(2, device=device_of(model)) % config.num_labels
     try:
         with evaluating(model), torch.no_grad(), warnings.catch_warnings(action="ignore"):
             found = output_of(model, {**inputs, "labels": labels})

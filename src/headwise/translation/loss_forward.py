@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headwise.attention import classifies, evaluating
+from headwise.attention import classifies, device_of, evaluating
 from headwise.attention.discover import output_of, without_cache
+from headwise.attention.offload import loaded
+from headwise.attention.output import constants
 from headwise.errors import HeadwiseError
 from headwise.translation.batches import IGNORED, Data
 from headwise.translation.labelled import refuse_other_class_loss, summed_class_loss
@@ -36,9 +38,8 @@ def loss_forward(
         if classes:
             return summed_class_loss(stock(**inputs, **uncached).logits, labels, smoothing)
         states = states_before(head, stock, {**inputs, **uncached})
-        biases = [bias for bias in (head.bias, getattr(model, "final_logits_bias", None)) if bias is not None]
-        cap = getattr(getattr(model.config, "decoder", model.config), "final_logit_softcapping", None)
-        return summed_loss(states, head.weight, sum(biases) if biases else None, labels, smoothing, cap)
+        bias, cap = constants(model, head)
+        return summed_loss(states, loaded(head).to(states.device), bias, labels, smoothing, cap)
 
     def forward(labels: Tensor, smoothing: float, **inputs: Tensor) -> Tensor:
         if before:
@@ -86,7 +87,7 @@ def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., T
     kind = type(model).__name__
     if not isinstance(head, nn.Linear):
         raise HeadwiseError(f"headwise trains models that predict words by one output layer: {kind} is none.")
-    words = torch.arange(12, device=model.device).view(2, 6)
+    words = torch.arange(12, device=device_of(model)).view(2, 6)
     sources, targets = words % model.get_input_embeddings().num_embeddings, words.flip(1) % head.out_features
     inputs = {"input_ids": sources, "attention_mask": (words != 5).long()}
     if model.config.is_encoder_decoder:
@@ -110,7 +111,7 @@ def dev_loss(model: PreTrainedModel, data: Data, tokenizer: PreTrainedTokenizerB
     with evaluating(model), torch.no_grad():
         for tensors in data.once(model, tokenizer, tokens):
             count += int((tensors["labels"] != IGNORED).sum())
-            batch = {name: tensor.to(model.device) for name, tensor in tensors.items() if name != "rows"}
+            batch = {name: tensor.to(device_of(model)) for name, tensor in tensors.items() if name != "rows"}
             losses.append(model(**batch, smoothing=0.0))
     total: float = sum(torch.stack(losses).tolist())
     return total / count

@@ -23,13 +23,14 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from safetensors import SafetensorError
-from safetensors.torch import load_model
+from safetensors.torch import load_model, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_callback import PrinterCallback, TrainerCallback, TrainerState
 
-from headwise.attention import Discovery, capture, evaluating
+from headwise.attention import Discovery, capture, device_of, evaluating, is_offloaded
+from headwise.attention.offload import own_weights, reloading
 from headwise.errors import HeadwiseError, NotWritten
 from headwise.heads import Site, write_text
 from headwise.options import Recipe
@@ -123,6 +124,17 @@ class TokenTrainer(Seq2SeqTrainer):
         for name in ("loss", "eval_loss"):
             refuse_diverged(logs.get(name, 0.0), self.state.global_step, self.recipe)
 
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        """Of a model with offloaded weights, which are frozen, only what trains is saved."""
+        if not is_offloaded(self.model):
+            super()._save(output_dir, state_dict)
+        elif self.args.should_save:
+            folder = Path(output_dir or self.args.output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            fixed = {name for name, weight in self.model.named_parameters() if not weight.requires_grad}
+            tensors = {name: tensor for name, tensor in now(self.model).items() if name not in fixed}
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         try:
@@ -141,7 +153,7 @@ def in_float32(model: nn.Module) -> Iterator[None]:
     """Inside the block weights of half precision are float32: small updates would be lost in fewer bits. Afterwards
     each has its own type again."""
     tensors = [*model.parameters(), *model.buffers()]
-    half = {tensor: tensor.dtype for tensor in tensors if tensor.dtype in (torch.float16, torch.bfloat16)}
+    half = {t: t.dtype for t in tensors if t.dtype in (torch.float16, torch.bfloat16) and not t.is_meta}
     try:
         for tensor in half:
             tensor.data = tensor.data.float()
@@ -199,8 +211,9 @@ def fit(
     seconds it took (of interrupted runs, up to their last checkpoint, too) and the number of updates. Raises
     HeadwiseError as soon as a training or dev loss is not a number; what was trained since is not kept.
     """
+    own_weights(model)
     recipe, work = training.recipe, training.work
-    arguments = training_arguments(training, keep, model.device)
+    arguments = training_arguments(training, keep, device_of(model))
     arguments.ddp_find_unused_parameters = gated is not UNGATED  # a loaded model's fixed positions never get a gradient
     with PartialState().main_process_first():
         resumed = resume_point(work)
@@ -214,11 +227,12 @@ def fit(
             processing_class=tokenizer, callbacks=[Watch(patience, training.progress), *callbacks],
         )  # fmt: skip
         trainer.remove_callback(PrinterCallback)
-        explicit = model.device.type == "cpu"
+        explicit = device_of(model).type == "cpu"
         fast: contextlib.AbstractContextManager[Any] = FastDropout() if explicit else contextlib.nullcontext()
         try:
             with (
-                evaluating(model), in_float32(model), capture(model, found, gates=gated.gates, explicit=explicit),
+                evaluating(model), in_float32(model), reloading(model),
+                capture(model, found, gates=gated.gates, explicit=explicit),
                 loss_forward(model, gated.before, gated.penalty), fast,
             ):  # fmt: skip
                 trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
@@ -304,12 +318,18 @@ def average(model: PreTrainedModel, work: Path, count: int) -> int:
     with in_float32(model):
         for path in found:
             load_model(model, path / WEIGHTS, strict=False)
-            for name, tensor in model.state_dict().items():
+            for name, tensor in now(model).items():
                 wide = tensor.to("cpu", torch.float64, copy=True)  # not every device has float64
                 total[name] = total[name] + wide if name in total else wide
-        dtypes = {name: tensor.dtype for name, tensor in model.state_dict().items()}
-        model.load_state_dict({name: (tensor / len(found)).to(dtypes[name]) for name, tensor in total.items()})
+        dtypes = {name: tensor.dtype for name, tensor in now(model).items()}
+        mean = {name: (tensor / len(found)).to(dtypes[name]) for name, tensor in total.items()}
+        model.load_state_dict(mean, strict=not is_offloaded(model))
     return len(found)
+
+
+def now(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a model without offloaded ones, which do not train."""
+    return {name: tensor for name, tensor in model.state_dict().items() if not tensor.is_meta}
 
 
 def converge(

@@ -1,0 +1,38 @@
+"""`lab`: a local page on which heads are switched off."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from headwise.cli.options import Device, ModelName, Quiet
+from headwise.errors import HeadwiseError
+
+
+def lab(
+    model: ModelName,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="port to listen on; 0: a free one")] = 0,
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="open the browser")] = True,
+    host: Annotated[
+        str, typer.Option("--host", help="address to listen on; other machines get in only beyond loopback")
+    ] = "127.0.0.1",
+    device: Device = "cpu", quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Type a sentence, see every head's attention, switch heads off and watch the output change, in the browser.
+
+    MODEL may be the folder of a study: its scores, roles and pruned model are shown, too.
+    """
+    if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
+        raise HeadwiseError(f"The lab needs {' and '.join(missing)}: pip install 'headwise[lab]'.")
+    import headwise as hw
+    from headwise.lab.server import Lab, serve
+    from headwise.lab.story import pruned_model, run_of
+
+    run = run_of(model)
+    pruned = pruned_model(run) if run else None
+    made = Lab(hw.load(model, device), hw.load(pruned, device) if pruned else None, run)
+    if not quiet:
+        typer.echo("The lab is open until Ctrl-C. Whoever has this address can use it:", err=True)
+    serve(made, host, port, open_, typer.echo)

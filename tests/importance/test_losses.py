@@ -1,0 +1,69 @@
+"""The loss without all logits in memory: equal to that of the logits, and models that it does not fit are noticed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import headwise as hw
+from api.askers import IDS, asker, lines, pairs
+from attention.families import build
+from headwise.api.batches import Batches
+from headwise.importance import objective
+from headwise.importance.objective import losses_of, on_device, predict, sentence_losses
+from translation.letters import letters
+
+MEASURES = ["gradient", "attention-gradient", "ablation.zero", "ablation.example", "gating.irrelevant"]
+
+
+def cohere(**changes: Any) -> hw.Model:
+    """A family that scales its logits."""
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    return hw.Model(build("CohereForCausalLM", **{**IDS, "vocab_size": 32, **shape, **changes}), letters(), "cohere")
+
+
+def text_for(model: hw.Model) -> Any:
+    return pairs(9) if model.hf.config.is_encoder_decoder else lines(9)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "bert", "marian", "t5", "cohere"])
+def test_the_loss_and_its_gradient_are_those_of_the_logits(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = cohere() if family == "cohere" else asker(family)
+    (batch,) = Batches(model, text_for(model))
+    tensors = on_device(model.hf, batch)
+    weights = [p for p in model.hf.parameters() if p.requires_grad][:5]
+    expected = sentence_losses(predict(model.hf, tensors), tensors["labels"])
+    gradients = torch.autograd.grad(expected.sum(), weights, allow_unused=True)
+    monkeypatch.setattr(objective, "CHUNK", 500)  # a few positions at once
+    found = losses_of(model.hf, tensors)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(torch.autograd.grad(found.sum(), weights, allow_unused=True), gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["llama", "bert", "marian"])
+def test_scores_are_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.api.scoring.gate_heads", lambda *_, **__: [])
+    model = asker(family)
+    expected = hw.score(model, text_for(model), MEASURES)
+    monkeypatch.setattr(objective, "CHUNK", 500)
+    found = hw.score(model, text_for(model), MEASURES)
+    assert list(found.measure) == list(expected.measure)
+    torch.testing.assert_close(*(torch.tensor(t.value.to_numpy()) for t in (found, expected)), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("scale", "whole"), [(1.0, 0), (0.5, 1)])
+def test_a_model_that_does_more_with_its_logits_is_noticed(
+    scale: float, whole: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = cohere(logit_scale=scale)
+    (batch,) = Batches(model, lines(9))
+    monkeypatch.setattr(objective, "CHUNK", 500)
+    shapes = []
+    head = model.hf.get_output_embeddings()
+    head.register_forward_hook(lambda *given: shapes.append(given[2].shape[1]))
+    with torch.no_grad():
+        losses_of(model.hf, on_device(model.hf, batch))
+    assert sum(length > 4 for length in shapes) == whole

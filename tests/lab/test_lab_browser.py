@@ -1,0 +1,317 @@
+"""The lab in a real browser: every view, the state in the address, exports, hostile text, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import queue
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headwise as hw
+from api.askers import asker, embedder
+from headwise.lab.answers import unpacked
+from headwise.lab.bench import Bench
+from headwise.lab.server import Lab, serve
+from headwise.model import Model
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("fastapi", reason="fastapi is not installed")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+WAIT = 20_000  # milliseconds
+
+
+def served(lab: Lab) -> str:
+    """The address of a lab that is served until the tests end."""
+    said: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=serve, args=(lab, "127.0.0.1", 0, False, said.put), daemon=True).start()
+    return said.get(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return asker("marian").save(tmp_path_factory.mktemp("lab") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def lab(folder: Path) -> Lab:
+    model = hw.load(folder)
+    pruned = model.remove(hw.HeadMask.full(model.heads).without([hw.Head("cross", 0, 1), hw.Head("cross", 0, 2)]))
+    made = Lab(model, pruned)
+    heads = {str(head): [place / 10, place / 10 - 0.05, place / 10 + 0.05] for place, head in enumerate(model.heads)}
+    made.about |= {
+        "scores": [{"measure": "confidence", "name": "confidence", "heads": heads}],
+        "roles": {
+            "cross/0/1": [
+                {
+                    "role": "<b>nsubj</b>",
+                    "measure": "syntactic",
+                    "value": 0.9,
+                    "low": 0.8,
+                    "high": 0.95,
+                    "baseline": 0.4,
+                }
+            ]
+        },
+        "pruned": [{"setting": "one", "label": "λ = 0.01", "chosen": True, "bleu": 30.0, "kept": ["cross/0/0"]}],
+        "sentences": ["a b c d", "c d e"],
+    }
+    return made
+
+
+@pytest.fixture(scope="module")
+def address(lab: Lab) -> str:
+    return served(lab)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Any]:
+    """Opens an address; at the end the console must be empty, and no request may have gone elsewhere."""
+    contexts, said = [], list[str]()
+
+    def open_page(url: str, width: int = 1280, theme: str = "light") -> Any:
+        contexts.append(browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900}))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(WAIT)
+        host = url.split("/")[2]
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on(
+            "request",
+            lambda r: said.append(r.url) if not r.url.startswith((f"http://{host}/", "blob:", "data:")) else None,
+        )
+        page.goto(url)
+        page.locator("[data-head]").first.wait_for()
+        return page
+
+    yield open_page
+    assert said == []
+    for context in contexts:
+        context.close()
+
+
+def settled(page: Any) -> None:
+    """Wait for the answer to the last change."""
+    page.wait_for_timeout(150)
+    page.locator(".output[aria-busy=false]").wait_for()
+
+
+def change(page: Any) -> float:
+    return float(page.locator(".log-change").inner_text().replace("−", "-"))
+
+
+def export(page: Any, name: str) -> str:
+    with page.expect_download() as download:
+        page.get_by_role("button", name=name, exact=True).click()
+    return Path(download.value.path()).read_text(encoding="utf-8")
+
+
+def test_a_head_is_picked_switched_off_and_slid(visit: Any, address: str, lab: Lab) -> None:
+    page = visit(address)
+    bench = Bench(lab.benches["full"].model)
+    page.locator("[data-head='cross/1/2']").click()
+    assert page.locator(".picked h2").inner_text() == "cross/1/2"
+    page.locator("[data-switch='cross/1/2']").click()
+    settled(page)
+    expected = bench.look("a b c d", {"cross/1/2": 0.0})
+    assert page.locator("[data-switch='cross/1/2']").get_attribute("aria-checked") == "false"
+    shown = page.locator(".said.after").evaluate(
+        "e => [...e.childNodes].filter(n => n.nodeName !== 'DEL').map(n => n.textContent).join('')"
+    )
+    assert shown == expected["after"]
+    logs = expected["log_probability"]
+    assert change(page) == pytest.approx(logs["after"] - logs["before"], abs=0.006)
+    page.locator("[data-slider]").fill("0.5")
+    settled(page)
+    logs = bench.look("a b c d", {"cross/1/2": 0.5})["log_probability"]
+    assert change(page) == pytest.approx(logs["after"] - logs["before"], abs=0.006)
+    page.get_by_label("An off head gives").select_option("mean")
+    settled(page)
+    logs = bench.look("a b c d", {"cross/1/2": 0.5}, "mean")["log_probability"]
+    assert change(page) == pytest.approx(logs["after"] - logs["before"], abs=0.006)
+    page.get_by_role("button", name="Switch all on").click()
+    settled(page)
+    assert page.locator(".log-change").count() == 0
+
+
+def test_groups_of_heads_are_switched(visit: Any, address: str) -> None:
+    page = visit(address)
+    off = lambda: page.locator("[role=switch][aria-checked=false]").count()  # noqa: E731
+    page.get_by_role("button", name="all off: layer 1, Cross-attention").click()
+    assert off() == 4
+    page.get_by_role("button", name="all off: Encoder self-attention", exact=True).click()
+    assert off() == 12
+    page.get_by_role("button", name="all on: Encoder self-attention", exact=True).click()
+    assert off() == 4
+    page.get_by_role("button", name="Switch all on").click()
+    for group, count in (("Role: <b>nsubj</b> (1)", 1), ("Lowest quarter by confidence (6)", 6)):
+        page.get_by_label("Several at once").select_option(label=group)
+        page.get_by_role("button", name="Off", exact=True).click()
+        assert off() == count
+        page.get_by_role("button", name="Switch all on").click()
+    settled(page)
+
+
+def test_the_state_is_in_the_address(visit: Any, address: str) -> None:
+    page = visit(address)
+    page.get_by_label("Sentence", exact=True).fill("e f g & # ü")
+    page.get_by_label("Sentence", exact=True).press("Enter")
+    page.locator("[data-head='encoder-self/1/3']").click()
+    page.locator("[data-switch='encoder-self/1/3']").click()
+    page.get_by_label("Order").select_option("confidence")
+    page.get_by_label("Beam").select_option("2")
+    page.get_by_label("words").check()
+    page.get_by_label("beside the pruned model").check()
+    settled(page)
+    page.locator(".said.pruned").wait_for()
+    before = page.locator(".output").inner_text()
+    other = visit(page.url)
+    other.locator(".said.pruned").wait_for()
+    settled(other)
+    assert other.locator(".output").inner_text() == before
+    assert other.locator(".picked h2").inner_text() == "encoder-self/1/3"
+    assert other.get_by_label("Order").input_value() == "confidence"
+    assert [other.get_by_label(name).is_checked() for name in ("words", "beside the pruned model")] == [True, True]
+    first = other.locator(".row").first.locator("[data-head]").evaluate_all("all => all.map(e => e.dataset.head)")
+    assert first == [f"encoder-self/0/{h}" for h in (3, 2, 1, 0)]  # the highest score first
+    other.locator("[data-head='cross/0/1']").click()
+    assert other.locator(".picked").get_by_text("This head was removed.").count() == 1
+    assert other.locator(".picked").get_by_text("<b>nsubj</b>").count() == 1
+    other.evaluate("location.hash = 'text=a+b&off=cross/0/0,bad/head,cross/0/1:7&beam=99&sort=none&head=cross/9/9'")
+    settled(other)
+    assert other.locator("[role=switch][aria-checked=false]").count() == 1
+
+
+def test_effects_and_the_smallest_set(visit: Any, address: str, lab: Lab) -> None:
+    page = visit(address)
+    page.get_by_role("button", name="Try every head").click()
+    page.locator("table.effects").wait_for()
+    ours = Bench(lab.benches["full"].model).ablate("a b c d")
+    rows = list(csv.DictReader(io.StringIO(export(page, "Effects as CSV"))))
+    values = np.array([float(row["change"]) for row in rows]).reshape(len(ours["heads"]), -1)
+    np.testing.assert_allclose(values, ours["values"], atol=1e-5)
+    biggest = ours["heads"][int(np.abs(ours["total"]).argmax())]
+    assert page.locator("table.effects tbody th").first.inner_text() == biggest
+    page.get_by_label("Order").select_option("effect")
+    page.get_by_role("button", name="Smallest set that changes the output").click()
+    page.get_by_role("button", name=re.compile("Switch (it|them) off")).click()
+    settled(page)
+    assert page.locator(".said.after ins").count() + page.locator(".said.after del").count() > 0
+
+
+def test_the_exported_map_is_the_picture(visit: Any, address: str, lab: Lab) -> None:
+    page = visit(address + "#text=a+b+c&head=cross/0/3")
+    look = Bench(lab.benches["full"].model).look("a b c")
+    (site,) = [s for s in look["maps"] if (s["kind"], s["layer"]) == ("cross", 0)]
+    weights = unpacked(site["data"], site["shape"])[3]
+    rows = list(csv.DictReader(io.StringIO(export(page, "Map as CSV"))))
+    np.testing.assert_allclose([float(row["weight"]) for row in rows], weights.ravel(), atol=1e-6)
+    pixels = page.evaluate("""() => { const c = document.querySelector('.picked canvas');
+        return [c.height, c.width, ...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]; }""")
+    assert tuple(pixels[:2]) == weights.shape
+    red = np.array(pixels[2::4]).reshape(weights.shape)  # the scale darkens: the more attention, the less red
+    assert (np.argsort(-weights[0], kind="stable")[0] == np.argmin(red[0])).all()
+    page.get_by_label("words").check()
+    held = json.loads(export(page, "as JSON"))
+    assert held["head"] == "cross/0/3" and len(held["values"]) == held["rows"] * held["columns"]
+    page.locator(".picked canvas").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".picked .pointer").count() == 1
+
+
+def test_the_python_lines_give_the_same(visit: Any, address: str, lab: Lab) -> None:
+    page = visit(
+        address + "#text=a+%22b%22+%5C+%C3%BC+%F0%9F%99%82&off=cross/1/2,encoder-self/0/0:0.5&ablation=uniform&beam=2"
+    )
+    settled(page)
+    lines, said = page.locator(".python").inner_text(), io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(lines, {})
+    gates = {"cross/1/2": 0.0, "encoder-self/0/0": 0.5}
+    look = Bench(lab.benches["full"].model).look('a "b" \\ ü 🙂', gates, "uniform", 2)
+    assert said.getvalue().splitlines() == [look["after"], str(look["log_probability"])]
+    assert page.locator(".said.after").inner_text() != ""
+
+
+@pytest.mark.parametrize(
+    "text", ["<script>alert(1)</script> <img src=x onerror=alert(2)>", "שלום &amp; \u202e a\u0301 👩‍👩‍👧", "x" * 10_000]
+)
+def test_hostile_text_is_shown_as_text(visit: Any, folder: Path, text: str) -> None:
+    model = hw.load(folder)
+    words = model.tokenizer.backend_tokenizer.get_vocab()
+    model.tokenizer.add_tokens([word for word in text.split() if word not in words])
+    model.hf.resize_token_embeddings(max(len(model.tokenizer), model.hf.config.vocab_size), mean_resizing=False)
+    lab = Lab(Model(model.hf, model.tokenizer, "<i>model</i>"))
+    lab.about["sentences"] = [text]
+    for width in (1280, 400):
+        page = visit(served(lab), width)
+        settled(page)
+        assert page.evaluate("document.querySelectorAll('main script, main img, header i').length") == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator(".from li").first.get_attribute("title").startswith(text.split()[0][:20])
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert", "embedder"])
+def test_other_models_have_their_view(visit: Any, family: str) -> None:
+    model = embedder() if family == "embedder" else asker(family)
+    page = visit(served(Lab(model)) + "#text=a+b+c+d+e")
+    page.locator("[role=switch]").nth(1).click()
+    settled(page)
+    if family == "embedder":
+        assert 0.9 < change(page) <= 1
+    else:
+        assert page.locator("table.next tbody tr").count() >= 8
+        page.locator("[data-place='2']").click()
+        settled(page)
+        assert "place=2" in page.url
+        expected = Bench(model).look("a b c d e", {next(iter(map(str, list(model.heads)[1:]))): 0.0}, place=2)[
+            "log_probability"
+        ]
+        assert change(page) == pytest.approx(expected["after"] - expected["before"], abs=0.006)
+    page.get_by_role("button", name="Try every head").click()
+    page.locator("table.effects").wait_for()
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_fits_the_screen_in_both_themes(visit: Any, address: str, width: int, theme: str) -> None:
+    page = visit(address + "#text=a+b+c&off=cross/0/1&compare=1", width, theme)
+    page.locator(".said.pruned").wait_for()
+    page.get_by_role("button", name="Try every head").click()
+    page.locator("table.effects").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    channels = re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert (sum(map(int, channels[:3])) < 200) == (theme == "dark")
+    nameless = page.evaluate("""() => [...document.querySelectorAll('button, select, input, textarea')]
+        .filter(e => !(e.ariaLabel || e.textContent.trim() || e.labels?.length)).length""")
+    assert nameless == 0
+
+
+def test_an_error_is_a_sentence(visit: Any, address: str, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = visit(address)
+    with monkeypatch.context() as broken:
+        broken.setattr(lab.benches["full"], "look", lambda **_: (_ for _ in ()).throw(MemoryError()))
+        page.locator("[role=switch]").first.click()
+        assert "memory" in page.locator("[role=alert]").inner_text()
+    page.locator("[role=switch]").first.click()
+    page.locator("[role=alert]").wait_for(state="detached")

@@ -1,0 +1,228 @@
+"""The lab's server without a browser: answers, and everything that it refuses."""
+
+from __future__ import annotations
+
+import json
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import torch
+
+from api.askers import asker
+from headwise.errors import HeadwiseError
+from headwise.files import sha256
+from headwise.lab import server
+from headwise.lab.bench import Bench
+from headwise.lab.server import BODY, Lab, application, host_names, listening, serve
+
+testclient = pytest.importorskip("fastapi.testclient", reason="fastapi or httpx is not installed")
+TOKEN, HOST = "secret", "http://127.0.0.1:8000"
+HOSTILE = ["<script>alert(1)</script>", "\"'&<b>", "שלום עולם", "👩‍👩‍👧 a\u0301\u200b\u202e", "x" * 10_000, "\x00\x07"]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Lab:
+    return Lab(asker("marian"))
+
+
+@pytest.fixture
+def client(lab: Lab) -> Iterator[Any]:
+    yield testclient.TestClient(application(lab, TOKEN, host_names("127.0.0.1", 8000)), base_url=HOST)
+
+
+def ask(client: Any, name: str, **question: Any) -> list[dict[str, Any]]:
+    reply = client.post(f"/{TOKEN}/ask/{name}", json=question)
+    assert reply.status_code == 200, reply.text
+    return [json.loads(line) for line in reply.text.splitlines()]
+
+
+def test_answers_are_the_library_s(client: Any, lab: Lab) -> None:
+    answer = ask(client, "look", text="a b c", gates={"cross/0/1": 0.5}, ablation="mean")[-1]["answer"]
+    ours = Bench(lab.benches["full"].model).look("a b c", {"cross/0/1": 0.5}, "mean")
+    assert {k: v for k, v in answer.items() if k != "seconds"} == json.loads(
+        json.dumps({k: v for k, v in ours.items() if k != "seconds"})
+    )
+    *progress, last = ask(client, "ablate", text="a b c")
+    assert progress and all(0 <= line["progress"] <= 1 for line in progress)
+    assert len(last["answer"]["total"]) == lab.benches["full"].model.heads.total
+    assert ask(client, "about")[-1]["answer"]["task"] == "translation"
+    assert ask(client, "smallest", text="a b c")[-1]["answer"]["before"] == answer["before"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_text(client: Any, text: str) -> None:
+    last = ask(client, "look", text=text)[-1]
+    assert "answer" in last or "type" in last["error"]
+    if text == HOSTILE[0]:
+        assert last["answer"]["source"]["tokens"]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {},
+        {"text": 3},
+        {"text": "a", "beam": 0},
+        {"text": "a", "beam": 10**9},
+        {"text": "a", "ablation": "none"},
+        {"text": "a", "gates": {"cross/0/0": -1}},
+        {"text": "a", "gates": {"../../etc": 0}},
+        {"text": "a", "more": 1},
+        {"text": "a", "model": "pruned"},
+        {"text": ""},
+    ],
+)
+def test_a_wrong_question_gets_a_sentence(client: Any, question: dict[str, Any]) -> None:
+    (line,) = ask(client, "look", **question)
+    assert list(line) == ["error"] and line["error"].endswith(".")
+    assert "answer" in ask(client, "look", text="a")[-1]
+
+
+def test_an_unknown_question_gets_a_sentence(client: Any) -> None:
+    assert "no question" in ask(client, "delete", text="a")[-1]["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/", {}, 403),
+        ("/wrong/", {}, 403),
+        ("/wrong/lab.js", {}, 403),
+        ("/" + TOKEN[:-1] + "/", {}, 403),
+        (f"/{TOKEN}/", {"Host": "evil.example"}, 421),
+        (f"/{TOKEN}/", {"Host": "127.0.0.1:9999"}, 421),
+        (f"/{TOKEN}/", {"Host": "127.0.0.1.evil.example:8000"}, 421),
+        (f"/{TOKEN}/", {"Origin": "http://evil.example"}, 403),
+        (f"/{TOKEN}/", {"Origin": "null"}, 403),
+        (f"/{TOKEN}/", {"Sec-Fetch-Site": "cross-site"}, 403),
+        (f"/{TOKEN}/../server.py", {}, 403),
+        (f"/{TOKEN}/..%2fserver.py", {}, 404),
+        (f"/{TOKEN}/nothing.js", {}, 404),
+        (f"/{TOKEN}/", {}, 200),
+        (f"/{TOKEN}/", {"Host": "localhost:8000"}, 200),
+        (f"/{TOKEN}/vendor/preact-htm.js", {"Origin": HOST}, 200),
+    ],
+)
+def test_only_its_own_page_with_the_token_is_let_in(
+    client: Any, path: str, headers: dict[str, str], status: int
+) -> None:
+    reply = client.get(path, headers=headers)
+    assert reply.status_code == status
+    assert (
+        "script-src 'self'" in reply.headers["content-security-policy"]
+        and "unsafe" not in reply.headers["content-security-policy"]
+    )
+
+
+def test_what_is_no_question_is_refused(client: Any) -> None:
+    path = f"/{TOKEN}/ask/look"
+    assert client.post(path, content=b'{"text": "a"}', headers={"content-type": "text/plain"}).status_code == 415
+    assert client.post(path, content=b"[" * 100_000, headers={"content-type": "application/json"}).status_code == 400
+    assert client.post(path, json={"text": "a" * BODY}).status_code == 413
+    assert client.get(path).status_code in (404, 405)
+    assert client.post(f"/{TOKEN}/", json={}).status_code == 405
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), torch.OutOfMemoryError("x"), RuntimeError("you tried to allocate 9 GB")]
+)
+def test_without_memory_the_server_lives_on(
+    client: Any, lab: Lab, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(lab.benches["full"], "look", fail)
+        assert "memory" in ask(client, "look", text="a")[-1]["error"]
+    assert "answer" in ask(client, "look", text="a")[-1]
+
+
+def test_a_slow_question_is_stopped_and_the_server_lives_on(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as quick:
+        quick.setitem(server.SECONDS, "ablate", 0.0)
+        assert "longer than" in ask(client, "ablate", text="a b c d")[-1]["error"]
+    assert "answer" in ask(client, "ablate", text="a b c d")[-1]
+
+
+def test_an_unforeseen_error_is_logged_and_the_server_lives_on(
+    client: Any, lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(lab.benches["full"], "look", lambda **_: 1 / 0)
+        assert "ZeroDivisionError" in ask(client, "look", text="a")[-1]["error"]
+    assert "A question failed" in caplog.text
+    assert "answer" in ask(client, "look", text="a")[-1]
+
+
+def test_loopback_only_unless_asked() -> None:
+    loopback, beyond = host_names("127.0.0.1", 80), host_names("0.0.0.0", 80)
+    assert loopback("127.0.0.1:80") and loopback("localhost") and loopback("[::1]:80")
+    assert not any(loopback(name) for name in ("192.168.0.7:80", "evil.example:80", "", ":80", "127.0.0.1:80:80"))
+    assert beyond("192.168.0.7:80") and not beyond("evil.example:80")
+    with listening("127.0.0.1", 0) as opened:
+        assert opened.getsockname()[0] == "127.0.0.1"
+        opened.listen()
+        with pytest.raises(HeadwiseError, match="another --port"):
+            listening("127.0.0.1", opened.getsockname()[1])
+
+
+def test_the_page_names_no_other_place_and_has_no_inline_script() -> None:
+    for path in sorted((Path(server.__file__).parent / "page").rglob("*")):
+        if path.suffix in (".html", ".js", ".css"):
+            text = path.read_text(encoding="utf-8").replace("http://www.w3.org/", "")
+            assert (
+                not re.search(r"https?://|dangerouslySetInnerHTML=|\.innerHTML\s*=\s*[`\"']|eval\(", text)
+                or path.parent.name == "vendor"
+            ), path
+            assert not re.search(r"<script(?![^>]*\ssrc=)|\son\w+=\"", text) or path.suffix != ".html"
+
+
+def test_one_who_leaves_stops_the_work(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=serve, args=(lab, "127.0.0.1", 0, False, said.put), daemon=True).start()
+    address, ended = said.get(timeout=30), threading.Event()
+
+    def endless(check: Any, progress: Any, **_: Any) -> None:
+        try:
+            while True:
+                check()
+                progress(0.5, "on and on")
+                time.sleep(0.05)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(lab.benches["full"], "ablate", endless)
+    with requests.post(f"{address}ask/ablate", json={"text": "a"}, stream=True, timeout=10) as reply:
+        assert b"on and on" in next(reply.iter_lines())
+    assert ended.wait(10)
+    assert b"answer" in requests.post(f"{address}ask/look", json={"text": "a"}, timeout=10).content
+
+
+def test_the_vendored_library_is_as_it_was_published() -> None:
+    folder = Path(server.__file__).parent / "page" / "vendor"
+    said = (folder / "LICENSES.txt").read_text(encoding="utf-8")
+    assert f"sha256 of preact-htm.js: {sha256(folder / 'preact-htm.js')}" in said
+
+
+def test_the_command_says_its_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    model = asker("gpt2").save(tmp_path / "tiny")
+    command = [sys.executable, "-m", "headwise", "lab", str(model), "--no-open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        page = requests.get(address, timeout=10)
+        assert page.status_code == 200 and "headwise lab" in page.text
+        assert requests.get(address.rsplit("/", 2)[0] + "/", timeout=10).status_code == 403
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130

@@ -1,0 +1,32 @@
+"""What the lab says of a run's heads is what the run's tables say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from headwise.lab.story import pruned_model, run_of, story
+from headwise.report.run import read_run
+from report.conftest import make_run
+
+
+def test_a_run_s_scores_roles_and_layouts_are_told(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run"))
+    told = json.loads(json.dumps(story(run), allow_nan=False))
+    table = pd.read_csv(run.folder / "heads.csv")
+    assert {score["measure"] for score in told["scores"]} == set(table["measure"])
+    for row in table.dropna(subset=["value"]).to_dict("records"):
+        (score,) = [one for one in told["scores"] if one["measure"] == row["measure"]]
+        assert score["heads"][f"{row['kind']}/{row['layer']}/{row['head']}"][0] == row["value"]
+    roles = pd.read_csv(run.folder / "roles" / "roles.csv")
+    assert sum(map(len, told["roles"].values())) == len(roles)
+    assert {model["setting"] for model in told["pruned"]} == run.layouts.keys()
+    assert sum(model["chosen"] for model in told["pruned"]) == 1
+    assert told["sentences"] and pruned_model(run) is None
+
+
+def test_a_plain_model_has_no_story(tmp_path: Path) -> None:
+    assert run_of(str(tmp_path)) is None
+    assert story(None) == {"scores": [], "roles": {}, "pruned": [], "sentences": []}
