@@ -246,7 +246,8 @@ def test_lines_are_wrapped(page: Path) -> None:
 
 
 def test_the_whole_is_short() -> None:
-    words = sum(len(re.findall(r"\S*[^\W\d_]\S*", prose(page))) for page in WRITTEN)
+    written = [page for page in WRITTEN if page.name != "families.md"]  # which `make families` makes
+    words = sum(len(re.findall(r"\S*[^\W\d_]\S*", prose(page))) for page in written)
     assert words <= 23_500, f"{words} words: what can go?"
 
 
