@@ -24,13 +24,13 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertModel,
-    DebertaV2Config,
-    DebertaV2Model,
+    CodeGenConfig,
+    CodeGenForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
-    GPTJConfig,
-    GPTJForCausalLM,
     PreTrainedModel,
+    XLNetConfig,
+    XLNetLMHeadModel,
 )
 
 import headwise as hw
@@ -621,17 +621,16 @@ class TestModels:
         assert "no config.json" in refused("score", tmp_path, *pairs, "--out", tmp_path / "out")
         assert "no folder" in refused("report", tmp_path / "nothing")
 
-    @pytest.mark.parametrize("kind", ["DebertaV2Model", "GPTJForCausalLM"])
+    @pytest.mark.parametrize("kind", ["XLNetLMHeadModel", "CodeGenForCausalLM"])
     def test_outside_the_seam(
         self, refused: Refused, pairs: list[str], language_model: Any, tmp_path: Path, kind: str
     ) -> None:
-        small: dict[str, Any] = {"vocab_size": 300}
         given: PreTrainedModel
-        if kind == "DebertaV2Model":
-            shape = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "hidden_size": 16}
-            given = DebertaV2Model(DebertaV2Config(pad_token_id=0, **shape, **small))
+        if kind == "XLNetLMHeadModel":
+            given = XLNetLMHeadModel(XLNetConfig(vocab_size=300, d_model=16, n_layer=1, n_head=2, d_inner=16))
         else:
-            given = GPTJForCausalLM(GPTJConfig(n_embd=16, n_layer=1, n_head=2, n_positions=64, rotary_dim=4, **small))
+            shape = {"n_embd": 16, "n_layer": 1, "n_head": 4, "n_positions": 64, "n_ctx": 64, "rotary_dim": 4}
+            given = CodeGenForCausalLM(CodeGenConfig(vocab_size=300, **shape))
         sentence = refused("score", language_model(given), *pairs, "--out", tmp_path / "out")
         assert kind in sentence and "attention" in sentence and not (tmp_path / "out" / "heads.csv").exists()
 

@@ -185,7 +185,7 @@ class TestScores:
         assert table.attrs["curves"]
 
     def test_relevance_is_refused(self) -> None:
-        with pytest.raises(hw.HeadwiseError, match="starts at words"):
+        with pytest.raises(hw.HeadwiseError, match="not at classes"):
             hw.score(classifier(), drawn(9), ["lrp"])
 
     def test_the_needed_head_is_found(self, trained: hw.Model) -> None:

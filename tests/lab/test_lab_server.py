@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +219,10 @@ def test_the_vendored_library_is_as_it_was_published() -> None:
 def test_the_command_says_its_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     model = asker("gpt2").save(tmp_path / "tiny")
     command = [sys.executable, "-m", "headwise", "lab", str(model), "--no-open"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job would not hear Ctrl-C
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, preexec_fn=heard
+    ) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         page = requests.get(address, timeout=10)
