@@ -175,6 +175,8 @@ class TestCommands:
         assert f"Wrote {tmp_path}/heads.csv, heads.json, lrp.csv." in err and "arrived at the embeddings" in err
         table = pd.read_csv(tmp_path / "heads.csv")
         assert (table.groupby("measure").value.count() == 12).all()
+        for _, rows in table.groupby("measure"):
+            assert f"{rows.value.min():.3g} … {rows.value.max():.3g}" in err, "the table in the terminal"
         measures = json.loads((tmp_path / "heads.json").read_text())["measures"]
         assert set(measures) == set(table.measure) == {*USUAL, "lrp.ding.signed"}
         assert call(*words, "--quiet", "--measure", "confidence") == (0, out, "")
@@ -228,6 +230,8 @@ class TestCommands:
         assert status == 0 and out == f"{tmp_path}/quality.csv\n" and "bleu_difference" in err
         assert list(table.columns) == ["model", "measure", "value", "low", "high", "made"]
         difference = table[table.measure == "bleu_difference"]
+        bleu = table[table.measure == "bleu"].iloc[0]
+        assert f"{bleu.value:.4g} [{bleu.low:.4g}, {bleu.high:.4g}]" in err and "\x1b" not in err
         assert difference.value.tolist() == [0.0] and "p = 1.0000" in difference.made.item()
 
     def test_evaluate_one_sided_text(self, call: Call, place: Path, language_model: Any, tmp_path: Path) -> None:
@@ -310,7 +314,8 @@ class TestTheFolderOfAStudy:
         own = (tmp_path / "heads.csv").read_bytes()
         assert call("score", place / "run", *pairs, *out, "--measure", "confidence")[0] == 0
         assert (tmp_path / "heads.csv").read_bytes() == own, "the dev text"
-        assert call("evaluate", place / "run", *out, "--beam", "1")[0] == 0, "on dev, since there is no test text"
+        on_dev = call("evaluate", place / "run", *out, "--beam", "1")  # there is no test text
+        assert on_dev == (0, f"{tmp_path}/quality.csv\n", "")
         words = ["prune", place / "run", "--method", "greedy", "--keep", "2", *sets(*LIGHT), "--quiet"]
         assert call(*words, "--out", tmp_path / "small")[0] == 0
         assert f"{place}/dev.en" in (tmp_path / "small" / "plan.toml").read_text()
@@ -393,6 +398,9 @@ class TestPruning:
         status, out, err = call(*words, *kept, *sets(*LIGHT))
         assert status == 0 and out == f"{tmp_path}/pruned/greedy-gradient-4\n"
         assert "4 of 8" in err and "BLEU on dev" in err and f"headwise translate {tmp_path}/pruned/greedy-grad" in err
+        kept = json.loads((tmp_path / "layouts/greedy-gradient-4.json").read_text())["kept"]
+        (signs,) = (line.split()[1:] for line in err.splitlines() if line.startswith("  cross/0 "))
+        assert [head for head, sign in enumerate(signs) if sign == "■"] == kept["cross"][0] and len(signs) == 4
         small = hw.load(tmp_path / "pruned/greedy-gradient-4")
         assert small.heads.query == {"encoder-self": (1,), "decoder-self": (4,), "cross": (3,)}
         table = pd.read_csv(tmp_path / "pruning.csv")

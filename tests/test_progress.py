@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from headwise.progress import part, silent
+from headwise.progress import EVERY, Bars, part, shown, silent
 from headwise.study import Progress
 
 
@@ -29,3 +29,59 @@ def test_a_long_name_leaves_the_share_and_the_time_on_the_line(width: int) -> No
     progress.console.print(bars.get_renderable())
     lines = out.getvalue().splitlines()
     assert len(lines) == 2 and all(" 30% " in line and " left " in line and len(line) <= width for line in lines)
+
+
+class TestWithoutATerminal:
+    def test_a_line_now_and_then_says_what_is_left(self) -> None:
+        out, now = io.StringIO(), [0.0]
+        with Bars(console=Console(file=out, width=60), get_time=lambda: now[0], speed_estimate_period=600) as bars:
+            row = bars.add_task("train", total=1.0, note="")
+            for second in range(101):
+                now[0] = float(second)
+                bars.update(row, completed=second / 256, note=f"[epoch] {second}")
+            lines = out.getvalue().splitlines()
+        assert (
+            lines
+            == [
+                f"  train: {second / 2.56:.0f}% after 0:0{second // 60}:{second % 60:02}, "
+                f"0:0{(256 - second) // 60}:{(256 - second) % 60:02} left, [epoch] {second}"
+                for second in (30, 60, 90)
+            ]
+            and int(EVERY) == 30
+        )
+
+    def test_short_work_says_nothing(self) -> None:
+        out = io.StringIO()
+        with Bars(console=Console(file=out)) as bars:
+            row = bars.add_task("train", total=1.0)
+            bars.update(row, completed=0.5)
+            bars.update(row, completed=1.0)
+            assert out.getvalue() == ""
+
+    def test_a_quiet_command_says_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("headwise.progress.EVERY", 0.0)
+        heard = []
+        for quiet in (False, True):
+            progress, out = Progress(quiet), io.StringIO()
+            progress.console.file = out
+            with progress.task("train"):
+                progress(0.5, "half")
+            heard.append(out.getvalue())
+        assert "train: 50% after 0:00:00, half" in heard[0] and heard[1] == ""
+
+    def test_python_users_see_lines_too(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("headwise.progress.EVERY", 0.0)
+        with shown("score", None) as report:
+            report(0.25, "gradient")
+        out, err = capsys.readouterr()
+        assert (out, err.rstrip()) == ("", "  score: gradient: 25% after 0:00:00")
+
+
+def test_a_terminal_has_bars_and_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.progress.EVERY", 0.0)
+    out = io.StringIO()
+    with Bars(console=Console(file=out, force_terminal=True, force_interactive=True, width=60)) as bars:
+        bars.update(bars.add_task("train", total=1.0), completed=0.5)
+    assert "after" not in out.getvalue() and "train" in out.getvalue()

@@ -26,13 +26,19 @@ if TYPE_CHECKING:
     from headwise.engines.export import export
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.hub import push
+    from headwise.lab.notebook import lab
     from headwise.loading import load
     from headwise.model import Model
     from headwise.pruning.own_loop import GatedLoop
 
     __version__: str
 else:
-    import headwise.roles  # noqa: F401 - the package, before its name is bound to the function
+    import headwise.lab
+    import headwise.roles  # noqa: F401 - the packages, before their names are bound to the functions
+
+    def lab(model, text=""):
+        """The lab as a widget; see `headwise.lab.notebook.lab`, which also has the types."""
+        return import_module("headwise.lab.notebook").lab(model, text)
 
     def roles(model, treebank, confirm=None, pairs=None, training=None, seed=0, progress=None, reading=None):
         """What each head does; see `headwise.api.roles.roles`, which also has the types."""
@@ -68,6 +74,6 @@ else:
 
 __all__ = [
     "load", "Model", "LabelledText", "ParallelText", "Text", "Treebank", "Speech", "score", "roles", "alignment_heads",
-    "prune", "GatedLoop", "evaluate", "export", "push", "report", "Head", "HeadMap", "HeadMask", "HeadwiseError",
+    "prune", "GatedLoop", "evaluate", "export", "push", "report", "lab", "Head", "HeadMap", "HeadMask", "HeadwiseError",
     "HeadsMissing", "__version__",
 ]  # fmt: skip

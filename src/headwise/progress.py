@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+EVERY = 30.0  # seconds between the lines of a task where no bar can move
 Report = Callable[[float, str], None]
 
 
@@ -12,17 +18,42 @@ def silent(share: float, what: str) -> None:
     """Report to nobody."""
 
 
+class Bars(Progress):
+    """Bars of tasks whose total is 1. Where none can move, such as in a log file, each task has a line now and then:
+    the share that is done, the time it took, and the time left."""
+
+    def __init__(self, *columns: Any, **options: Any) -> None:
+        super().__init__(*columns, **options)
+        self.in_lines = not (self.console.is_interactive or self.console.is_jupyter)
+        self.told = dict[TaskID, float]()  # when each task had its last line, in seconds of its own time
+
+    def update(self, task_id: TaskID, **fields: Any) -> None:
+        super().update(task_id, **fields)
+        task = self._tasks[task_id]
+        taken = task.elapsed or 0.0
+        if not self.in_lines or task.finished or taken - self.told.get(task_id, 0.0) < EVERY:
+            return
+        self.told[task_id], left = taken, task.time_remaining
+        words = [f"{task.description}: {task.percentage:.0f}% after {clock(taken)}"]
+        words += [f"{clock(left)} left"] if left is not None else []
+        words += [str(task.fields["note"])] if task.fields.get("note") else []
+        self.console.print(f"  {', '.join(words)}", markup=False, soft_wrap=True)
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds: `0:05:12`."""
+    return str(timedelta(seconds=round(seconds)))
+
+
 @contextmanager
 def shown(name: str, report: Report | None) -> Iterator[Report]:
-    """The caller's report; where there is none, a bar for the time of the block, in a terminal or notebook."""
+    """The caller's report; where there is none, a bar for the time of the block, on the error stream."""
     if report is not None:
         yield report
         return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not (console.is_terminal or console.is_jupyter)) as bars:
+    bars = Bars(console=Console(stderr=True, highlight=False), transient=True, speed_estimate_period=600)
+    bars.disable = bars.in_lines
+    with bars:
         row = bars.add_task(name, total=1.0)
         yield lambda share, what: bars.update(row, completed=share, description=f"{name}: {what}" if what else name)
 

@@ -148,6 +148,7 @@ def cut(
     import headwise as hw
     from headwise.api.prune import usual_score
     from headwise.api.sweeps import keep_name
+    from headwise.cli.tables import show_kept
     from headwise.study import Progress
 
     progress = Progress(quiet)
@@ -159,6 +160,7 @@ def cut(
         f"parameters, {small.weight_bytes:,} of {model.weight_bytes:,} bytes of weights. "
         "No loss was measured: the model predicts no words, so judge it on the task it is for."
     )
+    show_kept(progress.console, {place.name: small.layout})
     progress.say(runs_in(small, place))
     progress.say(memory_line())
     typer.echo(str(place))
@@ -172,6 +174,7 @@ def classifier(
     import headwise as hw
     from headwise.api.batches import held_out
     from headwise.api.sweeps import keep_name
+    from headwise.cli.tables import show_kept
     from headwise.heads import write_text
     from headwise.study import Progress
 
@@ -196,6 +199,7 @@ def classifier(
         progress.say(
             f"  {measure}: {before:,.10g} before, {after:,.10g} after{' (% on dev)' * (measure == 'accuracy')}"
         )
+    show_kept(progress.console, {place.name: small.layout})
     progress.say(runs_in(small, place))
     typer.echo(str(place))
 

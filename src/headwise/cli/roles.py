@@ -68,6 +68,7 @@ def roles(
         return
     refuse_options(None, {"--links": links, "--audio": audio, "--one-layer": one_layer, "--save": save})
     from headwise.api.roles import role_examples, roles_signature, save_roles, token_counts
+    from headwise.cli.tables import HEADS, role_map, show_maps
     from headwise.study.progress import Progress
 
     study = None if treebank and training else study_in(model)
@@ -99,6 +100,7 @@ def roles(
         progress.say(f"  {line}")
     for row in found.labels.to_dict("records"):
         progress.say(f"  {row['kind']}/{row['layer']}/{row['head']}: {row['label']}")
+    show_maps(progress.console, loaded.heads, [role_map(loaded.heads, found.roles)], HEADS)
     progress.say(memory_line())
     typer.echo(str(place / "labels.csv"))
 

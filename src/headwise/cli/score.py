@@ -42,6 +42,7 @@ def score(
     from accelerate import PartialState
 
     import headwise as hw
+    from headwise.cli.tables import SCORED, score_maps, show_maps
     from headwise.importance.measures import resolve_measures
     from headwise.importance.objective import predicts
     from headwise.study.progress import Progress
@@ -56,6 +57,7 @@ def score(
     if main:
         for line in [*save_tables(table, place), *extremes(table)]:
             progress.say(line)
+        show_maps(progress.console, loaded.heads, score_maps(table), SCORED)
         progress.say(memory_line())
         given_text = {"--source": source, "--target": target, "--text": text, "--labelled": labelled}
         options = [word for option, value in given_text.items() if value for word in (option, value)]

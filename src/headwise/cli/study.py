@@ -39,6 +39,7 @@ def run_plan(
     options of `run_study`."""
     from accelerate import PartialState
 
+    from headwise.cli.tables import show_kept
     from headwise.loading import load
     from headwise.report import write
     from headwise.study import Progress, run_study
@@ -47,11 +48,12 @@ def run_plan(
     with resumable(out):
         run_study(plan, out, progress, only, device, write, **workers)
     if PartialState().is_main_process:
-        lines, small = ([], None) if only else summary(out)
+        lines, layouts, small = ([], {}, None) if only else summary(out)
         if result == "model" and not quiet:
             lines = trained(plan, out, device, progress)
         for line in lines:
             progress.say(line)
+        show_kept(progress.console, layouts)
         if result == "pruned" and small and not quiet:
             progress.say(runs_in(load(small), small))
         if result == "pruned":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headwise.heads import HeadMask
     from headwise.report.models import Model
     from headwise.report.run import Run
     from headwise.study import Plan, Progress
@@ -13,11 +15,13 @@ if TYPE_CHECKING:
 WRITTEN = ("report.html", "heads.csv", "pruning.csv", "layouts/", "pruned/", "figures/")
 
 
-def summary(out: Path) -> tuple[list[str], Path | None]:
-    """Lines about the finished study in a folder, and the folder of the chosen model."""
+def summary(out: Path) -> tuple[list[str], Mapping[str, HeadMask], Path | None]:
+    """Lines about the finished study in a folder; the layout of the chosen model by its name, or of all where none was
+    chosen; and the folder of the chosen model."""
     if (out / "grid.json").exists():
         line = f"Wrote {out}/report.html, grid.csv, across.csv, and a folder for each run in it."
-        return [line], None
+        return [line], {}, None
+    from headwise.report.models import RANDOM
     from headwise.report.run import read_run
     from headwise.report.sections import opening
 
@@ -29,12 +33,14 @@ def summary(out: Path) -> tuple[list[str], Path | None]:
     lines += ["  Pruned models", *(f"    {model_line(model)}" for model in run.pruned)] if run.pruned else []
     lines += doubts(run)
     lines.append(f"Wrote {out}/{', '.join(name for name in WRITTEN if (out / name).exists())}.")
+    ordered = [model["setting"] for model in run.pruned if model["method"] != RANDOM]
+    layouts = {name: run.layouts[name] for name in ([chosen] if chosen else ordered) if name in run.layouts}
     if not chosen:
-        return lines, None
+        return lines, layouts, None
     place = out / "pruned" / chosen
     translates = "bleu_signature" in run.facts
     then = f"echo 'A sentence.' | headwise translate {place}" if translates else f"headwise score {place} --text FILE"
-    return [*lines, f"Next: {then}"], place
+    return [*lines, f"Next: {then}"], layouts, place
 
 
 def trained(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]:

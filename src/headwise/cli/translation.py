@@ -40,6 +40,7 @@ def evaluate(
     with intervals and the difference to the first. The first may be the folder of a study: without a text, its test
     text is taken, or else its dev text."""
     import headwise as hw
+    from headwise.cli.tables import show_quality
     from headwise.heads import write_text
     from headwise.study.progress import Progress
 
@@ -48,8 +49,8 @@ def evaluate(
     with progress.task("evaluate"):
         table = hw.evaluate([hw.load(name, device, dtype=dtype) for name in models], given, progress, beam=beam)
     write_text(place, table.to_csv(index=False, float_format="%.6g"))
-    if not quiet:
-        typer.echo(f"{table.to_string(index=False)}\n{memory_line()}", err=True)
+    show_quality(progress.console, table)
+    progress.say(memory_line())
     typer.echo(str(place))
 
 

@@ -261,10 +261,10 @@ def page_files() -> dict[str, tuple[bytes, str]]:
     return found
 
 
-def theme() -> str:
-    """The report's colours and font, light and dark, as variables of the page."""
+def theme(where: str = ":root") -> str:
+    """The report's colours and font, light and dark, as variables of a part of the page."""
     light, dark = (" ".join(f"--{name}: {palette[name]};" for name in (*COLOURS, *SCALES)) for palette in (LIGHT, DARK))
-    return f":root {{ --font: {FONT}; {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
+    return f"{where} {{ --font: {FONT}; {light} }}\n@media (prefers-color-scheme: dark) {{ {where} {{ {dark} }} }}\n"
 
 
 def host_names(host: str, port: int) -> Callable[[str], bool]:

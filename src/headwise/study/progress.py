@@ -7,14 +7,13 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
 from rich.table import Column
 
-from headwise.progress import Report, silent
+from headwise.progress import Bars, Report, silent
 
 
 class Progress:
-    """Bars on the terminal's error stream; silent when `quiet`. Call it with the share of the present task."""
+    """Bars on the error stream; silent when `quiet`. Call it with the share of the present task."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = Console(stderr=True, quiet=quiet, highlight=False)

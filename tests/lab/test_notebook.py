@@ -1,0 +1,180 @@
+"""The lab as a widget, and the notebooks of examples/."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+import headwise as hw
+from api.askers import asker
+from headwise.lab import notebook
+from headwise.lab.bench import Bench
+from headwise.lab.notebook import answer, joined
+from headwise.lab.server import Lab
+from headwise.model import Model
+from headwise.study import Progress, make_plan, run_study
+
+CHROMIUM = shutil.which("chromium")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# What a notebook gives a widget: the state of the model, changes of it, messages in both directions.
+HOST = """<!doctype html><meta charset="utf-8"><style>%s</style><p id="cell">A cell</p><div id="out"></div>
+<script type="module">
+const heard = { "msg:custom": new Set(), "change:state": new Set() };
+window.state = {"state": %s};
+window.tell = (said) => heard["msg:custom"].forEach((call) => call(said));
+window.changeState = (state) => { window.state.state = state; heard["change:state"].forEach((call) => call()); };
+const model = {
+  get: (name) => window.state[name], set: (name, value) => { window.state[name] = value; }, save_changes: () => {},
+  on: (name, call) => heard[name].add(call), off: (name, call) => heard[name].delete(call),
+  send: (asked) => window.ask(asked),
+};
+const source = await window.esm();
+const made = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
+made.default.render({ model, el: document.getElementById("out") });
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return asker("marian")
+
+
+class Kept:
+    """A widget that keeps what it is to send."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, Any]] = []
+
+    def send(self, said: dict[str, Any]) -> None:
+        self.said.append(said)
+
+
+class TestAnswers:
+    def test_they_are_the_library_s(self, model: Model) -> None:
+        kept, gates = Kept(), {"cross/0/1": 0.0}
+        answer(Lab(model), kept, {"id": "7-1", "name": "ablate", "question": {"text": "a b c", "gates": gates}})
+        *progress, last = kept.said
+        assert progress and all(0 <= line["progress"] <= 1 for line in progress)
+        assert {line["id"] for line in kept.said} == {"7-1"}
+        ours = Bench(model).ablate("a b c", gates)
+        assert last["answer"]["total"] == json.loads(json.dumps(ours["total"]))
+
+    @pytest.mark.parametrize(
+        "asked", [{}, {"name": "other"}, {"name": "look", "question": {"text": 3}}, {"name": "look", "question": []}]
+    )
+    def test_what_cannot_be_answered(self, model: Model, asked: dict[str, Any]) -> None:
+        kept = Kept()
+        answer(Lab(model), kept, {"id": "1", **asked})
+        assert [set(line) for line in kept.said] == [{"id", "error"}]
+
+    def test_the_stop_button_of_the_notebook(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupted(*given: Any, **options: Any) -> None:
+            raise KeyboardInterrupt
+
+        kept, made = Kept(), Lab(model)
+        monkeypatch.setattr(made, "answer", interrupted)
+        answer(made, kept, {"id": "1", "name": "look"})
+        assert kept.said == [{"id": "1", "error": "Stopped."}]
+
+
+def test_the_page_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = joined("notebook.js", "widget")
+    assert text.startswith("const modules") and text.endswith('export default modules["notebook.js"].widget;\n')
+    monkeypatch.setattr(notebook.resources, "files", lambda package: tmp_path)
+    (tmp_path / "page").mkdir()
+    (tmp_path / "page" / "star.js").write_text('import * as all from "./other.js";\n')
+    with pytest.raises(ValueError, match=r"star\.js"):
+        joined("star.js", "all")
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
+    with pytest.raises(hw.HeadwiseError, match=r"hw\.load"):
+        hw.lab("a folder")  # type: ignore[arg-type]
+    monkeypatch.setattr(notebook, "find_spec", lambda name: None)
+    with pytest.raises(hw.HeadwiseError, match=r"headwise\[notebook\]"):
+        hw.lab(model)
+
+
+class TestWidget:
+    @pytest.fixture
+    def page(self, model: Model) -> Iterator[Any]:
+        """A page with the widget, whose questions reach the model as in a notebook; its console must stay empty."""
+        pytest.importorskip("anywidget", reason="anywidget is not installed")
+        sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+        if CHROMIUM is None:
+            pytest.skip("there is no chromium on this machine")
+        widget = hw.lab(model, "a b c d")
+        assert widget.state == urlencode({"text": "a b c d"})
+        made, said = Lab(model), list[str]()
+        with sync_api.sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            page.set_default_timeout(20_000)
+            page.on("console", lambda message: said.append(message.text))
+            page.on("pageerror", lambda error: said.append(str(error)))
+
+            def ask(asked: dict[str, Any]) -> None:
+                kept = Kept()
+                answer(made, kept, asked)
+                page.evaluate("said => { setTimeout(() => said.forEach(window.tell)) }", kept.said)
+
+            page.expose_function("esm", lambda: widget._esm)
+            page.expose_function("ask", ask)
+            page.set_content(HOST % (widget._css, json.dumps(widget.state)))
+            page.locator("[data-head]").first.wait_for()
+            yield page
+            browser.close()
+        assert said == []
+
+    def test_a_head_is_switched_off(self, page: Any, model: Model) -> None:
+        assert page.evaluate("getComputedStyle(document.body).marginTop") == "8px", "the notebook's page is left alone"
+        page.locator("[data-switch='cross/1/2']").click()
+        page.wait_for_timeout(150)
+        page.locator(".output[aria-busy=false]").wait_for()
+        shown = float(page.locator(".log-change").inner_text().replace("−", "-"))
+        logs = Bench(model).look("a b c d", {"cross/1/2": 0.0})["log_probability"]
+        assert shown == pytest.approx(logs["after"] - logs["before"], abs=0.005)
+        assert "off=cross%2F1%2F2" in page.evaluate("window.state.state")
+        page.evaluate("window.changeState('text=a+b+c+d')")
+        page.get_by_text("All heads are on.").wait_for()
+        page.get_by_role("button", name="Try every head").click()
+        page.locator(".effects").first.wait_for()
+
+
+class TestExamples:
+    @pytest.fixture(scope="class")
+    def place(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """A folder with a trained model in runs/demo."""
+        pytest.importorskip("anywidget", reason="anywidget is not installed")
+        shape = ["encoder_layers=1", "decoder_layers=1", "heads=4", "width=32", "feedforward=32", "vocabulary=300"]
+        training = ["epochs=1", "batch_tokens=1260", "dtype=fp32"]
+        settings = [*(f"model.{one}" for one in shape), *(f"training.{one}" for one in training)]
+        plan = make_plan({"data": {"embedded": {"train": 150, "dev": 12, "test": 11}}}, settings)
+        place = tmp_path_factory.mktemp("place")
+        run_study(plan, place / "runs" / "demo", Progress(quiet=True), only="train")
+        return place
+
+    def test_jupyter(self, place: Path) -> None:
+        pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+        client = pytest.importorskip("nbclient", reason="nbclient is not installed")
+        book = pytest.importorskip("nbformat").read(EXAMPLES / "heads_jupyter.ipynb", 4)
+        client.NotebookClient(book, timeout=120, resources={"metadata": {"path": str(place)}}).execute()
+        shown = [cell.outputs[-1].data for cell in book.cells if cell.cell_type == "code"]
+        assert "text/html" in shown[0] and "6 of 12 heads" in shown[2]["text/html"]
+        assert "application/vnd.jupyter.widget-view+json" in shown[3]
+
+    def test_marimo(self, place: Path) -> None:
+        pytest.importorskip("marimo", reason="marimo is not installed")
+        name = EXAMPLES / "heads_marimo.py"
+        code = f"import runpy; shown = runpy.run_path({str(name)!r})['app'].run()[0]; print(shown[2], type(shown[3]))"
+        done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert "6 of 12 heads" in done.stdout and "Widget" in done.stdout
