@@ -213,3 +213,15 @@ def test_144_heads_are_picked_at_once_and_kinds_are_hidden(browser: Any, tmp_pat
     assert opened.page.evaluate(shown) == 96
     assert opened.console == []
     opened.page.context.close()
+
+
+def test_a_run_without_scores_still_shows_and_marks_its_heads(browser: Any, run_folder: Path) -> None:
+    (run_folder / "heads.csv").unlink()
+    run, page = read_run(run_folder), run_folder / "report.html"
+    page.write_text(render(run, collect(run)), encoding="utf-8")
+    opened = visit(browser, page, 1280, "light", "#head=encoder-self/0/3")
+    assert opened.page.locator("#figure-head-map [data-head]").count() == 24
+    assert opened.page.locator("#figure-head-map .is-picked").count() == 1
+    assert "positional" in card_of(opened.page).inner_text()
+    assert opened.console == []
+    opened.page.context.close()

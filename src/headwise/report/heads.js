@@ -41,7 +41,7 @@ function findMarks() {  // the marks of charts that are about a head; one of eac
       first = false;
     }
   }
-  mark(asked());
+  if (asked() !== null) show();
 }
 function mark(head) {
   for (const old of document.querySelectorAll("[data-head].is-picked")) {
@@ -52,6 +52,7 @@ function mark(head) {
   for (const one of now) {
     one.classList.add("is-picked");
     one.setAttribute("aria-current", "true");
+    one.style.setProperty("--faint", one.getAttribute("opacity") ?? 1);  // a faint mark stays faint inside its outline
   }
   return now;
 }
@@ -113,9 +114,10 @@ function fillCard(head, marked) {
 }
 function show() {
   const head = asked(), marked = mark(head);
-  if (head === null) return card.hidePopover();
+  if (card.matches(":popover-open")) card.hidePopover();
+  if (head === null) return;
   fillCard(head, marked);
-  card.showPopover();
+  card.showPopover();  // anew, so that it lies above a figure that fills the screen
   card.scrollTop = 0;
 }
 function pick(head) {
@@ -162,5 +164,6 @@ if (story) {
     if (next || event.key === "Enter" || event.key === " " || event.key.startsWith("Arrow")) event.preventDefault();
   });
   window.addEventListener("hashchange", show);
+  document.addEventListener("fullscreenchange", show);
   show();
 }

@@ -18,6 +18,7 @@ async function draw() {
     views.push(drawn);
     if (turn !== latest) return;
   }
+  for (const empty of document.querySelectorAll(".chart [role=graphics-symbol]:not([aria-label])")) empty.removeAttribute("role");
   findMarks();
   document.documentElement.dataset.drawn = dark.matches ? "dark" : "light";
 }

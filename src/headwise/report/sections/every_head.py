@@ -125,7 +125,7 @@ def effects_of(run: Run) -> Mapping[Head, str]:
         return {}
     for measure, scale, digits, ends, what in (
         (BLEU, -1, 2, ("high", "low"), "BLEU"),
-        (LOSS, 1000, 1, ("low", "high"), "thousandths of a nat a token in loss"),
+        (LOSS, 1000, 1, ("low", "high"), "thousandths of a nat of loss a token"),
     ):
         rows = run.heads[run.heads["measure"] == measure].dropna(subset=["value"]).to_dict("records")
         if rows:
