@@ -3,8 +3,8 @@
 #   make demo    the whole story      make check   format, lint, types
 #   make bench   the measurements in benchmarks/
 #   make attack  files damaged, runs killed, readers fuzzed: an hour
-#   make families  what headwise makes of every class in transformers (20 minutes), in runs/families.csv
-#   make attack  files damaged, runs killed, readers fuzzed: an hour
+#   make families  what headwise makes of every class in transformers, in runs/families.csv, and the table of families
+#                  that `headwise models` prints: an hour
 #   make docs    the Python reference and the site, in site/
 # PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
 
@@ -46,6 +46,7 @@ bench: $(INSTALLED)
 
 families: $(INSTALLED)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/attention/every_class.py runs/families.csv
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/attention/every_family.py
 
 docs: $(INSTALLED)
 	$(BIN)/python tools/api_reference.py

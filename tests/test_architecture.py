@@ -20,6 +20,7 @@ METHODS = {"importance", "pruning", "roles", "translation"}
 MAY_IMPORT = {
     "errors": set[str](),
     "devices": {"errors"},
+    "families": {"errors"},
     "files": set[str](),
     "options": {"errors", "heads"},
     "units": {"errors", "heads", "options"},

@@ -135,6 +135,8 @@ def test_what_needs_all_weights_is_refused(tmp_path: Path) -> None:
     disk = hw.load(saved(tmp_path / "model"), device_map="disk")
     with pytest.raises(HeadwiseError, match="offloaded"):
         hw.score(disk, lines(6), ["lrp"])
+    with pytest.raises(HeadwiseError, match="offloaded"):
+        hw.export(disk, "torch", tmp_path / "exported")
     assert "lrp.ding" not in set(hw.score(disk, lines(6)).measure)
 
 

@@ -91,7 +91,7 @@ def load(
             settings = GenerationConfig.from_pretrained(path)  # raises for a damaged one
             if hf.can_generate():
                 hf.generation_config = settings
-        named = not local or any(path.glob("*token*"))
+        named = any(path.glob("*token*")) if local else hf.main_input_name != "pixel_values"
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False) if named else None
         refuse_unfit(source, hf, tokenizer)
         hf = hf.to(device) if device_map is None else hf

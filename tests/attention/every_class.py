@@ -19,7 +19,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,12 +120,14 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def guarded(name: str, family: str) -> tuple[str, str]:
+def guarded(
+    name: str, family: str, seconds: int = SECONDS, examine: Callable[[str, str], tuple[str, str]] = examine
+) -> tuple[str, str]:
     """`examine` in a process of its own, with limits of time and memory."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(SECONDS)
+        signal.alarm(seconds)
         resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
         try:
             verdict, reason = examine(name, family)
@@ -138,7 +140,7 @@ def guarded(name: str, family: str) -> tuple[str, str]:
         said = pipe.read().decode()
     status = os.waitpid(child, 0)[1]
     verdict, _, reason = said.partition("\t")
-    return (verdict, reason) if said else ("no answer", f"signal {status} after at most {SECONDS} s")
+    return (verdict, reason) if said else ("no answer", f"signal {status} after at most {seconds} s")
 
 
 def main(path: str, names: Sequence[str]) -> int:

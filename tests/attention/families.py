@@ -68,6 +68,29 @@ CUT: dict[str, tuple[str, dict[str, Any]]] = {  # more families, whose heads are
          "n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 2},
     ),
 }  # fmt: skip
+OWN: dict[str, tuple[str, dict[str, Any]]] = {  # families that compute attention in their own code
+    "bloom": ("BloomForCausalLM", {"vocab_size": WORDS, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "mpt": ("MptForCausalLM", {"vocab_size": WORDS, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 64}),
+    "falcon": ("FalconForCausalLM", STACK),
+    "falcon_alibi": ("FalconForCausalLM", {**STACK, "alibi": True, "multi_query": False}),
+    "gptj": ("GPTJForCausalLM", {**GPT, "rotary_dim": 4}),
+    "gpt_neo": (
+        "GPTNeoForCausalLM",
+        {"vocab_size": WORDS, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4,
+         "attention_types": [[["global", "local"], 1]], "max_position_embeddings": 64},
+    ),
+    "mpnet": ("MPNetModel", STACK),
+    "deberta_v2": (
+        "DebertaV2Model",
+        {**STACK, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "share_att_key": True,
+         "position_buckets": 8},
+    ),
+    "roformer": ("RoFormerModel", STACK),
+    "fsmt": (
+        "FSMTForConditionalGeneration",
+        {**TWO_STACKS, "langs": ["a", "b"], "src_vocab_size": WORDS, "tgt_vocab_size": WORDS},
+    ),
+}  # fmt: skip
 ENCODERS = ("bert", "albert", "distilbert", "modernbert")
 SEQUENCE_TO_SEQUENCE = ("marian", "m2m100", "bart", "t5")
 CAUSAL = ("gpt2", "llama", "qwen3", "gemma2", "gpt_oss", "olmo2")
@@ -75,7 +98,7 @@ CAUSAL = ("gpt2", "llama", "qwen3", "gemma2", "gpt_oss", "olmo2")
 
 def tiny(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """A family's model with weights so large that attention is far from uniform, and no bias that is zero."""
-    name, config = {**FAMILIES, **CUT}[family]
+    name, config = {**FAMILIES, **CUT, **OWN}[family]
     return build(name, seed, **{**config, **changes})
 
 

@@ -67,6 +67,13 @@ SIZES: tuple[tuple[str, int], ...] = (
 SPECIAL: dict[str, dict[str, Any]] = {  # numbers of a family that must fit one another
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
     "dbrx": {"ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 2, "moe_top_k": 1}},
+    "deberta-v2": {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "share_att_key": True,
+        "position_buckets": 8,
+        "max_relative_positions": -1,
+    },
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "esm": {"vocab_size": WORDS, "mask_token_id": 3, "pad_token_id": 0},
     "deepseek_v2": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
@@ -84,6 +91,8 @@ SPECIAL: dict[str, dict[str, Any]] = {  # numbers of a family that must fit one 
         "num_kv_shared_layers": 0,
     },
     "glm5_next_text": {"index_topk": 16},
+    "mpt": {"max_seq_len": 128},
+    "mpnet": {"relative_attention_num_buckets": 32},
     "mamba2": {"num_heads": 8, "head_dim": 8},
     "nemotron": {"num_key_value_heads": 2},
     "neomme": {"head_dim": 16},

@@ -25,9 +25,7 @@ REMOVABLE = (*SEPARATE, *FUSED, "t5", "umt5")
 GROUPED = ("llama", "qwen3", "gemma2", "phi3")
 REFUSED = {  # family: what the refusal says
     "albert": "one module serves several layers",
-    "deepseek_v3": "projections have names that headwise does not know",  # keys and values come out of one small state
-    "gpt_oss": "without them it does not run",  # a learned sink for each head
-    "olmo2": "cannot be removed",  # its norm of queries runs over all heads
+    "olmo2": "its q_norm normalises all heads of a layer together",
 }
 
 

@@ -32,8 +32,10 @@ def test_defaults_and_what_is_given() -> None:
 def test_the_plans_that_come_along_are_valid(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWISE_DATA", str(tmp_path))
     monkeypatch.setenv("HEADWISE_TARGET", "de")
+    monkeypatch.chdir(tmp_path)  # some paths are relative
     values = tomllib.loads(path.read_text())
-    files = [file for split in ("train", "dev", "test") for file in values["data"].get(split, [])]
+    texts = [values["data"].get(split, []) for split in ("train", "dev", "test")]
+    files = [file for text in texts for file in ([text] if isinstance(text, str) else text)]
     for file in [*files, *values.get("roles", {}).get("treebank", [])]:
         place = Path(os.path.expandvars(file))
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 
+from headwise.api.own_batches import OwnBatches
 from headwise.attention import classifies, start_token
 from headwise.data.text import LabelledText, ParallelText, Text
 from headwise.errors import HeadwiseError
@@ -22,6 +23,7 @@ from headwise.translation.labelled import Labelled
 from headwise.translation.language import Lines, Packed
 
 AnyText = ParallelText | Text | LabelledText
+Brought = Sequence[Mapping[str, torch.Tensor]]  # batches of the model's own keyword tensors, with labels
 EVERY = 10  # sentence that is held out where no dev text is given
 
 
@@ -34,10 +36,15 @@ class Batches:
 
     hide = True
 
-    def __init__(self, model: Model, text: AnyText, progress: Report = silent) -> None:
-        self.model, self.text, self.progress = model, text, progress
+    def __init__(self, model: Model, text: AnyText | Brought, progress: Report = silent) -> None:
+        self.model, self.progress = model, progress
+        self.data: Encoded | Lines | Labelled | OwnBatches
+        self.text: AnyText | OwnBatches
+        if not isinstance(text, ParallelText | Text | LabelledText):
+            self.text = self.data = OwnBatches(model, text)
+            return
+        self.text = text
         refuse_other_text(model, text)
-        self.data: Encoded | Lines | Labelled
         if isinstance(text, ParallelText):
             self.data = Encoded(text, model.tokenizer, max_tokens(model))
         elif isinstance(text, LabelledText):
@@ -65,7 +72,7 @@ class Batches:
 
     def whole(self) -> Iterator[dict[str, Any]]:
         """All batches, in every process."""
-        if isinstance(self.data, Lines):
+        if isinstance(self.data, Lines | OwnBatches):
             return self.data.batches(hide=self.hide)
         if isinstance(self.data, Labelled):
             return self.data.batches()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.api.batches import AnyText, Batches, translator
+from headwise.api.batches import AnyText, Batches, Brought, translator
 from headwise.api.greedy import Losses
 from headwise.api.scoring import RANDOM_ORDERS, judge, refuse_unjudgeable, score_all, table_of_scores, usual_measures
 from headwise.api.validation import checked
@@ -25,15 +25,16 @@ SENTENCES, TOKENS, ROUNDS = 100, 16, 3  # that decoding speed is measured on
 
 
 def score(
-    model: Model, text: AnyText, measures: Sequence[str] | None = None, seed: int = 0, judged: bool = False,
+    model: Model, text: AnyText | Brought, measures: Sequence[str] | None = None, seed: int = 0, judged: bool = False,
     progress: Report | None = None,
 ) -> pd.DataFrame:  # fmt: skip
     """Scores of every head: a tidy table, one row a head and measure (docs/methods).
 
     text: parallel for translation models, labelled for classifiers, one-sided for all others; a masked model predicts a
-    seeded share of its tokens, but readings see the whole text. measures: names from `api.scoring.MEASURES`, a bare
-    `lrp` or `ablation`, or `all`; by default confidence, lrp (not of classifiers), gradient and ablation, or the usual
-    readings of a model that predicts neither words nor classes.
+    seeded share of its tokens, but readings see the whole text. Or a list of batches of the model's own keyword tensors
+    with `labels`, of images, sound or text. measures: names from `api.scoring.MEASURES`, a bare `lrp` or `ablation`, or
+    `all`; by default confidence, lrp (not of classifiers), gradient and ablation, or the usual readings of a model that
+    predicts neither words nor classes.
     `.attrs["signature"]` says how the table was made, what it left out and why, and how long each pass took;
     `.attrs["relevance"]` where the relevance of each rule went.
     judged: which score to believe, as rows in `.attrs["faithfulness"]` and `.attrs["curves"]` (docs/methods/judge.md).
@@ -42,7 +43,8 @@ def score(
     """
     if isinstance(measures, str):
         raise HeadwiseError(f"score: measures is '{measures}': give a list of names, such as ['confidence'].")
-    batches, measures = Batches(model, text), usual_measures(model) if measures is None else measures
+    batches = Batches(model, text)
+    measures = usual_measures(model, batches) if measures is None else measures
     if judged:
         refuse_unjudgeable(batches, resolve_measures(measures))
     with shown("score", progress) as report:

@@ -19,6 +19,7 @@ from accelerate import PartialState
 
 from headwise.api.batches import Batches, Fold, max_tokens
 from headwise.api.environment import environment_info
+from headwise.api.own_batches import OwnBatches
 from headwise.attention import classifies, is_offloaded, masked
 from headwise.attention.offload import refuse_offloaded
 from headwise.data.text import ParallelText
@@ -30,7 +31,7 @@ from headwise.importance.curves import CURVES, area_rows, curve_rows, removal_cu
 from headwise.importance.gating import gate_heads
 from headwise.importance.gradient import gradients, unit
 from headwise.importance.judge import FAITHFULNESS, agreement, exceptions, head_values
-from headwise.importance.lrp.relevance import relevance
+from headwise.importance.lrp.relevance import refuse_inline, relevance
 from headwise.importance.lrp.rules import RULES
 from headwise.importance.measures import (
     ABLATIONS,
@@ -60,11 +61,13 @@ RANDOM_ORDERS = 5  # that stand beside judged scores
 Row = dict[str, Any]
 
 
-def usual_measures(model: Model) -> tuple[str, ...]:
-    """The measures where none is named: for a model that predicts no words, those that need no prediction; no relevance
-    of classes, nor with offloaded weights, of which it needs all at once."""
+def usual_measures(model: Model, text: Batches | None = None) -> tuple[str, ...]:
+    """The measures where none is named: for a model that predicts no words, those that need no prediction. No relevance
+    of classes and of batches that the user brings, where layers compute attention in their own code, nor with offloaded
+    weights, of which it needs all at once."""
+    own = text is not None and isinstance(text.data, OwnBatches)
     usual = USUAL if predicts(model.hf) else USUAL_WITHOUT_WORDS
-    blind = classifies(model.hf) or is_offloaded(model.hf)
+    blind = classifies(model.hf) or is_offloaded(model.hf) or model.found.inline or own
     return tuple(name for name in usual if name not in LRP) if blind else usual
 
 
@@ -94,7 +97,8 @@ def run_pass(model: Model, text: Batches | Fold, label: str, names: list[str], s
     """One pass over a text. Tallies are those of this process; `Tally.gather` puts several together."""
     hf, found = model.hf, model.found
     if label == "readings":
-        special = {i for i in model.tokenizer.all_special_ids if i != model.tokenizer.unk_token_id}
+        known = model.tokenizer
+        special = {i for i in known.all_special_ids if i != known.unk_token_id} if known is not None else set[int]()
         return Scores(read(hf, found, text.intact(), special, cast(Any, names)))
     if label == "gradients":
         tallies = gradients(hf, found, text)
@@ -116,7 +120,7 @@ def run_pass(model: Model, text: Batches | Fold, label: str, names: list[str], s
 def score_all(model: Model, text: Batches, measures: Iterable[str], seed: int, progress: Report = silent) -> Scores:
     """The one scoring loop: every pass after the other, gathered from all processes."""
     scores, todo = Scores(), passes(measures)
-    refuse_unscorable(model, [name for names in todo.values() for name in names])
+    refuse_unscorable(model, [name for names in todo.values() for name in names], text)
     for done, (label, names) in enumerate(todo.items()):
         start, share = time.perf_counter(), part(progress, done / len(todo), (done + 1) / len(todo))
         text.progress = lambda value, what, share=share, label=label: share(value, f"{label}: {what}")  # type: ignore[misc]
@@ -130,20 +134,26 @@ def score_all(model: Model, text: Batches, measures: Iterable[str], seed: int, p
     return scores
 
 
-def refuse_unscorable(model: Model, measures: Iterable[str]) -> None:
+def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches) -> None:
     """Raise HeadwiseError for measures that need words, or translations, which the model does not predict."""
+    measures = list(measures)
+    if isinstance(text.data, OwnBatches):
+        if odd := [name for name in measures if name == BLEU or name in LRP]:
+            raise HeadwiseError(f"'{odd[0]}' reads text, and batches were given: choose another measure, or give text.")
+        return
     if (blind := [name for name in measures if name not in READINGS]) and not predicts(model.hf):
         raise HeadwiseError(
             f"{model.name}, a {type(model.hf).__name__}, predicts no words, so '{blind[0]}' cannot be "
             f"computed: load it with its language-model head, or choose from {', '.join(READINGS)}."
         )
-    if relevance := [name for name in blind if name in LRP]:
+    if starting := [name for name in blind if name in LRP]:
+        refuse_inline(model.hf, model.found)
         if classifies(model.hf):
             raise HeadwiseError(
-                f"{model.name} is a {type(model.hf).__name__}: '{relevance[0]}' starts at predicted words, not "
+                f"{model.name} is a {type(model.hf).__name__}: '{starting[0]}' starts at predicted words, not "
                 "at classes; ask for gradient or ablation."
             )
-        refuse_offloaded(model.hf, f"'{relevance[0]}'")
+        refuse_offloaded(model.hf, f"'{starting[0]}'")
     if BLEU in blind and not model.hf.config.is_encoder_decoder:
         kind = type(model.hf).__name__
         raise HeadwiseError(f"{BLEU} needs translations, which {model.name}, a {kind}, does not write.")
@@ -154,7 +164,7 @@ def importance_values(
 ) -> dict[Head, float]:
     """A measure's value for every head; with a mask, for every head of it, while only those are left."""
     ((label, names),) = passes([name]).items()
-    refuse_unscorable(model, names)
+    refuse_unscorable(model, names, text if isinstance(text, Batches) else text.batches)
     with agreeing(), masked(model.hf, model.found, mask) if mask is not None else nullcontext():
         found = run_pass(model, text, label, names, seed)
         if name in found.tallies:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention import kernel
-from headwise.attention.discover import Discovery, patched, routed
+from headwise.attention.discover import Discovery, seam
 from headwise.attention.kernel import AttentionCall, Gate, Hooks, HookState
 from headwise.attention.offload import device_of
 from headwise.errors import HeadwiseError
@@ -54,7 +54,9 @@ def capture(
         for state in states.values():
             state.calls = 0
 
-    with routed(model), patched(kernel.NAME, states), ExitStack() as block:
+    opened = [hooks for state in states.values() for _, each in state.passes for hooks in each]
+    watched = any(hooks.watch or hooks.replace for hooks in opened)
+    with seam(model, found, states, watched), ExitStack() as block:
         block.callback(model.register_forward_pre_hook(restart).remove)
         yield
 

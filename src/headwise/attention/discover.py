@@ -20,9 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
-from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+)
 
-from headwise.attention import kernel
+from headwise.attention import inline, kernel
 from headwise.attention.offload import device_of, undisturbed
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.heads import HeadMap, Kind, Site
@@ -36,7 +39,8 @@ HALF = (torch.float16, torch.bfloat16)
 class Discovery:
     """A model's heads, and the module (with its name) of each site.
 
-    cached: how many numbers the keys and values of a token are, by site.
+    cached: how many numbers the keys and values of a token are, by site. inline: where heads arrive in layers that
+    compute attention in their own code (inline.py); such a model has no others.
     """
 
     heads: HeadMap
@@ -44,6 +48,7 @@ class Discovery:
     names: dict[Site, str]
     head_size: int
     cached: dict[Site, int] = field(default_factory=dict)
+    inline: dict[Site, inline.Output] = field(default_factory=dict)
 
 
 def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
@@ -55,10 +60,15 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     """
     calls: list[tuple[nn.Module, Kind, tuple[torch.Size, ...]]] = []  # shapes of queries, keys and values
     entered: Counter[nn.Module] = Counter()
+    outputs: dict[nn.Module, inline.Output] = {}
 
     def note(module: nn.Module, call: kernel.AttentionCall) -> None:
         kind = getattr(module, "emptied", None) or kind_of(model, module, call)
         calls.append((module, kind, (call.query.shape, call.key.shape, call.value.shape)))
+
+    def note_inline(module: nn.Module, output: inline.Output, call: kernel.AttentionCall) -> None:
+        outputs[module] = output
+        note(module, call)
 
     def enter(module: nn.Module, _: Any) -> None:
         entered[module] += 1
@@ -66,10 +76,15 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     states = {module: kernel.HookState() for module in model.modules()}
     for module, state in states.items():
         state.passes.append((Site("encoder-self", 0), [kernel.Hooks(watch=partial(note, module))]))
-    with routed(model), patched(kernel.NAME, states), ExitStack() as block:
+    with routed(model), kernel.patched(kernel.NAME, states), ExitStack() as block:
         for module in states:
             block.callback(module.register_forward_pre_hook(enter).remove)
         through = probe(model)
+    if all(hasattr(module, "emptied") for module, _, _ in calls):
+        calls.clear()
+        empty = {module: state for module, state in states.items() if hasattr(module, "emptied")}
+        with kernel.patched(kernel.NAME, empty), inline.finding(model, note_inline):
+            through = probe(model)
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
     modules, names, cached, name_of = {}, {}, {}, {module: name for name, module in model.named_modules()}
     for module, kind, (query, key, value) in calls:
@@ -96,7 +111,8 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
             f"This {type(model).__name__} computes something else as soon as headwise watches its attention (by "
             f"{moved:.2g}, where its largest output is {float(largest(stock)):.2g}): headwise cannot work on it."
         )
-    return Discovery(heads, modules, names, calls[0][2][0][3], cached)
+    own = {site: outputs[module] for site, module in modules.items() if module in outputs}
+    return Discovery(heads, modules, names, calls[0][2][0][3], cached, own)
 
 
 def kind_of(model: nn.Module, module: nn.Module, call: kernel.AttentionCall) -> Kind:
@@ -114,17 +130,24 @@ def kind_of(model: nn.Module, module: nn.Module, call: kernel.AttentionCall) -> 
 
 
 def example(model: nn.Module) -> dict[str, Tensor]:
-    """A small batch: a sentence padded on the right and one padded on the left, or a recording for Whisper.
+    """A small batch: a sentence padded on the right and one padded on the left, or a recording for Whisper, or
+    an image for encoders of images.
 
     Without a padding token in the configuration only the second: classifiers then refuse several sentences.
     """
     config: Any = model.config
     device = device_of(model)
+    if getattr(model, "main_input_name", "") == "pixel_values" and hasattr(config, "image_size"):
+        size = config.image_size
+        height, width = (size, size) if isinstance(size, int) else size
+        count = config.num_channels * height * width
+        image = torch.linspace(0, count, count, device=device).sin().to(next(model.parameters()).dtype)
+        return {"pixel_values": image.view(1, config.num_channels, height, width)}
     words: int | None = getattr(config.get_text_config(), "vocab_size", None)
     if words is None:
         raise HeadwiseError(
-            f"{type(model).__name__} reads no token ids (its configuration has no vocabulary): "
-            "headwise works on models of text."
+            f"{type(model).__name__} reads no token ids (its configuration has no vocabulary): headwise works on "
+            "models of text, on encoders of images (ViT) and on Whisper."
         )
     ids = torch.arange(SOURCE_LENGTH, device=device).repeat(2, 1) % max(words - 4, 1) + min(4, words - 1)
     inputs: dict[str, Tensor] = {}
@@ -216,8 +239,9 @@ def without_cache(model: nn.Module) -> dict[str, bool]:
 
 
 def classifies(model: nn.Module) -> bool:
-    """Whether a model gives logits of classes for a whole text."""
-    return type(model).__name__ in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values()
+    """Whether a model gives logits of classes for a whole text or image."""
+    named = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES, MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    return any(type(model).__name__ in mapping.values() for mapping in named)
 
 
 def start_token(model: nn.Module) -> int:
@@ -270,8 +294,9 @@ def check(model: nn.Module, heads: HeadMap, modules: Mapping[Site, nn.Module], a
     """Compare the map with the configuration or, where that has no number, with the modules named attention."""
     if not heads.kinds:
         raise HeadwiseError(
-            f"{type(model).__name__} shows no attention head: it does not call transformers' attention registry, "
-            "so headwise cannot work on it."
+            f"{type(model).__name__} shows no attention head: it does not call transformers' attention registry, and "
+            "none of its layers multiplies softmax weights with values right before an output projection that headwise "
+            "knows, so headwise cannot work on it."
         )
     number, seen = declared(model), set(modules.values())
     if number is not None and heads.total > number and len(seen) == len(modules):
@@ -326,18 +351,21 @@ def routed(model: nn.Module, name: str = kernel.NAME) -> Iterator[None]:
 
 
 @contextmanager
-def patched(name: str, values: Mapping[nn.Module, Any]) -> Iterator[None]:
-    """An attribute of modules for the time of the block; afterwards each has what it had before."""
-    before = {module: module.__dict__.get(name) for module in values}
-    for module, value in values.items():
-        module.__dict__[name] = value
-    try:
+def seam(
+    model: nn.Module, found: Discovery, states: Mapping[nn.Module, kernel.HookState], watched: bool = True
+) -> Iterator[None]:
+    """A `with` block in which the hooks of `states` act. watched: whether any of them watches or replaces."""
+    with ExitStack() as block:
+        if not found.inline:
+            block.enter_context(routed(model))
+        block.enter_context(kernel.patched(kernel.NAME, states))
+        spies = {found.modules[site]: inline.Spy() for site in found.inline}
+        if watched:
+            block.enter_context(kernel.patched("forward", inline.spied(spies)))
+        for module, output in {found.modules[site]: output for site, output in found.inline.items()}.items():
+            arrive = partial(inline.arrive, module, states[module], output, spies[module])
+            block.callback(output.projection.register_forward_pre_hook(arrive).remove)
         yield
-    finally:
-        for module, own in before.items():
-            del module.__dict__[name]
-            if own is not None:
-                module.__dict__[name] = own
 
 
 @contextmanager

@@ -7,8 +7,9 @@ weights itself where they are needed, and scales or replaces the heads' outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -100,17 +101,24 @@ def attend(
         output, weights = explicit(module, query, key, value, attention_mask, scaling, dropout, kwargs, weighed)
     else:
         output = stock(module, query, key, value, attention_mask, scaling, dropout, kwargs)
+    call = AttentionCall(site, query, key, value, attention_mask, weights, output)
+    return hooked(opened, call, output).contiguous(), weights
+
+
+def hooked(opened: list[Hooks], call: AttentionCall | None, output: Tensor) -> Tensor:
+    """The heads' outputs B Q H D after the hooks of every open capture. call: where a hook watches or replaces."""
     for hooks in opened:
         if hooks.watch or hooks.replace:
-            call = AttentionCall(site, query, key, value, attention_mask, weights if hooks.weights else None, output)
+            assert call is not None
+            now = replace(call, weights=call.weights if hooks.weights else None, output=output)
             if hooks.watch:
-                hooks.watch(call)
+                hooks.watch(now)
             if hooks.replace:
-                output = hooks.replace(call)
+                output = hooks.replace(now)
         if hooks.gate is not None:
             gate = hooks.gate if isinstance(hooks.gate, Tensor) else hooks.gate()
             output = output * spread(gate, output)
-    return output.contiguous(), weights
+    return output
 
 
 def refuse_unknown(kwargs: Mapping[str, Any]) -> None:
@@ -208,6 +216,21 @@ def spread(gate: Tensor, output: Tensor) -> Tensor:
     if gate.dim() == 1:
         return gate.view(1, 1, -1, 1)
     return gate.repeat_interleave(batch // gate.shape[0], 0)[:, None, :, None]
+
+
+@contextmanager
+def patched(name: str, values: Mapping[nn.Module, Any]) -> Iterator[None]:
+    """An attribute of modules for the time of the block; afterwards each has what it had before."""
+    before = {module: module.__dict__.get(name) for module in values}
+    for module, value in values.items():
+        module.__dict__[name] = value
+    try:
+        yield
+    finally:
+        for module, own in before.items():
+            del module.__dict__[name]
+            if own is not None:
+                module.__dict__[name] = own
 
 
 def whole_mask(*args: Any, **kwargs: Any) -> Tensor | None:

@@ -23,7 +23,7 @@ class Form:
     """The layout of a family's projections.
 
     inputs: by name, the rows of each projection of hidden states, part by part and in a part head by head: `q` queries,
-        `k` keys, `v` values. In a part `qkv` each head has all three.
+        `k` keys, `v` values. In a part `qkv` each head has all three, in this order.
     outs: the names of the output projection, whose columns go head by head; with a dot it belongs to the parent.
     by_config: whether the layer splits `q k v` by the configuration's number of heads, not by its own.
     """
@@ -36,14 +36,20 @@ class Form:
 FORMS = (
     Form({"q_proj": "q", "k_proj": "k", "v_proj": "v"}, ("out_proj", "o_proj", "dense", "Wo")),  # most families
     Form({"query": "q", "key": "k", "value": "v"}, ("output.dense",)),  # BERT
+    Form({"query_proj": "q", "key_proj": "k", "value_proj": "v"}, ("output.dense",)),  # DeBERTa
+    Form({"q_b_proj": "q", "kv_b_proj": "kv"}, ("o_proj", "dense")),  # latent attention (DeepSeek), small queries, too
+    Form({"q_proj": "q", "kv_b_proj": "kv"}, ("o_proj", "dense")),  # latent attention
     Form({"q_lin": "q", "k_lin": "k", "v_lin": "v"}, ("out_lin",)),  # DistilBERT
+    Form({"Wq": "q", "Wk": "k", "Wv": "v"}, ("dense",)),  # CTRL
     Form({"q": "q", "k": "k", "v": "v"}, ("o",)),  # T5
     Form({"q_attn": "q", "c_attn": "k v"}, ("c_proj",)),  # GPT-2, cross attention
     Form({"c_attn": "q k v"}, ("c_proj",)),  # GPT-2
-    Form({"Wqkv": "q k v"}, ("Wo",)),  # ModernBERT
+    Form({"Wqkv": "q k v"}, ("Wo", "out_proj")),  # ModernBERT, MPT
     Form({"qkv_proj": "q k v"}, ("o_proj",), by_config=True),  # Phi-3
-    Form({"query_key_value": "qkv"}, ("dense",)),  # GPT-NeoX
+    Form({"query_key_value": "qkv"}, ("dense",)),  # GPT-NeoX, Bloom, Falcon
 )
+
+GATES = ("gate_proj", "g_proj")
 
 
 @dataclass(frozen=True)
@@ -74,20 +80,27 @@ class Matrices:
 
     def values(self) -> Tensor:
         """The rows of the value projection: G D M."""
-        projection, part, rows = next(
-            (projection, part, rows)
+        projection, rows = next(
+            (projection, rows)
             for name, projection in self.inputs().items()
             for part, rows in self.parts(name)
             if "v" in part
         )
-        return by_output(projection)[rows.unflatten(1, (len(part), -1))[:, part.index("v")]]
+        return by_output(projection)[rows[:, -self.outputs().shape[2] :]]
 
     def inputs(self) -> dict[str, nn.Linear]:
-        return {name: getattr(self.module, name) for name in self.form.inputs}
+        return {name: getattr(self.module, name) for name in self.rows()}
+
+    def rows(self) -> dict[str, str]:
+        """The form's inputs, and the projections that gate the heads' outputs."""
+        gates = dict.fromkeys((name for name in GATES if is_linear(getattr(self.module, name, None))), "q")
+        return {**self.form.inputs, **gates}
 
     def parts(self, name: str) -> Iterator[tuple[str, Tensor]]:
         """The parts of a projection, and the rows of each head: heads x size."""
-        parts = self.form.inputs[name].split()
+        parts = self.rows()[name].split()
+        if self.groups < self.heads and parts == ["qkv"]:  # Falcon's multi-query attention
+            parts = ["q", "k", "v"]
         counts = [self.heads if "q" in part else self.groups for part in parts]
         projection = getattr(self.module, name)
         rows = torch.arange(projection.weight.shape[isinstance(projection, Conv1D)]).unflatten(0, (sum(counts), -1))
@@ -104,24 +117,41 @@ class Matrices:
 
 def matrices(modules: Mapping[str, nn.Module], name: str, heads: int, groups: int) -> Matrices:
     """The projections of the attention layer of that name. Raises HeadwiseError where they have no known form."""
-    module = modules[name]
-    for form in FORMS:
-        for out in form.outs:
-            path, _, out_name = out.rpartition(".")
-            parent = modules.get(f"{name.rpartition('.')[0]}.{path}") if path else module
-            inputs = (getattr(module, projection, None) for projection in form.inputs)
-            if all(map(is_linear, (*inputs, getattr(parent, out_name, None)))):
-                assert parent is not None
-                return Matrices(name, module, form, parent, out_name, heads, groups)
+    module, fitting = modules[name], forms(modules, name)
+    if fitting:
+        form, parent, out_name = fitting
+        return Matrices(name, module, form, parent, out_name, heads, groups)
     raise HeadwiseError(
         f"Heads of {name} ({type(module).__name__}) cannot be removed: its linear query, key, value and output "
         "projections have names that headwise does not know. They can be masked."
     )
 
 
+def forms(modules: Mapping[str, nn.Module], name: str) -> tuple[Form, nn.Module, str] | None:
+    """The form of the layer of that name, the module that has its output projection, and the projection's name."""
+    for form in FORMS:
+        for out in form.outs:
+            path, _, out_name = out.rpartition(".")
+            parent = modules.get(f"{name.rpartition('.')[0]}.{path}") if path else modules[name]
+            inputs = (getattr(modules[name], projection, None) for projection in form.inputs)
+            if all(map(is_linear, (*inputs, getattr(parent, out_name, None)))):
+                assert parent is not None
+                return form, parent, out_name
+    return None
+
+
+def projections(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
+    """Each module with the projections of an attention layer, and its output projection."""
+    modules = dict(model.named_modules())
+    for name, module in modules.items():
+        if fitting := forms(modules, name):
+            _, parent, out_name = fitting
+            yield module, getattr(parent, out_name)
+
+
 def is_linear(module: object) -> bool:
-    """Whether it is a plain linear layer. Subclasses (quantised layers) keep their weights in other ways."""
-    return type(module) in (nn.Linear, Conv1D)
+    """Whether it is a plain linear layer. Other subclasses (quantised layers) keep their weights in other ways."""
+    return type(module) in (nn.Linear, Conv1D) or type(module).__name__ == "FalconLinear"
 
 
 def by_output(projection: nn.Linear) -> Tensor:

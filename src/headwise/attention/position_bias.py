@@ -8,7 +8,7 @@ first layer has no heads left, the first layer with heads computes the bias.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -22,15 +22,25 @@ TABLE = "relative_attention_bias"  # by bucket of distances, a number for each h
 
 def shares_bias(module: nn.Module) -> bool:
     """Whether a layer takes a bias from the one before and passes it on."""
-    return "position_bias" in inspect.signature(type(module).forward).parameters
+    return hasattr(module, "compute_bias") and "position_bias" in parameters(module)
 
 
-def narrow(module: nn.Module, kept: list[int]) -> None:
-    """Make a layer add the bias of the heads `kept` only. A layer that shares no bias (UMT5) keeps their columns."""
-    if shares_bias(module):
+def parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """The arguments of a layer's own forward."""
+    return inspect.signature(type(module).forward).parameters
+
+
+def narrow(module: nn.Module, kept: list[int], heads: int) -> None:
+    """Make a layer with `heads` heads add the bias of the heads `kept` only. A layer that shares no bias (UMT5) keeps
+    their columns; one that is given it (Bloom, MPT, MPNet) takes its part."""
+    given = {"alibi", "position_bias"} & {*parameters(module)}
+    if given:
         chosen = torch.tensor(kept, dtype=torch.long, device=device_of(module))
         before = getattr(module, "bias_heads", None)  # a buffer follows the model to its device
         module.register_buffer("bias_heads", chosen if before is None else before[chosen], persistent=False)
+    if given and not shares_bias(module):
+        module.__dict__.setdefault("forward", partial(forward_given, module, heads))
+    elif shares_bias(module):
         module.__dict__["forward"] = partial(forward, module)
         module.__dict__["compute_bias"] = partial(compute_bias, module)
     elif hasattr(module, TABLE):
@@ -48,6 +58,20 @@ def forward(
     module.__dict__["whole_bias"] = position_bias
     output, _, weights = type(module).forward(module, hidden_states, mask, key_value_states, own, **more)
     return output, module.__dict__.pop("whole_bias"), weights
+
+
+def forward_given(module: Any, heads: int, *args: Any, **kwargs: Any) -> Any:
+    """The layer's own forward with its part of the biases of all `heads` heads: B H Q K, B·H 1 K or H 1 K. Falcon adds
+    its bias to the mask, too."""
+    given = inspect.signature(type(module).forward).bind(module, *args, **kwargs)
+    for name in ("alibi", "position_bias", "attention_mask"):
+        bias = given.arguments.get(name)
+        if isinstance(bias, Tensor) and bias.dim() == 4 and bias.shape[1] == heads:
+            given.arguments[name] = bias.index_select(1, module.bias_heads)
+        elif isinstance(bias, Tensor) and bias.dim() == 3 and name != "attention_mask":
+            parts = bias.unflatten(0, (-1, heads))
+            given.arguments[name] = parts.index_select(1, module.bias_heads).flatten(0, 1)
+    return type(module).forward(*given.args, **given.kwargs)
 
 
 def compute_bias(module: Any, *args: Any, **kwargs: Any) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from headwise.attention import kernel
-from headwise.attention.discover import Discovery, patched, probe, routed
+from headwise.attention.discover import Discovery, probe, seam
 from headwise.attention.offload import loaded
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
@@ -45,7 +45,7 @@ def output_weights(model: nn.Module, found: Discovery) -> dict[Site, Tensor]:
     states: dict[nn.Module, kernel.HookState] = {}
     for site, module in found.modules.items():
         states.setdefault(module, kernel.HookState()).passes.append((site, [kernel.Hooks(watch=watch)]))
-    with routed(model), patched(kernel.NAME, states), ExitStack() as block:
+    with seam(model, found, states), ExitStack() as block:
         for module in model.modules():
             if isinstance(module, (nn.Linear, Conv1D)):
                 block.callback(module.register_forward_pre_hook(note).remove)

@@ -10,7 +10,7 @@ removing a head equals replacing it by its mean.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -23,8 +23,8 @@ from headwise.attention import kernel
 from headwise.attention.capture import capture, kept_heads, masked, refuse_other_heads, refuse_strangers
 from headwise.attention.discover import Discovery, difference, probe, routed
 from headwise.attention.matrices import Matrices, matrices
-from headwise.attention.offload import loaded, set_bias, twin
-from headwise.attention.position_bias import hand_down, narrow, shares_bias
+from headwise.attention.offload import hook_of, loaded, set_bias, twin
+from headwise.attention.position_bias import hand_down, narrow, parameters, shares_bias
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
 
@@ -37,21 +37,23 @@ class EmptyAttention(nn.Module):
 
     def __init__(self, module: nn.Module, out_name: str | None, head_size: int, emptied: Kind) -> None:
         super().__init__()
-        self.layer_idx = getattr(module, "layer_idx", None)
+        self.layer_idx = getattr(module, "layer_idx", getattr(module, "layer_id", None))
         self.head_size = head_size
         self.emptied = emptied
         self.config = getattr(module, "config", None)
         self.recorded: list[str] = []  # else `output_attentions` leaves this layer out, and the later ones move up
         self.hands_on = shares_bias(module)
+        self.order = list(parameters(module))[2:]  # of the arguments after the hidden states
         if out_name:
             self.add_module(out_name, getattr(module, out_name))
         self.out_name = out_name
 
     def forward(
-        self, hidden_states: Tensor, *_: Any, position_bias: Tensor | None = None, **given: Any
+        self, hidden_states: Tensor, *args: Any, position_bias: Tensor | None = None, **given: Any
     ) -> tuple[Any, ...]:
         """The same as attention layers of transformers return, for hidden states B Q M: an output of that shape, a
         position bias where layers share one, and where the others give their weights, those of no heads, B 0 Q K."""
+        given |= dict(zip(self.order, args, strict=False))
         batch, queries = hidden_states.shape[:2]
         source = first(given, "key_value_states", "encoder_hidden_states")
         keys = queries if source is None else source.shape[1]
@@ -67,6 +69,8 @@ class EmptyAttention(nn.Module):
             keys = cache.update(place, place, self.layer_idx)[0].shape[2]
         nothing = hidden_states.new_zeros(batch, queries, 0)
         output = getattr(self, self.out_name)(nothing) if self.out_name else nothing
+        if given.get("residual") is not None:  # Bloom adds it here
+            output = output + given["residual"]
         weights = None
         if getattr(self.config, "_attn_implementation", None) == "eager":  # the layers around it give theirs
             weights = hidden_states.new_zeros(batch, 0, queries, keys)
@@ -189,11 +193,20 @@ def cut(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: list[i
     origin: list[int] = getattr(module, "key_value_origin", list(range(layer.groups)))
     key_heads, per_group = key_value_heads([head // (layer.heads // layer.groups) for head in kept], origin)
     layer.cut(kept, key_heads)
-    narrow(module, kept)
+    narrow(module, kept, layer.heads)
+    for name, whole in list(module.named_parameters(recurse=False)):
+        if whole.shape == (layer.heads,):  # attention sinks
+            if whole.is_meta and hook_of(module) is not None:
+                raise HeadwiseError(
+                    f"Heads of {layer.name} cannot be removed: its {name} are offloaded. Load the model whole."
+                )
+            setattr(module, name, nn.Parameter(whole.detach()[kept].clone(), requires_grad=whole.requires_grad))
     for attribute, count in (
         ("num_heads", len(kept)), ("num_attention_heads", len(kept)), ("n_heads", len(kept)),
-        ("all_head_size", len(kept) * size), ("split_size", len(kept) * size), ("num_key_value_heads", len(key_heads)),
-        ("num_key_value_groups", per_group),
+        ("n_head", len(kept)),
+        ("all_head_size", len(kept) * size), ("split_size", len(kept) * size), ("embed_dim", len(kept) * size),
+        ("num_key_value_heads", len(key_heads)),
+        ("num_kv_heads", len(key_heads)), ("num_key_value_groups", per_group),
     ):  # fmt: skip
         if hasattr(module, attribute):
             setattr(module, attribute, count)
@@ -267,11 +280,12 @@ def confirm(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | N
     with masked(model, found, mask) if means is None else averaged(model, found, mask, means):
         expected = probe(model)
     try:
-        with routed(smaller):
+        with nullcontext() if found.inline else routed(smaller):
             got = probe(smaller)
     except HeadwiseError as error:
+        reason = shared_norm(found) or "without them it does not run"
         raise HeadwiseError(
-            f"Heads of this {type(model).__name__} cannot be removed: without them it does not run. They can be masked."
+            f"Heads of this {type(model).__name__} cannot be removed: {reason}. They can be masked."
         ) from error
     if (moved := difference(expected, got)) is not None:
         raise HeadwiseError(
@@ -279,3 +293,13 @@ def confirm(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | N
             f"than with them {'masked' if means is None else 'at their means'} (by {moved:.2g}). "
             "They can be masked."
         )
+
+
+def shared_norm(found: Discovery) -> str:
+    """In words, the norm that spans all heads of a layer (OLMo 2); nothing where there is none."""
+    for site, module in found.modules.items():
+        for name, part in module.named_children():
+            weight = getattr(part, "weight", None)
+            if weight is not None and weight.shape == (found.heads.count(site) * found.head_size,):
+                return f"its {name} normalises all heads of a layer together, so those that stay would change"
+    return ""

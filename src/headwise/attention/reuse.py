@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headwise.attention import kernel
 from headwise.attention.capture import capture
-from headwise.attention.discover import Discovery, patched
+from headwise.attention.discover import Discovery
 from headwise.attention.kernel import AttentionCall
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
@@ -84,9 +84,10 @@ def recording(
             now[-1].sites.append(attention.site)
         watch(attention)
 
-    forwards = {block: partial(run, stack, block.forward) for block, stack in blocks(model, found).items()}
-    with capture(model, found, watch=note), patched("forward", forwards):
-        yield kept
+    with capture(model, found, watch=note):  # which may change forwards, too
+        forwards = {block: partial(run, stack, block.forward) for block, stack in blocks(model, found).items()}
+        with kernel.patched("forward", forwards):
+            yield kept
 
 
 @contextmanager
@@ -115,9 +116,10 @@ def trying(model: nn.Module, found: Discovery, kept: Recording, trials: Sequence
         for site, change in trial.items():
             changes[site][place] = change
     replaced = {site: partial(changed, here, kept.size) for site, here in changes.items()}
-    forwards = {block: partial(run, block.forward) for block in blocks(model, found)}
-    with capture(model, found, replace=replaced), patched("forward", forwards):
-        yield
+    with capture(model, found, replace=replaced):
+        forwards = {block: partial(run, block.forward) for block in blocks(model, found)}
+        with kernel.patched("forward", forwards):
+            yield
 
 
 def changed(changes: Mapping[int, Change], size: int, attention: AttentionCall) -> Tensor:

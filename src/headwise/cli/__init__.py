@@ -16,6 +16,7 @@ from headwise.cli.data import data_get, data_list
 from headwise.cli.ends import Stopped, not_written, stoppable
 from headwise.cli.export import export
 from headwise.cli.lab import lab
+from headwise.cli.models import models
 from headwise.cli.prune import prune
 from headwise.cli.push import push
 from headwise.cli.roles import roles
@@ -45,7 +46,7 @@ def options(
     """The story of every attention head in a Transformer."""
 
 
-for command in (demo, study, train, score, roles, prune, evaluate, translate, export, push, report, lab):
+for command in (demo, study, train, score, roles, prune, evaluate, translate, export, models, push, report, lab):
     app.command()(command)
 data_app = typer.Typer(help="Public text: list it, fetch it with checksums.", no_args_is_help=True)
 data_app.command("list")(data_list)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from headwise.attention.offload import refuse_offloaded
 from headwise.engines import ct2_folder, gguf_file, graph_files, mlx_folder
 from headwise.errors import HeadwiseError
 from headwise.model import Model
@@ -47,6 +48,7 @@ def export(model: Model, to: str, folder: str | Path, dtype: str | None = None) 
         raise HeadwiseError(f"Exporting to {to} needs {missing[0]}: pip install 'headwise[{to}]'.")
     if dtype is not None and dtype not in engine.types:
         raise HeadwiseError(f"{dtype} was asked for, but {to} is written as {', '.join(engine.types)}.")
+    refuse_offloaded(model.hf, "An export")
     if reason := engine.refuse(model):
         raise HeadwiseError(f"{model.name} cannot be exported to {to}: {reason}.")
     with new_folder(folder) as temporary:

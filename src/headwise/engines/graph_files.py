@@ -34,10 +34,15 @@ def write_onnx(model: Model, folder: Path, dtype: str) -> list[str]:
     with traceable(model, "eager"):
         for graph in graphs(model):
             path = folder / f"{graph.name}.onnx"
-            made = torch.onnx.export(
-                graph.program(), (), kwargs={"inputs": graph.inputs}, dynamo=True, verbose=False, optimize=True,
-                input_names=list(graph.inputs), output_names=list(graph.outputs),
-            )  # fmt: skip
+            program = graph.program()
+            try:
+                made = torch.onnx.export(
+                    program, (), kwargs={"inputs": graph.inputs}, dynamo=True, verbose=False, optimize=True,
+                    input_names=list(graph.inputs), output_names=list(graph.outputs),
+                )  # fmt: skip
+            except Exception as error:  # of the converter, about an operation that ONNX lacks
+                reason = " ".join(str(error.__cause__ or error).split())[:200]
+                raise HeadwiseError(f"This model's graph cannot be written as ONNX ({reason}).") from error
             assert made is not None
             made.save(str(path))
             session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -54,7 +59,7 @@ def run_onnx(session: Any, inputs: Mapping[str, Tensor]) -> list[Tensor]:
 
 def write_torch(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write programs of torch.export to a folder. Returns notes for the user."""
-    with traceable(model, "sdpa"):
+    with traceable(model, "sdpa" if getattr(model.hf, "_supports_sdpa", True) else "eager"):
         for graph in graphs(model):
             path = folder / f"{graph.name}.pt2"
             torch.export.save(graph.program(), path)

@@ -148,7 +148,7 @@ def reusable(model: nn.Module, found: Discovery, batch: Batch) -> bool:
     for reuse in (True, False):
         try:
             again = losses(model, found, batch, [unchanged, unchanged], tokens)
-        except (RuntimeError, HeadwiseError):
+        except (RuntimeError, AssertionError, HeadwiseError):  # assertions about shapes (FSMT: time first)
             if not reuse:
                 raise
         else:
@@ -189,7 +189,7 @@ def one_by_one(
 def losses(model: nn.Module, found: Discovery, batch: Batch, trials: Sequence[Trial], tokens: int) -> Tensor:
     """The loss of each sentence in each trial, T B. Trials that start in the same block share a forward."""
     out, order, found_losses = batch.losses.repeat(len(trials), 1), list[int](), list[Tensor]()
-    longest = max(batch.tensors["labels"].shape[1], batch.tensors["input_ids"].shape[1])
+    longest = max(batch.tensors["labels"].shape[1], *(there.shape[1] for there in batch.there.values()))
     together = max(1, tokens // (len(batch.losses) * longest))
     first = {place: batch.kept.first(list(trial)) for place, trial in enumerate(trials) if trial}
     for _, places in groupby(sorted(first, key=first.__getitem__), key=first.__getitem__):

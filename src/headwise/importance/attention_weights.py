@@ -31,7 +31,7 @@ from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.measures import READINGS, Reading
-from headwise.importance.objective import IGNORED, inputs_of, on_device
+from headwise.importance.objective import IGNORED, inputs_of, on_device, source_places
 from headwise.importance.tally import Tally, add_all, from_all
 
 Exclude = Literal["none", "key", "query", "keyquery"]
@@ -128,7 +128,8 @@ def sides(site: Site) -> tuple[str, str]:
 
 def tokens(batch: Mapping[str, Tensor], special: Tensor) -> dict[str, Side]:
     """The two sides of a batch; for a model of one stack, of the same text."""
-    ids, there = batch["input_ids"], batch["attention_mask"].bool()
+    there = source_places(batch)
+    ids = batch["input_ids"] if "input_ids" in batch else torch.full_like(there, -1, dtype=torch.long)
     source = side(ids, there, special)
     if "decoder_input_ids" in batch:
         ids, there = batch["decoder_input_ids"], batch["labels"] != IGNORED

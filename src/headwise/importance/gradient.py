@@ -23,7 +23,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_weights import sides
 from headwise.importance.measures import GRADIENTS
-from headwise.importance.objective import IGNORED, asked_tokens, differentiable, losses_of, on_device
+from headwise.importance.objective import IGNORED, asked_tokens, differentiable, losses_of, on_device, source_places
 from headwise.importance.tally import Tally, add_all, fetched, refuse_broken
 
 
@@ -106,7 +106,7 @@ def reduced(
 
 def positions(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """By side, where a token is and no padding: B S and B T. A decoder's tokens end with the last predicted one."""
-    source = batch["attention_mask"].bool()
+    source = source_places(batch)
     if "decoder_input_ids" not in batch:
         return {"source": source, "target": source}
     asked = batch["labels"] != IGNORED

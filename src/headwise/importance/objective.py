@@ -1,9 +1,9 @@
 """The loss of a model on a batch, which all scores are about.
 
 A batch has the inputs of the model's forward (`input_ids` B S, `attention_mask` B S, for encoder-decoders also
-`decoder_input_ids` B T), `labels` (B T: the token that the logits at each position predict, or IGNORED; B 1 for a
-classifier: the class) and perhaps `rows` (the row of each sentence in the text). Labels are at the positions of their
-logits, not shifted.
+`decoder_input_ids` B T; images and sound have other inputs, and `places` B S, where the encoder has a position),
+`labels` (B T: the token that the logits at each position predict, or IGNORED; B 1 for a classifier: the class) and
+perhaps `rows` (the row of each sentence in the text). Labels are at the positions of their logits, not shifted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor
     tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     if "labels" in tensors:
         asked = (tensors["labels"] != IGNORED).any(1)
-        blank = asked & ~tensors["attention_mask"].bool().any(1)
+        blank = asked & ~source_places(tensors).any(1)
         if bool(blank.any()):
             raise HeadwiseError(
                 f"Sentence {int(blank.nonzero()[0, 0])} of a batch has no token: leave blank lines out of the text."
@@ -56,7 +56,12 @@ def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def inputs_of(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What the model's forward gets of a batch."""
-    return {name: tensor for name, tensor in batch.items() if name not in ("rows", "labels")}
+    return {name: tensor for name, tensor in batch.items() if name not in ("rows", "labels", "places")}
+
+
+def source_places(batch: Mapping[str, Tensor]) -> Tensor:
+    """Where a token of the source is and no padding: booleans B S."""
+    return (batch["places"] if "places" in batch else batch["attention_mask"]).bool()
 
 
 def predicts(model: nn.Module) -> bool:

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention import kernel
-from headwise.attention.discover import patched
-from headwise.attention.kernel import AttentionCall, Hooks, HookState, attend
+from headwise.attention.kernel import AttentionCall, Hooks, HookState, attend, patched
 from headwise.heads import Site
 from headwise.importance.lrp.tape import Tape
 from pruning.golden_model import positions, tensor

@@ -53,6 +53,7 @@ def relevance(
     suffix `.signed` or `.absolute`. Half precision is propagated in float32. Raises HeadwiseError for operations
     without a rule, and for values that are not finite.
     """
+    refuse_inline(model, found)
     name = f"lrp.{rule.name}" + (".pooled" if mode == "pooled" else "")
     names = {True: name + ("" if rule.signed else ".signed"), False: name + (".absolute" if rule.signed else "")}
     tallies = {names[reading]: Tally(found.heads) for reading in (rule.signed, not rule.signed)}
@@ -70,6 +71,15 @@ def relevance(
     if not started:
         raise HeadwiseError(f"'{name}' cannot be computed: the text has no token to predict.")
     return Relevance(tallies, {what: total / started for what, total in whole.items()})
+
+
+def refuse_inline(model: nn.Module, found: Discovery) -> None:
+    """Raise HeadwiseError for a model whose layers compute attention in their own code."""
+    if found.inline:
+        raise HeadwiseError(
+            f"{type(model).__name__} computes attention in its own code, where headwise sees no queries and keys: "
+            "relevance cannot be propagated through it. Score it by gradient, ablation or confidence."
+        )
 
 
 def score_batch(

@@ -42,8 +42,8 @@ class ScorePass(Task, stage="score", names="scores/{0.label}", shared=True):
 
     def make(self, run: Run, work: Path) -> Result:
         model, folder = full_model(run), work / MADE / self.name
-        refuse_unscorable(model, self.measures)
         text = Batches(model, run.text("dev"), run.progress)
+        refuse_unscorable(model, self.measures, text)
         with agreeing():
             scores = run_pass(model, text, self.label, list(self.measures), run.plan.seed)
             for tally in scores.tallies.values():

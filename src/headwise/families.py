@@ -1,0 +1,67 @@
+"""What headwise does with each family of models: a table that the tests make (`make families`)."""
+
+from __future__ import annotations
+
+import csv
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headwise.errors import HeadwiseError
+
+FILE = Path(__file__).with_name("families.csv")
+PAGE = "docs/families.md"
+ABILITIES = ("found", "scored", "roles", "gates", "removed")
+TARGETS = ("gguf", "ct2", "onnx", "mlx", "torch")
+COLUMNS = ("family", "class", "heads", *ABILITIES, *TARGETS, "why")
+SIGNS = {"yes": "✓", "partly": "(✓)", "no": "–", "": ""}
+MOST = 20  # families that a line names
+TOP = """# Families
+
+What headwise does with each family of models, as `headwise models` prints it. `make families` makes this page: of each
+family it builds a small random model and tests every cell ([how](methods/removal.md)); an empty cell was not tested.
+A family that is not here may work as well: headwise goes by no list, it looks at each model that it loads.
+
+* **heads**: `registry`, the family calls transformers' attention registry; `own code`, it does not, and headwise
+  watches its output projections. There relevance (LRP) is refused.
+* **scored**: (✓) some measures only. **removed**: – masks and gates only.
+* **gguf … torch**: engines that take it with uneven heads ([export](howto/export.md)); `onnx` and `torch` were written
+  and compared, `gguf`, `ct2` and `mlx` are compared in tests of their own.
+
+"""
+
+
+def families(name: str = "") -> list[dict[str, str]]:
+    """The rows of families whose name or class contains `name`. Raises HeadwiseError when there is none."""
+    with FILE.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    some = [row for row in rows if name.lower() in row["family"].lower() or name.lower() in row["class"].lower()]
+    if not some:
+        raise HeadwiseError(
+            f"No family in the table is called '{name}': headwise may know it all the same, "
+            "try `headwise score` on a model of it."
+        )
+    return some
+
+
+def page(rows: Sequence[Mapping[str, str]]) -> str:
+    """The table as a page of the docs."""
+    columns = COLUMNS[:-1]
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    for row in rows:
+        lines.append(f"| {' | '.join(SIGNS.get(row[column], row[column]) for column in columns)} |")
+    lines += ["", "## Why not", ""]
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        for reason in filter(None, row["why"].split("; ")):
+            reasons.setdefault(general(reason, row), []).append(row["family"])
+    for reason, names in reasons.items():
+        line = f"* {', '.join(names) if len(names) <= MOST else 'All others'}. {reason}"
+        lines.append(textwrap.fill(line, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
+    return TOP + "\n".join(lines) + "\n"
+
+
+def general(reason: str, row: Mapping[str, str]) -> str:
+    """A reason in words that several families share."""
+    reason = reason.replace(f"this {row['class']}", "it").replace(f"This {row['class']}", "It")
+    return reason.replace(row["class"], "the model").replace(f" {row['family']}", " it")

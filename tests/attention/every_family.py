@@ -1,0 +1,399 @@
+"""What headwise does with each of many families of models: the table that `headwise models` prints.
+
+    python tests/attention/every_family.py [--quick] [FAMILY ...]
+
+It writes src/headwise/families.csv and docs/families.md, or only prints the rows of the families that are named. With
+--quick there are 2 layouts of each unit instead of 20, and no graph files: cells that the table has already stay. Each
+family has a process of its own with a limit of time. Of each family a small random model is made.
+What is tested, always on padded text that is longer than the probe:
+
+    found     the idle seam changes nothing, bit by bit, and only by rounding where the family itself has no sdpa
+    scored    confidence, gradient, ablation and relevance each give a finite value for every head
+    roles     the tests of roles run on a treebank
+    gates     every head's gate gets a gradient
+    removed   random layouts in every unit, half of them with an empty layer, equal the masked model; saved and loaded
+              they are the same; with a cache they generate the same as without
+    gguf …    what refuses the model with uneven heads; `torch` and `onnx` files are written, and so checked there
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+import random
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+import headwise as hw
+from api.askers import lines, pairs
+from attention.every_class import TOLERANCE, apart, guarded, one_line, outputs, saved_and_loaded
+from attention.shrink import MAPPINGS, make, padded
+from engines.pruned import byte_tokenizer
+from headwise.attention import Discovery, capture, discover, masked, remove
+from headwise.attention.discover import output_of
+from headwise.data.embedded import write_treebank
+from headwise.engines.export import ENGINES, export
+from headwise.errors import HeadwiseError
+from headwise.families import COLUMNS, FILE, PAGE, families, page
+from headwise.heads import Head, HeadMask, Site
+from headwise.model import Model
+from headwise.options import Unit
+from headwise.units import UNITS, units
+from translation.letters import letters
+
+ORDER = ("AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
+GRAPHS = ("onnx", "torch")
+MEASURES = ("confidence", "gradient", "ablation.zero", "lrp.ding")
+NAMES = [
+    "afmoe",
+    "albert",
+    "arcee",
+    "bart",
+    "bert",
+    "bert-generation",
+    "big_bird",
+    "bigbird_pegasus",
+    "biogpt",
+    "bitnet",
+    "blenderbot",
+    "bloom",
+    "camembert",
+    "codegen",
+    "cohere",
+    "cohere2",
+    "convbert",
+    "ctrl",
+    "data2vec-text",
+    "deberta-v2",
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "distilbert",
+    "electra",
+    "ernie",
+    "esm",
+    "exaone4",
+    "falcon",
+    "flaubert",
+    "fsmt",
+    "funnel",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "glm4",
+    "gpt2",
+    "gpt_bigcode",
+    "gpt_neo",
+    "gpt_neox",
+    "gpt_oss",
+    "gptj",
+    "granite",
+    "helium",
+    "jamba",
+    "jetmoe",
+    "layoutlm",
+    "led",
+    "lfm2",
+    "llama",
+    "longformer",
+    "longt5",
+    "luke",
+    "m2m_100",
+    "mamba",
+    "marian",
+    "mbart",
+    "megatron-bert",
+    "minimax_m2",
+    "ministral",
+    "mistral",
+    "mixtral",
+    "mobilebert",
+    "modernbert",
+    "mpnet",
+    "mpt",
+    "mt5",
+    "mvp",
+    "nemotron",
+    "nllb-moe",
+    "olmo",
+    "olmo2",
+    "olmoe",
+    "openai-gpt",
+    "opt",
+    "pegasus",
+    "persimmon",
+    "phi",
+    "phi3",
+    "phimoe",
+    "plbart",
+    "prophetnet",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "qwen3_next",
+    "rembert",
+    "roberta",
+    "roc_bert",
+    "roformer",
+    "rwkv",
+    "smollm3",
+    "squeezebert",
+    "stablelm",
+    "starcoder2",
+    "switch_transformers",
+    "t5",
+    "umt5",
+    "xglm",
+    "xlm",
+    "xlm-roberta",
+    "xlnet",
+    "yoso",
+]
+
+
+def class_of(family: str) -> str:
+    """The class of a family that predicts words, where there is one."""
+    found = next(MAPPINGS[mapping][family] for mapping in ORDER if family in MAPPINGS[mapping])
+    return found if isinstance(found, str) else found[0]
+
+
+@cache
+def treebank() -> hw.Treebank:
+    folder = Path(tempfile.mkdtemp())
+    return hw.Treebank.read(write_treebank(folder / "trees.conllu", 12))
+
+
+class Silent(Exception):
+    """A number that is wrong without a refusal."""
+
+
+def sure(right: bool, what: str) -> None:
+    if not right:
+        raise Silent(what)
+
+
+class Row(dict[str, str]):
+    """A row of the table; `reasons` becomes its column `why`."""
+
+    def say(self, column: str, value: str, reason: str = "") -> None:
+        self[column] = value
+        if reason:
+            self["why"] = "; ".join(filter(None, (self.get("why"), f"{column}: {reason}")))
+
+
+def family_row(family: str, layouts: int = 20, files: bool = True) -> Row:
+    """The table's row of a family. Raises Silent for a wrong number."""
+    name = class_of(family)
+    row = Row(dict.fromkeys(COLUMNS, ""), family=family, **{"class": name})
+    hf = make(name, family)
+    inputs = padded(hf)
+    stock = outputs(hf, inputs)
+    try:
+        found = discover(hf)
+    except HeadwiseError as error:
+        row.say("found", "no", one_line(error))
+        return row
+    with capture(hf, found):
+        idle = outputs(hf, inputs)
+    rounded = hf.config._attn_implementation == "eager" and apart(stock, idle) <= TOLERANCE
+    sure(torch.equal(idle, stock) or (rounded and not found.inline), "the idle seam changes the output")
+    sure(torch.equal(outputs(hf, inputs), stock), "a capture leaves something behind")
+    row["found"], row["heads"] = "yes", "own code" if found.inline else "registry"
+    model = Model(hf, letters(), family)
+    score(row, model)
+    try:
+        hw.roles(model, treebank())
+        row["roles"] = "yes"
+    except HeadwiseError as error:
+        row.say("roles", "no", one_line(error))
+    gates(row, hf, found, inputs)
+    smaller = removed(row, hf, found, inputs, layouts)
+    engines(row, family, name, smaller is not None, files)
+    return row
+
+
+def score(row: Row, model: Model) -> None:
+    """Whether every measure gives every head a finite number."""
+    text: Any = pairs(4) if model.hf.config.is_encoder_decoder else lines(4)
+    reasons = []
+    for measure in MEASURES:
+        try:
+            values = hw.score(model, text, [measure]).value
+            sure(bool(values.notna().all()), f"{measure} has no value")
+        except HeadwiseError as error:
+            reasons.append(f"{measure}: {one_line(error)}")
+    row.say("scored", ("yes", "partly", "no")[0 if not reasons else 1 if len(reasons) < len(MEASURES) else 2])
+    if reasons:
+        row.say("scored", row["scored"], " ".join(dict.fromkeys(reasons)))
+
+
+def gates(row: Row, hf: PreTrainedModel, found: Discovery, inputs: dict[str, Any]) -> None:
+    """Whether every gate gets a gradient."""
+    opened = {site: torch.ones(found.heads.count(site), requires_grad=True) for site in found.heads.sites}
+    with capture(hf, found, gates=opened):
+        output_of(hf, inputs)[0].square().sum().backward()
+    steps = [gate.grad for gate in opened.values()]
+    sure(all(step is not None and step.isfinite().all() and step.all() for step in steps), "a gate has no gradient")
+    hf.zero_grad()
+    row["gates"] = "yes"
+
+
+def random_masks(found: Discovery, unit: Unit, count: int) -> Iterator[HeadMask]:
+    """Random layouts in a unit; in every other one a layer has no head."""
+    draw, whole = random.Random(unit), units(found.heads, unit)
+    sites = found.heads.sites
+    for turn in range(count):
+        gone: list[Head] = [head for part in whole if draw.random() < 0.5 for head in part]
+        if turn % 2 and unit != "uniform":
+            site = draw.choice(sites)
+            gone += [head for head in found.heads if Site(head.kind, head.layer) == site]
+        if turn == 1 and unit == "uniform":
+            gone = list(found.heads)
+        yield HeadMask.full(found.heads).without(gone)
+
+
+def removed(row: Row, hf: PreTrainedModel, found: Discovery, inputs: dict[str, Any], layouts: int) -> Any:
+    """Whether removed equals masked, saved equals loaded, and a cache changes nothing. Returns one smaller model."""
+    smaller: Any = None
+    for unit in UNITS:
+        try:
+            masks = list(random_masks(found, unit, layouts))
+        except HeadwiseError:  # `uniform` where layers differ
+            continue
+        for turn, mask in enumerate(masks):
+            try:
+                smaller = remove(hf, found, mask)
+            except HeadwiseError as error:
+                row.say("removed", "no", one_line(error))
+                return None
+            with masked(hf, found, mask):
+                expected = outputs(hf, inputs)
+            off = apart(expected, outputs(smaller, inputs))
+            sure(off <= TOLERANCE, f"removed and masked differ by {off:.2g} ({unit}, {mask})")
+            if turn in (0, 1):
+                wrong = saved_and_loaded(smaller, mask, inputs)
+                sure(wrong is None, str(wrong))
+                cached(row, hf, smaller, inputs)
+    row["removed"] = "yes"
+    return smaller
+
+
+def cached(row: Row, hf: PreTrainedModel, smaller: Any, inputs: dict[str, Any]) -> None:
+    """Generation with a cache and without, wherever the stock model gives the same both ways."""
+    if not hf.can_generate() or "MaskedLM" in type(hf).__name__:
+        return
+    given = {name: tensor for name, tensor in inputs.items() if name != "decoder_input_ids"}
+    given = {name: tensor[[0, 2]] for name, tensor in given.items()}  # whole, and padded on the left
+
+    def same(model: Any) -> bool:
+        first, second = (
+            model.generate(**given, max_new_tokens=5, min_new_tokens=5, do_sample=False, num_beams=1, use_cache=cache)
+            for cache in (True, False)
+        )
+        return bool(torch.equal(first, second))
+
+    try:
+        stock = same(hf)
+    except Exception:  # the stock model does not generate from token ids alone
+        return
+    sure(not stock or same(smaller), "a cache changes what is generated")
+
+
+def engines(row: Row, family: str, name: str, cut: bool, files: bool) -> None:
+    """Which engines take the family with uneven heads, as `export --list` says; graphs are written, and checked."""
+    if not cut:
+        for engine in ENGINES:
+            row[engine] = "no"
+        return
+    plain = uneven(name, family, tied=False)
+    for engine in ENGINES:
+        small, reason = plain, ENGINES[engine].refuse(plain)
+        if reason is not None and "tied" in reason:
+            small = uneven(name, family, tied=True)
+            reason = ENGINES[engine].refuse(small)
+        if reason is None and engine in GRAPHS:
+            if not files:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    export(small, engine, Path(folder) / "it")
+                except HeadwiseError as error:
+                    reason = one_line(error)
+        row.say(engine, "no" if reason else "yes", reason or "")
+
+
+def uneven(name: str, family: str, tied: bool) -> Model:
+    """A model without one of its heads. tied: whether its embeddings are its output's, too."""
+    hf = make(name, family)
+    if tied:
+        hf.config.tie_word_embeddings = True
+        hf.tie_weights()
+    found = discover(hf)
+    mask = HeadMask.full(found.heads).without([Head(*found.heads.sites[0], 0)])
+    smaller: Any = remove(hf, found, mask)
+    return Model(smaller, byte_tokenizer(), family, mask)
+
+
+def answer(family: str, _: str, layouts: int, files: bool) -> tuple[str, str]:
+    """A row in the words of `guarded`."""
+    try:
+        return "row", "\t".join(f"{column}={value}" for column, value in family_row(family, layouts, files).items())
+    except Silent as error:
+        return "SILENT ERROR", one_line(error)
+
+
+def keep(row: dict[str, str], before: Mapping[str, str], engine: str) -> None:
+    """The cell of an engine that was not tried again, and its reason."""
+    row[engine] = before.get(engine, "")
+    reasons = [reason for reason in before.get("why", "").split("; ") if reason.startswith(f"{engine}: ")]
+    row["why"] = "; ".join(filter(None, [row["why"], *reasons]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    datasets.disable_progress_bars()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    quick = "--quick" in arguments
+    names = [name for name in arguments if name != "--quick"]
+    known = {row["family"]: row for row in families()} if FILE.exists() else {}
+    rows, wrong = [], []
+    for family in names or NAMES:
+        verdict, text = guarded(
+            family, "", seconds=900, examine=lambda one, two: answer(one, two, 2 if quick else 20, not quick)
+        )
+        if verdict == "row":
+            rows.append(dict(part.split("=", 1) for part in text.split("\t")))
+            for engine in GRAPHS if quick and rows[-1]["removed"] == "yes" else ():
+                keep(rows[-1], known.get(family, {}), engine)
+        else:
+            wrong.append(f"{family}: {verdict} {text}")
+        print(verdict, text if verdict != "row" else rows[-1], flush=True)
+    if not names:
+        with FILE.open("w", newline="", encoding="utf-8") as file:
+            table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            table.writeheader()
+            table.writerows(rows)
+        PAGE_PATH.write_text(page(rows), encoding="utf-8")
+    print(len(rows), "families;", "; ".join(wrong) or "no silent error")
+    return 1 if wrong else 0
+
+
+PAGE_PATH = Path(__file__).parents[2] / PAGE
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
