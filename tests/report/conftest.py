@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from headwise.report.models import COLUMNS
 from headwise.report.parts import Figure
 from report.made_rescored import write_rescored
 from report.made_roles import write_roles
+from report.visits import chromium
 
 HEADS = HeadMap({"encoder-self": (8, 8, 8)})
 KEPT = {
@@ -102,19 +104,19 @@ def training_log(path: Path, draw: random.Random) -> None:
     pd.DataFrame(rows, columns=["step", "epoch", "measure", "value"]).to_csv(path, index=False)
 
 
-def scores(draw: random.Random) -> pd.DataFrame:
+def scores(draw: random.Random, heads: HeadMap = HEADS) -> pd.DataFrame:
     """Confidence as the paper draws it, most heads near 0.3 and a few near 0.8, and other scores that agree with it.
 
     But for the first layer's h6: most relevant there, and not confident, as the paper's rare-token head.
     """
     strong = {(0, 3): 0.61, (1, 2): 0.84, (1, 5): 0.79, (2, 0): 0.72, (2, 4): 0.88, (0, 0): 0.47}
-    confident = {head: strong.get((head.layer, head.head), draw.uniform(0.19, 0.45)) for head in HEADS}
+    confident = {head: strong.get((head.layer, head.head), draw.uniform(0.19, 0.45)) for head in heads}
     matters = {head: value + draw.gauss(0, 0.08) for head, value in confident.items()}
     matters[Head("encoder-self", 0, 6)] = 0.9
     confident[Head("encoder-self", 0, 6)] = 0.2
     rows: list[tuple[Any, ...]] = []
-    for head in HEADS:
-        layer = [math.exp(matters[other]) for other in HEADS if other.layer == head.layer]
+    for head in heads:
+        layer = [math.exp(matters[other]) for other in heads if other[:2] == head[:2]]
         share = math.exp(matters[head]) / sum(layer)
         values = {
             "confidence": confident[head],
@@ -206,10 +208,10 @@ def pruning_table() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def gate_log(path: Path, kept: list[list[int]], draw: random.Random) -> None:
+def gate_log(path: Path, kept: list[list[int]], draw: random.Random, heads: HeadMap = HEADS) -> None:
     """Gates that start open; those of removed heads shut one after the other."""
     rows = []
-    for head in HEADS:
+    for head in heads:
         stays = head.head in kept[head.layer]
         middle, slope = draw.uniform(250, 1500), draw.uniform(40, 160)
         dip = draw.uniform(0, 0.35)
@@ -263,3 +265,9 @@ def run_folder(tmp_path: Path) -> Path:
 def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The written report of a complete run, for tests that only look at it."""
     return write(make_run(tmp_path_factory.mktemp("study") / "toy-study"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as started:
+        yield started

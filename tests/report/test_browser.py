@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,54 +11,11 @@ import pytest
 from headwise.report.page import collect, render
 from headwise.report.run import read_grid
 from report.made_sweeps import write_grid
+from report.visits import visit, wait_until_drawn
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-CHROMIUM = shutil.which("chromium")
-QUIET = [
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 CHARTS = 34  # head map, 4 scores, 6 removal curves, grid, patterns, 3 heads of offsets, rare tokens, 4 maps, more:
 # 3 × 3 layers of gates, BLEU on test and dev, layers, training
-TABLES = 10
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
-
-
-@dataclass
-class Visit:
-    """An open page, and what it said and asked for while it was loaded and drawn."""
-
-    page: Any
-    console: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *QUIET])
-        yield started
-        started.close()
-
-
-def visit(browser: Any, page: Path, width: int, theme: Literal["light", "dark"]) -> Visit:
-    """Open the report and wait until every chart is drawn."""
-    opened = Visit(browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900}).new_page())
-    opened.page.on("console", lambda message: opened.console.append(message.text))
-    opened.page.on("pageerror", lambda error: opened.console.append(str(error)))
-    opened.page.on("request", lambda request: opened.requests.append(request.url))
-    opened.page.goto(page.as_uri())
-    wait_until_drawn(opened.page, theme)
-    return opened
-
-
-def wait_until_drawn(page: Any, theme: str) -> None:
-    page.wait_for_function(f"document.documentElement.dataset.drawn === '{theme}'", timeout=30_000)
+TABLES = 11
 
 
 def lightness(page: Any, selector: str) -> float:

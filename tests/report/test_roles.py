@@ -100,7 +100,8 @@ def test_each_role_is_kept_lost_new_or_gone_with_its_head(run: Run) -> None:
     lost = next(row.cells for row in changed.rows if row.cells[2] == "obj→verb")
     assert lost[3:5] == ["0.84 [0.81, 0.87]", "0.32 [0.29, 0.35]"]
     line = next(row.cells for row in best.rows if row.cells[0] == "nsubj→verb")
-    assert line[1:] == ["0.70 ✓\n2/0", "0.66 ✓\n2/0", "0.64 ✓\n2/4", "0.68 ✓\n2/4"]
+    held = [("0.70", "2/0"), ("0.66", "2/0"), ("0.64", "2/4"), ("0.68", "2/4")]
+    assert line[1:] == [f"{score} ✓\nencoder-self/{at}" for score, at in held]
 
 
 def test_squares_and_cells_are_the_heads_and_their_roles(run: Run) -> None:

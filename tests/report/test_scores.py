@@ -47,7 +47,7 @@ def test_relevance_tables(run: Run) -> None:
     assert conserved is not None and apart is not None and pooled is not None
     shares = ["100.0\u202f%", "96.2\u202f%", "4.1\u202f%", "−0.3\u202f%", "0.0\u202f%", "0.0\u202f%"]
     assert conserved.rows[0].cells == ["LRP-Ding, per-step", *shares]
-    assert apart.rows[0].cells[2].startswith("0/6 (1 · 8 of 8)")
+    assert apart.rows[0].cells[2].startswith("encoder-self/0/6 (1 · 8 of 8)")
     assert pooled.rows[0].cells[0] == "LRP-Ding"
 
 
@@ -122,6 +122,7 @@ def test_the_best_lone_head_of_each_layer(run: Run) -> None:
     table = scores.alone_table(scored(run, [*rows, ("decoder-self", 0, 0, "ablation.all-but-one", 0, 0, 0, 9, None)]))
     assert table is not None and table.columns == ["layer", "cross-attention"]
     assert [row.cells for row in table.rows] == [
-        ["0", "+0.004 [−0.010, +0.020]\nh1 · one head is enough"], ["1", "+0.510 [+0.400, +0.600]\nh0"],
+        ["0", "+0.004 [−0.010, +0.020]\ncross/0/1 · one head is enough"],
+        ["1", "+0.510 [+0.400, +0.600]\ncross/1/0"],
     ]  # fmt: skip
     assert scores.alone_table(replace(run, heads=None)) is None

@@ -52,6 +52,7 @@ def render(found: Run | Grid, content: dict[str, dict[str, Any]]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
     parts: Any = environment.get_template("parts.html.j2").module
     environment.globals |= {name: getattr(parts, name) for name in ("drawing", "table", "titled", "fact_list")}
     shown = [section for section in sections_of(found) if section.name in content]
@@ -74,10 +75,21 @@ def render(found: Run | Grid, content: dict[str, dict[str, Any]]) -> str:
             for name, palette in (("light", LIGHT), ("dark", DARK))
         },
         font=FONT,
-        charts={f"{f.name}-{i}": panel.specification() for f in figures for i, panel in enumerate(f.panels)},
+        charts={f"{f.name}-{i}": packed(panel.specification()) for f in figures for i, panel in enumerate(f.panels)},
         configurations={"light": vega_config(LIGHT), "dark": vega_config(DARK)},
         library=_library(),
     )
+
+
+def packed(chart: dict[str, Any]) -> dict[str, Any]:
+    """A specification whose rows do not repeat the names of their columns: the names, then a list a row (None: not
+    there). The page's script unpacks it.
+    """
+    sets = {}
+    for name, rows in chart["datasets"].items():
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        sets[name] = [columns, *([row.get(column) for column in columns] for row in rows)]
+    return chart | {"datasets": sets}
 
 
 @cache

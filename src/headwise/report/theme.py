@@ -15,6 +15,7 @@ COLOURS = {  # on light paper, on dark paper
     "muted": ("#5c6670", "#9aa5b0"), "line": ("#dfe3e6", "#2c343d"), "accent": ("#0a5c9e", "#6db6f2"),
     "second": ("#b3560b", "#f0a35e"), "quiet": ("#8d979f", "#74808b"), "changed": ("#ffe3c2", "#5b3a14"),
     "on-low": ("#1c2127", "#e7eaed"), "on-high": ("#ffffff", "#12161b"),
+    "picked": ("#d6006c", "#ff6bb5"),
 }  # fmt: skip
 SCALES = {  # two sequential scales, and what follows accent, quiet and second in charts with many categories
     "heatmap": ("#f1f5ea #c5e3c8 #70bdbe #2178a6 #175389 #132f61", "#232f3a #1f4565 #1f6283 #329498 #86cba0 #eef4bd"),

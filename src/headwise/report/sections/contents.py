@@ -10,6 +10,7 @@ from headwise.report.sections import (
     believe,
     cost,
     drift,
+    every_head,
     gates,
     grid,
     layers,
@@ -21,8 +22,9 @@ from headwise.report.sections import (
 )
 
 RUN = (
-    opening.SECTION, layers.HEAD_MAP, scores.SECTION, believe.SECTION, roles.SECTION, gates.SECTION, cost.SECTION,
-    cost.CONTROLS_SECTION, layers.SECTION, drift.SECTION, translations.SECTION, gates.TRAINING, made.SECTION,
+    opening.SECTION, layers.HEAD_MAP, every_head.SECTION, scores.SECTION, believe.SECTION, roles.SECTION, gates.SECTION,
+    cost.SECTION, cost.CONTROLS_SECTION, layers.SECTION, drift.SECTION, translations.SECTION, gates.TRAINING,
+    made.SECTION,
 )  # fmt: skip
 
 

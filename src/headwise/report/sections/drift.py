@@ -188,14 +188,14 @@ def best_table(run: Run, kind: str) -> Table | None:
 
 
 def _best(found: Roles, kind: str, measure: str) -> str:
-    """`0.84 ✓` over the head's layer and number; the tick: it is a confirmed role."""
+    """`0.84 ✓` over the head; the tick: it is a confirmed role."""
     rows = found.table[(found.table["kind"] == kind) & (found.table["measure"] == measure)].dropna(subset=["value"])
     if rows.empty:
         return ""
     best = rows.sort_values("value", kind="stable").iloc[-1]
     head = Head(best["kind"], int(best["layer"]), int(best["head"]))
     tick = " ✓" if (head, measure) in roles_of(found, kind) else ""
-    return f"{best['value']:.2f}{tick}\n{head.layer}/{head.head}"
+    return f"{best['value']:.2f}{tick}\n{head}"
 
 
 def functions_left(full: Roles, kind: str, found: list[Change]) -> Figure:

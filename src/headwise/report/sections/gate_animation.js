@@ -25,7 +25,8 @@ function lay(film) {  // the map of one model: its cells, and a function that sh
       for (let head = 0; head < count; head++) {
         const cell = make("i", grid, "", film.stays[cells.length] ? "stays" : "");
         cell.style.gridArea = `${layer + 1} / ${head + 1}`;
-        cells.push(Object.assign(cell, { address: `${kind}/${layer}/${head}` }));
+        cell.dataset.head = `${kind}/${layer}/${head}`;
+        cells.push(cell);
       }
     });
   }
@@ -37,7 +38,7 @@ function lay(film) {  // the map of one model: its cells, and a function that sh
     open.textContent = sum;
     cells.forEach((cell, i) => {
       cell.style.setProperty("--p", frames[at][i]);
-      cell.title = `${cell.address}: P(open) ${(frames[at][i] / 100).toFixed(2)}`;
+      cell.title = `${cell.dataset.head}: P(open) ${(frames[at][i] / 100).toFixed(2)}`;
     });
     for (const grid of box.querySelectorAll(".cells")) grid.setAttribute("aria-label", `${film.label}, step ${steps[at]}: ${sum}`);
     for (const end of ["x1", "x2"]) line.setAttribute(end, 100 * at / Math.max(last, 1));

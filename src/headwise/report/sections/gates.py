@@ -58,10 +58,16 @@ class Film:
         return np.asarray(self.opened) < HALF
 
     @property
+    def closed_at(self) -> list[int | None]:
+        """The step from which each gate is shut for good, head by head; None where it stays open."""
+        stays = np.logical_and.accumulate(self.shut[::-1])[::-1]
+        first = zip(stays[-1], stays.argmax(axis=0), strict=True)
+        return [int(self.opened.index[row]) if shut else None for shut, row in first]
+
+    @property
     def closed(self) -> list[int]:
         """The steps from which gates are shut for good, in order."""
-        stays = np.logical_and.accumulate(self.shut[::-1])[::-1]
-        return sorted(int(self.opened.index[row]) for row in stays.argmax(axis=0)[stays[-1]])
+        return sorted(step for step in self.closed_at if step is not None)
 
     @property
     def undecided(self) -> int:
@@ -168,7 +174,12 @@ def _gate_figure(run: Run, model: dict[str, Any], points: int) -> Figure:
     log = log.assign(p=log["p_open"], fate=["kept" if head in kept else "removed" for head in heads])
     kinds = [kind for kind in KINDS if kind in set(log["kind"])]
     panels = [
-        Panel(_gate_panel(part, f"{kind}_{layer}"), f"{f'{kind} ' if len(kinds) > 1 else ''}layer {layer}", 230, 150)
+        Panel(
+            _gate_panel(part, f"{kind}_{layer}", f"{kind}/{layer}/"),
+            f"{f'{kind} ' if len(kinds) > 1 else ''}layer {layer}",
+            230,
+            150,
+        )
         for kind in kinds
         for layer, part in log[log["kind"] == kind].groupby("layer")
     ]
@@ -182,7 +193,7 @@ def _gate_figure(run: Run, model: dict[str, Any], points: int) -> Figure:
     )
 
 
-def _gate_panel(part: pd.DataFrame, name: str) -> charts.Spec:
+def _gate_panel(part: pd.DataFrame, name: str, layer: str) -> charts.Spec:
     hover = f"at_{name.replace('-', '_')}"
     x, y = (
         axis("step:Q", "step", tickCount=3, format=",d", grid=False),
@@ -192,6 +203,7 @@ def _gate_panel(part: pd.DataFrame, name: str) -> charts.Spec:
     (line,) = charts.curve(part[["step", "head", "p", "fate"]], x, y, ink, detail=charts.field("head:N"), width=1.6)
     thick = {"condition": {"param": hover, "value": 4, "empty": False}, "value": 1.6}
     line["encoding"] |= {"strokeWidth": thick, "tooltip": tips("head:N", "fate:N")}
+    line["transform"].append({"calculate": f"'{layer}' + datum.head", "as": "address"})
     line["params"] = [{"name": hover, "select": {"type": "point", "fields": ["head"], "on": "pointerover"}}]
     return line | {"height": 120, "description": f"Gate probabilities, {name}"}
 

@@ -72,8 +72,10 @@ def _map_panel(cells: pd.DataFrame, kind: Kind) -> Panel:
     size, layers = int(cells["head"].max()) + 1, int(cells["layer"].max()) + 1
     shared = {
         "x": axis("head:O", "head", orient="top", labelAngle=0), "y": axis("layer:O", "layer"),
-        "color": colour("confidence:Q", [0, 1], "heatmap", orient="bottom", title="confidence", gradientLength=180,
-                        titleOrient="left", values=[0, 0.5, 1]),
+        "color": None if "confidence" not in cells else colour(
+            "confidence:Q", [0, 1], "heatmap", orient="bottom", title="confidence", gradientLength=180,
+            titleOrient="left", values=[0, 0.5, 1],
+        ),
         "tooltip": tips("address:N|head", "fate:N", "confidence:Q||.3f"),
     }  # fmt: skip
     kept = cells["fate"].eq("kept").groupby(cells["layer"]).agg(["sum", "size"])

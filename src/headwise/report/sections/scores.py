@@ -121,6 +121,8 @@ def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool
             "interval": "not measured"
             if pd.isna(row["low"])
             else f"{number(row['low'], top, 1)} to {number(row['high'], top, 1)}",
+            "low": row["low"],
+            "high": row["high"],
             "n": row["n"],
         }
         for row in found.sort_values(["layer", "head"]).to_dict("records")
@@ -203,7 +205,7 @@ def _apart(part: pd.DataFrame) -> tuple[float, str]:
     gap = (order["value_one"] - order["value_other"]).abs() / (size - 1).clip(lower=1)
     far = part.assign(one=order["value_one"], other=order["value_other"], size=size)
     far = far.loc[gap[gap >= FAR].sort_values(ascending=False, kind="stable").index[:3]]
-    heads = [f"{r.layer}/{r.head} ({r.one:.0f} · {r.other:.0f} of {r.size})" for r in far.itertuples()]
+    heads = [f"{r.kind}/{r.layer}/{r.head} ({r.one:.0f} · {r.other:.0f} of {r.size})" for r in far.itertuples()]
     return pd.Series(inside, dtype=float).mean(), ", ".join(heads)
 
 
@@ -255,7 +257,8 @@ def _effects(found: pd.DataFrame, measure: str) -> dict[str, Any]:
     for row in found.to_dict("records"):
         text = signed(row["change"], digits)
         between = "" if pd.isna(row["low"]) else f" [{signed(row['low'], digits)}, {signed(row['high'], digits)}]"
-        cell = {"text": text, "tip": f"{row['kind']}/{row['layer']}/{row['head']}: {text}{between}"}
+        address = f"{row['kind']}/{row['layer']}/{row['head']}"
+        cell = {"text": text, "address": address, "tip": f"{address}: {text}{between}"}
         layers.setdefault(row["layer"], {})[row["head"]] = cell | {"sure": row["sure"], "gain": row["gain"]}
     low, high = (signed(end, digits) for end in (found["change"].min(), found["change"].max()))
     return {
@@ -291,7 +294,7 @@ def _alone(best: dict[int, dict[str, Any]], kind: str, layer: int) -> str:
     known = not pd.isna(row["low"])
     ends = f" [{signed(row['low'], 3)}, {signed(row['high'], 3)}]" if known else ""
     enough = " · one head is enough" if known and row["low"] <= 0 else ""
-    return f"{signed(row['value'], 3)}{ends}\nh{row['head']:.0f}{enough}"
+    return f"{signed(row['value'], 3)}{ends}\n{row['kind']}/{row['layer']}/{row['head']}{enough}"
 
 
 SECTION = Section("scores", "Scores", "How much each head matters", build)

@@ -1,0 +1,144 @@
+"""Every head in one table, and all that the page knows of each: what its card shows when it is picked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from headwise.heads import KINDS, Head
+from headwise.report.parts import Section
+from headwise.report.run import Run
+from headwise.report.sections.gates import films
+from headwise.report.sections.scores import BLEU, LOSS
+from headwise.report.words import KIND_NAMES, measure_name, number, signed
+
+KEPT, REMOVED, LEFT_ALONE = "k", "r", "-"  # what became of a head in a pruned model; the last: its kind was not pruned
+HEAD = ["kind", "layer", "head"]
+
+
+def build(run: Run) -> dict[str, Any] | None:
+    """The table's columns and rows, and `story`, which the page's script reads; left out where no head is known."""
+    heads = heads_of(run)
+    if not heads:
+        return None
+    scores, roles, labels, pruned = scores_of(run), roles_of(run), labels_of(run), run.pruned
+    fates, closed, effects = fates_of(run, heads), closed_of(run), effects_of(run)
+    learned = [at for at, model in enumerate(pruned) if model["setting"] in closed]
+    gated = next((pruned[at] for at in learned if pruned[at]["chosen"]), None)
+    shut = {} if gated is None else closed[gated["setting"]]
+    stories = {
+        str(head): {
+            "scores": [of_measure.get(head) for of_measure in scores.values()],
+            "roles": roles.get(head, []),
+            "alone": effects.get(head, ""),
+            "fates": fates[head],
+            "closed": {at: closed[pruned[at]["setting"]].get(head) for at in learned},
+        }
+        for head in heads
+    }
+    return {
+        "kinds": [(kind, KIND_NAMES[kind]) for kind in KINDS if kind in {head.kind for head in heads}],
+        "measures": [(measure, measure_name(measure)) for measure in scores],
+        "has_roles": run.roles is not None,
+        "models": len(pruned) if run.layouts else 0,
+        "gated": gated and gated["label"],
+        "rows": [
+            {
+                "kind": head.kind, "address": str(head), "role": labels.get(head, ""),
+                "scores": stories[str(head)]["scores"], "kept": fates[head].count(KEPT),
+                "closed": shut.get(head),
+            }
+            for head in heads
+        ],
+        "story": {
+            "measures": [measure_name(measure) for measure in scores],
+            "models": [{"label": model["label"], "chosen": bool(model["chosen"])} for model in pruned],
+            "heads": stories,
+        },
+    }  # fmt: skip
+
+
+def heads_of(run: Run) -> list[Head]:
+    """Every head that a score, a role or a layout is about, kind by kind."""
+    tables = [run.heads, None if run.roles is None else run.roles.labels]
+    found = {Head(*row) for t in tables if t is not None for row in t[HEAD].itertuples(index=False, name=None)}
+    found |= {head for mask in run.layouts.values() for head in mask.heads}
+    return sorted(found, key=lambda head: (KINDS.index(head.kind), *head[1:]))
+
+
+def scores_of(run: Run) -> Mapping[str, Mapping[Head, tuple[float, str, str]]]:
+    """Of every measure and head the value, the value as text, and its 95 % interval as text (empty without)."""
+    found: dict[str, dict[Head, tuple[float, str, str]]] = {}
+    known = pd.DataFrame(columns=["measure"]) if run.heads is None else run.heads.dropna(subset=["value"])
+    for measure, rows in known.groupby("measure", sort=False):
+        top = float(rows["value"].abs().max())
+        found[str(measure)] = {
+            Head(row["kind"], row["layer"], row["head"]): (
+                float(f"{row['value']:.6g}"),
+                number(row["value"], top, 1),
+                "" if pd.isna(row["low"]) else f"[{number(row['low'], top, 1)}, {number(row['high'], top, 1)}]",
+            )
+            for row in rows.to_dict("records")
+        }
+    return found
+
+
+def roles_of(run: Run) -> Mapping[Head, list[str]]:
+    """The evidence of every role of a head, with its interval."""
+    found: dict[Head, list[str]] = {}
+    for row in [] if run.roles is None else run.roles.roles.to_dict("records"):
+        ends = "" if pd.isna(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
+        found.setdefault(Head(row["kind"], row["layer"], row["head"]), []).append(f"{row['text']}{ends}")
+    return found
+
+
+def labels_of(run: Run) -> Mapping[Head, str]:
+    """What each head does, in words."""
+    rows = [] if run.roles is None else run.roles.labels.to_dict("records")
+    return {Head(row["kind"], row["layer"], row["head"]): str(row["label"]) for row in rows}
+
+
+def fates_of(run: Run, heads: list[Head]) -> Mapping[Head, str]:
+    """A letter a pruned model: kept, removed, or of a kind that was not pruned (as for models without a layout)."""
+    known = [(run.layouts.get(model["setting"]), model) for model in run.pruned]
+    pruned = [set() if mask is None else set(run.pruned_kinds(model)) for mask, model in known]
+
+    def fate(head: Head, at: int) -> str:
+        mask = known[at][0]
+        if mask is None or head.kind not in pruned[at]:
+            return LEFT_ALONE
+        return KEPT if head in mask.kept else REMOVED
+
+    return {head: "".join(fate(head, at) for at in range(len(known))) for head in heads}
+
+
+def closed_of(run: Run) -> Mapping[str, Mapping[Head, int | None]]:
+    """Of every model with gates, the step from which each gate was shut for good; None: it stayed open."""
+    return {film.model["setting"]: dict(zip(film.heads, film.closed_at, strict=True)) for film in films(run)}
+
+
+def effects_of(run: Run) -> Mapping[Head, str]:
+    """What switching off one head alone costs, with its interval."""
+    if run.heads is None:
+        return {}
+    for measure, scale, digits, ends, what in (
+        (BLEU, -1, 2, ("high", "low"), "BLEU"),
+        (LOSS, 1000, 1, ("low", "high"), "thousandths of a nat of loss a token"),
+    ):
+        rows = run.heads[run.heads["measure"] == measure].dropna(subset=["value"]).to_dict("records")
+        if rows:
+            return {
+                Head(row["kind"], row["layer"], row["head"]): _effect(row, scale, digits, ends, what) for row in rows
+            }
+    return {}
+
+
+def _effect(row: Mapping[Any, Any], scale: int, digits: int, ends: tuple[str, str], what: str) -> str:
+    low, high = (scale * row[end] for end in ends)
+    between = "" if pd.isna(low) else f" [{signed(low, digits)}, {signed(high, digits)}]"
+    return f"{signed(scale * row['value'], digits)}{between} {what}"
+
+
+SECTION = Section("every_head", "Every head", "Every head", build)
