@@ -15,7 +15,7 @@ from transformers import MarianMTModel
 
 from attention.families import tiny
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, Kind
+from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
 from headwise.model import Model
 from headwise.pruning.greedy import greedy, random_scores, smallest_within, weight_norms
 
@@ -176,6 +176,17 @@ class TestBaselines:
 
     def test_projections_of_another_form_are_refused(self) -> None:
         with pytest.raises(
-            HeadwiseError, match=r"norms .* \(DeepseekV3Attention\) has no linear value and output projections"
+            HeadwiseError, match=r"norms .* \(AlbertAttention\) has no linear value and output projections"
         ):
-            weight_norms(Model(tiny("deepseek_v3"), None, "tiny"))
+            weight_norms(Model(tiny("albert"), None, "tiny"))
+
+    def test_latent_attention_has_its_values_in_a_shared_projection(self) -> None:
+        model = Model(tiny("deepseek_v3"), None, "tiny")
+        layer = model.found.modules[Site("decoder-self", 0)]
+        rows = layer.kv_b_proj.weight.view(layer.num_heads, layer.qk_nope_head_dim + layer.v_head_dim, -1)
+        outputs = layer.o_proj.weight.view(-1, layer.num_heads, layer.v_head_dim).norm(dim=(0, 2))
+        expected = rows[:, layer.qk_nope_head_dim :].norm(dim=(1, 2)) * outputs
+        found = weight_norms(model)
+        assert [found[Head("decoder-self", 0, head)] for head in range(layer.num_heads)] == pytest.approx(
+            expected.tolist(), rel=1e-5
+        )
