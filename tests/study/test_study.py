@@ -224,7 +224,7 @@ class TestOnlyChosenWeights:
         tiny["pruning"]["penalties"] = [0.005]
         again(make_plan(tiny), copied)
         assert facts(copied)["chosen"] is None and facts(copied)["unsettled"] == ["lambda-0.005"]
-        lines, place = summary(copied)
+        lines, _, place = summary(copied)
         assert place is None and any("gates of lambda-0.005 had not settled" in line for line in lines)
         assert "had settled gates" in hw.report(copied).read_text(encoding="utf-8")
 
