@@ -60,6 +60,15 @@ def test_a_graph_that_computes_something_else_is_refused():
         graph_files.check(graph, wrong, "an engine")
 
 
+def test_a_graph_that_stops_at_other_sizes_is_refused():
+    def stops(inputs):
+        raise RuntimeError("Ne(s97, 3)")
+
+    (graph,) = graphs(language_model("llama"))
+    with torch.no_grad(), pytest.raises(hw.HeadwiseError, match=r"another length \(Ne\(s97, 3\)\)"):
+        graph_files.check(graph, stops, "an engine")
+
+
 def test_a_folder_in_use_and_an_unknown_engine_are_refused(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     model = language_model("llama")

@@ -91,10 +91,20 @@ def traceable(model: Model, attention: str) -> Iterator[None]:
 
 
 def check(graph: Graph, run: Run, engine: str) -> None:
-    """Compare an engine with the model. Raises HeadwiseError for a difference."""
+    """Compare an engine with the model. Raises HeadwiseError for a difference, or where the engine stops at other sizes
+    than those it was traced with."""
     for sizes in SIZES:
         inputs = resized(graph, sizes)
-        for name, expected, got in zip(graph.outputs, graph.module(inputs), run(inputs), strict=True):
+        wanted = graph.module(inputs)
+        try:
+            found = run(inputs)
+        except Exception as error:  # of the engine: the model's code asks for sizes that it was traced with
+            reason = " ".join(str(error).split())[:200]
+            raise HeadwiseError(
+                f"{engine} cannot run the graph '{graph.name}' with texts of another length ({reason}). Nothing was "
+                "written."
+            ) from error
+        for name, expected, got in zip(graph.outputs, wanted, found, strict=True):
             difference = float((got - expected).abs().max()) if expected.numel() else 0.0
             if not difference <= TOLERANCE * max(float(expected.abs().max()), 1.0):
                 raise HeadwiseError(
