@@ -24,6 +24,7 @@ from headwise.heads import (
     read_scores,
     save_scores,
     score_table,
+    write_once,
     write_text,
 )
 
@@ -299,3 +300,24 @@ def test_a_stop_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(Stop):
         write_text(tmp_path / "run.json", "{}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_another_process_may_have_opened_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "trees.conllu"
+    write_once(place, "one\n")
+    before = place.stat()
+    write_once(place, "one\n")
+    assert (place.stat().st_ino, place.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    write_once(place, "two\n")
+    assert place.read_text() == "two\n" and [*tmp_path.iterdir()] == [place]
+    first = tmp_path / "raced.conllu"
+
+    def raced(source: Path, target: Path) -> None:
+        first.write_text("one\n")  # the other process was quicker
+        raise FileExistsError
+
+    monkeypatch.setattr("os.link", raced)
+    write_once(first, "one\n")
+    assert {*tmp_path.iterdir()} == {place, first} and first.read_text() == "one\n"

@@ -354,6 +354,25 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
+def write_once(path: Path, text: str) -> None:
+    """`write_text`, but a file that has this text already stays untouched: another process may have opened it."""
+    content = text.encode()
+
+    def there() -> bool:
+        return path.is_file() and path.read_bytes() == content
+
+    if there():
+        return
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    write_bytes(new, content)
+    try:
+        os.link(new, path)  # unlike a renamed file, it never takes the place of another
+    except OSError:
+        if not there():
+            new.replace(path)
+    new.unlink(missing_ok=True)
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file completely or not at all: to a temporary file, which is then renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

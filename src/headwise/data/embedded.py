@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from headwise.errors import HeadwiseError
-from headwise.heads import write_text
+from headwise.heads import write_once
 
 Split = Literal["train", "dev", "test"]
 SIZES: dict[Split, int] = {"train": 24_000, "dev": 1_000, "test": 1_000}  # pairs
@@ -28,7 +28,7 @@ def write_parallel(folder: str | Path, split: Split, count: int | None = None) -
     """Write the first `count` pairs as two text files, `SPLIT.en` and `SPLIT.fr`, one sentence a line; return both."""
     source, target = Path(folder) / f"{split}.en", Path(folder) / f"{split}.fr"
     for file in (source, target):
-        write_text(file, "".join(f"{line}\n" for line in _first(file.name, split, count)))
+        write_once(file, "".join(f"{line}\n" for line in _first(file.name, split, count)))
     return source, target
 
 
@@ -38,7 +38,7 @@ def write_treebank(path: str | Path, count: int | None = None) -> Path:
     The translation is in `# text_fr`, coreference in MISC as `Entity=`. Each sentence is a document.
     """
     path = Path(path)
-    write_text(path, "".join(f"{tree}\n\n" for tree in _first("dev.conllu", "dev", count)))
+    write_once(path, "".join(f"{tree}\n\n" for tree in _first("dev.conllu", "dev", count)))
     return path
 
 
