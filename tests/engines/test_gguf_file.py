@@ -64,6 +64,13 @@ def test_uneven_layers_and_an_empty_one_give_the_same_tokens(family, changes, tm
     assert compare(small, tmp_path / "f32", "f32") == 16
 
 
+def test_a_first_layer_without_heads_gives_the_same_tokens(tmp_path):
+    """llama.cpp takes the size of heads from the first layer."""
+    small = groups(language_model("llama"), empty=0)
+    assert small.heads.query["decoder-self"] == (0, 4, 6)
+    assert compare(small, tmp_path / "f32", "f32") == 16
+
+
 def test_qwen3_gives_the_same_tokens_and_wants_a_head_in_every_layer(tmp_path):
     model = language_model("qwen3", tie_word_embeddings=True)
     assert compare(groups(model, empty=None), tmp_path / "f32", "f32") == 16

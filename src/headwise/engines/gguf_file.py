@@ -33,7 +33,7 @@ PRE_TOKENIZERS = {
 
 
 class Counts(NamedTuple):
-    """Heads of one layer in the file, and whether they stand in for a layer that has only an output bias."""
+    """Heads of one layer in the file, and whether it is one of zeros in a layer that has none."""
 
     query: int
     key_value: int
@@ -79,12 +79,13 @@ def attentions(model: Model) -> list[Any]:
 
 
 def counts(model: Model) -> list[Counts]:
-    """Heads of every layer in the file. An empty layer with an output bias gets one head of zeros, which carries it."""
+    """Heads of every layer in the file. An empty layer gets one head of zeros where it has an output bias, which
+    needs a head, and where it is the first: llama.cpp reads the size of heads only if that has some."""
     query, key_value = model.heads.query["decoder-self"], model.heads.key_value["decoder-self"]
     modules = (model.found.modules[Site("decoder-self", layer)] for layer in range(len(query)))
     return [
-        Counts(1, 1, True) if not heads and output_bias(module) is not None else Counts(heads, groups)
-        for heads, groups, module in zip(query, key_value, modules, strict=True)
+        Counts(1, 1, True) if not heads and (layer == 0 or output_bias(module) is not None) else Counts(heads, groups)
+        for layer, (heads, groups, module) in enumerate(zip(query, key_value, modules, strict=True))
     ]
 
 
@@ -143,13 +144,14 @@ def parts(name: str, module: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def stand_in(block: str, attention: Any, model: Model) -> Iterator[tuple[str, Tensor]]:
-    """One head of zeros with the output bias of a layer that has no head."""
-    bias, size = output_bias(attention), model.found.head_size
-    assert bias is not None
+    """One head of zeros, with the output bias of a layer that has no head."""
+    bias, size, embedded = output_bias(attention), model.found.head_size, model.hf.get_input_embeddings().weight
+    width = embedded.shape[1]
     for name in ("attn_q", "attn_k", "attn_v"):
-        yield f"{block}.{name}.weight", bias.new_zeros(size, len(bias))
-    yield f"{block}.attn_output.weight", bias.new_zeros(len(bias), size)
-    yield f"{block}.attn_output.bias", bias
+        yield f"{block}.{name}.weight", embedded.new_zeros(size, width)
+    yield f"{block}.attn_output.weight", embedded.new_zeros(width, size)
+    if bias is not None:
+        yield f"{block}.attn_output.bias", bias
 
 
 def frequency_factors(rotary: Any) -> Tensor | None:
