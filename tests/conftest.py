@@ -33,7 +33,7 @@ TINY = {
 def randomise(model: PreTrainedModel, seed: int) -> None:
     """Weights so large that attention is far from uniform and no bias is zero: a forgotten head, mask or bias shows.
 
-    Fixed sinusoidal positions stay as they are: transformers makes them anew when a model is loaded.
+    Fixed sinusoidal positions stay as they are: transformers makes them again when a model is loaded.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from huggingface_hub import constants
 from stub import Hub, serving
 from typer.testing import CliRunner
 
@@ -29,7 +30,6 @@ REPO = "me/small"
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     """A hub for this process: what huggingface_hub reads from the environment when it is imported is set again."""
-    constants = pytest.importorskip("huggingface_hub").constants
     with serving() as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

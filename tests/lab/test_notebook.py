@@ -165,7 +165,9 @@ class TestExamples:
     def test_jupyter(self, place: Path) -> None:
         pytest.importorskip("ipykernel", reason="ipykernel is not installed")
         client = pytest.importorskip("nbclient", reason="nbclient is not installed")
-        book = pytest.importorskip("nbformat").read(EXAMPLES / "heads_jupyter.ipynb", 4)
+        book = pytest.importorskip("nbformat", reason="nbformat is not installed").read(
+            EXAMPLES / "heads_jupyter.ipynb", 4
+        )
         client.NotebookClient(book, timeout=120, resources={"metadata": {"path": str(place)}}).execute()
         shown = [cell.outputs[-1].data for cell in book.cells if cell.cell_type == "code"]
         assert "text/html" in shown[0] and "6 of 12 heads" in shown[2]["text/html"]

@@ -34,5 +34,5 @@ def lab(
     pruned = pruned_model(run) if run else None
     made = Lab(hw.load(model, device), hw.load(pruned, device) if pruned else None, run)
     if not quiet:
-        typer.echo("The lab is open until Ctrl-C. Whoever has this address can use it:", err=True)
+        typer.echo("The lab is open until Ctrl-C. Everyone with this address can use it:", err=True)
     serve(made, host, port, open_, typer.echo)

@@ -14,7 +14,7 @@ EACH, ALL = 4, 200  # questions that wait, of a user and of all
 
 
 class Turns:
-    """A lock that goes from user to user. A user who has waited longest is next, whoever asks most."""
+    """A lock that goes from user to user: first to the one who has waited longest, not to the one who asks most."""
 
     def __init__(self, each: int = EACH, most: int = ALL) -> None:
         self.each, self.most = each, most

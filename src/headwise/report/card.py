@@ -96,7 +96,7 @@ def texts(run: Run) -> dict[str, str]:
 def results(run: Run, model: Model) -> list[dict[str, Any]]:
     """What was measured on a test text that is a data set of the hub: its id, its task, value and notes; else nothing.
 
-    The task is the data set's configuration, for want of a better name.
+    The task is named after the data set's configuration: there is no better name.
     """
     spec = (plan_of(run).get("data") or {}).get("test")
     if not isinstance(spec, str) or not spec.startswith(DATASETS):

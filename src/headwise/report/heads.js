@@ -117,7 +117,7 @@ function show() {
   if (card.matches(":popover-open")) card.hidePopover();
   if (head === null) return;
   fillCard(head, marked);
-  card.showPopover();  // anew, so that it lies above a figure that fills the screen
+  card.showPopover();  // again, so that it lies above a figure that fills the screen
   card.scrollTop = 0;
 }
 function pick(head) {

@@ -1,8 +1,8 @@
 """Which cross heads align: every head is ranked by its error, and a set of heads is chosen whose mean errs least.
 
 What is averaged is the heads' attention maps, as the programs do that read alignments from a model. A set is grown
-greedily on one half of the text and confirmed on the other. Whether a text is translated (`alignment.py`) or spoken
-(`word_times.py`) is told by its trials.
+greedily on one half of the text and confirmed on the other. Trials differ for text that is translated (`alignment.py`)
+and text that is spoken (`word_times.py`).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def reference(name: str) -> dict[str, object]:
 
 if __name__ == "__main__":
     made = {"transformers": transformers.__version__, "torch": torch.__version__}
-    torch.set_default_dtype(torch.float64)  # of the layers that prune_heads makes anew, too
+    torch.set_default_dtype(torch.float64)  # also of the new layers that prune_heads makes
     with torch.no_grad():
         found = {**made, **{name: reference(name) for name in CASES}}
     (HERE / "reference.json").write_text(json.dumps(found) + "\n")

@@ -14,7 +14,7 @@ from headwise.report.sections.gates import films
 from headwise.report.sections.scores import BLEU, LOSS
 from headwise.report.words import KIND_NAMES, measure_name, number, signed
 
-KEPT, REMOVED, LEFT_ALONE = "k", "r", "-"  # what became of a head in a pruned model; the last: its kind was not pruned
+KEPT, REMOVED, LEFT_ALONE = "k", "r", "-"  # a head in a pruned model; the last: its kind was not pruned
 HEAD = ["kind", "layer", "head"]
 
 
