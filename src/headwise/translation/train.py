@@ -333,14 +333,16 @@ def now(model: nn.Module) -> dict[str, Tensor]:
 
 
 def converge(
-    hf: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, training: Training
+    hf: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, training: Training,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Train a fresh model to convergence, and use the mean of the last checkpoints if that lowers the dev loss.
 
-    Returns what `fit` does, the dev loss, and over how many checkpoints the model is averaged.
+    callbacks: of the Trainer, such as one that watches the heads. Returns what `fit` does, the dev loss, and over how many checkpoints the model is averaged.
     """
     recipe = training.recipe
-    cost = fit(hf, tokenizer, found, training, patience=recipe.patience, keep=max(recipe.average, 2))
+    keep = max(recipe.average, 2)
+    cost = fit(hf, tokenizer, found, training, callbacks=callbacks, patience=recipe.patience, keep=keep)
     with loss_forward(hf):
         last = dev_loss(hf, training.dev, tokenizer, recipe.batch_tokens)
         averaged = average(hf, training.work, recipe.average)

@@ -1,0 +1,116 @@
+"""Train the model of a plan, and watch its encoder heads become positional.
+
+    python examples/heads_in_training.py examples/six-layers.toml --out runs/six-layers-model
+
+Every `--every` updates one line for each encoder head goes to OUT/positions.csv: at which offset from −3 to 3 its
+strongest attention is most often, and for what share of the tokens (Voita et al. 2019, section 5.1), on the first 300
+sentences of the plan's treebank. A stopped run goes on when the command is given again. OUT/model is a folder of
+transformers: the plan's study takes it with `--set model=OUT/model`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import csv
+import json
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_callback import TrainerCallback
+
+from headwise.api.batches import training_data
+from headwise.data.subwords import Coverage
+from headwise.data.text import ParallelText
+from headwise.data.treebank import Treebank
+from headwise.heads import write_text
+from headwise.model import Model
+from headwise.options import Architecture
+from headwise.roles.observe import Batch, observe
+from headwise.roles.passes import Subject, treebank_batches
+from headwise.roles.positional import OFFSETS, positional
+from headwise.study.plan import read_plan
+from headwise.translation.build import build
+from headwise.translation.subwords import learn_subwords
+from headwise.translation.train import Training, converge
+
+SENTENCES = 300
+COLUMNS = ("step", "epoch", "dev_loss", "layer", "head", "offset", "share")
+
+
+class Watch(TrainerCallback):
+    """Writes the share of every encoder head each `every` updates, measured on a copy of the model."""
+
+    def __init__(self, model: Model, batches: list[Batch], every: int, file: Path) -> None:
+        self.batches, self.every, self.file = batches, every, file
+        self.copy = Model(copy.deepcopy(model.hf), model.tokenizer, model.name)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        if state.global_step % self.every == 0:
+            self.write(state, model)
+
+    def write(self, state: Any, model: Any) -> None:
+        self.copy.hf.load_state_dict(model.state_dict())
+        observed = observe(self.copy.hf, self.copy.found, self.batches, {"encoder-self": [positional]})
+        answers = observed["encoder-self", 0]
+        asked = answers.whole("counts").sum(0)[: len(OFFSETS)]
+        losses = [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
+        start = (state.global_step, f"{state.epoch:.3f}", f"{losses[-1]:.4f}" if losses else "")
+        new = not self.file.exists()
+        with self.file.open("a", newline="") as file:
+            writer = csv.writer(file)
+            if new:
+                writer.writerow(COLUMNS)
+            for layer in answers.layers:
+                shares = answers.whole(layer).sum(0)[:, : len(OFFSETS)] / asked
+                for head, best in enumerate(shares.argmax(1)):
+                    writer.writerow((*start, layer, head, OFFSETS[best], f"{shares[head, best]:.4f}"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--every", type=int, default=250, help="updates between two lines")
+    parser.add_argument("--positions", type=float, help="size of the positions against the words, instead of about 1")
+    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
+    given = parser.parse_args()
+    plan = read_plan(given.plan, given.settings)
+    assert isinstance(plan.model, Architecture) and isinstance(plan.data.train, (str, list)), "a plan that trains"
+    given.out.mkdir(parents=True, exist_ok=True)
+    text, dev = ParallelText.open(plan.data.train), ParallelText.open(plan.data.dev)
+    tokenizer = learn_subwords((side for pair in text for side in pair), plan.model.vocabulary)
+    model = Model(build(plan.model, tokenizer, plan.seed), tokenizer, plan.name)
+    words = model.hf.get_encoder().embed_tokens
+    scale = words.embed_scale
+    if given.positions:  # words that are smaller, and learn more slowly
+        words.embed_scale = 1.0
+        words.weight.data *= scale / given.positions
+    subject = Subject(model.hf, tokenizer, model.found)
+    sentences = islice(Treebank.read(*plan.roles.treebank), SENTENCES)
+    batches = list(treebank_batches(subject, sentences, lambda sentence: 0, Coverage()))
+    recipe, limit, began = plan.training, plan.model.max_length, time.time()
+
+    def progress(share: float, state: str) -> None:
+        if int(share * 1000) > progress.last:  # type: ignore[attr-defined]
+            progress.last = int(share * 1000)  # type: ignore[attr-defined]
+            print(f"{time.time() - began:.0f} s, {share:.1%}: {state}", flush=True)
+
+    progress.last = -1  # type: ignore[attr-defined]
+    training = Training(
+        training_data(model, text, recipe.batch_tokens, given.out / "cache", limit),
+        training_data(model, dev, recipe.batch_tokens, limit=limit), recipe, given.out / "work", plan.seed, progress,
+    )  # fmt: skip
+    watch = Watch(model, batches, given.every, given.out / "positions.csv")
+    facts = converge(model.hf, tokenizer, model.found, training, [watch])
+    if given.positions:
+        words.embed_scale = scale
+        words.weight.data /= scale
+    model.save(given.out / "model")
+    write_text(given.out / "facts.json", json.dumps({**facts, "plan": plan.model_dump(mode="json")}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
