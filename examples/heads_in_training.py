@@ -83,10 +83,12 @@ def main() -> None:
     text, dev = ParallelText.open(plan.data.train), ParallelText.open(plan.data.dev)
     tokenizer = learn_subwords((side for pair in text for side in pair), plan.model.vocabulary)
     model = Model(build(plan.model, tokenizer, plan.seed), tokenizer, plan.name)
-    words = model.hf.get_encoder().embed_tokens
-    scale = words.embed_scale
+    encoder = model.hf.get_encoder()
+    words = encoder.embed_tokens
+    scaled = words if hasattr(words, "embed_scale") else encoder  # M2M100 and Marian
+    scale = scaled.embed_scale
     if given.positions:  # words that are smaller, and learn more slowly
-        words.embed_scale = 1.0
+        scaled.embed_scale = 1.0
         words.weight.data *= scale / given.positions
     subject = Subject(model.hf, tokenizer, model.found)
     sentences = islice(Treebank.read(*plan.roles.treebank), SENTENCES)
@@ -106,7 +108,7 @@ def main() -> None:
     watch = Watch(model, batches, given.every, given.out / "positions.csv")
     facts = converge(model.hf, tokenizer, model.found, training, [watch])
     if given.positions:
-        words.embed_scale = scale
+        scaled.embed_scale = scale
         words.weight.data /= scale
     model.save(given.out / "model")
     write_text(given.out / "facts.json", json.dumps({**facts, "plan": plan.model_dump(mode="json")}, indent=1) + "\n")
