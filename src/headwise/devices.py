@@ -8,11 +8,15 @@ from pathlib import Path
 
 from headwise.errors import HeadwiseError
 
+TYPES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla", "mtia")
+
 
 def usable(device: str) -> str:
     """A device that torch can use now; `auto` is cuda where there is one, else mps, else cpu. Raises HeadwiseError."""
     if device == "cpu":  # without the second that torch takes to load
         return device
+    if device.partition(":")[0] not in TYPES:
+        raise refused(device, f"it has {', '.join(TYPES)}")
     import torch
 
     if device == "auto":
@@ -20,11 +24,14 @@ def usable(device: str) -> str:
     try:
         torch.empty(1, device=device).item()  # "meta" has tensors, but nothing in them
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise HeadwiseError(
-            f"The device {device} was asked for, but torch cannot use it here ({reason}): give auto, cpu, cuda or mps."
-        ) from None
+        raise refused(device, str(error).partition("\n")[0].rstrip(".")) from None
     return device
+
+
+def refused(device: str, reason: str) -> HeadwiseError:
+    return HeadwiseError(
+        f"The device {device} was asked for, but torch cannot use it here ({reason}): give auto, cpu, cuda or mps."
+    )
 
 
 def peak_memory() -> int:

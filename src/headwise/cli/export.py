@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwise.cli.options import ModelName, Quiet
+from headwise.engines import refuse_unknown
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def export(
 
     if not list_ and to is None:
         raise HeadwiseError("No engine was named: give --to gguf, ct2, onnx, mlx or torch, or ask with --list.")
+    if to is not None:
+        refuse_unknown(to)
     loaded = hw.load(model)
     if list_ or to is None:
         for line in engine_lines(loaded):

@@ -75,7 +75,6 @@ def prune(
     tables and a report; of a classifier (--labelled) one smaller model and its accuracy. MODEL may be the folder of a
     study: without a text, its texts are taken."""
     import headwise as hw
-    from headwise.importance.objective import predicts
     from headwise.study import make_plan
     from headwise.study.plan import Data
 
@@ -105,6 +104,8 @@ def prune(
     counts = target_counts(keep or [])
     chosen = chosen_kinds(kinds, counts)
     if one_sided:
+        from headwise.importance.objective import predicts
+
         loaded = hw.load(model, device)
         if not predicts(loaded.hf):
             if method != "greedy":

@@ -67,10 +67,7 @@ def roles(
         alignment(model, source, target, links, audio, one_layer, save, out, device, dtype, seed, quiet)
         return
     refuse_options(None, {"--links": links, "--audio": audio, "--one-layer": one_layer, "--save": save})
-    from headwise.api.roles import role_examples, roles_signature, save_roles, token_counts
-    from headwise.cli.tables import HEADS, role_map, show_maps
-    from headwise.study.progress import Progress
-
+    spec = text_spec(source, target)
     study = None if treebank and training else study_in(model)
     own = study.treebanks if study else None
     if treebank:
@@ -81,8 +78,11 @@ def roles(
         raise HeadwiseError("No trees were given: name a CoNLL-U file with --treebank FILE.")
     again = hw.Treebank.read(*confirm) if confirm else again
     counted = hw.Text.read(training) if training else study.text("train") if study else None
-    spec = text_spec(source, target)
     pairs = None if spec is None else hw.ParallelText.open(spec)
+    from headwise.api.roles import role_examples, roles_signature, save_roles, token_counts
+    from headwise.cli.tables import HEADS, role_map, show_maps
+    from headwise.study.progress import Progress
+
     progress, place, done = Progress(quiet), folder(out), [0]
     loaded = hw.load(model, device, dtype=dtype)
 

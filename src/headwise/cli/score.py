@@ -39,16 +39,17 @@ def score(
 ) -> None:  # fmt: skip
     """How much does every head matter? Writes heads.csv, and with --judge which score to believe. MODEL may be the
     folder of a study: without a text, its dev text is taken."""
+    from headwise.importance.measures import resolve_measures
+
+    names = resolve_measures(measures) if measures else None
+    given = read_text(source, target, text, model, labelled=labelled)
     from accelerate import PartialState
 
     import headwise as hw
     from headwise.cli.tables import SCORED, score_maps, show_maps
-    from headwise.importance.measures import resolve_measures
     from headwise.importance.objective import predicts
     from headwise.study.progress import Progress
 
-    names = resolve_measures(measures) if measures else None
-    given = read_text(source, target, text, model, labelled=labelled)
     main = PartialState(cpu=device == "cpu").is_main_process
     progress, place = Progress(quiet or not main), folder(out) / "heads.csv"
     with progress.task("score"):

@@ -37,6 +37,9 @@ def run_plan(
 ) -> None:  # fmt: skip
     """Run a plan, print its summary and the path of the result: the chosen model where `result` is `pruned`. workers:
     options of `run_study`."""
+    from headwise.study.ownership import refuse_others
+
+    refuse_others(plan, out)  # before the seconds that the rest takes to load
     from accelerate import PartialState
 
     from headwise.cli.tables import show_kept

@@ -4,6 +4,8 @@ Rows are hashed and written in batches while they are read. The file is in a tem
 cache folder, where a later run finds it again. Strings only: no labels, no tokens.
 """
 
+from __future__ import annotations
+
 import atexit
 import hashlib
 import json
@@ -16,12 +18,14 @@ from functools import cache
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
-from datasets import Dataset
 
 from headwise.errors import HeadwiseError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 BATCH = 1000  # rows written at a time: at most 2 GB, since a line has at most 1 MiB
 FORMAT = 1  # part of every cache key: raise it when the same input would be stored differently
@@ -119,7 +123,7 @@ def _stored(folder: Path, key: str) -> tuple[Dataset, dict[str, Any]] | None:
         record = json.loads((folder / f"{key}.json").read_text(encoding="utf-8"))
         if record.pop("sum") != _sum(folder / f"{key}.arrow", record):
             return None
-        return Dataset.from_file(str(folder / f"{key}.arrow")), record
+        return _opened(folder / f"{key}.arrow"), record
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -134,7 +138,13 @@ def _fill(
         part.replace(whole)
         part.write_text(json.dumps({**record, "sum": _sum(whole, record)}), encoding="utf-8")
         part.replace(whole.with_suffix(".json"))
-    return Dataset.from_file(str(whole)), record
+    return _opened(whole), record
+
+
+def _opened(arrow: Path) -> Dataset:
+    from datasets import Dataset  # takes a second, and much bad input is refused without it
+
+    return Dataset.from_file(str(arrow))
 
 
 def _sum(arrow: Path, record: dict[str, Any]) -> str:

@@ -6,20 +6,23 @@ Rows with a blank side are left out and counted in `.blank`. Equal sentences hav
 their format. Not here: subwords, filters by length, batches.
 """
 
+from __future__ import annotations
+
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs
-
-from datasets import Dataset, DatasetDict, load_dataset
 
 from headwise.data.lines import existing_file, read_lines, whole_lines
 from headwise.data.store import StoredText, file_key
 from headwise.errors import HeadwiseError
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
 
 __all__ = ["LabelledText", "ParallelText", "Text", "read_lines"]
 
@@ -189,7 +192,7 @@ class ParallelText(StoredText):
         name = dataset if isinstance(dataset, str) else "dataset"
         if isinstance(dataset, str):
             dataset = _loaded(dataset, config, split)
-        if isinstance(dataset, DatasetDict):
+        if isinstance(dataset, Mapping):  # a DatasetDict
             if split not in dataset:
                 raise HeadwiseError(f"The dataset has no split '{split}': it has {', '.join(dataset)}.")
             dataset = dataset[split]
@@ -341,6 +344,8 @@ def _one_line(sentence: str) -> str:
 
 
 def _loaded(name: str, config: str | None, split: str) -> Dataset:
+    from datasets import load_dataset  # takes a second, and much bad input is refused without it
+
     try:
         return load_dataset(name, config, split=split)
     except Exception as error:  # the hub, the disk and the loader each raise their own kinds

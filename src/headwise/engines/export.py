@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headwise.attention.offload import refuse_offloaded
-from headwise.engines import ct2_folder, gguf_file, graph_files, mlx_folder
+from headwise.engines import ct2_folder, gguf_file, graph_files, mlx_folder, refuse_unknown
 from headwise.errors import HeadwiseError
 from headwise.model import Model
 from headwise.model_files import new_folder, seal
@@ -41,8 +41,7 @@ def export(model: Model, to: str, folder: str | Path, dtype: str | None = None) 
     Returns notes: what was checked, and what the engine cannot say. Raises HeadwiseError where the engine cannot run
     the model, with the reason.
     """
-    if to not in ENGINES:
-        raise HeadwiseError(f"A model was to be exported to '{to}': choose {', '.join(ENGINES)}.")
+    refuse_unknown(to)
     engine, folder = ENGINES[to], Path(folder)
     if missing := [name for name in engine.needs if find_spec(name) is None]:
         raise HeadwiseError(f"Exporting to {to} needs {missing[0]}: pip install 'headwise[{to}]'.")

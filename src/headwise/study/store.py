@@ -19,9 +19,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
 from filelock import FileLock, Timeout
 
 from headwise.errors import HeadwiseError
@@ -73,10 +70,14 @@ class Store:
     @property
     def main(self) -> bool:
         """Whether this process is the one that writes."""
+        from accelerate import PartialState  # takes seconds, and a folder is refused before it is needed
+
         return bool(PartialState().is_main_process)
 
     def wait(self) -> None:
         """Until all processes are here; not while one works alone."""
+        from accelerate import PartialState
+
         if self.together:
             PartialState().wait_for_everyone()
 
@@ -130,6 +131,9 @@ class Store:
 
     def agreed(self, mine: bool) -> bool:
         """What the main process found, for all that work together: one that looked for itself might go another way."""
+        from accelerate import PartialState
+        from accelerate.utils import broadcast_object_list
+
         if not self.together or PartialState().num_processes == 1:
             return mine
         answer = [mine]
@@ -138,6 +142,8 @@ class Store:
 
     def made(self, task: Making, work: Path, required: Sequence[str]) -> dict[str, Any]:
         """Make a task and publish its outputs. Returns the new record."""
+        import torch
+
         before, start = self.record(task.name), time.perf_counter()
         if self.main:
             self.say_why(task, before, required)

@@ -338,7 +338,8 @@ def converge(
 ) -> dict[str, Any]:  # fmt: skip
     """Train a fresh model to convergence, and use the mean of the last checkpoints if that lowers the dev loss.
 
-    callbacks: of the Trainer, such as one that watches the heads. Returns what `fit` does, the dev loss, and over how many checkpoints the model is averaged.
+    callbacks: of the Trainer, such as one that watches the heads. Returns what `fit` does, the dev loss, and over how
+    many checkpoints the model is averaged.
     """
     recipe = training.recipe
     keep = max(recipe.average, 2)
