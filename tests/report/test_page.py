@@ -11,7 +11,10 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.report import write
 from headwise.report.page import collect, render
+from headwise.report.parts import figures_in
 from headwise.report.run import read_run
+from report.conftest import data_of
+from report.made_language import make_language
 
 
 def without_scripts(page: str) -> str:
@@ -78,6 +81,23 @@ def test_what_is_missing_leaves_its_section_out_with_a_sentence(run_folder: Path
     text = without_scripts(render(run, collect(run)))
     for sentence in says:
         assert sentence in text
+
+
+def test_a_language_model_is_measured_in_perplexity_everywhere(tmp_path: Path) -> None:
+    run = read_run(make_language(tmp_path / "run"))
+    content = collect(run)
+    page = render(run, content)
+    assert "BLEU" not in page and "chrF" not in page  # library, data and labels of the charts included
+    assert 'id="translations"' not in page
+    figures = {figure.name: figure for figure in figures_in(list(content.values()))}
+    assert {"perplexity-by-heads", "head-map"} <= set(figures)
+    drawn = data_of(figures["perplexity-by-heads"])
+    point = next(row for row in drawn if row.get("kept") == 9 and "value" in row)
+    change = run.models.loc["lambda-0.05", "perplexity_change"]
+    ends = [12 * (1 + (change + by) / 100) for by in (0, -1, 1)]
+    assert [point["value"], point["low"], point["high"]] == pytest.approx(ends, rel=1e-5)
+    dev = data_of(figures["perplexity-by-heads"], 1)
+    assert next(row["value"] for row in dev if row.get("name") == "allowed loss") == pytest.approx(13.2)
 
 
 def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> None:

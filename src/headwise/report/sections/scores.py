@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.heads import KINDS
-from headwise.report import charts
+from headwise.report import charts, models
 from headwise.report.charts import ROOM, axis, tips
 from headwise.report.parts import Columns, Figure, Panel, Section, Table, table
 from headwise.report.run import Run
@@ -51,6 +51,7 @@ def build(run: Run) -> dict[str, Any]:
         "apart": apart_table(run),
         "effects": [_effects(effects[effects["kind"] == k], measure) for k in KINDS if k in set(effects["kind"])],
         "in_bleu": measure == BLEU,
+        "translates": run.quality == models.BLEU,
         "alone": alone_table(run),
     }
 
