@@ -86,6 +86,11 @@ class Run:
     rescored: Mapping[str, Rescored]
 
     @property
+    def name(self) -> str:
+        """What its folder is called."""
+        return self.folder.resolve().name
+
+    @property
     def full(self) -> Model | None:
         """The model before pruning."""
         return models.full_model(self.models)

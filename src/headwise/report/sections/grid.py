@@ -103,25 +103,27 @@ def build_pairs(grid: Grid) -> dict[str, Any] | None:
     }
 
 
-def pairs_figure(means: Means, part: str) -> Figure | None:
-    """Quality above or below the full model against the share of heads kept, a panel a method."""
+def pairs_figure(means: Means, part: str, title: str = "Language pairs side by side") -> Figure | None:
+    """Quality above or below the full model against the share of heads kept, a panel a method: of gates, or without any
+    of greedy orders."""
     panels: dict[str, list[dict[str, Any]]] = {}
     quality = models.quality(next(iter(means.values())))
+    gates = any(frame["learned"].any() for frame in means.values())
     for data, frame in means.items():
         for kinds in models.groups(frame):
             for line_name, line in models.lines(models.of_kinds(frame, kinds)):
-                if line["learned"].all():
-                    title = f"{capital(models.group_name(kinds))} · {line_name}"
-                    panels.setdefault(title, []).extend(pair_points(data, line, quality, part))
-    drawn = {title: pd.DataFrame(points) for title, points in panels.items() if len(points) > 1}
+                if line["learned"].all() or not (gates or models.is_random(line)):
+                    method = f"{capital(models.group_name(kinds))} · {line_name}"
+                    panels.setdefault(method, []).extend(pair_points(data, line, quality, part))
+    drawn = {method: pd.DataFrame(points) for method, points in panels.items() if len(points) > 1}
     if not drawn:
         return None
     text = "dev" if part else "test"
     return Figure(
         name="pairs",
-        title="Language pairs side by side",
-        note="difference to the full model of the same pair · bars: 95 % interval, over seeds where there are several",
-        panels=[pairs_panel(points, list(means), title, quality, text) for title, points in drawn.items()],
+        title=title,
+        note="zero: the full model of the same line · bars: 95 % interval, over seeds where there are several",
+        panels=[pairs_panel(points, list(means), method, quality, text) for method, points in drawn.items()],
         columns=min(2, len(drawn)),
     )
 
