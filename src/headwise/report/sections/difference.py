@@ -20,14 +20,14 @@ from headwise.report.run import Run
 from headwise.report.sections import every_head, layers, opening
 from headwise.report.sections.drift import rank, roles_of, scatter, score_text, scores_of
 from headwise.report.sections.grid import pairs_figure
-from headwise.report.sections.scores import drawn_measures
-from headwise.report.words import KIND_NAMES, capital, count, listed, measure_name, number, signed
+from headwise.report.sections.scores import drawn_measures, scaled
+from headwise.report.words import HEADS_OF_KIND, KIND_NAMES, capital, count, listed, measure_name, number, signed
 from headwise.roles.label import category, wording
 from headwise.statistics import rank_interval
 
 LEADS = ("What was saved", "What it cost", "How it was chosen", "Which score to believe", "What the heads do")
 WHICH = ("both", "neither", "only A", "only B")
-FURTHEST = 3  # heads that a table names
+FURTHEST = 2  # heads that a table names
 Kept = tuple[models.Model, models.Model]  # a model of each run: of the same kinds and as many heads
 
 
@@ -38,10 +38,10 @@ def build_opening(found: Difference) -> dict[str, Any]:
         for name, run in found.runs.items()
     }
     rows = [key for key in dict.fromkeys(key for one in known.values() for key in one) if key[0] in LEADS]
-    columns: Columns = {"": lambda key: f"{key[1]}\n{key[0]}"}
+    columns: Columns = {"number": lambda key: key[1]}
     columns |= {name: partial(lambda name, key: known[name].get(key, ""), name) for name in known}
     return {
-        "headline": f"What differs between {found.name}",
+        "headline": "What differs between two runs",
         "runs": {name: opening.build(run)["headline"] for name, run in found.runs.items()},
         "side": table("Side by side", rows, columns),
         "reason": found.reason,
@@ -98,7 +98,7 @@ def build_scores(found: Difference) -> dict[str, Any] | None:
     ]
     columns: Columns = {
         "score": lambda row: capital(measure_name(row[0])),
-        "heads": lambda row: f"{len(row[2])} of {KIND_NAMES[row[1]]}",
+        "heads": lambda row: f"{len(row[2])} {HEADS_OF_KIND[row[1]]}",
         "rank correlation [95 %]": lambda row: _rank_text(row[2]),
         "furthest apart (A → B)": lambda row: _furthest(row[2]),
     }
@@ -157,14 +157,17 @@ def _maps(drawn: Mapping[str, pd.DataFrame], kind: str) -> Figure:
 def _map(measure: str, both: pd.DataFrame) -> Panel:
     change = both["after"] - both["before"]
     top = float(change.abs().max()) or 1.0
+    power, times = scaled(top)
+    unit = 10.0**power
     cells = both.assign(
         address=[f"{r.kind}/{r.layer}/{r.head}" for r in both.itertuples()], value=change,
-        text=[number(value, top) if value <= 0 else f"+{number(value, top)}" for value in change],
+        text=[_signed(number(value * unit, top * unit)) for value in change],
     )  # fmt: skip
     size, rows = int(both["head"].max()) + 1, both["layer"].nunique()
     x, y = axis("head:O", "head", orient="top", labelAngle=0), axis("layer:O", "layer")
     legend = {"orient": "bottom", "title": None, "gradientLength": 180, "values": [-top, 0, top], "format": ".2~g"}
     ink = charts.colour("value:Q", [-top, 0, top], "diverging", **legend)
+    ink["scale"]["interpolate"] = "rgb"
     tip = tips("address:N|head", "before:Q|A|.3~g", "after:Q|B|.3~g", "text:N|B − A")
     marks = [charts.mark("rect", cells, {"cornerRadius": 3}, x=x, y=y, color=ink, tooltip=tip)]
     if size <= ROOM:
@@ -175,7 +178,12 @@ def _map(measure: str, both: pd.DataFrame) -> Panel:
         ]
     row, narrow, wide = (34, 33, 80) if size <= ROOM else (20, 9, 36)
     chart = charts.layered(marks, rows * row, f"{capital(measure_name(measure))}, B minus A")
-    return Panel(chart, capital(measure_name(measure)), 48 * size, 70 + size * narrow, 90 + size * wide)
+    return Panel(chart, capital(measure_name(measure)) + times, 48 * size, 70 + size * narrow, 90 + size * wide)
+
+
+def _signed(text: str) -> str:
+    """A number with a plus where it is above 0."""
+    return text if text.startswith("−") or not text.strip("0.") else f"+{text}"
 
 
 def build_roles(found: Difference) -> dict[str, Any] | None:
