@@ -10,7 +10,7 @@ from headwise.report.models import P_TUNED, RANDOM, TUNED, Model, P, bounds, val
 from headwise.report.parts import Section
 from headwise.report.run import Run
 from headwise.report.sections import believe, layers, roles
-from headwise.report.words import KIND_NAMES, capital, change, interval, percent, quantity, signed, size
+from headwise.report.words import KIND_NAMES, capital, change, count, interval, percent, quantity, signed, size
 
 SPEED = "tokens_per_second"
 SAVED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -60,9 +60,9 @@ def headline(run: Run, chosen: Model) -> str:
 
 def _without_choice(run: Run) -> str:
     if run.pruned:
-        return f"{len(run.pruned)} pruned {'model' if len(run.pruned) == 1 else 'models'}, none of them chosen"
+        return f"{count(len(run.pruned), 'pruned model')}, none of them chosen"
     total = 0 if run.heads is None else len(run.heads[["kind", "layer", "head"]].drop_duplicates())
-    return f"{total} attention heads, scored" if total else "A study in progress"
+    return f"{count(total, 'attention head')}, scored" if total else "A study in progress"
 
 
 def _why(run: Run) -> str:
