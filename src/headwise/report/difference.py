@@ -28,9 +28,14 @@ class Difference:
         return listed(list(self.runs))
 
     @property
+    def both(self) -> list[Run]:
+        """The two runs."""
+        return list(self.runs.values())
+
+    @property
     def part(self) -> str:
         """What the names of measures on a text that both runs report begin with: nothing for test, `dev_` for dev."""
-        return max(run.part for run in self.runs.values())
+        return max(run.part for run in self.both)
 
     @property
     def heads(self) -> list[Head]:
@@ -40,12 +45,12 @@ class Difference:
     @property
     def reason(self) -> str:
         """Why a head of one run cannot be compared with the head of the same name in the other; empty where it can."""
-        one, other = (set(heads_of(run)) for run in self.runs.values())
+        one, other = (set(heads_of(run)) for run in self.both)
         if not one or not other:
             return f"{listed([name for name, run in self.runs.items() if not heads_of(run)])} names no head yet."
         if not self._shared:
             return f"The two have other heads: {_counted(one)}, and {_counted(other)}."
-        if not self.same_model and not all(plan_of(run).get("model") for run in self.runs.values()):
+        if not self.same_model and not all(plan_of(run).get("model") for run in self.both):
             return (
                 "Their models were trained apart, so that head 3 of a layer in one has nothing to do with head 3 of "
                 "that layer in the other."
@@ -55,13 +60,13 @@ class Difference:
     @property
     def same_model(self) -> bool:
         """Whether both runs began with one model, as their signatures say."""
-        known = [(run.facts.get("signature") or {}).get("model") for run in self.runs.values()]
+        known = [(run.facts.get("signature") or {}).get("model") for run in self.both]
         return known[0] is not None and known[0] == known[1]
 
     @property
     def _shared(self) -> list[Head]:
         """The heads of every kind that has the same heads in both."""
-        one, other = ({k: [h for h in heads_of(run) if h.kind == k] for k in KINDS} for run in self.runs.values())
+        one, other = ({k: [h for h in heads_of(run) if h.kind == k] for k in KINDS} for run in self.both)
         return [head for kind in KINDS if one[kind] == other[kind] for head in one[kind]]
 
 

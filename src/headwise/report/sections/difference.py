@@ -11,48 +11,44 @@ from typing import Any
 import pandas as pd
 
 from headwise.heads import KINDS, Head
-from headwise.report import charts, models
+from headwise.report import charts
 from headwise.report.card import plan_of
 from headwise.report.charts import ROOM, axis, tips
 from headwise.report.difference import Difference
 from headwise.report.parts import Columns, Figure, Panel, Section, table
 from headwise.report.run import Run
-from headwise.report.sections import every_head, layers, opening
+from headwise.report.sections import difference_layouts as kept
+from headwise.report.sections import every_head, opening
 from headwise.report.sections.drift import rank, roles_of, scatter, score_text, scores_of
 from headwise.report.sections.grid import pairs_figure
 from headwise.report.sections.scores import drawn_measures, scaled
-from headwise.report.words import HEADS_OF_KIND, KIND_NAMES, capital, count, listed, measure_name, number, signed
+from headwise.report.words import HEADS_OF_KIND, KIND_NAMES, capital, count, measure_name, number, signed
 from headwise.roles.label import category, wording
 from headwise.statistics import rank_interval
 
 LEADS = ("What was saved", "What it cost", "How it was chosen", "Which score to believe", "What the heads do")
-WHICH = ("both", "neither", "only A", "only B")
 FURTHEST = 2  # heads that a table names
-Kept = tuple[models.Model, models.Model]  # a model of each run: of the same kinds and as many heads
 
 
 def build_opening(found: Difference) -> dict[str, Any]:
     """The headline numbers side by side, and which heads can be compared."""
+    built = {name: opening.build(run) for name, run in found.runs.items()}
     known = {
-        name: {(lead, label): text for lead, group in opening.build(run)["groups"] for label, text, _ in group}
-        for name, run in found.runs.items()
+        name: {(lead, label): text for lead, group in one["groups"] for label, text, _ in group}
+        for name, one in built.items()
     }
     rows = [key for key in dict.fromkeys(key for one in known.values() for key in one) if key[0] in LEADS]
     columns: Columns = {"number": lambda key: key[1]}
     columns |= {name: partial(lambda name, key: known[name].get(key, ""), name) for name in known}
     return {
         "headline": "What differs between two runs",
-        "runs": {name: opening.build(run)["headline"] for name, run in found.runs.items()},
+        "runs": {name: one["headline"] for name, one in built.items()},
         "side": table("Side by side", rows, columns),
         "reason": found.reason,
         "same_model": found.same_model,
         "heads": len(found.heads),
-        "texts": [split for split in ("train", "dev", "test") if len({_text(run, split) for run in _both(found)}) > 1],
+        "texts": [split for split in ("train", "dev", "test") if len({_text(run, split) for run in found.both}) > 1],
     }
-
-
-def _both(found: Difference) -> list[Run]:
-    return list(found.runs.values())
 
 
 def _text(run: Run, split: str) -> str:
@@ -63,7 +59,7 @@ def _text(run: Run, split: str) -> str:
 
 def build_plan(found: Difference) -> dict[str, Any]:
     """Every setting that differs: of the plans, of signature and versions."""
-    known = [_settings(run) for run in _both(found)]
+    known = [_settings(run) for run in found.both]
     rows = [key for key in dict.fromkeys([*known[0], *known[1]]) if known[0].get(key) != known[1].get(key)]
     columns: Columns = {"setting": str}
     columns |= {name: partial(lambda at, key: known[at].get(key, ""), at) for at, name in enumerate(found.runs)}
@@ -117,13 +113,13 @@ def build_scores(found: Difference) -> dict[str, Any] | None:
 
 def _measures(found: Difference) -> list[str]:
     """The measures of heads that both runs have."""
-    one, other = ([] if run.heads is None else list(run.heads["measure"].unique()) for run in _both(found))
+    one, other = ([] if run.heads is None else list(run.heads["measure"].unique()) for run in found.both)
     return [measure for measure in one if measure in other]
 
 
 def joined(found: Difference, measure: str) -> pd.DataFrame:
     """A score of every paired head: kind, layer, head, before (of the first run), after (of the second)."""
-    parts = [run.heads[run.heads["measure"] == measure] for run in _both(found) if run.heads is not None]
+    parts = [run.heads[run.heads["measure"] == measure] for run in found.both if run.heads is not None]
     one, other = (part.dropna(subset=["value"])[[*every_head.HEAD, "value"]] for part in parts)
     both = one.merge(other, on=every_head.HEAD).rename(columns={"value_x": "before", "value_y": "after"})
     paired = set(found.heads)
@@ -188,7 +184,7 @@ def _signed(text: str) -> str:
 
 def build_roles(found: Difference) -> dict[str, Any] | None:
     """Roles that only one of the runs has, head by head or else by category; None where a run has no roles."""
-    one, other = (run.roles for run in _both(found))
+    one, other = (run.roles for run in found.both)
     if one is None or other is None:
         return None
     scored, names, paired = [scores_of(one), scores_of(other)], list(found.runs), set(found.heads)
@@ -213,99 +209,15 @@ def build_roles(found: Difference) -> dict[str, Any] | None:
     }
 
 
-def build_layouts(found: Difference) -> dict[str, Any] | None:
-    """Which heads stay where both runs keep as many; None where a run has pruned nothing."""
-    if any(not run.layouts for run in _both(found)):
-        return None
-    pairs = equal_counts(found)
-    one, other = _both(found)
-    paired = bool(found.heads)
-    columns: Columns = {
-        "heads kept": lambda pair: f"{pair[0]['kept']} of {pair[0]['total']} {models.heads_name(pair[0]['kinds'])}",
-        **{name: partial(lambda at, pair: pair[at]["label"], at) for at, name in enumerate(found.runs)},
-    }
-    if paired:
-        columns |= {
-            "kept by both": lambda pair: str(len(_kept(one, pair[0]) & _kept(other, pair[1]))),
-            "expected of two random choices": lambda pair: f"{pair[0]['kept'] ** 2 / pair[0]['total']:.1f}",
-            "only A": lambda pair: listed(sorted(map(str, _kept(one, pair[0]) - _kept(other, pair[1])))),
-            "only B": lambda pair: listed(sorted(map(str, _kept(other, pair[1]) - _kept(one, pair[0])))),
-        }
-    else:
-        columns |= {
-            f"layer by layer, {name}": partial(lambda at, pair: _by_layer(_both(found)[at], pair[at]), at)
-            for at, name in enumerate(found.runs)
-        }
-    drawn = next((pair for pair in pairs if pair[0]["chosen"] or pair[1]["chosen"]), pairs[0] if pairs else None)
-    return {
-        "layouts": table("Heads kept at equal counts", pairs, columns),
-        "map": kept_map(found, drawn) if drawn and paired else None,
-        "paired": paired,
-    }
-
-
-def equal_counts(found: Difference) -> list[Kept]:
-    """For every number of heads that both runs keep, a model of each: of the same setting, else gates first."""
-    one, other = ([m for m in run.pruned if m["setting"] in run.layouts and m["method"] != models.RANDOM]
-                  for run in _both(found))  # fmt: skip
-    pairs: dict[Any, list[Kept]] = {}
-    for model in one:
-        for twin in other:
-            if (model["kinds"], model["kept"], model["total"]) == (twin["kinds"], twin["kept"], twin["total"]):
-                pairs.setdefault((model["kinds"], -model["kept"]), []).append((model, twin))
-    order = lambda p: (p[0]["setting"] != p[1]["setting"], not p[0]["learned"], not p[1]["learned"])  # noqa: E731
-    return [min(pairs[key], key=order) for key in sorted(pairs)]
-
-
-def _kept(run: Run, model: models.Model) -> frozenset[Head]:
-    return frozenset(head for head in run.layouts[model["setting"]].kept if head.kind in model["kinds"])
-
-
-def _by_layer(run: Run, model: models.Model) -> str:
-    mask = run.layouts[model["setting"]]
-    kinds = run.pruned_kinds(model)
-    return "; ".join(" · ".join(str(left) for left, _ in layers.by_layer(mask, kind)) for kind in kinds)
-
-
-def kept_map(found: Difference, pair: Kept) -> Figure:
-    """Layers × heads: kept by both models, by one of them, or by neither."""
-    (one, other), (model, twin) = _both(found), pair
-    kept = _kept(one, model), _kept(other, twin)
-    words = {(True, True): "both", (True, False): "only A", (False, True): "only B", (False, False): "neither"}
-    cells = pd.DataFrame(
-        [(*head, str(head), words[head in kept[0], head in kept[1]]) for head in one.layouts[model["setting"]].heads],
-        columns=["kind", "layer", "head", "address", "kept"],
-    )
-    names = " and ".join(dict.fromkeys((model["label"], twin["label"])))
-    return Figure(
-        "kept-by-both", f"{model['kept']} of {model['total']} heads kept in each run ({names})",
-        "layers × heads, coloured by who keeps the head",
-        [_kept_panel(cells[cells["kind"] == kind], kind) for kind in KINDS if kind in model["kinds"]],
-    )  # fmt: skip
-
-
-def _kept_panel(cells: pd.DataFrame, kind: str) -> Panel:
-    size, rows = int(cells["head"].max()) + 1, int(cells["layer"].max()) + 1
-    x, y = axis("head:O", "head", orient="top", labelAngle=0), axis("layer:O", "layer")
-    legend: charts.Spec = {"orient": "bottom", "title": None, "columns": 4, "symbolType": "square", "symbolOpacity": 1}
-    ink = charts.colour("kept:N", WHICH, **legend)
-    tip, opacity = tips("address:N|head", "kept:N|kept by"), charts.when("datum.kept == 'neither'", 0.25, 1)
-    marks = [charts.mark("rect", cells, {"cornerRadius": 5}, x=x, y=y, color=ink, opacity=opacity, tooltip=tip)]
-    letters = cells.assign(letter=cells["kept"].str.extract(r"only (\w)", expand=False).fillna(""))
-    marks.append(charts.text(letters, "letter:N", "on-high", x, y, "datum.letter != ''", tip))
-    chart = charts.layered(marks, rows * 40, f"Heads kept in both runs, {KIND_NAMES[kind]}")
-    return Panel(chart, KIND_NAMES[kind], 48 * size, 120 + size * 22, 150 + size * 50)
-
-
 def build_curves(found: Difference) -> dict[str, Any] | None:
     """The quality of both runs' models in one figure; None where a run has pruned nothing."""
-    one, other = _both(found)
+    one, other = found.both
     if not one.pruned or not other.pruned:
         return None
     alike = one.quality == other.quality
     curves = {name: run.models for name, run in found.runs.items()}
     figure = pairs_figure(curves, found.part, "Both runs in one figure") if alike else None
-    return {"curves": figure, "qualities": [run.quality.name for run in _both(found)], "alike": alike}
+    return {"curves": figure, "qualities": [run.quality.name for run in found.both], "alike": alike}
 
 
 def build_heads(found: Difference) -> dict[str, Any] | None:
@@ -319,6 +231,6 @@ SECTIONS = (
     Section("difference_curves", "Cost", "What fewer heads cost in each", build_curves),
     Section("difference_scores", "Scores", "How much each head matters in each", build_scores),
     Section("difference_roles", "Roles", "Roles gained and lost", build_roles),
-    Section("difference_layouts", "Kept heads", "Which heads stay in each", build_layouts),
+    Section("difference_layouts", "Kept heads", "Which heads stay in each", kept.build),
     Section("every_head", "Every head", "Every head", build_heads),
 )
