@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "study": WORDS
     | METHODS
     | {"model_files", "options", "units", "api", "attention", "data", "devices", "loading", "model", "statistics"},
-    "report": WORDS | {"importance", "roles"},
+    "report": WORDS | {"importance", "roles", "statistics"},
     "lab": WORDS | {"model_files", "options", "attention", "importance", "model", "report", "translation"},
     "hub": WORDS | {"model_files", "report"},
 }

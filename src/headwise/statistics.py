@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
-from scipy.stats import binomtest, false_discovery_control
+from scipy.stats import binomtest, false_discovery_control, norm
 from scipy.stats import t as student
 
 RESAMPLES = 1000
@@ -74,6 +74,15 @@ def centred_interval(value: float, draws: np.ndarray, least: float, most: float 
         return float("nan"), float("nan")
     low, median, high = np.nanpercentile(draws, [LOW, 50, HIGH])
     return max(least, float(value + low - median)), min(most, float(value + high - median))
+
+
+def rank_interval(r: float, n: int) -> tuple[float, float]:
+    """95 % interval of Spearman's rank correlation of n pairs (Bonett and Wright 2000): tanh(atanh r ± 1.96 s) with
+    s² = (1 + r²/2) / (n − 3). Not a number for fewer than 4 pairs, or |r| = 1."""
+    if n < 4 or not abs(r) < 1:
+        return float("nan"), float("nan")
+    margin = norm.ppf(HIGH / 100) * ((1 + r**2 / 2) / (n - 3)) ** 0.5
+    return float(np.tanh(np.arctanh(r) - margin)), float(np.tanh(np.arctanh(r) + margin))
 
 
 def resamples(sentences: int) -> np.ndarray:

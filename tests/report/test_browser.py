@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 import pytest
 
+from axe import serious
 from headwise.report.page import collect, render
-from headwise.report.run import read_grid
+from headwise.report.run import read_grid, read_run
+from report.made_language import make_language
 from report.made_sweeps import write_grid
 from report.visits import visit, wait_until_drawn
 
@@ -47,6 +49,19 @@ def test_a_grid_opens_cleanly(browser: Any, tmp_path: Path) -> None:
     page.write_text(render(grid, collect(grid)), encoding="utf-8")
     opens_cleanly(browser, page, 1280, "light", 4 + 2 * 4)  # pairs; two pairs, two sets of kinds, test and dev
     opens_cleanly(browser, page, 400, "dark", 4 + 2 * 4)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(
+    browser: Any, report_page: Path, tmp_path: Path, theme: Literal["light", "dark"]
+) -> None:
+    run, page = read_run(make_language(tmp_path / "language")), tmp_path / "language.html"
+    page.write_text(render(run, collect(run)), encoding="utf-8")
+    for place, head in ((report_page, "encoder-self/2/4"), (page, "decoder-self/2/4")):
+        seen = visit(browser, place, 1280, theme, f"#head={head}")
+        assert seen.page.locator("#picked").is_visible()
+        assert (serious(seen.page), seen.console) == ([], [])
+        seen.page.context.close()
 
 
 def test_charts_stay_inside_their_cards_on_a_phone(browser: Any, report_page: Path) -> None:

@@ -158,7 +158,7 @@ def test_without_test_text_tables_are_of_dev_and_say_so(tmp_path: Path) -> None:
         figure.title.startswith("BLEU on dev")
         for figure in figures_in([content["cost"]["quality"], content["cost"]["greedy"]])
     )
-    assert "are on dev text (no test text was translated)" in render(run, content)
+    assert "are on dev text (no test text was measured)" in render(run, content)
 
 
 def test_gate_health_and_notes(run: Run) -> None:

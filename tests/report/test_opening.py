@@ -13,6 +13,7 @@ import pytest
 import headwise as hw
 from headwise.report.run import read_run
 from headwise.report.sections import opening
+from report.made_language import make_language
 from report.made_sweeps import write_sweeps
 
 
@@ -108,21 +109,22 @@ def test_a_run_without_pruning_or_full_model(run_folder: Path) -> None:
     assert (found["why"], found["headline"]) == ("nothing pruned", "24 attention heads, scored")
 
 
-def test_a_language_model_has_perplexity(run_folder: Path) -> None:
-    table = pd.read_csv(run_folder / "pruning.csv")
-    table = table[~table["measure"].str.contains("bleu|p_value")]
-    loss = table[table["measure"] == "dev_loss"]
-    change = loss[loss["setting"] != "full"].assign(measure="dev_perplexity_change", value=1.5, low=0.9, high=2.1)
-    pd.concat([table, loss.assign(measure="dev_perplexity", value=12.0), change]).to_csv(
-        run_folder / "pruning.csv", index=False
+def test_a_language_model_has_perplexity(tmp_path: Path) -> None:
+    run = read_run(make_language(tmp_path / "run"))
+    found = opening.build(run)
+    assert found["headline"] == (
+        "15 of 24 decoder heads removed; +3.10\u202f% perplexity [+2.10, +4.10] to the full model"
     )
-    facts = facts_of(run_folder)
-    assert (
-        facts["What it cost"]["Perplexity on dev, to the full model"][0] == "12.00 → 12.00: +1.50\u202f% [+0.90, +2.10]"
-    )
-    assert facts["How it was chosen"]["Loss allowed on dev"][0] == "1 % of perplexity"
-    assert facts["How it was chosen"]["Text"][0] == "dev only; no test text was measured"
-    assert "Text" not in facts["What it cost"]
+    assert found["tiles"][-1] == ("Perplexity on test", "+3.10\u202f%", "12.00 → 12.37")
+    facts = {title: {label: text for label, text, _ in group} for title, group in found["groups"]}
+    assert facts["What it cost"] == {
+        "Perplexity to the untouched full model": "12.00 → 12.37: +3.10\u202f% [+2.10, +4.10]"
+    }
+    chosen = facts["How it was chosen"]
+    assert chosen["Loss allowed on dev"] == "10 % of perplexity"
+    assert chosen["On dev"] == "perplexity 12.00 → 12.49 (+4.10\u202f%)"
+    assert chosen["Fewer heads, on dev"] == "+26.20\u202f% with 4"
+    assert chosen["Text"] == "dev only; test text had no part in it"
 
 
 def test_doubts_about_the_gates_are_shown(run_folder: Path) -> None:

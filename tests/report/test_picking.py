@@ -104,6 +104,10 @@ def test_the_numbers_of_the_card_are_those_of_the_files(seen: Visit, report_page
     assert "Kept in 2 of 3 pruned models" in text
     loss = rows[rows["measure"] == "ablation.zero"].iloc[0]
     assert f"+{1000 * loss['value']:.1f} [+{1000 * loss['low']:.1f}, +{1000 * loss['high']:.1f}]" in text
+    copied = page.evaluate("document.querySelector('#picked .examples svg')?.querySelectorAll('path').length")
+    drawn = "document.querySelector('#chart-attention-maps-1 svg').querySelectorAll('path').length"
+    assert copied == page.evaluate(drawn) > 100  # the map of its example, whole
+    assert page.evaluate("document.querySelectorAll('#picked .examples [data-head]').length") == 0
     log = run.gates["lambda-0.2"].query("layer == 1 and head == 5").set_index("step")["p_open"]
     shut = int(log[log >= 0.5].index.max()) + 20
     assert f"its gate shut at step {shut:,}" in text

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 
 CHROMIUM = shutil.which("chromium")
+PATIENCE = 120_000  # milliseconds: tests share their machine
 QUIET = [
     "--disable-gpu",
     "--disable-background-networking",
@@ -45,6 +46,7 @@ def chromium() -> Iterator[Any]:
 def visit(browser: Any, page: Path, width: int, theme: Literal["light", "dark"], place: str = "") -> Visit:
     """Open the report, at a place of it (`#head=…`), and wait until every chart is drawn."""
     opened = Visit(browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900}).new_page())
+    opened.page.set_default_timeout(PATIENCE)
     opened.page.on("console", lambda message: opened.console.append(message.text))
     opened.page.on("pageerror", lambda error: opened.console.append(str(error)))
     opened.page.on("request", lambda request: opened.requests.append(request.url))
@@ -54,4 +56,4 @@ def visit(browser: Any, page: Path, width: int, theme: Literal["light", "dark"],
 
 
 def wait_until_drawn(page: Any, theme: str) -> None:
-    page.wait_for_function(f"document.documentElement.dataset.drawn === '{theme}'", timeout=30_000)
+    page.wait_for_function(f"document.documentElement.dataset.drawn === '{theme}'", timeout=PATIENCE)

@@ -121,16 +121,20 @@ def train(
 
 def report(
     run: Annotated[Path, typer.Argument(help="the folder of a finished study")],
+    other: Annotated[Path | None, typer.Argument(help="another run: what differs between the two")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="folder of the page of two runs (runs/difference)")] = None,
     animation: Annotated[
         Path | None, typer.Option("--animation", help="write a film of the gates to this .gif or .mp4 instead")
     ] = None,
 ) -> None:
-    """Write the report page and its figures again."""
+    """Write the report page and its figures again; of two runs, a page of what differs."""
     if animation is not None:
         from headwise.report.animation import animate
 
+        if other is not None or out is not None:
+            raise HeadwiseError("--animation films the gates of one run: leave out the second run and --out.")
         typer.echo(str(animate(run, animation)))
         return
     from headwise.report import write
 
-    typer.echo(str(write(run)))
+    typer.echo(str(write(run, other, out)))

@@ -93,6 +93,17 @@ function modelsOf(head) {
   const list = make("ul", {}, ...rows);
   return rows.length > 12 ? [make("details", {}, make("summary", {}, title), list)] : [make("h3", {}, title), list];
 }
+function examplesOf(head) {  // the attention maps of the page that are this head's
+  const panels = [...document.querySelectorAll("#figure-attention-maps .panel")].filter((panel) => panel.querySelector("h4")?.textContent.startsWith(`${head}:`));
+  const maps = panels.map((panel) => panel.querySelector("svg")).filter((svg) => svg !== null).map((svg) => {
+    const copy = svg.cloneNode(true);
+    for (const one of copy.querySelectorAll("[data-head]")) one.removeAttribute("data-head");
+    copy.setAttribute("viewBox", `0 0 ${svg.getAttribute("width")} ${svg.getAttribute("height")}`);
+    for (const side of ["width", "height"]) copy.removeAttribute(side);
+    return copy;
+  });
+  return maps.length ? [make("h3", {}, "Attention in an example sentence"), make("div", { class: "examples" }, ...maps)] : [];
+}
 function fillCard(head, marked) {
   const heads = Object.keys(story.heads), at = heads.indexOf(head);
   const step = (by) => () => pick(heads[(at + by + heads.length) % heads.length]);
@@ -106,7 +117,7 @@ function fillCard(head, marked) {
     make("p", { class: "role" }, roles.length ? "Has a role:" : "No known role."),
     ...(roles.length ? [make("ul", {}, ...roles.map((text) => make("li", {}, text)))] : []),
     ...(alone ? [make("h3", {}, "Switched off alone"), make("p", {}, alone)] : []),
-    ...scoresOf(head), ...modelsOf(head),
+    ...scoresOf(head), ...examplesOf(head), ...modelsOf(head),
     make("h3", {}, "Where it is in this page"), make("ul", { class: "places" }, ...places(head, marked)),
   ];
   card.setAttribute("aria-label", `Head ${head}`);

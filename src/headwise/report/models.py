@@ -7,14 +7,16 @@ for each measure three columns: `bleu`, `bleu.low`, `bleu.high`. A grid has the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS
-from headwise.report.words import HEADS_OF_KIND, interval, measure_name, probability_fact, signed
+from headwise.report.words import HEADS_OF_KIND, NO_BREAK, interval, measure_name, probability_fact, signed
 
 Model = Mapping[str, Any]  # a row of the table, with its setting
 COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", "measure", "value", "low", "high")
@@ -29,9 +31,39 @@ CONTROLS = {
     "one-per-layer": "best head of each layer",
     "one-per-layer-random": "a random head of each layer",
 }
-DIFFERENCE, P = "bleu_difference", "p_value"  # to the full model; with an ending, to a control
-TUNED, P_TUNED = "bleu_difference_to_fine-tuned", "p_value_to_fine-tuned"
-CHANGES = {"bleu": DIFFERENCE, "perplexity": "perplexity_change"}  # the second in %; the less the better
+TUNED = "_to_fine-tuned"  # the ending of a measure that compares with equal further training
+P, P_TUNED = "p_value", f"p_value{TUNED}"
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What models are compared by. change: the measure of a difference to the full model; with an ending, to another.
+
+    unit: that of a change, which is in % of a perplexity; better: the sign of a change for the better.
+    """
+
+    measure: str
+    name: str
+    change: str
+    unit: str
+    better: int
+
+    def moved(self, base: float, change: float) -> float:
+        """The quality that is a change away from `base`."""
+        return base * (1 + change / 100) if self.unit else base + change
+
+    def change_of(self, before: float, after: float) -> float:
+        """The change from one quality to another; no number where a perplexity starts at 0."""
+        return (100 * (after / before - 1) if before else math.nan) if self.unit else after - before
+
+    @property
+    def in_unit(self) -> str:
+        """What the title of a column of changes ends with."""
+        return ", in %" if self.unit else ""
+
+
+BLEU = Quality("bleu", "BLEU", "bleu_difference", "", 1)
+PERPLEXITY = Quality("perplexity", "perplexity", "perplexity_change", f"{NO_BREAK}%", -1)
 
 
 def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
@@ -130,7 +162,8 @@ def ordered(frame: pd.DataFrame) -> list[Model]:
 def text_prefix(frame: pd.DataFrame) -> str:
     """What measures on the reported text begin with: nothing for test, `dev_` where no pruned model has test text."""
     others = frame[frame["method"] != "none"] if (frame["method"] != "none").any() else frame
-    return "" if "bleu" in others and others["bleu"].notna().any() else "dev_"
+    measure = quality(frame).measure
+    return "" if measure in others and others[measure].notna().any() else "dev_"
 
 
 def group_name(kinds: tuple[str, ...]) -> str:
@@ -160,12 +193,12 @@ def bounds(model: Model | None, measure: str) -> tuple[float | None, float | Non
     return value(model, f"{measure}.low"), value(model, f"{measure}.high")
 
 
-def difference(model: Model | None, measure: str, p: str = "", join: str = "\n") -> str:
+def difference(model: Model | None, measure: str, p: str = "", join: str = "\n", unit: str = "") -> str:
     """`−0.31 [−0.71, +0.11]`, and p on a line below; empty where it was not measured."""
     found, chance = value(model, measure), value(model, p)
     if found is None:
         return ""
-    text = f"{signed(found)} {interval(*bounds(model, measure))}".strip()
+    text = f"{signed(found)}{unit} {interval(*bounds(model, measure))}".strip()
     return text if chance is None else f"{text}{join}{probability_fact(chance)}"
 
 
@@ -177,12 +210,12 @@ def verdict(model: Model | None, measure: str, p: str = "") -> str:
         return ""
     if low <= 0 <= high or (chance is not None and chance >= 0.05):
         return "not distinguishable"
-    return "better" if (low > 0) != (CHANGES["perplexity"] in measure) else "worse"
+    return "better" if (low > 0) != (PERPLEXITY.change in measure) else "worse"
 
 
-def quality(table: pd.DataFrame) -> str:
-    """What models are compared by: `bleu`, or `perplexity` where they do not translate."""
-    return "perplexity" if "dev_perplexity" in table and "dev_bleu" not in table else "bleu"
+def quality(frame: pd.DataFrame) -> Quality:
+    """What models are compared by: perplexity where they do not translate."""
+    return PERPLEXITY if "dev_perplexity" in frame and "dev_bleu" not in frame else BLEU
 
 
 def against(model: Model | None, what: str) -> str:

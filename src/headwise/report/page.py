@@ -1,4 +1,4 @@
-"""The page of a run, or of a grid of runs: its sections in order, one HTML file that needs nothing else."""
+"""The page of a run, of a grid, or of two runs side by side: its sections in order, one file that needs no other."""
 
 from __future__ import annotations
 
@@ -13,37 +13,43 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from headwise.heads import write_text
+from headwise.report.difference import Difference
 from headwise.report.parts import VEGA_LITE, Figure, figures_in
 from headwise.report.run import Grid, Run, read_grid, read_run
 from headwise.report.sections.contents import sections_of
 from headwise.report.theme import COLOURS, DARK, FONT, LIGHT, vega_config
 
+Found = Run | Grid | Difference
 
-def write(folder: Path) -> Path:
-    """Write `report.html` and `figures/*.png|svg` into the folder of a run or a grid; returns the path of the page.
 
-    A section without data (pruning, translations) says so or is left out. Raises HeadwiseError when the folder is no
-    run, when one of its files cannot be read, or when the page cannot be written.
+def read(folder: Path) -> Found:
+    """The folder of a run or of a grid."""
+    return read_grid(folder) if (folder / "grid.json").is_file() else read_run(folder)
+
+
+def write(found: Found, out: Path) -> Path:
+    """Write `report.html` and `figures/*.png|svg` into a folder; returns the path of the page.
+
+    A section without data (pruning, translations) says so or is left out. Raises HeadwiseError when the page cannot be
+    written.
     """
-    is_grid = (folder / "grid.json").is_file()
-    found: Run | Grid = read_grid(folder) if is_grid else read_run(folder)
     content = collect(found)
-    page = folder / "report.html"
+    page = out / "report.html"
     with ThreadPoolExecutor() as threads:  # drawing leaves Python to the other threads
-        drawn = threads.map(lambda figure: figure.save(folder / "figures"), figures_in(list(content.values())))
+        drawn = threads.map(lambda figure: figure.save(out / "figures"), figures_in(list(content.values())))
         text = render(found, content)
         list(drawn)  # raises what drawing raised
     write_text(page, text)
     return page
 
 
-def collect(found: Run | Grid) -> dict[str, dict[str, Any]]:
+def collect(found: Found) -> dict[str, dict[str, Any]]:
     """The content of every section that there is, by its name."""
     built = {section.name: section.build(found) for section in sections_of(found)}
     return {name: content for name, content in built.items() if content is not None}
 
 
-def render(found: Run | Grid, content: dict[str, dict[str, Any]]) -> str:
+def render(found: Found, content: dict[str, dict[str, Any]]) -> str:
     """The HTML of the page. Everything that comes from the run is escaped by the templates."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -56,16 +62,17 @@ def render(found: Run | Grid, content: dict[str, dict[str, Any]]) -> str:
     parts: Any = environment.get_template("parts.html.j2").module
     environment.globals |= {name: getattr(parts, name) for name in ("drawing", "table", "titled", "fact_list")}
     shown = [section for section in sections_of(found) if section.name in content]
-    name = found.name if isinstance(found, Grid) else found.folder.resolve().name
     bodies = {
         section.name: Markup(
-            environment.get_template(f"sections/{section.name}.html.j2").render(name=name, **content[section.name])
+            environment.get_template(f"sections/{section.name}.html.j2").render(
+                name=found.name, **content[section.name]
+            )
         )
         for section in shown
     }
     figures: list[Figure] = figures_in(list(content.values()))
     return environment.get_template("frame.html.j2").render(
-        name=name,
+        name=found.name,
         title=content[shown[0].name]["headline"],
         opening=bodies[shown[0].name],
         sections=shown[1:],

@@ -17,7 +17,7 @@ from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
 from headwise.importance.curves import CURVES
 from headwise.importance.judge import FAITHFULNESS
 from headwise.report import models
-from headwise.report.models import Model
+from headwise.report.models import Model, Quality
 
 LOG = ("step", "epoch", "measure", "value")
 GATES = ("step", "kind", "layer", "head", "p_open")
@@ -86,6 +86,11 @@ class Run:
     rescored: Mapping[str, Rescored]
 
     @property
+    def name(self) -> str:
+        """What its folder is called."""
+        return self.folder.resolve().name
+
+    @property
     def full(self) -> Model | None:
         """The model before pruning."""
         return models.full_model(self.models)
@@ -104,6 +109,11 @@ class Run:
     def part(self) -> str:
         """What the names of measures on the reported text begin with: nothing for test, `dev_` for dev."""
         return models.text_prefix(self.models)
+
+    @property
+    def quality(self) -> Quality:
+        """What its models are compared by."""
+        return models.quality(self.models)
 
     def pruned_kinds(self, model: Model) -> list[Kind]:
         """The kinds of heads that a model with a layout could lose."""

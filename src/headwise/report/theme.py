@@ -46,6 +46,7 @@ def vega_config(palette: Palette) -> dict[str, Any]:
             "category": [accent, palette["quiet"], second, *scales["categories"]],
             "heatmap": scales["heatmap"],
             "ordinal": {"scheme": scales["layers"]},
+            "diverging": [second, palette["card"], accent],
         },
         "axis": {
             **labels, **{f"{part}Color": line for part in ("grid", "domain", "tick")}, "titlePadding": 8,

@@ -15,6 +15,7 @@ from headwise.roles.label import evidence
 ROW = 20  # pixels of a row of the map
 LETTER = 7.4  # pixels of a letter
 LONGEST = 12  # letters of a word that is written out
+POINTED = 80  # letters of a word that pointing shows
 STEP = 0.75  # rows between an arc and the one above it
 GAP = 0.35  # columns between the words and the rest
 CORNER = 7  # points of an arc's rounded end
@@ -69,8 +70,8 @@ def _map(example: Mapping[str, Any]) -> Panel:
     return Panel(chart, title, width=110 + size * 22, narrowest=90 + (size + 1) * NARROW, widest=widest)
 
 
-def _short(word: str) -> str:
-    return word if len(word) <= LONGEST else f"{word[: LONGEST - 1]}…"
+def _short(word: str, longest: int = LONGEST) -> str:
+    return word if len(word) <= longest else f"{word[: longest - 1]}…"
 
 
 def _own(example: Mapping[str, Any]) -> set[frozenset[int]]:
@@ -93,7 +94,7 @@ def levels(arcs: Sequence[Sequence[Any]]) -> list[Arc]:
 
 def _cells(example: Mapping[str, Any], x: Spec, y: Spec) -> Spec:
     """The weights as coloured squares; the rest in a column of its own."""
-    words, size = [*example["words"], "no word"], len(example["words"])
+    words, size = [*(_short(word, POINTED) for word in example["words"]), "no word"], len(example["words"])
     cells = [
         {
             "row": q, "bottom": q + 0.93, "column": (column := k if k < size else k + GAP),

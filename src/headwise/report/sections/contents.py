@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headwise.report.difference import Difference
 from headwise.report.parts import Section
 from headwise.report.run import Grid, Run
 from headwise.report.sections import (
     believe,
     cost,
+    difference,
     drift,
     every_head,
     gates,
@@ -28,5 +30,7 @@ RUN = (
 )  # fmt: skip
 
 
-def sections_of(found: Run | Grid) -> Sequence[Section]:
+def sections_of(found: Run | Grid | Difference) -> Sequence[Section]:
+    if isinstance(found, Difference):
+        return difference.SECTIONS
     return grid.SECTIONS if isinstance(found, Grid) else RUN

@@ -1,4 +1,4 @@
-"""What fewer heads cost: BLEU against heads kept, greedy removal, tables of all models; and what controls say."""
+"""What fewer heads cost: quality against heads kept, greedy removal, tables of all models; and what controls say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from headwise.heads import KINDS
 from headwise.report import models
-from headwise.report.models import CONTROLS, DIFFERENCE, P_TUNED, TUNED, Model, P, value, verdict
+from headwise.report.models import BLEU, CONTROLS, P_TUNED, TUNED, Model, P, value, verdict
 from headwise.report.parts import Columns, Section, Table, chosen_badge, table
 from headwise.report.run import Run
 from headwise.report.sections.cost_charts import greedy_figures, quality_figures
@@ -44,6 +44,7 @@ def build(run: Run) -> dict[str, Any] | None:
         "by_kind": bool(run.models["keep"].map(lambda keep: isinstance(keep, Mapping)).any()),
         "all_models": models_table(run),
         "text": "dev" if run.part else "test",
+        "measured": run.quality.name,
     }
 
 
@@ -64,8 +65,9 @@ def compared_tables(run: Run) -> list[Table]:
 def _compared(
     run: Run, kinds: tuple[str, ...], shown: list[dict[str, Any]], scratch: Mapping[Any, Model]
 ) -> Table | None:
-    """The full model, then each model: its heads kind by kind, its BLEU, and that of its layout from scratch."""
-    named, part, total = [kind for kind in KINDS if kind in kinds], run.part, shown[0]["total"]
+    """The full model, then each model: its heads kind by kind, its quality, and that of its layout from scratch."""
+    named, total, quality = [kind for kind in KINDS if kind in kinds], shown[0]["total"], run.quality
+    change, p, unit = run.part + quality.change, run.part + P, quality.in_unit
     whole = next(iter(run.layouts.values()), None)
 
     def counts(model: Model) -> str:
@@ -77,16 +79,16 @@ def _compared(
     def of_scratch(write: Column) -> Column:
         return lambda model: write(scratch.get(model["setting"]))
 
-    bleu = partial(models.written, f"{part}bleu", two_digits)
+    measured = partial(models.written, run.part + quality.measure, two_digits)
     columns: Columns = {"model": lambda model: model["label"]}
     columns |= {"/".join(SHORT[kind] for kind in named): counts} if len(named) > 1 else {}
     columns |= {
         f"heads of {total}": lambda model: str(total if model["method"] == "none" else model["kept"]),
-        "BLEU from trained" if scratch else "BLEU": bleu,
-        "from scratch": of_scratch(bleu),
-        "difference": of_scratch(_moved(f"{part}{DIFFERENCE}_to_pruned", f"{part}{P}_to_pruned")),
-        "to equal further training": _moved(part + TUNED, part + P_TUNED),
-        "to the full model": _moved(part + DIFFERENCE, part + P),
+        f"{quality.name} from trained" if scratch else quality.name: measured,
+        "from scratch": of_scratch(measured),
+        f"difference{unit}": of_scratch(_moved(f"{change}_to_pruned", f"{p}_to_pruned")),
+        f"to equal further training{unit}": _moved(change + TUNED, p + TUNED),
+        f"to the full model{unit}": _moved(change, p),
     }
     what = "Trained and pruned, or trained from scratch" if scratch else "Heads left of each kind"
     rows = ([run.full] if run.full else []) + shown
@@ -99,21 +101,19 @@ def _moved(measure: str, p: str = "") -> Column:
 
 
 def models_table(run: Run) -> Table | None:
-    """Every model. Without test text, BLEU is that of dev. The loss is shown where some models have no BLEU."""
-    part, dev, number = run.part, "dev " if run.part else "", partial(partial, models.written)
+    """Every model. Without test text, quality is that of dev. The loss is shown where some models have no BLEU."""
+    part, dev, number, quality = run.part, "dev " if run.part else "", partial(partial, models.written), run.quality
     lossy = any(value(model, "dev_bleu") is None for model in models.rows(run.models))
+    change, unit = part + quality.change, quality.in_unit
     columns: Columns = {
         "model": lambda model: model["label"],
         "heads kept": lambda model: f"{model['kept']} ({percent(model['kept'] / model['total'])})",
-        f"{dev}BLEU": number(f"{part}bleu", two_digits),
-        "to equal further training": _moved(part + TUNED),
-        "to the full model": _moved(part + DIFFERENCE),
+        f"{dev}{quality.name}": number(part + quality.measure, two_digits),
+        f"to equal further training{unit}": _moved(change + TUNED),
+        f"to the full model{unit}": _moved(change),
         "p": number(part + P, probability),
         f"{dev}chrF": number(f"{part}chrf", two_digits),
-        "dev BLEU": number("dev_bleu", two_digits),  # without test text, it is the column above
-        "dev perplexity": number("dev_perplexity", two_digits),
-        "its change in % [95 %]": _moved("dev_perplexity_change"),
-        "to equal further training in %": _moved("dev_perplexity_change_to_fine-tuned"),
+        f"dev {quality.name}": number(f"dev_{quality.measure}", two_digits),  # without test text, the column above
         "dev loss": number("dev_loss" if lossy else "", "{:.4f}".format),
         "parameters": number("parameters", quantity),
         "size": number("bytes", size),
@@ -130,7 +130,7 @@ def build_controls(run: Run) -> dict[str, Any] | None:
     """Every comparison as a row, and for each kind of control how often it says something; None without any."""
     pairs = comparisons(run)
     tables = {"counts": counts_table(run, pairs), "compared": comparison_table(run, pairs)}
-    return {**tables, "text": "dev" if run.part else "test"} if pairs else None
+    return {**tables, "text": "dev" if run.part else "test", "measured": run.quality.name} if pairs else None
 
 
 def comparisons(run: Run) -> list[Comparison]:
@@ -154,16 +154,11 @@ def comparisons(run: Run) -> list[Comparison]:
     return found + [(control["control"], None, control, control, "") for control in rest]
 
 
-def change_of(run: Run) -> str:
-    """The measure of a difference between two models of the run."""
-    return models.CHANGES[models.quality(run.models)]
-
-
 def counts_table(run: Run, pairs: list[Comparison]) -> Table | None:
     """For each kind of control in how many comparisons the pruned models are better, worse, or not distinguishable."""
     found: dict[str, list[str]] = {}
     for what, _, _, holder, end in pairs:
-        word = verdict(holder, f"{run.part}{change_of(run)}{end}", f"{run.part}{P}{end}") if end else ""
+        word = verdict(holder, f"{run.part}{run.quality.change}{end}", f"{run.part}{P}{end}") if end else ""
         found.setdefault(what, []).extend([word] if word else [])
 
     def meaning(what: str) -> str:
@@ -177,10 +172,9 @@ def counts_table(run: Run, pairs: list[Comparison]) -> Table | None:
 
 def comparison_table(run: Run, pairs: list[Comparison]) -> Table | None:
     """A row a comparison."""
-    part, moved = run.part, change_of(run)
-    name = "BLEU" if moved == DIFFERENCE else "perplexity"
+    part, name, moved = run.part, run.quality.name, run.quality.change
     tuned = run.models["control"].eq("fine-tuned").any()
-    quality = partial(models.written, f"{part}{name.lower()}", two_digits)
+    measured = partial(models.written, part + run.quality.measure, two_digits)
 
     def change(pair: Comparison) -> str:
         _, _, _, holder, end = pair
@@ -192,16 +186,18 @@ def comparison_table(run: Run, pairs: list[Comparison]) -> Table | None:
             pair[2]["label"] if pair[1] is None or pair[0] == "one-per-layer" else NAMES.get(pair[0], pair[0])
         ),
         "heads": lambda pair: str(pair[2]["kept"]),
-        f"its {name}": lambda pair: quality(pair[1]),
-        f"{name} of the control": lambda pair: quality(pair[2]),
-        "pruned − control" if name == "BLEU" else "pruned to control, in %": change,
-        "control to the full model": lambda pair: models.difference(pair[2], part + moved, part + P),
-        "control to equal further training": lambda pair: (
+        f"its {name}": lambda pair: measured(pair[1]),
+        f"{name} of the control": lambda pair: measured(pair[2]),
+        "pruned − control" if run.quality == BLEU else "pruned to control, in %": change,
+        f"control to the full model{run.quality.in_unit}": lambda pair: models.difference(
+            pair[2], part + moved, part + P
+        ),
+        f"control to equal further training{run.quality.in_unit}": lambda pair: (
             models.difference(pair[2], f"{part}{moved}_to_fine-tuned", part + P_TUNED) if tuned else ""
         ),
     }
     return table("Controls", pairs, columns, lambda pair: chosen_badge(pair[1]), lambda pair: str(pair[2]["setting"]))
 
 
-SECTION = Section("cost", "BLEU", "What fewer heads cost", build)
+SECTION = Section("cost", "Cost", "What fewer heads cost", build)
 CONTROLS_SECTION = Section("controls", "Controls", "Would something simpler have done?", build_controls)

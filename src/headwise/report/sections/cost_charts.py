@@ -1,5 +1,6 @@
-"""Part of cost: BLEU against the heads kept (Voita et al. 2019, figure 7), greedy removal (Michel et al. 2019, figures
-3, 4). The table of models is that of a run, or the means of a grid with the single seeds' models beside it.
+"""Part of cost: quality against the heads kept (Voita et al. 2019, figure 7), greedy removal (Michel et al. 2019,
+figures 3, 4): BLEU, or the perplexity of language models.
+The table of models is that of a run, or the means of a grid with the single seeds' models beside it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pandas as pd
 
 from headwise.report import charts, models
 from headwise.report.charts import PHONE, Spec, axis, tips
-from headwise.report.models import CONTROLS, DIFFERENCE, RANDOM_LINE, Model, P, value
+from headwise.report.models import CONTROLS, RANDOM_LINE, Model, P, Quality, value
 from headwise.report.parts import Figure, Panel
 from headwise.report.words import NONE, capital
 
@@ -24,11 +25,10 @@ MARKS = {
 }  # fmt: skip
 DASHES = {"full model": [1, 0], CONTROLS["fine-tuned"]: [2, 3], "allowed loss": [6, 4]}
 APART = 0.2  # heads, or 0.6 % of them where that is more: how far marks of as many heads move from their number
-TIP = ("model:N", "kept:Q|heads", "value:Q|BLEU|.2f", "text:N|to the full model")
 
 
 def quality_figures(frame: pd.DataFrame, facts: Mapping[str, Any], seeds: pd.DataFrame | None = None) -> list[Figure]:
-    """BLEU against the heads kept, on test and on dev: a figure for every set of kinds that was pruned together.
+    """Quality against the heads kept, on test and on dev: a figure for every set of kinds that was pruned together.
 
     seeds: the models of single seeds (a grid's), drawn as small marks around the means in `frame`.
     """
@@ -40,26 +40,28 @@ def quality_figures(frame: pd.DataFrame, facts: Mapping[str, Any], seeds: pd.Dat
 def _quality_figure(
     frame: pd.DataFrame, facts: Mapping[str, Any], seeds: pd.DataFrame | None, kinds: tuple[str, ...], several: bool
 ) -> Figure | None:
-    own, full = models.of_kinds(frame, kinds), models.full_model(frame)
-    points = {part: found for part in PARTS if len(found := _points(own, full, part)) > 1}
+    own, full, quality = models.of_kinds(frame, kinds), models.full_model(frame), models.quality(frame)
+    points = {part: found for part in PARTS if len(found := _points(own, full, quality, part)) > 1}
     if not points:
         return None
-    levels = {part: _levels(own, full, facts.get("max_drop"), part) for part in points}
-    spans = {part: _span(found, levels[part]) for part, found in points.items()}
+    levels = {part: _levels(own, full, quality, facts.get("max_drop"), part) for part in points}
+    spans = {part: _span(found, levels[part], quality) for part, found in points.items()}
     height = max(high - low for low, high in spans.values()) * 1.12
     panels = []
     for part, found in points.items():
         middle = sum(spans[part]) / 2
         domain = [round(middle - height / 2, 2), round(middle + height / 2, 2)]
-        marks = _seed_points(seeds, full, kinds, part) if seeds is not None else pd.DataFrame()
-        chart = _quality_panel(found, levels[part], domain, part, marks)
+        marks = _seed_points(seeds, full, quality, kinds, part) if seeds is not None else pd.DataFrame()
+        chart = _quality_panel(found, levels[part], domain, quality, part, marks)
         panels.append(Panel(chart, PARTS[part], width=430, narrowest=270))
     chosen = own[own["chosen"]]
-    cut = any((found["value"] < spans[part][0]).any() for part, found in points.items())
+    cut = any((~found["value"].between(*spans[part])).any() for part, found in points.items())
     ringed = len(chosen) or (seeds is not None and seeds["chosen"].any())
     return Figure(
-        name="-".join(["bleu-by-heads", *(kinds if several else ())]),
-        title=f"BLEU{'' if len(panels) > 1 else f' on {TEXTS[next(iter(points))]}'} against the heads kept"
+        name="-".join([f"{quality.measure}-by-heads", *(kinds if several else ())]),
+        title=capital(quality.name)
+        + ("" if len(panels) > 1 else f" on {TEXTS[next(iter(points))]}")
+        + " against the heads kept"
         + (f": {models.group_name(kinds)}" if several else ""),
         note=f"solid line: {'the full model' if seeds is None else 'the mean of the full models'} · "
         + f"bars: 95 % interval of the {'difference to it' if seeds is None else 'mean difference over seeds'}"
@@ -69,50 +71,52 @@ def _quality_figure(
         facts=" ".join(
             [f"Chosen: {label}." for label in chosen["label"]]
             + (["Models that fall out of the panels are drawn whole under greedy removal."] if cut else [])
-            + (["Both panels span equally many BLEU points."] if len(panels) > 1 else [])
+            + ([f"Both panels span an equal range of {quality.name}."] if len(panels) > 1 else [])
         ),
     )
 
 
-def _points(own: pd.DataFrame, full: Model | None, part: str) -> pd.DataFrame:
-    """A point for every model: its BLEU, the interval of its difference around it, and where it is drawn."""
+def _points(own: pd.DataFrame, full: Model | None, quality: Quality, part: str) -> pd.DataFrame:
+    """A point for every model: its quality, the interval of its difference around it, and where it is drawn."""
     total = int(own["total"].iloc[0])
-    found = [{"line": "", "model": "full model", "kept": total, "value": value(full, f"{part}bleu"), "sort": "full"}]
+    base = value(full, part + quality.measure)
+    found: list[dict[str, Any]] = [{"line": "", "model": "full model", "kept": total, "value": base, "sort": "full"}]
     for name, line in models.lines(own):
-        found += [one | {"line": name} for one in _line_points(line, full, part)]
+        found += [one | {"line": name} for one in _line_points(line, full, quality, part)]
     kept = own["mean_kept"].to_dict()
     for control in models.rows(models.controls(own)):
         if control["control"] in MARKS:
             at = round(kept.get(control["reference"] or "", control["kept"]), 2)
             found.append(
-                _point(control, full, part) | {"line": "", "control": CONTROLS[control["control"]], "kept": at}
+                _point(control, full, quality, part) | {"line": "", "control": CONTROLS[control["control"]], "kept": at}
             )
     table = pd.DataFrame([one for one in found if one["value"] is not None])
     return table if table.empty else table.assign(total=total, x=_beside(table, total))
 
 
-def _point(model: Model, full: Model | None, part: str) -> dict[str, Any]:
-    """One model; low and high are the interval of its difference, drawn from the full model's BLEU."""
-    base = value(full, f"{part}bleu")
-    low, high = models.bounds(model, part + DIFFERENCE)
-    around = {} if base is None or low is None or high is None else {"low": base + low, "high": base + high}
+def _point(model: Model, full: Model | None, quality: Quality, part: str) -> dict[str, Any]:
+    """One model; low and high are the interval of its difference, drawn from the full model's quality."""
+    base, (low, high) = value(full, part + quality.measure), models.bounds(model, part + quality.change)
+    around = {}
+    if base is not None and low is not None and high is not None:
+        around = {"low": quality.moved(base, low), "high": quality.moved(base, high)}
     return {
         "model": model["label"],
         "kept": round(model["mean_kept"], 2),
-        "value": value(model, f"{part}bleu"),
+        "value": value(model, part + quality.measure),
         "sort": "chosen" if model["chosen"] else "learned" if model["learned"] else "other",
-        "text": models.difference(model, part + DIFFERENCE, part + P, ", ") or NONE,
+        "text": models.difference(model, part + quality.change, part + P, ", ", quality.unit) or NONE,
         **around,
     }
 
 
-def _line_points(line: pd.DataFrame, full: Model | None, part: str) -> list[dict[str, Any]]:
+def _line_points(line: pd.DataFrame, full: Model | None, quality: Quality, part: str) -> list[dict[str, Any]]:
     """The points of a line; for random orders the mean and the range for every number of heads left."""
     if not models.is_random(line):
-        return [_point(model, full, part) for model in models.rows(line)]
-    if f"{part}bleu" not in line:
+        return [_point(model, full, quality, part) for model in models.rows(line)]
+    if part + quality.measure not in line:
         return []
-    found = line.groupby("kept")[f"{part}bleu"].agg(["mean", "min", "max", "count"])
+    found = line.groupby("kept")[part + quality.measure].agg(["mean", "min", "max", "count"])
     return [
         {
             "model": f"mean of {count} {RANDOM_LINE}", "kept": kept, "value": mean, "low": low, "high": high,
@@ -134,17 +138,17 @@ def _beside(table: pd.DataFrame, total: int) -> list[float]:
     return places
 
 
-def _levels(own: pd.DataFrame, full: Model | None, limit: Any, part: str) -> pd.DataFrame:
+def _levels(own: pd.DataFrame, full: Model | None, quality: Quality, limit: Any, part: str) -> pd.DataFrame:
     """The lines across a panel: the full model, the fine-tuned one, and on dev the loss that is allowed."""
-    base = value(full, f"{part}bleu")
+    base = value(full, part + quality.measure)
     tuned = models.rows(own[own["control"] == "fine-tuned"])
-    found = [("full model", base), *((CONTROLS["fine-tuned"], value(model, f"{part}bleu")) for model in tuned)]
+    found = [("full model", base), *((CONTROLS["fine-tuned"], value(model, part + quality.measure)) for model in tuned)]
     if part and base is not None and isinstance(limit, int | float):
-        found.append(("allowed loss", base - limit))
+        found.append(("allowed loss", quality.moved(base, -quality.better * limit)))
     return pd.DataFrame(found, columns=["name", "value"]).dropna()
 
 
-def _span(points: pd.DataFrame, levels: pd.DataFrame) -> tuple[float, float]:
+def _span(points: pd.DataFrame, levels: pd.DataFrame, quality: Quality) -> tuple[float, float]:
     """The lowest and the highest number that a panel must show: gates and controls whole, other curves cut."""
     shown = points
     if points["sort"].isin(["learned", "chosen"]).any():
@@ -152,7 +156,8 @@ def _span(points: pd.DataFrame, levels: pd.DataFrame) -> tuple[float, float]:
         shown = points[trained | points["control"].notna()] if "control" in points else points[trained]
     numbers = [shown[end].dropna() for end in ("value", "low", "high") if end in shown] + [levels["value"]]
     low, high = min(part.min() for part in numbers if len(part)), max(part.max() for part in numbers if len(part))
-    return (low, high) if high - low > 0.5 else (low - 0.5, high + 0.5)
+    least = 0.01 * high if quality.unit else 0.5
+    return (low, high) if high - low > least else (low - least, high + least)
 
 
 def _line_colour(names: Any) -> Spec:
@@ -163,14 +168,14 @@ def _line_colour(names: Any) -> Spec:
 
 
 def _quality_panel(
-    points: pd.DataFrame, levels: pd.DataFrame, domain: list[float], part: str, seeds: pd.DataFrame
+    points: pd.DataFrame, levels: pd.DataFrame, domain: list[float], quality: Quality, part: str, seeds: pd.DataFrame
 ) -> Spec:
     total, ticks = int(points["total"].iloc[0]), sorted({0, *(round(kept) for kept in points["kept"])})
     few = {"values": ticks} if len(ticks) <= 7 else {}
     ends = [-0.02 * total, 1.02 * total]
     x = axis("x:Q", "heads kept", domain=ends, nice=False, grid=False, tickMinStep=1, labelOverlap="greedy", **few)
-    y = axis("value:Q", f"BLEU on {TEXTS[part]}", domain=domain, zero=False, nice=False, tickCount=5)
-    ink, tip = _line_colour(points["line"]), tips(*TIP)
+    y = axis("value:Q", f"{quality.name} on {TEXTS[part]}", domain=domain, zero=False, nice=False, tickCount=5)
+    ink, tip = _line_colour(points["line"]), _tip(quality)
     on_line, sort = points[points["line"] != ""], points["sort"]
     random, single = on_line[on_line["sort"] == "random"], on_line[on_line["sort"] != "random"]
     learned, thin = single["sort"].isin(["learned", "chosen"]), {"strokeWidth": 1, "opacity": 0.3}
@@ -186,7 +191,11 @@ def _quality_panel(
         *(_control_marks(points[points["control"].notna()], x, y, tip) if "control" in points else []),
         *([charts.ring(seeds[seeds["chosen"]], x, y)] if len(seeds) else []),
     ]
-    return charts.layered(marks, 300, "BLEU against the number of heads kept", shape="independent")
+    return charts.layered(marks, 300, f"{capital(quality.name)} against the number of heads kept", shape="independent")
+
+
+def _tip(quality: Quality) -> list[Spec]:
+    return tips("model:N", "kept:Q|heads", f"value:Q|{quality.name}|.2f", "text:N|to the full model")
 
 
 def _control_marks(points: pd.DataFrame, x: Spec, y: Spec, tip: list[Spec]) -> list[Spec]:
@@ -207,21 +216,23 @@ def _level_marks(levels: pd.DataFrame, y: Spec) -> list[Spec]:
     return [charts.levels(levels, y, dash=dash)] if names else []
 
 
-def _seed_points(seeds: pd.DataFrame, full: Model | None, kinds: tuple[str, ...], part: str) -> pd.DataFrame:
-    """Single seeds' models, each at the mean full model's BLEU plus its own difference: those with gates that several
-    seeds have, and the chosen ones.
+def _seed_points(
+    seeds: pd.DataFrame, full: Model | None, quality: Quality, kinds: tuple[str, ...], part: str
+) -> pd.DataFrame:
+    """Single seeds' models, each at its own difference from the quality of the mean full model: those with gates that
+    several seeds have, and the chosen ones.
     """
-    base, found = value(full, f"{part}bleu"), []
+    base, found = value(full, part + quality.measure), []
     own = models.of_kinds(models.pruned(seeds), kinds)
     counts = Counter(own.index)
     for model in models.rows(own):
-        change, several = value(model, part + DIFFERENCE), counts[model["setting"]] > 1 and model["learned"]
+        change, several = value(model, part + quality.change), counts[model["setting"]] > 1 and model["learned"]
         if base is not None and change is not None and (model["chosen"] or several):
             found.append(
                 {
                     "seed": f"seed {model['seed']}", "line": model["line"], "model": model["label"], "x": model["kept"],
-                    "value": base + change, "text": models.difference(model, part + DIFFERENCE), "several": several,
-                    "chosen": model["chosen"],
+                    "value": quality.moved(base, change), "several": several, "chosen": model["chosen"],
+                    "text": models.difference(model, part + quality.change, unit=quality.unit),
                 }
             )  # fmt: skip
     return pd.DataFrame(found)
@@ -238,7 +249,7 @@ def _seed_marks(points: pd.DataFrame, x: Spec, y: Spec) -> list[Spec]:
 
 
 def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
-    """BLEU against the share of heads removed: by score, a panel for every set of kinds, and by kinds for the score
+    """Quality against the share of heads removed: by score, a panel for every set of kinds, and by kinds for the score
     that most of them share; none without greedy removal.
     """
     found = {kinds: models.lines(models.of_kinds(frame, kinds)) for kinds in models.groups(frame)}
@@ -246,12 +257,12 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
     every = [line for lines in groups.values() for _, line in lines if not line["learned"].all()]
     if not every:
         return []
-    part = max(("", "dev_"), key=lambda part: sum(line.get(f"{part}bleu", pd.Series()).count() for line in every))
-    full = models.full_model(frame)
-    by_score = {capital(models.group_name(kinds)): _gone(full, lines, part) for kinds, lines in groups.items()}
-    panels = [_greedy_panel(points, title, part) for title, points in by_score.items() if len(points) > 1]
+    full, quality = models.full_model(frame), models.quality(frame)
+    part = max(PARTS, key=lambda part: sum(line.get(part + quality.measure, pd.Series()).count() for line in every))
+    by_score = {capital(models.group_name(kinds)): _gone(full, lines, quality, part) for kinds, lines in groups.items()}
+    panels = [_greedy_panel(points, title, quality, part) for title, points in by_score.items() if len(points) > 1]
     note = f"on {TEXTS[part]} · bands: 95 % interval of the difference to the full model, range of random orders"
-    title = f"BLEU on {TEXTS[part]} while heads go"
+    title = f"{capital(quality.name)} on {TEXTS[part]} while heads go"
     first = Figure("greedy-curves", f"{title}, the least important first", note, panels, columns=min(2, len(panels)))
     shared: dict[str, list[tuple[str, pd.DataFrame]]] = {}
     for kinds, lines in groups.items():
@@ -261,54 +272,56 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
     most = max(shared, key=lambda name: len(shared[name]), default="")
     if len(shared.get(most, ())) < 2:
         return [first] if panels else []
-    panels = [_greedy_panel(_gone(full, shared[most], part), "", part)]
+    panels = [_greedy_panel(_gone(full, shared[most], quality, part), "", quality, part)]
     note = "share of the heads of these kinds that is removed"
     return [first, Figure("greedy-by-kind", f"{title}, by kind of heads: {most}", note, panels)]
 
 
-def _gone(full: Model | None, lines: list[tuple[str, pd.DataFrame]], part: str) -> pd.DataFrame:
+def _gone(full: Model | None, lines: list[tuple[str, pd.DataFrame]], quality: Quality, part: str) -> pd.DataFrame:
     """The points of a panel: every line starts at the full model; `gone` is the share removed in per cent."""
-    base, found = value(full, f"{part}bleu"), []
+    base, found = value(full, part + quality.measure), []
     for name, line in lines:
         total = int(line["total"].iloc[0])
         start = {"model": "full model", "kept": total, "value": base, "low": base, "high": base, "sort": "full"}
-        for one in [start, *_line_points(line, full, part)]:
+        for one in [start, *_line_points(line, full, quality, part)]:
             found.append(one | {"line": name, "gone": round(100 * (1 - one["kept"] / total), 2), "total": total})
     return pd.DataFrame([one for one in found if one["value"] is not None])
 
 
-def _greedy_panel(points: pd.DataFrame, title: str, part: str) -> Panel:
+def _greedy_panel(points: pd.DataFrame, title: str, quality: Quality, part: str) -> Panel:
     x = axis("gone:Q", "heads removed (%)", domain=[0, 100], grid=False)
-    y = axis("value:Q", f"BLEU on {TEXTS[part]}", zero=False)
-    marks = charts.curve(points, x, y, _line_colour(points["line"]), band=0.18, dots=34, tip=tips(*TIP))
-    chart = charts.layered(marks, 300, "BLEU against the share of heads removed")
+    scale: dict[str, Any] = {"type": "log", "nice": False} if quality.unit else {"zero": False}
+    y = axis("value:Q", f"{quality.name} on {TEXTS[part]}", **scale)
+    marks = charts.curve(points, x, y, _line_colour(points["line"]), band=0.18, dots=34, tip=_tip(quality))
+    chart = charts.layered(marks, 300, f"{capital(quality.name)} against the share of heads removed")
     return Panel(chart, title, width=430, narrowest=270, widest=2000 if title else 620)
 
 
-def pairs_panel(points: pd.DataFrame, data: list[str], title: str, text: str) -> Panel:
-    """The difference to the full model against the share of heads kept, a line and shape a language pair."""
+def pairs_panel(points: pd.DataFrame, data: list[str], title: str, quality: Quality, text: str) -> Panel:
+    """The difference to the full model against the share of heads kept, a line and shape a language pair (or run)."""
     ink = charts.categories("data:N", data, orient="bottom")
     shape = charts.shapes("data:N", ink["scale"]["domain"], values=data)
     x = axis("kept:Q", "heads kept (%)", domain=[0, 100], grid=False)
-    y = axis("value:Q", f"BLEU on {text}, difference to the full model")
-    tip = tips("data:N", "model:N", "heads:N", "seeds:Q", "text:N|BLEU")
+    y = axis("value:Q", f"{quality.name} on {text}, difference to the full model{quality.in_unit}")
+    tip = tips("data:N", "model:N", "heads:N", "seeds:Q", f"text:N|{quality.name}")
     marks = [
         charts.levels([{"value": 0}], y),
         *charts.curve(points, x, y, ink, width=1.6, opacity=0.6),
         *charts.intervals(points, x, y, ink, tip=tip, size=80, style="", shape=shape, rule={"strokeWidth": 2}),
     ]
-    chart = charts.layered(marks, 300, "BLEU difference against the share of heads kept")
+    chart = charts.layered(marks, 300, f"{capital(quality.name)} difference against the share of heads kept")
     return Panel(chart, title, width=430, narrowest=270)
 
 
-def pair_points(data: str, line: pd.DataFrame, part: str) -> list[dict[str, Any]]:
-    """The points of one language pair: a model each, the mean over its seeds."""
-    found = [model for model in models.rows(line) if value(model, part + DIFFERENCE) is not None]
+def pair_points(data: str, line: pd.DataFrame, quality: Quality, part: str) -> list[dict[str, Any]]:
+    """The points of one language pair (the mean over its seeds) or run: a model each."""
+    change = part + quality.change
+    found = [model for model in models.rows(line) if value(model, change) is not None]
     return [
         {
-            "data": data, "model": m["label"], "kept": round(100 * m["kept"] / m["total"], 2), "seeds": m["seeds"],
-            "heads": f"{m['kept']} of {m['total']}", "text": models.difference(m, part + DIFFERENCE),
-            "value": m[part + DIFFERENCE], "low": m[f"{part}{DIFFERENCE}.low"], "high": m[f"{part}{DIFFERENCE}.high"],
+            "data": data, "model": m["label"], "kept": round(100 * m["kept"] / m["total"], 2), "seeds": m.get("seeds"),
+            "heads": f"{m['kept']} of {m['total']}", "text": models.difference(m, change, unit=quality.unit),
+            "value": m[change], "low": m[f"{change}.low"], "high": m[f"{change}.high"],
         }
         for m in found
     ]  # fmt: skip

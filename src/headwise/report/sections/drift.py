@@ -360,7 +360,7 @@ def scores_figure(run: Run) -> Figure | None:
     if not known:
         return None
     shown = next((model for model, _, _ in known if model["chosen"]), known[0][0])
-    panels = [_panel(measure, found) for model, measure, found in known if model["setting"] == shown["setting"]]
+    panels = [scatter(measure, found) for model, measure, found in known if model["setting"] == shown["setting"]]
     return Figure(
         name="scores-after",
         title=f"Scores of the heads that stay, before and after pruning ({shown['label']})",
@@ -370,17 +370,18 @@ def scores_figure(run: Run) -> Figure | None:
     )
 
 
-def _panel(measure: str, found: pd.DataFrame) -> Panel:
+def scatter(measure: str, found: pd.DataFrame, one: str = "full model", other: str = "pruned model") -> Panel:
+    """A score of each head in two models, `before` and `after`, named `one` and `other`."""
     address = found["kind"] + "/" + found["layer"].astype(str) + "/" + found["head"].astype(str)
     cells = found[["before", "after"]].assign(address=address, kind=found["kind"].map(KIND_NAMES))
     low, high = min(0, *cells["before"], *cells["after"]), max(*cells["before"], *cells["after"])
     ends = [low, high if high > low else low + 1]
-    x = axis("before:Q", "full model", domain=ends, tickCount=3, grid=False)
-    y = axis("after:Q", "pruned model", domain=ends, tickCount=3, grid=False)
+    x = axis("before:Q", one, domain=ends, tickCount=3, grid=False)
+    y = axis("after:Q", other, domain=ends, tickCount=3, grid=False)
     present = [KIND_NAMES[kind] for kind in KINDS if KIND_NAMES[kind] in set(cells["kind"])]
     shape = charts.shapes("kind:N", present, orient="top", columns=1)
     shape |= {} if len(present) > 1 else {"legend": None}
-    tip = tips("address:N|head", "before:Q|full model|.3~g", "after:Q|pruned model|.3~g")
+    tip = tips("address:N|head", f"before:Q|{one}|.3~g", f"after:Q|{other}|.3~g")
     same = [{"before": end, "after": end} for end in ends]
     line = charts.mark("line", same, {"style": "level", "strokeDash": [4, 4]}, x=x, y=y)
     points = charts.intervals(cells, x, y, tip=tip, size=80, shape=shape)[1:]
@@ -388,7 +389,7 @@ def _panel(measure: str, found: pd.DataFrame) -> Panel:
     text = (
         f"{heads}, too few to rank" if math.isnan(correlation) else f"rank correlation {signed(correlation)}, {heads}"
     )
-    chart = charts.layered([line, *points], 230, f"{name} before and after pruning")
+    chart = charts.layered([line, *points], 230, f"{name}, {one} and {other}")
     return Panel(chart, f"{name}: {text}", width=250, narrowest=140, widest=420)
 
 

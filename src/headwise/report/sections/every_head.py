@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -15,49 +16,14 @@ from headwise.report.sections.scores import BLEU, LOSS
 from headwise.report.words import KIND_NAMES, measure_name, number, signed
 
 KEPT, REMOVED, LEFT_ALONE = "k", "r", "-"  # a head in a pruned model; the last: its kind was not pruned
+
 HEAD = ["kind", "layer", "head"]
 
 
 def build(run: Run) -> dict[str, Any] | None:
     """The table's columns and rows, and `story`, which the page's script reads; left out where no head is known."""
     heads = heads_of(run)
-    if not heads:
-        return None
-    scores, roles, labels, pruned = scores_of(run), roles_of(run), labels_of(run), run.pruned
-    fates, closed, effects = fates_of(run, heads), closed_of(run), effects_of(run)
-    learned = [at for at, model in enumerate(pruned) if model["setting"] in closed]
-    gated = next((pruned[at] for at in learned if pruned[at]["chosen"]), None)
-    shut = {} if gated is None else closed[gated["setting"]]
-    stories = {
-        str(head): {
-            "scores": [of_measure.get(head) for of_measure in scores.values()],
-            "roles": roles.get(head, []),
-            "alone": effects.get(head, ""),
-            "fates": fates[head],
-            "closed": {at: closed[pruned[at]["setting"]].get(head) for at in learned},
-        }
-        for head in heads
-    }
-    return {
-        "kinds": [(kind, KIND_NAMES[kind]) for kind in KINDS if kind in {head.kind for head in heads}],
-        "measures": [(measure, measure_name(measure)) for measure in scores],
-        "has_roles": run.roles is not None,
-        "models": len(pruned) if run.layouts else 0,
-        "gated": gated and gated["label"],
-        "rows": [
-            {
-                "kind": head.kind, "address": str(head), "role": labels.get(head, ""),
-                "scores": stories[str(head)]["scores"], "kept": fates[head].count(KEPT),
-                "closed": shut.get(head),
-            }
-            for head in heads
-        ],
-        "story": {
-            "measures": [measure_name(measure) for measure in scores],
-            "models": [{"label": model["label"], "chosen": bool(model["chosen"])} for model in pruned],
-            "heads": stories,
-        },
-    }  # fmt: skip
+    return content({"": run}, heads) if heads else None
 
 
 def heads_of(run: Run) -> list[Head]:
@@ -66,6 +32,81 @@ def heads_of(run: Run) -> list[Head]:
     found = {Head(*row) for t in tables if t is not None for row in t[HEAD].itertuples(index=False, name=None)}
     found |= {head for mask in run.layouts.values() for head in mask.heads}
     return sorted(found, key=lambda head: (KINDS.index(head.kind), *head[1:]))
+
+
+def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
+    """What `build` says, of one run or of several with the same heads, each by its name: the measures that all have."""
+    told = {name: Told.by(run, heads) for name, run in runs.items()}
+    first = next(iter(told.values()))
+    shared = [measure for measure in first.scores if all(measure in t.scores for t in told.values())]
+    columns = [(measure, name, told[name].scores[measure]) for measure in shared for name in runs]
+    titles = [measure_name(measure) + (f" · {name}" if name else "") for measure, name, _ in columns]
+    choices = first.pruned if len(told) == 1 else []
+    gated = next((model for model in choices if model["setting"] in first.closed and model["chosen"]), None)
+    shut = {} if gated is None else first.closed[gated["setting"]]
+    known = [(name, t, at) for name, t in told.items() for at in range(len(t.pruned))]  # every pruned model
+    learned = [place for place, (_, t, at) in enumerate(known) if t.pruned[at]["setting"] in t.closed]
+    stories = {
+        str(head): {
+            "scores": [of_measure.get(head) for _, _, of_measure in columns],
+            "roles": [_named(name, text) for name, t in told.items() for text in t.roles.get(head, [])],
+            "alone": "; ".join(_named(name, t.effects[head]) for name, t in told.items() if head in t.effects),
+            "fates": "".join(t.fates[head] for t in told.values()),
+            "closed": {place: _closed(known[place], head) for place in learned},
+        }
+        for head in heads
+    }
+    return {
+        "kinds": [(kind, KIND_NAMES[kind]) for kind in KINDS if kind in {head.kind for head in heads}],
+        "measures": [(measure, title) for (measure, _, _), title in zip(columns, titles, strict=True)],
+        "has_roles": any(run.roles is not None for run in runs.values()),
+        "models": len(known) if any(run.layouts for run in runs.values()) else 0,
+        "gated": gated and gated["label"],
+        "rows": [
+            {
+                "kind": head.kind, "address": str(head), "scores": stories[str(head)]["scores"],
+                "role": "; ".join(_named(name, t.labels[head]) for name, t in told.items() if head in t.labels),
+                "kept": sum(t.fates[head].count(KEPT) for t in told.values()), "closed": shut.get(head),
+            }
+            for head in heads
+        ],
+        "story": {
+            "measures": titles,
+            "models": [
+                {"label": _named(name, t.pruned[at]["label"]), "chosen": bool(t.pruned[at]["chosen"])}
+                for name, t, at in known
+            ],
+            "heads": stories,
+        },
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Told:
+    """All that a run tells of its heads."""
+
+    scores: Mapping[str, Mapping[Head, tuple[float, str, str]]]
+    roles: Mapping[Head, list[str]]
+    labels: Mapping[Head, str]
+    pruned: list[dict[str, Any]]
+    fates: Mapping[Head, str]
+    closed: Mapping[str, Mapping[Head, int | None]]
+    effects: Mapping[Head, str]
+
+    @classmethod
+    def by(cls, run: Run, heads: list[Head]) -> Told:
+        fates = fates_of(run, heads)
+        return cls(scores_of(run), roles_of(run), labels_of(run), run.pruned, fates, closed_of(run), effects_of(run))
+
+
+def _closed(model: tuple[str, Told, int], head: Head) -> int | None:
+    _, told, at = model
+    return told.closed[told.pruned[at]["setting"]].get(head)
+
+
+def _named(name: str, text: str) -> str:
+    """With the name of its run, where there are several."""
+    return f"{name}: {text}" if name else text
 
 
 def scores_of(run: Run) -> Mapping[str, Mapping[Head, tuple[float, str, str]]]:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from headwise.report import models
-from headwise.report.models import DIFFERENCE, P_TUNED, RANDOM, TUNED, Model
+from headwise.report.models import P_TUNED, RANDOM, TUNED, Model
 from headwise.report.parts import Columns, Figure, Section, Table, table
 from headwise.report.run import Grid, Member
 from headwise.report.sections.cost_charts import pair_points, pairs_panel, quality_figures
@@ -78,14 +78,15 @@ def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
     model, part = chosen(member), models.text_prefix(grid.models)
     if model is None:
         return f"seed {member.seed}", NONE if member.models.empty else "nothing chosen yet, or the full model kept", ""
-    others = models.pruned(member.models)
-    tried = others[others["method"] != RANDOM].get("dev_bleu", others["kept"][:0]).count()
+    others, quality = models.pruned(member.models), models.quality(grid.models)
+    tried = others[others["method"] != RANDOM].get(f"dev_{quality.measure}", others["kept"][:0]).count()
     heads = f"{model['kept']} of {model['total']} {models.heads_name(model['kinds'])}"
-    compared = {"to equal further training": TUNED, "to the full model": DIFFERENCE}
-    changes = {to: models.difference(model, part + measure) for to, measure in compared.items()}
+    change = part + quality.change
+    compared = {"to equal further training": change + TUNED, "to the full model": change}
+    changes = {to: models.difference(model, measure, unit=quality.unit) for to, measure in compared.items()}
     known = ", ".join(f"{change} {to}" for to, change in changes.items() if change)
-    text = f"{heads} ({model['label']}, of {tried} models){'; BLEU ' if known else ''}{known}"
-    return f"seed {member.seed}", text, models.verdict(model, part + TUNED, part + P_TUNED)
+    text = f"{heads} ({model['label']}, of {tried} models){f'; {quality.name} ' if known else ''}{known}"
+    return f"seed {member.seed}", text, models.verdict(model, change + TUNED, part + P_TUNED)
 
 
 def build_pairs(grid: Grid) -> dict[str, Any] | None:
@@ -94,27 +95,35 @@ def build_pairs(grid: Grid) -> dict[str, Any] | None:
     if len(means) < 2:
         return None
     part = models.text_prefix(grid.models)
-    return {"pairs": pairs_figure(means, part), "by_pair": pairs_table(means, part), "text": "dev" if part else "test"}
+    return {
+        "pairs": pairs_figure(means, part),
+        "by_pair": pairs_table(means, part),
+        "text": "dev" if part else "test",
+        "measured": models.quality(grid.models).name,
+    }
 
 
-def pairs_figure(means: Means, part: str) -> Figure | None:
-    """BLEU above or below the full model against the share of heads kept, a panel a method."""
+def pairs_figure(means: Means, part: str, title: str = "Language pairs side by side") -> Figure | None:
+    """Quality above or below the full model against the share of heads kept, a panel a method: of gates, or without any
+    of greedy orders."""
     panels: dict[str, list[dict[str, Any]]] = {}
+    quality = models.quality(next(iter(means.values())))
+    gates = any(frame["learned"].any() for frame in means.values())
     for data, frame in means.items():
         for kinds in models.groups(frame):
             for line_name, line in models.lines(models.of_kinds(frame, kinds)):
-                if line["learned"].all():
-                    title = f"{capital(models.group_name(kinds))} · {line_name}"
-                    panels.setdefault(title, []).extend(pair_points(data, line, part))
-    drawn = {title: pd.DataFrame(points) for title, points in panels.items() if len(points) > 1}
+                if line["learned"].all() or not (gates or models.is_random(line)):
+                    method = f"{capital(models.group_name(kinds))} · {line_name}"
+                    panels.setdefault(method, []).extend(pair_points(data, line, quality, part))
+    drawn = {method: pd.DataFrame(points) for method, points in panels.items() if len(points) > 1}
     if not drawn:
         return None
     text = "dev" if part else "test"
     return Figure(
         name="pairs",
-        title="Language pairs side by side",
-        note="difference to the full model of the same pair · bars: 95 % interval, over seeds where there are several",
-        panels=[pairs_panel(points, list(means), title, text) for title, points in drawn.items()],
+        title=title,
+        note="zero: the full model of the same line · bars: 95 % interval, over seeds where there are several",
+        panels=[pairs_panel(points, list(means), method, quality, text) for method, points in drawn.items()],
         columns=min(2, len(drawn)),
     )
 
@@ -127,16 +136,17 @@ def pairs_table(means: Means, part: str) -> Table | None:
     }
     labels = {m["setting"]: m["label"] for known in by_name.values() for m in known.values()}
     full = {m["setting"] for known in by_name.values() for m in known.values() if m["method"] == "none"}
+    quality = models.quality(next(iter(means.values())))
 
     def cell(data: str, setting: str) -> str:
         model = by_name[data].get(setting)
         if model is None or setting in full:
-            return models.written(f"{part}bleu", two_digits, model)
+            return models.written(part + quality.measure, two_digits, model)
         seeds = f", {model['seeds']} seeds" if model["seeds"] > 1 else ""
         heads = f"{model['kept']} of {model['total']} heads"
-        return f"{models.difference(model, part + DIFFERENCE) or NONE}\n{heads}{seeds}"
+        return f"{models.difference(model, part + quality.change, unit=quality.unit) or NONE}\n{heads}{seeds}"
 
-    columns: Columns = {"model": lambda setting: "full model, BLEU" if setting in full else labels[setting]}
+    columns: Columns = {"model": lambda setting: f"full model, {quality.name}" if setting in full else labels[setting]}
     columns |= {data: partial(cell, data) for data in means}
     return table(
         "Language pairs side by side", labels, columns, code=lambda setting: "" if setting in full else setting
@@ -158,7 +168,7 @@ def build_seeds(grid: Grid) -> dict[str, Any]:
                 "untrained": None if means is None else means_table(grid, data, means, trained=False),
             }
         )
-    return {"parts": parts}
+    return {"parts": parts, "measured": models.quality(grid.models).name}
 
 
 def means_of(grid: Grid, data: str) -> pd.DataFrame | None:
@@ -166,7 +176,7 @@ def means_of(grid: Grid, data: str) -> pd.DataFrame | None:
     before a run has results.
 
     Where two seeds or more have a model, its differences and their intervals are those of across.csv; otherwise its one
-    seed's. Its BLEU is that of the mean full model plus the mean difference: seeds that start higher do not lift the
+    seed's. Its quality is that of the mean full model plus the mean difference: seeds that start higher do not lift the
     models that only they have.
     """
     every = grid.models[grid.models["data"] == data]
@@ -178,18 +188,19 @@ def means_of(grid: Grid, data: str) -> pd.DataFrame | None:
     means = means.astype({"seeds": int, "kept_low": int, "kept_high": int})
     means["kept"], means["chosen"] = [round(number) for number in means["mean_kept"]], False
     across = grid.means[grid.means["data"] == data].pivot(index="setting", columns="measure")  # noqa: PD010
-    full = every[every["method"] == "none"]
+    full, quality = every[every["method"] == "none"], models.quality(every)
     for part in ("", "dev_"):
-        for measure in (f"{part}{DIFFERENCE}{ending}" for ending in ENDINGS):
+        for measure in (f"{part}{quality.change}{ending}" for ending in ENDINGS):
             alone = every[every[measure].notna()] if measure in every else every[:0]
             alone = alone[~alone.index.duplicated(keep=False)]
             for end, column in (("", "value"), (".low", "low"), (".high", "high")):
                 known = [across.get((column, measure)), alone.get(measure + end)]
                 over, own = (pd.Series(dtype=float) if one is None else one.astype(float) for one in known)
                 means[measure + end] = over.reindex(means.index).combine_first(own.reindex(means.index))
-        base = full[f"{part}bleu"].mean() if f"{part}bleu" in full else float("nan")
-        means[f"{part}bleu"] = base + means[f"{part}{DIFFERENCE}"]
-        means.loc[means["method"] == "none", f"{part}bleu"] = base
+        measure = part + quality.measure
+        base = full[measure].mean() if measure in full else float("nan")
+        means[measure] = [quality.moved(base, change) for change in means[part + quality.change]]
+        means.loc[means["method"] == "none", measure] = base
         means = means.drop(columns=[f"{part}p_value"], errors="ignore")
     return models.sorted_by_heads(means.copy())
 
@@ -214,13 +225,14 @@ def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True
     shown = models.ordered(means[first if trained else ~first | (means["method"] == "none")])
     if not trained and len(shown) < 2:
         return None
-    part = models.text_prefix(grid.models)
+    part, quality = models.text_prefix(grid.models), models.quality(grid.models)
+    change = part + quality.change
     columns: Columns = {
         "model": lambda model: model["label"],
         "seeds": lambda model: str(model["seeds"]),
         "heads kept": _kept,
-        f"BLEU on {'dev' if part else 'test'}": partial(models.written, f"{part}bleu", two_digits),
-        **{to: partial(models.difference, measure=f"{part}{DIFFERENCE}{end}") for end, to in ENDINGS.items()},
+        f"{quality.name} on {'dev' if part else 'test'}": partial(models.written, part + quality.measure, two_digits),
+        **{to + quality.in_unit: partial(models.difference, measure=change + end) for end, to in ENDINGS.items()},
     }
     what = "Means over seeds" if trained else "Removal without gates, means over seeds"
     return table(f"{what}, {data or grid.name}", shown, columns, code=lambda model: str(model["setting"]))
@@ -234,26 +246,23 @@ def _kept(model: Model) -> str:
 
 def build_runs(grid: Grid) -> dict[str, Any]:
     """A row a run, with a link to its page."""
-    part = models.text_prefix(grid.models)
+    part, quality = models.text_prefix(grid.models), models.quality(grid.models)
+    change, measured = part + quality.change, partial(models.written, part + quality.measure, two_digits)
     columns: Columns = {
         "run": name,
         "state": state,
-        f"full model, BLEU on {'dev' if part else 'test'}": lambda member: (
-            "" if member.models.empty else _bleu(models.full_model(member.models), part)
+        f"full model, {quality.name} on {'dev' if part else 'test'}": lambda member: (
+            "" if member.models.empty else measured(models.full_model(member.models))
         ),
         "chosen": lambda member: (
             f"{model['label']}, {model['kept']} of {model['total']} heads" if (model := chosen(member)) else ""
         ),
-        "to equal further training": lambda member: models.difference(chosen(member), part + TUNED),
-        "to the full model": lambda member: models.difference(chosen(member), part + DIFFERENCE),
+        f"to equal further training{quality.in_unit}": lambda member: models.difference(chosen(member), change + TUNED),
+        f"to the full model{quality.in_unit}": lambda member: models.difference(chosen(member), change),
     }
     failed = [(name(m), task, _last(why)) for m in grid.members for task, why in (m.facts.get("failed") or {}).items()]
     pages = {name(m): quote(f"{m.place}/report.html") for m in grid.members if m.page}
     return {"runs": table("Runs of the grid", grid.members, columns), "pages": pages, "failed": failed}
-
-
-def _bleu(model: Model | None, part: str) -> str:
-    return models.written(f"{part}bleu", two_digits, model)
 
 
 def _last(why: str) -> str:

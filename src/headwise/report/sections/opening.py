@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from headwise.report import models
-from headwise.report.models import DIFFERENCE, P_TUNED, RANDOM, TUNED, Model, P, bounds, value, verdict
+from headwise.report.models import P_TUNED, RANDOM, TUNED, Model, P, bounds, value, verdict
 from headwise.report.parts import Section
 from headwise.report.run import Run
 from headwise.report.sections import believe, layers, roles
-from headwise.report.words import KIND_NAMES, capital, change, interval, percent, quantity, signed, size
+from headwise.report.words import KIND_NAMES, capital, change, count, interval, percent, quantity, signed, size
 
 SPEED = "tokens_per_second"
 SAVED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -27,7 +27,7 @@ def build(run: Run) -> dict[str, Any]:
     """Headline, tiles and facts; without a chosen pruned model `why` says why not."""
     full, chosen = run.full, run.chosen
     groups = [("Which score to believe", believe.in_short(run)), ("What the heads do", roles.in_short(run))]
-    start: dict[str, Any] = {"why": "", "limit": _limit(run), "unit": _unit(full), "tiles": []}
+    start: dict[str, Any] = {"why": "", "limit": _limit(run), "unit": _unit(run), "tiles": []}
     if full is None or chosen is None:
         start |= {"headline": _without_choice(run), "why": _why(run)}
     else:
@@ -43,25 +43,26 @@ def build(run: Run) -> dict[str, Any]:
 
 
 def headline(run: Run, chosen: Model) -> str:
-    """The heads removed and the change of BLEU with its interval: to equal further training where measured, else to the
-    full model."""
+    """The heads removed and the change of quality with its interval: to equal further training where measured, else to
+    the full model."""
     start = f"{chosen['total'] - chosen['kept']} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
-    tuned = value(chosen, run.part + TUNED) is not None
-    measure, p, other = (TUNED, P_TUNED, "equal further training") if tuned else (DIFFERENCE, P, "the full model")
-    found, ends = value(chosen, run.part + measure), interval(*bounds(chosen, run.part + measure))
-    bleu = "BLEU on dev" if run.part else "BLEU"
+    quality, tuned = run.quality, value(chosen, run.part + run.quality.change + TUNED) is not None
+    end, p, other = (TUNED, P_TUNED, "equal further training") if tuned else ("", P, "the full model")
+    measure = run.part + quality.change + end
+    found, ends = value(chosen, measure), interval(*bounds(chosen, measure))
     if found is None:
         return start
-    unsure = verdict(chosen, run.part + measure, run.part + p) == "not distinguishable"
-    text = f"{start}; {signed(found)} {bleu} {ends}".rstrip()
+    unsure = verdict(chosen, measure, run.part + p) == "not distinguishable"
+    on = " on dev" if run.part else ""
+    text = f"{start}; {signed(found)}{quality.unit} {quality.name}{on} {ends}".rstrip()
     return f"{text} to {other}{', not distinguishable' if unsure else ''}"
 
 
 def _without_choice(run: Run) -> str:
     if run.pruned:
-        return f"{len(run.pruned)} pruned {'model' if len(run.pruned) == 1 else 'models'}, none of them chosen"
+        return f"{count(len(run.pruned), 'pruned model')}, none of them chosen"
     total = 0 if run.heads is None else len(run.heads[["kind", "layer", "head"]].drop_duplicates())
-    return f"{total} attention heads, scored" if total else "A study in progress"
+    return f"{count(total, 'attention head')}, scored" if total else "A study in progress"
 
 
 def _why(run: Run) -> str:
@@ -70,7 +71,7 @@ def _why(run: Run) -> str:
         return "nothing pruned"
     if run.full is None:
         return "no full model"
-    limit, losses = _limit(run), [_lost(run.full, model) for model in run.pruned if model["method"] != RANDOM]
+    limit, losses = _limit(run), [_lost(run, model) for model in run.pruned if model["method"] != RANDOM]
     known = [loss for loss in losses if loss is not None]
     if limit is not None and known and min(known) > limit:
         return "over the limit"
@@ -92,21 +93,16 @@ def _tiles(run: Run, full: Model, chosen: Model) -> list[Fact]:
         if both := _both(full, chosen, measure):
             noise = measure == SPEED and _speed_noise(full, chosen)
             tiles.append((label, "no sure change" if noise else change(*both), " → ".join(map(write, both))))
-    both = _both(full, chosen, f"{run.part}bleu")
-    tuned, label = value(chosen, run.part + TUNED), f"BLEU on {'dev' if run.part else 'test'}"
+    quality, both = run.quality, _both(full, chosen, run.part + run.quality.measure)
+    measure, label = run.part + quality.change, f"{capital(quality.name)} on {'dev' if run.part else 'test'}"
+    tuned = value(chosen, measure + TUNED)
+    moved = f"{signed(quality.change_of(*both))}{quality.unit}" if both else ""
     if tuned is not None:
-        whole = f" · {signed(both[1] - both[0])} to the full model" if both else ""
-        ends = interval(*bounds(chosen, run.part + TUNED))
-        tiles.append((f"{label}, to equal further training", signed(tuned), f"{ends}{whole}"))
+        whole = f" · {moved} to the full model" if both else ""
+        ends = interval(*bounds(chosen, measure + TUNED))
+        tiles.append((f"{label}, to equal further training", f"{signed(tuned)}{quality.unit}", f"{ends}{whole}"))
     elif both:
-        tiles.append((label, signed(both[1] - both[0]), f"{both[0]:.2f} → {both[1]:.2f}"))
-    for end, to in (("_to_fine-tuned", ", to equal further training"), ("", "")):
-        measure = f"{'' if value(chosen, 'perplexity_change') is not None else 'dev_'}perplexity_change"
-        if (moved := value(chosen, measure + end)) is not None:
-            where = "dev" if measure.startswith("dev_") else "test"
-            ends = interval(*bounds(chosen, measure + end))
-            tiles.append((f"Perplexity on {where}{to}", f"{signed(moved)}\u202f%", ends))
-            break
+        tiles.append((label, moved, f"{both[0]:.2f} → {both[1]:.2f}"))
     return tiles
 
 
@@ -131,47 +127,40 @@ def _speed_noise(full: Model, chosen: Model) -> str:
 
 
 def cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
-    """The change of BLEU (or perplexity): first to equal further training, then to the untouched full model."""
-    part, facts = run.part, list[Fact]()
+    """The change of quality: first to equal further training, then to the untouched full model."""
+    part, quality, facts = run.part, run.quality, list[Fact]()
     tuned = models.rows(run.models[run.models.index == models.against(chosen, "fine-tuned")])
     others = [("to equal further training without pruning", one, TUNED, P_TUNED) for one in tuned]
-    for label, other, measure, p in [*others, ("to the untouched full model", full, DIFFERENCE, P)]:
-        if both := _both(other, chosen, f"{part}bleu"):
-            moved = models.difference(chosen, part + measure, part + p, ", ")
-            text = f"{both[0]:.2f} → {both[1]:.2f}: {moved or f'{signed(both[1] - both[0])}, no interval'}"
-            facts.append((f"BLEU {label}", text, verdict(chosen, part + measure, part + p)))
-    compared = [("to equal further training without pruning", one, "_to_fine-tuned") for one in tuned]
-    for start, where in () if facts else (("", "test"), ("dev_", "dev")):
-        for label, other, end in [*compared, ("to the full model", full, "")]:
-            measure = f"{start}perplexity_change{end}"
-            both, found = _both(other, chosen, f"{start}perplexity"), value(chosen, measure)
-            if both and found is not None:
-                text = f"{both[0]:.2f} → {both[1]:.2f}: {signed(found)}\u202f% {interval(*bounds(chosen, measure))}"
-                facts.append((f"Perplexity on {where}, {label}", text.strip(), verdict(chosen, measure)))
-    return facts or [("BLEU", "not measured for both models yet", "")]
+    for label, other, end, p in [*others, ("to the untouched full model", full, "", P)]:
+        measure = part + quality.change + end
+        if both := _both(other, chosen, part + quality.measure):
+            moved = models.difference(chosen, measure, part + p, ", ", quality.unit)
+            moved = moved or f"{signed(quality.change_of(*both))}{quality.unit}, no interval"
+            text = f"{both[0]:.2f} → {both[1]:.2f}: {moved}"
+            facts.append((f"{capital(quality.name)} {label}", text, verdict(chosen, measure, part + p)))
+    return facts or [(capital(quality.name), "not measured for both models yet", "")]
 
 
 def choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
     tried = [model for model in run.pruned if model["method"] != RANDOM or chosen["method"] == RANDOM]
-    losses = {model["setting"]: loss for model in tried if (loss := _lost(full, model)) is not None}
-    limit, own, left = _limit(run), losses.get(chosen["setting"]), _heads(run, chosen)
+    losses = {model["setting"]: loss for model in tried if (loss := _lost(run, model)) is not None}
+    quality, limit, own, left = run.quality, _limit(run), losses.get(chosen["setting"]), _heads(run, chosen)
     known = [model for model in tried if model["setting"] in losses]
-    fits = [_heads(run, model) for model in known if limit is None or losses[model["setting"]] <= limit + 1e-9]
+    fits = [_heads(run, model) for model in known if limit is None or losses[model["setting"]] <= limit + 1e-5]
     fewest = own is not None and left == min(fits, default=None)
     why = f", the fewest{'' if limit is None else ' within the limit'}" if fewest else ""
-    tested = any(value(chosen, measure) is not None for measure in ("bleu", "perplexity"))
+    tested = value(chosen, quality.measure) is not None
     facts = [
         ("Text", f"dev only; {'test text had no part in it' if tested else 'no test text was measured'}", ""),
         ("Models tried", str(len(tried)), ""),
-        ("Loss allowed on dev", "no limit" if limit is None else f"{limit:g} {_unit(full)}", ""),
+        ("Loss allowed on dev", "no limit" if limit is None else f"{limit:g} {_unit(run)}", ""),
         ("Chosen", f"{chosen['label']}: {left} {'head' if left == 1 else 'heads'} in the whole model{why}", ""),
     ]
-    if own is not None and (both := _both(full, chosen, "dev_bleu")):
-        facts.append(("On dev", f"BLEU {both[0]:.2f} → {both[1]:.2f} ({signed(-own)})", ""))
-    elif own is not None:
-        facts.append(("On dev", f"perplexity {signed(own)}\u202f%", ""))
+    if own is not None and (both := _both(full, chosen, f"dev_{quality.measure}")):
+        moved = f"{signed(-quality.better * own)}{quality.unit}"
+        facts.append(("On dev", f"{quality.name} {both[0]:.2f} → {both[1]:.2f} ({moved})", ""))
     smaller = [m for m in known if m["learned"] and m["kinds"] == chosen["kinds"] and m["kept"] < chosen["kept"]]
-    cost = [f"{signed(-losses[model['setting']])} with {model['kept']}" for model in smaller]
+    cost = [f"{signed(-quality.better * losses[m['setting']])}{quality.unit} with {m['kept']}" for m in smaller]
     facts += [("Fewer heads, on dev", " · ".join(cost), "")] if fewest and cost else []
     doubts = (run.facts.get("doubts") or {}).get(chosen["setting"], [])
     if not doubts and value(chosen, "settled") == 0:
@@ -192,16 +181,15 @@ def _left(run: Run, chosen: Model) -> list[Fact]:
     return facts
 
 
-def _lost(full: Model | None, model: Model) -> float | None:
+def _lost(run: Run, model: Model) -> float | None:
     """What a model loses on dev, in the unit of the limit: BLEU, or % of the perplexity of a language model."""
-    before, after = value(full, "dev_bleu"), value(model, "dev_bleu")
-    if before is None and after is None:
-        return value(model, "dev_perplexity_change")
-    return None if before is None or after is None else before - after
+    quality = run.quality
+    both = _both(run.full, model, f"dev_{quality.measure}")
+    return None if both is None else -quality.better * quality.change_of(*both)
 
 
-def _unit(full: Model | None) -> str:
-    return "% of perplexity" if value(full, "dev_perplexity") is not None else "BLEU"
+def _unit(run: Run) -> str:
+    return "% of perplexity" if run.quality == models.PERPLEXITY else run.quality.name
 
 
 def _heads(run: Run, model: Model) -> int:

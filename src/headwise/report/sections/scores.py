@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.heads import KINDS
-from headwise.report import charts
+from headwise.report import charts, models
 from headwise.report.charts import ROOM, axis, tips
 from headwise.report.parts import Columns, Figure, Panel, Section, Table, table
 from headwise.report.run import Run
@@ -51,6 +51,7 @@ def build(run: Run) -> dict[str, Any]:
         "apart": apart_table(run),
         "effects": [_effects(effects[effects["kind"] == k], measure) for k in KINDS if k in set(effects["kind"])],
         "in_bleu": measure == BLEU,
+        "translates": run.quality == models.BLEU,
         "alone": alone_table(run),
     }
 
@@ -105,7 +106,7 @@ def _figure(found: pd.DataFrame, kind: str) -> Figure:
 
 def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool) -> Panel:
     top = _rounded_up(found["value"].max())
-    power = max(0, 3 * math.ceil((-1 - math.floor(math.log10(top) + 1e-9)) / 3))
+    power, times = scaled(top)
     unit, size, layers = 10.0**power, int(places.max()), places.index.get_level_values("layer").nunique()
     counts = set(found.groupby("layer").size())  # relevance is a share of the layer: an equal one is marked
     share = int(counts.pop()) if measure.startswith("lrp") and len(counts) == 1 else 0
@@ -140,7 +141,6 @@ def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool
     ]
     row, narrow, wide = (44, 31, 92) if size <= ROOM else (22, 9, 36)
     marks += [_edge(cells, 1 / share, row)] if share and lead else []
-    times = f" × 10{str(-power).translate(RAISED)}" if power else ""
     return Panel(
         charts.layered(marks, layers * row, measure, color="independent"),
         f"{capital(measure_name(measure))}{times}: {FAMILIES[measure.split('.')[0]]}",
@@ -148,6 +148,12 @@ def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool
         narrowest=70 + size * narrow,
         widest=90 + size * wide,
     )
+
+
+def scaled(top: float) -> tuple[int, str]:
+    """The power of ten that values up to `top` are multiplied by to be short, and what a title then ends with."""
+    power = max(0, 3 * math.ceil((-1 - math.floor(math.log10(top) + 1e-9)) / 3))
+    return power, f" × 10{str(-power).translate(RAISED)}" if power else ""
 
 
 def _heat(top: float, unit: float, share: int) -> charts.Spec:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
+from headwise.report.models import BLEU
 from headwise.report.parts import Section
 from headwise.report.run import Run
 
@@ -46,8 +47,8 @@ class Examples:
 
 
 def build(run: Run) -> dict[str, Any] | None:
-    """The section is left out where nothing was pruned."""
-    return None if run.models.empty else {"examples": choose_examples(run), "chosen": run.chosen}
+    """The section is left out where nothing was pruned, and for models that do not translate."""
+    return None if run.models.empty or run.quality != BLEU else {"examples": choose_examples(run), "chosen": run.chosen}
 
 
 def choose_examples(run: Run) -> Examples | None:
