@@ -88,7 +88,7 @@ def test_every_head_off_costs_what_exact_ablation_says(family: str, ablation: Ab
     bench = Bench(asker(family))
     found = bench.ablate(TEXT, ablation=ablation)
     batch = batch_of(bench, TEXT)
-    tally = ablate(bench.hf, bench.model.found, [batch], [f"ablation.{ablation}"])[f"ablation.{ablation}"]
+    tally = ablate(bench.model.hf, bench.model.found, [batch], [f"ablation.{ablation}"])[f"ablation.{ablation}"]
     table = {str(Head(r["kind"], r["layer"], r["head"])): r["value"] for r in tally.rows(f"ablation.{ablation}")}
     count = int((batch["labels"] != -100).sum())
     ours = np.array(found["total"])
@@ -121,9 +121,9 @@ def test_the_smallest_set_changes_the_output_and_none_of_it_can_be_spared(family
 def test_a_language_model_says_what_comes_next_at_a_chosen_place() -> None:
     bench = Bench(asker("gpt2"))
     look = bench.look(TEXT, {"decoder-self/0/0": 0.0}, place=3)
-    ids = torch.tensor([bench.tokenizer(TEXT)["input_ids"]])
+    ids = torch.tensor([bench.asker.tokenizer(TEXT)["input_ids"]])
     with torch.no_grad():
-        shares = bench.hf(input_ids=ids).logits[0, 3].softmax(-1)
+        shares = bench.model.hf(input_ids=ids).logits[0, 3].softmax(-1)
     assert max(row["before"] for row in look["next"]) == pytest.approx(float(shares.max()), abs=1e-5)
     assert look["place"] == 3 and sum(c["counted"] for c in look["columns"]) == 1
 
@@ -164,7 +164,7 @@ def test_strange_gates_are_refused(translator: Bench, gates: dict[str, float]) -
 def test_long_text_is_cut_and_said(translator: Bench) -> None:
     look = translator.look("a " * 500)
     assert "Only the first" in look["source"]["note"] and len(look["source"]["tokens"]) <= 64
-    assert "characters" in read(translator.tokenizer, "a" * 30_000, 9).note
+    assert "characters" in read(translator.asker.tokenizer, "a" * 30_000, 9).note
     with pytest.raises(HeadwiseError, match="no text"):
         translator.look("  ")
 

@@ -72,7 +72,7 @@ class Lab:
             "title": run.folder.resolve().name if run else Path(model.name).name,
             "task": self.benches["full"].task,
             "heads": {kind: list(counts) for kind, counts in model.heads.query.items()},
-            "most": self.benches["full"].most,
+            "most": self.benches["full"].asker.most,
             "compare": layout(model, pruned) if pruned else None,
             **story(run),
         }

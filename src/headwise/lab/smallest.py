@@ -30,7 +30,7 @@ def smallest(
     if bench.task == "embedding":
         raise HeadwiseError("This model writes no output that could change: look at the similarity instead.")
     began, first = time.perf_counter(), bench.gates(gates or {})
-    with evaluating(bench.hf), torch.no_grad():
+    with evaluating(bench.model.hf), torch.no_grad():
         base = bench.base(text, beam, place, check)
         counted = torch.tensor([c.counted for c in base.columns])
 
