@@ -28,7 +28,8 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import headwise as hw
-from headwise.lab.server import Lab, serve
+from headwise.lab.questions import Lab
+from headwise.lab.server import serve
 from headwise.options import Architecture
 from headwise.translation.build import build
 from headwise.translation.subwords import learn_subwords

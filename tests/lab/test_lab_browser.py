@@ -21,7 +21,8 @@ import headwise as hw
 from api.askers import asker, embedder
 from headwise.lab.answers import unpacked
 from headwise.lab.bench import Bench
-from headwise.lab.server import Lab, serve
+from headwise.lab.questions import Lab
+from headwise.lab.server import serve
 from headwise.model import Model
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

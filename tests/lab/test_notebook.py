@@ -18,7 +18,7 @@ from api.askers import asker
 from headwise.lab import notebook
 from headwise.lab.bench import Bench
 from headwise.lab.notebook import answer, joined
-from headwise.lab.server import Lab
+from headwise.lab.questions import Lab
 from headwise.model import Model
 from headwise.study import Progress, make_plan, run_study
 

@@ -20,6 +20,7 @@ from headwise.errors import HeadwiseError
 from headwise.importance.objective import predicts
 from headwise.lab.changes import Means
 from headwise.lab.sentence import Sentence, read, sentence_of
+from headwise.lab.trees import Trees, with_tree
 from headwise.model import Model
 from headwise.options import Search
 from headwise.translation.decode import decode, longest
@@ -70,16 +71,16 @@ class Base:
 
 
 class Asker:
-    """A model and the task that it does."""
+    """A model, the task that it does, and the trees of sentences that it may be asked about."""
 
-    def __init__(self, model: Model, most: int = MOST) -> None:
+    def __init__(self, model: Model, most: int = MOST, trees: Trees | None = None) -> None:
         if model.tokenizer is None:
             raise HeadwiseError(f"{model.name} has no tokenizer, so no sentence can be typed: put one into its folder.")
         hf: Any = model.hf
         if getattr(hf, "main_input_name", "input_ids") != "input_ids":
             raise HeadwiseError(f"{model.name} is a {type(hf).__name__}, which reads no text: give a model of text.")
         self.model, self.hf, self.tokenizer = model, hf, model.tokenizer
-        self.most = min(most, longest(hf))
+        self.most, self.trees = min(most, longest(hf)), trees or {}
 
     @property
     def task(self) -> Task:
@@ -92,7 +93,7 @@ class Asker:
 
     def prepared(self, text: str, beam: int, place: int | None) -> Base:
         """A sentence as tensors, with the tokens that the model is asked about."""
-        source = read(self.tokenizer, text, self.most)
+        source = with_tree(self.tokenizer, read(self.tokenizer, text, self.most), self.trees.get(text.strip()))
         ids = torch.tensor([source.ids], device=self.hf.device)
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         empty = Base(inputs, source, None, (), None, "", Heard(torch.empty(0)), {})
@@ -123,7 +124,8 @@ class Asker:
         free = [at for at, number in enumerate(source.ids) if number not in special] or [0]
         at = place if place in free else free[len(free) // 2]
         ids = [mask if here == at else number for here, number in enumerate(source.ids)]
-        return replace(sentence_of(self.tokenizer, ids, source.note), words=source.words), at
+        hidden = sentence_of(self.tokenizer, ids, source.note)
+        return replace(hidden, words=source.words, tree=source.tree), at
 
     def translated(self, inputs: Mapping[str, Tensor], beam: int) -> list[int]:
         """The ids of a translation, from the start token to the end of the sentence."""

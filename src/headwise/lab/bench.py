@@ -18,6 +18,7 @@ from headwise.lab.answers import compared, packed, rounded
 from headwise.lab.asker import MOST, Asker, Base, Task, similar, total
 from headwise.lab.changes import Ablation, Check, Means, turned_down
 from headwise.lab.effects import without_each
+from headwise.lab.trees import Trees
 from headwise.model import Model
 from headwise.progress import Report, silent
 
@@ -31,8 +32,8 @@ def refuse_nobody() -> None:
 class Bench:
     """A model and the questions about one sentence. One question at a time: the model's layers carry the hooks."""
 
-    def __init__(self, model: Model, most: int = MOST) -> None:
-        self.asker, self.model = Asker(model, most), model
+    def __init__(self, model: Model, most: int = MOST, trees: Trees | None = None) -> None:
+        self.asker, self.model = Asker(model, most, trees), model
         self.heads = list(model.heads)
         self.known: OrderedDict[tuple[Any, ...], Base] = OrderedDict()
 

@@ -29,12 +29,12 @@ def pruned_model(run: Run) -> Path | None:
 
 
 def story(run: Run | None) -> dict[str, Any]:
-    """The run's knowledge, ready for JSON: `scores` by measure and head, `roles` by head, `pruned` models, `sentences`.
+    """The run's knowledge, ready for JSON: `scores` by measure and head, `roles` by head, `pruned` models.
 
     Each is empty where the run did not make it.
     """
     if run is None:
-        return {"scores": [], "roles": {}, "pruned": [], "sentences": []}
+        return {"scores": [], "roles": {}, "pruned": []}
     known = {model["setting"]: model for model in run.pruned}
     return {
         "scores": scores(run),
@@ -50,7 +50,6 @@ def story(run: Run | None) -> dict[str, Any]:
             for setting, mask in run.layouts.items()
             if setting in known
         ],
-        "sentences": sentences(run),
     }
 
 
