@@ -20,6 +20,7 @@ from headwise.lab.bench import Bench
 from headwise.lab.changes import Ablation
 from headwise.lab.sentence import read
 from headwise.lab.smallest import smallest
+from headwise.lab.trees import example_trees
 
 TEXT = "a b c d e f"
 ABLATIONS: list[Ablation] = ["zero", "mean", "uniform"]
@@ -118,6 +119,15 @@ def test_the_smallest_set_changes_the_output_and_none_of_it_can_be_spared(family
         assert bench.look(TEXT, dict.fromkeys(rest, 0.0))["after"] == found["before"]
 
 
+def test_a_search_in_steps_finds_the_same() -> None:
+    bench, begun = Bench(asker("bert")), list[str]()
+    whole = smallest(bench, TEXT)
+    while (found := smallest(bench, TEXT, begun=begun, steps=1)).get("unfinished"):
+        assert len(found["heads"]) == len(begun) + 1
+        begun = found["heads"]
+    assert {**found, "seconds": 0} == {**whole, "seconds": 0}
+
+
 def test_a_language_model_says_what_comes_next_at_a_chosen_place() -> None:
     bench = Bench(asker("gpt2"))
     look = bench.look(TEXT, {"decoder-self/0/0": 0.0}, place=3)
@@ -126,6 +136,22 @@ def test_a_language_model_says_what_comes_next_at_a_chosen_place() -> None:
         shares = bench.model.hf(input_ids=ids).logits[0, 3].softmax(-1)
     assert max(row["before"] for row in look["next"]) == pytest.approx(float(shares.max()), abs=1e-5)
     assert look["place"] == 3 and sum(c["counted"] for c in look["columns"]) == 1
+
+
+@pytest.mark.parametrize("family", ["marian", "gpt2", "bert"])
+def test_a_known_sentence_has_its_tree(family: str) -> None:
+    tree = next(iter(example_trees().values()))
+    model = asker(family)
+    model.tokenizer.add_tokens(sorted({word.form for word in tree.words}))
+    model.hf.resize_token_embeddings(len(model.tokenizer), mean_resizing=False)
+    bench = Bench(model, trees={tree.text: tree})
+    source = bench.look(tree.text, place=2)["source"]
+    found = source["tree"]
+    assert found["arcs"] == [[w.governor, i, w.relation] for i, w in enumerate(tree.words) if w.governor >= 0]
+    assert found["links"] == [[at, before] for at, before in found["links"] if before < at]
+    places = [[i for i, w in enumerate(source["words"]) if w == word] for word in range(len(tree.words))]
+    assert all(places), "every word has its tokens"
+    assert bench.look("a b", place=0)["source"]["tree"] is None
 
 
 def test_a_masked_model_hides_the_chosen_token() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -24,7 +24,7 @@ SHORT, LONG, SHOWN = 4, 16, 24  # words of a sentence that can be picked, and ho
 
 
 class Question(BaseModel):
-    """What is asked of the model. gates: by head, 0 (off) to 1."""
+    """What is asked of the model. gates: by head, 0 (off) to 1. begun, steps: of a search (`smallest`)."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -34,6 +34,8 @@ class Question(BaseModel):
     beam: int = Field(default=5, ge=1, le=10)
     place: int | None = None
     model: Literal["full", "pruned"] = "full"
+    begun: list[str] = Field(default_factory=list)
+    steps: int | None = Field(default=None, ge=1)
 
 
 class Lab:
@@ -73,7 +75,7 @@ class Lab:
             treebank = Treebank.read(*files)
         if treebank:
             trees = trees_of(treebank)
-            examples["With dependencies"] = pickable(trees)
+            examples["With dependencies"] = pickable(trees, {one for some in examples.values() for one in some})
         else:
             trees = example_trees()
             if not any(examples.values()):
@@ -94,13 +96,14 @@ class Lab:
             ) from None
         if asked.model not in self.benches:
             raise HeadwiseError("There is no pruned model to compare with: open the folder of a run that chose one.")
-        bench, options = self.benches[asked.model], asked.model_dump(exclude={"model"})
+        bench, options = self.benches[asked.model], asked.model_dump(exclude={"model", "begun", "steps"})
         if name == "look":
             return bench.look(**options, check=work.check)
         if name == "ablate":
             return bench.ablate(**options, check=work.check, progress=progress)
         if name == "smallest":
-            return smallest(bench, **options, check=work.check, progress=progress)
+            so_far: dict[str, Any] = {"begun": asked.begun, "steps": asked.steps}
+            return smallest(bench, **options, **so_far, check=work.check, progress=progress)
         raise HeadwiseError(f"There is no question '{name[:40]}'.")
 
 
@@ -115,6 +118,6 @@ def layout(model: Model, pruned: Model) -> dict[str, list[list[int]]]:
     return {kind: [kept.of(site) for site in model.heads.sites if site.kind == kind] for kind in model.heads.kinds}
 
 
-def pickable(trees: Trees) -> list[str]:
+def pickable(trees: Trees, without: Container[str] = ()) -> list[str]:
     """A few sentences that are neither short nor long."""
-    return [text for text, tree in trees.items() if SHORT <= len(tree.words) <= LONG][:SHOWN]
+    return [text for text, tree in trees.items() if SHORT <= len(tree.words) <= LONG and text not in without][:SHOWN]
