@@ -73,11 +73,14 @@ def lab(folder: Path) -> Lab:
                     "value": 0.9,
                     "low": 0.8,
                     "high": 0.95,
+                    "n": 20,
                     "baseline": 0.4,
                 }
             ]
         },
-        "pruned": [{"setting": "one", "label": "λ = 0.01", "chosen": True, "bleu": 30.0, "kept": ["cross/0/0"]}],
+        "pruned": [
+            {"setting": "one", "label": "λ = 0.01", "chosen": True, "bleu": 30.0, "kept": ["cross/0/0"], "closed": {}}
+        ],
         "sentences": {"Yours": ["a b c d", TREE.text]},
     }
     return made

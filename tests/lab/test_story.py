@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from headwise.lab.story import pruned_model, run_of, story
+from headwise.lab.story import pruned_model, run_of, sentences, story
 from headwise.report.run import read_run
 from report.conftest import make_run
 
@@ -24,9 +24,13 @@ def test_a_run_s_scores_roles_and_layouts_are_told(tmp_path: Path) -> None:
     assert sum(map(len, told["roles"].values())) == len(roles)
     assert {model["setting"] for model in told["pruned"]} == run.layouts.keys()
     assert sum(model["chosen"] for model in told["pruned"]) == 1
-    assert told["sentences"] and pruned_model(run) is None
+    assert sentences(run) and pruned_model(run) is None
+    for model in told["pruned"]:
+        shut = {head for head, step in model["closed"].items() if step is not None}
+        assert not shut & set(model["kept"]) and all(model["closed"][head] > 0 for head in shut)
+    assert any(model["closed"] for model in told["pruned"])
 
 
 def test_a_plain_model_has_no_story(tmp_path: Path) -> None:
     assert run_of(str(tmp_path)) is None
-    assert story(None) == {"scores": [], "roles": {}, "pruned": [], "sentences": []}
+    assert story(None) == {"scores": [], "roles": {}, "pruned": []}
