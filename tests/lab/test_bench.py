@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import BertConfig, BertForSequenceClassification
 
 import headwise as hw
 from api.askers import asker, embedder
@@ -169,6 +170,13 @@ def test_an_embedding_model_is_compared_by_cosine() -> None:
     assert changed - 1 == pytest.approx(found["total"][found["heads"].index("encoder-self/1/0")], abs=1e-5)
     with pytest.raises(HeadwiseError, match="no output"):
         smallest(bench, TEXT)
+
+
+def test_a_classifier_is_refused() -> None:
+    config = BertConfig(vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    classifier = hw.Model(BertForSequenceClassification(config), asker("bert").tokenizer, "tiny")
+    with pytest.raises(HeadwiseError, match="classifier"):
+        Bench(classifier)
 
 
 def test_a_pruned_model_with_an_empty_layer_works(translator: Bench) -> None:

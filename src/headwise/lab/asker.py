@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from headwise.attention import classifies
 from headwise.attention.discover import output_of
 from headwise.errors import HeadwiseError
 from headwise.importance.objective import predicts
@@ -79,6 +80,8 @@ class Asker:
         hf: Any = model.hf
         if getattr(hf, "main_input_name", "input_ids") != "input_ids":
             raise HeadwiseError(f"{model.name} is a {type(hf).__name__}, which reads no text: give a model of text.")
+        if classifies(hf):
+            raise HeadwiseError(f"{model.name} is a classifier: the lab is for models that write, or that read words.")
         self.model, self.hf, self.tokenizer = model, hf, model.tokenizer
         self.most, self.trees = min(most, longest(hf)), trees or {}
 
