@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def smallest(
     began, first = time.perf_counter(), bench.gates(gates or {})
     with evaluating(bench.model.hf), torch.no_grad():
         base = bench.base(text, beam, place, check)
-        counted = torch.tensor([c.counted for c in base.columns])
+        base = replace(base, columns=tuple(column for column in base.columns if column.counted))
 
         def output_with(vector: Tensor) -> str:
             return bench.written(base, vector, ablation, beam, check)
@@ -50,7 +51,7 @@ def smallest(
                 return {"unfinished": True, "heads": [str(bench.heads[head]) for head in chosen]}
             note = f"{len(chosen)} heads off, trying the next"
             values = bench.without_each(base, now, ablation, check, lambda share, _, note=note: progress(share, note))  # type: ignore[misc]
-            cost = values[:, counted].sum(1)
+            cost = values.sum(1)
             cost[now == 0] = math.inf
             chosen.append(int(cost.argmin()))
             now[chosen[-1]] = 0
