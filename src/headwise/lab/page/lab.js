@@ -104,7 +104,7 @@ function Lab({ about, ask, address, root }) {
   const off = Object.keys(state.gates).length, all = Object.values(about.heads).flat().reduce((a, b) => a + b, 0);
 
   return html`
-    <header><div><h1>headwise lab</h1><p class="kicker"><b title=${about.name}>${about.title}</b> · ${TASKS[about.task]} · ${all} heads</p></div></header>
+    <header><div><h1>headwise lab</h1><p class="kicker"><b title=${about.name}>${about.title}</b> · ${TASKS[about.task]} · ${all} ${all === 1 ? "head" : "heads"}</p></div></header>
     <main>
       <${Asking} state=${state} about=${about} change=${change} />
       ${look.error && html`<p class="error" role="alert">${look.error}</p>`}
@@ -119,7 +119,7 @@ function Lab({ about, ask, address, root }) {
               effect=${effect && signed(effect[head][0])} other=${other} prunedMap=${prunedMaps.get(head)} />`}
           </div>
           <section class="card heads" aria-label="Heads">
-            <div class="bar-top"><h2>Heads</h2><p class="off-count" role="status">${off === 0 ? "All heads are on." : `${off} of ${all} heads off or turned down.`}
+            <div class="bar-top"><h2>Heads</h2><p class="off-count" role="status">${off === 0 ? "All heads are on." : `${off} of ${all} ${all === 1 ? "head" : "heads"} off or turned down.`}
               ${off > 0 && html` <button type="button" class="quiet reset" onClick=${() => change({ gates: {} })}>Switch all on</button>`}</p></div>
             <div class="tools">
               <label>Order <select value=${state.sort} onChange=${(e) => change({ sort: e.target.value })}>
