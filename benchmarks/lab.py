@@ -28,7 +28,8 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import headwise as hw
-from headwise.lab.server import Lab, serve
+from headwise.lab.questions import Lab
+from headwise.lab.server import serve
 from headwise.options import Architecture
 from headwise.translation.build import build
 from headwise.translation.subwords import learn_subwords
@@ -44,6 +45,8 @@ def main() -> None:
     print(json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads()}))
     tokenizer, sentence = words()
     model = hw.Model(build(Architecture(), tokenizer, 0), tokenizer, "random")
+    # random weights never end a sentence: its length is that of the source, as in a trained model
+    model.hf.generation_config.exponential_decay_length_penalty = (18, 2.0)
     place = served(model)
     time_model("3 + 3 layers, 8 heads, width 256", model, place, sentence, options.rounds)
     first_paint(place, sentence)

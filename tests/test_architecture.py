@@ -44,7 +44,8 @@ MAY_IMPORT = {
     | METHODS
     | {"model_files", "options", "units", "api", "attention", "data", "devices", "loading", "model", "statistics"},
     "report": WORDS | {"importance", "roles", "statistics"},
-    "lab": WORDS | {"model_files", "options", "attention", "importance", "model", "report", "translation"},
+    "lab": WORDS
+    | {"model_files", "options", "data", "attention", "importance", "model", "loading", "report", "translation"},
     "hub": WORDS | {"model_files", "report"},
 }
 FREE = {"__init__", "__main__", "cli"}  # the doors: they may open every room, and no room may call them

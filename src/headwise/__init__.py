@@ -36,9 +36,9 @@ else:
     import headwise.lab
     import headwise.roles  # noqa: F401 - the packages, before their names are bound to the functions
 
-    def lab(model, text=""):
+    def lab(model, text="", treebank=None):
         """The lab as a widget; see `headwise.lab.notebook.lab`, which also has the types."""
-        return import_module("headwise.lab.notebook").lab(model, text)
+        return import_module("headwise.lab.notebook").lab(model, text, treebank)
 
     def roles(model, treebank, confirm=None, pairs=None, training=None, seed=0, progress=None, reading=None):
         """What each head does; see `headwise.api.roles.roles`, which also has the types."""

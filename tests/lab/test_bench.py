@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import BertConfig, BertForSequenceClassification
 
 import headwise as hw
 from api.askers import asker, embedder
@@ -20,6 +21,7 @@ from headwise.lab.bench import Bench
 from headwise.lab.changes import Ablation
 from headwise.lab.sentence import read
 from headwise.lab.smallest import smallest
+from headwise.lab.trees import example_trees
 
 TEXT = "a b c d e f"
 ABLATIONS: list[Ablation] = ["zero", "mean", "uniform"]
@@ -88,7 +90,7 @@ def test_every_head_off_costs_what_exact_ablation_says(family: str, ablation: Ab
     bench = Bench(asker(family))
     found = bench.ablate(TEXT, ablation=ablation)
     batch = batch_of(bench, TEXT)
-    tally = ablate(bench.hf, bench.model.found, [batch], [f"ablation.{ablation}"])[f"ablation.{ablation}"]
+    tally = ablate(bench.model.hf, bench.model.found, [batch], [f"ablation.{ablation}"])[f"ablation.{ablation}"]
     table = {str(Head(r["kind"], r["layer"], r["head"])): r["value"] for r in tally.rows(f"ablation.{ablation}")}
     count = int((batch["labels"] != -100).sum())
     ours = np.array(found["total"])
@@ -118,14 +120,39 @@ def test_the_smallest_set_changes_the_output_and_none_of_it_can_be_spared(family
         assert bench.look(TEXT, dict.fromkeys(rest, 0.0))["after"] == found["before"]
 
 
+def test_a_search_in_steps_finds_the_same() -> None:
+    bench, begun = Bench(asker("bert")), list[str]()
+    whole = smallest(bench, TEXT)
+    while (found := smallest(bench, TEXT, begun=begun, steps=1)).get("unfinished"):
+        assert len(found["heads"]) == len(begun) + 1
+        begun = found["heads"]
+    assert {**found, "seconds": 0} == {**whole, "seconds": 0}
+
+
 def test_a_language_model_says_what_comes_next_at_a_chosen_place() -> None:
     bench = Bench(asker("gpt2"))
     look = bench.look(TEXT, {"decoder-self/0/0": 0.0}, place=3)
-    ids = torch.tensor([bench.tokenizer(TEXT)["input_ids"]])
+    ids = torch.tensor([bench.asker.tokenizer(TEXT)["input_ids"]])
     with torch.no_grad():
-        shares = bench.hf(input_ids=ids).logits[0, 3].softmax(-1)
+        shares = bench.model.hf(input_ids=ids).logits[0, 3].softmax(-1)
     assert max(row["before"] for row in look["next"]) == pytest.approx(float(shares.max()), abs=1e-5)
     assert look["place"] == 3 and sum(c["counted"] for c in look["columns"]) == 1
+
+
+@pytest.mark.parametrize("family", ["marian", "gpt2", "bert"])
+def test_a_known_sentence_has_its_tree(family: str) -> None:
+    tree = next(iter(example_trees().values()))
+    model = asker(family)
+    model.tokenizer.add_tokens(sorted({word.form for word in tree.words}))
+    model.hf.resize_token_embeddings(len(model.tokenizer), mean_resizing=False)
+    bench = Bench(model, trees={tree.text: tree})
+    source = bench.look(tree.text, place=2)["source"]
+    found = source["tree"]
+    assert found["arcs"] == [[w.governor, i, w.relation] for i, w in enumerate(tree.words) if w.governor >= 0]
+    assert found["links"] == [[at, before] for at, before in found["links"] if before < at]
+    places = [[i for i, w in enumerate(source["words"]) if w == word] for word in range(len(tree.words))]
+    assert all(places), "every word has its tokens"
+    assert bench.look("a b", place=0)["source"]["tree"] is None
 
 
 def test_a_masked_model_hides_the_chosen_token() -> None:
@@ -143,6 +170,13 @@ def test_an_embedding_model_is_compared_by_cosine() -> None:
     assert changed - 1 == pytest.approx(found["total"][found["heads"].index("encoder-self/1/0")], abs=1e-5)
     with pytest.raises(HeadwiseError, match="no output"):
         smallest(bench, TEXT)
+
+
+def test_a_classifier_is_refused() -> None:
+    config = BertConfig(vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    classifier = hw.Model(BertForSequenceClassification(config), asker("bert").tokenizer, "tiny")
+    with pytest.raises(HeadwiseError, match="classifier"):
+        Bench(classifier)
 
 
 def test_a_pruned_model_with_an_empty_layer_works(translator: Bench) -> None:
@@ -164,7 +198,7 @@ def test_strange_gates_are_refused(translator: Bench, gates: dict[str, float]) -
 def test_long_text_is_cut_and_said(translator: Bench) -> None:
     look = translator.look("a " * 500)
     assert "Only the first" in look["source"]["note"] and len(look["source"]["tokens"]) <= 64
-    assert "characters" in read(translator.tokenizer, "a" * 30_000, 9).note
+    assert "characters" in read(translator.asker.tokenizer, "a" * 30_000, 9).note
     with pytest.raises(HeadwiseError, match="no text"):
         translator.look("  ")
 

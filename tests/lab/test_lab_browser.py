@@ -19,9 +19,12 @@ import pytest
 
 import headwise as hw
 from api.askers import asker, embedder
+from axe import serious
+from headwise.data.annotated import Annotated, Mention, Word
 from headwise.lab.answers import unpacked
 from headwise.lab.bench import Bench
-from headwise.lab.server import Lab, serve
+from headwise.lab.questions import Lab
+from headwise.lab.server import serve
 from headwise.model import Model
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -30,6 +33,16 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
 WAIT = 20_000  # milliseconds
+
+
+def word(form: str, governor: int, relation: str) -> Word:
+    return Word(form, form, "X", governor, relation, relation, True)
+
+
+TREE = Annotated(
+    (word("c", 1, "nsubj"), word("d", -1, "root"), word("e", 1, "obj")), "1", "1",
+    (Mention("e1", 0, 0, 1, 0, "nominal"), Mention("e1", 0, 2, 3, 2, "pronoun")),
+)  # fmt: skip
 
 
 def served(lab: Lab) -> str:
@@ -48,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab(folder: Path) -> Lab:
     model = hw.load(folder)
     pruned = model.remove(hw.HeadMask.full(model.heads).without([hw.Head("cross", 0, 1), hw.Head("cross", 0, 2)]))
-    made = Lab(model, pruned)
+    made = Lab(model, pruned, trees={TREE.text: TREE})
     heads = {str(head): [place / 10, place / 10 - 0.05, place / 10 + 0.05] for place, head in enumerate(model.heads)}
     made.about |= {
         "scores": [{"measure": "confidence", "name": "confidence", "heads": heads}],
@@ -60,12 +73,15 @@ def lab(folder: Path) -> Lab:
                     "value": 0.9,
                     "low": 0.8,
                     "high": 0.95,
+                    "n": 20,
                     "baseline": 0.4,
                 }
             ]
         },
-        "pruned": [{"setting": "one", "label": "λ = 0.01", "chosen": True, "bleu": 30.0, "kept": ["cross/0/0"]}],
-        "sentences": ["a b c d", "c d e"],
+        "pruned": [
+            {"setting": "one", "label": "λ = 0.01", "chosen": True, "bleu": 30.0, "kept": ["cross/0/0"], "closed": {}}
+        ],
+        "sentences": {"Yours": ["a b c d", TREE.text]},
     }
     return made
 
@@ -164,8 +180,11 @@ def test_groups_of_heads_are_switched(visit: Any, address: str) -> None:
     page.get_by_role("button", name="all on: Encoder self-attention", exact=True).click()
     assert off() == 4
     page.get_by_role("button", name="Switch all on").click()
-    for group, count in (("Role: <b>nsubj</b> (1)", 1), ("Lowest quarter by confidence (6)", 6)):
-        page.get_by_label("Several at once").select_option(label=group)
+    groups = page.get_by_label("Several at once")
+    for group, share, count in (("Role: <b>nsubj</b> (1)", 0, 1), ("Lowest by confidence (6)", 50, 12)):
+        groups.select_option(label=group)
+        if share:
+            page.get_by_label("Share, %").fill(str(share))
         page.get_by_role("button", name="Off", exact=True).click()
         assert off() == count
         page.get_by_role("button", name="Switch all on").click()
@@ -239,6 +258,30 @@ def test_the_exported_map_is_the_picture(visit: Any, address: str, lab: Lab) -> 
     assert page.locator(".picked .pointer").count() == 1
 
 
+def test_the_tree_is_drawn_with_the_picked_head(visit: Any, address: str, lab: Lab) -> None:
+    page = visit(address)
+    page.get_by_label("Pick a sentence").select_option(TREE.text)
+    page.locator("[data-head='encoder-self/1/2']").click()
+    page.locator(".arcs").wait_for()
+    assert page.locator(".arc.dependency text").all_text_contents() == ["nsubj", "obj"]
+    assert page.locator(".arc.coreference").count() == 1
+    look = lab.benches["full"].look(TREE.text)
+    (site,) = [s for s in look["maps"] if (s["kind"], s["layer"]) == ("encoder-self", 1)]
+    map, words = unpacked(site["data"], site["shape"])[2], np.array(look["source"]["words"])
+    between = lambda a, b: map[words == a][:, words == b].sum(1).mean()  # noqa: E731
+    rows = {row["relation"]: row for row in csv.DictReader(io.StringIO(export(page, "Tree as CSV")))}
+    for relation, one, other in (("nsubj", 0, 1), ("obj", 2, 1), ("same entity", 2, 0)):
+        assert [float(rows[relation]["weight"]), float(rows[relation]["back"])] == pytest.approx(
+            [between(one, other), between(other, one)], abs=1e-5
+        )
+    page.locator("[data-head='cross/0/0']").click()
+    assert page.locator(".arcs").count() == 0
+    page.get_by_label("Sentence", exact=True).fill("c d")
+    page.get_by_label("Sentence", exact=True).press("Enter")
+    page.locator("[data-head='encoder-self/1/2']").click()
+    page.locator(".arcs").wait_for(state="detached")  # this sentence has no tree
+
+
 def test_the_python_lines_give_the_same(visit: Any, address: str, lab: Lab) -> None:
     page = visit(
         address + "#text=a+%22b%22+%5C+%C3%BC+%F0%9F%99%82&off=cross/1/2,encoder-self/0/0:0.5&ablation=uniform&beam=2"
@@ -262,7 +305,7 @@ def test_hostile_text_is_shown_as_text(visit: Any, folder: Path, text: str) -> N
     model.tokenizer.add_tokens([word for word in text.split() if word not in words])
     model.hf.resize_token_embeddings(max(len(model.tokenizer), model.hf.config.vocab_size), mean_resizing=False)
     lab = Lab(Model(model.hf, model.tokenizer, "<i>model</i>"))
-    lab.about["sentences"] = [text]
+    lab.about["sentences"] = {"Yours": [text]}
     for width in (1280, 400):
         page = visit(served(lab), width)
         settled(page)
@@ -290,12 +333,13 @@ def test_other_models_have_their_view(visit: Any, family: str) -> None:
         assert change(page) == pytest.approx(expected["after"] - expected["before"], abs=0.006)
     page.get_by_role("button", name="Try every head").click()
     page.locator("table.effects").wait_for()
+    assert serious(page) == []
 
 
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_it_fits_the_screen_in_both_themes(visit: Any, address: str, width: int, theme: str) -> None:
-    page = visit(address + "#text=a+b+c&off=cross/0/1&compare=1", width, theme)
+    page = visit(address + "#text=c+d+e&head=encoder-self/0/1&off=cross/0/1&compare=1", width, theme)
     page.locator(".said.pruned").wait_for()
     page.get_by_role("button", name="Try every head").click()
     page.locator("table.effects").wait_for()
@@ -305,6 +349,7 @@ def test_it_fits_the_screen_in_both_themes(visit: Any, address: str, width: int,
     nameless = page.evaluate("""() => [...document.querySelectorAll('button, select, input, textarea')]
         .filter(e => !(e.ariaLabel || e.textContent.trim() || e.labels?.length)).length""")
     assert nameless == 0
+    assert serious(page) == []
 
 
 def test_an_error_is_a_sentence(visit: Any, address: str, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,4 +229,4 @@ def test_the_command_says_its_address_and_ends_with_ctrl_c(tmp_path: Path) -> No
         assert page.status_code == 200 and "headwise lab" in page.text
         assert requests.get(address.rsplit("/", 2)[0] + "/", timeout=10).status_code == 403
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130

@@ -18,7 +18,8 @@ from api.askers import asker
 from headwise.lab import notebook
 from headwise.lab.bench import Bench
 from headwise.lab.notebook import answer, joined
-from headwise.lab.server import Lab
+from headwise.lab.questions import Lab
+from headwise.lab.smallest import smallest
 from headwise.model import Model
 from headwise.study import Progress, make_plan, run_study
 
@@ -97,7 +98,7 @@ def test_the_page_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
     with pytest.raises(hw.HeadwiseError, match=r"hw\.load"):
-        hw.lab("a folder")  # type: ignore[arg-type]
+        hw.lab(3)  # type: ignore[arg-type]
     monkeypatch.setattr(notebook, "find_spec", lambda name: None)
     with pytest.raises(hw.HeadwiseError, match=r"headwise\[notebook\]"):
         hw.lab(model)
@@ -147,6 +148,10 @@ class TestWidget:
         page.get_by_text("All heads are on.").wait_for()
         page.get_by_role("button", name="Try every head").click()
         page.locator(".effects").first.wait_for()
+        page.get_by_role("button", name="Smallest set that changes the output").click()
+        page.locator(".found").wait_for()
+        found = smallest(Bench(model), "a b c d")
+        assert page.locator(".found code").all_inner_texts() == found["heads"]
 
 
 class TestExamples:

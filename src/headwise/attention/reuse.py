@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from torch import Tensor, nn
@@ -88,6 +89,14 @@ def recording(
         forwards = {block: partial(run, stack, block.forward) for block, stack in blocks(model, found).items()}
         with kernel.patched("forward", forwards):
             yield kept
+
+
+def in_turn(kept: Recording, trials: Sequence[Trial], most: int) -> Iterator[list[int]]:
+    """The numbers of the trials that share a forward: they start in the same block, and are at most `most`."""
+    first = {place: kept.first(list(trial)) for place, trial in enumerate(trials) if trial}
+    for _, places in groupby(sorted(first, key=first.__getitem__), key=first.__getitem__):
+        waiting = list(places)
+        yield from (waiting[start : start + most] for start in range(0, len(waiting), most))
 
 
 @contextmanager

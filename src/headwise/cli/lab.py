@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from itertools import islice
 from typing import Annotated
 
 import typer
 
 from headwise.cli.options import Device, ModelName, Quiet
+from headwise.data.lines import existing_file, read_lines
 from headwise.errors import HeadwiseError
+
+MOST = 500  # sentences to pick
 
 
 def lab(
@@ -18,6 +22,10 @@ def lab(
     host: Annotated[
         str, typer.Option("--host", help="address to listen on; other machines get in only beyond loopback")
     ] = "127.0.0.1",
+    treebank: Annotated[
+        list[str] | None, typer.Option("--treebank", help="CoNLL-U: sentences to pick, with their trees; repeatable")
+    ] = None,
+    text: Annotated[str | None, typer.Option("--text", help="sentences to pick, one a line")] = None,
     device: Device = "cpu", quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Type a sentence, see every head's attention, switch heads off and watch the output change, in the browser.
@@ -27,12 +35,12 @@ def lab(
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise HeadwiseError(f"The lab needs {' and '.join(missing)}: pip install 'headwise[lab]'.")
     import headwise as hw
-    from headwise.lab.server import Lab, serve
-    from headwise.lab.story import pruned_model, run_of
+    from headwise.lab.questions import Lab
+    from headwise.lab.server import serve
 
-    run = run_of(model)
-    pruned = pruned_model(run) if run else None
-    made = Lab(hw.load(model, device), hw.load(pruned, device) if pruned else None, run)
+    trees = hw.Treebank.read(*treebank) if treebank else None
+    lines = list(islice(filter(str.strip, read_lines(existing_file(text))), MOST)) if text else []
+    made = Lab.open(model, device, trees, lines)
     if not quiet:
         typer.echo("The lab is open until Ctrl-C. Everyone with this address can use it:", err=True)
     serve(made, host, port, open_, typer.echo)

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import groupby
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from headwise.attention import AttentionCall, Discovery, capture, device_of, eva
 from headwise.attention.capture import refuse_other_heads
 from headwise.attention.discover import output_of
 from headwise.attention.removal import removed_heads, with_others
-from headwise.attention.reuse import Recording, Trial, recording, trying
+from headwise.attention.reuse import Recording, Trial, in_turn, recording, trying
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
 from headwise.importance.attention_weights import sides
@@ -191,20 +190,14 @@ def losses(model: nn.Module, found: Discovery, batch: Batch, trials: Sequence[Tr
     out, order, found_losses = batch.losses.repeat(len(trials), 1), list[int](), list[Tensor]()
     longest = max(batch.tensors["labels"].shape[1], *(there.shape[1] for there in batch.there.values()))
     together = max(1, tokens // (len(batch.losses) * longest))
-    first = {place: batch.kept.first(list(trial)) for place, trial in enumerate(trials) if trial}
-    for _, places in groupby(sorted(first, key=first.__getitem__), key=first.__getitem__):
-        waiting = list(places)
-        for start in range(0, len(waiting), together):
-            now = waiting[start : start + together]
-            tensors = {
-                name: tensor.repeat(len(now), *[1] * (tensor.dim() - 1)) for name, tensor in batch.tensors.items()
-            }
-            turns = torch.arange(len(now), device=out.device)[:, None] * len(batch.losses)
-            asked = (batch.places[0] + turns).flatten(), batch.places[1].repeat(len(now))
-            with trying(model, found, batch.kept, [trials[place] for place in now]):
-                lost = losses_of(model, tensors, asked)
-            order += now
-            found_losses.append(lost.view(len(now), -1))
+    for now in in_turn(batch.kept, trials, together):
+        tensors = {name: tensor.repeat(len(now), *[1] * (tensor.dim() - 1)) for name, tensor in batch.tensors.items()}
+        turns = torch.arange(len(now), device=out.device)[:, None] * len(batch.losses)
+        asked = (batch.places[0] + turns).flatten(), batch.places[1].repeat(len(now))
+        with trying(model, found, batch.kept, [trials[place] for place in now]):
+            lost = losses_of(model, tensors, asked)
+        order += now
+        found_losses.append(lost.view(len(now), -1))
     if order:
         out[torch.tensor(order, device=out.device)] = torch.cat(found_losses)
     return out

@@ -10,12 +10,16 @@ import re
 from collections.abc import Mapping
 from importlib import resources
 from importlib.util import find_spec
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
-from headwise.lab.server import SECONDS, Lab, page_files, sentence, theme
+from headwise.lab.files import page_files, theme
+from headwise.lab.questions import Lab
+from headwise.lab.server import SECONDS, sentence
 from headwise.lab.turns import Work
 from headwise.model import Model
 
@@ -27,14 +31,16 @@ DECLARED = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", 
 LISTED = re.compile(r"export\{([^}]+)\};?")
 
 
-def lab(model: Model, text: str = "") -> AnyWidget:
-    """The lab of a model as a widget for Jupyter, marimo, VS Code and Colab: heads are watched and switched off there.
+def lab(model: Model | str | PathLike[str], text: str = "", treebank: Treebank | None = None) -> AnyWidget:
+    """The lab as a widget for Jupyter, marimo, VS Code and Colab: heads are watched and switched off there.
 
-    text: the sentence at the start. `.state` of the widget is what stands after # in the address of `headwise lab`: it
-    can be read and set. Raises HeadwiseError where anywidget is not installed (`headwise[notebook]`).
+    model: as `headwise lab` takes it, or a loaded one; a study's folder brings its scores, roles and pruned model.
+    text: the sentence at the start. treebank: sentences to pick, whose trees are drawn. `.state` of the widget is what
+    stands after # in the address of `headwise lab`: it can be read and set. Raises HeadwiseError where anywidget is not
+    installed (`headwise[notebook]`).
     """
-    if not isinstance(model, Model):
-        raise HeadwiseError(f"The lab was given {str(model)[:100]!r}: give a model that hw.load(…) made.")
+    if not isinstance(model, Model | str | PathLike):
+        raise HeadwiseError(f"The lab was given {str(model)[:100]!r}: give a model of hw.load(…), or a folder.")
     if find_spec("anywidget") is None:
         raise HeadwiseError("The lab in a notebook needs anywidget: pip install 'headwise[notebook]'.")
     import anywidget
@@ -45,7 +51,7 @@ def lab(model: Model, text: str = "") -> AnyWidget:
         _css = theme(".headwise-lab") + page_files()["lab.css"][0].decode()
         state = traitlets.Unicode("").tag(sync=True)
 
-    made, widget = Lab(model), Widget(state=urlencode({"text": text} if text else {}))
+    made, widget = Lab.open(model, treebank=treebank), Widget(state=urlencode({"text": text} if text else {}))
     widget.on_msg(lambda shown, asked, buffers: answer(made, shown, asked))
     return widget
 

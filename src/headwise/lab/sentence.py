@@ -14,15 +14,17 @@ MARKS = ("▁", "Ġ", " ")  # what tokens of the common subword models begin a w
 
 @dataclass(frozen=True)
 class Sentence:
-    """Token ids, the text of each, the number of its word, and a remark where the text was cut."""
+    """Token ids, the text of each, the number of its word, a remark where the text was cut, and its tree if one is
+    known (see `trees.py`)."""
 
     ids: list[int]
     tokens: list[str]
     words: list[int]
     note: str = ""
+    tree: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"tokens": self.tokens, "words": self.words, "note": self.note}
+        return {"tokens": self.tokens, "words": self.words, "note": self.note, "tree": self.tree}
 
 
 def read(tokenizer: Any, text: str, most: int) -> Sentence:

@@ -1,114 +1,33 @@
 """The server of the lab: a page, and questions about one model that are answered in turns.
 
-It is for this machine: it binds loopback unless asked otherwise, every address begins with a secret token, `Host` and
-`Origin` must be its own, and the page may load nothing from anywhere else.
+It is for this machine: it binds loopback unless asked otherwise, lets in those who know its address (`guard.py`), and
+its page may load nothing from anywhere else.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
 import secrets
 import socket
 import webbrowser
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from importlib import resources
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headwise.errors import HeadwiseError
-from headwise.lab.bench import Bench
-from headwise.lab.smallest import smallest
-from headwise.lab.story import story
+from headwise.lab.files import page_files
+from headwise.lab.guard import Guard, host_names, is_loopback
+from headwise.lab.questions import Lab
 from headwise.lab.turns import Turns, Work
-from headwise.model import Model
-from headwise.report.run import Run
-from headwise.report.theme import COLOURS, DARK, FONT, LIGHT, SCALES
 
 BODY = 1 << 17  # bytes of a question
 READING = 10.0  # seconds in which a question must have arrived
 SECONDS = {"look": 30.0, "ablate": 120.0, "smallest": 300.0}
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 LOG = logging.getLogger(__name__)
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-
-
-class Question(BaseModel):
-    """What is asked of the model. gates: by head, 0 (off) to 1."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    text: str
-    gates: dict[str, float] = Field(default_factory=dict)
-    ablation: Literal["zero", "mean", "uniform"] = "zero"
-    beam: int = Field(default=5, ge=1, le=10)
-    place: int | None = None
-    model: Literal["full", "pruned"] = "full"
-
-
-class Lab:
-    """A model, perhaps the pruned one of its run, and what is known of its heads. `answer` is all that a page needs."""
-
-    def __init__(self, model: Model, pruned: Model | None = None, run: Run | None = None) -> None:
-        self.benches = {"full": Bench(model)} | ({"pruned": Bench(pruned)} if pruned else {})
-        self.about = {
-            "name": model.name,
-            "title": run.folder.resolve().name if run else Path(model.name).name,
-            "task": self.benches["full"].task,
-            "heads": {kind: list(counts) for kind, counts in model.heads.query.items()},
-            "most": self.benches["full"].most,
-            "compare": layout(model, pruned) if pruned else None,
-            **story(run),
-        }
-
-    def answer(self, name: str, given: Mapping[str, Any], work: Work, progress: Callable[[float, str], None]) -> Any:
-        """The answer to a question, ready for JSON. Raises HeadwiseError for one that cannot be answered."""
-        if name == "about":
-            return self.about
-        try:
-            asked = Question(**given)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            raise HeadwiseError(
-                f"The question is not understood ({'.'.join(map(str, wrong['loc']))}: {wrong['msg']})."
-            ) from None
-        if asked.model not in self.benches:
-            raise HeadwiseError("There is no pruned model to compare with: open the folder of a run that chose one.")
-        bench, options = self.benches[asked.model], asked.model_dump(exclude={"model"})
-        if name == "look":
-            return bench.look(**options, check=work.check)
-        if name == "ablate":
-            return bench.ablate(**options, check=work.check, progress=progress)
-        if name == "smallest":
-            return smallest(bench, **options, check=work.check, progress=progress)
-        raise HeadwiseError(f"There is no question '{name[:40]}'.")
-
-
-def layout(model: Model, pruned: Model) -> dict[str, list[list[int]]]:
-    """By kind and layer, which heads of the full model those of the pruned one are."""
-    kept = pruned.layout
-    if kept is None or kept.heads.query != model.heads.query:
-        raise HeadwiseError(
-            f"{pruned.name} was not pruned from {model.name}: they cannot stand side by side. "
-            "Open the run's model/ folder instead."
-        )
-    return {kind: [kept.of(site) for site in model.heads.sites if site.kind == kind] for kind in model.heads.kinds}
 
 
 def application(lab: Lab, token: str, hosts: Callable[[str], bool]) -> Any:
@@ -197,102 +116,6 @@ def sentence(error: Exception) -> str:
         return "There is not enough memory for this: give a shorter sentence or fewer beams."
     LOG.error("A question failed.", exc_info=error)
     return f"This could not be computed ({type(error).__name__}): the terminal says more."
-
-
-class Guard:
-    """Lets a request through that names this server, its token and no other origin; sets the headers of the page."""
-
-    def __init__(self, app: Any, token: str, hosts: Callable[[str], bool]) -> None:
-        self.app, self.token, self.hosts = app, token, hosts
-
-    async def __call__(self, scope: Message, receive: Any, send: Send) -> None:
-        if scope["type"] != "http":  # no websockets
-            return
-        token, _, rest = str(scope["path"]).removeprefix("/").partition("/")
-        refused = self.refusal(scope, token)
-        if refused:
-            status, text = refused
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": status,
-                    "headers": encoded({**HEADERS, "Content-Type": "text/plain; charset=utf-8"}),
-                }
-            )
-            await send({"type": "http.response.body", "body": text.encode()})
-            return
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *encoded(HEADERS)]
-            await send(message)
-
-        path = f"/{rest}"
-        await self.app({**scope, "path": path, "raw_path": path.encode()}, receive, with_headers)
-
-    def refusal(self, scope: Message, token: str) -> tuple[int, str] | None:
-        """Status and sentence for a request that is not answered."""
-        sent: dict[str, list[str]] = {}
-        for name, value in scope["headers"]:
-            sent.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-        host = sent.get("host", [])
-        if len(host) != 1 or not self.hosts(host[0]):
-            return 421, "This address is not the lab's."
-        if not secrets.compare_digest(token.encode(), self.token.encode()):
-            return 403, "The address lacks the token: open the one that the terminal shows."
-        if any(origin != f"http://{host[0]}" for origin in sent.get("origin", [])):
-            return 403, "Another page asked."
-        if sent.get("sec-fetch-site", ["same-origin"])[0] not in ("same-origin", "none"):
-            return 403, "Another page asked."
-        return None
-
-
-def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-
-
-def page_files() -> dict[str, tuple[bytes, str]]:
-    """Every file of the page, with its type, by its path."""
-    found = {"theme.css": (theme().encode(), "text/css; charset=utf-8")}
-    with resources.as_file(resources.files("headwise.lab") / "page") as folder:
-        for path in sorted(Path(folder).rglob("*")):
-            if path.suffix in TYPES:
-                found[path.relative_to(folder).as_posix()] = (path.read_bytes(), f"{TYPES[path.suffix]}; charset=utf-8")
-    return found
-
-
-def theme(where: str = ":root") -> str:
-    """The report's colours and font, light and dark, as variables of a part of the page."""
-    light, dark = (" ".join(f"--{name}: {palette[name]};" for name in (*COLOURS, *SCALES)) for palette in (LIGHT, DARK))
-    return f"{where} {{ --font: {FONT}; {light} }}\n@media (prefers-color-scheme: dark) {{ {where} {{ {dark} }} }}\n"
-
-
-def host_names(host: str, port: int) -> Callable[[str], bool]:
-    """Whether a `Host` is this server's: loopback; bound beyond it, also the machine's name and plain addresses (a page
-    of another origin needs a name of its own to get here)."""
-    names = {"127.0.0.1", "localhost", "[::1]"}
-    beyond = not is_loopback(host)
-    if beyond:
-        names |= {host, socket.gethostname(), socket.getfqdn()}
-
-    def known(given: str) -> bool:
-        name, _, number = given.rpartition(":") if not given.endswith("]") else (given, "", "")
-        name, number = (name, number) if name else (given, "80")
-        return number == str(port) and (name.lower() in names or (beyond and is_address(name.strip("[]"))))
-
-    return known
-
-
-def is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def is_loopback(host: str) -> bool:
-    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 def listening(host: str, port: int) -> socket.socket:

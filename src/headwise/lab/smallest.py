@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from headwise.attention import evaluating
 from headwise.errors import HeadwiseError
+from headwise.heads import Head
 from headwise.lab.bench import Bench, refuse_nobody
 from headwise.lab.changes import Ablation, Check
 from headwise.progress import Report, silent
@@ -19,30 +21,37 @@ from headwise.progress import Report, silent
 
 def smallest(
     bench: Bench, text: str, gates: Mapping[str, float] | None = None, ablation: Ablation = "zero", beam: int = 5,
-    place: int | None = None, check: Check = refuse_nobody, progress: Report = silent,
+    place: int | None = None, begun: Sequence[str] = (), steps: int | None = None, check: Check = refuse_nobody,
+    progress: Report = silent,
 ) -> dict[str, Any]:  # fmt: skip
     """A small set of heads that changes the output when it is switched off, on top of the gates given.
 
     Greedy: each step switches off the head that lowers the output's log-probability most; once the output is another
     one, each head that is not needed is switched on again. No head of the set can be spared, but another set may be
     smaller. found: False where the output stays even without any head.
+
+    steps: the most steps that are made; where they did not suffice, the answer says `unfinished`, and another call with
+    its heads as `begun` goes on: so a notebook can stop in between.
     """
     if bench.task == "embedding":
         raise HeadwiseError("This model writes no output that could change: look at the similarity instead.")
     began, first = time.perf_counter(), bench.gates(gates or {})
-    with evaluating(bench.hf), torch.no_grad():
+    with evaluating(bench.model.hf), torch.no_grad():
         base = bench.base(text, beam, place, check)
-        counted = torch.tensor([c.counted for c in base.columns])
+        base = replace(base, columns=tuple(column for column in base.columns if column.counted))
 
         def output_with(vector: Tensor) -> str:
             return bench.written(base, vector, ablation, beam, check)
 
-        now, chosen, start = first.clone(), list[int](), output_with(first)
-        output = start
+        start, now = output_with(first), bench.gates({**(gates or {}), **dict.fromkeys(begun, 0.0)})
+        chosen = [bench.heads.index(Head.parse(name)) for name in begun]
+        output = output_with(now) if chosen else start
         while output == start and bool((now > 0).any()):
+            if len(chosen) - len(begun) == steps:
+                return {"unfinished": True, "heads": [str(bench.heads[head]) for head in chosen]}
             note = f"{len(chosen)} heads off, trying the next"
             values = bench.without_each(base, now, ablation, check, lambda share, _, note=note: progress(share, note))  # type: ignore[misc]
-            cost = values[:, counted].sum(1)
+            cost = values.sum(1)
             cost[now == 0] = math.inf
             chosen.append(int(cost.argmin()))
             now[chosen[-1]] = 0

@@ -10,6 +10,7 @@ from headwise.heads import Head
 from headwise.model_files import folder_of
 from headwise.report.models import value
 from headwise.report.run import Run, read_run
+from headwise.report.sections.every_head import closed_of
 from headwise.report.words import measure_name
 
 SENTENCES = 12
@@ -29,13 +30,14 @@ def pruned_model(run: Run) -> Path | None:
 
 
 def story(run: Run | None) -> dict[str, Any]:
-    """The run's knowledge, ready for JSON: `scores` by measure and head, `roles` by head, `pruned` models, `sentences`.
+    """The run's knowledge, ready for JSON: `scores` by measure and head, `roles` by head, `pruned` models with
+    the step of training from which each gate is shut.
 
     Each is empty where the run did not make it.
     """
     if run is None:
-        return {"scores": [], "roles": {}, "pruned": [], "sentences": []}
-    known = {model["setting"]: model for model in run.pruned}
+        return {"scores": [], "roles": {}, "pruned": []}
+    known, closed = {model["setting"]: model for model in run.pruned}, closed_of(run)
     return {
         "scores": scores(run),
         "roles": roles(run),
@@ -46,11 +48,11 @@ def story(run: Run | None) -> dict[str, Any]:
                 "chosen": setting == run.facts.get("chosen"),
                 "bleu": value(known[setting], f"{run.part}bleu"),
                 "kept": sorted(map(str, mask.kept)),
+                "closed": {str(head): step for head, step in closed.get(setting, {}).items()},
             }
             for setting, mask in run.layouts.items()
             if setting in known
         ],
-        "sentences": sentences(run),
     }
 
 
@@ -81,12 +83,12 @@ def scores(run: Run) -> list[dict[str, Any]]:
 
 
 def roles(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """The roles found, by head: name, value, interval and baseline."""
+    """The roles found, by head: name, value, interval, number of words asked, and baseline."""
     found: dict[str, list[dict[str, Any]]] = {}
     if run.roles is not None:
         for row in run.roles.roles.to_dict("records"):
             head = str(Head(row["kind"], row["layer"], row["head"]))
-            numbers = {name: number(row[name]) for name in ("value", "low", "high", "baseline")}
+            numbers = {name: number(row[name]) for name in ("value", "low", "high", "n", "baseline")}
             found.setdefault(head, []).append({"role": row["role"], "measure": row["measure"], **numbers})
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,14 @@ class Roles:
     seldom: list[str]
     coverage: dict[str, Coverage]
     warnings: list[str]
+
+    def _repr_html_(self) -> str:
+        """The roles that were found, the clearest first, and what no head does."""
+        found = self.roles.assign(above=self.roles["value"] - self.roles["baseline"]).sort_values("above")[::-1]
+        names = found["kind"] + "/" + found["layer"].astype(str) + "/" + found["head"].astype(str)
+        shown = found[["role", "value", "low", "high", "baseline"]].set_axis(names.rename("head"))
+        notes = "".join(f"<p>{html.escape(text)}</p>" for text in (*self.warnings, *self.absent))
+        return f"{shown.to_html(float_format='{:.2f}'.format)}{notes}"
 
 
 def roles(

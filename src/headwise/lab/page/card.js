@@ -3,24 +3,29 @@ import { alike } from "./maps.js";
 import { percent, plain } from "./numbers.js";
 import { html } from "./vendor/preact-htm.js";
 
-export function Card({ head, at, maps, about, effect, gate, pick }) {
+/** How much of a head's output is left. */
+export function Slider({ head, at, gate }) {
+  const text = at === 0 ? "off" : at === 1 ? "on" : percent(at);
+  return html`<label class="slide"><span>Output of this head</span>
+    <input type="range" min="0" max="1" step="0.05" value=${at} data-slider aria-valuetext=${text} onInput=${(event) => gate([head], Number(event.target.value))} />
+    <output>${text}</output></label>`;
+}
+
+export function Card({ head, maps, about, effect, pick }) {
   const near = alike(maps, head), close = byScores(about.scores, head);
   const scores = about.scores.filter((score) => score.heads[head]);
   const roles = about.roles[head] ?? [];
   return html`
     <div class="about-head">
-      <label class="slide"><span>Output of this head</span>
-        <input type="range" min="0" max="1" step="0.05" value=${at} data-slider aria-valuetext=${at === 0 ? "off" : at === 1 ? "on" : percent(at)}
-          onInput=${(event) => gate([head], Number(event.target.value))} /><output>${at === 0 ? "off" : at === 1 ? "on" : percent(at)}</output></label>
       ${effect && html`<p class="fact">Without it the output's log-probability changes by <b>${effect}</b> nats.</p>`}
       ${roles.length > 0 && html`<h3>Roles</h3><ul class="plain">${roles.map((r) => html`<li key=${r.measure}><b>${r.role}</b> ${plain(r.value, 2)}
-        ${r.low !== null && ` [${plain(r.low, 2)}, ${plain(r.high, 2)}]`}${r.baseline !== null && `, baseline ${plain(r.baseline, 2)}`}</li>`)}</ul>`}
+        ${r.low !== null && ` [${plain(r.low, 2)}, ${plain(r.high, 2)}]`}${r.n !== null && ` of ${r.n} words`}${r.baseline !== null && `, baseline ${plain(r.baseline, 2)}`}</li>`)}</ul>`}
       ${scores.length > 0 && html`<h3>Scores, with 95 % intervals</h3><table class="scores"><tbody>${scores.map((s) => {
         const [value, low, high] = s.heads[head];
         return html`<tr key=${s.measure}><th scope="row">${s.name}</th><td>${plain(value)}</td><td>${low === null ? "" : `[${plain(low)}, ${plain(high)}]`}</td></tr>`;
       })}</tbody></table>`}
       ${about.pruned.length > 0 && html`<h3>Pruned models of this run</h3><ul class="kept">${about.pruned.map((p) => html`
-        <li key=${p.setting} class=${p.kept.includes(head) ? "yes" : "no"}>${p.label}: ${p.kept.includes(head) ? "kept" : "removed"}${p.chosen ? ", chosen" : ""}</li>`)}</ul>`}
+        <li key=${p.setting} class=${p.kept.includes(head) ? "yes" : "no"}>${p.label}: ${p.kept.includes(head) ? "kept" : "removed"}${p.closed[head] != null ? `, gate shut from step ${p.closed[head]} on` : ""}${p.chosen ? " (the chosen model)" : ""}</li>`)}</ul>`}
       ${near.length > 0 && html`<h3>Heads like this one</h3><p class="note">Shared attention in this sentence.</p>
         <ul class="near">${near.map((n) => html`<li key=${n.head}><button type="button" class="quiet" onClick=${() => pick(n.head)}>${n.head}</button> ${percent(n.share)}</li>`)}</ul>`}
       ${close.length > 0 && html`<p class="note">Nearest by scores.</p>

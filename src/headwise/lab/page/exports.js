@@ -14,6 +14,11 @@ export function mapAsCsv(picture) {
   return csv(["row", "from", "column", "to", "weight"], rows);
 }
 
+export function arcsAsCsv({ words, arcs }) {
+  return csv(["kind", "relation", "from", "word", "to", "other", "weight", "back"],
+    arcs.map((arc) => [arc.kind, arc.relation, arc.from, words[arc.from], arc.to, words[arc.to], arc.there, arc.back]));
+}
+
 export function effectsAsCsv(effects) {
   const rows = effects.heads.flatMap((head, i) => effects.tokens.map((token, t) => [...head.split("/").map((part, p) => (p ? Number(part) : part)), t, token, effects.values[i][t]]));
   return csv(["kind", "layer", "head", "column", "token", "change"], rows);

@@ -1,13 +1,14 @@
 // The lab: one state, which lives in the address; an answer for it from the model; and the views of that answer.
 import { START } from "./address.js";
-import { Card } from "./card.js";
+import { Asking } from "./asking.js";
 import { Effects, Smallest } from "./effects.js";
-import { asPython, effectsAsCsv, mapAsCsv, save } from "./exports.js";
+import { asPython, effectsAsCsv, save } from "./exports.js";
 import { Heads } from "./heads.js";
-import { Large, pictureOf } from "./large.js";
 import { mapsOf, scaleOf } from "./maps.js";
-import { KINDS, signed } from "./numbers.js";
+import { signed } from "./numbers.js";
 import { Output, Tokens } from "./output.js";
+import { Picked } from "./picked.js";
+import { Together } from "./together.js";
 import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
 const TASKS = {
@@ -72,7 +73,7 @@ function Lab({ about, ask, address, root }) {
   const asked = { text: state.text, gates: state.gates, ablation: state.ablation, beam: state.beam, place: state.place };
   const key = JSON.stringify(asked);
 
-  useEffect(() => { if (!state.text && about.sentences.length) change({ text: about.sentences[0] }); }, []);
+  useEffect(() => { const first = Object.values(about.sentences).flat()[0]; if (!state.text && first) change({ text: first }); }, []);
   useEffect(() => address.write(state), [state]);
   useEffect(() => address.changed((now) => set(now)), []);
   useEffect(() => {
@@ -103,7 +104,7 @@ function Lab({ about, ask, address, root }) {
   const off = Object.keys(state.gates).length, all = Object.values(about.heads).flat().reduce((a, b) => a + b, 0);
 
   return html`
-    <header><div><h1>headwise lab</h1><p class="kicker"><b title=${about.name}>${about.title}</b> · ${TASKS[about.task]} · ${all} heads</p></div></header>
+    <header><div><h1>headwise lab</h1><p class="kicker"><b title=${about.name}>${about.title}</b> · ${TASKS[about.task]} · ${all} ${all === 1 ? "head" : "heads"}</p></div></header>
     <main>
       <${Asking} state=${state} about=${about} change=${change} />
       ${look.error && html`<p class="error" role="alert">${look.error}</p>`}
@@ -118,7 +119,7 @@ function Lab({ about, ask, address, root }) {
               effect=${effect && signed(effect[head][0])} other=${other} prunedMap=${prunedMaps.get(head)} />`}
           </div>
           <section class="card heads" aria-label="Heads">
-            <div class="bar-top"><h2>Heads</h2><p class="off-count" role="status">${off === 0 ? "All heads are on." : `${off} of ${all} heads off or turned down.`}
+            <div class="bar-top"><h2>Heads</h2><p class="off-count" role="status">${off === 0 ? "All heads are on." : `${off} of ${all} ${all === 1 ? "head" : "heads"} off or turned down.`}
               ${off > 0 && html` <button type="button" class="quiet reset" onClick=${() => change({ gates: {} })}>Switch all on</button>`}</p></div>
             <div class="tools">
               <label>Order <select value=${state.sort} onChange=${(e) => change({ sort: e.target.value })}>
@@ -148,60 +149,6 @@ function Lab({ about, ask, address, root }) {
         </section>
         <${Python} about=${about} state=${state} look=${answer} />`}
     </main>`;
-}
-
-function Asking({ state, about, change }) {
-  const [text, write] = useState(state.text);
-  useEffect(() => write(state.text), [state.text]);
-  const send = () => change({ text, place: null });
-  return html`
-    <form class="card asking" onSubmit=${(e) => { e.preventDefault(); send(); }}>
-      <label class="sentence"><span>Sentence</span>
-        <textarea rows="2" dir="auto" maxlength="20000" value=${text} spellcheck="false" onInput=${(e) => write(e.target.value)}
-          onKeyDown=${(e) => { if (e.key === "Enter" && !e.shiftKey) { e.preventDefault(); send(); } }}></textarea></label>
-      <div class="actions">
-        <button type="submit" class="main">${about.task === "translation" ? "Translate" : "Run"}</button>
-        ${about.sentences.length > 0 && html`<label class="pickone"><select aria-label="Pick a sentence" value="" onChange=${(e) => change({ text: e.target.value, place: null })}>
-          <option value="" disabled>Or pick a sentence</option>${about.sentences.map((one, i) => html`<option key=${i} value=${one}>${one}</option>`)}</select></label>`}
-        ${about.task === "translation" && html`<label>Beam <select value=${state.beam} onChange=${(e) => change({ beam: Number(e.target.value) })}>
-          ${[1, 2, 4, 5, 8].map((n) => html`<option key=${n} value=${n}>${n}</option>`)}</select></label>`}
-      </div>
-    </form>`;
-}
-
-/** Switch several heads off: by kind, role, or the lowest quarter by a score. */
-function Together({ about, gate }) {
-  const all = Object.entries(about.heads).flatMap(([kind, counts]) => counts.flatMap((n, layer) => [...Array(n).keys()].map((h) => `${kind}/${layer}/${h}`)));
-  const groups = Object.keys(about.heads).map((kind) => [KINDS[kind], all.filter((head) => head.startsWith(`${kind}/`))]);
-  const roles = [...new Set(Object.values(about.roles).flat().map((role) => role.role))];
-  for (const role of roles) groups.push([`Role: ${role}`, all.filter((head) => about.roles[head]?.some((one) => one.role === role))]);
-  for (const score of about.scores) {
-    const known = all.filter((head) => typeof score.heads[head]?.[0] === "number").sort((a, b) => score.heads[a][0] - score.heads[b][0]);
-    const quarter = Math.ceil(known.length / 4);
-    groups.push([`Lowest quarter by ${score.name}`, known.slice(0, quarter)], [`Highest quarter by ${score.name}`, known.slice(known.length - quarter)]);
-  }
-  for (const model of about.pruned) groups.push([`Removed in ${model.label}`, all.filter((head) => !model.kept.includes(head))]);
-  const [at, choose] = useState(0), chosen = groups[Math.min(at, groups.length - 1)];
-  return html`<div class="together"><label>Several at once <select value=${at} onChange=${(e) => choose(Number(e.target.value))}>
-    ${groups.map(([name, heads], i) => html`<option key=${name} value=${i}>${name} (${heads.length})</option>`)}</select></label>
-    <button type="button" onClick=${() => gate(chosen[1], 0)}>Off</button><button type="button" onClick=${() => gate(chosen[1], 1)}>On</button></div>`;
-}
-
-function Picked({ head, state, look, maps, about, scale, gate, pick, change, effect, other, prunedMap }) {
-  const picture = useMemo(() => pictureOf(look, maps.get(head), state.words), [look, maps, head, state.words]);
-  const pruned = useMemo(() => prunedMap && other && pictureOf(other, prunedMap, state.words), [prunedMap, other, state.words]);
-  const box = useRef(null), name = head.replaceAll("/", "-");
-  return html`
-    <section class="card picked" aria-label="Picked head" ref=${box}>
-      <div class="bar-top"><h2>${head}</h2><label class="check"><input type="checkbox" checked=${state.words} onChange=${(e) => change({ words: e.target.checked })} /> words</label>
-        <button type="button" class="quiet" onClick=${() => document.fullscreenElement ? document.exitFullscreen() : box.current.requestFullscreen()}>Full screen</button></div>
-      <${Large} picture=${picture} head=${head} scale=${scale} />
-      <p class="note">Rows attend to columns; each row sums to 1.${head.startsWith("cross/") ? " A row is the position that writes its token." : ""}</p>
-      ${state.compare && other && html`<h3>In the pruned model</h3>${pruned ? html`<${Large} picture=${pruned} head=${`${head} of the pruned model`} scale=${scale} />` : html`<p class="note">This head was removed.</p>`}`}
-      <p class="exports"><button type="button" class="quiet" onClick=${() => save(`${name}.csv`, mapAsCsv(picture), "text/csv")}>Map as CSV</button>
-        <button type="button" class="quiet" onClick=${() => save(`${name}.json`, JSON.stringify({ head, ...picture, values: [...picture.values] }), "application/json")}>as JSON</button></p>
-      <${Card} head=${head} at=${state.gates[head] ?? 1} maps=${maps} about=${about} effect=${effect} gate=${gate} pick=${pick} />
-    </section>`;
 }
 
 function Progress({ now, stop }) {

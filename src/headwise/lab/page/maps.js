@@ -29,12 +29,12 @@ export function labelsOf(look, kind, words = false) {
   return words ? { rows: joined(rows), columns: joined(columns) } : { rows, columns };
 }
 
-/** Tokens joined to words; `of`: by token, which word. */
+/** Tokens joined to words; `of`: by token, which word; `numbers`: those that the words had. */
 function joined({ tokens, words }) {
   const numbers = [...new Set(words)];
   return {
     tokens: numbers.map((number) => tokens.filter((_, i) => words[i] === number).map((t) => t.replace(/^##/, "")).join("")),
-    of: words.map((number) => numbers.indexOf(number)),
+    of: words.map((number) => numbers.indexOf(number)), numbers,
   };
 }
 

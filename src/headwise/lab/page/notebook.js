@@ -3,7 +3,7 @@ import { read, written } from "./address.js";
 import { mount } from "./lab.js";
 
 /** Questions through a widget, one at a time: a kernel cannot be stopped in the middle of one, so those that nobody
- * waits for any more are not sent. @returns {import("./connection.js").Ask} */
+ * waits for any more are not sent, and a long search is asked for step by step. @returns {import("./connection.js").Ask} */
 export function overWidget(model) {
   const view = crypto.getRandomValues(new Uint32Array(2)).join(""), waiting = [];
   let sent = null, count = 0;
@@ -24,13 +24,21 @@ export function overWidget(model) {
     else one.resolve(said.answer);
     next();
   });
-  return (name, question, { signal, progress } = {}) => new Promise((resolve, reject) => {
+  const one = (name, question, { signal, progress } = {}) => new Promise((resolve, reject) => {
     const stop = () => reject(new DOMException("Stopped.", "AbortError"));
     if (signal?.aborted) { stop(); return; }
     signal?.addEventListener("abort", stop);
     waiting.push({ id: `${view}-${++count}`, name, question, signal, progress, resolve, reject });
     next();
   });
+  return async (name, question, options) => {
+    if (name !== "smallest") return one(name, question, options);
+    for (let begun = []; ;) {
+      const found = await one(name, { ...question, begun, steps: 1 }, options);
+      if (!found.unfinished) return found;
+      begun = found.heads;
+    }
+  };
 }
 
 /** The state in the widget: Python reads and sets it, and views of one widget share it. */

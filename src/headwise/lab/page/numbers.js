@@ -3,6 +3,9 @@ export const KINDS = {
   "encoder-self": "Encoder self-attention", "decoder-self": "Decoder self-attention", cross: "Cross-attention",
 };
 
+/** The addresses of all heads, in order. heads: by kind, the number in each layer. */
+export const addresses = (heads) => Object.entries(heads).flatMap(([kind, counts]) => counts.flatMap((count, layer) => [...Array(count).keys()].map((head) => `${kind}/${layer}/${head}`)));
+
 export function signed(value, digits = 2) {
   const text = Math.abs(value).toFixed(digits);
   return Number(text) === 0 ? text : `${value < 0 ? "−" : "+"}${text}`;

@@ -1,0 +1,101 @@
+"""Who is let in: an address begins with a secret token, and `Host` and `Origin` must be the lab's own."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+Message = MutableMapping[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class Guard:
+    """Lets a request through that names this server, its token and no other origin; sets the headers of the page."""
+
+    def __init__(self, app: Any, token: str, hosts: Callable[[str], bool]) -> None:
+        self.app, self.token, self.hosts = app, token, hosts
+
+    async def __call__(self, scope: Message, receive: Any, send: Send) -> None:
+        if scope["type"] != "http":  # no websockets
+            return
+        token, _, rest = str(scope["path"]).removeprefix("/").partition("/")
+        refused = self.refusal(scope, token)
+        if refused:
+            status, text = refused
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": status,
+                    "headers": encoded({**HEADERS, "Content-Type": "text/plain; charset=utf-8"}),
+                }
+            )
+            await send({"type": "http.response.body", "body": text.encode()})
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *encoded(HEADERS)]
+            await send(message)
+
+        path = f"/{rest}"
+        await self.app({**scope, "path": path, "raw_path": path.encode()}, receive, with_headers)
+
+    def refusal(self, scope: Message, token: str) -> tuple[int, str] | None:
+        """Status and sentence for a request that is not answered."""
+        sent: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            sent.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        host = sent.get("host", [])
+        if len(host) != 1 or not self.hosts(host[0]):
+            return 421, "This address is not the lab's."
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            return 403, "The address lacks the token: open the one that the terminal shows."
+        if any(origin != f"http://{host[0]}" for origin in sent.get("origin", [])):
+            return 403, "Another page asked."
+        if sent.get("sec-fetch-site", ["same-origin"])[0] not in ("same-origin", "none"):
+            return 403, "Another page asked."
+        return None
+
+
+def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+
+def host_names(host: str, port: int) -> Callable[[str], bool]:
+    """Whether a `Host` is this server's: loopback; bound beyond it, also the machine's name and plain addresses (a page
+    of another origin needs a name of its own to get here)."""
+    names = {"127.0.0.1", "localhost", "[::1]"}
+    beyond = not is_loopback(host)
+    if beyond:
+        names |= {host, socket.gethostname(), socket.getfqdn()}
+
+    def known(given: str) -> bool:
+        name, _, number = given.rpartition(":") if not given.endswith("]") else (given, "", "")
+        name, number = (name, number) if name else (given, "80")
+        return number == str(port) and (name.lower() in names or (beyond and is_address(name.strip("[]"))))
+
+    return known
+
+
+def is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
