@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,9 +12,8 @@ from torch import Tensor
 from headwise.data.treebank import Treebank
 from headwise.heads import Head, HeadMap, Kind, Site
 from headwise.model import Model
-from headwise.truth.space import Space, Weights, Wiring
+from headwise.truth.space import USUAL_WORDS, Space, Weights, Wiring
 
-USUAL_ROWS = 12  # the squared norm of what embeddings say, about
 Truth = Literal["matters", "idle", "harms"]
 
 
@@ -78,7 +77,7 @@ def distractor(space: Space, size: int) -> Weights:
     """
     generator = space.generator
     sharp, loud = 10 ** torch.empty(2).uniform_(-1, 1, generator=generator) * torch.tensor([1.0, 0.05])
-    usual = USUAL_ROWS**-0.5
+    usual = USUAL_WORDS**-0.5
 
     def drawn(rows: Tensor) -> Tensor:
         made: Tensor = usual * torch.randn(size, len(rows), generator=generator) @ rows
@@ -86,3 +85,11 @@ def distractor(space: Space, size: int) -> Weights:
 
     output = drawn(space["junk"]) * loud + 1e-3 * drawn(space.free) * loud
     return Weights(drawn(space.free) * sharp, drawn(space.free), drawn(space.free), output.T)
+
+
+def drawn(
+    space: Space, heads: HeadMap, built: Mapping[Head, Built], size: int
+) -> Iterator[tuple[Head, Weights]]:  # fmt: skip
+    """The weights of all heads."""
+    for head in heads:
+        yield head, built[head].wire(space).weights(size, space) if head in built else distractor(space, size)

@@ -7,7 +7,7 @@ its governor. A translation has one word for each, `TYPE.CLASS`; in a language m
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,6 +71,20 @@ class Draw:
 def place(sentence: Sequence[Word], mark: str) -> int:
     """Where the word with a mark stands."""
     return next(index for index, word in enumerate(sentence) if word.mark == mark)
+
+
+def attach(words: Sentence, governed: Mapping[str, tuple[str, str]], random: random.Random) -> None:
+    """Make a tree of a sentence: words of some marks have a governor and a relation, all others depend on a random word
+    that is attached already."""
+    attached = [place(words, "verb")]
+    for word in words:
+        if word.mark in governed:
+            mark, word.relation = governed[word.mark]
+            word.governor = place(words, mark)
+    for index in random.sample(range(len(words)), len(words)):
+        if words[index].mark != "verb" and words[index].mark not in governed:
+            words[index].governor, words[index].relation = random.choice(attached), "dep"
+            attached.append(index)
 
 
 def answered(sentence: Sentence, questions: Iterable[Question]) -> Sentence:
