@@ -108,9 +108,10 @@ class Wiring:
 
 
 def unsure(rows: int, space: Space) -> tuple[Tensor, Tensor, float]:
-    """Random looks that add noise of about DOUBT nats to scores, so that no head is flat or a tie."""
-    sides = [torch.randn(rows, len(space.free), generator=space.generator) @ space.free for _ in range(2)]
-    return sides[0], sides[1], DOUBT / USUAL_WORDS / max(rows, 1) ** 0.5
+    """Random looks that add noise of about DOUBT nats to scores, so that no head is flat or has a tie."""
+    known = torch.cat([space["position"], space["class"]])
+    sides = [torch.randn(rows, len(known), generator=space.generator) @ known for _ in range(2)]
+    return sides[0], sides[1], DOUBT / (CIRCLES + 2) / max(rows, 1) ** 0.5
 
 
 def code(klass: int) -> Tensor:

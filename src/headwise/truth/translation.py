@@ -28,7 +28,7 @@ SENTENCES, PARSED, COUNTED = 16, 120, 1000
 FILLERS, TOP = 12, 66
 RARE = 140.0  # nats between the most and the least frequent filler
 MARGIN = 5.0  # nats between the right answer and the next one
-TYPE = 20.0  # nats between words of the right and of another type
+TYPE = 40.0  # nats between words of the right and of another type
 
 
 # type, mark, part of speech: every sentence has one of each
