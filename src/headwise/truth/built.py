@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.heads import Head, HeadMap, Kind, Site
 from headwise.model import Model
@@ -41,17 +43,18 @@ class Known:
     """A model whose heads are known, with the texts that they are scored and tested on.
 
     built: by head; all other heads are distractors, which are idle and have no role. text: what heads are scored on.
-    training: text or counts that rare tokens are counted in. top: how many of the most frequent tokens are never rare.
-    links: the pairs of source and target words of the sentences of `text`.
+    pairs: for the tests of cross attention, with a file of reference links. training: what rare tokens are counted in.
+    top: how many of the most frequent tokens are never rare.
     """
 
     model: Model
     built: Mapping[Head, Built]
-    text: Any
+    text: ParallelText | Text
     treebank: Treebank
-    training: Any = None
+    pairs: ParallelText | None = None
+    links: Path | None = None
+    training: Text | None = None
     top: int = 0
-    links: Sequence[str] = field(default=())
 
     def truth(self, head: Head) -> Truth:
         return self.built[head].truth if head in self.built else "idle"

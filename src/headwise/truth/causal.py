@@ -22,7 +22,7 @@ from headwise.truth.space import CIRCLES, ROUND, Space, Wiring, code, positions
 from headwise.truth.toy import CLASSES, Question, Sentence, Word, place
 
 HEADS, SIZE, LAYERS = 10, 16, 3
-SENTENCES, PARSED = 24, 120
+SENTENCES, PARSED = 10, 120
 FILLERS, ROW, VISITORS = 16, 4, 6
 MARGIN, TYPE, NOISE = 5.0, 40.0, 0.004
 GAINS = {"adverb": 4.0, "object": 1.6, "mood": 16.0}  # of margins
@@ -74,12 +74,8 @@ def sentence(draw: toy.Draw) -> Sentence:
         random.shuffle(units)
         words = [word for unit in units for word in unit]
         at = {word.mark: index for index, word in enumerate(words)}
-        copies = [
-            [i for i, word in enumerate(words) if word.form == f"visitor{guests[0]}"],
-            [i for i, word in enumerate(words) if word.form == f"filler{row[0]}"],
-        ]
-        if (at["before"] and at["back"] > 1 and all(at[first] < at[then] for first, then in LATER)
-            and all(later - first >= APART for first, later in copies)):  # fmt: skip
+        right = at["before"] > 0 and at["back"] > 1 and all(at[first] < at[then] for first, then in LATER)
+        if right and all(later - first >= APART for first, later in copies(words)):
             break
     for word in words:
         if word.mark in ("her", "him"):
@@ -90,6 +86,14 @@ def sentence(draw: toy.Draw) -> Sentence:
     words = with_answers(words)
     toy.attach(words, GOVERNED, random)
     return words
+
+
+def copies(words: Sentence) -> list[tuple[int, int]]:
+    """The places of words that come twice."""
+    places: dict[str, list[int]] = {}
+    for index, word in enumerate(words):
+        places.setdefault(word.form, []).append(index)
+    return [(two[0], two[1]) for two in places.values() if len(two) == 2]
 
 
 def with_answers(words: Sentence) -> Sentence:
@@ -149,7 +153,7 @@ def known(seed: int, folder: Path) -> Known:
     words = {word.form: word for each in [*text, *parsed] for word in each}
     tokenizer = toy.tokenizer(sorted(words), f"{toy.START} $A")
     hf, built = made(seed, tokenizer.get_vocab(), words)
-    lines = Text.from_lines(" ".join(word.form for word in each) for each in text)
+    lines = Text.from_lines(map(toy.line, text))
     return Known(Model(hf, tokenizer, f"toy language model {seed}"), built, lines, toy.treebank(parsed, folder))
 
 

@@ -74,7 +74,10 @@ def described(known: Known, table: pd.DataFrame) -> pd.DataFrame:
 
 def tested(known: Known) -> pd.DataFrame:
     """The roles that were found and those that are true; a role that a head may have, too, is left out."""
-    result = roles(known.model, known.treebank, training=known.training, reading=Reading(top=known.top))
+    result = roles(
+        known.model, known.treebank, pairs=known.pairs, links=known.links, training=known.training,
+        reading=Reading(top=known.top),
+    )  # fmt: skip
     asked = {measure for measure in result.table["measure"] if family(measure) is not None}
     found = {
         (Head(*key[:3]), key[3]) for key in result.roles[["kind", "layer", "head", "measure"]].itertuples(index=False)

@@ -95,6 +95,10 @@ def answered(sentence: Sentence, questions: Iterable[Question]) -> Sentence:
     return sentence
 
 
+def line(sentence: Sentence) -> str:
+    return " ".join(word.form for word in sentence)
+
+
 def tokenizer(forms: Iterable[str], around: str) -> PreTrainedTokenizerFast:
     """A token for every form. around: what stands around a sentence `$A`."""
     ids = {form: number for number, form in enumerate([*SPECIAL, *dict.fromkeys(forms)])}

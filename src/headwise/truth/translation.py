@@ -6,7 +6,7 @@ a block of the stream; three cross heads carry types and answers to the decoder,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import MBartConfig, MBartForConditionalGeneration
 
 from headwise.data.text import ParallelText, Text
-from headwise.heads import Head, HeadMap, Kind
+from headwise.heads import Head, HeadMap, Kind, write_text
 from headwise.model import Model
 from headwise.truth import toy, wires
 from headwise.truth.built import Built, Known, drawn, placed
@@ -24,8 +24,8 @@ from headwise.truth.toy import CLASSES, Question, Sentence, Word, place
 
 HEADS, SIZE, LAYERS = 10, 14, (2, 1)
 LONGEST = 28  # words and the end, which positions tell apart
-SENTENCES, PARSED, COUNTED = 16, 120, 1000
-FILLERS, TOP = 12, 66
+SENTENCES, PARSED, COUNTED = 8, 120, 1000
+FILLERS, SOME, TOP = 12, 5, 66
 RARE = 140.0  # nats between the most and the least frequent filler
 MARGIN = 5.0  # nats between the right answer and the next one
 TYPE = 40.0  # nats between words of the right and of another type
@@ -62,6 +62,7 @@ QUESTIONS = [
 GAINS = {"adverb": 4.0, "object": 1.6, "mood": 22.0}  # of margins
 NOISE = 0.004
 
+WORDS_IN_ALL = len(WORDS) + SOME  # of every sentence, an odd number
 TYPES = ["plain", *(question.type for question in QUESTIONS), "end"]
 
 
@@ -69,13 +70,13 @@ def sentence(draw: toy.Draw) -> Sentence:
     """The words of WORDS and a few fillers, in random order: a pronoun after both names, and nothing that looks back
     or ahead at an edge."""
     random = draw.random
-    ranks = random.choices(range(FILLERS), [0.7**rank for rank in range(FILLERS)], k=5)
+    ranks = random.choices(range(FILLERS), [0.7**rank for rank in range(FILLERS)], k=SOME)
     words = [Word("plain", "filler", rank % CLASSES, f"filler{rank}", upos="NOUN", rank=rank) for rank in ranks]
     words += [Word(type, mark, draw.klass(), upos=upos) for type, mark, upos in WORDS]
     while True:
         random.shuffle(words)
         at = {word.mark: index for index, word in enumerate(words)}
-        edges = at["before"] > 0 and min(at["back"], at["echo"]) > 1 and at["after"] < len(words) - 1
+        edges = at["before"] > 0 and min(at["back"], at["echo"]) > 1 and max(at["after"], at["echo"]) < len(words) - 1
         if edges and at["pronoun"] > max(at["her"], at["him"]):
             break
     toy.attach(words, GOVERNED, random)
@@ -89,10 +90,11 @@ def sentence(draw: toy.Draw) -> Sentence:
 
 
 def carrier(name: str, *blocks: str) -> Built:
-    """A cross head that carries blocks from the source word at the same position."""
+    """A cross head that carries blocks from the source word that is to be translated."""
 
     def wire(space: Space) -> Wiring:
-        return Wiring([wires.at_offset(space, 0)], [(space[block], space[block], 1.0) for block in blocks])
+        looks = [(space["source"], space["position"], wires.SHARP)]
+        return Wiring(looks, [(space[block], space[block], 1.0) for block in blocks])
 
     return Built(name, "cross", "matters", wire, ("alignment",))
 
@@ -133,12 +135,23 @@ def known(seed: int, folder: Path) -> Known:
     targets = {translation(word): word for each in counted for word in each}
     tokenizer = toy.tokenizer([*sorted(words), *sorted(targets)], f"$A {toy.END}")
     hf, built = made(seed, tokenizer.get_vocab(), words, targets)
-    pairs = [(" ".join(word.form for word in each), " ".join(map(translation, each))) for each in text]
+    links = folder / "links.txt"
+    write_text(links, "".join(" ".join(f"{order(i)}-{i}" for i in range(len(each))) + "\n" for each in parsed))
     return Known(
-        Model(hf, tokenizer, f"toy translation {seed}"), built, ParallelText.from_pairs(pairs),
-        toy.treebank(parsed, folder), Text.from_lines(" ".join(word.form for word in each) for each in counted), TOP,
-        [" ".join(f"{i}-{i}" for i in range(len(each))) for each in text],
+        Model(hf, tokenizer, f"toy translation {seed}"), built, pairs(text), toy.treebank(parsed, folder),
+        pairs(parsed), links, Text.from_lines(map(toy.line, counted)), TOP,
     )  # fmt: skip
+
+
+def pairs(sentences: Iterable[Sentence]) -> ParallelText:
+    return ParallelText.from_pairs(
+        (toy.line(each), " ".join(translation(each[order(i)]) for i in range(len(each)))) for each in sentences
+    )
+
+
+def order(place: int) -> int:
+    """Which source word the target word at a place translates: neighbours change places."""
+    return place ^ 1 if place < WORDS_IN_ALL - 1 else place
 
 
 def translation(word: Word) -> str:
@@ -182,7 +195,8 @@ def made(
 
 def stream(width: int, generator: torch.Generator) -> Space:
     space = Space(width, generator)
-    space.block("position", 2 * CIRCLES)
+    for name in ("position", "source"):
+        space.block(name, 2 * CIRCLES)
     for name in (*(f"type {type}" for type in TYPES), *MARKS, "rest", "rank", "gender", "asks", "flag"):
         space.block(name)
     for name in ("class", "seasonal", *(f"answer {type}" for type in TYPES[:-1])):
@@ -202,6 +216,9 @@ def embed(
         places = side.embed_positions.weight
         places.zero_()
         places[2:] = positions(len(places) - 2) @ space["position"]
+    decoder.embed_positions.weight[2:] += (
+        positions(LONGEST + 4)[[order(t) for t in range(LONGEST + 4)]] @ space["source"]
+    )
     output.copy_(space.noise(len(ids), NOISE))
     encoder.embed_tokens.weight[ids[toy.END]] += (space["rest"] + space["type end"])[0]
     output[ids[toy.END]] += TYPE * space["type end"][0]
