@@ -40,7 +40,7 @@ def score_table(areas: pd.DataFrame) -> pd.DataFrame:
 def trap_table(sides: pd.DataFrame) -> pd.DataFrame:
     """By score, the share of heads on the right side of some built heads, mean over models; 1 is right, 0 is wrong."""
     some = sides[sides["built"].isin(SHOWN)]
-    mean = some.groupby(["measure", "built"], sort=False)["value"].mean().unstack("built")
+    mean = some.pivot_table(index="measure", columns="built", values="value", sort=False)
     columns = [name for name in SHOWN if name in mean]
     text = mean[columns].map(lambda value: f"{value:.2f}").reset_index()
     return text.assign(measure="`" + text["measure"] + "`")
