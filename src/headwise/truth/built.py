@@ -16,6 +16,7 @@ from headwise.heads import Head, HeadMap, Kind, Site
 from headwise.model import Model
 from headwise.truth.space import USUAL_WORDS, Space, Weights, Wiring
 
+DISTRACTOR = "distractor"  # the name of every head that is not built
 Truth = Literal["matters", "idle", "harms"]
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
+from headwise.truth.built import DISTRACTOR
 
 MARK = "<!-- {}: made by `make truth` -->"
 ENDS = "<!-- end -->"
@@ -55,9 +56,21 @@ def role_table(hits: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
+def head_table(sides: pd.DataFrame) -> pd.DataFrame:
+    """The built heads of all models, with what is true of them."""
+    heads = sides.drop_duplicates(["model", "built"])
+    named = heads[heads["built"] != DISTRACTOR].groupby(["built", "truth"], sort=False)["model"].agg(", ".join)
+    return named.reset_index()[["built", "truth", "model"]]
+
+
 def tables(areas: pd.DataFrame, sides: pd.DataFrame, hits: pd.DataFrame) -> dict[str, str]:
     """The tables by the name of their mark."""
-    made = {"scores": score_table(areas), "traps": trap_table(sides), "roles": role_table(hits)}
+    made = {
+        "heads": head_table(sides),
+        "scores": score_table(areas),
+        "traps": trap_table(sides),
+        "roles": role_table(hits),
+    }
     return {name: markdown(table) for name, table in made.items()}
 
 

@@ -23,13 +23,12 @@ from headwise.roles.label import family
 from headwise.roles.passes import Reading
 from headwise.statistics import proportion_interval, t_margin
 from headwise.truth import causal, translation
-from headwise.truth.built import Known
+from headwise.truth.built import DISTRACTOR, Known
 
 MODELS: Mapping[str, Callable[[int, Path], Known]] = {"translation": translation.known, "language model": causal.known}
 SEEDS = 5
 FEW = 2  # sentences that slow scores read
 RESCORED = "ablation.zero"  # what greedy removal is ordered by
-DISTRACTOR = "distractor"
 SCORED = ("model", "seed", "kind", "layer", "head", "built", "truth", "measure", "value")
 TESTED = ("model", "seed", "kind", "layer", "head", "built", "role", "found", "true")
 
