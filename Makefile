@@ -2,13 +2,14 @@
 #   make setup   install              make test    the whole test suite
 #   make demo    the whole story      make check   format, lint, types
 #   make bench   the measurements in benchmarks/
+#   make truth   every score and role on models whose heads are known, and the tables of docs/methods/truth.md
 #   make attack  files damaged, runs killed, readers fuzzed: an hour
 #   make families  what headwise makes of every class in transformers, in runs/families.csv, and the table of families
 #                  that `headwise models` prints: an hour
 #   make docs    the Python reference and the site, in site/
 # PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
 
-.PHONY: setup demo test attack check bench families docs
+.PHONY: setup demo test attack check bench truth families docs
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
@@ -43,6 +44,10 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+truth: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/headwise truth --out runs/truth --page docs/methods/truth.md
+	cp runs/truth/truth-*.csv docs/methods/
 
 families: $(INSTALLED)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/attention/every_class.py runs/families.csv

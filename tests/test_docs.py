@@ -232,8 +232,9 @@ def test_plan_reference_is_complete() -> None:
 
 
 def prose(page: Path) -> str:
-    """A page without its blocks of code."""
-    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    """A page without its blocks of code, and without tables that a command makes (`make truth`)."""
+    made = r"^```.*?^```|^<!-- \w+: made by .*?^<!-- end -->"
+    return re.sub(made, "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))

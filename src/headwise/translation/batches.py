@@ -237,9 +237,10 @@ def padded(rows: Sequence[Sequence[int]], fill: int, length: int | None) -> Tens
 def batches(
     data: Encoded, tokenizer: PreTrainedTokenizerBase, start: int, tokens: int = 4096
 ) -> Iterator[dict[str, Any]]:
-    """The text once, in batches sorted by length, for scoring. `rows`: the row of each sentence in the text, or −1."""
+    """The text once, in batches sorted by length, for scoring. `rows`: the row of each sentence in the text. The last
+    batch has no empty rows here: a short text would pay for a batch of `tokens` positions."""
     sampler = TokenBatches(data, max(tokens, int(data.longest.max())), seed=0, shuffle=False)
     collate = Collator(tokenizer, start, sampler.shapes)
     for indices in sampler:
-        rows = [int(data.rows[i]) if i >= 0 else -1 for i in indices]
-        yield {**collate(data.__getitems__(indices)), "rows": torch.tensor(rows)}
+        rows, full = torch.tensor([int(data.rows[i]) for i in indices if i >= 0]), torch.tensor(indices) >= 0
+        yield {**{name: tensor[full] for name, tensor in collate(data.__getitems__(indices)).items()}, "rows": rows}
