@@ -2,7 +2,8 @@
 
 They show what counts for pruning: a head whose work another head can do looks unimportant alone, but not once both are
 gone. Michel et al. found the order by ablation of single heads worse than the order by gradient. Random orders are the
-baseline. CPR and CMD are the areas of the benchmark MIB (Mueller et al. 2025), for heads. No model is needed here: the caller passes `lose` and `rescore`.
+baseline. CPR and CMD are the areas of the benchmark MIB (Mueller et al. 2025), for heads. No model is needed here: the
+caller passes `lose` and `rescore`.
 """
 
 from __future__ import annotations
