@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "loading": WORDS | {"model_files", "attention", "devices", "model", "placement", "translation"},
     "pruning": WORDS | {"options", "units", "attention", "data", "model", "translation"},
     "engines": WORDS | {"attention", "model", "model_files"},
+    "truth": WORDS | {"api", "data", "importance", "model", "roles", "statistics"},
     "exchange": WORDS | {"importance", "model"},
     "roles": WORDS | {"attention", "data", "importance", "statistics"},
     "api": WORDS | METHODS | {"options", "units", "attention", "data", "model", "statistics"},

@@ -23,6 +23,7 @@ from headwise.cli.roles import roles
 from headwise.cli.score import score
 from headwise.cli.study import demo, report, study, train
 from headwise.cli.translation import evaluate, translate
+from headwise.cli.truth import truth
 from headwise.errors import HeadwiseError
 
 app = typer.Typer(
@@ -46,7 +47,9 @@ def options(
     """The story of every attention head in a Transformer."""
 
 
-for command in (demo, study, train, score, roles, prune, evaluate, translate, export, models, push, report, lab):
+for command in (
+    demo, study, train, score, roles, prune, evaluate, translate, export, models, push, report, lab, truth,
+):  # fmt: skip
     app.command()(command)
 data_app = typer.Typer(help="Public text: list it, fetch it with checksums.", no_args_is_help=True)
 data_app.command("list")(data_list)

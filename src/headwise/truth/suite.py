@@ -1,0 +1,150 @@
+"""Every score and every test of roles on models whose heads are known, and how often each is right."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from headwise.api.roles import roles
+from headwise.api.score import score
+from headwise.errors import HeadwiseError
+from headwise.heads import Head
+from headwise.importance.measures import HARMFUL, LOW_IS_IMPORTANT, MEASURES, resolve_measures
+from headwise.progress import Report, part, silent
+from headwise.roles.label import family
+from headwise.roles.passes import Reading
+from headwise.statistics import proportion_interval, t_margin
+from headwise.truth import translation
+from headwise.truth.built import Known
+
+MODELS: Mapping[str, Callable[[int, Path], Known]] = {"translation": translation.known}
+SEEDS = 5
+DISTRACTOR = "distractor"
+SCORED = ("model", "seed", "kind", "layer", "head", "built", "truth", "measure", "value")
+TESTED = ("model", "seed", "kind", "layer", "head", "built", "role", "found", "true")
+
+
+@dataclass
+class Outcome:
+    """heads: a row for each head and score, columns SCORED; more of a value is more important. roles: a row for each
+    head and role that was found or is true of it, columns TESTED."""
+
+    heads: pd.DataFrame
+    roles: pd.DataFrame
+
+
+def run(
+    seeds: Sequence[int] = range(SEEDS), measures: Iterable[str] = MEASURES, models: Sequence[str] = tuple(MODELS),
+    progress: Report = silent,
+) -> Outcome:  # fmt: skip
+    """Score and test all heads of each model, built once for every seed. Raises HeadwiseError for unknown measures."""
+    names, heads, found = resolve_measures(measures), list[pd.DataFrame](), list[pd.DataFrame]()
+    if not seeds:
+        raise HeadwiseError("The truth suite was given no seed: give at least one.")
+    for number, (model, seed) in enumerate((model, seed) for model in models for seed in seeds):
+        share = part(progress, number / len(models) / len(seeds), (number + 1) / len(models) / len(seeds))
+        with tempfile.TemporaryDirectory() as folder:
+            known = MODELS[model](seed, Path(folder))
+            heads.append(scored(known, names, seed, part(share, 0.0, 0.9)).assign(model=model, seed=seed))
+            found.append(tested(known).assign(model=model, seed=seed))
+    return Outcome(pd.concat(heads)[list(SCORED)], pd.concat(found)[list(TESTED)])
+
+
+def scored(known: Known, measures: Sequence[str], seed: int, progress: Report) -> pd.DataFrame:
+    """The scores of all heads, with what is true of them."""
+    table = score(known.model, known.text, measures, seed, progress=progress)[
+        ["kind", "layer", "head", "measure", "value"]
+    ]
+    low = table["measure"].isin([*LOW_IS_IMPORTANT, *HARMFUL])
+    table.loc[low, "value"] *= -1
+    return described(known, table)
+
+
+def described(known: Known, table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of heads with the columns built (a name) and truth."""
+    heads = [Head(*row) for row in table[["kind", "layer", "head"]].itertuples(index=False)]
+    names = [known.built[head].name if head in known.built else DISTRACTOR for head in heads]
+    return table.assign(built=names, truth=[known.truth(head) for head in heads])
+
+
+def tested(known: Known) -> pd.DataFrame:
+    """The roles that were found and those that are true; a role that a head may have, too, is left out."""
+    result = roles(known.model, known.treebank, training=known.training, reading=Reading(top=known.top))
+    asked = {measure for measure in result.table["measure"] if family(measure) is not None}
+    found = {
+        (Head(*key[:3]), key[3]) for key in result.roles[["kind", "layer", "head", "measure"]].itertuples(index=False)
+    }
+    true = {(head, role) for head, one in known.built.items() for role in one.roles if role in asked}
+    open_ = {(head, role) for head, one in known.built.items() for role in one.also}
+    kinds = set(result.table["kind"])
+    rows = [
+        {**head._asdict(), "role": role, "found": (head, role) in found, "true": (head, role) in true}
+        for head, role in sorted((found | true) - open_)
+        if head.kind in kinds
+    ]
+    return described(known, pd.DataFrame(rows))
+
+
+def areas(heads: pd.DataFrame) -> pd.DataFrame:
+    """AUROC of every score: how often a head that matters has more of it than one that does not (idle or harmful).
+
+    Columns model (`all`: the mean over models), measure, value, low, high, seeds; 95 % t-intervals over seeds.
+    """
+    by_seed = heads.groupby(["measure", "model", "seed"], sort=False)[["truth", "value"]].apply(area)
+    rows = []
+    for measure, values in by_seed.groupby("measure", sort=False):
+        models = {model: some.to_numpy() for model, some in values.groupby("model", sort=False)}
+        for model, some in {**models, "all": np.mean([*models.values()], 0)}.items():
+            rows.append((model, measure, *with_interval(some), len(some)))
+    return pd.DataFrame(rows, columns=["model", "measure", "value", "low", "high", "seeds"])
+
+
+def area(some: pd.DataFrame) -> float:
+    return float(above(some["value"][some["truth"] == "matters"], some["value"][some["truth"] != "matters"]).mean())
+
+
+def above(values: pd.Series, others: pd.Series) -> np.ndarray:
+    """The share of the others that each value is above; half of those that equal it."""
+    one, other = values.to_numpy()[:, None], others.to_numpy()[None]
+    shares: np.ndarray = ((one > other) + 0.5 * (one == other)).mean(1)
+    return shares
+
+
+def with_interval(values: np.ndarray) -> tuple[float, float | None, float | None]:
+    """Mean and 95 % t-interval of shares."""
+    value = float(values.mean())
+    if len(values) < 2:
+        return value, None, None
+    margin = float(t_margin(values))
+    return value, max(0.0, value - margin), min(1.0, value + margin)
+
+
+def sides(heads: pd.DataFrame) -> pd.DataFrame:
+    """By score and built head, the share of heads on its right side, mean over seeds: of those that do not matter,
+    below a head that does; of those that matter, above one that does not. Half is chance."""
+    rows = []
+    for _, some in heads.groupby(["measure", "model", "seed"], sort=False):
+        matters = some["truth"] == "matters"
+        shares = pd.Series(index=some.index, dtype=float)
+        shares[matters] = above(some["value"][matters], some["value"][~matters])
+        shares[~matters] = 1 - above(some["value"][~matters], some["value"][matters])
+        rows.append(some[["model", "built", "truth", "measure"]].assign(value=shares))
+    mean = pd.concat(rows).groupby(["model", "built", "truth", "measure"], sort=False)["value"].mean()
+    return mean.reset_index()
+
+
+def hits(roles: pd.DataFrame) -> pd.DataFrame:
+    """Precision and recall of every role: role, statistic, value, low, high, n; Wilson's 95 % intervals over the heads
+    of all models and seeds."""
+    rows = []
+    for role, some in [("all", roles), *roles.groupby("role")]:
+        right = int((some["found"] & some["true"]).sum())
+        for statistic, count in (("precision", int(some["found"].sum())), ("recall", int(some["true"].sum()))):
+            if count:
+                rows.append((role, statistic, right / count, *proportion_interval(right, count), count))
+    return pd.DataFrame(rows, columns=["role", "statistic", "value", "low", "high", "n"])
