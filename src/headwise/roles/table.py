@@ -49,10 +49,10 @@ def roles(
     """All tests of roles on a treebank (which is iterated twice), and the roles that are confirmed on its second half.
 
     In an encoder-decoder the encoder is tested on the treebank, decoder and cross attention on sentence `pairs`, which
-    need eflomal. Language models are also tested on repeated random tokens and texts from templates. confirm: another treebank to confirm roles
-    on, instead of half of the documents. frequencies: how often each token id occurs in the training text
-    (`rare.frequencies`); without them no head is tested for rare tokens. reading: options of the tests. bar: what a
-    role needs. progress: called with the number of sentences of every batch.
+    need eflomal. Language models are also tested on repeated random tokens and on texts made from templates. confirm:
+    another treebank to confirm roles on, instead of half of the documents. frequencies: how often each token id occurs
+    in the training text (`rare.frequencies`); without them no head is tested for rare tokens. reading: options of the
+    tests. bar: what a role needs. progress: called with the number of sentences of every batch.
     """
     bar = bar or Bar()
     subject = Subject(model, tokenizer, found, reading or Reading())
