@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from string import ascii_letters, digits
@@ -182,7 +183,7 @@ def test_retrieval_looks_at_the_next_token_of_the_needle(known: Sequence[str]) -
     ]
     for span, ids in zip(spans, where.ids.tolist(), strict=True):
         needle, answer = ([ids[token] for token in span[name]] for name in ("needle", "answer"))
-        assert needle == answer and len(answer) >= 8
+        assert needle == answer and len(answer) >= 6
 
     def following(row: int, query: int, shift: int = 1) -> int:
         span = spans[row]
@@ -193,20 +194,22 @@ def test_retrieval_looks_at_the_next_token_of_the_needle(known: Sequence[str]) -
         values(question, looking(where, lambda row, query, s=s: following(row, query, s))[:, None], where)["retrieval"]
         for s in (1, 0)
     ]  # fmt: skip
-    assert found[0] == 1 and found[1] < 0.2, "the token before the next one is the one that it just read"
+    assert found[0] == 1 and found[1] < 0.3, "the token before the next one is the one that it just read"
     weights = random_weights(where, 2)
-    hits, even, count = torch.zeros(2), 0.0, 0
+    hits, even, fixed, count = torch.zeros(2), 0.0, Counter[int](), 0
     for row, span in enumerate(spans):
         words = where.words[row].nonzero()[:, 0].tolist()
         for token in span["answer"]:
             right = [key for key in span["needle"] if where.ids[row, key] == where.ids[row, token]]
             count += 1
             even += len(right) / sum(word < token for word in words)
+            fixed.update(token - 1 - key for key in right)
             for head in range(2):
                 best = max(words, key=lambda key: float(weights[row, head, token - 1, key]))
                 hits[head] += best in right
     assert values(question, weights, where)["retrieval"].tolist() == pytest.approx((hits / count).tolist())
-    assert baselines(question)["retrieval"] == pytest.approx(even / count, rel=1e-4)
+    assert baselines(question)["retrieval"] == pytest.approx(max(even, *fixed.values()) / count, rel=1e-4)
+    assert baselines(question)["retrieval"] < 0.5
 
 
 def test_needles_are_hidden_in_less_text_where_the_model_reads_little() -> None:

@@ -32,7 +32,7 @@ FILLING = (
 def retrieval_task(tokenizer: Any, longest: int, seed: int) -> Task:
     """A needle in sentences that have nothing to do with it, a question, and the answer. longest: the most subwords.
     Raises HeadwiseError where not even a short text fits."""
-    for share in (1.0, 0.5, 0.25, 0.0):
+    for share in (1.0, 0.5, 0.25):
         draw = random.Random(seed)
         texts = [hidden(draw, number, share) for number in range(TEXTS)]
         size = max(len(tokenizer(text.text, verbose=False)["input_ids"]) for text in texts)
@@ -47,9 +47,8 @@ def hidden(draw: random.Random, number: int, share: float) -> Annotated:
     """A text with the answer marked in the needle ("needle") and at the end ("answer"). share: of the hay."""
     hay = draw.sample(FILLING, round(share * draw.randint(*HAY)))
     depth = draw.randint(0, len(hay))
-    owner, place, (colour, other) = draw.choice(NAMES), draw.choice(PLACES), draw.sample(COLOURS, 2)
-    one, two = draw.sample(THINGS, 2)
-    fact, answer = f"The secret of {owner} is", f"the {colour} {one} with a {other} {two} in the {place}"
+    owner, colour, thing, place = (draw.choice(words) for words in (NAMES, COLOURS, THINGS, PLACES))
+    fact, answer = f"The secret of {owner} is", f"a {colour} {thing} in the {place}"
     before, needle = [*hay[:depth], fact], [answer + ".", *hay[depth:], f"What is the secret of {owner}?", fact]
     starts = [len(sentence(" ".join(part), "").words) for part in (before, before + needle)]
     length = len(sentence(answer, "").words)
@@ -73,12 +72,15 @@ def retrieval(passage: Passage) -> Question:
     asked = torch.nn.functional.pad(written & words[:, :-1] & same.any(2), (0, 1))
     right = torch.nn.functional.pad(same, (0, 0, 0, 1))
     chance = (asked * right.sum(2) / words.cumsum(1).clamp_min(1)).sum(1)
+    hits = right & asked[..., None]
+    offsets = [hits.diagonal(-back, 1, 2).sum(1) for back in range(1, ids.shape[1])]
+    rules = torch.stack([chance, *offsets], 1)[..., None]
 
     def answer(view: View) -> Tensor:
         every = right[:, None].expand(-1, view.weights.shape[1], -1, -1).float()
         return over(asked, every.gather(3, view.pointed[..., None])[..., 0])[..., None]
 
-    return Question(["retrieval"], asked.sum(1)[:, None].float(), chance[:, None, None], answer)
+    return Question(["retrieval"], asked.sum(1)[:, None].float(), rules, answer)
 
 
 def spanned(passage: Passage, name: str) -> Tensor:

@@ -19,10 +19,10 @@ from headwise.progress import Report, part, silent
 from headwise.roles.label import family
 from headwise.roles.passes import Reading
 from headwise.statistics import proportion_interval, t_margin
-from headwise.truth import translation
+from headwise.truth import templates, translation
 from headwise.truth.built import Known
 
-MODELS: Mapping[str, Callable[[int, Path], Known]] = {"translation": translation.known}
+MODELS: Mapping[str, Callable[[int, Path], Known]] = {"translation": translation.known, "templates": templates.known}
 SEEDS = 5
 DISTRACTOR = "distractor"
 SCORED = ("model", "seed", "kind", "layer", "head", "built", "truth", "measure", "value")
