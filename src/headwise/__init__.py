@@ -40,10 +40,12 @@ else:
         """The lab as a widget; see `headwise.lab.notebook.lab`, which also has the types."""
         return import_module("headwise.lab.notebook").lab(model, text)
 
-    def roles(model, treebank, confirm=None, pairs=None, training=None, seed=0, progress=None, reading=None):
+    def roles(
+        model, treebank, confirm=None, pairs=None, training=None, seed=0, progress=None, reading=None, links=None
+    ):
         """What each head does; see `headwise.api.roles.roles`, which also has the types."""
         test = import_module("headwise.api.roles").roles
-        return test(model, treebank, confirm, pairs, training, seed, progress, reading)
+        return test(model, treebank, confirm, pairs, training, seed, progress, reading, links)
 
     HOME = {
         "data.speech": ("Speech",),

@@ -17,7 +17,7 @@ import headwise as hw
 from headwise.attention import capture
 from headwise.cli import app
 from headwise.heads import Head, HeadMask
-from headwise.roles.alignment_error import read_links
+from headwise.roles.alignment import read_links
 from headwise.roles.alignment_heads import grow
 from headwise.roles.word_times import FRAME, maps, token_starts
 from roles.aligning import FIRST, LATER, listener, pairs, spoken, translator

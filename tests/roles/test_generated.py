@@ -227,6 +227,8 @@ def test_a_tokenizer_that_cannot_tell_words_apart_is_refused() -> None:
     cut = cutting(alphabet="abc")
     with pytest.raises(HeadwiseError, match="tells only 0 of 21 names apart"):
         names_task(cut, None, 0)
+    with pytest.raises(HeadwiseError, match="does not know the words"):
+        retrieval_task(cut, 500, 0)
     with pytest.raises(HeadwiseError, match="does not tell the items"):
         successor_task(cut, readout(cut), 0)
 

@@ -18,7 +18,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import write_text
 from headwise.model import Model
 from headwise.progress import Report, silent
-from headwise.roles.alignment_error import pair_trials, read_links
+from headwise.roles.alignment import read_links
+from headwise.roles.alignment_error import pair_trials
 from headwise.roles.alignment_heads import AlignmentHeads, Trials, choose
 from headwise.roles.passes import Reading, Subject
 from headwise.roles.word_times import speech_trials

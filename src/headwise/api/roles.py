@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from itertools import islice
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.heads import write_text
 from headwise.model import Model
+from headwise.roles.alignment import read_links
 from headwise.roles.examples import examples
 from headwise.roles.passes import Reading
 from headwise.roles.rare import frequencies
@@ -29,19 +31,21 @@ def roles(
     model: Model, treebank: Treebank, confirm: Treebank | None = None, pairs: ParallelText | None = None,
     training: AnyText | Mapping[int, int] | None = None, seed: int = 0,
     progress: Callable[[int], None] | None = None, reading: Reading | None = None,
+    links: str | PathLike[str] | None = None,
 ) -> Roles:  # fmt: skip
     """What each head does: positional, syntactic, rare-token, coreference and alignment heads, and those of language
     models, each with a baseline and an interval; `.labels` has one line a head (docs/methods/roles.md).
 
     treebank: roles are found on one half of its documents and confirmed on the other, or on `confirm`. pairs: sentence
-    pairs for cross attention (needs eflomal). training: the text the model was trained on (or how often each token id
-    occurs in it), which rare-token heads are tested by. reading: how text is read, such as the longest sentence.
-    progress: gets the number of sentences of every batch.
+    pairs for cross attention. links: a file of their reference links (`0-0 1-2`, possible ones `1p3`); without it those
+    of eflomal. training: the text the model was trained on (or how often each token id occurs in it), which rare-token
+    heads are tested by. reading: how text is read, such as the longest sentence. progress: gets the number of sentences
+    of every batch.
     """
     return test_roles(
         with_tokenizer(model).hf, model.tokenizer, model.found, treebank, confirm=confirm, pairs=pairs,
         frequencies=token_counts(model, training), reading=reading or Reading(max_length=max_tokens(model)),
-        seed=seed, progress=progress or (lambda sentences: None),
+        seed=seed, progress=progress or (lambda sentences: None), links=None if links is None else read_links(links),
     )  # fmt: skip
 
 

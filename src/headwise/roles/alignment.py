@@ -11,8 +11,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,16 @@ import torch
 from torch import Tensor
 
 from headwise.data.annotated import Annotated, Word
+from headwise.data.lines import existing_file, read_lines
 from headwise.data.subwords import Aligned, Coverage, align
 from headwise.errors import HeadwiseError
 from headwise.roles.passage import Passage, View
 from headwise.roles.question import Arc, Question, pointing
 
 Links = frozenset[tuple[int, int]]  # (source word, target word)
+Gold = tuple[Links, Links]  # sure links, and those that are possible (the sure ones among them)
 PROGRAM = "eflomal-align"
+LINK = re.compile(r"([0-9]{1,6})([-p?])([0-9]{1,6})")
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -150,3 +155,46 @@ def decoder_sides(
     there = writing.there
     reading = Passage(ids, there, torch.where(there, word_of, -1), writing.sentences, causal=True)
     return ids, writing, reading
+
+
+def read_links(path: str | PathLike[str]) -> list[Gold]:
+    """Reference links, a line for each sentence pair: `0-0 1-2 1p3`, source and target word counted from 0.
+
+    `-` is a sure link, `p` or `?` a possible one. Words are what blanks separate.
+    """
+    file: Path = existing_file(path)
+    out = []
+    for number, line in enumerate(read_lines(file), start=1):
+        found = [LINK.fullmatch(link) for link in line.split()]
+        if None in found:
+            raise HeadwiseError(
+                f"Line {number} of {file} has a link that is none: write source-target, counted from 0, such as 0-0 "
+                "1-2, with p in place of - where it is only possible."
+            )
+        parts = [(match[2] == "-", (int(match[1]), int(match[3]))) for match in found if match]
+        out.append((frozenset(link for sure, link in parts if sure), frozenset(link for _, link in parts)))
+    return out
+
+
+def refuse_other_pairs(text: Sequence[tuple[str, str]], gold: Sequence[Gold]) -> None:
+    """Raise HeadwiseError for links that are not those of the text."""
+    if len(text) != len(gold):
+        raise HeadwiseError(f"There are links for {len(gold)} sentence pairs, but {len(text)} pairs: give a line each.")
+    for number, ((source, target), (_, possible)) in enumerate(zip(text, gold, strict=True), start=1):
+        words = len(source.split()), len(target.split())
+        if wrong := next((link for link in sorted(possible) if link[0] >= words[0] or link[1] >= words[1]), None):
+            raise HeadwiseError(
+                f"Line {number} has the link {wrong[0]}-{wrong[1]}, but the pair has {words[0]} and {words[1]} words: "
+                "links count words between blanks, from 0."
+            )
+
+
+def merged(pair: tuple[Aligned, Aligned], text: Sequence[tuple[str, str]], gold: Sequence[Gold]) -> Gold:
+    """The links of a pair, in the words that are left where subwords cover several words."""
+    number = int(pair[0].sentence.id)
+    place = []
+    for side, line in zip(pair, text[number], strict=True):
+        starts = [start for start, _ in side.sentence.spans]
+        place.append([bisect_right(starts, start) - 1 for start, _ in Annotated.plain(line).spans])
+    sure, possible = (frozenset((place[0][s], place[1][t]) for s, t in some) for some in gold[number])
+    return sure, possible

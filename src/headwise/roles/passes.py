@@ -17,7 +17,16 @@ from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned, Coverage
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
-from headwise.roles.alignment import aligned_pairs, alignment, decoder_sides, links, monotonicity
+from headwise.roles.alignment import (
+    Gold,
+    aligned_pairs,
+    alignment,
+    decoder_sides,
+    links,
+    merged,
+    monotonicity,
+    refuse_other_pairs,
+)
 from headwise.roles.answers import Answers
 from headwise.roles.coreference import alike, coreference, windows
 from headwise.roles.generated import Readout
@@ -129,14 +138,22 @@ def inputs_of(passage: Passage) -> dict[str, Tensor]:
     return {"input_ids": passage.ids, "attention_mask": passage.there.long()}
 
 
-def on_pairs(subject: Subject, text: Iterable[tuple[str, str]], progress: Progress) -> ByHalf:
-    """The tests of cross attention and of a decoder's self-attention, on sentence pairs."""
+def on_pairs(
+    subject: Subject, text: Sequence[tuple[str, str]], progress: Progress, gold: Sequence[Gold] | None = None
+) -> ByHalf:
+    """The tests of cross attention and of a decoder's self-attention, on sentence pairs, with reference links or,
+    without any, with those of eflomal."""
     coverage = [subject.coverage.setdefault(name, Coverage()) for name in ("source", "target")]
-    pairs = aligned_pairs(text, subject.tokenizer, subject.limit, coverage[0], coverage[1])
+    if gold is None:
+        pairs = aligned_pairs(text, subject.tokenizer, subject.limit, coverage[0], coverage[1])
+    else:
+        refuse_other_pairs(text, gold)
+        pairs = aligned_pairs(text, subject.tokenizer, subject.limit, coverage[0], coverage[1], words=Annotated.plain)
     if not pairs:
         raise HeadwiseError(f"No sentence pair can be used: none has at most {subject.limit} subwords on both sides.")
+    linked = links(pairs) if gold is None else {pair[0].sentence.id: merged(pair, text, gold)[1] for pair in pairs}
     tests: Tests = {
-        "cross": [partial(alignment, links=links(pairs)), monotonicity, sink],
+        "cross": [partial(alignment, links=linked), monotonicity, sink],
         "decoder-self": [partial(positional, edges=subject.reading.edges), sink],
     }
     batches = pair_batches(subject, pairs)

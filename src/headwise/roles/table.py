@@ -13,6 +13,7 @@ from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, HeadMap
+from headwise.roles.alignment import Gold
 from headwise.roles.answers import together
 from headwise.roles.label import ENOUGH, Bar, absent, find, labels, patterns
 from headwise.roles.passes import ByHalf, Progress, Reading, Subject, on_pairs, on_probes, on_templates, on_treebank
@@ -44,15 +45,16 @@ def roles(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, treebank: Iterable[Annotated], *,
     confirm: Iterable[Annotated] | None = None, pairs: Iterable[tuple[str, str]] | None = None,
     frequencies: Mapping[int, int] | None = None, reading: Reading | None = None, bar: Bar | None = None,
-    seed: int = 0, progress: Progress = lambda sentences: None,
+    seed: int = 0, progress: Progress = lambda sentences: None, links: Sequence[Gold] | None = None,
 ) -> Roles:  # fmt: skip
     """All tests of roles on a treebank (which is iterated twice), and the roles that are confirmed on its second half.
 
-    In an encoder-decoder the encoder is tested on the treebank, decoder and cross attention on sentence `pairs`, which
-    need eflomal. Language models are also tested on repeated random tokens and on texts made from templates. confirm:
-    another treebank to confirm roles on, instead of half of the documents. frequencies: how often each token id occurs
-    in the training text (`rare.frequencies`); without them no head is tested for rare tokens. reading: options of the
-    tests. bar: what a role needs. progress: called with the number of sentences of every batch.
+    In an encoder-decoder the encoder is tested on the treebank, decoder and cross attention on sentence `pairs`, with
+    reference `links` or those of eflomal. Language models are also tested on repeated random tokens and on texts made
+    from templates. confirm: another treebank to confirm roles on, instead of half of the documents. frequencies: how
+    often each token id occurs in the training text (`rare.frequencies`); without them no head is tested for rare
+    tokens. reading: options of the tests. bar: what a role needs. progress: called with the number of sentences of
+    every batch.
     """
     bar = bar or Bar()
     subject = Subject(model, tokenizer, found, reading or Reading())
@@ -60,7 +62,7 @@ def roles(
     if pairs is not None:
         if not model.config.is_encoder_decoder:
             raise HeadwiseError(f"Sentence pairs were given, but a {type(model).__name__} does not translate.")
-        passes.append(on_pairs(subject, pairs, progress))
+        passes.append(on_pairs(subject, list(pairs), progress, links))
     if subject.kind == "decoder-self":
         passes += [on_probes(subject, frequencies, seed), *on_templates(subject, seed)]
     result = conclude(found.heads, passes, bar, seed, subject.coverage)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.heads import Head, HeadMap, Kind, Site
 from headwise.model import Model
-from headwise.truth.space import Space, Weights, Wiring
+from headwise.truth.space import USUAL_WORDS, Space, Weights, Wiring
 
-USUAL_ROWS = 12  # the squared norm of what embeddings say, about
 Truth = Literal["matters", "idle", "harms"]
 
 
@@ -42,17 +43,18 @@ class Known:
     """A model whose heads are known, with the texts that they are scored and tested on.
 
     built: by head; all other heads are distractors, which are idle and have no role. text: what heads are scored on.
-    training: text or counts that rare tokens are counted in. top: how many of the most frequent tokens are never rare.
-    links: the pairs of source and target words of the sentences of `text`.
+    pairs: for the tests of cross attention, with a file of reference links. training: what rare tokens are counted in.
+    top: how many of the most frequent tokens are never rare.
     """
 
     model: Model
     built: Mapping[Head, Built]
-    text: Any
+    text: ParallelText | Text
     treebank: Treebank
-    training: Any = None
+    pairs: ParallelText | None = None
+    links: Path | None = None
+    training: Text | None = None
     top: int = 0
-    links: Sequence[str] = field(default=())
 
     def truth(self, head: Head) -> Truth:
         return self.built[head].truth if head in self.built else "idle"
@@ -78,7 +80,7 @@ def distractor(space: Space, size: int) -> Weights:
     """
     generator = space.generator
     sharp, loud = 10 ** torch.empty(2).uniform_(-1, 1, generator=generator) * torch.tensor([1.0, 0.05])
-    usual = USUAL_ROWS**-0.5
+    usual = USUAL_WORDS**-0.5
 
     def drawn(rows: Tensor) -> Tensor:
         made: Tensor = usual * torch.randn(size, len(rows), generator=generator) @ rows
@@ -86,3 +88,11 @@ def distractor(space: Space, size: int) -> Weights:
 
     output = drawn(space["junk"]) * loud + 1e-3 * drawn(space.free) * loud
     return Weights(drawn(space.free) * sharp, drawn(space.free), drawn(space.free), output.T)
+
+
+def drawn(
+    space: Space, heads: HeadMap, built: Mapping[Head, Built], size: int
+) -> Iterator[tuple[Head, Weights]]:  # fmt: skip
+    """The weights of all heads."""
+    for head in heads:
+        yield head, built[head].wire(space).weights(size, space) if head in built else distractor(space, size)

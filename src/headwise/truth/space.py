@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 CONSTANT = 60.0  # C
 USUAL = 30.0  # the squared norm of the rest of the stream, about
+USUAL_WORDS = 12.0  # the squared norm of what embeddings say, about
+DOUBT = 0.5
 CIRCLES, ROUND = 6, 64  # a position is an angle on so many circles; the slowest comes round after so many tokens
 
 
@@ -96,12 +98,25 @@ class Wiring:
 
     def weights(self, size: int, space: Space) -> Weights:
         """For scores divided by √size. The coordinates of the head are turned at random."""
-        query = stacked([rows * strength * size**0.5 for rows, _, strength in self.looks], size, space.width)
-        key = stacked([rows for _, rows, _ in self.looks], size, space.width)
+        looks = [*self.looks, unsure(size - sum(len(rows) for rows, _, _ in self.looks), space)]
+        query = stacked([rows * strength * size**0.5 for rows, _, strength in looks], size, space.width)
+        key = stacked([rows for _, rows, _ in looks], size, space.width)
         value = stacked([rows for rows, _, _ in self.moves], size, space.width)
         output = stacked([rows * gain for _, rows, gain in self.moves], size, space.width)
         looking, moving = (turned(size, space.generator) for _ in range(2))
         return Weights(looking @ query, looking @ key, moving @ value, (moving @ output).T)
+
+
+def unsure(rows: int, space: Space) -> tuple[Tensor, Tensor, float]:
+    """Random looks that add noise of about DOUBT nats to scores, so that no head is flat or has a tie."""
+    known = torch.cat([space["position"], space["class"]])
+    sides = [torch.randn(rows, len(known), generator=space.generator) @ known for _ in range(2)]
+    return sides[0], sides[1], DOUBT / (CIRCLES + 2) / max(rows, 1) ** 0.5
+
+
+def code(klass: int) -> Tensor:
+    """One of four classes as two signs."""
+    return torch.tensor([1.0 - 2 * (klass & 1), 1.0 - (klass & 2)])
 
 
 def stacked(rows: Sequence[Tensor], size: int, width: int) -> Tensor:

@@ -10,20 +10,27 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from headwise.api.batches import Batches
+from headwise.api.greedy import Ranking, greedy_masks
 from headwise.api.roles import roles
 from headwise.api.score import score
+from headwise.api.sweeps import GreedySweep
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.importance.measures import HARMFUL, LOW_IS_IMPORTANT, MEASURES, resolve_measures
+from headwise.importance.measures import GATINGS, HARMFUL, LOW_IS_IMPORTANT, LRP, MEASURES, resolve_measures
 from headwise.progress import Report, part, silent
 from headwise.roles.label import family
 from headwise.roles.passes import Reading
 from headwise.statistics import proportion_interval, t_margin
-from headwise.truth import templates, translation
+from headwise.truth import causal, templates, translation
 from headwise.truth.built import Known
 
-MODELS: Mapping[str, Callable[[int, Path], Known]] = {"translation": translation.known, "templates": templates.known}
+MODELS: Mapping[str, Callable[[int, Path], Known]] = {
+    "translation": translation.known, "language model": causal.known, "templates": templates.known,
+}  # fmt: skip
 SEEDS = 5
+FEW = 2  # sentences that slow scores read
+RESCORED = "ablation.zero"  # what greedy removal is ordered by
 DISTRACTOR = "distractor"
 SCORED = ("model", "seed", "kind", "layer", "head", "built", "truth", "measure", "value")
 TESTED = ("model", "seed", "kind", "layer", "head", "built", "role", "found", "true")
@@ -56,13 +63,29 @@ def run(
 
 
 def scored(known: Known, measures: Sequence[str], seed: int, progress: Report) -> pd.DataFrame:
-    """The scores of all heads, with what is true of them."""
-    table = score(known.model, known.text, measures, seed, progress=progress)[
-        ["kind", "layer", "head", "measure", "value"]
-    ]
+    """The scores of all heads, with what is true of them. The slow ones read only the first FEW sentences, which ask
+    every question, too."""
+    slow = [name for name in measures if name in (*LRP, *GATINGS)]
+    fast = [name for name in measures if name not in slow]
+    texts = [(known.text, fast, part(progress, 0.0, 0.3)), (known.text.head(FEW), slow, part(progress, 0.4, 1.0))]
+    columns = ["kind", "layer", "head", "measure", "value"]
+    tables = [score(known.model, text, some, seed, progress=report)[columns] for text, some, report in texts if some]
+    table = pd.concat(tables, ignore_index=True)
     low = table["measure"].isin([*LOW_IS_IMPORTANT, *HARMFUL])
     table.loc[low, "value"] *= -1
+    if RESCORED in fast:
+        table = pd.concat([table, removed(known, seed)], ignore_index=True)
     return described(known, table)
+
+
+def removed(known: Known, seed: int) -> pd.DataFrame:
+    """How long each head stays in greedy removal, a tenth at a time, scored again by exact ablation: its worth is the
+    number of the step before which it is still there."""
+    model = known.model
+    sweep = GreedySweep(kinds=list(model.heads.kinds), scores=[RESCORED], rescore=True)
+    masks = greedy_masks(Ranking(model, Batches(model, known.text), RESCORED, True, seed), sweep).values()
+    rows = [{**head._asdict(), "value": float(sum(head in mask.kept for mask in masks))} for head in model.heads]
+    return pd.DataFrame(rows).assign(measure=f"greedy.{RESCORED}")
 
 
 def described(known: Known, table: pd.DataFrame) -> pd.DataFrame:
@@ -74,7 +97,10 @@ def described(known: Known, table: pd.DataFrame) -> pd.DataFrame:
 
 def tested(known: Known) -> pd.DataFrame:
     """The roles that were found and those that are true; a role that a head may have, too, is left out."""
-    result = roles(known.model, known.treebank, training=known.training, reading=Reading(top=known.top))
+    result = roles(
+        known.model, known.treebank, pairs=known.pairs, links=known.links, training=known.training,
+        reading=Reading(top=known.top),
+    )  # fmt: skip
     asked = {measure for measure in result.table["measure"] if family(measure) is not None}
     found = {
         (Head(*key[:3]), key[3]) for key in result.roles[["kind", "layer", "head", "measure"]].itertuples(index=False)

@@ -25,14 +25,16 @@ from headwise.roles.names import written as choice
 from headwise.roles.retrieval import COLOURS, FILLING, THINGS, hidden
 from headwise.roles.successor import ROUND, SEQUENCES
 from headwise.truth import toy
-from headwise.truth.built import Built, Known, distractor, placed
-from headwise.truth.space import CIRCLES, Space, Wiring, positions, shift
+from headwise.truth.built import Built, Known, drawn, placed
+from headwise.truth.causal import spread
+from headwise.truth.space import CIRCLES, Space, Wiring, positions
+from headwise.truth.wires import at_offset
 
 HEADS, SIZE, LAYERS = 6, 64, 3
 LONGEST = 62  # tokens, which positions tell apart
 SCORED, PARSED = 24, 120  # texts
 CODE = 48  # numbers of a code
-SHARP, FOUND, DEFAULT = 10.0, 20.0, 10.0  # nats, as in `translation`
+FOUND, REST = 20.0, 10.0  # nats on what is looked for, and on the start where there is nothing to find
 GAIN = 12.0  # logit of a token whose code is written once
 NOISE = 0.004
 MARKS = ",.?"
@@ -41,11 +43,11 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def at_start(space: Space) -> tuple[Tensor, Tensor, float]:
-    return space.one, space["start"], DEFAULT
+    return space.one, space["start"], REST
 
 
 def previous(space: Space) -> Wiring:
-    return Wiring([(shift(-1) @ space["position"], space["position"], SHARP)], [(space["id"], space["before"], 1.0)])
+    return Wiring([at_offset(space, -1)], [(space["id"], space["before"], 1.0)])
 
 
 def induction(space: Space) -> Wiring:
@@ -69,7 +71,7 @@ def mover(space: Space) -> Wiring:
 
 
 def successor(space: Space) -> Wiring:
-    return Wiring([(space["position"], space["position"], SHARP)], [(space["next"], space["out"], 1.0)])
+    return Wiring([at_offset(space, 0)], [(space["next"], space["out"], 1.0)])
 
 
 def delimiter(space: Space) -> Wiring:
@@ -129,6 +131,7 @@ def made(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head, 
     hf, generator = OPTForCausalLM(config).eval(), torch.Generator().manual_seed(seed)
     space = Space(width, generator)
     space.block("position", 2 * CIRCLES)
+    space.block("class", 2)
     for name in ("id", "before", "blocked", "next", "out"):
         space.block(name, CODE)
     for name in ("start", "name", "last", "flag", "mark"):
@@ -145,12 +148,9 @@ def made(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head, 
             if name.endswith("fc2"):
                 module.weight.copy_(0.1 * (torch.randn(8, len(space["junk"]), generator=generator) @ space["junk"]).T)
         embed(hf, space, ids)
-        for head in heads:
-            attention, rows = (
-                hf.model.decoder.layers[head.layer].self_attn,
-                slice(head.head * SIZE, (head.head + 1) * SIZE),
-            )
-            weights = built[head].wire(space).weights(SIZE, space) if head in built else distractor(space, SIZE)
+        for head, weights in drawn(space, heads, built, SIZE):
+            attention = hf.model.decoder.layers[head.layer].self_attn
+            rows = slice(head.head * SIZE, (head.head + 1) * SIZE)
             attention.q_proj.weight[rows], attention.k_proj.weight[rows] = weights.query, weights.key
             attention.v_proj.weight[rows], attention.out_proj.weight[:, rows] = weights.value, weights.output
     return hf, built
@@ -159,10 +159,11 @@ def made(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head, 
 def embed(hf: OPTForCausalLM, space: Space, ids: Mapping[str, int]) -> None:
     """Embeddings, positions and the output layer."""
     decoder = hf.model.decoder
-    codes = nn.functional.normalize(torch.randn(len(ids), CODE, generator=space.generator), dim=1)
+    codes = spread(len(ids), CODE, space.generator)
     codes[[ids[name] for name in NAMES]] = torch.eye(CODE)[: len(NAMES)]
     codes[ids[toy.START]] = 0  # a head that looks there writes nothing
     embeddings = space.constant() + space.noise(len(ids), NOISE) + codes @ space["id"]
+    embeddings += torch.randn(len(ids), 2, generator=space.generator).sign() @ space["class"]  # which nobody asks for
     for names, block in (([toy.START], "start"), (NAMES, "name"), ([LAST], "last"), (MARKS, "mark")):
         embeddings[[ids[name] for name in names]] += space[block][0]
     for name, items in SEQUENCES.items():

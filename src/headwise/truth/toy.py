@@ -7,7 +7,7 @@ its governor. A translation has one word for each, `TYPE.CLASS`; in a language m
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,12 +73,30 @@ def place(sentence: Sequence[Word], mark: str) -> int:
     return next(index for index, word in enumerate(sentence) if word.mark == mark)
 
 
+def attach(words: Sentence, governed: Mapping[str, tuple[str, str]], random: random.Random) -> None:
+    """Make a tree of a sentence: words of some marks have a governor and a relation, all others depend on a random word
+    that is attached already."""
+    attached = [place(words, "verb")]
+    for word in words:
+        if word.mark in governed:
+            mark, word.relation = governed[word.mark]
+            word.governor = place(words, mark)
+    for index in random.sample(range(len(words)), len(words)):
+        if words[index].mark != "verb" and words[index].mark not in governed:
+            words[index].governor, words[index].relation = random.choice(attached), "dep"
+            attached.append(index)
+
+
 def answered(sentence: Sentence, questions: Iterable[Question]) -> Sentence:
     """The sentence with the answer of every word; plain words answer with their own class."""
     ask = {question.type: question.answer for question in questions}
     for index, word in enumerate(sentence):
         word.answer = ask[word.type](sentence, index) if word.type in ask else word.klass
     return sentence
+
+
+def line(sentence: Sentence) -> str:
+    return " ".join(word.form for word in sentence)
 
 
 def tokenizer(forms: Iterable[str], around: str) -> PreTrainedTokenizerFast:

@@ -6,7 +6,7 @@ a block of the stream; three cross heads carry types and answers to the decoder,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,20 @@ from torch import Tensor, nn
 from transformers import MBartConfig, MBartForConditionalGeneration
 
 from headwise.data.text import ParallelText, Text
-from headwise.heads import Head, HeadMap, Kind
+from headwise.heads import Head, HeadMap, Kind, write_text
 from headwise.model import Model
-from headwise.truth import toy
-from headwise.truth.built import Built, Known, distractor, placed
-from headwise.truth.space import CIRCLES, Space, Wiring, positions, shift
+from headwise.truth import toy, wires
+from headwise.truth.built import Built, Known, drawn, placed
+from headwise.truth.space import CIRCLES, Space, Wiring, code, positions
 from headwise.truth.toy import CLASSES, Question, Sentence, Word, place
 
-HEADS, SIZE, LAYERS = 8, 16, (3, 2)
+HEADS, SIZE, LAYERS = 10, 14, (2, 1)
 LONGEST = 28  # words and the end, which positions tell apart
-SENTENCES, PARSED, COUNTED = 16, 120, 1000
-FILLERS, TOP = 12, 24
-SHARP = 10.0  # strength of a look at a position: 13 nats more than its neighbours
-FOUND, DEFAULT = 16.0, 8.0  # nats on what is looked for, and on the end of the sentence where it is not there
+SENTENCES, PARSED, COUNTED = 8, 120, 1000
+FILLERS, SOME, TOP = 12, 5, 66
+RARE = 140.0  # nats between the most and the least frequent filler
 MARGIN = 5.0  # nats between the right answer and the next one
-TYPE = 20.0  # nats between words of the right and of another type
+TYPE = 40.0  # nats between words of the right and of another type
 
 
 # type, mark, part of speech: every sentence has one of each
@@ -63,6 +62,7 @@ QUESTIONS = [
 GAINS = {"adverb": 4.0, "object": 1.6, "mood": 22.0}  # of margins
 NOISE = 0.004
 
+WORDS_IN_ALL = len(WORDS) + SOME  # of every sentence, an odd number
 TYPES = ["plain", *(question.type for question in QUESTIONS), "end"]
 
 
@@ -70,138 +70,60 @@ def sentence(draw: toy.Draw) -> Sentence:
     """The words of WORDS and a few fillers, in random order: a pronoun after both names, and nothing that looks back
     or ahead at an edge."""
     random = draw.random
-    ranks = random.choices(range(FILLERS), [0.75**rank for rank in range(FILLERS)], k=5)
+    ranks = random.choices(range(FILLERS), [0.7**rank for rank in range(FILLERS)], k=SOME)
     words = [Word("plain", "filler", rank % CLASSES, f"filler{rank}", upos="NOUN", rank=rank) for rank in ranks]
     words += [Word(type, mark, draw.klass(), upos=upos) for type, mark, upos in WORDS]
     while True:
         random.shuffle(words)
         at = {word.mark: index for index, word in enumerate(words)}
-        edges = at["before"] > 0 and min(at["back"], at["echo"]) > 1 and at["after"] < len(words) - 1
+        edges = at["before"] > 0 and min(at["back"], at["echo"]) > 1 and max(at["after"], at["echo"]) < len(words) - 1
         if edges and at["pronoun"] > max(at["her"], at["him"]):
             break
-    others = [index for index, word in enumerate(words) if word.mark not in ("verb", "filler")]
+    toy.attach(words, GOVERNED, random)
     for word in words:
-        governor, word.relation = GOVERNED.get(word.mark, ("verb", "discourse"))
-        word.governor = at[governor]
-        if word.mark == "filler":
-            word.governor, word.relation = random.choice(others), "dep"
-        elif word.mark in ("her", "him"):
-            word.entity, word.relation = word.mark, "obl"
+        if word.mark in ("her", "him"):
+            word.entity = word.mark
         elif word.mark == "pronoun":
-            word.entity = random.choice(("her", "him"))
-            word.form = f"{word.entity}-{word.mark}{word.klass}"
-        elif word.mark == "verb":
-            word.governor, word.relation = -1, "root"
+            word.entity, word.klass = random.choice(("her", "him")), 0
+            word.form = f"{word.entity}-pronoun"
     return toy.answered(words, QUESTIONS)
 
 
-def at_offset(space: Space, offset: int) -> tuple[Tensor, Tensor, float]:
-    """A look at the token at an offset."""
-    return shift(offset) @ space["position"], space["position"], SHARP
-
-
-def finding(space: Space, type: str, mark: str) -> list[tuple[Tensor, Tensor, float]]:
-    """Looks from a word of a type to the word with a mark; all other words look at the end."""
-    return [(space[f"type {type}"], space[mark], FOUND), at_end(space)]
-
-
-def at_end(space: Space) -> tuple[Tensor, Tensor, float]:
-    return space.one, space["end"], DEFAULT
-
-
-def relation(name: str, type: str, mark: str, role: str, **more: Any) -> Built:
-    """A head that looks along a dependency and writes the class of what it finds."""
-
-    def wire(space: Space) -> Wiring:
-        return Wiring(finding(space, type, mark), [(space["class"], space[f"answer {type}"], 1.0)])
-
-    return Built(name, "encoder-self", "matters", wire, (role, "sink"), **more)
-
-
-def neighbour(name: str, offset: int) -> Built:
-    """A head that writes the class of the word at an offset, the answer of words of the type `name`."""
-
-    def wire(space: Space) -> Wiring:
-        return Wiring([at_offset(space, offset)], [(space["class"], space[f"answer {name}"], 1.0)])
-
-    return Built(name, "encoder-self", "matters", wire, (f"positional.{offset}",))
-
-
 def carrier(name: str, *blocks: str) -> Built:
-    """A cross head that carries blocks from the source word at the same position."""
+    """A cross head that carries blocks from the source word that is to be translated."""
 
     def wire(space: Space) -> Wiring:
-        return Wiring([at_offset(space, 0)], [(space[block], space[block], 1.0) for block in blocks])
+        looks = [(space["source"], space["position"], wires.SHARP)]
+        return Wiring(looks, [(space[block], space[block], 1.0) for block in blocks])
 
     return Built(name, "cross", "matters", wire, ("alignment",))
 
 
-def antecedent(space: Space) -> Wiring:
-    looks = [(space["asks"], space["gender"], FOUND), at_end(space)]
-    return Wiring(looks, [(space["class"], space["answer pronoun"], 1.0)])
-
-
 def rarest(space: Space) -> Wiring:
-    return Wiring([(space.one, space["rank"], 140.0)], [(space["class"], space["answer rare"], 1.0)])
-
-
-def season(space: Space) -> Wiring:
-    return Wiring([], [(space["seasonal"], space["answer mood"], 1.0)])
-
-
-def primary(space: Space) -> Wiring:
-    moves = [(space["class"], space["answer adjective"], 1.0), (space["noun"], space["flag"], 1.0)]
-    return Wiring(finding(space, "adjective", "noun"), moves)
-
-
-def backup(space: Space) -> Wiring:
-    looks = [*finding(space, "adjective", "noun"), (space["flag"], space["end"], 3 * FOUND)]
-    return Wiring(looks, [(space["class"], space["answer adjective"], 1.0)])
-
-
-def harmful(space: Space) -> Wiring:
-    return Wiring([at_offset(space, 3)], [(space["class"], space["answer plain"], 0.8)])
-
-
-def loud(space: Space) -> Wiring:
-    return Wiring([at_offset(space, -3)], [])
-
-
-def shouting(space: Space) -> Wiring:
-    return Wiring([at_offset(space, 2)], [(space["class"], space["junk"][:2], 3.0)])
-
-
-def sinking(space: Space) -> Wiring:
-    return Wiring([(space.one, space["end"], DEFAULT)], [(space["class"], space["junk"][2:4], 1.0)])
-
-
-def echoing(space: Space) -> Wiring:
-    return Wiring([at_offset(space, -1)], [(space["class"], space["answer echo"], 1.0)])
+    return Wiring([(space.one, space["rank"], RARE)], [(space["class"], space["answer rare"], 1.0)])
 
 
 BUILT = [
-    neighbour("before", -1), neighbour("after", 1), neighbour("back", -2),
-    relation("subject", "verb", "subject", "syntactic.nsubj.to-dependent"),
-    relation("saturated", "adverb", "verb", "syntactic.advmod.to-governor"),
-    relation("redundant 1", "object", "verb", "syntactic.obj.to-governor", beside=("redundant 2",)),
-    relation("redundant 2", "object", "verb", "syntactic.obj.to-governor", beside=("redundant 1",)),
-    Built("antecedent", "encoder-self", "matters", antecedent, ("coreference", "sink")),
+    wires.neighbour("encoder-self", "before", -1),
+    wires.neighbour("encoder-self", "after", 1),
+    wires.neighbour("encoder-self", "back", -2),
+    wires.relation("encoder-self", "subject", "verb", "subject", "syntactic.nsubj.to-dependent"),
+    wires.relation("encoder-self", "saturated", "adverb", "verb", "syntactic.advmod.to-governor"),
+    *(
+        wires.relation("encoder-self", one, "object", "verb", "syntactic.obj.to-governor", beside=(other,))
+        for one, other in (("redundant 1", "redundant 2"), ("redundant 2", "redundant 1"))
+    ),
+    *wires.standing_in("encoder-self", "syntactic.amod.to-governor", LAYERS[0] - 1),
+    wires.antecedent("encoder-self"),
+    wires.quiet("encoder-self"),
     Built("rarest", "encoder-self", "matters", rarest, ("rare.two-rarest",)),
-    Built("quiet", "encoder-self", "matters", season),
-    Built("primary", "encoder-self", "matters", primary, ("syntactic.amod.to-governor", "sink"), beside=("backup",),
-          layers=(0, 0)),
-    Built("backup", "encoder-self", "matters", backup, ("sink",), ("syntactic.amod.to-governor",), ("primary",),
-          layers=(1, 2)),
-    Built("harmful", "encoder-self", "harms", harmful, ("positional.3",)),
-    Built("loud", "encoder-self", "idle", loud, ("positional.-3",)),
-    Built("shouting", "encoder-self", "idle", shouting, ("positional.2",)),
-    Built("sink", "encoder-self", "idle", sinking, ("sink",)),
-    Built("echo", "decoder-self", "matters", echoing, ("positional.-1",)),
+    *wires.traps("encoder-self", loud=-3, shouting=2, harmful=3, spoils="plain"),
+    Built("echo", "decoder-self", "matters", wires.copying(-1, "answer echo"), ("positional.-1",)),
     carrier("types", *(f"type {type}" for type in TYPES)),
-    carrier("answers 1", *(f"answer {type}" for type in TYPES[:8])),
-    carrier("answers 2", *(f"answer {type}" for type in TYPES[8:11])),
-    Built("cross sink", "cross", "idle", sinking, (), ("sink",)),
-]  # fmt: skip
+    carrier("answers 1", *(f"answer {type}" for type in TYPES[:7])),
+    carrier("answers 2", *(f"answer {type}" for type in TYPES[7:11])),
+    Built("cross sink", "cross", "idle", wires.sinking, (), ("sink",)),
+]
 
 
 def known(seed: int, folder: Path) -> Known:
@@ -213,12 +135,23 @@ def known(seed: int, folder: Path) -> Known:
     targets = {translation(word): word for each in counted for word in each}
     tokenizer = toy.tokenizer([*sorted(words), *sorted(targets)], f"$A {toy.END}")
     hf, built = made(seed, tokenizer.get_vocab(), words, targets)
-    pairs = [(" ".join(word.form for word in each), " ".join(map(translation, each))) for each in text]
+    links = folder / "links.txt"
+    write_text(links, "".join(" ".join(f"{order(i)}-{i}" for i in range(len(each))) + "\n" for each in parsed))
     return Known(
-        Model(hf, tokenizer, f"toy translation {seed}"), built, ParallelText.from_pairs(pairs),
-        toy.treebank(parsed, folder), Text.from_lines(" ".join(word.form for word in each) for each in counted), TOP,
-        [" ".join(f"{i}-{i}" for i in range(len(each))) for each in text],
+        Model(hf, tokenizer, f"toy translation {seed}"), built, pairs(text), toy.treebank(parsed, folder),
+        pairs(parsed), links, Text.from_lines(map(toy.line, counted)), TOP,
     )  # fmt: skip
+
+
+def pairs(sentences: Iterable[Sentence]) -> ParallelText:
+    return ParallelText.from_pairs(
+        (toy.line(each), " ".join(translation(each[order(i)]) for i in range(len(each)))) for each in sentences
+    )
+
+
+def order(place: int) -> int:
+    """Which source word the target word at a place translates: neighbours change places."""
+    return place ^ 1 if place < WORDS_IN_ALL - 1 else place
 
 
 def translation(word: Word) -> str:
@@ -253,9 +186,8 @@ def made(
             if name.endswith("fc2"):
                 module.weight.copy_(0.1 * (torch.randn(8, len(space["junk"]), generator=generator) @ space["junk"]).T)
         embed(hf, space, ids, words, targets)
-        for head in heads:
+        for head, weights in drawn(space, heads, built, SIZE):
             attention, rows = modules[head.kind][head.layer], slice(head.head * SIZE, (head.head + 1) * SIZE)
-            weights = built[head].wire(space).weights(SIZE, space) if head in built else distractor(space, SIZE)
             attention.q_proj.weight[rows], attention.k_proj.weight[rows] = weights.query, weights.key
             attention.v_proj.weight[rows], attention.out_proj.weight[:, rows] = weights.value, weights.output
     return hf, built
@@ -263,8 +195,9 @@ def made(
 
 def stream(width: int, generator: torch.Generator) -> Space:
     space = Space(width, generator)
-    space.block("position", 2 * CIRCLES)
-    for name in (*(f"type {type}" for type in TYPES), *MARKS, "end", "rank", "gender", "asks", "flag"):
+    for name in ("position", "source"):
+        space.block(name, 2 * CIRCLES)
+    for name in (*(f"type {type}" for type in TYPES), *MARKS, "rest", "rank", "gender", "asks", "flag"):
         space.block(name)
     for name in ("class", "seasonal", *(f"answer {type}" for type in TYPES[:-1])):
         space.block(name, 2)
@@ -283,8 +216,11 @@ def embed(
         places = side.embed_positions.weight
         places.zero_()
         places[2:] = positions(len(places) - 2) @ space["position"]
+    decoder.embed_positions.weight[2:] += (
+        positions(LONGEST + 4)[[order(t) for t in range(LONGEST + 4)]] @ space["source"]
+    )
     output.copy_(space.noise(len(ids), NOISE))
-    encoder.embed_tokens.weight[ids[toy.END]] += (space["end"] + space["type end"])[0]
+    encoder.embed_tokens.weight[ids[toy.END]] += (space["rest"] + space["type end"])[0]
     output[ids[toy.END]] += TYPE * space["type end"][0]
     for form, word in words.items():
         encoder.embed_tokens.weight[ids[form]] += meaning(space, word)
@@ -304,8 +240,3 @@ def meaning(space: Space, word: Word) -> Tensor:
     if word.entity:
         rows = rows + (1 if word.entity == "her" else -1) * space["asks" if word.type == "pronoun" else "gender"][0]
     return rows + word.rank / FILLERS * space["rank"][0]
-
-
-def code(klass: int) -> Tensor:
-    """A class as two signs."""
-    return torch.tensor([1.0 - 2 * (klass & 1), 1.0 - (klass & 2)])

@@ -1,0 +1,95 @@
+"""The truth suite: what is said of the built heads is true, and scores and roles are counted right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from headwise.api.batches import Batches
+from headwise.api.greedy import Losses
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMask
+from headwise.truth.page import fill, markdown
+from headwise.truth.space import ROUND, Space, positions, shift
+from headwise.truth.suite import MODELS, area, areas, hits, run, sides, tested
+
+MOVES, STAYS = 0.02, 0.01  # nats per token: the least that a head that matters is worth, the most of an idle one
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_said_of_heads_is_true(name: str, tmp_path: Path) -> None:
+    """By exact ablation beside the heads that are said to be gone, distractors included; and every role is found."""
+    known = MODELS[name](1, tmp_path)
+    full, places = HeadMask.full(known.model.heads), {one.name: head for head, one in known.built.items()}
+    heads, masks = list(known.model.heads), list[HeadMask]()
+    for head in heads:
+        gone = [places[other] for other in known.built[head].beside] if head in known.built else []
+        masks += [full.without(gone), full.without([*gone, head])]
+    lost = Losses.measure(Batches(known.model, known.text), masks)
+    loss = lost.summed.sum(0) / lost.tokens.sum()
+    change = loss[2::2] - loss[1::2]
+    for head, moved in zip(heads, change, strict=True):
+        least, most = {"matters": (MOVES, np.inf), "idle": (-STAYS, STAYS), "harms": (-np.inf, -0.005)}[
+            known.truth(head)
+        ]
+        assert least <= moved <= most, f"{known.built.get(head)}, {head}: {moved:.4f}"
+    roles = tested(known)
+    assert (roles["found"] == roles["true"]).mean() >= 0.9
+    assert len(known.built) >= (7 if name == "templates" else 15)
+
+
+def test_heads_depend_on_the_seed(tmp_path: Path) -> None:
+    one, same, other = (MODELS["language model"](seed, tmp_path) for seed in (0, 0, 1))
+    assert list(one.built) == list(same.built)
+    assert list(one.built) != list(other.built)
+    weights = [known.model.hf.transformer.h[0].attn.c_attn.weight for known in (one, same, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.allclose(weights[0], weights[2])
+
+
+def test_the_stream_keeps_its_mean_and_turns_positions() -> None:
+    space = Space(40, torch.Generator().manual_seed(0))
+    rows = torch.cat([space.block("position", 12), space.block("one more"), space.constant()[None]])
+    assert torch.allclose(rows.sum(1), torch.zeros(len(rows)), atol=1e-4)
+    assert torch.allclose(rows @ rows.T, (rows**2).sum(1).diag(), atol=1e-4)
+    code = positions(ROUND // 2)
+    assert torch.allclose(code[:-3] @ shift(3).T, code[3:], atol=1e-5)
+    scores = code @ shift(-2).T @ code.T
+    assert (scores.argmax(1)[2:] == torch.arange(len(code))[2:] - 2).all()
+
+
+def test_the_suite_end_to_end() -> None:
+    found = run([0], ["confidence", "gradient"], ["language model"])
+    table = areas(found.heads).set_index(["model", "measure"])["value"]
+    assert table["language model", "gradient"] > 0.6 > table["all", "confidence"]
+    right = sides(found.heads).set_index(["built", "measure"])["value"]
+    assert right["loud", "confidence"] < 0.3, "sharp attention without output fools confidence"
+    assert right["harmful", "gradient"] < 0.5, "the sign of a gradient is lost"
+    with pytest.raises(HeadwiseError, match="no seed"):
+        run([], ["confidence"])
+
+
+def test_areas_and_hits_by_hand() -> None:
+    some = pd.DataFrame({"truth": ["matters", "matters", "idle", "harms"], "value": [3.0, 1.0, 1.0, 2.0]})
+    assert area(some) == pytest.approx((1 + 1 + 0.5 + 0) / 4)
+    rows = [("sink", True, True), ("sink", True, False), ("sink", False, True), ("induction", True, True)]
+    table = hits(pd.DataFrame(rows, columns=["role", "found", "true"])).set_index(["role", "statistic"])
+    assert table.loc[("sink", "precision"), "value"] == table.loc[("sink", "recall"), "value"] == 0.5
+    assert table.loc[("all", "precision"), "n"] == 3
+    assert table.loc[("induction", "recall"), "low"] < table.loc[("induction", "recall"), "value"] == 1
+
+
+def test_tables_stand_between_their_marks(tmp_path: Path) -> None:
+    page = tmp_path / "truth.md"
+    page.write_text("before\n<!-- scores: made by `make truth` -->\nold\n<!-- end -->\nafter\n")
+    for _ in range(2):
+        fill(page, {"scores": markdown(pd.DataFrame({"a": ["1"]}))})
+    assert page.read_text().split("\n")[1:-2] == [
+        "<!-- scores: made by `make truth` -->", "", "| a |", "| --- |", "| 1 |", "", "<!-- end -->",
+    ]  # fmt: skip
+    with pytest.raises(HeadwiseError, match="no '<!-- roles"):
+        fill(page, {"roles": ""})
