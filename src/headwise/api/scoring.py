@@ -30,6 +30,7 @@ from headwise.importance.attention_weights import read, relative
 from headwise.importance.curves import CURVES, area_rows, curve_rows, removal_curves
 from headwise.importance.gating import gate_heads
 from headwise.importance.gradient import gradients, unit
+from headwise.importance.integrated import integrated_gradients
 from headwise.importance.judge import FAITHFULNESS, agreement, exceptions, head_values
 from headwise.importance.lrp.relevance import refuse_inline, relevance
 from headwise.importance.lrp.rules import RULES
@@ -42,6 +43,7 @@ from headwise.importance.measures import (
     PASSES,
     READINGS,
     RESCORED,
+    STEPWISE,
     USUAL,
     USUAL_WITHOUT_WORDS,
     resolve_measures,
@@ -107,6 +109,8 @@ def run_pass(model: Model, text: Batches | Fold, label: str, names: list[str], s
         rule, _, pooled = label.removeprefix("lrp.").partition(".")
         walked = relevance(hf, found, text, RULES[rule], "pooled" if pooled else "per-step")
         return Scores(dict(walked.tallies), balances={label: dict(walked.balance)} if walked.balance else {})
+    if label == STEPWISE:
+        return Scores(integrated_gradients(hf, found, text))
     if label in ABLATIONS:
         return Scores(ablate(hf, found, text, names))
     if label == "gating":  # every process runs it on the whole text

@@ -2,7 +2,8 @@
 
 They show what counts for pruning: a head whose work another head can do looks unimportant alone, but not once both are
 gone. Michel et al. found the order by ablation of single heads worse than the order by gradient. Random orders are the
-baseline. No model is needed here: the caller passes `lose` and `rescore`.
+baseline. CPR and CMD are the areas of the benchmark MIB (Mueller et al. 2025), for heads. No model is needed here: the
+caller passes `lose` and `rescore`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from headwise.statistics import bootstrap, interval
 
 CURVES = ("measure", "order", "seed", "removed", "total", "loss", "low", "high")
 STEPS = 10
+SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # the sizes of circuits in MIB
 RANDOM = "random"
 
 Order = Literal["once", "rescored", "random"]
@@ -30,7 +32,7 @@ Rescore = Callable[[HeadMask], Mapping[Head, float]]
 
 @dataclass(frozen=True)
 class Curve:
-    """The loss of every sentence with `removed` of `total` heads removed.
+    """The loss of every sentence with `removed` of `total` heads removed: in tenths, and in the sizes of MIB.
 
     losses: sentences x steps, summed over tokens; counts: tokens of each sentence.
     """
@@ -55,11 +57,44 @@ class Curve:
         drawn = bootstrap(self.losses, self.counts, seed)
         return drawn if len(self.counts) > 1 else np.full_like(drawn, np.nan)
 
+    def places(self, removed: Sequence[int]) -> list[int]:
+        """Where some numbers of removed heads are among the steps."""
+        return [self.removed.index(gone) for gone in removed]
+
+    def areas(self, loss: np.ndarray) -> dict[str, np.ndarray]:
+        """`area`, `cpr` and `cmd` of losses … x steps."""
+        sizes = circuit_sizes(self.total)
+        circuits = loss[..., self.places([self.total - kept for kept in sizes])]
+        tenths = loss[..., self.places(removal_steps(self.total))]
+        return {"area": area(tenths), **recovery(np.array(sizes) / self.total, circuits)}
+
 
 def area(loss: np.ndarray) -> np.ndarray:
     """The mean over all later steps of the loss above that of the full model; loss … x steps."""
     found: np.ndarray = loss[..., 1:].mean(-1) - loss[..., 0]
     return found
+
+
+def recovery(shares: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
+    """CPR and CMD of MIB (Mueller et al. 2025, "MIB: A mechanistic interpretability benchmark"), for heads:
+
+        f(k) = (L(∅) − L(k)) / (L(∅) − L(all)),   cpr = ∫₀¹ f(k) dk,   cmd = ∫₀¹ |1 − f(k)| dk,
+
+    by trapezoids over the sizes of MIB. L(k): nats per token with the share k of the heads kept, the most important
+    ones; ∅: none of them. A high CPR (circuit performance ratio) and a CMD (circuit-model distance) of 0 are best. MIB
+    has edges, activations of a counterpart text and logit differences of a task; here are heads, with everything else
+    left in place, zeros, and the loss of a text. So values compare only with each other. Not numbers where the heads do
+    not lower the loss. shares: sizes, ascending from 0 to 1; loss … x sizes.
+    """
+    gain = loss[..., :1] - loss[..., -1:]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        faithful = np.where(gain > 0, (loss[..., :1] - loss) / gain, np.nan)
+    return {"cpr": np.trapezoid(faithful, shares), "cmd": np.trapezoid(np.abs(1 - faithful), shares)}
+
+
+def circuit_sizes(total: int) -> list[int]:
+    """How many heads are kept in each circuit of MIB: SIZES of them, rounded down, and none."""
+    return sorted({0, *(int(total * share + 1e-9) for share in SIZES)})
 
 
 def removal_curves(
@@ -75,7 +110,8 @@ def removal_curves(
     """
     chosen = _same_heads(values)
     orders = _orders(heads, chosen, values, rescore or {}, seeds)
-    steps = removal_steps(len(chosen))
+    total = len(chosen)
+    steps = sorted({*removal_steps(total), *(total - kept for kept in circuit_sizes(total))})
     masks = {
         frozenset(order[:gone]): HeadMask.full(heads).without(order[:gone])
         for order in orders.values() for gone in steps
@@ -89,8 +125,7 @@ def removal_curves(
     column = {gone: place for place, gone in enumerate(masks)}
     kinds = "+".join(kind for kind in heads.kinds if any(head.kind == kind for head in chosen))
     return [
-        Curve(*name, kinds, len(chosen), tuple(steps), losses[:, [column[frozenset(order[:gone])] for gone in steps]],
-              counts)
+        Curve(*name, kinds, total, tuple(steps), losses[:, [column[frozenset(order[:gone])] for gone in steps]], counts)
         for name, order in orders.items()
     ]  # fmt: skip
 
@@ -143,35 +178,42 @@ def rescored_order(heads: HeadMap, chosen: Collection[Head], rescore: Rescore, s
 
 
 def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
-    """The rows of curves.csv (CURVES): the loss per token at each step, with its 95 % interval over sentences."""
+    """The rows of curves.csv (CURVES): the loss per token in tenths, with its 95 % interval over sentences."""
     rows: list[Row] = []
     for curve in curves:
-        bounds = interval(curve.resampled(seed))
+        steps = removal_steps(curve.total)
+        at = curve.places(steps)
+        bounds = interval(curve.resampled(seed)[:, at])
         rows += [
             {"measure": curve.measure, "order": curve.order, "seed": curve.seed, "removed": removed,
              "total": curve.total, "loss": float(loss), "low": float(low), "high": float(high)}
-            for removed, loss, low, high in zip(curve.removed, curve.loss, *bounds, strict=True)
+            for removed, loss, low, high in zip(steps, curve.loss[at], *bounds, strict=True)
         ]  # fmt: skip
     return rows
 
 
 def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
-    """The area under each curve, as rows of faithfulness.csv: `area`, `area.rescored`; smaller is better.
+    """The areas of each curve, as rows of faithfulness.csv: `area` (smaller is better), `cpr` (larger), `cmd`
+    (smaller), and the same with `.rescored`.
 
     Intervals are over sentences, and n is their number. For random orders the row has mean, minimum and maximum, and n
     is the number of orders.
     """
     rows: list[Row] = []
     for curve in (curve for curve in curves if curve.order != "random"):
-        low, high = interval(area(curve.resampled(seed)))
-        rows.append(_area_row(curve, float(area(curve.loss)), float(low), float(high), len(curve.counts)))
+        drawn = curve.areas(curve.resampled(seed))
+        for name, value in curve.areas(curve.loss).items():
+            low, high = interval(drawn[name])
+            rows.append(_area_row(curve, name, float(value), float(low), float(high), len(curve.counts)))
     if random := [curve for curve in curves if curve.order == "random"]:
-        areas = [float(area(curve.loss)) for curve in random]
-        rows.append(_area_row(random[0], float(np.mean(areas)), min(areas), max(areas), len(areas)))
+        areas = [curve.areas(curve.loss) for curve in random]
+        for name in areas[0]:
+            each = [float(one[name]) for one in areas]
+            rows.append(_area_row(random[0], name, float(np.mean(each)), min(each), max(each), len(each)))
     return rows
 
 
-def _area_row(curve: Curve, value: float, low: float, high: float, n: int) -> Row:
-    statistic = "area.rescored" if curve.order == "rescored" else "area"
+def _area_row(curve: Curve, name: str, value: float, low: float, high: float, n: int) -> Row:
+    statistic = f"{name}.rescored" if curve.order == "rescored" else name
     return {"measure": curve.measure, "against": "all heads", "kinds": curve.kinds, "statistic": statistic,
             "value": value, "low": low, "high": high, "n": n}  # fmt: skip

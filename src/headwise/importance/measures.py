@@ -12,15 +12,16 @@ READINGS: tuple[Reading, ...] = get_args(Reading)
 GRADIENTS = (
     "gradient", "gradient.normalised", "gradient.token", "gradient.batch", "attention-gradient", "attribution.zero",
 )  # fmt: skip
+STEPWISE = "attribution.steps"
 GATINGS = ("gating.facilitating", "gating.interfering", "gating.irrelevant")
 ABLATIONS = ("ablation.zero", "ablation.mean", "ablation.example", "ablation.uniform", "ablation.all-but-one")
 RULE_NAMES = ("ding", "alpha-beta", "alpha-beta-fast", "attnlrp", "cp")
 DEFAULTS = {"lrp": "lrp.ding", "ablation": "ablation.zero"}
 LRP = [f"lrp.{rule}{ending}" for rule in RULE_NAMES for ending in ("", ".pooled")]
-MEASURES = (*READINGS, *LRP, *GRADIENTS, *ABLATIONS, *GATINGS)
+MEASURES = (*READINGS, *LRP, *GRADIENTS, STEPWISE, *ABLATIONS, *GATINGS)
 BLEU = "ablation.bleu"  # translates the text once for every head: only made when it is asked for by name
 PASSES: dict[str, Sequence[str]] = {
-    "readings": READINGS, "gradients": GRADIENTS, **{name: (name,) for name in (*LRP, *ABLATIONS)},
+    "readings": READINGS, "gradients": GRADIENTS, **{name: (name,) for name in (*LRP, STEPWISE, *ABLATIONS)},
     "gating": GATINGS, BLEU: (BLEU,),
 }  # fmt: skip
 LOW_IS_IMPORTANT = ("entropy", "ablation.all-but-one")

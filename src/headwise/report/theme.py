@@ -21,8 +21,8 @@ SCALES = {  # two sequential scales, and what follows accent, quiet and second i
     "heatmap": ("#f1f5ea #c5e3c8 #70bdbe #2178a6 #175389 #132f61", "#232f3a #1f4565 #1f6283 #329498 #86cba0 #eef4bd"),
     "layers": ("#d9eaef #a3cedb #62a8c4 #2b74a3 #1a4478 #111f45", "#223b53 #25547a #2c7196 #4f9fb1 #96cec0 #e2f0d0"),
     "categories": (
-        "#1f7a4d #7a3fa0 #0f7478 #3b62c9 #8a5a44 #b0306a #6b6a12",
-        "#7ccf9a #c79bf0 #5fd0cf #9db4ff #d0a58d #f08fb4 #d3cf6a",
+        "#1f7a4d #7a3fa0 #0f7478 #3b62c9 #8a5a44 #b0306a #6b6a12 #4a5a8a #a3451f #2f6f2f #8b2f8b #7d5a00",
+        "#7ccf9a #c79bf0 #5fd0cf #9db4ff #d0a58d #f08fb4 #d3cf6a #aab8e6 #f2a488 #a5d99a #e39be0 #e0b55c",
     ),
 }
 Palette = dict[str, str]

@@ -27,8 +27,9 @@ AT_LEAST = {
     "positional": 0.9,  # Voita et al. 2019
     "rare.two-rarest": 0.5,  # the least of what Voita et al. 2019 report
     "sink": 0.5, "previous-token": 0.5, "duplicate-token": 0.5, "induction": 0.5,  # Clark et al. 2019: over half
+    "delimiter": 0.5, "successor": 0.5, "name-mover": 0.5, "s-inhibition": 0.5,
 }  # fmt: skip
-ABOVE_BASELINE = ("syntactic", "coreference", "alignment")
+ABOVE_BASELINE = ("syntactic", "coreference", "alignment", "retrieval")  # 0.1 in Wu et al. 2024, without a baseline
 PUNCTUATION = "syntactic.punct."  # scored, but not a role: attention to full stops needs no syntax
 GOVERNORS = {"nsubj": "verb", "obj": "verb", "iobj": "verb", "advmod": "verb", "amod": "noun", "det": "noun"}
 SELF = ["positional.-1", "positional.1"]
@@ -39,7 +40,18 @@ EXPECTED = {
     "encoder-self": [*SELF, *SYNTAX, "rare.two-rarest", "coreference"],
     "decoder-self": ["positional.-1"],
     "cross": ["alignment"],
-    "language model": ["previous-token", "duplicate-token", "induction", "sink", *SYNTAX],
+    "language model": [
+        "previous-token",
+        "duplicate-token",
+        "induction",
+        "sink",
+        "delimiter",
+        "successor",
+        "name-mover",
+        "s-inhibition",
+        "retrieval",
+        *SYNTAX,
+    ],
 }
 
 
@@ -76,7 +88,9 @@ def wording(measure: str) -> str:
     if parts[0] == "syntactic":
         governor = GOVERNORS.get(parts[1], "governor")
         return f"{parts[1]}→{governor}" if parts[2] == "to-governor" else f"{governor}→{parts[1]}"
-    return "rare tokens" if parts[0] == "rare" else measure.replace("-", " ")
+    if parts[0] == "rare":
+        return "rare tokens"
+    return "S-inhibition" if measure == "s-inhibition" else measure.replace("-", " ")
 
 
 def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame, bar: Bar) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Roles in language models: previous token, duplicate token, induction, copying, attention sinks.
+"""Roles in language models: previous token, duplicate token, induction, copying, attention sinks, delimiters.
 
 Induction needs text in which only repetition can be predicted: probes of repeated random tokens (Olsson et al. 2022,
 "Data Collection").
@@ -54,6 +54,28 @@ def previous(passage: Passage) -> Question:
         return over(asked, neighbour(view.weights, -1))[..., None]
 
     return Question(["previous-token"], asked.sum(1)[:, None].float(), chance[:, None, None], answer)
+
+
+def delimiter(passage: Passage) -> Question:
+    """How much attention goes to punctuation (Clark et al. 2019, section 3.2).
+
+    delimiter = mean over the tokens q of words behind a punctuation mark of Σ A_h[q, k] over the tokens k of such
+    marks. Baseline: uniform weights.
+    """
+    marks = torch.zeros_like(passage.subwords)
+    for row, sentence in enumerate(passage.sentences):
+        places = [place for place, word in enumerate(sentence.words) if word.upos == "PUNCT" and place < marks.shape[1]]
+        marks[row, places] = 1
+    rest = (passage.membership @ marks[..., None])[..., 0] > 0  # B S
+    before = rest.cumsum(1)
+    asked = passage.words & ~rest & (before > 0)
+    chance = (asked * before / passage.there.cumsum(1).clamp_min(1)).sum(1)
+
+    def answer(view: View) -> Tensor:
+        weights = torch.matmul(view.weights, rest[:, None, :, None].to(view.weights.dtype))[..., 0]
+        return over(asked, weights)[..., None]
+
+    return Question(["delimiter"], asked.sum(1)[:, None].float(), chance[:, None, None], answer)
 
 
 def probes(

@@ -1,4 +1,4 @@
-"""The texts and their tests: a treebank, sentence pairs, and probes of random tokens."""
+"""The texts and their tests: a treebank, sentence pairs, probes of random tokens, and texts made from templates."""
 
 from __future__ import annotations
 
@@ -29,12 +29,16 @@ from headwise.roles.alignment import (
 )
 from headwise.roles.answers import Answers
 from headwise.roles.coreference import alike, coreference, windows
-from headwise.roles.language_model import copying, output_weights, previous, probes, repetition, sink
+from headwise.roles.generated import Readout
+from headwise.roles.language_model import copying, delimiter, output_weights, previous, probes, repetition, sink
+from headwise.roles.names import names_task
 from headwise.roles.observe import Batch, Half, Tests, aligned_batches, batched, half_of, observe
 from headwise.roles.passage import Passage
 from headwise.roles.positional import positional
 from headwise.roles.rare import TOP, histogram, rare
+from headwise.roles.retrieval import retrieval_task
 from headwise.roles.shape import means, opening, shape, variability
+from headwise.roles.successor import successor_task
 from headwise.roles.syntactic import attachment, syntactic
 
 MAX_LENGTH = 512  # subwords of a sentence, where the model has no lower limit
@@ -64,13 +68,15 @@ class Reading:
 
 @dataclass
 class Subject:
-    """The tested model, its tokenizer and heads, the options of the tests, and the coverage of each text."""
+    """The tested model, its tokenizer and heads, the options of the tests, the coverage of each text, and sentences on
+    tests that were refused."""
 
     model: PreTrainedModel
     tokenizer: Any
     found: Discovery
     reading: Reading = field(default_factory=Reading)
     coverage: dict[str, Coverage] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
 
     @property
     def kind(self) -> Kind:
@@ -107,7 +113,7 @@ def on_treebank(
         partial(variability, mean=means(first[kind, 0])),
     ]  # fmt: skip
     if kind == "decoder-self":
-        tests.append(previous)
+        tests += [previous, delimiter]
     if frequencies is not None and kind == "encoder-self":
         tests.append(partial(rare, counts=histogram(frequencies), top=subject.reading.top))
     texts: list[tuple[Iterable[Annotated], Callable[[Annotated], Half]]] = [(treebank, half_of)]
@@ -174,11 +180,43 @@ def on_probes(subject: Subject, frequencies: Mapping[int, int] | None, seed: int
         each for each in range(min(len(tokenizer), model.config.get_text_config().vocab_size)) if each not in special
     ]
     tests = [repetition]
-    embeddings, outputs = model.get_output_embeddings(), output_weights(model, subject.found)
-    if embeddings is not None and outputs is not None:
-        tests.append(partial(copying, outputs=outputs, embeddings=loaded(embeddings)))
+    if readout := read_out(subject):
+        tests.append(partial(copying, outputs=readout.outputs, embeddings=readout.embeddings))
     drawn = probes(words, tokenizer.bos_token_id, subject.limit, seed, frequencies)
     batches = (
         Batch(half, inputs_of(p := passage.to(device_of(model))), {"decoder-self": (p,)}) for half, passage in drawn
     )
     return observe(model, subject.found, batches, {"decoder-self": tests})
+
+
+def read_out(subject: Subject) -> Readout | None:
+    """The direct path to logits; None where heads go through something else first."""
+    embeddings, outputs = subject.model.get_output_embeddings(), output_weights(subject.model, subject.found)
+    return None if embeddings is None or outputs is None else Readout(outputs, loaded(embeddings))
+
+
+def on_templates(subject: Subject, seed: int) -> list[ByHalf]:
+    """The tests of language models on texts made from templates, but for those that the tokenizer does not allow."""
+    tokenizer, readout, found = subject.tokenizer, read_out(subject), list[ByHalf]()
+    tasks = [partial(names_task, tokenizer, readout, seed), partial(retrieval_task, tokenizer, subject.limit, seed)]
+    if readout:
+        tasks.append(partial(successor_task, tokenizer, readout, seed))
+    for make in tasks:
+        try:
+            task = make()
+        except HeadwiseError as refusal:
+            subject.refused.append(str(refusal))
+            continue
+        coverage = subject.coverage.setdefault(f"texts of {task.name}", Coverage())
+        batches = treebank_batches(subject, task.texts, numbered_half, coverage)
+        answers = observe(subject.model, subject.found, batches, {"decoder-self": [task.test]})
+        if len(answers) == 2:
+            found.append(answers)
+        else:
+            subject.refused.append(f"The texts of {task.name} do not fit into {subject.limit} subwords: left out.")
+    return found
+
+
+def numbered_half(text: Annotated) -> Half:
+    """Texts made from templates go to the two halves in turn, by the number that their name begins with."""
+    return int(text.id.split()[0]) & 1

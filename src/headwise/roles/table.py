@@ -17,7 +17,7 @@ from headwise.heads import COLUMNS, HeadMap
 from headwise.roles.alignment import Gold
 from headwise.roles.answers import together
 from headwise.roles.label import ENOUGH, Bar, absent, find, labels, patterns
-from headwise.roles.passes import ByHalf, Progress, Reading, Subject, on_pairs, on_probes, on_treebank
+from headwise.roles.passes import ByHalf, Progress, Reading, Subject, on_pairs, on_probes, on_templates, on_treebank
 
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 
@@ -59,10 +59,11 @@ def roles(
     """All tests of roles on a treebank (which is iterated twice), and the roles that are confirmed on its second half.
 
     In an encoder-decoder the encoder is tested on the treebank, decoder and cross attention on sentence `pairs`, with
-    reference `links` or those of eflomal. Language models are also tested on repeated random tokens. confirm: another
-    treebank to confirm roles on, instead of half of the documents. frequencies: how often each token id occurs in the
-    training text (`rare.frequencies`); without them no head is tested for rare tokens. reading: options of the tests.
-    bar: what a role needs. progress: called with the number of sentences of every batch.
+    reference `links` or those of eflomal. Language models are also tested on repeated random tokens and on texts made
+    from templates. confirm: another treebank to confirm roles on, instead of half of the documents. frequencies: how
+    often each token id occurs in the training text (`rare.frequencies`); without them no head is tested for rare
+    tokens. reading: options of the tests. bar: what a role needs. progress: called with the number of sentences of
+    every batch.
     """
     bar = bar or Bar()
     subject = Subject(model, tokenizer, found, reading or Reading())
@@ -72,8 +73,10 @@ def roles(
             raise HeadwiseError(f"Sentence pairs were given, but a {type(model).__name__} does not translate.")
         passes.append(on_pairs(subject, list(pairs), progress, links))
     if subject.kind == "decoder-self":
-        passes.append(on_probes(subject, frequencies, seed))
-    return conclude(found.heads, passes, bar, seed, subject.coverage)
+        passes += [on_probes(subject, frequencies, seed), *on_templates(subject, seed)]
+    result = conclude(found.heads, passes, bar, seed, subject.coverage)
+    result.warnings.extend(subject.refused)
+    return result
 
 
 def conclude(heads: HeadMap, passes: Sequence[ByHalf], bar: Bar, seed: int, coverage: dict[str, Coverage]) -> Roles:

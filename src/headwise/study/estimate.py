@@ -22,7 +22,8 @@ from headwise.api.batches import max_tokens
 from headwise.attention import capture, discover, evaluating, start_token
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMap, Kind
-from headwise.importance.measures import ABLATIONS, BLEU, GATINGS, GRADIENTS, LRP, READINGS, RESCORED
+from headwise.importance.integrated import STEPS as FADES
+from headwise.importance.measures import ABLATIONS, BLEU, GATINGS, GRADIENTS, LRP, READINGS, RESCORED, STEPWISE
 from headwise.loading import load
 from headwise.options import Architecture, Recipe, Search
 from headwise.pruning.gate_training import freeze
@@ -115,6 +116,8 @@ class Estimate:
                 passes += BACKWARD * SLOW_RULES.get(rule, 1.0) * (1.0 if pooled else 0.8 * length)
             elif name in ABLATIONS:
                 passes += 1 + 0.5 * self.heads.total  # what lies before a silent head is shared
+            elif name == STEPWISE:
+                passes += 1 + 0.5 * BACKWARD * FADES * len(self.heads.sites)
         if any(name in GATINGS for name in names):
             seconds += 3 * 200 * 4096 * BACKWARD * rates.forward  # three fits of 200 updates
         if BLEU in names:

@@ -22,10 +22,12 @@ from headwise.progress import Report, part, silent
 from headwise.roles.label import family
 from headwise.roles.passes import Reading
 from headwise.statistics import proportion_interval, t_margin
-from headwise.truth import causal, translation
 from headwise.truth.built import DISTRACTOR, Known
+from headwise.truth import causal, templates, translation
 
-MODELS: Mapping[str, Callable[[int, Path], Known]] = {"translation": translation.known, "language model": causal.known}
+MODELS: Mapping[str, Callable[[int, Path], Known]] = {
+    "translation": translation.known, "language model": causal.known, "templates": templates.known,
+}  # fmt: skip
 SEEDS = 5
 FEW = 2  # sentences that slow scores read
 RESCORED = "ablation.zero"  # what greedy removal is ordered by

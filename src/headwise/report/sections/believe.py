@@ -17,6 +17,8 @@ from headwise.report.words import KIND_NAMES, capital, measure_name, number, per
 STATISTICS = {
     "area": "loss while heads go",
     "area.rescored": "scored again",
+    "cpr": "CPR",
+    "cmd": "CMD",
     "spearman": "rank correlation",
     "spearman.within": "within layers",
     "kendall": "Kendall",

@@ -19,9 +19,14 @@ from headwise.roles.label import AT_LEAST, NO_ROLE, category
 # In this order they have the colours of the theme's categories; grey is the second.
 SORTS = (
     "positional", NO_ROLE, "syntactic", "rare tokens", "coreference", "alignment", "previous token", "duplicate token",
-    "induction", "sink",
+    "induction", "sink", "delimiter", "successor", "name mover", "S-inhibition", "retrieval",
 )  # fmt: skip
-SHORT = {"coreference": "coref", "previous-token": "previous", "duplicate-token": "duplicate"}
+SHORT = {
+    "coreference": "coref",
+    "previous-token": "previous",
+    "duplicate-token": "duplicate",
+    "s-inhibition": "S-inhib.",
+}
 FAINT = 0.16  # how strong the grey of heads without a role is
 PARTS = 3  # roles that are written into one cell
 PART, LOWEST, SMALL, FOOT = 31, 36, 20, 17  # pixels: a role in a cell, a cell, a cell without words, the label below

@@ -27,6 +27,8 @@ from headwise.study.variants import Variant
 class FindRoles(Task, stage="roles", names="roles"):
     """The tables of roles/, where the plan names a treebank or takes the embedded corpus."""
 
+    VERSION = 2  # more roles of language models
+
     def spec(self, run: Run) -> Spec:
         return Spec([FULL_MODEL], role_inputs(run), ["roles"])
 

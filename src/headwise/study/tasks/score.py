@@ -100,6 +100,8 @@ class Score(Task, stage="score", names="score"):
 class Judge(Task, stage="score", names="judge", shared=True):
     """Which score to believe: faithfulness.csv and curves.csv."""
 
+    VERSION = 2  # the areas CPR and CMD
+
     def spec(self, run: Run) -> Spec:
         inputs = {"random_orders": run.plan.scoring.random_orders}
         return Spec(score_passes(run), inputs, ["faithfulness.csv", "curves.csv"])

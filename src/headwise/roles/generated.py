@@ -1,0 +1,73 @@
+"""What the texts made from templates share: words that a tokenizer tells apart, and logits on the direct path.
+
+Some roles of language models show only where a text asks for them: a choice between names, a sequence, a needle. Their
+texts are English. A word may have several subwords: attention to it is summed over them, and it is predicted by its
+first one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.attention import AttentionCall
+from headwise.data.annotated import Annotated, Mention
+from headwise.data.subwords import Coverage, align
+from headwise.heads import Site
+from headwise.roles.passage import Passage
+from headwise.roles.question import Question
+
+
+@dataclass(frozen=True)
+class Task:
+    """Texts with a test. Even texts belong to the first half, odd ones to the second."""
+
+    name: str
+    texts: Sequence[Annotated]
+    test: Callable[[Passage], Question]
+
+
+@dataclass(frozen=True)
+class Readout:
+    """The direct path from a head's output to logits, without the final norm.
+
+    outputs: the output projection by layer, H D M; embeddings: the output embedding, V M.
+    """
+
+    outputs: Mapping[Site, Tensor]
+    embeddings: Tensor
+
+    def logits(self, call: AttentionCall, states: Tensor, tokens: Tensor) -> Tensor:
+        """The logits of n tokens from the outputs of heads … H D: … H n, but for a constant."""
+        if not states.shape[-2]:
+            return states.new_zeros(*states.shape[:-1], len(tokens))  # a layer without heads
+        to_tokens = self.outputs[call.site] @ self.embeddings[tokens].T  # H D n
+        return torch.einsum("...hd,hdn->...hn", states, to_tokens)
+
+
+def openings(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
+    """The first subword of each word inside a text, for the words whose first subword no other one has."""
+    aligned = align(tokenizer, [f"and {word}" for word in words], 512, Coverage())
+    found = {
+        one.sentence.words[1].form: one.ids[one.word_of.index(1)] for one in aligned if len(one.sentence.words) == 2
+    }
+    shared = Counter(found.values())
+    return {word: first for word, first in found.items() if shared[first] == 1 and first != tokenizer.unk_token_id}
+
+
+def marked(sentence: Annotated, spans: Iterable[tuple[str, int, int]]) -> Annotated:
+    """The sentence with mentions: a name and the words [start, end) of each."""
+    mentions = tuple(Mention(name, 0, start, end, start, "proper") for name, start, end in spans)
+    return Annotated(sentence.words, sentence.id, sentence.document, mentions, sentence.written)
+
+
+def last_tokens(passage: Passage) -> Tensor:
+    """The last token of every word, 0 where there is no such word: B W."""
+    place = torch.arange(passage.ids.shape[1], device=passage.ids.device)
+    found: Tensor = (passage.membership * place[:, None]).amax(1).long()
+    return found

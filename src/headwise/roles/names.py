@@ -1,0 +1,102 @@
+"""Heads that choose between two names: name movers and S-inhibition (Wang et al. 2023, "Interpretability in the wild").
+
+"When Mary and John went to the store, John gave a drink to": the next word is Mary, the indirect object (IO). John is
+the subject (S), S2 its second place, END the last word.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.data.annotated import Annotated
+from headwise.errors import HeadwiseError
+from headwise.roles.alignment import sentence
+from headwise.roles.generated import Readout, Task, last_tokens, marked, openings
+from headwise.roles.passage import Passage, View
+from headwise.roles.question import Arc, Question, pointing
+
+TEXTS = 200
+NAMES = (
+    "Anna", "Ben", "Clara", "David", "Emma", "Frank", "Grace", "Henry", "Ivan", "John", "Kate", "Laura", "Mary", "Nina",
+    "Oscar", "Paul", "Rosa", "Sam", "Tom", "Victor", "William",
+)  # fmt: skip
+FEWEST = 6  # names that the tokenizer must tell apart
+PLACES = ("store", "park", "school", "office", "station", "garden")
+THINGS = ("drink", "book", "ring", "letter", "ball", "picture")
+TEMPLATES = (
+    "When {one} and {other} went to the {place}, {subject} gave a {thing} to",
+    "After {one} and {other} had a long talk at the {place}, {subject} said to",
+    "Then {one} and {other} found a {thing} at the {place}, and {subject} decided to give it to",
+    "While {one} and {other} were working at the {place}, {subject} wanted to show the old {thing} to",
+    "Yesterday {one} and {other} got a {thing}. In the {place}, {subject} handed it over to",
+    "As {one} and {other} left the {place}, {subject} brought a very small {thing} with flowers to",
+)
+
+
+def names_task(tokenizer: Any, readout: Readout | None, seed: int) -> Task:
+    """Sentences that end before the name of the indirect object. Raises HeadwiseError where the tokenizer cannot tell
+    names apart by their first subwords."""
+    first = openings(tokenizer, NAMES)
+    if len(first) < FEWEST:
+        raise HeadwiseError(
+            f"Name movers and S-inhibition were not tested: the tokenizer tells only {len(first)} of {len(NAMES)} "
+            "names apart by their first subword."
+        )
+    draw = random.Random(seed)
+    texts = [written(draw, [*first], number) for number in range(TEXTS)]
+    return Task("names", texts, partial(names, readout=readout, first=first))
+
+
+def written(draw: random.Random, known: list[str], number: int) -> Annotated:
+    """A sentence with its indirect object ("io") and the second place of its subject ("s") marked."""
+    one, other = draw.sample(known, 2)
+    subject = draw.choice((one, other))
+    text = draw.choice(TEMPLATES).format(
+        one=one, other=other, subject=subject, place=draw.choice(PLACES), thing=draw.choice(THINGS)
+    )
+    receiver = other if subject == one else one
+    plain = sentence(text, f"{number} {receiver}")
+    places = {word.form: place for place, word in enumerate(plain.words)}  # the last place of each form
+    spans = (("io", places[receiver]), ("s", places[subject]))
+    return marked(plain, ((name, place, place + 1) for name, place in spans))
+
+
+def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -> Question:
+    """Where END looks, and whether the name there is copied.
+
+    s-inhibition = share of sentences where argmax_k A_h[END, k] over the words k is S2.
+    name-mover = share where it is the IO *and*, of all names of the task, the head's output at END raises the logit of
+    the IO most, on the direct path (left out without a readout). Baseline: the best rule of `pointing`; names are in
+    both orders and at many distances. first: the first subword of each name.
+    """
+    found = [{mention.entity: mention.head for mention in one.mentions} for one in passage.sentences]
+    ends = [len(one.words) - 1 for one in passage.sentences]
+    measures = {"io": "name-mover", "s": "s-inhibition"} if readout else {"s": "s-inhibition"}
+    arcs = [
+        Arc(row, ends[row], places[entity], measure)
+        for entity, measure in measures.items()
+        for row, places in enumerate(found)
+    ]
+    asked = pointing(arcs, passage, passage, "offset")
+    if readout is None:
+        return asked
+    device, rows = passage.ids.device, torch.arange(len(ends), device=passage.ids.device)
+    end = last_tokens(passage)[rows, torch.tensor(ends, device=device)]
+    known, tokens = list(first), torch.tensor(list(first.values()), device=device)
+    io = torch.tensor([known.index(one.id.partition(" ")[2]) for one in passage.sentences], device=device)
+
+    def answer(view: View) -> Tensor:
+        assert view.call is not None
+        raised = readout.logits(view.call, view.call.output[rows, end], tokens)  # B H n
+        hits = asked.answer(view)
+        hits[..., 0] *= raised.argmax(-1) == io[:, None]
+        return hits
+
+    return replace(asked, answer=answer)
