@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headwise.api.prune import prune
     from headwise.api.roles import roles
     from headwise.api.score import evaluate, score
+    from headwise.api.untrained import untrained
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
@@ -40,10 +41,12 @@ else:
         """The lab as a widget; see `headwise.lab.notebook.lab`, which also has the types."""
         return import_module("headwise.lab.notebook").lab(model, text)
 
-    def roles(model, treebank, confirm=None, pairs=None, training=None, seed=0, progress=None, reading=None):
+    def roles(
+        model, treebank, confirm=None, pairs=None, training=None, seed=0, progress=None, reading=None, untrained=0
+    ):
         """What each head does; see `headwise.api.roles.roles`, which also has the types."""
         test = import_module("headwise.api.roles").roles
-        return test(model, treebank, confirm, pairs, training, seed, progress, reading)
+        return test(model, treebank, confirm, pairs, training, seed, progress, reading, untrained)
 
     HOME = {
         "data.speech": ("Speech",),
@@ -56,6 +59,7 @@ else:
         "api.prune": ("prune",),
         "pruning.own_loop": ("GatedLoop",),
         "api.score": ("evaluate", "score"),
+        "api.untrained": ("untrained",),
         "engines.export": ("export",),
         "hub": ("push",),
     }
@@ -73,7 +77,7 @@ else:
 
 
 __all__ = [
-    "load", "Model", "LabelledText", "ParallelText", "Text", "Treebank", "Speech", "score", "roles", "alignment_heads",
-    "prune", "GatedLoop", "evaluate", "export", "push", "report", "lab", "Head", "HeadMap", "HeadMask", "HeadwiseError",
-    "HeadsMissing", "__version__",
+    "load", "Model", "LabelledText", "ParallelText", "Text", "Treebank", "Speech", "score", "roles", "untrained",
+    "alignment_heads", "prune", "GatedLoop", "evaluate", "export", "push", "report", "lab", "Head", "HeadMap",
+    "HeadMask", "HeadwiseError", "HeadsMissing", "__version__",
 ]  # fmt: skip

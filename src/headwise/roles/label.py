@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.heads import Head, HeadMap
-from headwise.statistics import corrected
+from headwise.statistics import cohen_h, corrected
 
 KEY = ["kind", "layer", "head", "measure"]
 NO_ROLE = "no known role"
@@ -83,8 +83,8 @@ def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame, bar: Ba
     """The roles found on the first half and confirmed on the second.
 
     The three tables (`Answers.table`) are of the whole text and of its halves. Returns the rows of the whole text that
-    are roles, with the columns `role` (its name), `text` (name and evidence) and `p` (on the first half, corrected),
-    the highest value of each head first.
+    are roles, with the columns `role` (its name), `text` (name and evidence), `p` (on the first half, corrected) and
+    `effect` (Cohen's h of value and baseline), the highest value of each head first.
     """
     asked = first.merge(second, on=KEY, suffixes=("", "_again"))
     asked = asked[asked["measure"].map(family).notna()]
@@ -94,6 +94,7 @@ def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame, bar: Ba
     asked = passed(asked, "", bar)
     asked = passed(asked, "_again", bar)
     roles = whole.drop(columns="p").merge(asked[[*KEY, "p"]], on=KEY)
+    roles["effect"] = cohen_h(roles["value"].to_numpy(dtype=float), roles["baseline"].to_numpy(dtype=float))
     roles["role"] = roles["measure"].map(wording)
     roles["text"] = [evidence(row["measure"], row["value"], row["baseline"]) for row in roles.to_dict("records")]
     return roles.sort_values([*KEY[:3], "value"], ascending=[True, True, True, False], ignore_index=True)
