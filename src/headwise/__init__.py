@@ -17,6 +17,7 @@ from headwise.report import write as report
 
 if TYPE_CHECKING:
     from headwise.api.alignment import alignment_heads
+    from headwise.api.interactions import interactions
     from headwise.api.prune import prune
     from headwise.api.roles import roles
     from headwise.api.score import evaluate, score
@@ -56,6 +57,7 @@ else:
         "loading": ("load",),
         "model": ("Model",),
         "api.alignment": ("alignment_heads",),
+        "api.interactions": ("interactions",),
         "api.prune": ("prune",),
         "pruning.own_loop": ("GatedLoop",),
         "api.score": ("evaluate", "score"),
@@ -78,6 +80,6 @@ else:
 
 __all__ = [
     "load", "Model", "LabelledText", "ParallelText", "Text", "Treebank", "Speech", "score", "roles", "untrained",
-    "alignment_heads", "prune", "GatedLoop", "evaluate", "export", "push", "report", "lab", "Head", "HeadMap",
-    "HeadMask", "HeadwiseError", "HeadsMissing", "__version__",
+    "interactions", "alignment_heads", "prune", "GatedLoop", "evaluate", "export", "push", "report", "lab", "Head",
+    "HeadMap", "HeadMask", "HeadwiseError", "HeadsMissing", "__version__",
 ]  # fmt: skip

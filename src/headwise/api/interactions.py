@@ -33,6 +33,7 @@ from headwise.progress import Report, part, shown, silent
 from headwise.statistics import bootstrap, corrected, interval, paired_bootstrap_p
 
 PAIRS = 20  # that are measured
+LEAST = 20  # sentences
 SCREEN, SENTENCES = 24, 400  # sentences that all pairs are tried on, and that the strongest are measured on
 MOST = 128  # heads that are paired
 COLUMNS = (
@@ -52,7 +53,7 @@ def interactions(
     two-sided `p` corrected over the pairs (Benjamini-Hochberg), the costs `alone`, `other_alone` and `both`, on `n`
     predicted tokens. Pairs that are not measured have empty cells there. A model of more than MOST heads is screened by
     those that add most to the output of their layer (`dormancy`). progress: gets the share that is done, and of what;
-    by default a bar. Raises HeadwiseError for a model without a loss, and for a text of fewer than 20 sentences.
+    by default a bar. Raises HeadwiseError for a model without a loss, and for a text of fewer than LEAST sentences.
     """
     if type(pairs) is not int or pairs < 1:
         raise HeadwiseError(f"pairs is {pairs!r}: give the number of pairs to measure, at least 1.")
@@ -62,7 +63,7 @@ def interactions(
         raise HeadwiseError(
             f"{model.name}, a {type(model.hf).__name__}, predicts nothing, so pairs of heads cost nothing."
         )
-    if len(text) < 20:
+    if len(text) < LEAST:
         raise HeadwiseError(
             f"Pairs of heads are screened and measured on different sentences: {len(text)} are too few."
         )

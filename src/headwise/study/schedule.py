@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from headwise.api.interactions import LEAST
 from headwise.api.sweeps import GateSweep, GreedySweep
 from headwise.options import FROM_RANDOM_WEIGHTS
 from headwise.study.run import Run, Split, Task
@@ -26,7 +27,7 @@ from headwise.study.tasks.evaluate import (
 )
 from headwise.study.tasks.prune import RankHeads, keeps_all, prune_task
 from headwise.study.tasks.roles import FindRoles, Rescore
-from headwise.study.tasks.score import Judge, Score, ScoreUntrained, score_passes
+from headwise.study.tasks.score import Interactions, Judge, Score, ScoreUntrained, score_passes
 from headwise.study.tasks.train import FULL_MODEL
 from headwise.study.variants import FULL, Variant, comparisons, model_controls, orders_of, own_models, sweep_controls
 
@@ -114,6 +115,8 @@ class Schedule:
             if scoring.untrained:
                 yield ScoreUntrained()
             yield Score()
+            if scoring.pairs and len(run.text("dev")) >= LEAST:
+                yield Interactions()
             if scoring.judge and "ablation.zero" in scoring.measures:
                 yield Judge()
         if run.treebanks:

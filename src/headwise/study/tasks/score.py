@@ -1,5 +1,5 @@
-"""What every head of the full model is worth: a task for every pass over the dev text, the control, the table, the
-judge."""
+"""What every head of the full model is worth: a task for every pass over the dev text, the control, the table, pairs
+of heads, the judge."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pandas as pd
 from accelerate.utils import gather_object
 
 from headwise.api.batches import Batches
+from headwise.api.interactions import interactions
 from headwise.api.scoring import (
     SCALES,
     Scores,
@@ -130,6 +131,25 @@ class Score(Task, stage="score", names="score"):
         save_scores(table, work / MADE / "heads.csv")
         write_text(work / MADE / "lrp.csv", balance_table(scores.balances).to_csv(index=False, float_format="%.6g"))
         return {}
+
+
+@dataclass(frozen=True)
+class Interactions(Task, stage="score", names="interactions", shared=True):
+    """interactions.csv: what pairs of heads cost together, beyond what they cost alone."""
+
+    def spec(self, run: Run) -> Spec:
+        inputs = {"pairs": run.plan.scoring.pairs, "dev": run.fingerprint("dev"), "seed": run.plan.seed}
+        return Spec([FULL_MODEL], inputs, ["interactions.csv", "interactions.json"])
+
+    def make(self, run: Run, work: Path) -> Result:
+        pairs, model, text = run.plan.scoring.pairs, full_model(run), run.text("dev")
+        table = interactions(model, text, pairs, run.plan.seed, run.progress)
+        if run.main:
+            save_scores(table, work / MADE / "interactions.csv")
+        return {"pairs": int(table["value"].notna().sum())}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.pairing(run.plan.scoring.pairs)
 
 
 @dataclass(frozen=True)
