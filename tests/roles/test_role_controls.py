@@ -76,7 +76,7 @@ def test_the_controls_are_the_tests_of_twins_and_of_changed_text(
         table = one.table[one.table["measure"].map(family).notna()]
         rows = found[found["control"] == name]
         assert list(rows["measure"]) == list(table["measure"])
-        assert np.array_equal(rows["value"], table["value"]) and rows["role"].sum() == len(one.roles)
+        assert np.array_equal(rows["value"], table["value"]) and rows["found"].sum() == len(one.roles)
     assert hw.roles(model, treebank, seed=4).controls.empty
 
 

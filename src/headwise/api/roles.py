@@ -19,9 +19,9 @@ from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.heads import write_text
 from headwise.model import Model
-from headwise.roles.controls import CHANGES, SENTENCES, UNTRAINED, control_rows, on_changed_text, some
+from headwise.roles.controls import CHANGES, SENTENCES, control_rows, on_changed_text, some
 from headwise.roles.examples import examples
-from headwise.roles.label import Bar
+from headwise.roles.label import UNTRAINED, Bar
 from headwise.roles.passes import Reading, Subject
 from headwise.roles.rare import frequencies
 from headwise.roles.table import Roles

@@ -46,6 +46,7 @@ def vega_config(palette: Palette) -> dict[str, Any]:
             "category": [accent, palette["quiet"], second, *scales["categories"]],
             "heatmap": scales["heatmap"],
             "ordinal": {"scheme": scales["layers"]},
+            "diverging": [second, palette["card"], accent],
         },
         "axis": {
             **labels, **{f"{part}Color": line for part in ("grid", "domain", "tick")}, "titlePadding": 8,
@@ -67,6 +68,8 @@ def vega_config(palette: Palette) -> dict[str, Any]:
             "small-on-low": {"color": palette["on-low"], "fontSize": 10, "opacity": 0.8},
             "small-on-high": {"color": palette["on-high"], "fontSize": 10, "opacity": 0.85},
             "point": {"color": accent, "stroke": palette["card"], "strokeWidth": 1.5},
+            "framed": {"fillOpacity": 0, "stroke": ink, "strokeWidth": 1.5},
+            "untrained": {"fillOpacity": 0.35, "stroke": muted, "strokeWidth": 1, "strokeDash": [3, 2]},
             "ring": {"color": second, "strokeWidth": 2.5},
             "level": {"color": muted, "strokeWidth": 1.5},
             "limit": {"color": second, "strokeWidth": 1.5, "strokeDash": [5, 4]},

@@ -14,12 +14,11 @@ from dataclasses import replace
 import pandas as pd
 
 from headwise.data.annotated import Annotated
-from headwise.roles.label import KEY, Bar, family
+from headwise.roles.label import KEY, RANDOM_WORDS, SHUFFLED, Bar, family
 from headwise.roles.passes import Progress, Subject, on_treebank
 from headwise.roles.table import Roles, conclude
 
-COLUMNS = ("control", *KEY, "value", "n", "baseline", "role")
-UNTRAINED, RANDOM_WORDS, SHUFFLED = "untrained", "random-words", "shuffled"
+COLUMNS = ("control", *KEY, "value", "n", "baseline", "found")
 SENTENCES = 1000  # of a text, that controls are tested on
 
 
@@ -76,9 +75,9 @@ def on_changed_text(
 
 
 def control_rows(name: str, found: Roles) -> pd.DataFrame:
-    """The scores of a control for everything that can be a role, columns COLUMNS; role: 1 where it was found."""
+    """The scores of a control for everything that can be a role, columns COLUMNS; found: 1 for a role."""
     table = found.table[found.table["measure"].map(family).notna()]
     have = set(found.roles[KEY].itertuples(index=False, name=None))
-    role = [int(key in have) for key in table[KEY].itertuples(index=False, name=None)]
-    out: pd.DataFrame = table.assign(control=name, role=role)[list(COLUMNS)]
+    roles = [int(key in have) for key in table[KEY].itertuples(index=False, name=None)]
+    out: pd.DataFrame = table.assign(control=name, found=roles)[list(COLUMNS)]
     return out

@@ -10,6 +10,7 @@ twenty of the roles found is false.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ from headwise.statistics import cohen_h, corrected
 
 KEY = ["kind", "layer", "head", "measure"]
 NO_ROLE = "no known role"
+UNTRAINED, RANDOM_WORDS, SHUFFLED = "untrained", "random-words", "shuffled"  # controls of roles
 RATE = 0.05
 ENOUGH = 30, 10  # the least tokens and sentences on a half for a test
 # The score that a role needs: a share, or a margin above the baseline.
@@ -94,7 +96,7 @@ def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame, bar: Ba
     asked = passed(asked, "", bar)
     asked = passed(asked, "_again", bar)
     roles = whole.drop(columns="p").merge(asked[[*KEY, "p"]], on=KEY)
-    roles["effect"] = cohen_h(roles["value"].to_numpy(dtype=float), roles["baseline"].to_numpy(dtype=float))
+    roles["effect"] = effects(roles["value"], roles["baseline"])
     roles["role"] = roles["measure"].map(wording)
     roles["text"] = [evidence(row["measure"], row["value"], row["baseline"]) for row in roles.to_dict("records")]
     return roles.sort_values([*KEY[:3], "value"], ascending=[True, True, True, False], ignore_index=True)
@@ -109,6 +111,11 @@ def passed(asked: pd.DataFrame, end: str, bar: Bar) -> pd.DataFrame:
     kept = (p <= bar.rate) & (asked[f"value{end}"] >= reach)
     out: pd.DataFrame = asked.assign(**{f"p{end}": p})[kept]
     return out
+
+
+def effects(values: Sequence[float] | pd.Series, baselines: Sequence[float] | pd.Series) -> np.ndarray:
+    """The effect sizes of scores against their baselines: Cohen's h, as both are shares."""
+    return cohen_h(np.asarray(values, dtype=float), np.asarray(baselines, dtype=float))
 
 
 def evidence(measure: str, value: float, baseline: float) -> str:

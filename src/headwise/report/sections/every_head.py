@@ -12,6 +12,7 @@ from headwise.report.parts import Section
 from headwise.report.run import Run
 from headwise.report.sections.gates import films
 from headwise.report.sections.scores import BLEU, LOSS
+from headwise.report.sections.untrained import bands
 from headwise.report.words import KIND_NAMES, measure_name, number, signed
 
 KEPT, REMOVED, LEFT_ALONE = "k", "r", "-"  # a head in a pruned model; the last: its kind was not pruned
@@ -42,6 +43,7 @@ def build(run: Run) -> dict[str, Any] | None:
         "kinds": [(kind, KIND_NAMES[kind]) for kind in KINDS if kind in {head.kind for head in heads}],
         "measures": [(measure, measure_name(measure)) for measure in scores],
         "has_roles": run.roles is not None,
+        "has_untrained": run.untrained is not None,
         "models": len(pruned) if run.layouts else 0,
         "gated": gated and gated["label"],
         "rows": [
@@ -54,6 +56,7 @@ def build(run: Run) -> dict[str, Any] | None:
         ],
         "story": {
             "measures": [measure_name(measure) for measure in scores],
+            "untrained": run.untrained is not None,
             "models": [{"label": model["label"], "chosen": bool(model["chosen"])} for model in pruned],
             "heads": stories,
         },
@@ -68,9 +71,11 @@ def heads_of(run: Run) -> list[Head]:
     return sorted(found, key=lambda head: (KINDS.index(head.kind), *head[1:]))
 
 
-def scores_of(run: Run) -> Mapping[str, Mapping[Head, tuple[float, str, str]]]:
-    """Of every measure and head the value, the value as text, and its 95 % interval as text (empty without)."""
-    found: dict[str, dict[Head, tuple[float, str, str]]] = {}
+def scores_of(run: Run) -> Mapping[str, Mapping[Head, tuple[float, str, str, str, bool]]]:
+    """Of every measure and head the value, the value as text, its 95 % interval as text (empty without), the range of
+    untrained heads of its layer as text (empty without), and whether the value is in it."""
+    found: dict[str, dict[Head, tuple[float, str, str, str, bool]]] = {}
+    untrained = bands(run)
     known = pd.DataFrame(columns=["measure"]) if run.heads is None else run.heads.dropna(subset=["value"])
     for measure, rows in known.groupby("measure", sort=False):
         top = float(rows["value"].abs().max())
@@ -79,6 +84,8 @@ def scores_of(run: Run) -> Mapping[str, Mapping[Head, tuple[float, str, str]]]:
                 float(f"{row['value']:.6g}"),
                 number(row["value"], top, 1),
                 "" if pd.isna(row["low"]) else f"[{number(row['low'], top, 1)}, {number(row['high'], top, 1)}]",
+                "" if (band := untrained.get((row["kind"], row["layer"], str(measure)))) is None else band.text(top),
+                band is not None and band.holds(row["value"]),
             )
             for row in rows.to_dict("records")
         }
