@@ -39,7 +39,7 @@ def score(
     `.attrs["signature"]` says how the table was made, what it left out and why, and how long each pass took;
     `.attrs["relevance"]` where the relevance of each rule went.
     judged: which score to believe, as rows in `.attrs["faithfulness"]` and `.attrs["curves"]` (docs/methods/judge.md).
-    untrained: how many untrained twins (`hw.untrained`) are scored as a control, on 100 sentences: `baseline` is their
+    untrained: how many untrained twins (`hw.untrained`) are scored as a control, on 50 sentences: `baseline` is their
     mean over the heads of the layer, and `.attrs["untrained"]` has their rows (docs/methods/controls.md).
     progress: gets the share that is done, and of what; by default a bar. Raises HeadwiseError for unknown measures, a
     text of the wrong kind, and models that compute no numbers.

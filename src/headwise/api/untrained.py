@@ -23,7 +23,7 @@ from headwise.model import Model
 from headwise.progress import Report, part, silent
 from headwise.translation.build import drop_unused
 
-SENTENCES = 100  # of a text, that twins are scored on
+SENTENCES = 50  # of a text, that twins are scored on
 DEAR = (*GATINGS, BLEU)  # measures that train, or translate for every head: twins are not scored by them
 COLUMNS = ("seed", "kind", "layer", "head", "measure", "value", "n")
 LAYER = ["kind", "layer", "measure"]
