@@ -34,7 +34,7 @@ from headwise.statistics import bootstrap, corrected, interval, paired_bootstrap
 
 PAIRS = 20  # that are measured
 LEAST = 20  # sentences
-SCREEN, SENTENCES = 16, 300  # sentences that all pairs are tried on, and that the strongest are measured on
+SCREEN, SENTENCES = 12, 300  # sentences that all pairs are tried on, and that the strongest are measured on
 MOST = 128  # heads that are paired
 COLUMNS = (
     "kind", "layer", "head", "other_kind", "other_layer", "other_head", "screen",

@@ -10,7 +10,7 @@ from headwise.report import charts
 from headwise.report.charts import axis, tips
 from headwise.report.parts import Columns, Figure, Panel, Section, Table, table
 from headwise.report.run import Run
-from headwise.report.words import number, probability, signed
+from headwise.report.words import number, percent, probability, signed
 
 HEAD, OTHER = ["kind", "layer", "head"], ["other_kind", "other_layer", "other_head"]
 THOUSAND = 1000  # interactions are shown in thousandths of a nat
@@ -65,7 +65,7 @@ def interaction_map(found: pd.DataFrame) -> Figure:
     )
     ink = charts.field(
         "value:Q",
-        scale={"range": "diverging", "domain": [-ends, ends], "clamp": True},
+        scale={"range": "diverging", "domain": [-ends, ends], "clamp": True, "interpolate": "rgb"},
         legend={"orient": "bottom", "title": None, "gradientLength": 220, "values": [-ends, 0, ends]},
     )
     tip = tips("address:N|head", "other:N|with", "value:Q|on the screen's sentences|+.1f", "measured:N")
@@ -107,7 +107,7 @@ def pairs_table(found: pd.DataFrame) -> Table | None:
         "both": lambda row: signed(THOUSAND * row["both"], 1),
         "first alone": lambda row: signed(THOUSAND * row["alone"], 1),
         "second alone": lambda row: signed(THOUSAND * row["other_alone"], 1),
-        "of both": lambda row: f"{100 * row['value'] / row['both']:.0f} %" if row["both"] > 0 else "",
+        "of both": lambda row: percent(row["value"] / row["both"]) if row["both"] > 0 < row["value"] else "",
     }
     rows = found[found["value"].notna()].to_dict("records")
     return table("The strongest pairs", rows, columns, lambda row: _verdict(row))

@@ -105,7 +105,7 @@ def _figure(found: pd.DataFrame, kind: str, known: Mapping[Layer, Band]) -> Figu
         name=f"scores-{kind}",
         title=f"{capital(KIND_NAMES[kind])}: {listed([measure_name(measure) for measure in measures])}",
         note=f"layers × heads, in each layer the highest {lead} first"
-        + " · last column: untrained models; dot: a head like theirs" * bool(known),
+        + " · last column: untrained twins; dashed: a head like theirs" * bool(known),
         panels=panels,
         columns=2 if len(panels) > 1 and places.max() <= BESIDE - 2 * bool(known) else 1,
         facts=f"In each layer the head of highest {lead} comes first.",
@@ -143,7 +143,7 @@ def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool
     ]
     controls = [
         {
-            "layer": layer, "head": "untrained", "rank": 0, "value": band.mean,
+            "layer": layer, "head": "twins", "rank": 0, "value": band.mean,
             "text": number(band.mean * unit, top * unit),
             "exact": number(band.mean, top, 1), "untrained": band.text(top),
         }
@@ -158,18 +158,8 @@ def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool
     heat = _heat(top, unit, share)
     marks = [charts.mark("rect", drawn, {"cornerRadius": 3}, x=x, y=y, color=heat, tooltip=tip)]
     if controls:
-        look = {
-            "style": "label-strong",
-            "filled": False,
-            "size": 22,
-            "xOffset": 15 if size <= ROOM else 0,
-            "yOffset": -14 if size <= ROOM else 0,
-        }
-        marks.append(
-            charts.mark(
-                "point", cells, {**look, "strokeWidth": 1.5, "opacity": 1}, "datum.like == 1", x=x, y=y, tooltip=tip
-            )
-        )
+        look = {"style": "framed", "strokeDash": [2, 2], "strokeWidth": 1, "cornerRadius": 3}
+        marks.append(charts.mark("rect", cells, look, "datum.like == 1", x=x, y=y, tooltip=tip))
     marks += [
         charts.text(drawn, name, f"{small}{style}", x, y, f"datum.value {sign} {TURN * top}", tip, dy=dy)
         for sign, style in (("<", "on-low"), (">=", "on-high"))
