@@ -15,6 +15,7 @@ from headwise.api.scoring import score_all, table_of_scores
 from headwise.attention import is_offloaded
 from headwise.heads import HeadMask, Site, save_scores
 from headwise.model import Model
+from headwise.roles.label import UNTRAINED
 from headwise.roles.table import Roles
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run, Spec, Task
@@ -42,7 +43,18 @@ class FindRoles(Task, stage="roles", names="roles"):
         save_roles(found, role_examples(model, treebank, found, counts), signature, work / MADE / "roles")
         for warning in found.warnings:
             run.progress.say(f"  {warning}")
-        return {"roles": len(found.roles)}
+        held = found.controls[found.controls["found"] == 1] if len(found.controls) else found.controls
+        twins = [name for name in held.get("control", []) if name.startswith(UNTRAINED)]
+        return {
+            "roles": len(found.roles), "heads": heads_in(found.roles), "tested": len(found.labels),
+            "untrained": {name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(twins)},
+            "twins": run.plan.scoring.untrained if len(found.controls) else 0,
+        }  # fmt: skip
+
+
+def heads_in(table: pd.DataFrame) -> int:
+    """How many heads a table is about."""
+    return len(table[["kind", "layer", "head"]].drop_duplicates())
 
 
 def role_inputs(run: Run) -> dict[str, Any]:

@@ -146,7 +146,9 @@ class Interactions(Task, stage="score", names="interactions", shared=True):
         table = interactions(model, text, pairs, run.plan.seed, run.progress)
         if run.main:
             save_scores(table, work / MADE / "interactions.csv")
-        return {"pairs": int(table["value"].notna().sum())}
+        found = table[table["value"].notna()]
+        same, together = int((found["low"] > 0).sum()), int((found["high"] < 0).sum())
+        return {"screened": len(table), "measured": len(found), "same": same, "together": together}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.pairing(run.plan.scoring.pairs)
