@@ -111,7 +111,8 @@ def _scale(row: Any) -> float:
 
 def effect(value: float, baseline: float) -> float:
     """Cohen's h of two shares, as `effect` in roles.csv."""
-    return float(effects([value], [baseline]).item())
+    h: float = effects([value], [baseline]).item()
+    return h
 
 
 def controls_table(found: Roles) -> Table | None:
