@@ -10,7 +10,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from headwise.api.interactions import LEAST
 from headwise.api.sweeps import GateSweep, GreedySweep
 from headwise.options import FROM_RANDOM_WEIGHTS
 from headwise.study.run import Run, Split, Task
@@ -115,7 +114,7 @@ class Schedule:
             if scoring.untrained:
                 yield ScoreUntrained()
             yield Score()
-            if scoring.pairs and len(run.text("dev")) >= LEAST:
+            if scoring.pairs:
                 yield Interactions()
             if scoring.judge and "ablation.zero" in scoring.measures:
                 yield Judge()

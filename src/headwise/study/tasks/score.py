@@ -10,7 +10,8 @@ import pandas as pd
 from accelerate.utils import gather_object
 
 from headwise.api.batches import Batches
-from headwise.api.interactions import interactions
+from headwise.api.interactions import COLUMNS as PAIR_COLUMNS
+from headwise.api.interactions import LEAST, interactions
 from headwise.api.scoring import (
     SCALES,
     Scores,
@@ -143,7 +144,12 @@ class Interactions(Task, stage="score", names="interactions", shared=True):
 
     def make(self, run: Run, work: Path) -> Result:
         pairs, model, text = run.plan.scoring.pairs, full_model(run), run.text("dev")
-        table = interactions(model, text, pairs, run.plan.seed, run.progress)
+        if len(text) < LEAST:
+            run.progress.say(f"  No pairs of heads: the dev text has fewer than {LEAST} sentences.")
+            table = pd.DataFrame(columns=list(PAIR_COLUMNS))
+            table.attrs["signature"] = {"sentences": 0}
+        else:
+            table = interactions(model, text, pairs, run.plan.seed, run.progress)
         if run.main:
             save_scores(table, work / MADE / "interactions.csv")
         found = table[table["value"].notna()]
