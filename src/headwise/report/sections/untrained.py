@@ -105,7 +105,7 @@ def untrained_table(run: Run) -> Table | None:
     return table("Beside untrained models", rows, columns, code=lambda row: row[0])
 
 
-def _scale(row: Any) -> float:
+def _scale(row: tuple[str, str, list[tuple[float, Band]]]) -> float:
     return max(abs(value) for value, _ in row[2])
 
 
