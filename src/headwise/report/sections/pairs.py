@@ -101,7 +101,8 @@ def _interval(row: dict[Any, Any]) -> str:
 def pairs_table(found: pd.DataFrame) -> Table | None:
     """The pairs that were measured, the strongest first."""
     columns: Columns = {
-        "heads": lambda row: f"{row['address']} and {row['other']}",
+        "head": lambda row: row["address"],
+        "with": lambda row: row["other"],
         "interaction": lambda row: "\n".join(_interval(row).split(" ", 1)),
         "p": lambda row: probability(row["p"]),
         "both": lambda row: signed(THOUSAND * row["both"], 1),

@@ -150,7 +150,7 @@ def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool
         for layer in sorted(set(found["layer"]))
         if (band := known.get((str(found["kind"].iloc[0]), layer, measure))) is not None
     ]  # fmt: skip
-    beside = [-1, 0] * bool(controls)  # an empty column, and that of untrained models
+    beside = ([0] if size <= ROOM else [-1, 0]) * bool(controls)  # the column of untrained twins, apart in small cells
     x = axis("rank:O", None, orient="top", labels=False, titlePadding=2, domain=[*range(1, size + 1), *beside])
     y, drawn = axis("layer:O", "layer"), [*cells, *controls]
     tip = tips("address:N|head", f"exact:N|{measure_name(measure)}", "interval:N|95 % interval", "n:Q|measured on|,")
@@ -166,7 +166,7 @@ def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool
         for name, small, dy in (("text:N", "", -5), ("head:N", "small-", 11))
         if size <= ROOM
     ]
-    row, narrow, wide = (44, 31, 92) if size <= ROOM else (22, 9, 36)
+    row, narrow, wide = (44, 29 if controls else 31, 92) if size <= ROOM else (22, 9, 36)
     marks += [_edge(cells, 1 / share, row, x)] if share and lead else []
     times = f" × 10{str(-power).translate(RAISED)}" if power else ""
     return Panel(
