@@ -17,9 +17,11 @@ from headwise.report import write as report
 
 if TYPE_CHECKING:
     from headwise.api.alignment import alignment_heads
+    from headwise.api.interactions import interactions
     from headwise.api.prune import prune
     from headwise.api.roles import roles
     from headwise.api.score import evaluate, score
+    from headwise.api.untrained import untrained
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
@@ -41,11 +43,12 @@ else:
         return import_module("headwise.lab.notebook").lab(model, text, treebank)
 
     def roles(
-        model, treebank, confirm=None, pairs=None, training=None, seed=0, progress=None, reading=None, links=None
-    ):
+        model, treebank, confirm=None, pairs=None, training=None, seed=0, progress=None, reading=None, links=None,
+        untrained=0,
+    ):  # fmt: skip
         """What each head does; see `headwise.api.roles.roles`, which also has the types."""
         test = import_module("headwise.api.roles").roles
-        return test(model, treebank, confirm, pairs, training, seed, progress, reading, links)
+        return test(model, treebank, confirm, pairs, training, seed, progress, reading, links, untrained)
 
     HOME = {
         "data.speech": ("Speech",),
@@ -55,9 +58,11 @@ else:
         "loading": ("load",),
         "model": ("Model",),
         "api.alignment": ("alignment_heads",),
+        "api.interactions": ("interactions",),
         "api.prune": ("prune",),
         "pruning.own_loop": ("GatedLoop",),
         "api.score": ("evaluate", "score"),
+        "api.untrained": ("untrained",),
         "engines.export": ("export",),
         "hub": ("push",),
     }
@@ -75,7 +80,7 @@ else:
 
 
 __all__ = [
-    "load", "Model", "LabelledText", "ParallelText", "Text", "Treebank", "Speech", "score", "roles", "alignment_heads",
-    "prune", "GatedLoop", "evaluate", "export", "push", "report", "lab", "Head", "HeadMap", "HeadMask", "HeadwiseError",
-    "HeadsMissing", "__version__",
+    "load", "Model", "LabelledText", "ParallelText", "Text", "Treebank", "Speech", "score", "roles", "untrained",
+    "interactions", "alignment_heads", "prune", "GatedLoop", "evaluate", "export", "push", "report", "lab", "Head",
+    "HeadMap", "HeadMask", "HeadwiseError", "HeadsMissing", "__version__",
 ]  # fmt: skip

@@ -133,6 +133,12 @@ def jackknife_p(differences: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.where(units > 1, np.maximum(p, 0.5**units), np.where(np.isnan(p), np.nan, 1.0))
 
 
+def cohen_h(share: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The effect size of two shares, 2 asin √share − 2 asin √other (Cohen 1988, chapter 6): 0.2 is small, 0.8 large."""
+    h: np.ndarray = 2 * (np.arcsin(np.sqrt(np.clip(share, 0, 1))) - np.arcsin(np.sqrt(np.clip(other, 0, 1))))
+    return h
+
+
 def corrected(p: np.ndarray) -> np.ndarray:
     """p-values of many tests together, corrected by Benjamini and Hochberg (1995): the false discovery rate."""
     found: np.ndarray = false_discovery_control(np.clip(p, 0, 1))

@@ -16,6 +16,7 @@ from headwise.heads import Head, HeadMap, HeadMask
 from headwise.report import write
 from headwise.report.models import COLUMNS
 from headwise.report.parts import Figure
+from report.made_controls import interactions, untrained
 from report.made_rescored import write_rescored
 from report.made_roles import write_roles
 from report.visits import chromium
@@ -63,6 +64,8 @@ def make_run(folder: Path) -> Path:
     curves().to_csv(folder / "curves.csv", index=False)
     conservation().to_csv(folder / "lrp.csv", index=False)
     write_roles(folder / "roles", HEADS)
+    untrained(HEADS).to_csv(folder / "untrained.csv", index=False)
+    interactions(HEADS).to_csv(folder / "interactions.csv", index=False)
     pruning_table().to_csv(folder / "pruning.csv", index=False)
     for setting, kept in KEPT.items():
         mask = HeadMask(HEADS, frozenset(Head("encoder-self", i, h) for i, row in enumerate(kept) for h in row))

@@ -11,6 +11,7 @@ import pandas as pd
 
 from headwise.heads import COLUMNS, HeadMap
 from headwise.roles.label import evidence, labels, patterns, wording
+from report.made_controls import role_controls
 
 RELATIONS = ("nsubj", "obj", "amod", "advmod", "det", "nmod")
 BASELINES = {"nsubj": 0.45, "obj": 0.46, "amod": 0.8, "advmod": 0.33, "det": 0.64, "nmod": 0.43}
@@ -82,6 +83,7 @@ def write_roles(folder: Path, heads: HeadMap) -> None:
     roles["text"] = [evidence(row["measure"], row["value"], row["baseline"]) for row in roles.to_dict("records")]
     roles = roles.sort_values(["kind", "layer", "head", "value"], ascending=[True, True, True, False])
     tables = {"table": table, "roles": roles, "labels": labels(heads, roles), "patterns": patterns(heads, roles)}
+    tables["controls"] = role_controls(table)
     for name, each in tables.items():
         each.to_csv(folder / f"{name}.csv", index=False)
     coverage = {

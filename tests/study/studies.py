@@ -73,9 +73,15 @@ def numbers(out: Path) -> dict[str, Any]:
         elif path.name == "pruning.csv":
             table = pd.read_csv(path)
             found[name] = table[~table.measure.isin(TIMINGS)].to_csv()
-        elif path.name in ("heads.csv", "log.csv", "model.safetensors", "faithfulness.csv", "curves.csv") or (
-            path.is_file() and {"layouts", "gates", "translations", "orders", "roles"} & {*path.parts}
-        ):
+        elif path.name in (
+            "untrained.csv",
+            "interactions.csv",
+            "heads.csv",
+            "log.csv",
+            "model.safetensors",
+            "faithfulness.csv",
+            "curves.csv",
+        ) or (path.is_file() and {"layouts", "gates", "translations", "orders", "roles"} & {*path.parts}):
             found[name] = path.read_bytes()
     return {name: value for name, value in found.items() if ".work" not in name and not name.endswith("facts.json")}
 

@@ -30,7 +30,7 @@ def values(tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "train.txt").write_text("\n".join(sentences(60, 0)) + "\n")
     (tmp_path / "test.txt").write_text("\n".join(sentences(8, 2)) + "\n")
     kinds = [{**sweep, "kinds": ["decoder-self"]} for sweep in SWEEPS]
-    scoring = {"measures": ["gradient"], "judge": False, "pruned": []}
+    scoring = {"measures": ["gradient"], "judge": False, "untrained": 1, "pairs": 2, "pruned": []}
     return {"data": {"train": f"{tmp_path}/train.txt", "test": f"{tmp_path}/test.txt"}, "pruning": kinds,
             "model": str(tmp_path / "given"), "scoring": scoring, "choice": {"max_drop": 1e9}}  # fmt: skip
 

@@ -36,7 +36,7 @@ SWEEPS: list[dict[str, Any]] = [
 ]  # fmt: skip
 QUICK = {
     **TINY, "seeds": [1, 2], "pruning": SWEEPS, "training": {**TINY["training"], "epochs": 1, "average": 1},
-    "scoring": {"measures": ["gradient"], "judge": False, "pruned": ["gradient"]},
+    "scoring": {"measures": ["gradient"], "judge": False, "untrained": 0, "pairs": 0, "pruned": ["gradient"]},
 }  # fmt: skip
 ENCODER = {**SWEEPS[0], "refine": 0}
 

@@ -111,7 +111,7 @@ class TestDryRun:
     def test_after_a_measure_was_added(self, copied: Path, tiny: dict[str, Any]) -> None:
         tiny["scoring"] = {"measures": ["confidence", "lrp.ding", "gradient", "ablation.zero", "ablation.mean"]}
         plan = make_plan(tiny)
-        assert left(plan, copied) == ["scores/ablation.mean", "score", "judge"] == again(plan, copied).made
+        assert left(plan, copied) == ["scores/ablation.mean", "untrained", "score", "judge"] == again(plan, copied).made
         assert left(plan, copied) == []
 
     def test_after_the_version_of_a_task_was_raised(
@@ -176,10 +176,11 @@ class TestMadeAgain:
 
     @pytest.mark.parametrize(
         ("only", "made"),
-        [("train", 1), ("score", 4), ("roles", 5), ("prune", 6)],
+        [("train", 1), ("score", 6), ("roles", 7), ("prune", 8)],
     )
     def test_only_stops_after_its_stage(self, only: str, made: int, copied: Path, tiny: dict[str, Any]) -> None:
-        every = ["train", "scores/gradients", "score", "judge", "roles", "prune/lambda-1"]
+        scored = ["scores/gradients", "untrained", "score", "interactions", "judge"]
+        every = ["train", *scored, "roles", "prune/lambda-1"]
         for gone in (*every, "translate/dev/full"):
             (copied / f".tasks/{gone.replace('/', '.')}.json").unlink()
         assert again(make_plan(tiny), copied, only).made == every[:made]
@@ -233,7 +234,7 @@ def given(tiny: dict[str, Any], copied: Path, tmp_path: Path, **pruning: Any) ->
     """A plan that takes a trained model and makes one smaller one."""
     sweep = pruning or {"penalties": [1.0], "epochs": 1, "warmup": 0, "gate_learning_rate": 1.0}
     place = Path(shutil.copytree(copied / "model", tmp_path / "given"))
-    scoring = {"measures": ["gradient"], "judge": False, "pruned": ["gradient"]}
+    scoring = {"measures": ["gradient"], "judge": False, "untrained": 0, "pairs": 0, "pruned": ["gradient"]}
     return {**tiny, "model": str(place), "pruning": sweep, "scoring": scoring}
 
 

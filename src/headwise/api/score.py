@@ -11,6 +11,7 @@ import pandas as pd
 from headwise.api.batches import AnyText, Batches, Brought, translator
 from headwise.api.greedy import Losses
 from headwise.api.scoring import RANDOM_ORDERS, judge, refuse_unjudgeable, score_all, table_of_scores, usual_measures
+from headwise.api.untrained import score_untrained, with_baseline
 from headwise.api.validation import checked
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
@@ -26,7 +27,7 @@ SENTENCES, TOKENS, ROUNDS = 100, 16, 3  # that decoding speed is measured on
 
 def score(
     model: Model, text: AnyText | Brought, measures: Sequence[str] | None = None, seed: int = 0, judged: bool = False,
-    progress: Report | None = None,
+    progress: Report | None = None, untrained: int = 0,
 ) -> pd.DataFrame:  # fmt: skip
     """Scores of every head: a tidy table, one row a head and measure (docs/methods).
 
@@ -38,6 +39,8 @@ def score(
     `.attrs["signature"]` says how the table was made, what it left out and why, and how long each pass took;
     `.attrs["relevance"]` where the relevance of each rule went.
     judged: which score to believe, as rows in `.attrs["faithfulness"]` and `.attrs["curves"]` (docs/methods/judge.md).
+    untrained: how many untrained twins (`hw.untrained`) are scored as a control, on 50 sentences: `baseline` is their
+    mean over the heads of the layer, and `.attrs["untrained"]` has their rows (docs/methods/controls.md).
     progress: gets the share that is done, and of what; by default a bar. Raises HeadwiseError for unknown measures, a
     text of the wrong kind, and models that compute no numbers.
     """
@@ -48,9 +51,13 @@ def score(
     if judged:
         refuse_unjudgeable(batches, resolve_measures(measures))
     with shown("score", progress) as report:
-        scores = score_all(model, batches, measures, seed, part(report, 0.0, 0.8 if judged else 1.0))
-        table = table_of_scores(model, batches, measures, scores, seed)
+        controls = score_untrained(model, text, measures, untrained, seed, part(report, 0.0, 0.2 if untrained else 0.0))
+        share = part(report, 0.2 if untrained else 0.0, 0.8 if judged else 1.0)
+        scores = score_all(model, batches, measures, seed, share)
+        table = with_baseline(table_of_scores(model, batches, measures, scores, seed), controls)
         table.attrs["relevance"] = scores.balances
+        if untrained:
+            table.attrs["untrained"] = controls.to_dict("records")
         if judged:
             report(0.8, "judge")
             verdict = judge(model, batches, scores.tallies, RANDOM_ORDERS, seed)

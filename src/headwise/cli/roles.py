@@ -54,6 +54,9 @@ def roles(
     save: Annotated[
         Path | None, typer.Option("--save", help="alignment: folder for the model with its alignment heads")
     ] = None,
+    untrained: Annotated[
+        int, typer.Option(min=0, help="so many untrained twins as a control, with random words and shuffled sentences")
+    ] = 0,
     out: Out = Path("runs/roles"), device: Device = "cpu", dtype: Dtype = None,
     seed: Seed = 0, quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -63,7 +66,8 @@ def roles(
     import headwise as hw
 
     if role is not None:
-        refuse_options(role, {"--treebank": treebank, "--confirm": confirm, "--training": training})
+        others = {"--treebank": treebank, "--confirm": confirm, "--training": training, "--untrained": untrained}
+        refuse_options(role, others)
         alignment(model, source, target, links, audio, one_layer, save, out, device, dtype, seed, quiet)
         return
     refuse_options(None, {"--links": links, "--audio": audio, "--one-layer": one_layer, "--save": save})
@@ -79,7 +83,7 @@ def roles(
     again = hw.Treebank.read(*confirm) if confirm else again
     counted = hw.Text.read(training) if training else study.text("train") if study else None
     pairs = None if spec is None else hw.ParallelText.open(spec)
-    from headwise.api.roles import role_examples, roles_signature, save_roles, token_counts
+    from headwise.api.roles import role_examples, roles_signature, save_roles, sentences_read, token_counts
     from headwise.cli.tables import HEADS, role_map, show_maps
     from headwise.study.progress import Progress
 
@@ -88,11 +92,12 @@ def roles(
 
     def forward(sentences: int) -> None:
         done[0] += sentences
-        progress(min(1.0, done[0] / (len(trees) + len(again or ()) + len(pairs or ()))), "")
+        whole = sentences_read(trees, again, untrained) + (1 + untrained) * len(pairs or ())
+        progress(min(1.0, done[0] / whole), "")
 
     with progress.task("roles"):
         counts = token_counts(loaded, counted)
-        found = hw.roles(loaded, trees, again, pairs, counts, seed, forward)
+        found = hw.roles(loaded, trees, again, pairs, counts, seed, forward, untrained=untrained)
         save_roles(
             found, role_examples(loaded, trees, found, counts), roles_signature(loaded, trees, again, seed), place
         )

@@ -35,10 +35,13 @@ def score(
         list[str] | None, typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable")
     ] = None,
     judged: Annotated[bool, typer.Option("--judge", help="compare the scores with exact ablation")] = False,
+    untrained: Annotated[int, typer.Option(min=0, help="so many untrained twins as a control of the scores")] = 0,
+    pairs: Annotated[int, typer.Option(min=0, help="so many pairs of heads, switched off together")] = 0,
     out: Out = Path("runs/score"), device: Device = "cpu", dtype: Dtype = None, seed: Seed = 0, quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """How much does every head matter? Writes heads.csv, and with --judge which score to believe. MODEL may be the
-    folder of a study: without a text, its dev text is taken."""
+    """How much does every head matter? Writes heads.csv, and with --judge which score to believe, with --untrained what
+    models without training score, with --pairs which heads do the same work. MODEL may be the folder of a study:
+    without a text, its dev text is taken."""
     from headwise.importance.measures import resolve_measures
 
     names = resolve_measures(measures) if measures else None
@@ -54,9 +57,14 @@ def score(
     progress, place = Progress(quiet or not main), folder(out) / "heads.csv"
     with progress.task("score"):
         loaded = hw.load(model, device, dtype=dtype)
-        table = hw.score(loaded, given, names, seed, judged, progress)
+        table = hw.score(loaded, given, names, seed, judged, progress, untrained)
+    for end in ("csv", "json"):
+        place.with_name(f"interactions.{end}").unlink(missing_ok=True)
+    if pairs:
+        with progress.task("pairs of heads"):
+            together = hw.interactions(loaded, given, pairs, seed, progress)
     if main:
-        for line in [*save_tables(table, place), *extremes(table)]:
+        for line in [*save_tables(table, place), *extremes(table), *(save_pairs(together, place) if pairs else ())]:
             progress.say(line)
         show_maps(progress.console, loaded.heads, score_maps(table), SCORED)
         progress.say(memory_line())
@@ -90,9 +98,21 @@ def extremes(table: pd.DataFrame) -> list[str]:
     return lines
 
 
+def save_pairs(table: pd.DataFrame, place: Path) -> list[str]:
+    """Write interactions.csv beside a table of scores. Returns lines about the strongest pairs."""
+    from headwise.heads import save_scores
+
+    save_scores(table, place.with_name("interactions.csv"))
+    lines = ["  Pairs of heads, what both cost together beyond what they cost alone (nats a token):"]
+    for row in table[table["value"].notna()].head(5).itertuples():
+        heads = f"{row.kind}/{row.layer}/{row.head} and {row.other_kind}/{row.other_layer}/{row.other_head}"
+        lines.append(f"    {heads}: {row.value:+.4f} [{row.low:+.4f}, {row.high:+.4f}]")
+    return [*lines, f"Wrote {place.with_name('interactions.csv')}, interactions.json."]
+
+
 def save_tables(table: pd.DataFrame, place: Path) -> list[str]:
-    """Write a table of scores and, beside it, lrp.csv, faithfulness.csv and curves.csv, instead of those of an earlier
-    command. Returns lines about what was found, left out and written."""
+    """Write a table of scores and, beside it, untrained.csv, lrp.csv, faithfulness.csv and curves.csv, instead of those
+    of an earlier command. Returns lines about what was found, left out and written."""
     import pandas as pd
 
     from headwise.api.scoring import balance_line, balance_table
@@ -101,11 +121,11 @@ def save_tables(table: pd.DataFrame, place: Path) -> list[str]:
     save_scores(table, place)
     attrs, signature = table.attrs, table.attrs["signature"]
     tables: dict[str, pd.DataFrame] = {
-        name: pd.DataFrame(attrs[name]) for name in ("faithfulness", "curves") if name in attrs
+        name: pd.DataFrame(attrs[name]) for name in ("untrained", "faithfulness", "curves") if name in attrs
     }
     if attrs["relevance"]:
         tables["lrp"] = balance_table(attrs["relevance"])
-    for name in ("lrp", "faithfulness", "curves"):
+    for name in ("untrained", "lrp", "faithfulness", "curves"):
         place.with_name(f"{name}.csv").unlink(missing_ok=True)
     for name, found in tables.items():
         write_text(place.with_name(f"{name}.csv"), found.to_csv(index=False, float_format="%.6g"))

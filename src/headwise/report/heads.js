@@ -76,9 +76,9 @@ function scoresOf(head) {
     const values = others.flatMap((name) => story.heads[name].scores[at]?.slice(0, 1) ?? []);
     const place = 1 + values.filter((value) => value > score[0]).length;
     return [make("tr", {}, make("th", { scope: "row" }, story.measures[at]), make("td", {}, make("data", { value: score[0] }, score[1])),
-      make("td", {}, score[2]), make("td", {}, `${place} of ${values.length}`))];
+      make("td", {}, score[2]), ...(story.untrained ? [make("td", {}, score[3])] : []), make("td", {}, `${place} of ${values.length}`))];
   });
-  const columns = ["score", "value", "95 % interval", "rank in kind"].map((name) => make("th", { scope: "col" }, name));
+  const columns = ["score", "value", "95 % interval", ...(story.untrained ? ["untrained"] : []), "rank in kind"].map((name) => make("th", { scope: "col" }, name));
   return rows.length ? [make("h3", {}, "Scores"), make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, ...columns)), make("tbody", {}, ...rows)))] : [];
 }
 function modelsOf(head) {

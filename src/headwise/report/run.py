@@ -22,6 +22,11 @@ from headwise.report.models import Model, Quality
 LOG = ("step", "epoch", "measure", "value")
 GATES = ("step", "kind", "layer", "head", "p_open")
 LRP = ("measure", "mode", "what", "value")
+UNTRAINED = ("seed", "kind", "layer", "head", "measure", "value", "n")
+INTERACTIONS = (
+    "kind", "layer", "head", "other_kind", "other_layer", "other_head", "screen", "value", "low", "high", "p", "alone",
+    "other_alone", "both", "n",
+)  # fmt: skip
 ACROSS = ("data", "setting", "measure", "value", "low", "high")
 FILES = {  # the tables of a run folder, and the columns that each must have
     "training": ("train/log.csv", LOG),
@@ -29,6 +34,8 @@ FILES = {  # the tables of a run folder, and the columns that each must have
     "faithfulness": ("faithfulness.csv", FAITHFULNESS),
     "curves": ("curves.csv", CURVES),
     "lrp": ("lrp.csv", LRP),
+    "untrained": ("untrained.csv", UNTRAINED),
+    "interactions": ("interactions.csv", INTERACTIONS),
 }
 ROLES = {
     "table": COLUMNS,
@@ -36,19 +43,21 @@ ROLES = {
     "labels": ("kind", "layer", "head", "label"),
     "patterns": ("kind", "layer", "role", "heads", "share"),
 }
+CONTROLS = ("control", "kind", "layer", "head", "measure", "value", "n", "baseline", "found")
 TEXT = (  # all other columns hold numbers
     "setting", "kind", "measure", "against", "kinds", "statistic", "order", "mode", "what", "role", "text", "label",
-    "method", "data",
+    "method", "data", "control", "other_kind",
 )  # fmt: skip
 
-WHOLE = ("layer", "head", "step", "kept", "total")
+WHOLE = ("layer", "head", "other_layer", "other_head", "step", "kept", "total")
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Roles:
-    """The folder roles/: scores of all roles, roles found, labels of heads, categories by layer, facts, examples."""
+    """The folder roles/: scores of all roles, roles found, labels of heads, categories by layer, facts, examples, and
+    controls, where there are any."""
 
     table: pd.DataFrame
     roles: pd.DataFrame
@@ -56,6 +65,7 @@ class Roles:
     patterns: pd.DataFrame
     facts: Mapping[str, Any]
     examples: Sequence[Mapping[str, Any]]
+    controls: pd.DataFrame | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,8 @@ class Run:
     faithfulness: pd.DataFrame | None
     curves: pd.DataFrame | None
     lrp: pd.DataFrame | None
+    untrained: pd.DataFrame | None
+    interactions: pd.DataFrame | None
     roles: Roles | None
     layouts: Mapping[str, HeadMask]
     gates: Mapping[str, pd.DataFrame]
@@ -239,7 +251,7 @@ def _roles(folder: Path) -> Roles | None:
     if missing:
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
     facts, examples = read_json(folder / "facts.json", dict), read_json(folder / "examples.json", list)
-    return Roles(**found, facts=facts, examples=examples)
+    return Roles(**found, facts=facts, examples=examples, controls=read_table(folder / "controls.csv", CONTROLS))
 
 
 def read_json(path: Path, kind: type[T]) -> T:

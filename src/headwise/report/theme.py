@@ -68,6 +68,8 @@ def vega_config(palette: Palette) -> dict[str, Any]:
             "small-on-low": {"color": palette["on-low"], "fontSize": 10, "opacity": 0.8},
             "small-on-high": {"color": palette["on-high"], "fontSize": 10, "opacity": 0.85},
             "point": {"color": accent, "stroke": palette["card"], "strokeWidth": 1.5},
+            "framed": {"fillOpacity": 0, "stroke": ink, "strokeWidth": 1.5},
+            "untrained": {"color": muted, "fillOpacity": 0.22},
             "ring": {"color": second, "strokeWidth": 2.5},
             "level": {"color": muted, "strokeWidth": 1.5},
             "limit": {"color": second, "strokeWidth": 1.5, "strokeDash": [5, 4]},

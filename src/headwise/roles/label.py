@@ -10,16 +10,18 @@ twenty of the roles found is false.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from headwise.heads import Head, HeadMap
-from headwise.statistics import corrected
+from headwise.statistics import cohen_h, corrected
 
 KEY = ["kind", "layer", "head", "measure"]
 NO_ROLE = "no known role"
+UNTRAINED, RANDOM_WORDS, SHUFFLED = "untrained", "random-words", "shuffled"  # controls of roles
 RATE = 0.05
 ENOUGH = 30, 10  # the least tokens and sentences on a half for a test
 # The score that a role needs: a share, or a margin above the baseline.
@@ -97,8 +99,8 @@ def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame, bar: Ba
     """The roles found on the first half and confirmed on the second.
 
     The three tables (`Answers.table`) are of the whole text and of its halves. Returns the rows of the whole text that
-    are roles, with the columns `role` (its name), `text` (name and evidence) and `p` (on the first half, corrected),
-    the highest value of each head first.
+    are roles, with the columns `role` (its name), `text` (name and evidence), `p` (on the first half, corrected) and
+    `effect` (Cohen's h of value and baseline), the highest value of each head first.
     """
     asked = first.merge(second, on=KEY, suffixes=("", "_again"))
     asked = asked[asked["measure"].map(family).notna()]
@@ -108,6 +110,7 @@ def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame, bar: Ba
     asked = passed(asked, "", bar)
     asked = passed(asked, "_again", bar)
     roles = whole.drop(columns="p").merge(asked[[*KEY, "p"]], on=KEY)
+    roles["effect"] = effects(roles["value"], roles["baseline"])
     roles["role"] = roles["measure"].map(wording)
     roles["text"] = [evidence(row["measure"], row["value"], row["baseline"]) for row in roles.to_dict("records")]
     return roles.sort_values([*KEY[:3], "value"], ascending=[True, True, True, False], ignore_index=True)
@@ -122,6 +125,11 @@ def passed(asked: pd.DataFrame, end: str, bar: Bar) -> pd.DataFrame:
     kept = (p <= bar.rate) & (asked[f"value{end}"] >= reach)
     out: pd.DataFrame = asked.assign(**{f"p{end}": p})[kept]
     return out
+
+
+def effects(values: Sequence[float] | pd.Series, baselines: Sequence[float] | pd.Series) -> np.ndarray:
+    """The effect sizes of scores against their baselines: Cohen's h, as both are shares."""
+    return cohen_h(np.asarray(values, dtype=float), np.asarray(baselines, dtype=float))
 
 
 def evidence(measure: str, value: float, baseline: float) -> str:

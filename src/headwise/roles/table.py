@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -26,10 +26,11 @@ FOREIGN = 0.1  # above this share of unknown subwords the text may be in another
 class Roles:
     """The result.
 
-    table: a row per head and measure, columns COLUMNS. roles: its rows that are roles, with `role`, `text` and the
-    corrected `p`. labels: one for every head of the tested kinds. patterns: roles by layer. absent: expected roles that
-    no head has, with the reason. seldom: measures with too few tokens in the text. coverage: counts of used and unused
-    sentences, by text. warnings: sentences for readers of the numbers.
+    table: a row per head and measure, columns COLUMNS. roles: its rows that are roles, with `role`, `text`, the
+    corrected `p`, and `effect`, Cohen's h of value and baseline. labels: one for every head of the tested kinds.
+    patterns: roles by layer. absent: expected roles that no head has, with the reason. seldom: measures with too few
+    tokens in the text. coverage: counts of used and unused sentences, by text. warnings: sentences for readers of the
+    numbers. controls: see `roles.controls`; empty where none were asked for.
     """
 
     table: pd.DataFrame
@@ -40,6 +41,7 @@ class Roles:
     seldom: list[str]
     coverage: dict[str, Coverage]
     warnings: list[str]
+    controls: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def _repr_html_(self) -> str:
         """The roles that were found, the clearest first, and what no head does."""
@@ -55,6 +57,7 @@ def roles(
     confirm: Iterable[Annotated] | None = None, pairs: Iterable[tuple[str, str]] | None = None,
     frequencies: Mapping[int, int] | None = None, reading: Reading | None = None, bar: Bar | None = None,
     seed: int = 0, progress: Progress = lambda sentences: None, links: Sequence[Gold] | None = None,
+    intervals: bool = True,
 ) -> Roles:  # fmt: skip
     """All tests of roles on a treebank (which is iterated twice), and the roles that are confirmed on its second half.
 
@@ -63,7 +66,7 @@ def roles(
     from templates. confirm: another treebank to confirm roles on, instead of half of the documents. frequencies: how
     often each token id occurs in the training text (`rare.frequencies`); without them no head is tested for rare
     tokens. reading: options of the tests. bar: what a role needs. progress: called with the number of sentences of
-    every batch.
+    every batch. intervals: whether the table has them.
     """
     bar = bar or Bar()
     subject = Subject(model, tokenizer, found, reading or Reading())
@@ -74,13 +77,15 @@ def roles(
         passes.append(on_pairs(subject, list(pairs), progress, links))
     if subject.kind == "decoder-self":
         passes += [on_probes(subject, frequencies, seed), *on_templates(subject, seed)]
-    result = conclude(found.heads, passes, bar, seed, subject.coverage)
+    result = conclude(found.heads, passes, bar, seed if intervals else None, subject.coverage)
     result.warnings.extend(subject.refused)
     return result
 
 
-def conclude(heads: HeadMap, passes: Sequence[ByHalf], bar: Bar, seed: int, coverage: dict[str, Coverage]) -> Roles:
-    """The result, from the answers of every pass."""
+def conclude(
+    heads: HeadMap, passes: Sequence[ByHalf], bar: Bar, seed: int | None, coverage: dict[str, Coverage]
+) -> Roles:
+    """The result, from the answers of every pass; with intervals where there is a seed to draw them by."""
     whole: list[pd.DataFrame] = []
     halves: tuple[list[pd.DataFrame], list[pd.DataFrame]] = ([], [])
     for answers in passes:

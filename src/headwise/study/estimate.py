@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.api.batches import max_tokens
+from headwise.api.interactions import MOST, SCREEN, SENTENCES
 from headwise.attention import capture, discover, evaluating, start_token
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMap, Kind
@@ -123,6 +124,13 @@ class Estimate:
         if BLEU in names:
             seconds += (self.heads.total + 1) * self.translating(self.dev)
         return seconds + passes * self.reading(self.dev)
+
+    def pairing(self, pairs: int) -> float:
+        """Pairs of heads switched off together: all on a few sentences, the strongest on more."""
+        heads = min(MOST, self.heads.total)
+        screened = SCREEN * heads * (heads - 1) / 2
+        measured = min(SENTENCES, self.dev.pairs) * 3 * pairs  # both alone, and together
+        return 0.5 * (screened + measured) * self.dev.length * self.rates.forward
 
     def judging(self, measures: Iterable[str], orders: int) -> float:
         """Curves of removal in tenths, on half of the dev text, for every measure and so many random orders."""

@@ -76,11 +76,15 @@ class Choice(Strict):
 
 class Scoring(Strict):
     """The measures that score every head on the dev text (none: no scoring); whether they are judged by exact ablation,
-    beside so many random orders; `pruned`: the measures that score the heads of pruned models again."""
+    beside so many random orders; `untrained`: how many untrained twins are the control of scores and roles; `pairs`:
+    how many pairs of heads are switched off together; `pruned`: the measures that score the heads of pruned models
+    again."""
 
     measures: list[str] = Field(default=list(USUAL))
     judge: bool = True
     random_orders: int = Field(default=5, ge=1)
+    untrained: int = Field(default=3, ge=0)
+    pairs: int = Field(default=20, ge=0)
     pruned: list[str] = Field(default=["confidence", "lrp.ding.pooled", "gradient"])
 
     @field_validator("measures", "pruned")

@@ -26,7 +26,7 @@ from headwise.study.tasks.evaluate import (
 )
 from headwise.study.tasks.prune import RankHeads, keeps_all, prune_task
 from headwise.study.tasks.roles import FindRoles, Rescore
-from headwise.study.tasks.score import Judge, Score, score_passes
+from headwise.study.tasks.score import Interactions, Judge, Score, ScoreUntrained, score_passes
 from headwise.study.tasks.train import FULL_MODEL
 from headwise.study.variants import FULL, Variant, comparisons, model_controls, orders_of, own_models, sweep_controls
 
@@ -111,7 +111,11 @@ class Schedule:
         yield FULL_MODEL
         if scoring.measures:
             yield from score_passes(run)
+            if scoring.untrained:
+                yield ScoreUntrained()
             yield Score()
+            if scoring.pairs:
+                yield Interactions()
             if scoring.judge and "ablation.zero" in scoring.measures:
                 yield Judge()
         if run.treebanks:

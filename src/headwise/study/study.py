@@ -39,7 +39,7 @@ from headwise.study.tasks.evaluate import (
 )
 from headwise.study.tasks.prune import Prune, RankHeads, model_of
 from headwise.study.tasks.roles import FindRoles
-from headwise.study.tasks.score import Judge, Score, ScorePass
+from headwise.study.tasks.score import Interactions, Judge, Score, ScorePass, ScoreUntrained
 from headwise.study.tasks.train import FULL_MODEL, Train
 
 FEW = 5  # models: of so many and a short text the bars say enough
@@ -116,7 +116,7 @@ def comes_late(task: Task, first: bool) -> bool:
     untrained = task.variant.control in FROM_RANDOM_WEIGHTS if hasattr(task, "variant") else False
     test = isinstance(task, Translate | Evaluate | EvaluatePerplexity | MeasureLosses) and task.split == "test"
     return untrained or test or isinstance(task, Choose | MeasureSpeed) or (
-        not first and isinstance(task, ScorePass | Score | Judge | FindRoles)
+        not first and isinstance(task, ScorePass | ScoreUntrained | Score | Interactions | Judge | FindRoles)
     )  # fmt: skip
 
 

@@ -123,6 +123,7 @@ class Tables:
             "doubts": {name: result["doubts"] for name, result in made.items() if result.get("doubts")},
             "settings": {name: self.described(variant) for name, variant in models.items()},
             "failed": dict(self.schedule.failed),
+            **{name: found for name in ("roles", "interactions") if (found := self.result(name))},
             **self.result(f"evaluate/dev/{FULL.name}").get("signatures", {}),
         }  # fmt: skip
 

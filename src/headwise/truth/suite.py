@@ -22,8 +22,8 @@ from headwise.progress import Report, part, silent
 from headwise.roles.label import family
 from headwise.roles.passes import Reading
 from headwise.statistics import proportion_interval, t_margin
-from headwise.truth.built import DISTRACTOR, Known
 from headwise.truth import causal, templates, translation
+from headwise.truth.built import DISTRACTOR, Known
 
 MODELS: Mapping[str, Callable[[int, Path], Known]] = {
     "translation": translation.known, "language model": causal.known, "templates": templates.known,

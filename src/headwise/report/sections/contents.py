@@ -18,15 +18,16 @@ from headwise.report.sections import (
     layers,
     made,
     opening,
+    pairs,
     roles,
     scores,
     translations,
 )
 
 RUN = (
-    opening.SECTION, layers.HEAD_MAP, every_head.SECTION, scores.SECTION, believe.SECTION, roles.SECTION, gates.SECTION,
-    cost.SECTION, cost.CONTROLS_SECTION, layers.SECTION, drift.SECTION, translations.SECTION, gates.TRAINING,
-    made.SECTION,
+    opening.SECTION, layers.HEAD_MAP, every_head.SECTION, scores.SECTION, believe.SECTION, pairs.SECTION, roles.SECTION,
+    gates.SECTION, cost.SECTION, cost.CONTROLS_SECTION, layers.SECTION, drift.SECTION, translations.SECTION,
+    gates.TRAINING, made.SECTION,
 )  # fmt: skip
 
 

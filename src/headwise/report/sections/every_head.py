@@ -13,6 +13,7 @@ from headwise.report.parts import Section
 from headwise.report.run import Run
 from headwise.report.sections.gates import films
 from headwise.report.sections.scores import BLEU, LOSS
+from headwise.report.sections.untrained import bands
 from headwise.report.words import KIND_NAMES, measure_name, number, signed
 
 KEPT, REMOVED, LEFT_ALONE = "k", "r", "-"  # a head in a pruned model; the last: its kind was not pruned
@@ -60,6 +61,7 @@ def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
         "kinds": [(kind, KIND_NAMES[kind]) for kind in KINDS if kind in {head.kind for head in heads}],
         "measures": [(measure, title) for (measure, _, _), title in zip(columns, titles, strict=True)],
         "has_roles": any(run.roles is not None for run in runs.values()),
+        "has_untrained": any(run.untrained is not None for run in runs.values()),
         "models": len(known) if any(run.layouts for run in runs.values()) else 0,
         "gated": gated and gated["label"],
         "rows": [
@@ -72,6 +74,7 @@ def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
         ],
         "story": {
             "measures": titles,
+            "untrained": any(run.untrained is not None for run in runs.values()),
             "models": [
                 {"label": _named(name, t.pruned[at]["label"]), "chosen": bool(t.pruned[at]["chosen"])}
                 for name, t, at in known
@@ -85,7 +88,7 @@ def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
 class Told:
     """All that a run tells of its heads."""
 
-    scores: Mapping[str, Mapping[Head, tuple[float, str, str]]]
+    scores: Mapping[str, Mapping[Head, tuple[float, str, str, str, bool]]]
     roles: Mapping[Head, list[str]]
     labels: Mapping[Head, str]
     pruned: list[dict[str, Any]]
@@ -109,9 +112,11 @@ def _named(name: str, text: str) -> str:
     return f"{name}: {text}" if name else text
 
 
-def scores_of(run: Run) -> Mapping[str, Mapping[Head, tuple[float, str, str]]]:
-    """Of every measure and head the value, the value as text, and its 95 % interval as text (empty without)."""
-    found: dict[str, dict[Head, tuple[float, str, str]]] = {}
+def scores_of(run: Run) -> Mapping[str, Mapping[Head, tuple[float, str, str, str, bool]]]:
+    """Of every measure and head the value, the value as text, its 95 % interval as text (empty without), the range of
+    untrained heads of its layer as text (empty without), and whether the value is in it."""
+    found: dict[str, dict[Head, tuple[float, str, str, str, bool]]] = {}
+    untrained = bands(run)
     known = pd.DataFrame(columns=["measure"]) if run.heads is None else run.heads.dropna(subset=["value"])
     for measure, rows in known.groupby("measure", sort=False):
         top = float(rows["value"].abs().max())
@@ -120,6 +125,8 @@ def scores_of(run: Run) -> Mapping[str, Mapping[Head, tuple[float, str, str]]]:
                 float(f"{row['value']:.6g}"),
                 number(row["value"], top, 1),
                 "" if pd.isna(row["low"]) else f"[{number(row['low'], top, 1)}, {number(row['high'], top, 1)}]",
+                "" if (band := untrained.get((row["kind"], row["layer"], str(measure)))) is None else band.text(top),
+                band is not None and band.holds(row["value"]),
             )
             for row in rows.to_dict("records")
         }

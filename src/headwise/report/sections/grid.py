@@ -257,12 +257,30 @@ def build_runs(grid: Grid) -> dict[str, Any]:
         "chosen": lambda member: (
             f"{model['label']}, {model['kept']} of {model['total']} heads" if (model := chosen(member)) else ""
         ),
+        "heads with a role": _roles,
+        "pairs that do the same work": _pairs,
         f"to equal further training{quality.in_unit}": lambda member: models.difference(chosen(member), change + TUNED),
         f"to the full model{quality.in_unit}": lambda member: models.difference(chosen(member), change),
     }
     failed = [(name(m), task, _last(why)) for m in grid.members for task, why in (m.facts.get("failed") or {}).items()]
     pages = {name(m): quote(f"{m.place}/report.html") for m in grid.members if m.page}
     return {"runs": table("Runs of the grid", grid.members, columns), "pages": pages, "failed": failed}
+
+
+def _roles(member: Member) -> str:
+    """How many heads have a role, and how many of an untrained model on average."""
+    found = member.facts.get("roles") or {}
+    if "heads" not in found:
+        return ""
+    twins = found.get("twins", 0)
+    beside = f"\nuntrained: {sum(found['untrained'].values()) / twins:.1f}" if twins else ""
+    return f"{found['heads']} of {found['tested']}{beside}"
+
+
+def _pairs(member: Member) -> str:
+    """How many measured pairs cost more together than the sum of both alone, with an interval above 0."""
+    found = member.facts.get("interactions")
+    return f"{found['same']} of {found['measured']}\nneed each other: {found['together']}" if found else ""
 
 
 def _last(why: str) -> str:

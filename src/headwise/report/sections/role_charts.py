@@ -13,6 +13,7 @@ from headwise.report.charts import ROOM, Spec, axis, colour, tips
 from headwise.report.parts import Figure, Panel
 from headwise.report.run import Roles, Run
 from headwise.report.sections.scores import drawn_measures, ranks
+from headwise.report.sections.untrained import of_twins
 from headwise.report.words import KIND_NAMES, measure_name, percent, signed
 from headwise.roles.label import AT_LEAST, NO_ROLE, category
 
@@ -227,6 +228,19 @@ def _evidence(
     return [*marks, charts.levels([{"bar": bar}], {**places[along], "field": "bar"}, style="limit", along=along)]
 
 
+def _untrained(found: Roles, kind: str) -> pd.DataFrame:
+    """The range over all heads of a kind in untrained twins: measure, low, high; no row without twins."""
+    rows = of_kind(of_twins(found), kind).dropna(subset=["value"])
+    ends: pd.DataFrame = rows.groupby("measure")["value"].agg(low="min", high="max").reset_index()
+    return ends
+
+
+def _band(rows: pd.DataFrame, ends: Spec) -> list[Spec]:
+    """What untrained heads reach, behind the bars."""
+    tip = tips("low:Q|untrained heads, from|.3f", "high:Q|to|.3f")
+    return [charts.mark("rect", rows, {"style": "untrained"}, **ends, tooltip=tip)] if len(rows) else []
+
+
 def offsets(found: Roles) -> Figure | None:
     """For every positional head, how often its largest weight lies at each offset from −3 to +3."""
     table = found.table[found.table["measure"].str.fullmatch(r"positional\.-?\d")].dropna(subset=["value"])
@@ -238,14 +252,15 @@ def offsets(found: Roles) -> Figure | None:
         name="offsets",
         title="Where positional heads look" if confirmed else "No head is positional; the nearest",
         note="share of tokens whose largest weight lies at each offset · dashed: the bar for a positional head",
-        panels=[_offset_panel(table, head) for head in shown],
+        panels=[_offset_panel(found, table, head) for head in shown],
         columns=3,
         facts=f"Positional heads: {len(confirmed)}, shown: {len(shown)}. The bar: {percent(AT_LEAST['positional'])}.",
     )
 
 
-def _offset_panel(table: pd.DataFrame, head: tuple[Any, ...]) -> Panel:
+def _offset_panel(found: Roles, table: pd.DataFrame, head: tuple[Any, ...]) -> Panel:
     cells = table[(table[["kind", "layer", "head"]] == list(head)).all(axis=1)]
+    twins = _untrained(found, str(head[0]))
     best = cells["value"].max()
     cells = cells.assign(
         offset=[signed(int(measure.split(".")[1]), 0) for measure in cells["measure"]],
@@ -256,7 +271,10 @@ def _offset_panel(table: pd.DataFrame, head: tuple[Any, ...]) -> Panel:
     y = axis("value:Q", None, domain=[0, 1], values=[0, 0.5, 1])
     tip = tips("offset:N", "value:Q|share|.3f", "low:Q||.3f", "high:Q||.3f", "n:Q||,")
     title = f"{head[0]}/{head[1]}/{head[2]} · {cells.loc[cells['which'] == 'highest', 'offset'].iloc[0]}: {best:.2f}"
+    twins = twins[twins["measure"].str.fullmatch(r"positional\.-?\d")]
+    twins = twins.assign(offset=[signed(int(measure.split(".")[1]), 0) for measure in twins["measure"]])
     marks = _evidence(cells, x, y, colour("which:N", ["highest", "other"]), AT_LEAST["positional"], tip, "y")
+    marks[:0] = _band(twins, {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}})
     return Panel(charts.layered(marks, 110, f"Offsets of {title}"), title, width=230, narrowest=140, widest=420)
 
 
@@ -275,7 +293,12 @@ def rare_tokens(found: Roles) -> Figure | None:
     x, y = axis("value:Q", "share of tokens", domain=[0, 1], tickCount=5), axis("address:N", None, sort=order)
     tip = tips("address:N|head", "which:N|looks at", "value:Q|share|.3f", "baseline:Q||.3f", "n:Q||,")
     shift = charts.field("which:N", sort=list(RARE.values()))
+    twins = _untrained(found, str(shown[0][0]))
+    twins = twins[twins["measure"].isin(RARE)].assign(which=lambda rows: rows["measure"].map(RARE))
+    twins = twins.merge(pd.DataFrame({"address": order}), how="cross")
     marks = _evidence(cells, x, y, ink, bar, tip, "x", yOffset=shift)
+    ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "yOffset": shift}
+    marks[:0] = _band(twins, ends)
     chart = charts.layered(marks, 30 * len(order), "Rare tokens")
     return Figure(
         name="rare-tokens",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,25 @@ from headwise.report.parts import Columns, Section, Table, table
 from headwise.report.run import Roles, Run
 from headwise.report.sections.attention_maps import attention_maps
 from headwise.report.sections.role_charts import function_grids, kinds_of, layer_patterns, of_kind, offsets, rare_tokens
+from headwise.report.sections.untrained import (
+    best_of_twins,
+    controls_table,
+    effect,
+    of_twins,
+    on_changed_text,
+)
 from headwise.report.words import HEADS_OF_KIND, capital, listed, percent, signed
-from headwise.roles.label import ABOVE_BASELINE, AT_LEAST, NO_ROLE, SYNTAX, Bar, category, wording
+from headwise.roles.label import (
+    ABOVE_BASELINE,
+    AT_LEAST,
+    NO_ROLE,
+    RANDOM_WORDS,
+    SHUFFLED,
+    SYNTAX,
+    Bar,
+    category,
+    wording,
+)
 
 PAPER = Path(__file__).parent.parent / "papers" / "voita2019_roles.csv"  # figures 1c, 2b and 2d
 HEAD = ["kind", "layer", "head"]
@@ -25,7 +43,10 @@ def build(run: Run) -> dict[str, Any] | None:
     if found is None:
         return None
     syntax = syntax_table(found)
+    twins = of_twins(found)["control"].nunique()
     return {
+        "twins": twins,
+        "controls": controls_table(found),
         "groups": _groups(found),
         "claims": claims(found),
         "grids": function_grids(run),
@@ -147,6 +168,16 @@ def syntax_table(found: Roles) -> Table | None:
     def is_role(row: Any) -> bool:
         return (*(row[name] for name in HEAD), row["measure"]) in held
 
+    twins, words, order = best_of_twins(found), *(on_changed_text(found, text) for text in (RANDOM_WORDS, SHUFFLED))
+
+    def of_twin(row: Any) -> str:
+        best = twins.get((row["kind"], row["measure"]))
+        return "" if best is None else f"{best[0]:.2f}\n{best[1]:.2f} to {best[2]:.2f}"
+
+    def changed(scores: Mapping[tuple[Any, ...], float], row: Any) -> str:
+        value = scores.get((*(row[name] for name in HEAD), row["measure"]))
+        return "" if value is None else f"{value:.2f}"
+
     columns: Columns = {
         "relation": lambda row: wording(row["measure"]),
         "best head": lambda row: "/".join(str(row[name]) for name in HEAD),
@@ -155,6 +186,10 @@ def syntax_table(found: Roles) -> Table | None:
         ),
         "baseline": lambda row: "" if pd.isna(row["baseline"]) else f"{row['baseline']:.2f}",
         "difference": lambda row: "" if pd.isna(row["baseline"]) else signed(row["value"] - row["baseline"]),
+        "effect (h)": lambda row: "" if pd.isna(row["baseline"]) else signed(effect(row["value"], row["baseline"])),
+        "best untrained": of_twin,
+        "random words": partial(changed, words),
+        "shuffled": partial(changed, order),
         "words": lambda row: f"{row['n']:,.0f}",
         "confirmed": lambda row: "yes" if is_role(row) else "no",
     }
@@ -180,7 +215,21 @@ def share_table(found: Roles) -> Table | None:
         heads = paper[pair].get(sort)
         return "" if heads is None else f"{percent(heads / 48)}\n{heads} of 48"
 
+    controls = of_twins(found)
+    held = controls[controls["found"] == 1]
+    held = held.assign(sort=[category(measure) for measure in held["measure"]])
+    count = max(1, controls["control"].nunique())
+
+    def untrained(kind: str, sort: str) -> str:
+        total = count * len(of_kind(found.labels, kind))
+        have = of_kind(held, kind)
+        names = have if sort == NO_ROLE else have[have["sort"] == sort]
+        heads = len(names[["control", *HEAD]].drop_duplicates())
+        return percent((total - heads if sort == NO_ROLE else heads) / total)
+
     columns: Columns = {"role": capital, **{HEADS_OF_KIND[kind]: partial(ours, kind) for kind in kinds}}
+    if len(controls):
+        columns |= {f"untrained {HEADS_OF_KIND[kind]}": partial(untrained, kind) for kind in kinds}
     columns |= {f"Voita et al., {pair}": partial(theirs, pair) for pair in paper.columns}
     return table("Shares of roles", [str(sort) for sort in dict.fromkeys(sorts)], columns)
 

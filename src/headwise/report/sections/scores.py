@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from headwise.report import charts, models
 from headwise.report.charts import ROOM, axis, tips
 from headwise.report.parts import Columns, Figure, Panel, Section, Table, table
 from headwise.report.run import Run
+from headwise.report.sections.untrained import Band, Layer, bands, count, untrained_table
 from headwise.report.words import KIND_NAMES, NONE, capital, listed, measure_name, number, percent, signed
 
 CELL = 48  # pixels
@@ -45,11 +46,15 @@ def build(run: Run) -> dict[str, Any]:
     effects = of_measure(run, measure)
     return {
         "maps": score_maps(run),
+        "untrained": untrained_table(run),
+        "twins": count(run),
         "families": [name.split(".")[0] for name in drawn],
         "conserved": conservation_table(run),
         "pooled": pooled_table(run),
         "apart": apart_table(run),
-        "effects": [_effects(effects[effects["kind"] == k], measure) for k in KINDS if k in set(effects["kind"])],
+        "effects": [
+            _effects(effects[effects["kind"] == k], measure, bands(run)) for k in KINDS if k in set(effects["kind"])
+        ],
         "in_bleu": measure == BLEU,
         "translates": run.quality == models.BLEU,
         "alone": alone_table(run),
@@ -80,7 +85,8 @@ def score_maps(run: Run) -> list[Figure]:
     if run.heads is None:
         return []
     found = run.heads[run.heads["measure"].isin(drawn_measures(run.heads["measure"]))].dropna(subset=["value"])
-    return [_figure(found[found["kind"] == kind], kind) for kind in KIND_NAMES if kind in set(found["kind"])]
+    known = bands(run)
+    return [_figure(found[found["kind"] == kind], kind, known) for kind in KIND_NAMES if kind in set(found["kind"])]
 
 
 def ranks(table: pd.DataFrame) -> pd.Series[int]:
@@ -89,22 +95,25 @@ def ranks(table: pd.DataFrame) -> pd.Series[int]:
     return order.rank(method="first", ascending=False).astype(int)
 
 
-def _figure(found: pd.DataFrame, kind: str) -> Figure:
+def _figure(found: pd.DataFrame, kind: str, known: Mapping[Layer, Band]) -> Figure:
     measures = drawn_measures(found["measure"])
     lead = measure_name(measures[0])
     places = ranks(found[found["measure"] == measures[0]])
-    panels = [_panel(found[found["measure"] == measure], measure, places, not i) for i, measure in enumerate(measures)]
+    panels = [
+        _panel(found[found["measure"] == measure], measure, places, not i, known) for i, measure in enumerate(measures)
+    ]
     return Figure(
         name=f"scores-{kind}",
         title=f"{capital(KIND_NAMES[kind])}: {listed([measure_name(measure) for measure in measures])}",
-        note=f"layers × heads, in each layer the highest {lead} first",
+        note=f"layers × heads, in each layer the highest {lead} first"
+        + " · last column: untrained twins; dashed: a head like theirs" * bool(known),
         panels=panels,
-        columns=2 if len(panels) > 1 and places.max() <= BESIDE else 1,
+        columns=2 if len(panels) > 1 and places.max() <= BESIDE - 2 * bool(known) else 1,
         facts=f"In each layer the head of highest {lead} comes first.",
     )
 
 
-def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool) -> Panel:
+def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool, known: Mapping[Layer, Band]) -> Panel:
     top = _rounded_up(found["value"].max())
     power, times = scaled(top)
     unit, size, layers = 10.0**power, int(places.max()), places.index.get_level_values("layer").nunique()
@@ -125,28 +134,47 @@ def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool
             "low": row["low"],
             "high": row["high"],
             "n": row["n"],
+            "like": int(
+                (band := known.get((row["kind"], row["layer"], measure))) is not None and band.holds(row["value"])
+            ),
+            "untrained": "" if band is None else band.text(top),
         }
         for row in found.sort_values(["layer", "head"]).to_dict("records")
         if (row["layer"], row["head"]) in places.index
     ]
-    x, y = axis("rank:O", None, orient="top", labels=False, titlePadding=2), axis("layer:O", "layer")
+    controls = [
+        {
+            "layer": layer, "head": "twins", "rank": 0, "value": band.mean,
+            "text": number(band.mean * unit, top * unit),
+            "exact": number(band.mean, top, 1), "untrained": band.text(top),
+        }
+        for layer in sorted(set(found["layer"]))
+        if (band := known.get((str(found["kind"].iloc[0]), layer, measure))) is not None
+    ]  # fmt: skip
+    beside = ([0] if size <= ROOM else [-1, 0]) * bool(controls)  # the column of untrained twins, apart in small cells
+    x = axis("rank:O", None, orient="top", labels=False, titlePadding=2, domain=[*range(1, size + 1), *beside])
+    y, drawn = axis("layer:O", "layer"), [*cells, *controls]
     tip = tips("address:N|head", f"exact:N|{measure_name(measure)}", "interval:N|95 % interval", "n:Q|measured on|,")
+    tip += tips("untrained:N|untrained heads") * bool(controls)
     heat = _heat(top, unit, share)
-    marks = [charts.mark("rect", cells, {"cornerRadius": 3}, x=x, y=y, color=heat, tooltip=tip)]
+    marks = [charts.mark("rect", drawn, {"cornerRadius": 3}, x=x, y=y, color=heat, tooltip=tip)]
+    if controls:
+        look = {"style": "framed", "strokeDash": [2, 2], "strokeWidth": 1, "cornerRadius": 3}
+        marks.append(charts.mark("rect", cells, look, "datum.like == 1", x=x, y=y, tooltip=tip))
     marks += [
-        charts.text(cells, name, f"{small}{style}", x, y, f"datum.value {sign} {TURN * top}", tip, dy=dy)
+        charts.text(drawn, name, f"{small}{style}", x, y, f"datum.value {sign} {TURN * top}", tip, dy=dy)
         for sign, style in (("<", "on-low"), (">=", "on-high"))
         for name, small, dy in (("text:N", "", -5), ("head:N", "small-", 11))
         if size <= ROOM
     ]
-    row, narrow, wide = (44, 31, 92) if size <= ROOM else (22, 9, 36)
-    marks += [_edge(cells, 1 / share, row)] if share and lead else []
+    row, narrow, wide = (44, 29 if controls else 31, 92) if size <= ROOM else (22, 9, 36)
+    marks += [_edge(cells, 1 / share, row, x)] if share and lead else []
     return Panel(
         charts.layered(marks, layers * row, measure, color="independent"),
         f"{capital(measure_name(measure))}{times}: {FAMILIES[measure.split('.')[0]]}",
-        width=size * (CELL if size <= ROOM else 20),
-        narrowest=70 + size * narrow,
-        widest=90 + size * wide,
+        width=(size + len(beside)) * (CELL if size <= ROOM else 20),
+        narrowest=70 + (size + len(beside)) * narrow,
+        widest=90 + (size + len(beside)) * wide,
     )
 
 
@@ -170,12 +198,12 @@ def _heat(top: float, unit: float, share: int) -> charts.Spec:
     )
 
 
-def _edge(cells: list[dict[str, Any]], share: float, height: int) -> charts.Spec:
+def _edge(cells: list[dict[str, Any]], share: float, height: int, x: charts.Spec) -> charts.Spec:
     """An upright line in each layer behind the last head that has at least an equal share."""
     found = pd.DataFrame(cells)
     ends = found[found["value"] >= share].groupby("layer")["rank"].max().reset_index()
     look = {"style": "limit", "opacity": 1, "orient": "vertical", "size": height, "thickness": 2.5, "xOffset": 1.5}
-    return charts.mark("tick", ends, look, x=charts.field("rank:O", bandPosition=1), y=charts.field("layer:O"))
+    return charts.mark("tick", ends, look, x={**x, "bandPosition": 1}, y=charts.field("layer:O"))
 
 
 def _rounded_up(value: float) -> float:
@@ -250,7 +278,7 @@ def _went(what: str, row: Any) -> str:
     return percent(row[2][what], 1).replace("-", "−") if what in row[2] else NONE
 
 
-def _effects(found: pd.DataFrame, measure: str) -> dict[str, Any]:
+def _effects(found: pd.DataFrame, measure: str, known: Mapping[Layer, Band]) -> dict[str, Any]:
     """A kind's change without each head, layer by layer (Michel et al. 2019, table 1). `ablation.bleu` counts points
     lost: its change is negative.
     """
@@ -272,6 +300,11 @@ def _effects(found: pd.DataFrame, measure: str) -> dict[str, Any]:
         "title": capital(KIND_NAMES[kind]),
         "heads": sorted(set(found["head"])),
         "layers": list(layers.items()),
+        "untrained": {
+            layer: f"{signed(scale * band.low, digits)} to {signed(scale * band.high, digits)}"
+            for layer in layers
+            if (band := known.get((str(found["kind"].iloc[0]), layer, measure))) is not None
+        },
         "facts": f"{found['sure'].sum()} of {len(found)} intervals leave 0 out, "
         f"{(found['sure'] & found['gain']).sum()} of them for the better; "
         f"about {FALSE_RATE * len(found):.0f} would if no head mattered. From {low} to {high}.",

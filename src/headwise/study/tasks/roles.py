@@ -10,10 +10,12 @@ from typing import Any
 import pandas as pd
 
 from headwise.api.batches import Batches
-from headwise.api.roles import role_examples, roles, roles_signature, save_roles, token_counts
+from headwise.api.roles import role_examples, roles, roles_signature, save_roles, sentences_read, token_counts
 from headwise.api.scoring import score_all, table_of_scores
+from headwise.attention import is_offloaded
 from headwise.heads import HeadMask, Site, save_scores
 from headwise.model import Model
+from headwise.roles.label import UNTRAINED
 from headwise.roles.table import Roles
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run, Spec, Task
@@ -25,23 +27,36 @@ from headwise.study.variants import Variant
 
 @dataclass(frozen=True)
 class FindRoles(Task, stage="roles", names="roles"):
-    """The tables of roles/, where the plan names a treebank or takes the embedded corpus."""
+    """The tables of roles/, where the plan names a treebank or takes the embedded corpus, with their controls."""
+
+    VERSION = 2
 
     VERSION = 2  # more roles of language models
 
     def spec(self, run: Run) -> Spec:
-        return Spec([FULL_MODEL], role_inputs(run), ["roles"])
+        return Spec([FULL_MODEL], {**role_inputs(run), "twins": run.plan.scoring.untrained}, ["roles"])
 
     def make(self, run: Run, work: Path) -> Result:
         assert run.treebanks is not None
         model, (treebank, confirm) = full_model(run), run.treebanks
         counts = token_counts(model, run.text("train"))
-        found = tested(run, model, counts)
+        found = tested(run, model, counts, 0 if is_offloaded(model.hf) else run.plan.scoring.untrained)
         signature = roles_signature(model, treebank, confirm, run.plan.seed)
         save_roles(found, role_examples(model, treebank, found, counts), signature, work / MADE / "roles")
         for warning in found.warnings:
             run.progress.say(f"  {warning}")
-        return {"roles": len(found.roles)}
+        held = found.controls[found.controls["found"] == 1] if len(found.controls) else found.controls
+        twins = [name for name in held.get("control", []) if name.startswith(UNTRAINED)]
+        return {
+            "roles": len(found.roles), "heads": heads_in(found.roles), "tested": len(found.labels),
+            "untrained": {name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(twins)},
+            "twins": run.plan.scoring.untrained if len(found.controls) else 0,
+        }  # fmt: skip
+
+
+def heads_in(table: pd.DataFrame) -> int:
+    """How many heads a table is about."""
+    return len(table[["kind", "layer", "head"]].drop_duplicates())
 
 
 def role_inputs(run: Run) -> dict[str, Any]:
@@ -55,11 +70,12 @@ def role_inputs(run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def tested(run: Run, model: Model, counts: Mapping[int, int] | None) -> Roles:
-    """The roles of a model of the run; cross attention on as many dev pairs as the plan says."""
+def tested(run: Run, model: Model, counts: Mapping[int, int] | None, untrained: int = 0) -> Roles:
+    """The roles of a model of the run, cross attention on as many dev pairs as the plan says; and of so many untrained
+    twins."""
     assert run.treebanks is not None
     treebank, confirm = run.treebanks
-    done, total = 0, len(treebank) + len(confirm or ())
+    done, total = 0, sentences_read(treebank, confirm, untrained)
 
     def progress(sentences: int) -> None:
         nonlocal done
@@ -67,7 +83,7 @@ def tested(run: Run, model: Model, counts: Mapping[int, int] | None) -> Roles:
         run.progress(min(1.0, done / total), "")
 
     pairs = run.pairs("dev").head(run.plan.roles.pairs) if run.plan.roles.pairs else None
-    return roles(model, treebank, confirm, pairs, counts, run.plan.seed, progress)
+    return roles(model, treebank, confirm, pairs, counts, run.plan.seed, progress, untrained=untrained)
 
 
 @dataclass(frozen=True)
@@ -76,6 +92,7 @@ class Rescore(Task, stage="evaluate", names="rescored/{0.variant.name}", shared=
     numbers of the full model."""
 
     variant: Variant
+    VERSION = 2
 
     def spec(self, run: Run) -> Spec:
         inputs = {"measures": run.plan.scoring.pruned, "dev": run.fingerprint("dev"), "seed": run.plan.seed,

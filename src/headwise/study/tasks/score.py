@@ -1,13 +1,17 @@
-"""What every head of the full model is worth: a task for every pass over the dev text, the table, the judge."""
+"""What every head of the full model is worth: a task for every pass over the dev text, the control, the table, pairs
+of heads, the judge."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 from accelerate.utils import gather_object
 
 from headwise.api.batches import Batches
+from headwise.api.interactions import COLUMNS as PAIR_COLUMNS
+from headwise.api.interactions import LEAST, interactions
 from headwise.api.scoring import (
     SCALES,
     Scores,
@@ -19,6 +23,8 @@ from headwise.api.scoring import (
     run_pass,
     table_of_scores,
 )
+from headwise.api.untrained import DEAR, SENTENCES, score_untrained, with_baseline
+from headwise.attention import is_offloaded
 from headwise.errors import HeadwiseError
 from headwise.heads import save_scores, write_text
 from headwise.importance.tally import Tally, agreeing
@@ -82,18 +88,76 @@ def read_scores(run: Run) -> Scores:
 
 
 @dataclass(frozen=True)
+class ScoreUntrained(Task, stage="score", names="untrained", shared=True):
+    """untrained.csv: the scores of the model's untrained twins."""
+
+    def spec(self, run: Run) -> Spec:
+        scoring = run.plan.scoring
+        inputs = {"measures": scoring.measures, "twins": scoring.untrained, "dev": run.fingerprint("dev"),
+                  "seed": run.plan.seed}  # fmt: skip
+        return Spec([FULL_MODEL], inputs, ["untrained.csv"])
+
+    def make(self, run: Run, work: Path) -> Result:
+        scoring, model = run.plan.scoring, full_model(run)
+        offloaded = is_offloaded(model.hf)
+        if offloaded:
+            run.progress.say(
+                "  No untrained twin: weights of this model are offloaded, and there is no memory for more."
+            )
+        count = 0 if offloaded else scoring.untrained
+        found = score_untrained(model, run.text("dev"), scoring.measures, count, run.plan.seed, run.progress)
+        if run.main:
+            write_text(work / MADE / "untrained.csv", found.to_csv(index=False, float_format="%.6g"))
+        return {"twins": count}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        names = [name for name in run.plan.scoring.measures if name not in DEAR]
+        share = min(1.0, SENTENCES / max(1, estimate.dev.pairs))
+        return run.plan.scoring.untrained * share * estimate.scoring(names)
+
+
+@dataclass(frozen=True)
 class Score(Task, stage="score", names="score"):
     """heads.csv, its signature, and lrp.csv."""
 
     def spec(self, run: Run) -> Spec:
-        return Spec(score_passes(run), outputs=["heads.csv", "heads.json", "lrp.csv"])
+        twins = [ScoreUntrained()] if run.plan.scoring.untrained else []
+        return Spec([*score_passes(run), *twins], outputs=["heads.csv", "heads.json", "lrp.csv"])
 
     def make(self, run: Run, work: Path) -> Result:
         model, scores, plan = full_model(run), read_scores(run), run.plan
         table = table_of_scores(model, Batches(model, run.text("dev")), plan.scoring.measures, scores, plan.seed)
+        if plan.scoring.untrained:
+            table = with_baseline(table, pd.read_csv(run.folder / "untrained.csv"))
         save_scores(table, work / MADE / "heads.csv")
         write_text(work / MADE / "lrp.csv", balance_table(scores.balances).to_csv(index=False, float_format="%.6g"))
         return {}
+
+
+@dataclass(frozen=True)
+class Interactions(Task, stage="score", names="interactions", shared=True):
+    """interactions.csv: what pairs of heads cost together, beyond what they cost alone."""
+
+    def spec(self, run: Run) -> Spec:
+        inputs = {"pairs": run.plan.scoring.pairs, "dev": run.fingerprint("dev"), "seed": run.plan.seed}
+        return Spec([FULL_MODEL], inputs, ["interactions.csv", "interactions.json"])
+
+    def make(self, run: Run, work: Path) -> Result:
+        pairs, model, text = run.plan.scoring.pairs, full_model(run), run.text("dev")
+        if len(text) < LEAST:
+            run.progress.say(f"  No pairs of heads: the dev text has fewer than {LEAST} sentences.")
+            table = pd.DataFrame(columns=list(PAIR_COLUMNS))
+            table.attrs["signature"] = {"sentences": 0}
+        else:
+            table = interactions(model, text, pairs, run.plan.seed, run.progress)
+        if run.main:
+            save_scores(table, work / MADE / "interactions.csv")
+        found = table[table["value"].notna()]
+        same, together = int((found["low"] > 0).sum()), int((found["high"] < 0).sum())
+        return {"screened": len(table), "measured": len(found), "same": same, "together": together}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.pairing(run.plan.scoring.pairs)
 
 
 @dataclass(frozen=True)
