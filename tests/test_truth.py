@@ -13,9 +13,10 @@ from headwise.api.batches import Batches
 from headwise.api.greedy import Losses
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask
+from headwise.truth import suite
 from headwise.truth.page import fill, markdown
 from headwise.truth.space import ROUND, Space, positions, shift
-from headwise.truth.suite import MODELS, area, areas, hits, run, sides, tested
+from headwise.truth.suite import MODELS, area, areas, hits, run, sides
 
 MOVES, STAYS = 0.02, 0.01  # nats per token: the least that a head that matters is worth, the most of an idle one
 
@@ -37,7 +38,7 @@ def test_what_is_said_of_heads_is_true(name: str, tmp_path: Path) -> None:
             known.truth(head)
         ]
         assert least <= moved <= most, f"{known.built.get(head)}, {head}: {moved:.4f}"
-    roles = tested(known)
+    roles = suite.tested(known)
     assert (roles["found"] == roles["true"]).mean() >= 0.9
     assert len(known.built) >= 15
 
