@@ -19,7 +19,7 @@ SHOWN = (
 
 def markdown(table: pd.DataFrame) -> str:
     """A table of strings."""
-    rows = [table.columns, ["---"] * len(table.columns), *table.itertuples(index=False)]
+    rows: list[list[str]] = [list(table.columns), ["---"] * len(table.columns), *table.to_numpy().tolist()]
     return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
 
 
