@@ -36,9 +36,7 @@ from transformers import (
 import headwise as hw
 from headwise import cli
 from headwise.data.embedded import write_parallel
-from headwise.importance.curves import CURVES
-from headwise.importance.judge import FAITHFULNESS
-from headwise.importance.measures import USUAL
+from headwise.importance.measures import CURVES, FAITHFULNESS, USUAL
 from headwise.study import Progress, make_plan, run_study
 from headwise.study.store import locked_folder
 from headwise.study.tasks.evaluate import choose

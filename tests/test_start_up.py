@@ -45,6 +45,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "train --source text.en",
         "study nowhere.toml",
         "demo --out full",
+        "report full",
         "translate nowhere text.en",
     ],
 )

@@ -27,17 +27,19 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, score_table
 from headwise.importance.ablation import ablate, removal_losses
 from headwise.importance.attention_weights import read, relative
-from headwise.importance.curves import CURVES, area_rows, curve_rows, removal_curves
+from headwise.importance.curves import area_rows, curve_rows, removal_curves
 from headwise.importance.gating import gate_heads
 from headwise.importance.gradient import gradients, unit
 from headwise.importance.integrated import integrated_gradients
-from headwise.importance.judge import FAITHFULNESS, agreement, exceptions, head_values
+from headwise.importance.judge import agreement, exceptions, head_values
 from headwise.importance.lrp.relevance import refuse_inline, relevance
 from headwise.importance.lrp.rules import RULES
 from headwise.importance.measures import (
     ABLATIONS,
     BATCHWISE,
     BLEU,
+    CURVES,
+    FAITHFULNESS,
     LOW_IS_IMPORTANT,
     LRP,
     PASSES,

@@ -19,7 +19,6 @@ from headwise.heads import Head, HeadMap, HeadMask
 from headwise.importance.judge import direction
 from headwise.statistics import bootstrap, interval
 
-CURVES = ("measure", "order", "seed", "removed", "total", "loss", "low", "high")
 STEPS = 10
 SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # the sizes of circuits in MIB
 RANDOM = "random"

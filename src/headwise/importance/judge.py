@@ -22,7 +22,6 @@ from headwise.heads import KINDS, Head, HeadMap
 from headwise.importance.tally import Tally
 from headwise.statistics import bootstrap, centred_interval
 
-FAITHFULNESS = ("measure", "against", "kinds", "statistic", "value", "low", "high", "n")
 TOP = {"precision@10%": 0.1, "precision@25%": 0.25, "precision@50%": 0.5}
 SPLITS = 100  # random halves of the sentences
 MANY = 128  # from this number of heads on, sorting is faster than comparing pairs

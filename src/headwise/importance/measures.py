@@ -28,6 +28,8 @@ LOW_IS_IMPORTANT = ("entropy", "ablation.all-but-one")
 HARMFUL = ("gating.interfering", "gating.irrelevant")  # the more of it, the sooner a head goes
 BATCHWISE = "gradient.batch"  # has no sentences that two folds could share
 RESCORED = ("gradient", "confidence")  # quick enough to be measured again at every step of their removal curves
+FAITHFULNESS = ("measure", "against", "kinds", "statistic", "value", "low", "high", "n")  # columns of faithfulness.csv
+CURVES = ("measure", "order", "seed", "removed", "total", "loss", "low", "high")  # columns of curves.csv
 USUAL = ("confidence", "lrp.ding", "gradient", "ablation.zero")
 USUAL_WITHOUT_WORDS = ("confidence", "entropy", "dormancy")  # for a model that predicts no words
 

@@ -14,8 +14,7 @@ import pandas as pd
 from headwise.errors import HeadwiseError
 from headwise.files import damaged, is_inside
 from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
-from headwise.importance.curves import CURVES
-from headwise.importance.judge import FAITHFULNESS
+from headwise.importance.measures import CURVES, FAITHFULNESS
 from headwise.report import models
 from headwise.report.models import Model, Quality
 
