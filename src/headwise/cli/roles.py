@@ -43,7 +43,7 @@ def roles(
         str | None, typer.Option("--role", help="alignment: rank cross heads by alignment error, and choose a set")
     ] = None,
     links: Annotated[
-        Path | None, typer.Option("--links", help="alignment: reference links of the pairs, lines such as 0-0 1-2 1p3")
+        Path | None, typer.Option("--links", help="reference links of the pairs, such as 0-0 1-2 1p3; else eflomal's")
     ] = None,
     audio: Annotated[
         Path | None, typer.Option("--audio", help="alignment, for Whisper: table of audio, word, start, end")
@@ -70,8 +70,10 @@ def roles(
         refuse_options(role, others)
         alignment(model, source, target, links, audio, one_layer, save, out, device, dtype, seed, quiet)
         return
-    refuse_options(None, {"--links": links, "--audio": audio, "--one-layer": one_layer, "--save": save})
+    refuse_options(None, {"--audio": audio, "--one-layer": one_layer, "--save": save})
     spec = text_spec(source, target)
+    if links is not None and spec is None:
+        raise HeadwiseError(f"--links {links} was given without sentence pairs: name them with --source and --target.")
     study = None if treebank and training else study_in(model)
     own = study.treebanks if study else None
     if treebank:
@@ -97,7 +99,7 @@ def roles(
 
     with progress.task("roles"):
         counts = token_counts(loaded, counted)
-        found = hw.roles(loaded, trees, again, pairs, counts, seed, forward, untrained=untrained)
+        found = hw.roles(loaded, trees, again, pairs, counts, seed, forward, links=links, untrained=untrained)
         save_roles(
             found, role_examples(loaded, trees, found, counts), roles_signature(loaded, trees, again, seed), place
         )
