@@ -36,7 +36,8 @@ def test_the_plans_that_come_along_are_valid(path: Path, tmp_path: Path, monkeyp
     values = tomllib.loads(path.read_text())
     texts = [values["data"].get(split, []) for split in ("train", "dev", "test")]
     files = [file for text in texts for file in ([text] if isinstance(text, str) else text)]
-    for file in [*files, *values.get("roles", {}).get("treebank", [])]:
+    roles = values.get("roles", {})
+    for file in [*files, *roles.get("treebank", []), *roles.get("confirm", [])]:
         place = Path(os.path.expandvars(file))
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text("x\n")
