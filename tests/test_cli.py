@@ -276,7 +276,7 @@ class TestCommands:
         assert not Path("new").exists() and "does not exist" in refused("study", "no.toml")
         given: dict[str, Any] = {}
         monkeypatch.setattr("headwise.study.run_study", lambda *words, **options: given.update(options))
-        call(*train, "--workers", "ray", "--threads", "1")
+        call(*train, "--out", "with-ray", "--workers", "ray", "--threads", "1")
         assert given == {"workers": "ray", "threads": 1}
 
     def test_data_list(self, call: Call) -> None:
