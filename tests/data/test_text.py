@@ -352,7 +352,7 @@ print(dataset.cache_files[0]["filename"])
     def test_memory_does_not_grow_with_the_corpus(self, tmp_path: Path) -> None:
         """40 MB of text are read in a process of its own; Python's and Arrow's peaks stay far below."""
         script = """
-import sys, tracemalloc, pyarrow
+import sys, tracemalloc, datasets, pyarrow
 from headwise.data.text import ParallelText
 tracemalloc.start()
 pairs = ((f"{n} " + "word " * 40, f"{n} " + "mot " * 50) for n in range(100_000))
