@@ -48,7 +48,7 @@ ENCODER_ALONE = 0.75  # an update with a frozen decoder, in whole updates
 GUESSED = {  # seconds of a task before one like it was seen; of a training, what comes beside its epochs
     "train": 30.0, "scores": 4.0, "score": 1.0, "judge": 15.0, "roles": 15.0, "order": 10.0, "prune": 5.0,
     "translate": 8.0, "evaluate": 2.0, "losses": 5.0, "measure": 2.0, "rescored": 10.0, "choose": 1.0, "save": 1.0,
-    "speed": 40.0,
+    "speed": 40.0, "untrained": 15.0, "interactions": 20.0,
 }  # fmt: skip
 
 
