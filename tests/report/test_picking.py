@@ -164,7 +164,8 @@ def test_a_figure_gives_the_rows_it_draws(seen: Visit, report_page: Path) -> Non
     assert [(row["address"], float(row["value"]), float(row["low"])) for row in read] == [
         (row["address"], row["value"], row["low"]) for row in drawn
     ]
-    assert [row["panel"] for row in read[::24]] == [panel.title for panel in figure.panels]
+    titles = list(dict.fromkeys(row["panel"] for row in read))  # heads, and those that are within the untrained range
+    assert titles == [panel.title for panel in figure.panels]
     with page.expect_download() as waiting:
         page.locator("#gate-animation").get_by_role("button", name="CSV").click()
     film = pd.read_csv(waiting.value.path())

@@ -47,7 +47,7 @@ def test_shares_and_syntax_are_counted_beside_the_paper(run: Run) -> None:
     shares, syntax, claims = (make(run.roles) for make in (roles.share_table, roles.syntax_table, roles.claims))
     assert shares is not None and syntax is not None and claims is not None
     cells = {row.cells[0]: row.cells for row in shares.rows}
-    assert cells["Positional"][2:] == ["10\u202f%\n5 of 48", "10\u202f%\n5 of 48", "8\u202f%\n4 of 48"]
+    assert cells["Positional"][3:] == ["10\u202f%\n5 of 48", "10\u202f%\n5 of 48", "8\u202f%\n4 of 48"]
     assert cells["No known role"][1] == "75\u202f%\n18 of 24"
     line = next(row.cells for row in syntax.rows if row.cells[0] == "obj→verb")
     assert line[1] == "encoder-self/1/5" and line[2].startswith("0.84") and line[-1] == "yes"
@@ -58,7 +58,7 @@ def test_evidence_is_drawn_with_its_baseline(run: Run) -> None:
     assert run.roles is not None
     offsets, rare = role_charts.offsets(run.roles), role_charts.rare_tokens(run.roles)
     assert offsets is not None and rare is not None
-    bars = [cell for cell in data_of(offsets) if "offset" in cell]
+    bars = [cell for cell in data_of(offsets) if "offset" in cell and "which" in cell]
     assert sum(cell["which"] == "highest" for cell in bars) == 1 and len(bars) == 7
     assert {cell["which"] for cell in data_of(rare) if "which" in cell} == {"one of the two rarest", "the rarest"}
 
