@@ -79,7 +79,7 @@ function scoresOf(head) {
       make("td", {}, score[2]), ...(story.untrained ? [make("td", {}, score[3])] : []), make("td", {}, `${place} of ${values.length}`))];
   });
   const columns = ["score", "value", "95 % interval", ...(story.untrained ? ["untrained"] : []), "rank in kind"].map((name) => make("th", { scope: "col" }, name));
-  return rows.length ? [make("h3", {}, "Scores"), make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, ...columns)), make("tbody", {}, ...rows)))] : [];
+  return rows.length ? [make("h3", {}, "Scores"), make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Scores" }, make("table", {}, make("thead", {}, make("tr", {}, ...columns)), make("tbody", {}, ...rows)))] : [];
 }
 function modelsOf(head) {
   const { fates, closed } = story.heads[head], known = [...fates].filter((fate) => fate !== "-");
