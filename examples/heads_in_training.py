@@ -5,7 +5,8 @@
 Every `--every` updates one line for each encoder head goes to OUT/positions.csv: at which offset from −3 to 3 its
 strongest attention is most often, and for what share of the tokens (Voita et al. 2019, section 5.1), on the first 300
 sentences of the plan's treebank. A stopped run goes on when the command is given again. OUT/model is a folder of
-transformers: the plan's study takes it with `--set model=OUT/model`.
+transformers: the plan's study takes it with `--set model=OUT/model`. `--updates` ends early on the same schedule, to
+compare recipes by their first part.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import argparse
 import copy
 import csv
 import json
-import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from headwise.api.batches import training_data
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
+from headwise.errors import HeadwiseError
 from headwise.heads import write_text
 from headwise.model import Model
 from headwise.options import Architecture
@@ -32,6 +33,7 @@ from headwise.roles.observe import Batch, observe
 from headwise.roles.passes import Subject, treebank_batches
 from headwise.roles.positional import OFFSETS, positional
 from headwise.study.plan import read_plan
+from headwise.study.progress import Progress
 from headwise.translation.build import build
 from headwise.translation.subwords import learn_subwords
 from headwise.translation.train import Training, converge
@@ -43,13 +45,15 @@ COLUMNS = ("step", "epoch", "dev_loss", "layer", "head", "offset", "share")
 class Watch(TrainerCallback):
     """Writes the share of every encoder head each `every` updates, measured on a copy of the model."""
 
-    def __init__(self, model: Model, batches: list[Batch], every: int, file: Path) -> None:
-        self.batches, self.every, self.file = batches, every, file
+    def __init__(self, model: Model, batches: list[Batch], every: int, last: int | None, file: Path) -> None:
+        self.batches, self.every, self.last, self.file = batches, every, last, file
         self.copy = Model(copy.deepcopy(model.hf), model.tokenizer, model.name)
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         if state.global_step % self.every == 0:
             self.write(state, model)
+        if state.global_step == self.last:
+            control.should_training_stop = True
 
     def write(self, state: Any, model: Any) -> None:
         self.copy.hf.load_state_dict(model.state_dict())
@@ -74,42 +78,39 @@ def main() -> None:
     parser.add_argument("plan", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--every", type=int, default=250, help="updates between two lines")
-    parser.add_argument("--positions", type=float, help="size of the positions against the words, instead of about 1")
+    parser.add_argument("--updates", type=int, metavar="N", help="stop after so many")
+    parser.add_argument("--positions", type=float, metavar="X", help="start with words X times as small as positions")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
-    plan = read_plan(given.plan, given.settings)
-    assert isinstance(plan.model, Architecture) and isinstance(plan.data.train, (str, list)), "a plan that trains"
+    try:
+        plan = read_plan(given.plan, given.settings)
+    except HeadwiseError as error:
+        parser.error(str(error))
+    if not isinstance(plan.model, Architecture) or plan.data.train is None or not plan.roles.treebank:
+        parser.error(f"{given.plan} must train a model of its own, on a text that it names, and name a treebank")
     given.out.mkdir(parents=True, exist_ok=True)
     text, dev = ParallelText.open(plan.data.train), ParallelText.open(plan.data.dev)
     tokenizer = learn_subwords((side for pair in text for side in pair), plan.model.vocabulary)
     model = Model(build(plan.model, tokenizer, plan.seed), tokenizer, plan.name)
     encoder = model.hf.get_encoder()
-    words = encoder.embed_tokens
-    scaled = words if hasattr(words, "embed_scale") else encoder  # M2M100 and Marian
+    scaled = encoder if hasattr(encoder, "embed_scale") else encoder.embed_tokens  # Marian and M2M100
     scale = scaled.embed_scale
-    if given.positions:  # words that are smaller, and learn more slowly
-        scaled.embed_scale = 1.0
-        words.weight.data *= scale / given.positions
+    if given.positions:
+        scaled.embed_scale = scale / given.positions
     subject = Subject(model.hf, tokenizer, model.found)
     sentences = islice(Treebank.read(*plan.roles.treebank), SENTENCES)
     batches = list(treebank_batches(subject, sentences, lambda sentence: 0, Coverage()))
-    recipe, limit, began = plan.training, plan.model.max_length, time.time()
-
-    def progress(share: float, state: str) -> None:
-        if int(share * 1000) > progress.last:  # type: ignore[attr-defined]
-            progress.last = int(share * 1000)  # type: ignore[attr-defined]
-            print(f"{time.time() - began:.0f} s, {share:.1%}: {state}", flush=True)
-
-    progress.last = -1  # type: ignore[attr-defined]
+    recipe, limit, progress = plan.training, plan.model.max_length, Progress()
     training = Training(
         training_data(model, text, recipe.batch_tokens, given.out / "cache", limit),
         training_data(model, dev, recipe.batch_tokens, limit=limit), recipe, given.out / "work", plan.seed, progress,
     )  # fmt: skip
-    watch = Watch(model, batches, given.every, given.out / "positions.csv")
-    facts = converge(model.hf, tokenizer, model.found, training, [watch])
-    if given.positions:
+    watch = Watch(model, batches, given.every, given.updates, given.out / "positions.csv")
+    with progress.task("train"):
+        facts = converge(model.hf, tokenizer, model.found, training, [watch])
+    if given.positions:  # what transformers computes, with its own scale
         scaled.embed_scale = scale
-        words.weight.data /= scale
+        encoder.embed_tokens.weight.data /= given.positions
     model.save(given.out / "model")
     write_text(given.out / "facts.json", json.dumps({**facts, "plan": plan.model_dump(mode="json")}, indent=1) + "\n")
 

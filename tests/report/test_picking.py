@@ -55,8 +55,8 @@ def test_a_picked_head_is_marked_everywhere_and_the_address_says_so(seen: Visit)
     )
     before = page.evaluate(MARKED)
     page.locator("#every_head a[data-head='encoder-self/2/0']").click()
-    page.wait_for_function("location.hash === '#head=encoder-self/2/0'")
-    assert page.evaluate(PICKED) == ["encoder-self/2/0"]
+    page.wait_for_function(f"{PICKED}.join() === 'encoder-self/2/0'")
+    assert page.evaluate("location.hash") == "#head=encoder-self/2/0"
     page.go_back()
     page.wait_for_function(f"{MARKED} === {before} && document.querySelector('#picked h2').textContent.endsWith('1/5')")
     page.keyboard.press("Escape")

@@ -132,15 +132,7 @@ BUILT = [
     Built("duplicate", "decoder-self", "matters", duplicate, ("duplicate-token", "sink")),
     wires.neighbour("decoder-self", "before", -1, "previous-token"),
     wires.neighbour("decoder-self", "back", -2),
-    wires.relation("decoder-self", "subject", "verb", "subject", "syntactic.nsubj.to-dependent"),
-    wires.relation("decoder-self", "saturated", "adverb", "verb", "syntactic.advmod.to-governor"),
-    *(
-        wires.relation("decoder-self", one, "object", "verb", "syntactic.obj.to-governor", beside=(other,))
-        for one, other in (("redundant 1", "redundant 2"), ("redundant 2", "redundant 1"))
-    ),
-    *wires.standing_in("decoder-self", "syntactic.amod.to-governor", LAYERS - 1),
-    wires.antecedent("decoder-self"),
-    wires.quiet("decoder-self"),
+    *wires.grammar("decoder-self", LAYERS - 1),
     *wires.traps("decoder-self", loud=0, shouting=-2, harmful=-3, spoils="before"),
 ]
 
@@ -169,13 +161,7 @@ def made(seed: int, ids: Mapping[str, int], words: Mapping[str, Word]) -> tuple[
     heads = HeadMap({"decoder-self": (HEADS,) * LAYERS})
     built = placed(heads, BUILT, generator)
     with torch.no_grad():
-        for name, module in hf.named_modules():
-            if isinstance(module, nn.LayerNorm):
-                space.norm(module)
-            elif getattr(module, "bias", None) is not None:
-                module.bias.zero_()
-            if name.endswith("mlp.c_proj"):
-                module.weight.copy_(0.1 * torch.randn(8, len(space["junk"]), generator=generator) @ space["junk"])
+        space.calm(hf, "mlp.c_proj")
         embed(hf, space, ids, words)
         for head, weights in drawn(space, heads, built, SIZE):
             attention, rows = hf.transformer.h[head.layer].attn, slice(head.head * SIZE, (head.head + 1) * SIZE)

@@ -61,6 +61,21 @@ class Space:
         """Random vectors of the stream: rows x width, each coordinate of about `size`."""
         return size * torch.randn(rows, len(self.free), generator=self.generator) @ self.free
 
+    def calm(self, model: nn.Module, second: str) -> None:
+        """All but attention and embeddings does next to nothing: norms near the identity, no biases, and feed-forward
+        layers whose small random outputs nobody reads. second: the name of the second matrix of each."""
+        for weight in model.parameters():  # not what transformers drew, which no seed of ours decides
+            weight.normal_(0.0, 0.02, generator=self.generator)
+        for name, module in model.named_modules():
+            if isinstance(module, nn.LayerNorm):
+                self.norm(module)
+            elif isinstance(bias := getattr(module, "bias", None), Tensor):
+                bias.zero_()
+            if name.endswith(second):
+                weight = module.get_parameter("weight")
+                junk = 0.1 * torch.randn(8, len(self["junk"]), generator=self.generator) @ self["junk"]
+                weight.copy_(junk.T if isinstance(module, nn.Linear) else junk)
+
 
 def positions(count: int) -> Tensor:
     """The code of every position: count x 2 CIRCLES."""

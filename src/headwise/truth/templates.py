@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import pre_tokenizers
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import OPTConfig, OPTForCausalLM
 
 from headwise.data.text import Text
@@ -140,13 +140,7 @@ def made(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head, 
     heads = HeadMap({"decoder-self": (HEADS,) * LAYERS})
     built = placed(heads, BUILT, generator)
     with torch.no_grad():
-        for name, module in hf.named_modules():
-            if isinstance(module, nn.LayerNorm):
-                space.norm(module)
-            elif isinstance(module, nn.Linear) and module.bias is not None:
-                module.bias.zero_()
-            if name.endswith("fc2"):
-                module.weight.copy_(0.1 * (torch.randn(8, len(space["junk"]), generator=generator) @ space["junk"]).T)
+        space.calm(hf, "fc2")
         embed(hf, space, ids)
         for head, weights in drawn(space, heads, built, SIZE):
             attention = hf.model.decoder.layers[head.layer].self_attn

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import MBartConfig, MBartForConditionalGeneration
 
 from headwise.data.text import ParallelText, Text
@@ -107,15 +107,7 @@ BUILT = [
     wires.neighbour("encoder-self", "before", -1),
     wires.neighbour("encoder-self", "after", 1),
     wires.neighbour("encoder-self", "back", -2),
-    wires.relation("encoder-self", "subject", "verb", "subject", "syntactic.nsubj.to-dependent"),
-    wires.relation("encoder-self", "saturated", "adverb", "verb", "syntactic.advmod.to-governor"),
-    *(
-        wires.relation("encoder-self", one, "object", "verb", "syntactic.obj.to-governor", beside=(other,))
-        for one, other in (("redundant 1", "redundant 2"), ("redundant 2", "redundant 1"))
-    ),
-    *wires.standing_in("encoder-self", "syntactic.amod.to-governor", LAYERS[0] - 1),
-    wires.antecedent("encoder-self"),
-    wires.quiet("encoder-self"),
+    *wires.grammar("encoder-self", LAYERS[0] - 1),
     Built("rarest", "encoder-self", "matters", rarest, ("rare.two-rarest",)),
     *wires.traps("encoder-self", loud=-3, shouting=2, harmful=3, spoils="plain"),
     Built("echo", "decoder-self", "matters", wires.copying(-1, "answer echo"), ("positional.-1",)),
@@ -178,13 +170,7 @@ def made(
     heads = HeadMap({kind: (HEADS,) * len(attentions) for kind, attentions in modules.items()})
     built = placed(heads, BUILT, generator)
     with torch.no_grad():
-        for name, module in hf.named_modules():
-            if isinstance(module, nn.LayerNorm):
-                space.norm(module)
-            elif isinstance(module, nn.Linear) and module.bias is not None:
-                module.bias.zero_()
-            if name.endswith("fc2"):
-                module.weight.copy_(0.1 * (torch.randn(8, len(space["junk"]), generator=generator) @ space["junk"]).T)
+        space.calm(hf, "fc2")
         embed(hf, space, ids, words, targets)
         for head, weights in drawn(space, heads, built, SIZE):
             attention, rows = modules[head.kind][head.layer], slice(head.head * SIZE, (head.head + 1) * SIZE)

@@ -87,6 +87,21 @@ def quiet(kind: Kind) -> Built:
     return Built("quiet", kind, "matters", lambda space: Wiring([], [(space["seasonal"], space["answer mood"], 1.0)]))
 
 
+def grammar(kind: Kind, last: int) -> list[Built]:
+    """The heads that follow the toy language's dependencies, its pronouns and its mood, up to the layer `last`."""
+    return [
+        relation(kind, "subject", "verb", "subject", "syntactic.nsubj.to-dependent"),
+        relation(kind, "saturated", "adverb", "verb", "syntactic.advmod.to-governor"),
+        *(
+            relation(kind, one, "object", "verb", "syntactic.obj.to-governor", beside=(other,))
+            for one, other in (("redundant 1", "redundant 2"), ("redundant 2", "redundant 1"))
+        ),
+        *standing_in(kind, "syntactic.amod.to-governor", last),
+        antecedent(kind),
+        quiet(kind),
+    ]
+
+
 def sinking(space: Space) -> Wiring:
     return Wiring([at_rest(space)], [(space["class"], space["junk"][2:4], 1.0)])
 

@@ -37,22 +37,22 @@ def heads_of(run: Run) -> list[Head]:
 
 def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
     """What `build` says, of one run or of several with the same heads, each by its name: the measures that all have."""
-    told = {name: Told.by(run, heads) for name, run in runs.items()}
-    first = next(iter(told.values()))
-    shared = [measure for measure in first.scores if all(measure in t.scores for t in told.values())]
-    columns = [(measure, name, told[name].scores[measure]) for measure in shared for name in runs]
+    facts = {name: Facts.by(run, heads) for name, run in runs.items()}
+    first = next(iter(facts.values()))
+    shared = [measure for measure in first.scores if all(measure in t.scores for t in facts.values())]
+    columns = [(measure, name, facts[name].scores[measure]) for measure in shared for name in runs]
     titles = [measure_name(measure) + (f" · {name}" if name else "") for measure, name, _ in columns]
-    choices = first.pruned if len(told) == 1 else []
+    choices = first.pruned if len(facts) == 1 else []
     gated = next((model for model in choices if model["setting"] in first.closed and model["chosen"]), None)
     shut = {} if gated is None else first.closed[gated["setting"]]
-    known = [(name, t, at) for name, t in told.items() for at in range(len(t.pruned))]  # every pruned model
+    known = [(name, t, at) for name, t in facts.items() for at in range(len(t.pruned))]  # every pruned model
     learned = [place for place, (_, t, at) in enumerate(known) if t.pruned[at]["setting"] in t.closed]
     stories = {
         str(head): {
             "scores": [of_measure.get(head) for _, _, of_measure in columns],
-            "roles": [_named(name, text) for name, t in told.items() for text in t.roles.get(head, [])],
-            "alone": "; ".join(_named(name, t.effects[head]) for name, t in told.items() if head in t.effects),
-            "fates": "".join(t.fates[head] for t in told.values()),
+            "roles": [_named(name, text) for name, t in facts.items() for text in t.roles.get(head, [])],
+            "alone": "; ".join(_named(name, t.effects[head]) for name, t in facts.items() if head in t.effects),
+            "fates": "".join(t.fates[head] for t in facts.values()),
             "closed": {place: _closed(known[place], head) for place in learned},
         }
         for head in heads
@@ -67,8 +67,8 @@ def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
         "rows": [
             {
                 "kind": head.kind, "address": str(head), "scores": stories[str(head)]["scores"],
-                "role": "; ".join(_named(name, t.labels[head]) for name, t in told.items() if head in t.labels),
-                "kept": sum(t.fates[head].count(KEPT) for t in told.values()), "closed": shut.get(head),
+                "role": "; ".join(_named(name, t.labels[head]) for name, t in facts.items() if head in t.labels),
+                "kept": sum(t.fates[head].count(KEPT) for t in facts.values()), "closed": shut.get(head),
             }
             for head in heads
         ],
@@ -85,8 +85,8 @@ def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Told:
-    """All that a run tells of its heads."""
+class Facts:
+    """What a run says about its heads."""
 
     scores: Mapping[str, Mapping[Head, tuple[float, str, str, str, bool]]]
     roles: Mapping[Head, list[str]]
@@ -97,14 +97,14 @@ class Told:
     effects: Mapping[Head, str]
 
     @classmethod
-    def by(cls, run: Run, heads: list[Head]) -> Told:
+    def by(cls, run: Run, heads: list[Head]) -> Facts:
         fates = fates_of(run, heads)
         return cls(scores_of(run), roles_of(run), labels_of(run), run.pruned, fates, closed_of(run), effects_of(run))
 
 
-def _closed(model: tuple[str, Told, int], head: Head) -> int | None:
-    _, told, at = model
-    return told.closed[told.pruned[at]["setting"]].get(head)
+def _closed(model: tuple[str, Facts, int], head: Head) -> int | None:
+    _, found, at = model
+    return found.closed[found.pruned[at]["setting"]].get(head)
 
 
 def _named(name: str, text: str) -> str:
