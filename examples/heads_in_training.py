@@ -79,7 +79,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--every", type=int, default=250, help="updates between two lines")
     parser.add_argument("--updates", type=int, metavar="N", help="stop after so many")
-    parser.add_argument("--positions", type=float, metavar="X", help="start with words X times as small as positions")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
     try:
@@ -92,11 +91,6 @@ def main() -> None:
     text, dev = ParallelText.open(plan.data.train), ParallelText.open(plan.data.dev)
     tokenizer = learn_subwords((side for pair in text for side in pair), plan.model.vocabulary)
     model = Model(build(plan.model, tokenizer, plan.seed), tokenizer, plan.name)
-    encoder = model.hf.get_encoder()
-    scaled = encoder if hasattr(encoder, "embed_scale") else encoder.embed_tokens  # Marian and M2M100
-    scale = scaled.embed_scale
-    if given.positions:
-        scaled.embed_scale = scale / given.positions
     subject = Subject(model.hf, tokenizer, model.found)
     sentences = islice(Treebank.read(*plan.roles.treebank), SENTENCES)
     batches = list(treebank_batches(subject, sentences, lambda sentence: 0, Coverage()))
@@ -108,9 +102,6 @@ def main() -> None:
     watch = Watch(model, batches, given.every, given.updates, given.out / "positions.csv")
     with progress.task("train"):
         facts = converge(model.hf, tokenizer, model.found, training, [watch])
-    if given.positions:  # what transformers computes, with its own scale
-        scaled.embed_scale = scale
-        encoder.embed_tokens.weight.data /= given.positions
     model.save(given.out / "model")
     write_text(given.out / "facts.json", json.dumps({**facts, "plan": plan.model_dump(mode="json")}, indent=1) + "\n")
 

@@ -64,10 +64,12 @@ def test_the_stream_keeps_its_mean_and_turns_positions() -> None:
     assert (scores.argmax(1)[2:] == torch.arange(len(code))[2:] - 2).all()
 
 
-def test_the_suite_end_to_end() -> None:
-    found = run([0], ["confidence", "gradient"], ["language model"])
+def test_the_suite_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "GATED", 400)
+    found = run([0], ["confidence", "gradient", "ablation.zero"], ["language model"])
     table = areas(found.heads).set_index(["model", "measure"])["value"]
     assert table["language model", "gradient"] > 0.6 > table["all", "confidence"]
+    assert table["language model", "gates"] > 0.9 < table["language model", "greedy.ablation.zero"]
     right = sides(found.heads).set_index(["built", "measure"])["value"]
     assert right["loud", "confidence"] < 0.3, "sharp attention without output fools confidence"
     assert right["harmful", "gradient"] < 0.5, "the sign of a gradient is lost"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pandas as pd
 
 from headwise.api.batches import Batches
 from headwise.api.greedy import Ranking, greedy_masks
+from headwise.api.prune import prune
 from headwise.api.roles import roles
 from headwise.api.score import score
 from headwise.api.sweeps import GreedySweep
@@ -30,6 +32,8 @@ MODELS: Mapping[str, Callable[[int, Path], Known]] = {
 }  # fmt: skip
 SEEDS = 5
 FEW = 2  # sentences that slow scores read
+GATED = 2000  # sentences that gates read, about four an update
+PENALTY = 0.02  # nats per token
 RESCORED = "ablation.zero"  # what greedy removal is ordered by
 SCORED = ("model", "seed", "kind", "layer", "head", "built", "truth", "measure", "value")
 TESTED = ("model", "seed", "kind", "layer", "head", "built", "role", "found", "true")
@@ -73,7 +77,7 @@ def scored(known: Known, measures: Sequence[str], seed: int, progress: Report) -
     low = table["measure"].isin([*LOW_IS_IMPORTANT, *HARMFUL])
     table.loc[low, "value"] *= -1
     if RESCORED in fast:
-        table = pd.concat([table, removed(known, seed)], ignore_index=True)
+        table = pd.concat([table, removed(known, seed), gated(known, seed)], ignore_index=True)
     return described(known, table)
 
 
@@ -85,6 +89,18 @@ def removed(known: Known, seed: int) -> pd.DataFrame:
     masks = greedy_masks(Ranking(model, Batches(model, known.text), RESCORED, True, seed), sweep).values()
     rows = [{**head._asdict(), "value": float(sum(head in mask.kept for mask in masks))} for head in model.heads]
     return pd.DataFrame(rows).assign(measure=f"greedy.{RESCORED}")
+
+
+def gated(known: Known, seed: int) -> pd.DataFrame:
+    """How long the gate of each head stays open under λ = PENALTY with all weights frozen: the mean of P(open)."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):  # that it has not settled
+        prune(
+            known.model, known.text, known.text, penalty=PENALTY, kinds=known.model.heads.kinds, method="gates",
+            train="gates", epochs=GATED // len(known.text), gate_learning_rate=0.1, batch_tokens=170, dtype="fp32",
+            seed=seed, work=folder, progress=silent,
+        )  # fmt: skip
+        log = pd.read_csv(Path(folder) / "gates.csv")
+    return log.groupby(["kind", "layer", "head"])["p_open"].mean().reset_index(name="value").assign(measure="gates")
 
 
 def described(known: Known, table: pd.DataFrame) -> pd.DataFrame:
