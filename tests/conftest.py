@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ from typing import Any
 import pytest
 import torch
 from transformers import M2M100Config, M2M100ForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel
+
+from headwise import cli
+
+Call = Callable[..., tuple[int, str, str]]
 
 TINY = {
     "vocab_size": 50,
@@ -69,6 +74,35 @@ def tiny_m2m100() -> Callable[..., M2M100ForConditionalGeneration]:
         return model.eval()
 
     return build
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run the command line as a user would: exit status, standard output, error output."""
+
+    def run(*words: Any) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["headwise", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def refused(call: Call) -> Callable[..., str]:
+    """Run a command that must fail: one sentence on the error stream, status 1, nothing on standard output."""
+
+    def run(*words: Any) -> str:
+        status, out, err = call(*words)
+        last = err.splitlines()[-1]
+        assert status == 1 and out == "" and "Traceback" not in err, err
+        assert last.startswith("headwise: "), err
+        return last.removeprefix("headwise: ")
+
+    return run
 
 
 def folder_named_by(variable: str, what: str) -> Path:

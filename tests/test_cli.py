@@ -34,7 +34,6 @@ from transformers import (
 )
 
 import headwise as hw
-from headwise import cli
 from headwise.data.embedded import write_parallel
 from headwise.importance.measures import CURVES, FAITHFULNESS, USUAL
 from headwise.study import Progress, make_plan, run_study
@@ -111,35 +110,6 @@ def language_model(model: str, tmp_path: Path) -> Callable[[PreTrainedModel], Pa
 
 Call = Callable[..., tuple[int, str, str]]
 Refused = Callable[..., str]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run the command line as a user would: exit status, standard output, error output."""
-
-    def run(*words: Any) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["headwise", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return run
-
-
-@pytest.fixture
-def refused(call: Call) -> Refused:
-    """Run a command that must fail: one sentence on the error stream, status 1, nothing on standard output."""
-
-    def run(*words: Any) -> str:
-        status, out, err = call(*words)
-        last = err.splitlines()[-1]
-        assert status == 1 and out == "" and "Traceback" not in err, err
-        assert last.startswith("headwise: "), err
-        return last.removeprefix("headwise: ")
-
-    return run
 
 
 def following(err: str) -> list[str]:

@@ -116,7 +116,7 @@ def run_command(command: str) -> tuple[int, str]:
 def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What docs/index.md promises: texts, a finished study `my-run/` and its model `my-model/`."""
     folder = tmp_path_factory.mktemp("furnished")
-    files = {"train": write_parallel(folder, "train", 600), "dev": write_parallel(folder, "dev", 60)}
+    files = {"train": write_parallel(folder, "train", 400), "dev": write_parallel(folder, "dev", 30)}
     files["test"] = write_parallel(folder, "test", 30)
     shape = {"encoder_layers": 2, "decoder_layers": 2, "heads": 4, "width": 32, "feedforward": 64, "vocabulary": 400}
     plan = {
@@ -124,6 +124,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "model": {**shape, "max_length": 64},
         "training": {"epochs": 2, "batch_tokens": 840, "warmup": 10, "average": 1},
         "pruning": {"epochs": 2, "penalties": [0.5]},
+        "scoring": {"untrained": 1, "pairs": 5},
         "search": {"beam": 1},
         "speed": {"sentences": 5, "rounds": 1},
     }

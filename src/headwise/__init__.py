@@ -9,6 +9,7 @@
 Modules are imported when a name is first used: torch and transformers take seconds.
 """
 
+import gc
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
@@ -72,7 +73,13 @@ else:
             return metadata.version("headwise")
         for module, names in HOME.items():
             if name in names:
-                return getattr(import_module(f"headwise.{module}"), name)
+                collects = gc.isenabled()
+                gc.disable()  # of the million objects that torch and transformers make, none is garbage
+                try:
+                    return getattr(import_module(f"headwise.{module}"), name)
+                finally:
+                    if collects:
+                        gc.enable()
         raise AttributeError(f"module 'headwise' has no attribute '{name}'")
 
     def __dir__():

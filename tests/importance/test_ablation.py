@@ -73,7 +73,7 @@ def twin(own: AttentionCall, measure: str, head: int, others: list[AttentionCall
 
 @pytest.mark.parametrize("family", ASKED)
 def test_every_ablation_agrees_with_a_slow_version(family: str) -> None:
-    """One sentence without padding and one head at a time, in whole forwards."""
+    """One sentence without padding and one head at a time, in whole forwards: of each head one sentence in turn."""
     model, found, inputs, near = wide(family)
     tallies = ablate(model, found, [inputs], CHANGES)
     alone = [sentence(inputs, row) for row in range(3)]
@@ -83,7 +83,7 @@ def test_every_ablation_agrees_with_a_slow_version(family: str) -> None:
             sums, counts = counted(tally, site)
             for row, one in enumerate(alone):
                 assert counts[row] == int(asked_tokens(one["labels"]))
-                for head in range(found.heads.count(site)):
+                for head in range(row, found.heads.count(site), 3):
                     following = seen[(row + 1) % 3][site]
                     output = twin(seen[row][site], measure, head, [every[site] for every in seen], following)
                     with capture(model, found, replace={site: lambda _, output=output: output}):

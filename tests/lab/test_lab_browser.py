@@ -32,7 +32,7 @@ pytest.importorskip("fastapi", reason="fastapi is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
-WAIT = 20_000  # milliseconds
+WAIT = 300_000  # milliseconds: tests share their machine
 
 
 def word(form: str, governor: int, relation: str) -> Word:
@@ -128,7 +128,6 @@ def visit(browser: Any) -> Iterator[Any]:
 
 def settled(page: Any) -> None:
     """Wait for the answer to the last change."""
-    page.wait_for_timeout(150)
     page.locator(".output[aria-busy=false]").wait_for()
 
 
@@ -217,8 +216,8 @@ def test_the_state_is_in_the_address(visit: Any, address: str) -> None:
     assert other.locator(".picked").get_by_text("This head was removed.").count() == 1
     assert other.locator(".picked").get_by_text("<b>nsubj</b>").count() == 1
     other.evaluate("location.hash = 'text=a+b&off=cross/0/0,bad/head,cross/0/1:7&beam=99&sort=none&head=cross/9/9'")
+    other.wait_for_function("document.querySelectorAll('[role=switch][aria-checked=false]').length === 1")
     settled(other)
-    assert other.locator("[role=switch][aria-checked=false]").count() == 1
 
 
 def test_effects_and_the_smallest_set(visit: Any, address: str, lab: Lab) -> None:

@@ -118,7 +118,7 @@ class TestWidget:
         with sync_api.sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_page(viewport={"width": 1280, "height": 900})
-            page.set_default_timeout(20_000)
+            page.set_default_timeout(300_000)
             page.on("console", lambda message: said.append(message.text))
             page.on("pageerror", lambda error: said.append(str(error)))
 

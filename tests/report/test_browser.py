@@ -87,7 +87,7 @@ def test_charts_follow_a_change_of_theme_and_of_width(browser: Any, report_page:
     assert seen.page.evaluate("document.querySelectorAll('.chart svg').length") == CHARTS
     seen.page.set_viewport_size({"width": 500, "height": 900})
     seen.page.wait_for_function(f"{width} < {wide / 2}")
-    assert seen.page.evaluate("document.documentElement.scrollWidth") <= 500
+    seen.page.wait_for_function("document.documentElement.scrollWidth <= 500")
     assert seen.console == []
     seen.page.context.close()
 
@@ -96,7 +96,7 @@ def test_pointing_at_a_cell_shows_its_interval(browser: Any, report_page: Path) 
     seen = visit(browser, report_page, 1280, "light")
     seen.page.locator("#chart-scores-encoder-self-1 svg path[aria-roledescription='rect mark']").first.hover(force=True)
     tooltip = seen.page.locator("#vg-tooltip-element.visible")
-    tooltip.wait_for(timeout=5_000)
+    tooltip.wait_for()
     assert "encoder-self/0/0" in tooltip.inner_text()
     assert "confidence" in tooltip.inner_text()
     assert "95 % interval" in tooltip.inner_text()

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 CHROMIUM = shutil.which("chromium")
-PATIENCE = 120_000  # milliseconds: tests share their machine
+PATIENCE = 300_000  # milliseconds: tests share their machine
 QUIET = [
     "--disable-gpu",
     "--disable-background-networking",

@@ -129,7 +129,7 @@ def test_the_output_projection_is_cut_into_heads() -> None:
 
 @pytest.mark.slow
 def test_a_model_that_has_learnt_to_repeat_has_an_induction_head() -> None:
-    """Two layers, trained for a minute on random tokens said twice: a previous-token head below an induction head."""
+    """Two layers, trained on random tokens said twice: a previous-token head below an induction head."""
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(
         vocab_size=64, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,

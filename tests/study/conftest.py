@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 
 from headwise.study import run_study
 from study.studies import QUIET, TINY, plan_of
@@ -28,8 +30,12 @@ def tiny() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished study, not to be changed."""
-    return run_study(plan_of(TINY), tmp_path_factory.mktemp("study") / "run", QUIET)
+    """The folder of a finished study, not to be changed: the first of pytest's processes makes it for all."""
+    place = tmp_path_factory.getbasetemp()
+    place = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place
+    with FileLock(place / "study.lock"):
+        done = place / "study" / "report.html"  # the last of its files
+        return done.parent if done.exists() else run_study(plan_of(TINY), done.parent, QUIET)
 
 
 @pytest.fixture

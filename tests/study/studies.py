@@ -23,11 +23,13 @@ TINY: dict[str, Any] = {
     },
     "training": {"epochs": 4, "batch_tokens": 1260, "learning_rate": 3e-3, "warmup": 20, "average": 3, "dtype": "fp32"},
     "pruning": {"penalties": [0.005, 1.0], "epochs": 3, "gate_learning_rate": 0.5, "warmup": 3},
+    "scoring": {"untrained": 1},
     "search": {"beam": 2},
     "speed": {"sentences": 5, "rounds": 1},
 }  # fmt: skip
 TIMINGS = ("tokens_per_second", "seconds")
 QUIET = Progress(quiet=True)
+BARELY = {"measures": ["gradient"], "judge": False, "untrained": 0, "pairs": 0, "pruned": []}  # scored
 
 
 class Notes(Progress):

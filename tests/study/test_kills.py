@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headwise.study import make_plan, run_study
-from study.studies import Notes, again, different, numbers
+from study.studies import BARELY, Notes, again, different, numbers
 
 POINTS = ("made", "published", "recorded")
 DYING = Path(__file__).with_name("dying.py")
@@ -49,6 +49,7 @@ def test_killed_at_every_task(tiny: dict[str, Any], tmp_path: Path) -> None:
 
 def test_killed_between_outputs_and_record(tiny: dict[str, Any], tmp_path: Path) -> None:
     """Of a model, and of what is made from it."""
-    tiny |= {"scoring": {"measures": [], "pruned": []}, "pruning": {**tiny["pruning"], "penalties": [1.0]}}
+    short = {**tiny["training"], "epochs": 1, "average": 1}
+    tiny |= {"scoring": BARELY, "training": short, "pruning": {**tiny["pruning"], "penalties": [1.0]}}
     order_of(tiny, tmp_path)
     kill_at_all(tiny, tmp_path, [("prune/lambda-1", "published"), ("evaluate/dev/lambda-1", "published")])

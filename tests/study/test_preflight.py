@@ -12,7 +12,7 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.study import run_study
 from headwise.study.study import dry_run
-from study.studies import QUIET, Notes, plan_of
+from study.studies import Notes, plan_of
 
 
 def refusal(values: dict[str, Any], out: Path) -> str:
@@ -52,11 +52,6 @@ def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
 def test_a_full_disk(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk(monkeypatch, 1000)
     assert "0.0 MB are free: free some, choose another --out" in refusal(tiny, tmp_path / "out")
-
-
-def test_a_finished_study_needs_no_room(copied: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    disk(monkeypatch, 1000)
-    run_study(plan_of(tiny), copied, QUIET)
 
 
 def test_cross_attention_without_an_aligner(

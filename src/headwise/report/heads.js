@@ -3,6 +3,7 @@ const story = read("story"), NAMES = /(?:encoder-self|decoder-self|cross)\/\d+\/
 const FATES = { k: "kept", r: "removed", "-": "not asked" };
 const card = make("aside", { id: "picked", class: "card", popover: "manual", tabindex: "-1" });
 let from = null;  // what had the focus when a head was picked
+let byKeyboard = false;  // whether the card gets the focus when it is shown
 
 function asked() {
   const found = /^#head=(.+)$/.exec(location.hash.replaceAll(/%2f/gi, "/"));
@@ -130,9 +131,12 @@ function show() {
   fillCard(head, marked);
   card.showPopover();  // again, so that it lies above a figure that fills the screen
   card.scrollTop = 0;
+  if (byKeyboard) card.focus();
+  byKeyboard = false;
 }
 function pick(head) {
-  if (asked() !== head) location.hash = `head=${head}`;
+  if (asked() !== head) location.hash = `head=${head}`;  // and then it is shown
+  else show();
 }
 function leave() {
   history.replaceState(null, "", location.pathname + location.search);
@@ -158,8 +162,8 @@ if (story) {
     const one = event.target.closest("[data-head]");
     if (!one) return;
     from = one;
+    byKeyboard = event.detail === 0;
     pick(one.dataset.head);
-    if (event.detail === 0) setTimeout(() => card.focus());  // by keyboard
   });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && asked() !== null && !document.fullscreenElement) leave();

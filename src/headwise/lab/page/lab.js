@@ -95,6 +95,7 @@ function Lab({ about, ask, address, root }) {
   }), []);
   const pick = useCallback((head) => change({ head }), []);
   const answer = look.answer, other = state.compare ? pruned.answer : null;
+  const behind = look.busy || (answer && state.text && !look.error && JSON.stringify(answer.question) !== key);  // of what was asked
   const maps = useMemo(() => mapsOf(answer), [answer]);
   const prunedMaps = useMemo(() => mapsOf(other, about.compare), [other]);
   const effect = useMemo(() => effects.answer && Object.fromEntries(effects.answer.heads.map((head, i) => [head, [effects.answer.total[i]]])), [effects.answer]);
@@ -114,7 +115,7 @@ function Lab({ about, ask, address, root }) {
       ${answer && html`
         <div class="bench">
           <div class="side">
-            <${Output} look=${answer} pruned=${other} busy=${look.busy} off=${off} />
+            <${Output} look=${answer} pruned=${other} busy=${Boolean(behind)} off=${off} />
             ${head && html`<${Picked} head=${head} state=${state} look=${answer} maps=${maps} about=${about} scale=${scale} gate=${gate} pick=${pick} change=${change}
               effect=${effect && signed(effect[head][0])} other=${other} prunedMap=${prunedMaps.get(head)} />`}
           </div>
