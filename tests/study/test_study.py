@@ -340,8 +340,7 @@ class TestTimeLeft:
         tiny["pruning"]["penalties"] = [0.1, 0.2, 0.3, 0.4, 0.5]
         assert self.is_measured(tiny, tmp_path, monkeypatch)
         assert not self.is_measured(tiny, tmp_path, monkeypatch, quiet=True)
-        files = {split: [str(file) for file in write_parallel(tmp_path, split, 10)] for split in ("train", "dev")}  # type: ignore[arg-type]
-        tiny |= {"data": files, "pruning": {"penalties": [0.1]}}
+        tiny["pruning"]["penalties"] = [0.1]
         assert not self.is_measured(tiny, tmp_path, monkeypatch)
         monkeypatch.setattr("headwise.study.study.LONG", 10)
         assert self.is_measured(tiny, tmp_path, monkeypatch)

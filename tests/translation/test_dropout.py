@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import MarianMTModel
 
-from headwise.translation.dropout import FastDropout, dropout
+from headwise.translation.dropout import FastDropout, dropout, fast_dropout
 
 MANY = 1_000_000
 
@@ -104,3 +104,9 @@ class TestFastDropout:
             torch.set_rng_state(state)
             again = [model(**batch).loss.item() for _ in range(2)]
         assert [first, second] == again and first != second
+
+    def test_only_a_model_that_drops_pays_for_it(self, tiny_marian: Callable[..., MarianMTModel]) -> None:
+        for options in ({"dropout": 0.1}, {"dropout": 0.0, "attention_dropout": 0.1}):
+            assert isinstance(fast_dropout(tiny_marian(**options)), FastDropout)
+        assert isinstance(fast_dropout(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))), FastDropout)
+        assert not isinstance(fast_dropout(tiny_marian(dropout=0.0)), FastDropout)

@@ -14,7 +14,7 @@ from headwise.translation.loss import CHUNK, FusedCrossEntropy, all_positions, s
 from syncs import syncs
 
 SIZE, WORDS = 12, 37
-WITHIN = {torch.float64: (1e-10, 1e-11), torch.float32: (1e-4, 2e-5)}  # relative, absolute, of gradients
+WITHIN = {torch.float64: (1e-10, 1e-11), torch.float32: (1e-4, 4e-5)}  # relative, absolute, of gradients
 
 
 def case(rows: int, length: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Tensor, ...]:

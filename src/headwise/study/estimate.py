@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, cast
@@ -30,7 +29,7 @@ from headwise.options import Architecture, Recipe, Search
 from headwise.pruning.gate_training import freeze
 from headwise.translation.batches import IGNORED
 from headwise.translation.build import build
-from headwise.translation.dropout import FastDropout
+from headwise.translation.dropout import fast_dropout
 from headwise.translation.loss_forward import loss_forward
 from headwise.translation.subwords import SPECIAL, learn_subwords
 from headwise.translation.train import bfloat16
@@ -200,7 +199,6 @@ def measured(hf: PreTrainedModel, recipe: Recipe, search: Search, length: int) -
     positions = batch["labels"].numel()
     found = discover(hf)
     explicit = device == "cpu"
-    fast: AbstractContextManager[Any] = FastDropout() if explicit else nullcontext()
     mixed = torch.autocast(device, torch.bfloat16, enabled=bfloat16(recipe.dtype, device))
     optimizer = torch.optim.AdamW(hf.parameters(), lr=0.0, fused=True)
 
@@ -211,7 +209,7 @@ def measured(hf: PreTrainedModel, recipe: Recipe, search: Search, length: int) -
         with evaluating(hf), torch.no_grad():
             hf(**batch, smoothing=0.0)
 
-    with capture(hf, found, explicit=explicit), loss_forward(hf), fast:
+    with capture(hf, found, explicit=explicit), loss_forward(hf), fast_dropout(hf):
         reading = best(forward, device)
         hf.train()
         with mixed:

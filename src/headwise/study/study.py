@@ -20,7 +20,7 @@ from headwise.loading import load
 from headwise.options import FROM_RANDOM_WEIGHTS
 from headwise.study.estimate import Estimate, estimate
 from headwise.study.executor import WORKERS, Outcome, open_executor, run_jobs, sentence
-from headwise.study.jobs import Job, cost_in_words, plan_lines
+from headwise.study.jobs import Eta, Job, about, cost_in_words, plan_lines
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import Plan
 from headwise.study.preflight import preflight
@@ -163,6 +163,9 @@ def at_work(study: Study, stages: Collection[str], workers: str | None, threads:
     """Do all jobs, here or by workers."""
     make_work, progress = partial(Study, study.plan, study.out, device), study.progress
     with open_executor(workers, study, make_work, study.out, progress, threads or 1, device) as executor:
+        seconds = Eta().left(study.jobs(stages), executor.slots)
+        if seconds:
+            progress.say(f"  This takes about {about(seconds)} on this machine.")
         return run_jobs(partial(study.jobs, stages), executor, progress, study.ended)
 
 
@@ -203,8 +206,7 @@ def estimated(study: Study, stages: Collection[str]) -> dict[str, Estimate]:
     if study.progress.console.quiet or len(models) < 2:
         return {}
     try:
-        first = next(iter(study.runs.values()))
-        long = first.plan.data.embedded is None and len(first.text("train")) >= LONG
+        long = len(next(iter(study.runs.values())).text("train")) >= LONG
         if len(study.runs) > 1 or len(models) > FEW or long:
             return estimates_of(study)
     except Exception as error:  # whatever is wrong, the task that needs it will say: others may go on

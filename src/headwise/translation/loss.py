@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from headwise.translation.batches import IGNORED
 
-CHUNK = 512  # positions projected at once on CPU; the last chunk is padded, so that there is one shape
+CHUNK = 256  # positions projected at once on CPU; the last chunk is padded, so that there is one shape
 LOGITS = 2**26  # logits at once elsewhere: 256 MB in float32
 
 

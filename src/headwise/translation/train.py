@@ -36,7 +36,7 @@ from headwise.heads import Site, write_text
 from headwise.options import Recipe
 from headwise.progress import Report, silent
 from headwise.translation.batches import Data
-from headwise.translation.dropout import FastDropout
+from headwise.translation.dropout import fast_dropout
 from headwise.translation.loss_forward import dev_loss, loss_forward
 
 MARKER = "complete"
@@ -228,12 +228,11 @@ def fit(
         )  # fmt: skip
         trainer.remove_callback(PrinterCallback)
         explicit = device_of(model).type == "cpu"
-        fast: contextlib.AbstractContextManager[Any] = FastDropout() if explicit else contextlib.nullcontext()
         try:
             with (
                 evaluating(model), in_float32(model), reloading(model),
                 capture(model, found, gates=gated.gates, explicit=explicit),
-                loss_forward(model, gated.before, gated.penalty), fast,
+                loss_forward(model, gated.before, gated.penalty), fast_dropout(model),
             ):  # fmt: skip
                 trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         except UnpicklingError:

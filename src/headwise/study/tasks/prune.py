@@ -74,7 +74,7 @@ def ranking(run: Run, order: Order, rescore: bool) -> Ranking:
 class Prune(Task, stage="prune", names="prune/{0.variant.name}", shared=True, repeatable=True):
     """One smaller model: its layout in layouts/, its weights in pruned/."""
 
-    VERSION = 2  # half-precision models train in float32; the loss of scaled and capped output layers
+    VERSION = 3  # smaller chunks of the loss add up in another order
 
     variant: Variant
 
@@ -155,7 +155,7 @@ class PruneByGates(Prune):
 class GreedyStep(Prune):
     """One step of a greedy order: its layout, and its model where it is fine-tuned or compensated."""
 
-    VERSION = 2
+    VERSION = 3
 
     def sweep(self, run: Run) -> GreedySweep:
         sweep = run.sweep(self.variant)
