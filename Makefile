@@ -83,7 +83,8 @@ gpu-wheels: $(INSTALLED)
 	  $(foreach age,_2_28 _2_17 2014,--platform manylinux$(age)_x86_64) -c constraints.txt -d .gpu $(CARRIED)
 
 gpu:
-	if [ -d .gpu ]; then $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target .gpu/site .gpu/*.whl; fi
+	@! ls .gpu/*.whl >/dev/null 2>&1 || \
+	  $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target .gpu/site .gpu/*.whl
 	PYTHONPATH=src:.gpu/site $(GPU_PYTHON) -m pytest -m cuda tests/test_gpu.py
 	PYTHONPATH=src:.gpu/site $(GPU_PYTHON) benchmarks/gpu.py --out runs/gpu.json
 

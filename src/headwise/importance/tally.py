@@ -137,9 +137,11 @@ def fetched(tensors: Sequence[Tensor]) -> list[np.ndarray]:
     for device in dict.fromkeys(t.device for t in wide):
         places = [place for place, t in enumerate(wide) if t.device == device]
         places.sort(key=lambda place: -wide[place].itemsize)  # so each begins at a multiple of the size of its numbers
-        whole = torch.cat([wide[place].contiguous().flatten().view(torch.uint8) for place in places]).cpu()
-        for place, part in zip(places, whole.split([wide[place].nbytes for place in places]), strict=True):
-            out[place] = part.view(wide[place].dtype).view(wide[place].shape).numpy()
+        whole = torch.cat([wide[place].contiguous().flatten().view(torch.uint8) for place in places]).cpu().numpy()
+        ends = np.cumsum([wide[place].nbytes for place in places])
+        for place, part in zip(places, np.split(whole, ends[:-1]), strict=True):
+            kind = np.dtype(str(wide[place].dtype).removeprefix("torch."))
+            out[place] = part.view(kind).reshape(wide[place].shape)
     return [out[place] for place in range(len(wide))]
 
 
