@@ -7,9 +7,14 @@
 #   make families  what headwise makes of every class in transformers, in runs/families.csv, and the table of families
 #                  that `headwise models` prints: an hour
 #   make docs    the Python reference and the site, in site/
+#   make package  sdist and wheel in dist/, and the wheel tried in an environment of its own
+#   make oldest  the tests but the slow ones, with the oldest versions that pyproject.toml allows; make newest, with the
+#                newest. ONLY=tests/attention takes a part of them.
+#   make gpu     what needs a GPU: tests marked cuda, then benchmarks/gpu.py. make gpu-wheels packs what it needs, for a
+#                machine without a network; GPU_PYTHON=python3 takes the Python there, with its torch.
 # PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
 
-.PHONY: setup demo test attack check bench truth families docs
+.PHONY: setup demo test attack check bench truth families docs package oldest newest gpu gpu-wheels
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
@@ -52,6 +57,36 @@ truth: $(INSTALLED)
 families: $(INSTALLED)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/attention/every_class.py runs/families.csv
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/attention/every_family.py
+
+package: $(INSTALLED)
+	rm -rf dist
+	$(BIN)/uv build --quiet --python $(BIN)/python
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-package
+	$(BIN)/uv pip install --quiet --python .venv-package -c constraints.txt dist/*.whl
+	cd /tmp && env -u PYTHONPATH '$(CURDIR)/.venv-package/bin/python' -I '$(CURDIR)/tools/try_package.py'
+
+oldest: RESOLUTION := lowest-direct
+newest: RESOLUTION := highest
+oldest newest: $(INSTALLED)
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-$@
+	$(BIN)/uv pip install --quiet --python .venv-$@ --resolution $(RESOLUTION) -e '.[dev]'
+	OMP_NUM_THREADS=1 .venv-$@/bin/python -m pytest -n auto --dist loadfile -m 'not slow and not attack' $(ONLY)
+
+# In .gpu: headwise and what a GPU machine with torch lacks, some 15 MB, for one without a network; see CONTRIBUTING.md.
+GPU_PYTHON ?= $(BIN)/python
+CARRIED := transformers datasets dill multiprocess conllu pooch spacy-alignments tomli-w
+
+gpu-wheels: $(INSTALLED)
+	rm -rf .gpu
+	$(BIN)/uv build --quiet --python $(BIN)/python --wheel --out-dir .gpu
+	$(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+	  $(foreach age,_2_28 _2_17 2014,--platform manylinux$(age)_x86_64) -c constraints.txt -d .gpu $(CARRIED)
+
+gpu:
+	@! ls .gpu/*.whl >/dev/null 2>&1 || \
+	  $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target .gpu/site .gpu/*.whl
+	PYTHONPATH=src:.gpu/site $(GPU_PYTHON) -m pytest -m cuda tests/test_gpu.py
+	PYTHONPATH=src:.gpu/site $(GPU_PYTHON) benchmarks/gpu.py --out runs/gpu.json
 
 docs: $(INSTALLED)
 	$(BIN)/python tools/api_reference.py

@@ -19,12 +19,6 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_parser_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "stanza", None)
-    with pytest.raises(HeadwiseError, match=r'Stanza is not installed .*: pip install "headwise\[parse\]"'):
-        Treebank.parse(written(tmp_path, "Cats sleep.\n"), "en")
-
-
 @dataclass
 class Parser:
     """Takes the place of Stanza's pipeline: every sentence is "Cats sleep." and the calls are counted."""

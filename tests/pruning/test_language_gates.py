@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -207,13 +206,3 @@ def test_an_interrupted_run_leaves_no_low_rank_layers(trained: Trained, model: M
         prune_by_gates(model, broken, options, (trained.site.kind,), penalty=0.02)
     after = weights(model)
     assert list(after) == list(before) and all(torch.equal(after[name], before[name]) for name in before)
-
-
-@one_family
-def test_low_rank_changes_need_peft(
-    trained: Trained, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "peft", None)
-    options = GATES.model_copy(update={"train": "lora"})
-    with pytest.raises(HeadwiseError, match=r"pip install 'headwise\[lora\]'"):
-        prune_by_gates(model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02)

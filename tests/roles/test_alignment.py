@@ -13,8 +13,6 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from headwise.data.subwords import Coverage
-from headwise.errors import HeadwiseError
-from headwise.roles import alignment as module
 from headwise.roles.alignment import (
     PROGRAM,
     Links,
@@ -129,12 +127,6 @@ def test_words_and_punctuation_marks() -> None:
     assert [word.form for word in found.words] == ["L", "'", "oiseau", ",", "dit", "-", "elle", "."]
     assert found.text == "L'oiseau, dit-elle." and found.spans[2] == (2, 8) and found.id == "7"
     assert pharaoh("0-0 2-1\n") == {(0, 0), (2, 1)} and pharaoh("") == frozenset()
-
-
-def test_a_missing_aligner_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PROGRAM", "no-such-aligner")
-    with pytest.raises(HeadwiseError, match="pip install eflomal"):
-        links([])
 
 
 def test_eflomal_finds_translations() -> None:

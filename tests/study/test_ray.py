@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -216,14 +215,6 @@ def alive(process: int) -> bool:
 
 
 class TestRefused:
-    def test_without_ray(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "ray", None)
-        with (
-            pytest.raises(HeadwiseError, match=r"it is not installed: pip install 'headwise\[ray\]'"),
-            cluster.ray_executor(partial(toy, Path()), Path(), Shown(), threads=1),
-        ):
-            pass
-
     def test_a_ray_without_tokens(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ray, "__version__", "2.51.1")
         with pytest.raises(HeadwiseError, match=r"Ray 2.51.1 is installed, but headwise needs 2.52 or newer"):

@@ -23,7 +23,7 @@ from headwise.attention.reuse import Recording, Trial, in_turn, recording, tryin
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
 from headwise.importance.attention_weights import sides
-from headwise.importance.gradient import positions, refuse_broken_loss, refuse_unsound, sound
+from headwise.importance.gradient import positions, refuse_unsound, sound
 from headwise.importance.objective import (
     Places,
     asked_places,
@@ -170,8 +170,7 @@ def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]) ->
 
     with recording(model, found, len(tensors["labels"]), note) as kept:
         lost = losses_of(model, tensors, places)
-    refuse_unsound(layers)
-    refuse_broken_loss(lost)
+    refuse_unsound(layers, lost)
     return Batch(tensors, lost, asked_tokens(tensors["labels"]), places, there, kept)
 
 

@@ -30,7 +30,7 @@ from headwise.attention import Discovery, capture, device_of, evaluating
 from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
-from headwise.importance.gradient import frozen, refuse_broken_loss
+from headwise.importance.gradient import frozen, refuse_unsound
 from headwise.importance.measures import GATINGS
 from headwise.importance.objective import IGNORED, asked_tokens, differentiable, losses_of, on_device
 from headwise.progress import Report, silent
@@ -86,7 +86,7 @@ def fit(
             gates.update(zip(found.heads.sites, a.sigmoid().split(sizes), strict=True))
             tensors = on_device(model, batch)
             losses = losses_of(model, tensors)
-            refuse_broken_loss(losses)
+            refuse_unsound({}, losses)
             loss = losses.sum() / asked_tokens(tensors["labels"]).sum() - pull * a.sum()
             (a.grad,) = torch.autograd.grad(loss, [a])
             nn.utils.clip_grad_norm_([a], 1.0)

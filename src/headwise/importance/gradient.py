@@ -72,8 +72,7 @@ def traced(
 
     with capture(model, found, replace=dict.fromkeys(found.modules, begin)):
         losses = losses_of(model, batch)
-    refuse_unsound({site: sound(call, there) for site, call in layers.items()})
-    refuse_broken_loss(losses)
+    refuse_unsound({site: sound(call, there) for site, call in layers.items()}, losses)
     outputs = [call.output for call in layers.values()]
     steps = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
     return {site: (call, step) for (site, call), step in zip(layers.items(), steps, strict=True)}
@@ -119,15 +118,13 @@ def sound(call: AttentionCall, there: Mapping[str, Tensor]) -> Tensor:
     return sums.masked_fill(~there[sides(call.site)[0]], 0).isfinite().all()
 
 
-def refuse_unsound(layers: Mapping[Site, Tensor]) -> None:
-    """Raise HeadwiseError for the first layer of a forward that is not `sound`, before the loss or a gradient is."""
-    flags = fetched([*layers.values()]) if layers else []
-    for site, flag in zip(layers, flags, strict=True):
+def refuse_unsound(layers: Mapping[Site, Tensor], losses: Tensor | None = None) -> None:
+    """Raise HeadwiseError for the first layer of a forward that is not `sound`, or for losses that are no numbers."""
+    finite = [] if losses is None else [losses.isfinite().all()]
+    flags = fetched([*layers.values(), *finite])
+    for site, flag in zip(layers, flags, strict=False):
         refuse_broken(site, np.where(flag, 0.0, np.nan))
-
-
-def refuse_broken_loss(losses: Tensor) -> None:
-    if not bool(losses.isfinite().all()):
+    if finite and not flags[-1]:
         raise HeadwiseError("The loss is not a number (NaN or infinite): the model is broken after its attention.")
 
 

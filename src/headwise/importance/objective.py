@@ -41,17 +41,15 @@ def differentiable(model: nn.Module) -> Iterator[None]:
 
 def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The batch on the model's device. Raises HeadwiseError for a sentence with a label and no source token."""
-    device = device_of(model)
-    tensors = {name: tensor.clone() if tensor.is_inference() else tensor for name, tensor in batch.items()}
-    tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
-    if "labels" in tensors:
-        asked = (tensors["labels"] != IGNORED).any(1)
-        blank = asked & ~source_places(tensors).any(1)
+    if "labels" in batch:  # where the batch is, so that nothing waits for the model's device
+        blank = (batch["labels"] != IGNORED).any(1) & ~source_places(batch).any(1)
         if bool(blank.any()):
             raise HeadwiseError(
                 f"Sentence {int(blank.nonzero()[0, 0])} of a batch has no token: leave blank lines out of the text."
             )
-    return tensors
+    device = device_of(model)
+    tensors = {name: tensor.clone() if tensor.is_inference() else tensor for name, tensor in batch.items()}
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def inputs_of(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -131,15 +131,17 @@ def add_all(parts: Iterable[tuple[Tally, Site, Tensor, Tensor]]) -> None:
 
 
 def fetched(tensors: Sequence[Tensor]) -> list[np.ndarray]:
-    """Tensors as arrays, in one transfer for each type of number. Half precision becomes float32."""
+    """Tensors as arrays, in one transfer from each device. Half precision becomes float32."""
     wide = [t.detach().float() if t.is_floating_point() and t.itemsize < 4 else t.detach() for t in tensors]
     out: dict[int, np.ndarray] = {}
-    for kind in dict.fromkeys((t.dtype, t.device) for t in wide):
-        places = [place for place, t in enumerate(wide) if (t.dtype, t.device) == kind]
-        flat = torch.cat([wide[place].flatten() for place in places]).cpu().numpy()
-        ends = np.cumsum([wide[place].numel() for place in places])
-        for place, array in zip(places, np.split(flat, ends[:-1]), strict=True):
-            out[place] = array.reshape(wide[place].shape)
+    for device in dict.fromkeys(t.device for t in wide):
+        places = [place for place, t in enumerate(wide) if t.device == device]
+        places.sort(key=lambda place: -wide[place].itemsize)  # so each begins at a multiple of the size of its numbers
+        whole = torch.cat([wide[place].contiguous().flatten().view(torch.uint8) for place in places]).cpu().numpy()
+        ends = np.cumsum([wide[place].nbytes for place in places])
+        for place, part in zip(places, np.split(whole, ends[:-1]), strict=True):
+            kind = np.dtype(str(wide[place].dtype).removeprefix("torch."))
+            out[place] = part.view(kind).reshape(wide[place].shape)
     return [out[place] for place in range(len(wide))]
 
 

@@ -109,8 +109,8 @@ def need_eflomal() -> str:
     program = str(beside) if beside.exists() else shutil.which(PROGRAM)
     if program is None:
         raise HeadwiseError(
-            "Alignment heads need the word aligner eflomal, which is not installed: pip install eflomal "
-            "(it is compiled on your machine, which needs a C compiler)."
+            "Alignment heads need the word aligner eflomal, which is not installed: pip install "
+            "'headwise[align]' (it is compiled on your machine, which needs a C compiler)."
         )
     return program
 
