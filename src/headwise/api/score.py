@@ -18,7 +18,7 @@ from headwise.engines.ct2_writer import writer_of
 from headwise.errors import HeadwiseError
 from headwise.importance.measures import resolve_measures
 from headwise.model import Model
-from headwise.options import Engine, Search
+from headwise.options import Search
 from headwise.progress import Report, part, shown
 from headwise.translation.decode import speeds, translate
 from headwise.translation.quality import difference, quality
@@ -70,7 +70,7 @@ def score(
 
 def evaluate(
     models: Model | Sequence[Model], text: AnyText, progress: Report | None = None, *, beam: int = 5,
-    length_penalty: float = 1.0, batch: int = 25, engine: Engine = "transformers",
+    length_penalty: float = 1.0, batch: int = 25, engine: str = "transformers",
 ) -> pd.DataFrame:  # fmt: skip
     """What models are worth, a row for each and each measure: model, measure, value, low, high, made.
 
