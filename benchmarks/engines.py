@@ -6,6 +6,10 @@ Both are exported in float32 and decode greedily after a context of random token
 own, the two models in turn; speed is tokens per second of decoding alone, without the reading of the context: median
 and range over rounds. `expected` is the ratio by bytes: one step reads all weights but the input embeddings once, and
 the keys and values of every sequence.
+
+    python benchmarks/engines.py MODEL PRUNED --source FILE --beam 4
+
+compares transformers' `generate` and CTranslate2 on the translation of a text: processor time, and equal lines.
 """
 
 from __future__ import annotations
@@ -144,6 +148,35 @@ def measured(engine: str, folder: Path, batch: int, context: int, threads: int, 
     return dict(json.loads(lines[-1].partition("RESULT ")[2]))
 
 
+def translations(folders: list[Path], source: Path, beam: int, rounds: int, threads: int) -> None:
+    """A row for each model: processor seconds of both engines (medians), ratios, the share of equal lines."""
+    import torch
+
+    import headwise as hw
+    from headwise.data.lines import read_lines
+    from headwise.engines.ct2_writer import writer_of
+    from headwise.options import Search
+    from headwise.translation.decode import translate
+
+    torch.set_num_threads(threads)
+    lines = list(read_lines(source))
+    print("| model | generate, s | CTranslate2, s | ratio | by the clock | equal lines |")
+    print("|---|---|---|---|---|---|")
+    for folder in folders:
+        model = hw.load(folder)
+        spent: dict[str, list[tuple[float, float]]] = {"transformers": [], "ct2": []}
+        texts = {}
+        for _ in range(rounds):
+            for engine, times in spent.items():
+                writer, start = writer_of(model, engine), (time.process_time(), time.perf_counter())
+                texts[engine], _ = translate(writer, lines, Search(beam=beam))
+                times.append((time.process_time() - start[0], time.perf_counter() - start[1]))
+        (slow, slow_clock), (fast, fast_clock) = (map(statistics.median, zip(*t, strict=True)) for t in spent.values())
+        equal = statistics.mean(a == b for a, b in zip(*texts.values(), strict=True))
+        print(f"| {folder.name} | {slow:.1f} | {fast:.1f} | {slow / fast:.2f} | {slow_clock / fast_clock:.2f} "
+              f"| {equal:.1%} |", flush=True)  # fmt: skip
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--worker"]:
         engine, folder, *numbers = sys.argv[2:]
@@ -157,7 +190,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES))
+    parser.add_argument("--source", type=Path, help="translate this text, a sentence a line, instead")
+    parser.add_argument("--beam", type=int, default=4)
     options = parser.parse_args()
+    if options.source:
+        translations([options.model, options.pruned], options.source, options.beam, options.rounds, options.threads)
+        return
 
     import torch
     import transformers

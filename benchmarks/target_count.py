@@ -47,7 +47,7 @@ from headwise.pruning.target_count import prune_to_count
 from headwise.statistics import interval, resamples
 from headwise.study import Plan, Progress, read_plan, run_study
 from headwise.translation.batches import Encoded
-from headwise.translation.decode import translate
+from headwise.translation.decode import Generate, translate
 from headwise.translation.quality import scored, sentence_statistics
 from headwise.translation.train import Training
 
@@ -120,7 +120,7 @@ class Bench:
             pruned = prune_to_count(*common, run.keep)
         seconds = time.process_time() - start
         smaller = pruned.model
-        lines, _ = translate(smaller.hf, smaller.tokenizer, list(self.dev_text.sources), self.plan.search)
+        lines, _ = translate(Generate(smaller.hf, smaller.tokenizer), list(self.dev_text.sources), self.plan.search)
         place = self.out / "lines" / f"{run.name}.txt"
         write_text(place, "".join(f"{line}\n" for line in lines))
         shutil.rmtree(work)

@@ -33,17 +33,30 @@ MAY_IMPORT = {
     "importance": WORDS | {"attention", "statistics"},
     "translation": WORDS | {"options", "attention", "data", "statistics"},
     "placement": WORDS | {"attention", "model_files", "translation"},
-    "model": WORDS | {"model_files", "options", "attention", "translation"},
+    "model": WORDS
+    | {"model_files", "options", "attention", "engines", "translation"},  # engines late: they take models
     "loading": WORDS | {"model_files", "attention", "devices", "model", "placement", "translation"},
     "pruning": WORDS | {"options", "units", "attention", "data", "model", "translation"},
-    "engines": WORDS | {"attention", "model", "model_files"},
+    "engines": WORDS | {"attention", "model", "model_files", "options", "translation"},
     "truth": WORDS | {"api", "data", "importance", "model", "roles", "statistics"},
     "exchange": WORDS | {"importance", "model"},
     "roles": WORDS | {"attention", "data", "importance", "statistics"},
-    "api": WORDS | METHODS | {"options", "units", "attention", "data", "model", "statistics"},
+    "api": WORDS | METHODS | {"options", "units", "attention", "data", "engines", "model", "statistics"},
     "study": WORDS
     | METHODS
-    | {"model_files", "options", "units", "api", "attention", "data", "devices", "loading", "model", "statistics"},
+    | {
+        "model_files",
+        "options",
+        "units",
+        "api",
+        "attention",
+        "data",
+        "devices",
+        "engines",
+        "loading",
+        "model",
+        "statistics",
+    },
     "report": WORDS | {"importance", "roles", "statistics"},
     "lab": WORDS
     | {"model_files", "options", "data", "attention", "importance", "model", "loading", "report", "translation"},

@@ -201,6 +201,7 @@ class TestCommands:
         bleu = table[table.measure == "bleu"].iloc[0]
         assert f"{bleu.value:.4g} [{bleu.low:.4g}, {bleu.high:.4g}]" in err and "\x1b" not in err
         assert difference.value.tolist() == [0.0] and "p = 1.0000" in difference.made.item()
+        assert bleu.made.split(", ")[-1].startswith("transformers ")
 
     def test_evaluate_one_sided_text(self, call: Call, place: Path, language_model: Any, tmp_path: Path) -> None:
         given = language_model(GPT2LMHeadModel(GPT2))
@@ -225,6 +226,8 @@ class TestCommands:
         assert call("translate", model) == (0, "", "")
         piped(b"a\n\xff")
         assert "Standard input is not UTF-8" in refused("translate", model)
+        piped(b"a")
+        assert "'transformers' or 'ct2'" in refused("translate", model, "--engine", "marian")
 
     def test_demo_takes_changes(self, call: Call, tmp_path: Path) -> None:
         small = ["data.embedded.train=150", "data.embedded.dev=10", "data.embedded.test=10", "pruning.penalties=[1.0]"]

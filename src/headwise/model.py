@@ -109,7 +109,7 @@ class Model:
         self.hf.generation_config = settings
 
     def translate(self, sentences: Sequence[str], progress: Report = silent, **search: Any) -> list[str]:
-        """Translate sentences by beam search; options of `Search` by name."""
+        """Translate sentences by beam search; options of `Search` by name. engine="ct2": with CTranslate2."""
         if isinstance(sentences, str):
             raise HeadwiseError("translate was given one string: give a list of sentences, such as ['Hello.'].")
         if not self.hf.can_generate() or not self.hf.config.is_encoder_decoder:
@@ -125,7 +125,9 @@ class Model:
             raise HeadwiseError(
                 f"translate cannot use its options ({wrong}): there are {', '.join(Search.model_fields)}."
             ) from None
-        return translate(self.hf, self.tokenizer, sentences, options, progress)[0]
+        from headwise.engines.ct2_writer import writer_of  # an engine takes a model
+
+        return translate(writer_of(self, options.engine), sentences, options, progress)[0]
 
     def remove(self, mask: HeadMask, means: Mapping[Site, Tensor] | None = None, grow: bool = False) -> Model:
         """A smaller model in which only the heads of `mask` are left. The mask is over the heads this model has now.

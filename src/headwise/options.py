@@ -18,6 +18,7 @@ Train = Literal["all", "gates", "lora"]
 Keep = int | Mapping[Kind, int]
 Control = Literal["fine-tuned", "random", "one-per-layer", "one-per-layer-random", "from-scratch", "narrower"]
 OF_A_SWEEP: tuple[Control, ...] = ("fine-tuned", "one-per-layer", "one-per-layer-random")  # others: of every model
+Engine = Literal["transformers", "ct2"]
 FROM_RANDOM_WEIGHTS: tuple[Control, ...] = ("from-scratch", "narrower")
 
 
@@ -68,13 +69,15 @@ class Recipe(BaseModel):
 
 
 class Search(BaseModel):
-    """Beam search. `length_penalty` α divides a hypothesis' score by its length to the power α (0: no correction)."""
+    """Beam search. `length_penalty` α divides a hypothesis' score by its length to the power α (0: no correction).
+    `engine`: what searches: transformers' `generate`, or CTranslate2 (docs/howto/export.md)."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
     beam: int = Field(default=5, ge=1)
     length_penalty: float = 1.0
-    batch: int = Field(default=100, ge=1, description="sentences decoded at once")
+    batch: int = Field(default=25, ge=1, description="sentences decoded at once")
+    engine: Engine = "transformers"
 
 
 class TuningOptions(BaseModel):

@@ -27,7 +27,7 @@ from headwise.heads import COLUMNS
 from headwise.importance.gating import gate_heads
 from headwise.importance.measures import BLEU, GATINGS, MEASURES, READINGS, USUAL, USUAL_WITHOUT_WORDS, resolve_measures
 from headwise.options import Search
-from headwise.translation.decode import translate
+from headwise.translation.decode import Generate, translate
 from headwise.translation.quality import difference
 from translation.letters import letters
 
@@ -206,7 +206,7 @@ class TestBleu:
     def test_it_is_what_removing_the_head_costs(self) -> None:
         model = small(seed=4, encoder_attention_heads=2, decoder_attention_heads=2)
         sources = list(pairs(5).sources)
-        whole = translate(model.hf, model.tokenizer, sources)[0]
+        whole = translate(Generate(model.hf, model.tokenizer), sources, Search())[0]
         text = hw.ParallelText.from_pairs(zip(sources, whole, strict=True))  # of which the whole model knows every word
         table = hw.score(model, text, [BLEU])
         assert table.attrs["signature"]["search"] == Search().model_dump() and set(table.n) == {5}

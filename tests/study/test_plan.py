@@ -219,7 +219,7 @@ def test_files_that_are_no_toml(tmp_path: Path, content: bytes, reason: str) -> 
 def test_options_by_name_are_checked_alike() -> None:
     assert checked(Search, {"beam": 3}, "evaluate") == Search(beam=3)
     with pytest.raises(
-        HeadwiseError, match=r"evaluate: unknown key 'beams'; allowed here: batch, beam, length_penalty"
+        HeadwiseError, match=r"evaluate: unknown key 'beams'; allowed here: batch, beam, engine, length_penalty"
     ):
         checked(Search, {"beams": 3}, "evaluate")
 

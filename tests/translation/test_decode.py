@@ -9,7 +9,7 @@ import pytest
 from transformers import MarianMTModel, PreTrainedTokenizerBase
 
 from headwise.options import Search
-from headwise.translation.decode import translate
+from headwise.translation.decode import Generate, translate
 from headwise.translation.subwords import learn_subwords
 
 SENTENCES = ["the red bird sees a small house", "a bird", "the house the bird sees", "a small bird"]
@@ -40,11 +40,11 @@ def test_blank_lines_stay_blank_and_are_not_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     model, search = tiny_marian(), Search(beam=2, batch=3)
-    expected, cost = translate(model, tokenizer, SENTENCES, search, exactly=exactly)
+    expected, cost = translate(Generate(model, tokenizer), SENTENCES, search, exactly=exactly)
     assert all(expected)
     mixed = [BLANK[0], SENTENCES[0], BLANK[1], *SENTENCES[1:3], BLANK[2], SENTENCES[3], BLANK[3]]
     given, shares = counted(model, monkeypatch), list[float]()
-    lines, again = translate(model, tokenizer, mixed, search, lambda share, _: shares.append(share), exactly)
+    lines, again = translate(Generate(model, tokenizer), mixed, search, lambda share, _: shares.append(share), exactly)
     assert lines == ["", expected[0], "", *expected[1:3], "", expected[3], ""]
     assert given == [3, 1] and shares == [0.75, 1] and again["tokens"] == cost["tokens"]
 
@@ -56,5 +56,5 @@ def test_nothing_to_say(
 ) -> None:  # fmt: skip
     model = tiny_marian()
     given = counted(model, monkeypatch)
-    lines, cost = translate(model, tokenizer, sentences)
+    lines, cost = translate(Generate(model, tokenizer), sentences, Search())
     assert lines == [""] * len(sentences) and given == [] and cost["tokens"] == 0

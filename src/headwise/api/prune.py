@@ -16,6 +16,7 @@ from headwise.api.greedy import Losses, Ranking, greedy_masks
 from headwise.api.sweeps import SWEEPS, GateSweep, GreedySweep, TopKSweep
 from headwise.api.validation import checked
 from headwise.data.text import ParallelText
+from headwise.engines.ct2_writer import writer_of
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind
 from headwise.importance.ablation import mean_outputs
@@ -167,7 +168,8 @@ def prune_greedily(
         def bleu(mask: HeadMask) -> float:
             place = masks.index(mask)
             share = part(rest, place / len(masks), (place + 1) / len(masks))
-            return quality(translate(cut(mask).hf, model.tokenizer, sources, search, share)[0], references)[0].value
+            lines, _ = translate(writer_of(cut(mask), search.engine), sources, search, share)
+            return quality(lines, references)[0].value
 
         if max_drop > (whole := bleu(masks[0])):
             warnings.warn(too_generous("max_drop", max_drop, whole), stacklevel=3)

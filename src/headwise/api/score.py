@@ -14,6 +14,7 @@ from headwise.api.scoring import RANDOM_ORDERS, judge, refuse_unjudgeable, score
 from headwise.api.untrained import score_untrained, with_baseline
 from headwise.api.validation import checked
 from headwise.data.text import ParallelText
+from headwise.engines.ct2_writer import writer_of
 from headwise.errors import HeadwiseError
 from headwise.importance.measures import resolve_measures
 from headwise.model import Model
@@ -69,7 +70,7 @@ def score(
 
 def evaluate(
     models: Model | Sequence[Model], text: AnyText, progress: Report | None = None, *, beam: int = 5,
-    length_penalty: float = 1.0, batch: int = 100,
+    length_penalty: float = 1.0, batch: int = 25, engine: str = "transformers",
 ) -> pd.DataFrame:  # fmt: skip
     """What models are worth, a row for each and each measure: model, measure, value, low, high, made.
 
@@ -78,16 +79,20 @@ def evaluate(
     first model's; on labelled text loss, accuracy in % and its change in points. On all parameters, and bytes of the
     weights in memory and of the key/value cache per token. Models of one name are distinguished by how many heads they
     have left. progress: gets the share that is done, and of what; by default a bar. beam, length_penalty, batch
-    (sentences decoded at once): how translations are searched for. Raises HeadwiseError for text that does not fit.
+    (sentences decoded at once), engine (`transformers`, or `ct2` for CTranslate2): how translations are searched for.
+    Raises HeadwiseError for text that does not fit, and for models that the engine cannot run.
     """
     several = [models] if isinstance(models, Model) else list(models)
     if not several or not all(isinstance(model, Model) for model in several):
         raise HeadwiseError(f"evaluate was given {str(models)[:100]!r}: give models that hw.load(…) made.")
     names = distinct_names(several)
+    search = {"beam": beam, "length_penalty": length_penalty, "batch": batch, "engine": engine}
+    how = checked(Search, search, "evaluate")
+    if how.engine != "transformers" and not isinstance(text, ParallelText):
+        raise HeadwiseError(f"evaluate: the engine {how.engine} translates, but the text is one-sided: leave it out.")
     with shown("evaluate", progress) as report:
         if isinstance(text, ParallelText):
-            search = {"beam": beam, "length_penalty": length_penalty, "batch": batch}
-            rows = translations(several, names, text, checked(Search, search, "evaluate"), report)
+            rows = translations(several, names, text, how, report)
         else:
             rows = losses(several, names, text, report)
     return pd.DataFrame(rows, columns=["model", "measure", "value", "low", "high", "made"]).astype(
@@ -100,11 +105,12 @@ def translations(
 ) -> list[tuple[Any, ...]]:
     """Rows of `evaluate` for models that translate."""
     references, rows, baseline = list(text.targets), list[tuple[Any, ...]](), list[str]()
-    for done, (name, model) in enumerate(zip(names, map(translator, models), strict=True)):
+    writers = {name: writer_of(translator(model), search.engine) for name, model in zip(names, models, strict=True)}
+    for done, (name, model) in enumerate(zip(names, models, strict=True)):
         share = part(progress, 0.8 * done / len(models), 0.8 * (done + 1) / len(models))
-        lines, _ = translate(model.hf, model.tokenizer, list(text.sources), search, share)
+        lines, cost = translate(writers[name], list(text.sources), search, share)
         for found in quality(lines, references):
-            made = f"{found.signature}, beam {search.beam}, length penalty {search.length_penalty:g}"
+            made = f"{found.signature}, beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}"
             rows.append((name, found.name, found.value, found.low, found.high, made))
         if baseline:
             change = difference(lines, baseline, references)
@@ -112,10 +118,9 @@ def translations(
             rows.append((name, "bleu_difference", change.value, change.low, change.high, made))
         rows += size_rows(name, model)
         baseline = baseline or lines
-    loaded = {name: (model.hf, model.tokenizer) for name, model in zip(names, models, strict=True)}
     few, rest = list(text.sources)[:SENTENCES], part(progress, 0.8, 1.0)
     made = f"median of {ROUNDS} rounds, the slowest and the fastest; {len(few)} sentences of {TOKENS} tokens each"
-    rates = speeds(loaded, few, search, TOKENS, ROUNDS, rest)
+    rates = speeds(writers, few, search, TOKENS, ROUNDS, rest)
     rows += [(name, "tokens_per_second", *rates[name], made) for name in names]
     return sorted(rows, key=lambda row: names.index(row[0]))
 

@@ -55,7 +55,7 @@ from headwise.importance.tally import UNITS, Tally, agreeing, from_all
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, silent
-from headwise.translation.decode import translate
+from headwise.translation.decode import Generate, translate
 from headwise.translation.quality import difference
 
 SCALES = {"gradient.normalised": unit, "dormancy": relative}
@@ -191,11 +191,12 @@ def bleu_drops(model: Model, text: Batches) -> list[Row]:
     assert isinstance(text.text, ParallelText)
     sources, references = list(text.text.sources), list(text.text.targets)
     state, heads = PartialState(), list(model.heads)
-    whole = translate(model.hf, model.tokenizer, sources)[0]
+    writer, search = Generate(model.hf, model.tokenizer), Search()
+    whole = translate(writer, sources, search)[0]
     mine: list[Row] = []
     for head in heads[state.process_index :: state.num_processes]:
         with masked(model.hf, model.found, HeadMask.full(model.heads).without([head])):
-            lines = translate(model.hf, model.tokenizer, sources)[0]
+            lines = translate(writer, sources, search)[0]
         drop = difference(whole, lines, references)
         mine.append({**head._asdict(), "measure": BLEU, "value": drop.value, "low": drop.low, "high": drop.high,
                      "n": len(sources)})  # fmt: skip

@@ -61,6 +61,15 @@ def capture(
         yield
 
 
+def refuse_captured(model: nn.Module, what: str) -> None:
+    """Raise HeadwiseError for what reads the weights alone, while heads are silenced or replaced."""
+    if any(kernel.NAME in vars(module) for module in model.modules()):
+        raise HeadwiseError(
+            f"{what} reads the weights of this {type(model).__name__}, but a `with` block watches or changes its "
+            "heads: leave the block first."
+        )
+
+
 def refuse_strangers(model: nn.Module, found: Discovery, sites: Iterable[Site]) -> None:
     """A hook on a layer that the model does not have is an error."""
     for site in sites:

@@ -42,6 +42,9 @@ Dtype = Annotated[
 Seed = Annotated[int, typer.Option("--seed", min=0, help="seed of everything that draws")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the result")]
 Beam = Annotated[int, typer.Option("--beam", min=1, help="hypotheses that are followed at once")]
+EngineName = Annotated[
+    str, typer.Option("--engine", help="what translates: transformers, or ct2 (CTranslate2, on the CPU)")
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="change the plan: key=value, such as training.epochs=3; repeatable")
 ]

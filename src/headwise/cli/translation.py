@@ -12,6 +12,7 @@ from headwise.cli.options import (
     Beam,
     Device,
     Dtype,
+    EngineName,
     LabelledFile,
     ModelName,
     OneSided,
@@ -35,6 +36,7 @@ def evaluate(
     ],
     source: Source = None, target: Target = None, text: OneSided = None, labelled: LabelledFile = None,
     out: Out = Path("runs/evaluate"), device: Device = "cpu", dtype: Dtype = None, quiet: Quiet = False, beam: Beam = 5,
+    engine: EngineName = "transformers",
 ) -> None:  # fmt: skip
     """What models are worth: BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text,
     with intervals and the difference to the first. The first may be the folder of a study: without a text, its test
@@ -47,7 +49,9 @@ def evaluate(
     given, progress = read_text(source, target, text, models[0], "test", labelled), Progress(quiet)
     place = folder(out) / "quality.csv"
     with progress.task("evaluate"):
-        table = hw.evaluate([hw.load(name, device, dtype=dtype) for name in models], given, progress, beam=beam)
+        table = hw.evaluate(
+            [hw.load(name, device, dtype=dtype) for name in models], given, progress, beam=beam, engine=engine
+        )
     write_text(place, table.to_csv(index=False, float_format="%.6g"))
     show_quality(progress.console, table)
     progress.say(memory_line())
@@ -58,7 +62,7 @@ def translate(
     model: ModelName,
     source: Annotated[Path, typer.Option("--source", help="a sentence a line; standard input by default")] = Path("-"),
     out: Annotated[Path | None, typer.Option("--out", help="file to write; standard output by default")] = None,
-    beam: Beam = 5, device: Device = "cpu", quiet: Quiet = False,
+    beam: Beam = 5, device: Device = "cpu", quiet: Quiet = False, engine: EngineName = "transformers",
 ) -> None:  # fmt: skip
     """Translate sentences, one a line, with any translation model or a pruned one."""
     import headwise as hw
@@ -69,7 +73,9 @@ def translate(
     lines = list(read_lines(source)) if source != Path("-") else standard_input()
     loaded, progress = hw.load(model, device), Progress(quiet or len(lines) < MANY)
     with progress.task("translate"):
-        text = "".join(f"{line}\n" for line in (loaded.translate(lines, progress, beam=beam) if lines else []))
+        text = "".join(
+            f"{line}\n" for line in (loaded.translate(lines, progress, beam=beam, engine=engine) if lines else [])
+        )
     if out:
         write_text(out, text)
     else:

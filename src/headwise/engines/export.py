@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from headwise.attention.capture import refuse_captured
 from headwise.attention.offload import refuse_offloaded
 from headwise.engines import ct2_folder, gguf_file, graph_files, mlx_folder, refuse_unknown
 from headwise.errors import HeadwiseError
@@ -34,6 +35,12 @@ ENGINES = {
 }
 
 
+def need(name: str, what: str) -> None:
+    """Raise HeadwiseError where a module is missing that an engine's files are written, or read, with."""
+    if missing := [module for module in ENGINES[name].needs if find_spec(module) is None]:
+        raise HeadwiseError(f"{what} needs {missing[0]}: pip install 'headwise[{name}]'.")
+
+
 def export(model: Model, to: str, folder: str | Path, dtype: str | None = None) -> list[str]:
     """Write a model, pruned or not, for an engine: `gguf` (llama.cpp), `ct2`, `onnx`, `mlx` or `torch`.
 
@@ -43,11 +50,11 @@ def export(model: Model, to: str, folder: str | Path, dtype: str | None = None) 
     """
     refuse_unknown(to)
     engine, folder = ENGINES[to], Path(folder)
-    if missing := [name for name in engine.needs if find_spec(name) is None]:
-        raise HeadwiseError(f"Exporting to {to} needs {missing[0]}: pip install 'headwise[{to}]'.")
+    need(to, f"Exporting to {to}")
     if dtype is not None and dtype not in engine.types:
         raise HeadwiseError(f"{dtype} was asked for, but {to} is written as {', '.join(engine.types)}.")
     refuse_offloaded(model.hf, "An export")
+    refuse_captured(model.hf, "An export")
     if reason := engine.refuse(model):
         raise HeadwiseError(f"{model.name} cannot be exported to {to}: {reason}.")
     with new_folder(folder) as temporary:

@@ -24,7 +24,7 @@ from headwise.lab.sentence import Sentence, read, sentence_of
 from headwise.lab.trees import Trees, with_tree
 from headwise.model import Model
 from headwise.options import Search
-from headwise.translation.decode import decode, longest
+from headwise.translation.decode import decode, longest, most_written
 
 Task = Literal["translation", "causal", "masked", "embedding"]
 MOST = 128  # tokens of a sentence
@@ -133,7 +133,8 @@ class Asker:
     def translated(self, inputs: Mapping[str, Tensor], beam: int) -> list[int]:
         """The ids of a translation, from the start token to the end of the sentence."""
         source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-        written: list[int] = decode(self.hf, self.tokenizer, source, Search(beam=beam))[0].tolist()
+        length = most_written(source["input_ids"].shape[1], longest(self.hf))
+        written: list[int] = decode(self.hf, self.tokenizer, source, Search(beam=beam), length)[0].tolist()
         return written
 
     def with_translation(self, base: Base, target: Sequence[int]) -> Base:

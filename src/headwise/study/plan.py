@@ -159,6 +159,8 @@ class Plan(Strict):
         if any(data.one_sided for data in (self.data, *self.pairs.values())):
             if isinstance(self.model, Architecture):
                 raise ValueError("translation models are trained on pairs, but the training text is one-sided")
+            if self.search.engine != "transformers":
+                raise ValueError(f"the engine '{self.search.engine}' translates, but the training text is one-sided")
             if "label_smoothing" not in self.training.model_fields_set:
                 self.training = self.training.model_copy(update={"label_smoothing": 0.0})
         return self

@@ -13,6 +13,7 @@ from pathlib import Path
 from headwise.api.batches import max_tokens, translator, with_tokenizer
 from headwise.api.sweeps import GateSweep, Sweep
 from headwise.data.text import ParallelText
+from headwise.engines.ct2_writer import refuse_engine
 from headwise.errors import HeadwiseError
 from headwise.loading import load
 from headwise.model import Model
@@ -33,6 +34,7 @@ def preflight(plan: Plan, runs: Collection[Run], jobs: Collection[Job], device: 
     """Sentences to say before the jobs begin. Raises HeadwiseError for what would fail, or be worth nothing."""
     given = cache(partial(load, plan.model, device)) if isinstance(plan.model, str) else None
     refuse_roles(plan)
+    refuse_engine(plan.search.engine, device, given() if given and plan.search.engine != "transformers" else None)
     if given and any(sweep.keep or sweep.unit for sweep in plan.pruning):
         refuse_counts(plan, given())
     to_do = [job for job in jobs if not job.done]

@@ -110,6 +110,7 @@ class Tables:
             "plan": plan.name, "seed": plan.seed, "model": record.get("key"), "train": trained.get("train"),
             "dev": trained.get("dev"), "kinds": list(dict.fromkeys(k for sweep in plan.pruning for k in sweep.kinds)),
             "device": record.get("device", run.device), "dtype": trained.get("dtype"), "machine": info["machine"],
+            "engine": self.result(f"translate/dev/{FULL.name}").get("engine"),
         }  # fmt: skip
         return {
             "signature": signature, "versions": info["versions"], "threads": record.get("threads", info["threads"]),

@@ -5,44 +5,74 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import Any, Protocol
 
 import torch
+import transformers
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import device_of, evaluating
 from headwise.options import Search
 from headwise.progress import Report, silent
 
 
+class Writer(Protocol):
+    """What searches for translations with one model. engine: its name and version. longest: tokens on either side."""
+
+    engine: str
+    tokenizer: Any
+    longest: int
+
+    def write(self, sources: list[list[int]], search: Search, length: int, exactly: bool) -> list[list[int]]:
+        """The best translation of each source of a batch, in token ids, with the end token and without the start token:
+        at most `length` tokens, or just so many."""
+
+
+class Generate:
+    """transformers' `generate`, the reference for every other engine."""
+
+    engine = f"transformers {transformers.__version__}"
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.model, self.tokenizer, self.longest = model, tokenizer, longest(model)
+
+    def write(self, sources: list[list[int]], search: Search, length: int, exactly: bool) -> list[list[int]]:
+        batch = self.tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(device_of(self.model))
+        with evaluating(self.model), torch.no_grad():
+            written = decode(self.model, self.tokenizer, batch, search, length, exactly)[:, 1:]
+        ends = ending(self.model)
+        return [until_end(row, ends) for row in written.tolist()]
+
+
 def translate(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], search: Search | None = None,
-    progress: Report = silent, exactly: int | None = None,
-) -> tuple[list[str], dict[str, float]]:  # fmt: skip
+    writer: Writer, sentences: Sequence[str], search: Search, progress: Report = silent, exactly: int | None = None
+) -> tuple[list[str], dict[str, Any]]:
     """Translate sentences, in their order.
 
-    Also returns seconds, output tokens (without padding) and tokens per second. Sentences longer than the model's
-    positions are truncated. A blank sentence stays blank. The unknown subword is never written. exactly: write this
-    number of tokens for each sentence, to compare the speed of two models.
+    Also returns the engine, seconds, output tokens (without padding) and tokens per second. Sentences longer than the
+    model's positions are truncated. A blank sentence stays blank. The unknown subword is never written. exactly: write
+    this number of tokens for each sentence, to compare the speed of two models.
     """
-    search = search or Search()
-    limit = longest(model)
+    tokenizer = writer.tokenizer
     said = [i for i, sentence in enumerate(sentences) if sentence.strip()]
-    ids = tokenizer([sentences[i] for i in said], truncation=True, max_length=limit)["input_ids"] if said else []
+    ids = (
+        tokenizer([sentences[i] for i in said], truncation=True, max_length=writer.longest)["input_ids"] if said else []
+    )
     sources = dict(zip(said, ids, strict=True))
     order = sorted(said, key=lambda i: -len(sources[i]))
     out, tokens, start = [""] * len(sentences), 0, time.perf_counter()
-    with evaluating(model), torch.no_grad():
-        for at in range(0, len(order), search.batch):
-            chosen = order[at : at + search.batch]
-            batch = tokenizer.pad({"input_ids": [sources[i] for i in chosen]}, return_tensors="pt").to(device_of(model))
-            written = decode(model, tokenizer, batch, search, exactly)
-            tokens += int((written[:, 1:] != tokenizer.pad_token_id).sum())
-            for i, text in zip(chosen, tokenizer.batch_decode(written, skip_special_tokens=True), strict=True):
-                out[i] = text.strip()
-            progress((at + len(chosen)) / len(order), f"{at + len(chosen)} of {len(order)} sentences")
+    for at in range(0, len(order), search.batch):
+        chosen = order[at : at + search.batch]
+        length = exactly or most_written(len(sources[chosen[0]]), writer.longest)
+        written = writer.write([sources[i] for i in chosen], search, length, exactly is not None)
+        tokens += sum(map(len, written))
+        for i, text in zip(chosen, tokenizer.batch_decode(written, skip_special_tokens=True), strict=True):
+            out[i] = text.strip()
+        progress((at + len(chosen)) / len(order), f"{at + len(chosen)} of {len(order)} sentences")
     seconds = time.perf_counter() - start
-    return out, {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds}
+    cost = {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds, "engine": writer.engine}
+    return out, cost
 
 
 def longest(model: PreTrainedModel) -> int:
@@ -50,31 +80,58 @@ def longest(model: PreTrainedModel) -> int:
     return model.config.max_position_embeddings - 8 if hasattr(model.config, "max_position_embeddings") else 512
 
 
+class BeamCache(EncoderDecoderCache):
+    """Keys and values in beam search. Those of cross-attention are the same for all hypotheses of a sentence, so they
+    stay in their places."""
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.self_attention_cache.reorder_cache(beam_idx)
+
+
 def decode(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: Mapping[str, Tensor], search: Search,
-    exactly: int | None = None,
+    length: int, exactly: bool = False,
 ) -> Tensor:  # fmt: skip
-    """The token ids of the best translation of each source sentence, B T: from the start token on, padded."""
-    length = exactly + 1 if exactly else min(longest(model), batch["input_ids"].shape[1] * 3 // 2 + 10)
+    """The token ids of the best translation of each source sentence, B T: from the start token on, padded. length: the
+    most tokens, without the start token."""
     unknown = [[tokenizer.unk_token_id]] if tokenizer.unk_token_id is not None else None
+    config: Any = model.config.get_text_config(decoder=True)
+    cache = BeamCache(DynamicCache(config=config), DynamicCache(config=config))
     written: Tensor = model.generate(
-        **batch, num_beams=search.beam, length_penalty=search.length_penalty, max_length=length,
-        min_length=length if exactly else 0, do_sample=False, bad_words_ids=unknown, early_stopping=False,
+        **batch, past_key_values=cache, num_beams=search.beam, length_penalty=search.length_penalty,
+        max_length=length + 1, min_length=length + 1 if exactly else 0, do_sample=False, bad_words_ids=unknown,
+        early_stopping=False,
     )  # fmt: skip
     return written
 
 
+def most_written(source: int, longest: int) -> int:
+    """The most tokens to write for a source of so many, without the start token."""
+    return min(longest, source * 3 // 2 + 10) - 1
+
+
+def ending(model: PreTrainedModel) -> list[int]:
+    """The ids of the tokens that end a translation."""
+    ends = model.generation_config.eos_token_id
+    return ends if isinstance(ends, list) else [] if ends is None else [ends]
+
+
+def until_end(written: list[int], ends: list[int]) -> list[int]:
+    """Token ids up to the first end token, which stays; without what `generate` fills the rest with."""
+    return next((written[: place + 1] for place, token in enumerate(written) if token in ends), written)
+
+
 def speeds(
-    models: Mapping[str, tuple[PreTrainedModel, PreTrainedTokenizerBase]], sentences: Sequence[str], search: Search,
-    tokens: int, rounds: int, progress: Report = silent,
+    writers: Mapping[str, Writer], sentences: Sequence[str], search: Search, tokens: int, rounds: int,
+    progress: Report = silent,
 ) -> dict[str, tuple[float, float, float]]:  # fmt: skip
     """Tokens per second of decoding (median, least, most), by name: all models write equally many tokens for the same
     sentences, in turn, a few rounds, so that a noisy machine and longer translations affect all alike."""
-    rates: dict[str, list[float]] = {name: [] for name in models}
+    rates: dict[str, list[float]] = {name: [] for name in writers}
     for turn in range(rounds):
-        in_turn = list(models.items())[:: -1 if turn % 2 else 1]  # no model always goes first
-        for i, (name, (model, tokenizer)) in enumerate(in_turn):
-            cost = translate(model, tokenizer, sentences, search, exactly=tokens)[1]
+        in_turn = list(writers.items())[:: -1 if turn % 2 else 1]  # no model always goes first
+        for i, (name, writer) in enumerate(in_turn):
+            cost = translate(writer, sentences, search, exactly=tokens)[1]
             rates[name].append(cost["tokens_per_second"])
-            progress((turn + (i + 1) / len(models)) / rounds, name)
+            progress((turn + (i + 1) / len(writers)) / rounds, name)
     return {name: (median(values), min(values), max(values)) for name, values in rates.items()}

@@ -13,6 +13,7 @@ import numpy as np
 from headwise.api.batches import Batches, max_tokens
 from headwise.api.greedy import Losses
 from headwise.data.lines import read_lines
+from headwise.engines.ct2_writer import writer_of
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
@@ -42,7 +43,8 @@ class Translate(Task, stage="evaluate", names="translate/{0.split}/{0.variant.na
 
     def make(self, run: Run, work: Path) -> Result:
         model, text, folder = model_of(run, self.variant), run.pairs(self.split), work / MADE / "translations"
-        lines, cost = translate(model.hf, model.tokenizer, list(text.sources), run.plan.search, run.progress)
+        search = run.plan.search
+        lines, cost = translate(writer_of(model, search.engine), list(text.sources), search, run.progress)
         for name, side in ((self.variant.name, lines), ("source", text.sources), ("reference", text.targets)):
             one_a_line = (" ".join(line.splitlines()) for line in side)
             write_text(folder / self.split / f"{name}.txt", "".join(f"{line}\n" for line in one_a_line))
@@ -182,9 +184,9 @@ class MeasureSpeed(Task, stage="evaluate", names="speed", exclusive=True):
     def make(self, run: Run, work: Path) -> Result:
         plan = run.plan
         sentences = list(run.pairs("dev").sources)[: plan.speed.sentences]
-        loaded = {variant.name: model_of(run, variant) for variant in self.variants}
-        models = {name: (model.hf, model.tokenizer) for name, model in loaded.items()}
-        return {**speeds(models, sentences, plan.search, plan.speed.tokens, plan.speed.rounds, run.progress)}
+        engine = plan.search.engine
+        writers = {variant.name: writer_of(model_of(run, variant), engine) for variant in self.variants}
+        return {**speeds(writers, sentences, plan.search, plan.speed.tokens, plan.speed.rounds, run.progress)}
 
 
 HALF = 0.5  # share of undecided gates from which on a model is no result

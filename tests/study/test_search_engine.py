@@ -1,0 +1,63 @@
+"""A study whose translations are CTranslate2's: the same numbers, with the engine in records, keys and run.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from headwise.engines import export
+from headwise.errors import HeadwiseError
+from headwise.study import run_study
+from headwise.study.run import Run
+from headwise.study.tasks.evaluate import MeasureSpeed, Translate
+from headwise.study.variants import FULL
+from study.studies import QUIET, plan_of
+
+
+def of(finished: Path, tiny: dict[str, Any], engine: str) -> dict[str, Any]:
+    """A short study of the finished one's model."""
+    pruning = {"method": "greedy", "scores": ["weight-norm"], "keep": [3]}
+    search = {**tiny["search"], "engine": engine}
+    return {**tiny, "model": str(finished / "model"), "search": search, "pruning": pruning, "scoring": {"measures": []}}
+
+
+def test_the_numbers_are_the_same_and_say_the_engine(finished: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (headwise[ct2])")
+    out = run_study(plan_of(of(finished, tiny, "ct2")), tmp_path / "run", QUIET)
+    for split in ("dev", "test"):
+        lines, expected = ((run / f"translations/{split}/full.txt").read_text() for run in (out, finished))
+        assert lines == expected and len(set(lines.splitlines())) > 3
+    quality = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"]).value
+    assert quality["full", "bleu"] > 0 and quality["weight-norm-3", "tokens_per_second"] > 0
+    facts = [json.loads((run / "run.json").read_text())["signature"]["engine"] for run in (out, finished)]
+    assert [engine.split()[0] for engine in facts] == ["ctranslate2", "transformers"]
+    record = json.loads((out / ".tasks" / "translate.dev.weight-norm-3.json").read_text())
+    assert record["result"]["engine"] == facts[0]
+
+
+def test_the_engine_is_part_of_the_key(finished: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+    runs = [Run(plan_of(of(finished, tiny, engine)), tmp_path, QUIET) for engine in ("transformers", "ct2")]
+    for task in (Translate("dev", FULL), MeasureSpeed((FULL,))):
+        assert runs[0].key(task) != runs[1].key(task)
+
+
+def test_a_missing_engine_is_refused_before_work(
+    finished: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "find_spec", lambda name: None)
+    tiny["search"]["engine"] = "ct2"
+    with pytest.raises(HeadwiseError, match=r"needs ctranslate2: pip install 'headwise\[ct2\]'"):
+        run_study(plan_of(tiny), tmp_path / "run", QUIET)
+    assert not (tmp_path / "run" / "plan.toml").exists()
+
+
+def test_an_engine_without_translations_is_refused(tiny: dict[str, Any]) -> None:
+    one_sided = {"data": {"train": __file__}, "model": "some/model", "search": {"engine": "ct2"}}
+    with pytest.raises(HeadwiseError, match="the engine 'ct2' translates, but the training text is one-sided"):
+        plan_of(one_sided)
+    with pytest.raises(HeadwiseError, match=r"'search.engine' is 'marian'"):
+        plan_of({**tiny, "search": {"engine": "marian"}})
