@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/target-count"))
     parser.add_argument("--small", action="store_true", help="a model of seconds, three targets: does it all work?")
     options = parser.parse_args()
-    changes, runs = list[str](), schedule(TARGETS, PENALTIES, EVERYWHERE)
+    changes, runs = ["training.epochs=8"], schedule(TARGETS, PENALTIES, EVERYWHERE)
     if options.small:
         changes = ["data.embedded.train=1000", "data.embedded.dev=50", "training.epochs=2"]
         runs = schedule((12, 3), (0.0, 0.5), EVERYWHERE[-1:])
