@@ -59,7 +59,9 @@ def differs(model: Model) -> str | None:
         given.discard("forced_eos_token_id")
     if unknown := sorted(given - FOLLOWED):
         return f"it does not know {', '.join(unknown)} of generation_config.json"
-    if type(model.tokenizer).__name__.startswith("MBartTokenizer") or getattr(model.tokenizer, "separate_vocabs", False):
+    if type(model.tokenizer).__name__.startswith("MBartTokenizer") or getattr(
+        model.tokenizer, "separate_vocabs", False
+    ):
         return f"the first token or the vocabulary is another one for each language ({type(model.tokenizer).__name__})"
     return None
 
