@@ -31,6 +31,17 @@ MOST = 128  # tokens of a sentence
 LIKELY = 8  # most likely tokens that are shown
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One token of one sentence at a time is too little work for several threads: two take twice as long as one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @dataclass(frozen=True)
 class Column:
     """A predicted token: where its logits are, its id, and whether it is part of the output (a language model's own
@@ -134,7 +145,8 @@ class Asker:
         """The ids of a translation, from the start token to the end of the sentence."""
         source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
         length = most_written(source["input_ids"].shape[1], longest(self.hf))
-        written: list[int] = decode(self.hf, self.tokenizer, source, Search(beam=beam), length)[0].tolist()
+        with one_thread():
+            written: list[int] = decode(self.hf, self.tokenizer, source, Search(beam=beam), length)[0].tolist()
         return written
 
     def with_translation(self, base: Base, target: Sequence[int]) -> Base:
