@@ -16,7 +16,6 @@ import json
 import random
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,8 +36,8 @@ from headwise.options import Architecture, Recipe, Search
 from headwise.pruning.gates import Gates, HardConcrete
 from headwise.study.estimate import best, random_batch
 from headwise.translation.build import build
-from headwise.translation.decode import translate
-from headwise.translation.dropout import FastDropout
+from headwise.translation.decode import Generate, translate
+from headwise.translation.dropout import fast_dropout
 from headwise.translation.loss_forward import loss_forward
 from headwise.translation.subwords import learn_subwords
 from headwise.translation.train import bfloat16
@@ -112,7 +111,7 @@ def updates(model: Model, recipe: Recipe, device: str) -> dict[str, Facts]:
         with (
             capture(hf, model.found, gates=gates.by_site() if gates else None, explicit=explicit),
             loss_forward(hf, gates.draw if gates else None, (lambda g=gates: 0.01 * g.penalty()) if gates else None),
-            FastDropout() if explicit else nullcontext(),
+            fast_dropout(hf),
         ):  # fmt: skip
             hf.train()
             table.add(name, update, tokens)
@@ -148,7 +147,7 @@ def decoding(model: Model, sentences: list[str], device: str) -> dict[str, Facts
     half = HeadMask(model.heads, frozenset(head for head in model.heads if head.head % 2))
     table = Table(device, "decoding")
     for name, each in {"decoding": model, "with half of the heads": model.remove(half)}.items():
-        job = partial(translate, each.hf, each.tokenizer, sentences, Search(), exactly=20)
+        job = partial(translate, Generate(each.hf, each.tokenizer), sentences, Search(), exactly=20)
         table.add(name, job, 20 * len(sentences))
     return table.rows
 

@@ -67,7 +67,7 @@ def run(
 
 def scored(known: Known, measures: Sequence[str], seed: int, progress: Report) -> pd.DataFrame:
     """The scores of all heads, with what is true of them. The slow ones read only the first FEW sentences, which ask
-    every question, too."""
+    every question, too. With RESCORED comes what is no score but a way to prune: greedy removal and gates."""
     slow = [name for name in measures if name in (*LRP, *GATINGS)]
     fast = [name for name in measures if name not in slow]
     texts = [(known.text, fast, part(progress, 0.0, 0.3)), (known.text.head(FEW), slow, part(progress, 0.4, 1.0))]
