@@ -48,6 +48,8 @@ class TestArithmetic:
     def test_a_translation(self) -> None:
         """Two batches of 20 pieces."""
         assert PLAN.translating(Amount(16, 10.0)) == 2 * 20 * 0.25
+        by_ctranslate2 = replace(PLAN, search=PLAN.search.model_copy(update={"engine": "ct2"}))
+        assert 0 < by_ctranslate2.translating(Amount(16, 10.0)) < 2 * 20 * 0.25
         assert PLAN.evaluating(PLAN.dev) == pytest.approx(10 + 0.16 + estimating.BOOTSTRAP)
 
     def test_scoring(self) -> None:
@@ -56,7 +58,7 @@ class TestArithmetic:
         assert PLAN.scoring(["gradient"]) == PLAN.scoring(["lrp.ding.pooled"]) == pytest.approx(0.4)
         assert PLAN.scoring(["lrp.ding"]) == pytest.approx(0.4 * 0.8 * 10)
         assert PLAN.scoring(["ablation.zero"]) == pytest.approx(6 * 0.16)
-        assert PLAN.scoring(["ablation.bleu"]) == 11 * 10
+        assert PLAN.scoring(["ablation.bleu"]) == 11 * 5  # by default, 25 sentences at once
         assert PLAN.scoring([]) == 0
         assert PLAN.judging(["ablation.zero"], 3) == pytest.approx(10 * 4 * 0.08)
         assert PLAN.judging(["gradient"], 0) == pytest.approx(10 * (2 * 0.16 + 0.4) / 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, cast
 
@@ -42,6 +42,7 @@ BACKWARD = 2.5  # passes forward that one forward and backward takes as long as,
 SLOW_RULES = {"alpha-beta": 7.0, "alpha-beta-fast": 2.5}  # in walks of the other rules of relevance
 SAMPLE = 1000  # pairs whose lengths are looked at
 OPERATIONS = 3e10  # of one measured pass, at most, where a model is not too large for it
+CTRANSLATE2 = 0.4  # of the time of `generate` (benchmarks/engines.py)
 STEPS = 8  # pieces written to measure decoding
 SHORTEST = 256  # positions of a measured batch, at least
 
@@ -99,7 +100,8 @@ class Estimate:
     def translating(self, text: Amount) -> float:
         """A text by beam search; a batch ends with its last hypothesis, which is longer than the mean."""
         pieces = 1.5 * text.length + 5
-        return math.ceil(text.pairs / self.search.batch) * pieces * self.rates.piece
+        share = CTRANSLATE2 if self.search.engine == "ct2" else 1.0
+        return math.ceil(text.pairs / self.search.batch) * pieces * self.rates.piece * share
 
     def evaluating(self, text: Amount) -> float:
         """A text translated and scored, and its loss."""
@@ -121,7 +123,7 @@ class Estimate:
         if any(name in GATINGS for name in names):
             seconds += 3 * 200 * 4096 * BACKWARD * rates.forward  # three fits of 200 updates
         if BLEU in names:
-            seconds += (self.heads.total + 1) * self.translating(self.dev)
+            seconds += (self.heads.total + 1) * replace(self, search=Search()).translating(self.dev)
         return seconds + passes * self.reading(self.dev)
 
     def pairing(self, pairs: int) -> float:
