@@ -157,9 +157,10 @@ class TestMadeAgain:
 
     def test_a_new_penalty_makes_only_that(self, copied: Path, tiny: dict[str, Any]) -> None:
         tiny["pruning"]["penalties"] = [0.005, 0.5]
-        made = again(make_plan(tiny), copied).made
+        notes = again(make_plan(tiny), copied)
         tasks = ("prune", "translate/dev", "evaluate/dev", "measure", "rescored", "translate/test", "evaluate/test")
-        assert {*made} == {f"{task}/lambda-0.5" for task in tasks} | {"choose", "speed"}
+        assert {*notes.made} == {f"{task}/lambda-0.5" for task in tasks} | {"choose", "speed"}
+        assert not any("damaged" in line for line in notes.lines)
         assert {*pd.read_csv(copied / "pruning.csv").setting} == {"full", "lambda-0.005", "lambda-0.5"}
 
     def test_a_lost_output_makes_its_task(self, copied: Path, tiny: dict[str, Any]) -> None:

@@ -177,7 +177,7 @@ class Store:
             self.progress.say(
                 f"  {task.name} is made again, with all that was derived from it: what it is made from changed."
             )
-        elif self.path(task.name).exists():
+        elif not before and self.path(task.name).exists():
             self.progress.say(f"  {task.name} is made again: its record is damaged.")
 
     def contents(self, task: Making, before: Mapping[str, Any]) -> set[str]:
