@@ -132,8 +132,8 @@ def work(engine: str, folder: Path, batch: int, context: int, threads: int, word
     prompts = [[draw.randrange(4, words) for _ in range(context)] for _ in range(batch)]
     seconds = globals()[f"decode_{engine}"](folder, prompts, threads)
     status = Path("/proc/self/status").read_text(encoding="utf-8")  # getrusage's peak would be the parent's
-    memory = 1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1])
-    print("RESULT", json.dumps({"speed": batch * STEPS / seconds, "memory": memory}))
+    (peak,) = re.findall(r"VmHWM:\s+(\d+)", status)
+    print("RESULT", json.dumps({"speed": batch * STEPS / seconds, "memory": 1024 * int(peak)}))
 
 
 def measured(engine: str, folder: Path, batch: int, context: int, threads: int, words: int) -> dict[str, float]:
@@ -155,7 +155,7 @@ def translations(folders: list[Path], source: Path, beam: int, rounds: int, thre
     import headwise as hw
     from headwise.data.lines import read_lines
     from headwise.engines.ct2_writer import writer_of
-    from headwise.options import Search
+    from headwise.options import Engine, Search
     from headwise.translation.decode import translate
 
     torch.set_num_threads(threads)
@@ -164,7 +164,7 @@ def translations(folders: list[Path], source: Path, beam: int, rounds: int, thre
     print("|---|---|---|---|---|---|")
     for folder in folders:
         model = hw.load(folder)
-        spent: dict[str, list[tuple[float, float]]] = {"transformers": [], "ct2": []}
+        spent: dict[Engine, list[tuple[float, float]]] = {"transformers": [], "ct2": []}
         texts = {}
         for _ in range(rounds):
             for engine, times in spent.items():
@@ -183,8 +183,8 @@ def main() -> None:
         work(engine, Path(folder), *map(int, numbers))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("pruned", type=Path)
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("pruned", type=Path, nargs="?")
     parser.add_argument("--context", type=int, nargs="+", default=[128, 1920])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--rounds", type=int, default=3)
@@ -193,6 +193,9 @@ def main() -> None:
     parser.add_argument("--source", type=Path, help="translate this text, a sentence a line, instead")
     parser.add_argument("--beam", type=int, default=4)
     options = parser.parse_args()
+    if not options.pruned:
+        print("Skipped: name a model and a pruned one.")
+        return
     if options.source:
         translations([options.model, options.pruned], options.source, options.beam, options.rounds, options.threads)
         return
@@ -227,7 +230,7 @@ def main() -> None:
             sizes = [sum(f.stat().st_size for f in folders[engine, n].rglob("*") if f.is_file()) for n in models]
             for batch in options.batch:
                 for context in options.context:
-                    runs = {name: [] for name in models}
+                    runs: dict[str, list[dict[str, float]]] = {name: [] for name in models}
                     for _ in range(options.rounds):
                         for name, found in runs.items():
                             found.append(

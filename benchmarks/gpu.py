@@ -80,7 +80,7 @@ class Table:
             return
         row |= {"tokens_per_second": tokens / row["seconds"]} if tokens else {}
         row |= {"peak_megabytes": torch.cuda.max_memory_allocated() / 1e6} if gpu else {}
-        with syncs() as seen, Launches() as launches:
+        with syncs() as seen, Launches() as launches:  # type: ignore[no-untyped-call]
             job()
         self.rows[name] = row = {**row, "launches": launches.count, "waits": len(seen)}
         times = row["seconds"] / self.rows[self.yard]["seconds"] if self.yard in self.rows else float("nan")
@@ -106,16 +106,19 @@ def updates(model: Model, recipe: Recipe, device: str) -> dict[str, Facts]:
 
     table = Table(device, "update")
     gated = {"update": [], "gates on the encoder": ENCODER, "gates on all heads": [*model.heads.kinds]}
-    for name, kinds in gated.items():
-        gates = Gates(model.heads.only(kinds), HardConcrete(), 3.0).to(device) if kinds else None
+
+    def row(name: str, gates: Gates | None) -> None:
         with (
             capture(hf, model.found, gates=gates.by_site() if gates else None, explicit=explicit),
-            loss_forward(hf, gates.draw if gates else None, (lambda g=gates: 0.01 * g.penalty()) if gates else None),
+            loss_forward(hf, gates.draw if gates else None, (lambda: 0.01 * gates.penalty()) if gates else None),
             fast_dropout(hf),
         ):  # fmt: skip
             hf.train()
             table.add(name, update, tokens)
             hf.eval()
+
+    for name, kinds in gated.items():
+        row(name, Gates(model.heads.only(kinds), HardConcrete(), 3.0).to(device) if kinds else None)
     return table.rows
 
 

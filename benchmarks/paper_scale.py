@@ -176,7 +176,8 @@ def left(run: Run, facts: dict[str, Facts], now: str = "") -> dict[str, float]:
     """Seconds of what is not done yet, by the first word of its tasks. Trainings by the pace of the first one, the rest
     by what others like it took. now: the task that is half done.
     """
-    schedule, plan, pace = Schedule(run), run.plan, facts.get("train", {})
+    schedule, plan = Schedule(run), run.plan
+    pace: dict[str, float] = facts.get("train", {})
     taken = {name: record["seconds"] for name, record in run.store.records().items()}
     variants = {f"prune/{variant.name}": variant for variant in schedule.variants()}
 

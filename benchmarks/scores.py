@@ -54,7 +54,7 @@ def main() -> None:
     scores = jobs(model, found, batch)
     if options.memory:
         (backward if options.memory == "backward" else scores[options.memory][0])()
-        print(re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())[1])  # type: ignore[index]
+        print(*re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text()))
         return
     print(json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads(), "pairs": options.pairs,
                       "tokens": options.tokens, "rounds": options.rounds}))  # fmt: skip

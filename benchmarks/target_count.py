@@ -151,14 +151,13 @@ def against_curve(table: pd.DataFrame, out: Path, references: list[str]) -> pd.D
     means = np.stack([np.mean([bleu[name] for name in curve[curve.kept == count].run], axis=0) for count in kept])
     losses = [curve[curve.kept == count].dev_loss.mean() for count in kept]
     made = []
-    for row in rows[rows.target.notna() & rows.target.between(kept[0], kept[-1])].itertuples():
-        between = np.array([np.interp(row.target, kept, column) for column in means.T])
-        change = bleu[row.run] - between
+    inside = rows[rows.target.between(kept[0], kept[-1])]
+    for run, target, dev_loss in zip(inside.run, inside.target, inside.dev_loss, strict=True):
+        between = np.array([np.interp(target, kept, column) for column in means.T])
+        change = bleu[run] - between
         low, high = interval(change[1:])
-        loss = row.dev_loss - np.interp(row.target, kept, losses)
-        made.append(
-            {"run": row.run, "curve": between[0], "difference": change[0], "low": low, "high": high, "loss": loss}
-        )
+        loss = dev_loss - np.interp(target, kept, losses)
+        made.append({"run": run, "curve": between[0], "difference": change[0], "low": low, "high": high, "loss": loss})
     return pd.DataFrame(made, columns=["run", "curve", "difference", "low", "high", "loss"])
 
 
@@ -220,7 +219,7 @@ def main() -> None:
         runs = schedule((12, 3), (0.0, 0.5), EVERYWHERE[-1:])
     bench = Bench(read_plan(Path(str(files("headwise.study") / "demo.toml")), changes), options.out)
     place = options.out / "runs.csv"
-    rows = pd.read_csv(place).to_dict("records") if place.exists() else []
+    rows: list[dict[Any, Any]] = pd.read_csv(place).to_dict("records") if place.exists() else []
     for run in runs:
         if run.name not in {row["run"] for row in rows}:
             rows.append(bench.go(run))

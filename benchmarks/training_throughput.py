@@ -133,7 +133,7 @@ def train_headwise(options: argparse.Namespace) -> None:
             layer.activation_dropout = DROPOUT  # inside the feed-forward block: JoeyNMT has it, our plans do not
     pace = Pace(options.warmup)
 
-    class Paced(TrainerCallback):  # type: ignore[misc]
+    class Paced(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
             pace.updated()
 

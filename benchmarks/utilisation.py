@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd import DeviceType
 from torch.profiler import profile
 from transformers import AutoTokenizer
 
@@ -47,7 +46,7 @@ def where_time_goes(seen: profile, device: str) -> Facts:
     spans: list[tuple[float, float]] = []
     for event in seen.events():
         if device == "cuda":
-            if event.device_type == DeviceType.CUDA and not event.name.startswith(("Optimizer.", "ProfilerStep")):
+            if event.device_type.name == "CUDA" and not event.name.startswith(("Optimizer.", "ProfilerStep")):
                 spans.append((event.time_range.start, event.time_range.end))
                 totals[event.name] += event.time_range.end - event.time_range.start
         else:
@@ -159,10 +158,10 @@ def usage(run: Run, facts: Facts) -> Facts:
     )
     longest = np.maximum(source, target)
     updates = pace["updates"] / plan.training.epochs  # of an epoch
-    real = [float(side.mean()) * len(text) / updates for side in (source, target)]
+    read, written = (float(side.mean()) * len(text) / updates for side in (source, target))
     positions = plan.training.batch_tokens * plan.training.accumulate
     length = float((longest**2).sum() / longest.sum())
-    useful = model_flops(plan.model, len(pieces), *real, length)
+    useful = model_flops(plan.model, len(pieces), read, written, length)
     done = model_flops(plan.model, len(pieces), positions, positions, length)
     chip_rate, narrow = (facts["chip"]["matrix_tflops"][name] for name in ("large", "feed-forward in"))
     rate = useful / pace["update_seconds"] / 1e12
@@ -171,9 +170,9 @@ def usage(run: Run, facts: Facts) -> Facts:
         s: run.store.record(f"translate/{s}/full").get("result", {}).get("tokens_per_second") for s in ("dev", "test")
     }
     return {
-        "update_seconds": pace["update_seconds"], "target_tokens_per_update": real[1],
-        "target_tokens_per_second": real[1] / pace["update_seconds"],
-        "target_tokens_per_second_with_checkpoints": real[1] * whole["updates"] / whole["seconds"],
+        "update_seconds": pace["update_seconds"], "target_tokens_per_update": written,
+        "target_tokens_per_second": written / pace["update_seconds"],
+        "target_tokens_per_second_with_checkpoints": written * whole["updates"] / whole["seconds"],
         "written_tokens_per_second": decoded, "flops_per_update": useful, "flops_per_update_with_padding": done,
         "tflops": rate, "utilisation": rate / chip_rate, "utilisation_with_padding": rate * done / useful / chip_rate,
         "utilisation_of_products_at_this_width": rate / narrow,

@@ -85,10 +85,11 @@ def main() -> None:
         plan = read_plan(given.plan, given.settings)
     except HeadwiseError as error:
         parser.error(str(error))
-    if not isinstance(plan.model, Architecture) or plan.data.train is None or not plan.roles.treebank:
-        parser.error(f"{given.plan} must train a model of its own, on a text that it names, and name a treebank")
+    data = plan.data
+    if not isinstance(plan.model, Architecture) or data.train is None or data.dev is None or not plan.roles.treebank:
+        parser.error(f"{given.plan} must train a model of its own, and name train and dev text and a treebank")
     given.out.mkdir(parents=True, exist_ok=True)
-    text, dev = ParallelText.open(plan.data.train), ParallelText.open(plan.data.dev)
+    text, dev = ParallelText.open(data.train), ParallelText.open(data.dev)
     tokenizer = learn_subwords((side for pair in text for side in pair), plan.model.vocabulary)
     model = Model(build(plan.model, tokenizer, plan.seed), tokenizer, plan.name)
     subject = Subject(model.hf, tokenizer, model.found)

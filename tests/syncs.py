@@ -61,5 +61,5 @@ def syncs() -> Iterator[list[str]]:
     with ExitStack() as block:
         for name in ("tolist", "cpu", "numpy"):
             block.enter_context(counted(name))
-        block.enter_context(Count())
+        block.enter_context(Count())  # type: ignore[no-untyped-call]
         yield seen
