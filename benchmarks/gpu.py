@@ -2,11 +2,12 @@
 
     python benchmarks/gpu.py                          # on a GPU: Transformer-base in bf16, some minutes
     python benchmarks/gpu.py --device cpu --small     # a small model; launches and waits are about those on a GPU
+    python benchmarks/gpu.py --device cpu --only updates   # what gates cost on a processor
 
 An update is one of a training: full batch of random pieces, loss without logits, gradient clipping, AdamW. A gated one
-draws its gates and pays for them. A score is one pass over some pairs, in float32. Launches are operators that compute
-(not views and not allocations). Waits are places where the processor asks the device for a number. The aim of a gated
-update is at most 1.05 ungated ones.
+draws its gates and pays for them; the aim is at most 1.05 ungated ones. A score is one pass over some pairs, in
+float32. Times are medians of five, ratios of five pairs with their range. Launches are operators that compute (not
+views and not allocations). Waits are places where the processor asks the device for a number.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import statistics
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +38,7 @@ from headwise.importance.measures import BLEU, PASSES
 from headwise.model import Model
 from headwise.options import Architecture, Recipe, Search
 from headwise.pruning.gates import Gates, HardConcrete
-from headwise.study.estimate import best, random_batch
+from headwise.study.estimate import random_batch, wait_for
 from headwise.translation.build import build
 from headwise.translation.decode import Generate, translate
 from headwise.translation.dropout import fast_dropout
@@ -50,6 +54,10 @@ SMALL = Architecture(norm="pre", encoder_layers=2, decoder_layers=2, width=32, f
 LENGTH, WORDS = 16, 6  # pieces of a sentence of an update; words of one that is scored
 LONG = ("gating", BLEU)  # a training of many updates, a translation for every head
 ENCODER: list[Kind] = ["encoder-self"]
+ROUNDS = 5
+
+Job = Callable[[], object]
+Around = Callable[[], AbstractContextManager[None]]
 
 
 class Launches(TorchDispatchMode):
@@ -63,30 +71,47 @@ class Launches(TorchDispatchMode):
 
 
 class Table:
-    """Rows that are printed as they are measured, with their times as multiples of the row `yard`."""
+    """Rows that are printed as they are measured. The first is the yardstick: each later one is timed in turn with it,
+    and its ratio is a median with its range."""
 
-    def __init__(self, device: str, yard: str) -> None:
-        self.device, self.yard, self.rows = device, yard, dict[str, Facts]()
+    def __init__(self, device: str) -> None:
+        self.device, self.rows = device, dict[str, Facts]()
+        self.yard: tuple[Job, Around] | None = None
 
-    def add(self, name: str, job: Callable[[], object], tokens: int = 0) -> None:
-        """Seconds of a job (the best of three), tokens per second, launches, waits, and on a GPU the peak of memory."""
+    def add(self, name: str, job: Job, tokens: int = 0, around: Around = nullcontext) -> None:
+        """Seconds of a job, tokens per second, launches, waits, and on a GPU the peak of memory. around: a block in
+        which the job runs, and which is not timed."""
         gpu = self.device == "cuda"
+        self.yard = self.yard or (job, around)
         if gpu:
             torch.cuda.reset_peak_memory_stats()
         try:
-            row: Facts = {"seconds": best(job, self.device)}
+            times = [(self.seconds(*self.yard), self.seconds(job, around)) for _ in range(ROUNDS)]
         except torch.OutOfMemoryError:
             print(f"| {name} | out of memory | | | | | |", flush=True)
             return
+        ratios = sorted(mine / yard for yard, mine in times)
+        row: Facts = {"seconds": statistics.median(mine for _, mine in times), "ratio": statistics.median(ratios),
+                      "least_ratio": ratios[0], "most_ratio": ratios[-1]}  # fmt: skip
         row |= {"tokens_per_second": tokens / row["seconds"]} if tokens else {}
         row |= {"peak_megabytes": torch.cuda.max_memory_allocated() / 1e6} if gpu else {}
-        with syncs() as seen, Launches() as launches:  # type: ignore[no-untyped-call]
+        with around(), syncs() as seen, Launches() as launches:  # type: ignore[no-untyped-call]
             job()
         self.rows[name] = row = {**row, "launches": launches.count, "waits": len(seen)}
-        times = row["seconds"] / self.rows[self.yard]["seconds"] if self.yard in self.rows else float("nan")
         speed, memory = (f"{row[key]:,.0f}" if key in row else "" for key in ("tokens_per_second", "peak_megabytes"))
-        print(f"| {name} | {1e3 * row['seconds']:.1f} | {times:.2f} | {speed} | {row['launches']:,} | {row['waits']} | "
-              f"{memory} |", flush=True)  # fmt: skip
+        times_as_long = f"{row['ratio']:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        print(f"| {name} | {1e3 * row['seconds']:.1f} | {times_as_long} | {speed} | {row['launches']:,} | "
+              f"{row['waits']} | {memory} |", flush=True)  # fmt: skip
+
+    def seconds(self, job: Job, around: Around) -> float:
+        """Seconds of a second run: the first is there to warm up."""
+        with around():
+            job()
+            wait_for(self.device)
+            begun = time.perf_counter()
+            job()
+            wait_for(self.device)
+            return time.perf_counter() - begun
 
 
 def updates(model: Model, recipe: Recipe, device: str) -> dict[str, Facts]:
@@ -104,21 +129,22 @@ def updates(model: Model, recipe: Recipe, device: str) -> dict[str, Facts]:
         optimizer.step()
         optimizer.zero_grad()
 
-    table = Table(device, "update")
-    gated = {"update": [], "gates on the encoder": ENCODER, "gates on all heads": [*model.heads.kinds]}
-
-    def row(name: str, gates: Gates | None) -> None:
+    @contextmanager
+    def training(kinds: Sequence[Kind]) -> Iterator[None]:
+        gates = Gates(model.heads.only(kinds), HardConcrete(), 3.0).to(device) if kinds else None
         with (
             capture(hf, model.found, gates=gates.by_site() if gates else None, explicit=explicit),
             loss_forward(hf, gates.draw if gates else None, (lambda: 0.01 * gates.penalty()) if gates else None),
             fast_dropout(hf),
-        ):  # fmt: skip
+        ):
             hf.train()
-            table.add(name, update, tokens)
+            yield
             hf.eval()
 
+    table = Table(device)
+    gated: dict[str, list[Kind]] = {"update": [], "gates on the encoder": ENCODER, "gates on all": [*model.heads.kinds]}
     for name, kinds in gated.items():
-        row(name, Gates(model.heads.only(kinds), HardConcrete(), 3.0).to(device) if kinds else None)
+        table.add(name, update, tokens, partial(training, kinds))
     return table.rows
 
 
@@ -136,7 +162,7 @@ def scores(model: Model, text: ParallelText, device: str) -> dict[str, Facts]:
         hf(**batch, use_cache=False).loss.backward()
         hf.zero_grad()
 
-    table = Table(device, "forward and backward")
+    table = Table(device)
     table.add("forward and backward", backward)
     table.add("forward", forward)
     for label, names in PASSES.items():
@@ -148,7 +174,7 @@ def scores(model: Model, text: ParallelText, device: str) -> dict[str, Facts]:
 def decoding(model: Model, sentences: list[str], device: str) -> dict[str, Facts]:
     """Beam search for some sentences, 20 pieces each, by the whole model and by one with every second head."""
     half = HeadMask(model.heads, frozenset(head for head in model.heads if head.head % 2))
-    table = Table(device, "decoding")
+    table = Table(device)
     for name, each in {"decoding": model, "with half of the heads": model.remove(half)}.items():
         job = partial(translate, Generate(each.hf, each.tokenizer), sentences, Search(), exactly=20)
         table.add(name, job, 20 * len(sentences))
@@ -159,11 +185,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--small", action="store_true", help="a small model: for counts, not for times")
+    parser.add_argument("--only", choices=("updates", "scores", "decoding"))
     parser.add_argument("--out", type=Path, help="write all numbers to this file (JSON)")
     options = parser.parse_args()
-    small, device = options.small or options.device == "cpu", options.device
-    shape = SMALL if small else BASE
-    recipe = Recipe(batch_tokens=1024 if small else 40320, dtype="fp32" if small else "bf16")
+    small, device = options.small, options.device
+    gpu = device == "cuda"
+    shape = SMALL if small else BASE if gpu else Architecture()
+    recipe = Recipe(
+        batch_tokens=1024 if small else 40320 if gpu else 2520, dtype="fp32" if small or not gpu else "bf16"
+    )
     drawn = random.Random(0)
     words = ["".join(drawn.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(3 * shape.vocabulary)]
     tokenizer = learn_subwords(words, shape.vocabulary)
@@ -172,13 +202,16 @@ def main() -> None:
     found: dict[str, Any] = {"chip": chip(shape, recipe, device, 512 if small else 8192)}
     print(f"{found['chip']['name']}, torch {torch.__version__}, {recipe.dtype}, {model}")
     print("| what | ms | × | tokens/s | launches | waits | peak MB |\n|---|---|---|---|---|---|---|")
-    found["updates"] = updates(model, recipe, device)
-    found["scores"] = scores(model, ParallelText.from_pairs(zip(*sides, strict=True)), device)
-    found["decoding"] = decoding(model, sides[0], device)
-    tokens = recipe.batch_tokens
-    rate = model_flops(shape, len(tokenizer), tokens, tokens, LENGTH) / found["updates"]["update"]["seconds"] / 1e12
-    found["utilisation"] = rate / found["chip"]["matrix_tflops"]["large"]
-    print(f"An update: {rate:.3g} TFLOP/s, {found['utilisation']:.1%} of what a large matrix product reaches here")
+    if options.only in (None, "updates"):
+        found["updates"] = updates(model, recipe, device)
+        tokens = recipe.batch_tokens
+        rate = model_flops(shape, len(tokenizer), tokens, tokens, LENGTH) / found["updates"]["update"]["seconds"] / 1e12
+        found["utilisation"] = rate / found["chip"]["matrix_tflops"]["large"]
+        print(f"An update: {rate:.3g} TFLOP/s, {found['utilisation']:.1%} of what a large matrix product reaches here")
+    if options.only in (None, "scores"):
+        found["scores"] = scores(model, ParallelText.from_pairs(zip(*sides, strict=True)), device)
+    if options.only in (None, "decoding"):
+        found["decoding"] = decoding(model, sides[0], device)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(found, indent=1) + "\n")
