@@ -95,8 +95,10 @@ class Table:
                       "least_ratio": ratios[0], "most_ratio": ratios[-1]}  # fmt: skip
         row |= {"tokens_per_second": tokens / row["seconds"]} if tokens else {}
         row |= {"peak_megabytes": torch.cuda.max_memory_allocated() / 1e6} if gpu else {}
-        with around(), syncs() as seen, Launches() as launches:  # type: ignore[no-untyped-call]
+        with around():
             job()
+            with syncs() as seen, Launches() as launches:  # type: ignore[no-untyped-call]
+                job()
         self.rows[name] = row = {**row, "launches": launches.count, "waits": len(seen)}
         speed, memory = (f"{row[key]:,.0f}" if key in row else "" for key in ("tokens_per_second", "peak_megabytes"))
         times_as_long = f"{row['ratio']:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
