@@ -93,7 +93,7 @@ def members(item: type) -> list[tuple[str, Any]]:
 def entry(level: str, name: str, item: Any) -> str:
     inner = getattr(item, "__func__", item)
     call = signature(name, inner) if callable(inner) else name
-    doc = inspect.getdoc(inner) or ""
+    doc = re.sub(r"docs/([\w/-]+\.md)", r"[docs/\1](../\1)", inspect.getdoc(inner) or "")
     return f"{level} {name}\n\n```python\n{call}\n```\n" + (f"\n{doc}\n" if doc else "")
 
 

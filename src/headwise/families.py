@@ -64,4 +64,5 @@ def page(rows: Sequence[Mapping[str, str]]) -> str:
 def general(reason: str, row: Mapping[str, str]) -> str:
     """A reason in words that several families share."""
     reason = reason.replace(f"this {row['class']}", "it").replace(f"This {row['class']}", "It")
-    return reason.replace(row["class"], "the model").replace(f" {row['family']}", " it")
+    reason = reason.replace(row["class"], "the model")
+    return reason.replace(f" a {row['family']}", " it").replace(f" {row['family']}", " it")

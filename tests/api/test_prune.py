@@ -259,7 +259,8 @@ class TestWarnings:
     @pytest.mark.parametrize(
         "asked", [{"keep": 3, "method": "top-k", "epochs": 1, "gate_learning_rate": 0.01}, {"penalty": 0.0}], ids=str
     )
-    def test_a_run_that_had_not_settled(self, asked: dict[str, Any]) -> None:
+    def test_a_run_that_had_not_settled(self, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(target_count, "TRAVEL", 0.1)
         with pytest.warns(UserWarning, match="The gates had not settled: .* Train longer"):
             hw.prune(asker(), pairs(20), **{**FAST, **asked})
 

@@ -38,6 +38,8 @@ HYBRID = {"Qwen3NextForCausalLM": (4,), "JambaForCausalLM": (4,), "Lfm2ForCausal
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("allow_partial", [False, True])
 def test_a_model_that_the_seam_would_change_is_refused(name: str, allow_partial: bool) -> None:
+    if name not in FAMILY:
+        pytest.skip(f"this version of transformers has no {name}")
     model = make(name, FAMILY[name])
     implementation = model.config._attn_implementation
     with pytest.raises(HeadwiseError, match=REFUSED[name]):

@@ -41,7 +41,9 @@ def write_onnx(model: Model, folder: Path, dtype: str) -> list[str]:
                     input_names=list(graph.inputs), output_names=list(graph.outputs),
                 )  # fmt: skip
             except Exception as error:  # of the converter, about an operation that ONNX lacks
-                reason = " ".join(str(error.__cause__ or error).split())[:200]
+                reason = " ".join(str(error.__cause__ or error).split()).partition(" : [")[0][
+                    :200
+                ]  # a node by its name
                 raise HeadwiseError(f"This model's graph cannot be written as ONNX ({reason}).") from error
             assert made is not None
             made.save(str(path))
