@@ -41,10 +41,8 @@ def write_onnx(model: Model, folder: Path, dtype: str) -> list[str]:
                     input_names=list(graph.inputs), output_names=list(graph.outputs),
                 )  # fmt: skip
             except Exception as error:  # of the converter, about an operation that ONNX lacks
-                reason = " ".join(str(error.__cause__ or error).split()).partition(" : [")[0][
-                    :200
-                ]  # a node by its name
-                raise HeadwiseError(f"This model's graph cannot be written as ONNX ({reason}).") from error
+                reason, _, _ = " ".join(str(error.__cause__ or error).split()).partition(" : [")  # a node's whole entry
+                raise HeadwiseError(f"This model's graph cannot be written as ONNX ({reason[:200]}).") from error
             assert made is not None
             made.save(str(path))
             session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
