@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 FORKING = get_context("forkserver")
-FORKING.set_forkserver_preload(["transformers.trainer_seq2seq", "headwise.cli", "headwise.study.tasks", "headwise.api"])
+FORKING.set_forkserver_preload(["transformers.trainer_seq2seq", "headwise.cli", "headwise.study.study"])
 
 
 class Running:
@@ -33,7 +33,7 @@ class Running:
     def wait_until(self, reached: Callable[[], Any]) -> None:
         while not reached():
             assert self.process.is_alive(), self.end()
-            time.sleep(0.005)
+            time.sleep(0.02)
 
     def send(self, number: signal.Signals) -> None:
         assert self.process.pid is not None
