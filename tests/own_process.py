@@ -1,4 +1,4 @@
-"""Commands in processes of their own, forked from a server that imports the libraries once: that takes five seconds.
+"""Commands and scripts in processes of their own, forked from a server that imports the libraries once (five seconds).
 
 They are killed, stopped and joined like any other. `two` are joined as `torchrun` joins them.
 """
@@ -6,6 +6,7 @@ They are killed, stopped and joined like any other. `two` are joined as `torchru
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import socket
 import sys
@@ -58,6 +59,11 @@ def headwise(*words: Any) -> None:
 
     sys.argv = ["headwise", *map(str, words)]
     cli.main()
+
+
+def script(path: Path, *words: Any) -> None:
+    sys.argv = [str(path), *map(str, words)]
+    runpy.run_path(str(path), run_name="__main__")
 
 
 def two(folder: Path, function: Callable[..., Any], *given: Any) -> list[tuple[int | None, str, str]]:
