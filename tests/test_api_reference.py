@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import api_reference
 import headwise
 
 ROOT = Path(__file__).parents[1]
@@ -18,7 +19,9 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     page = tmp_path_factory.mktemp("reference") / "api.md"
-    subprocess.run([sys.executable, str(ROOT / "tools" / "api_reference.py"), str(page)], check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["api_reference.py", str(page)])
+        api_reference.main()
     return page
 
 

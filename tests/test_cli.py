@@ -41,6 +41,7 @@ from headwise.study.store import locked_folder
 from headwise.study.tasks.evaluate import choose
 
 SHAPE = ["model.encoder_layers=1", "model.decoder_layers=1", "model.heads=4", "model.width=32", "model.feedforward=32"]
+SHAPE += ["model.max_length=48"]
 SMALL = [*SHAPE, "model.vocabulary=300", "training.epochs=2", "training.batch_tokens=1260", "training.dtype=fp32"]
 FAST = ["pruning.epochs=1", "pruning.gate_learning_rate=2.0", "pruning.warmup=1", "training.batch_tokens=1260"]
 LIGHT = ["search.beam=1", "speed.sentences=3", "speed.rounds=1", "training.dtype=fp32"]
@@ -231,6 +232,7 @@ class TestCommands:
 
     def test_demo_takes_changes(self, call: Call, tmp_path: Path) -> None:
         small = ["data.embedded.train=150", "data.embedded.dev=10", "data.embedded.test=10", "pruning.penalties=[1.0]"]
+        small += ["scoring.untrained=1", "scoring.random_orders=2", "scoring.pairs=2"]
         words = ["demo", "--out", tmp_path, "--seed", 3, "--quiet", *sets(*SMALL, *FAST, *LIGHT, *small)]
         assert call(*words) == (0, f"{tmp_path}/report.html\n", "")
         assert json.loads((tmp_path / "run.json").read_text())["signature"]["seed"] == 3

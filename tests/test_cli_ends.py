@@ -8,9 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +23,12 @@ from headwise.cli.ends import Stopped, resumable, stoppable
 from headwise.data.embedded import write_parallel
 from headwise.errors import NotWritten
 from headwise.study import Progress, make_plan, run_study
+from own_process import Running, headwise, two
 
 SETTINGS = [
     "model.encoder_layers=1", "model.decoder_layers=1", "model.heads=4", "model.width=32", "model.feedforward=32",
-    "model.vocabulary=300", "training.epochs=2", "training.batch_tokens=1260", "training.dtype=fp32",
+    "model.vocabulary=300", "model.max_length=48", "training.epochs=2", "training.batch_tokens=1260",
+    "training.dtype=fp32",
 ]  # fmt: skip
 LIGHT = [
     "pruning.epochs=1", "pruning.gate_learning_rate=2.0", "pruning.warmup=1", "pruning.penalties=[1.5]",
@@ -148,23 +148,25 @@ class TestSignals:
         assert not issubclass(Stopped, KeyboardInterrupt | Exception)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-    def test_stopped_by_hand(
-        self, call: Call, texts: list[str], tmp_path: Path, number: signal.Signals, status: int
-    ) -> None:
+    def test_stopped_by_hand(self, call: Call, texts: list[str], tmp_path: Path) -> None:
         """Ctrl-C and `kill` say how to go on; the same command does."""
-        words = ["train", *texts, "--out", tmp_path, *sets(*SETTINGS, "training.epochs=30", "training.patience=100")]
-        heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job would not hear Ctrl-C
-        process = subprocess.Popen(command(*words), env=ALONE, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
-        while not list(tmp_path.glob(".work/train-*/checkpoint-*/complete")):
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(number)
-        said = process.communicate()[1]
-        assert process.returncode == status and "Traceback" not in said
-        assert said.splitlines()[-1] == "headwise: Stopped. Run the same command again to go on where it was."
-        assert not (tmp_path / "model").exists()
-        assert call(*words)[:2] == (0, f"{tmp_path}/model\n")
+        words = ["train", *texts, "--out", tmp_path / "out"]
+        words += sets(*SETTINGS, "training.epochs=12", "training.patience=100")
+        seen: set[Path] = set()
+
+        def further() -> set[Path]:
+            return {*tmp_path.glob("out/.work/train-*/checkpoint-*/complete")} - seen
+
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            process = Running(tmp_path / str(number), headwise, *words)
+            process.wait_until(further)
+            process.send(number)
+            ended, _, said = process.end()
+            assert ended == status and "Traceback" not in said
+            assert said.splitlines()[-1] == "headwise: Stopped. Run the same command again to go on where it was."
+            assert not (tmp_path / "out/model").exists()
+            seen |= further()
+        assert call(*words)[:2] == (0, f"{tmp_path}/out/model\n")
 
 
 @pytest.mark.slow
@@ -182,15 +184,11 @@ def test_a_full_disk(call: Call, refused: Callable[..., str], texts: list[str], 
         words = ["train", *texts, "--out", disk / "out", *sets(*SETTINGS)]
         assert "MB are free" in refused(*words)
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
-        process = subprocess.Popen(
-            command(*words), env=ALONE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        while not list(disk.glob("out/.work/train*")):
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.01)
+        process = Running(tmp_path / "process", headwise, *words)
+        process.wait_until(lambda: list(disk.glob("out/.work/train*")))
         (disk / "other").write_bytes(bytes(shutil.disk_usage(disk).free - 1024 * kilobytes))
-        out, err = process.communicate()
-        assert (process.returncode, out) == (1, "") and "Traceback" not in err, err
+        status, out, err = process.end()
+        assert (status, out) == (1, "") and "Traceback" not in err, err
         last = err.splitlines()[-1]
         assert last.startswith("headwise: ") and "the same command, given again" in last and "space" in last
         assert not (disk / "out/model").exists() and not list(disk.glob("out/**/*.partial"))
@@ -207,33 +205,35 @@ class TestTwoProcesses:
         """Dropout 0 and the same batches in every update: for 100 updates the same losses and the same weights."""
         changes = sets(*SETTINGS, "model.dropout=0", "training.batch_tokens=630", "training.epochs=25")
         changes += sets("training.warmup=20", "training.accumulate=2", "training.patience=100")
-        one, two = tmp_path / "one", tmp_path / "two"
+        one, double = tmp_path / "one", tmp_path / "two"
         assert call("train", *texts, *changes, "--out", one)[0] == 0
-        done = run("train", *texts, *changes, "--out", two, launch=True, check=True)
-        assert done.stdout == f"{two}/model\n", "the second process says nothing"
-        logs = [pd.read_csv(folder / "train/log.csv") for folder in (one, two)]
+        done = run("train", *texts, *changes, "--out", double, launch=True, check=True)
+        assert done.stdout == f"{double}/model\n", "the second process says nothing"
+        logs = [pd.read_csv(folder / "train/log.csv") for folder in (one, double)]
         assert logs[0].step.max() >= 100 and list(logs[0].step) == list(logs[1].step)
         assert (logs[0].measure == logs[1].measure).all() and "dev_loss" in set(logs[0].measure)
         assert (logs[0].value - logs[1].value).abs().max() < 1e-5
-        weights = [load_file(folder / "model/model.safetensors") for folder in (one, two)]
+        weights = [load_file(folder / "model/model.safetensors") for folder in (one, double)]
         assert max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]) < 1e-4
-        assert not list(two.glob(".work/train*"))
+        assert not list(double.glob(".work/train*"))
         more = sets(
             *LIGHT, "training.accumulate=2", "training.batch_tokens=630", "pruning.epochs=8", "choice.max_drop=any"
         )
-        done = run("prune", two, *texts, *more, "--quiet", "--out", tmp_path / "small", launch=True, check=True)
-        assert done.stdout == f"{tmp_path}/small/pruned/lambda-1.5\n"
+        words = ["prune", double, *texts, *more, "--quiet", "--out", tmp_path / "small"]
+        ended = two(tmp_path / "pruning", headwise, *words)
+        assert [end[:2] for end in ended] == [(0, f"{tmp_path}/small/pruned/lambda-1.5\n"), (0, "")], ended
         assert hw.load(tmp_path / "small/pruned/lambda-1.5").heads.query["encoder-self"] == (0,)
 
     def test_cannot_share_an_odd_number_of_batches(self, texts: list[str], tmp_path: Path) -> None:
-        done = run("train", *texts, "--out", tmp_path, *sets(*SETTINGS, "training.accumulate=3"), launch=True)
-        assert done.returncode != 0 and "headwise: " in done.stderr and "accumulate = 3" in done.stderr
+        changes = sets(*SETTINGS, "training.accumulate=3")
+        for status, out, said in two(tmp_path, headwise, "train", *texts, "--out", tmp_path / "out", *changes):
+            assert (status, out) == (1, "") and "headwise: accumulate = 3" in said and "Traceback" not in said
 
     def test_score_as_one_does(self, call: Call, place: Path, tmp_path: Path) -> None:
         """Text of several batches: each process takes every other one."""
         data = {split: [f"{place}/{split}.en", f"{place}/{split}.fr"] for split in ("train", "dev")}
         run_study(make_plan({"data": data}, SETTINGS), tmp_path / "run", Progress(quiet=True), only="train")
-        write_parallel(tmp_path, "test", 600)
+        write_parallel(tmp_path, "test", 250)
         words = ["score", tmp_path / "run", "--source", tmp_path / "test.en", "--target", tmp_path / "test.fr"]
         measures = (
             "confidence",
@@ -245,9 +245,8 @@ class TestTwoProcesses:
         )
         words += ["--judge", *(word for name in measures for word in ("--measure", name))]
         assert call(*words, "--out", tmp_path / "one")[0] == 0
-        done = run(*words, "--out", tmp_path / "two", launch=True)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == f"{tmp_path}/two/heads.csv\n", "the second process says nothing"
+        ended = two(tmp_path, headwise, *words, "--out", tmp_path / "two")
+        assert [end[:2] for end in ended] == [(0, f"{tmp_path}/two/heads.csv\n"), (0, "")], ended
         for name in ("heads", "faithfulness", "curves"):
-            one, two = (pd.read_csv(tmp_path / which / f"{name}.csv") for which in ("one", "two"))
-            pd.testing.assert_frame_equal(one, two, rtol=2e-4, atol=2e-6)
+            one, both = (pd.read_csv(tmp_path / which / f"{name}.csv") for which in ("one", "two"))
+            pd.testing.assert_frame_equal(one, both, rtol=2e-4, atol=2e-6)

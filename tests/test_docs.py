@@ -121,7 +121,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = {"encoder_layers": 2, "decoder_layers": 2, "heads": 4, "width": 32, "feedforward": 64, "vocabulary": 400}
     plan = {
         "data": {split: [str(file) for file in pair] for split, pair in files.items()},
-        "model": {**shape, "max_length": 64},
+        "model": {**shape, "max_length": 40},
         "training": {"epochs": 2, "batch_tokens": 840, "warmup": 10, "average": 1},
         "pruning": {"epochs": 2, "penalties": [0.5]},
         "scoring": {"untrained": 1, "pairs": 5},

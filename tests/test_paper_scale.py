@@ -33,7 +33,7 @@ TOY = {
     "model": {"norm": "pre", "encoder_layers": 1, "decoder_layers": 1, "heads": 2, "width": 16, "feedforward": 32,
               "vocabulary": 200},
     "training": {"epochs": 3, "batch_tokens": 180, "warmup": 5, "average": 1, "dtype": "fp32"},
-    "scoring": {"measures": ["confidence"], "judge": False, "pruned": ["confidence"]},
+    "scoring": {"measures": ["confidence"], "judge": False, "pruned": ["confidence"], "untrained": 1, "pairs": 2},
     "pruning": [
         {"name": "encoder", "penalties": [0.01], "epochs": 1},
         {"name": "all", "kinds": ALL, "keep": [3], "controls": ["from-scratch"], "epochs": 1},

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from own_process import script, two
 
 PROGRAM = """
 import json, sys
@@ -50,16 +49,11 @@ open(f"{sys.argv[1]}/{mine}.json", "w").write(json.dumps(found))
 
 def test_a_failure_of_one_process_ends_both_in_the_same_sentence(tmp_path: Path) -> None:
     """The second of two cannot read a sentence. It is said, and both go on with the next score."""
+    measures = ["confidence", "gradient", "lrp.ding.pooled", "ablation.zero", "ablation.mean"]
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    folders = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(folders)}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    measures = ["confidence", "gradient", "lrp.ding.pooled", "ablation.zero", "ablation.mean"]
-    done = subprocess.run(
-        [*launch, str(program), str(tmp_path), *measures], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    for status, _, errors in two(tmp_path / "processes", script, program, tmp_path, *measures):
+        assert status == 0, errors[-2000:]
     one, other = (json.loads((tmp_path / f"{number}.json").read_text()) for number in (0, 1))
     assert one == other and one["measures"] == ["attention-to-end", "confidence"] and len(one["then"]) == 8
     for name in (*measures, "prune"):

@@ -6,12 +6,9 @@ import json
 import queue
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from headwise.files import sha256
 from headwise.lab import server
 from headwise.lab.bench import Bench
 from headwise.lab.server import BODY, Lab, application, host_names, listening, serve
+from own_process import Running, headwise
 
 testclient = pytest.importorskip("fastapi.testclient", reason="fastapi or httpx is not installed")
 TOKEN, HOST = "secret", "http://127.0.0.1:8000"
@@ -218,15 +216,12 @@ def test_the_vendored_library_is_as_it_was_published() -> None:
 
 def test_the_command_says_its_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     model = asker("gpt2").save(tmp_path / "tiny")
-    command = [sys.executable, "-m", "headwise", "lab", str(model), "--no-open"]
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job would not hear Ctrl-C
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, preexec_fn=heard
-    ) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        page = requests.get(address, timeout=10)
-        assert page.status_code == 200 and "headwise lab" in page.text
-        assert requests.get(address.rsplit("/", 2)[0] + "/", timeout=10).status_code == 403
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+    process = Running(tmp_path / "process", headwise, "lab", model, "--no-open")
+    said = tmp_path / "process/out"
+    process.wait_until(lambda: said.exists() and said.read_text().endswith("\n"))
+    address = said.read_text().strip()
+    page = requests.get(address, timeout=10)
+    assert page.status_code == 200 and "headwise lab" in page.text
+    assert requests.get(address.rsplit("/", 2)[0] + "/", timeout=10).status_code == 403
+    process.send(signal.SIGINT)
+    assert process.end()[0] == 130

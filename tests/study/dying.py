@@ -1,10 +1,9 @@
-"""A study that kills itself: `python dying.py PLAN OUT TASK POINT`. Run as a process of its own."""
+"""A study that kills itself, in a process of its own."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,7 @@ def arm(task: str, point: str) -> None:
         Tables.facts = die  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
-    plan, out, task, point = sys.argv[1:]
+def study(plan: Path, out: Path, task: str, point: str) -> None:
     torch.set_num_threads(1)
     arm(task, point)
-    run_study(read_plan(plan), Path(out), Progress(quiet=True), report=die if task == "report" else write)
+    run_study(read_plan(plan), out, Progress(quiet=True), report=die if task == "report" else write)

@@ -19,11 +19,11 @@ TINY: dict[str, Any] = {
     "data": {"embedded": {"train": 300, "dev": 40, "test": 40}},
     "model": {
         "encoder_layers": 2, "decoder_layers": 2, "heads": 4, "width": 32, "feedforward": 64, "dropout": 0.1,
-        "vocabulary": 300,
+        "vocabulary": 300, "max_length": 64,  # models of so few updates write as much as they may
     },
     "training": {"epochs": 4, "batch_tokens": 1260, "learning_rate": 3e-3, "warmup": 20, "average": 3, "dtype": "fp32"},
     "pruning": {"penalties": [0.005, 1.0], "epochs": 3, "gate_learning_rate": 0.5, "warmup": 3},
-    "scoring": {"untrained": 1},
+    "scoring": {"untrained": 1, "random_orders": 2, "pairs": 5},
     "search": {"beam": 2},
     "speed": {"sentences": 5, "rounds": 1},
 }  # fmt: skip

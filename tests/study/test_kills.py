@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwise.study import make_plan, run_study
+from own_process import Running
+from study import dying
 from study.studies import BARELY, Notes, again, different, numbers
 
 POINTS = ("made", "published", "recorded")
-DYING = Path(__file__).with_name("dying.py")
 
 
 def kill(plan: Path, out: Path, task: str, point: str) -> None:
     """A study that is killed there."""
-    ended = subprocess.run([sys.executable, DYING, plan, out, task, point], capture_output=True, text=True)
-    assert ended.returncode == -9, f"{task}, {point}: {ended.returncode}\n{ended.stderr[-2000:]}"
+    process = Running(Path(tempfile.mkdtemp(dir=plan.parent)) / "process", dying.study, plan, out, task, point)
+    status, _, errors = process.end()
+    assert status == -9, f"{task}, {point}: {status}\n{errors[-2000:]}"
 
 
 def kill_at_all(values: dict[str, Any], folder: Path, victims: list[tuple[str, str]]) -> None:

@@ -19,6 +19,7 @@ from headwise.heads import HeadMask
 from headwise.study import Plan, make_plan, run_study
 from headwise.study.study import Study, dry_run
 from headwise.study.tasks import prune
+from own_process import headwise, two
 from study.studies import BARELY, QUIET, TINY, again, different, facts, numbers, plan_of
 
 RECIPE = {"epochs": 1, "gate_learning_rate": 1.0, "warmup": 2}  # so few updates shut gates only at such a rate
@@ -37,7 +38,7 @@ SWEEPS: list[dict[str, Any]] = [
 QUICK = {
     **TINY, "seeds": [1, 2], "pruning": SWEEPS, "training": {**TINY["training"], "epochs": 1, "average": 1},
     "scoring": {**BARELY, "pruned": ["gradient"]}, "search": {"beam": 1},
-    "data": {"embedded": {"train": 300, "dev": 20, "test": 20}},
+    "data": {"embedded": {"train": 300, "dev": 20, "test": 20}}, "model": {**TINY["model"], "max_length": 48},
 }  # fmt: skip
 ENCODER = {**SWEEPS[0], "refine": 0}
 
@@ -218,15 +219,14 @@ def test_two_workers_of_ray_give_the_same_numbers_also_when_one_is_killed(tmp_pa
 
 @pytest.mark.slow
 def test_two_processes_give_one_result(tmp_path: Path) -> None:
-    """torchrun: both train, score and prune; the main one does the rest. The next run finds all of it."""
+    """Both train, score and prune; the main one does the rest. The next run finds all of it."""
     training = {**QUICK["training"], "accumulate": 2, "batch_tokens": 630}
     sweep = {**ENCODER, "penalties": [1.0]}
     plan = plan_of(QUICK, seeds=[], pruning=[sweep], weights="chosen", training=training)
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command = [sys.executable, *launch, "-m", "headwise", "study", str(written(plan, tmp_path / "plan.toml"))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run([*command, "--out", str(tmp_path / "out")], env=environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    for status, _, errors in two(
+        tmp_path, headwise, "study", written(plan, tmp_path / "plan.toml"), "--out", tmp_path / "out"
+    ):
+        assert status == 0, errors[-3000:]
     assert facts(tmp_path / "out")["failed"] == {} and again(plan, tmp_path / "out").made == []
     heads = pd.read_csv(tmp_path / "out/heads.csv").set_index(["kind", "layer", "head"]).value
     text = hw.ParallelText.read(tmp_path / "out/corpus/dev.en", tmp_path / "out/corpus/dev.fr")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +23,7 @@ from headwise.study import make_plan, run_study
 from headwise.study.study import Study, dry_run, estimated, thread_count
 from headwise.study.tasks import evaluate, prune
 from headwise.study.tasks.score import ScorePass
+from own_process import Running, headwise
 from study.studies import BARELY, QUIET, Notes, again, different, facts, numbers, plan_of
 
 
@@ -359,20 +357,13 @@ class TestTimeLeft:
         assert progress.lines == ["  How long it will take is not known: TypeError: no tokenizer"]
 
 
-def start(plan: Path, out: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "headwise", "study", str(plan), "--out", str(out), "--only", "evaluate"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
 def kill_when(plan: Path, out: Path, reached: Callable[[], bool]) -> None:
     """Start a study, and kill -9 it as soon as it has got there."""
-    process = start(plan, out)
-    while not reached():
-        assert process.poll() is None, f"ended before it could be killed: {process.stderr and process.stderr.read()}"
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    folder = Path(tempfile.mkdtemp(dir=plan.parent))
+    process = Running(folder / "process", headwise, "study", plan, "--out", out, "--only", "evaluate")
+    process.wait_until(reached)
+    process.send(signal.SIGKILL)
+    assert process.end()[0] == -signal.SIGKILL
 
 
 def markers(out: Path, task: str) -> list[Path]:

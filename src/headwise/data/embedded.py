@@ -61,6 +61,7 @@ def _first(name: str, split: Split, count: int | None) -> list[str]:
     return _text(name).split("\n\n" if name.endswith(".conllu") else "\n")[:count]
 
 
+@cache
 def _text(name: str) -> str:
     file = resources.files("headwise.data").joinpath("embedded", f"{name}.bz2")
     return bz2.decompress(file.read_bytes()).decode("utf-8")

@@ -51,16 +51,7 @@ def collect(found: Found) -> dict[str, dict[str, Any]]:
 
 def render(found: Found, content: dict[str, dict[str, Any]]) -> str:
     """The HTML of the page. Everything that comes from the run is escaped by the templates."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
-    parts: Any = environment.get_template("parts.html.j2").module
-    environment.globals |= {name: getattr(parts, name) for name in ("drawing", "table", "titled", "fact_list")}
+    environment = _templates()
     shown = [section for section in sections_of(found) if section.name in content]
     bodies = {
         section.name: Markup(
@@ -97,6 +88,22 @@ def packed(chart: dict[str, Any]) -> dict[str, Any]:
         columns = list(dict.fromkeys(column for row in rows for column in row))
         sets[name] = [columns, *([row.get(column) for column in columns] for row in rows)]
     return chart | {"datasets": sets}
+
+
+@cache
+def _templates() -> Environment:
+    """The templates, each compiled once for all pages."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
+    parts: Any = environment.get_template("parts.html.j2").module
+    environment.globals |= {name: getattr(parts, name) for name in ("drawing", "table", "titled", "fact_list")}
+    return environment
 
 
 @cache

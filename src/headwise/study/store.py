@@ -22,7 +22,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from headwise.errors import HeadwiseError
-from headwise.files import damaged, is_inside, manifest
+from headwise.files import below, damaged, is_inside, manifest
 from headwise.heads import write_text
 from headwise.study.progress import Progress
 
@@ -99,7 +99,7 @@ class Store:
         write_text(self.path("tables"), sealed({"files": manifest(self.folder, tables)}))
 
     def path(self, name: str) -> Path:
-        return self.folder / ".tasks" / f"{label_of(name)}.json"
+        return below(self.folder, f".tasks/{label_of(name)}.json")
 
     def records(self) -> dict[str, dict[str, Any]]:
         """All records by the name of their task."""
@@ -113,7 +113,7 @@ class Store:
 
     def damage(self, record: Mapping[str, Any], outputs: Sequence[str]) -> list[str]:
         """What is wrong with some outputs of a recorded task."""
-        lost = [f"{output} is missing" for output in outputs if not (self.folder / output).exists()]
+        lost = [f"{output} is missing" for output in outputs if not below(self.folder, output).exists()]
         return lost or damaged(self.folder, within(record["files"], outputs))
 
     def obtain(self, task: Making, required: Sequence[str]) -> Result:
@@ -249,7 +249,8 @@ def remove(path: Path) -> None:
 
 def within(files: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
     """The files of a manifest that belong to some outputs."""
-    return {file: facts for file, facts in files.items() if any(Path(file).is_relative_to(o) for o in outputs)}
+    starts = tuple(f"{output}/" for output in outputs)
+    return {file: facts for file, facts in files.items() if f"{file}/".startswith(starts)}
 
 
 def sealed(record: Mapping[str, Any]) -> str:

@@ -100,7 +100,7 @@ class Study:
         """After a job: note its failure; write the tables of its run where they have grown."""
         if job.name in outcome.failed:
             self.failed[job.folder][job.task.name] = outcome.failed[job.name]
-        elif isinstance(job.task, Evaluate | EvaluatePerplexity) and self.runs[job.folder].main:
+        elif isinstance(job.task, Evaluate | EvaluatePerplexity) and not job.done and self.runs[job.folder].main:
             self.write(job.folder)
 
     def write(self, folder: str) -> None:
