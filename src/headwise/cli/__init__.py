@@ -86,8 +86,5 @@ def main() -> None:
     quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}
     for name, value in {**quiet, "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "true"}.items():
         os.environ.setdefault(name, value)
-    # Nearly all of the million objects that a command makes are its libraries', and stay: looking for garbage among
-    # them, the last time at the end, takes two of six seconds.
-    gc.set_threshold(10_000)
-    atexit.register(gc.freeze)
+    atexit.register(gc.freeze)  # to look for garbage among the libraries' million objects at the end takes a second
     sys.exit(guarded(lambda: app(prog_name="headwise")))
