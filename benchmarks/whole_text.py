@@ -46,8 +46,8 @@ SCORES = ("confidence", "lrp.ding.pooled", "gradient", "ablation.zero")  # one o
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--pairs", type=int, default=3000)
-    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--pairs", type=int, default=6000)
+    parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--memory", type=int, default=0)
     parser.add_argument("--child", action="store_true", help="one process of one or two; the first prints its times")
     options = parser.parse_args()
@@ -100,7 +100,7 @@ def times(options: argparse.Namespace, processes: int) -> dict[str, Any]:
 
 def child(options: argparse.Namespace) -> None:
     state = PartialState(cpu=True)
-    model, text = subject(options.width, options.pairs, 3, 8)
+    model, text = subject(options.width, options.pairs, 2, 4)
     jobs: dict[str, Callable[[], object]] = {"a forward": partial(forward, model, text)}
     jobs |= {name: partial(values, model, text, name) for name in SCORES}
     sweep = GreedySweep(scores=["gradient"], rescore=True, step=0.2)
