@@ -141,7 +141,8 @@ def train_headwise(options: argparse.Namespace) -> None:
             control.should_evaluate = control.should_save = False
 
     def count(_model: Any, _args: Any, batch: dict[str, Any]) -> None:
-        pace.tokens += int((batch["labels"] != IGNORED).sum())
+        if "labels" in batch:  # the loss is tried on two sentences first
+            pace.tokens += int((batch["labels"] != IGNORED).sum())
 
     model.register_forward_pre_hook(count, with_kwargs=True)
     work = options.work / "headwise-model"
