@@ -20,7 +20,6 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,6 +38,7 @@ from headwise.model import Model
 from headwise.options import Architecture
 from headwise.translation.build import build
 from headwise.translation.subwords import learn_subwords
+from roles import peak
 
 SCORES = ("confidence", "lrp.ding.pooled", "gradient", "ablation.zero")  # one of each pass
 
@@ -159,12 +159,6 @@ def memory(options: argparse.Namespace) -> None:
                 print(f"{name:28} {len(some.data)} pairs: peak memory {peak():.0f} MB", flush=True)
                 os._exit(0)
             os.waitpid(child, 0)
-
-
-def peak() -> float:
-    """Peak memory of this process in MB (Linux)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 FORKING = get_context("forkserver")
+PATIENCE = 300  # seconds until a process that hangs is killed
 FORKING.set_forkserver_preload(["transformers.trainer_seq2seq", "headwise.cli", "headwise.study.study"])
 
 
@@ -32,8 +33,9 @@ class Running:
             self.process.start()
 
     def wait_until(self, reached: Callable[[], Any]) -> None:
+        until = time.monotonic() + PATIENCE
         while not reached():
-            assert self.process.is_alive(), self.end()
+            assert self.process.is_alive() and time.monotonic() < until, self.end()
             time.sleep(0.02)
 
     def send(self, number: signal.Signals) -> None:
@@ -42,7 +44,10 @@ class Running:
 
     def end(self) -> tuple[int | None, str, str]:
         """Exit status (minus the number of the signal that killed it), standard output, error output."""
-        self.process.join()
+        self.process.join(PATIENCE)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
         return self.process.exitcode, (self.folder / "out").read_text(), (self.folder / "err").read_text()
 
 
