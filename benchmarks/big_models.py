@@ -30,8 +30,18 @@ from headwise.devices import peak_memory
 from headwise.importance import objective
 from headwise.translation.subwords import learn_subwords
 
-NARROW = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 16, "num_key_value_heads": 4}
-LLAMA_70B = {"hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_key_value_heads": 8}
+NARROW = {
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+}
+LLAMA_70B = {
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+}
 ACTIONS = ("load", "confidence", "gradient", "ablation", "cut")
 
 
@@ -41,10 +51,15 @@ def make(folder: Path, layers: int, shape: dict[str, int], words: int) -> Path:
     text = ["".join(letters.choices("abcdefghij", k=5)) for _ in range(2000)]
     tokenizer = learn_subwords(text, 200)
     config = LlamaConfig(
-        num_hidden_layers=layers, vocab_size=words, dtype="bfloat16", pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, architectures=["LlamaForCausalLM"],
+        num_hidden_layers=layers,
+        vocab_size=words,
+        dtype="bfloat16",
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        architectures=["LlamaForCausalLM"],
         **shape,
-    )  # fmt: skip
+    )
     config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     with init_empty_weights():
@@ -56,11 +71,16 @@ def make(folder: Path, layers: int, shape: dict[str, int], words: int) -> Path:
     torch.manual_seed(0)
     for file, shapes in files.items():
         made = {
-            name: torch.ones(size).bfloat16() if len(size) == 1 else torch.randn(size, dtype=torch.bfloat16) * 0.02
+            name: torch.ones(size).bfloat16()
+            if len(size) == 1
+            else torch.randn(size, dtype=torch.bfloat16) * 0.02
             for name, size in shapes.items()
         }
         save_file(made, folder / file, metadata={"format": "pt"})
-    index = {"metadata": {}, "weight_map": {name: file for file, shapes in files.items() for name in shapes}}
+    index = {
+        "metadata": {},
+        "weight_map": {name: file for file, shapes in files.items() for name in shapes},
+    }
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return folder
 
@@ -82,7 +102,10 @@ def act(action: str, folder: Path, out: Path, sentences: int, whole: bool) -> di
         seconds["save"] = time.perf_counter() - start
     elif action != "load":
         drawn = random.Random(1)
-        lines = [" ".join("".join(drawn.choices("abcdefghij", k=5)) for _ in range(40)) for _ in range(sentences)]
+        lines = [
+            " ".join("".join(drawn.choices("abcdefghij", k=5)) for _ in range(40))
+            for _ in range(sentences)
+        ]
         start = time.perf_counter()
         hw.score(model, hw.Text.from_lines(lines), [action], progress=lambda *_: None)
         seconds[action] = time.perf_counter() - start
@@ -92,7 +115,16 @@ def act(action: str, folder: Path, out: Path, sentences: int, whole: bool) -> di
 def measured(action: str, folder: Path, sentences: int, whole: bool = False) -> dict[str, float]:
     """The same in a process of its own."""
     with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, __file__, "--act", action, "--folder", str(folder), "--out", f"{out}/cut"]
+        command = [
+            sys.executable,
+            __file__,
+            "--act",
+            action,
+            "--folder",
+            str(folder),
+            "--out",
+            f"{out}/cut",
+        ]
         options = ["--sentences", str(sentences), *(["--whole"] if whole else [])]
         env = {
             **os.environ,
@@ -106,10 +138,14 @@ def measured(action: str, folder: Path, sentences: int, whole: bool = False) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--layers", type=int, nargs="+", default=[10, 40, 160])
     parser.add_argument("--llama", choices=("70b",), help="layers of that size")
-    parser.add_argument("--vocabulary", type=int, help="compare the memory of scoring with and without all logits")
+    parser.add_argument(
+        "--vocabulary", type=int, help="compare the memory of scoring with and without all logits"
+    )
     parser.add_argument("--actions", nargs="+", default=["load", "confidence", "gradient", "cut"])
     parser.add_argument("--sentences", type=int, default=8)
     for name in ("--act", "--folder", "--out"):
@@ -117,7 +153,9 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.act:
-        found = act(options.act, Path(options.folder), Path(options.out), options.sentences, options.whole)
+        found = act(
+            options.act, Path(options.folder), Path(options.out), options.sentences, options.whole
+        )
         print(json.dumps(found))
         return
     with tempfile.TemporaryDirectory() as work:
@@ -126,16 +164,23 @@ def main() -> None:
             for action in ("load", "gradient", "ablation.zero"):
                 for whole in (True, False):
                     found = measured(action, folder, options.sentences, whole)
-                    print(f"{action}, {'all' if whole else 'chunks of'} logits: {found['peak'] / 2**20:,.0f} MB")
+                    print(
+                        f"{action}, {'all' if whole else 'chunks of'} logits: {found['peak'] / 2**20:,.0f} MB"
+                    )
             return
         shape, words = (LLAMA_70B, 128256) if options.llama else (NARROW, 512)
         for layers in options.layers:
             folder = make(Path(work) / str(layers), layers, shape, words)
             for action in options.actions:
                 found = measured(action, folder, options.sentences)
-                rest = ", ".join(f"{name} {value:.1f} s" for name, value in found.items() if name not in SIZES)
-                print(f"{layers} layers, {found['weights'] / 2**20:,.0f} MB of weights, {action}: peak "
-                      f"{found['peak'] / 2**20:,.0f} MB, {rest}", flush=True)  # fmt: skip
+                rest = ", ".join(
+                    f"{name} {value:.1f} s" for name, value in found.items() if name not in SIZES
+                )
+                print(
+                    f"{layers} layers, {found['weights'] / 2**20:,.0f} MB of weights, {action}: peak "
+                    f"{found['peak'] / 2**20:,.0f} MB, {rest}",
+                    flush=True,
+                )
 
 
 SIZES = ("peak", "weights")

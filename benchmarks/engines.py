@@ -30,7 +30,12 @@ import urllib.request
 from pathlib import Path
 
 STEPS = 32
-ENGINES = {"torch": "PyTorch (transformers)", "gguf": "llama.cpp", "ct2": "CTranslate2", "onnx": "ONNX Runtime"}
+ENGINES = {
+    "torch": "PyTorch (transformers)",
+    "gguf": "llama.cpp",
+    "ct2": "CTranslate2",
+    "onnx": "ONNX Runtime",
+}
 
 
 def decode_torch(folder: Path, prompts: list[list[int]], threads: int) -> float:
@@ -58,13 +63,25 @@ def decode_gguf(folder: Path, prompts: list[list[int]], threads: int) -> float:
     params.n_ctx = len(prompts) * (len(prompts[0]) + STEPS + 8)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.warmup, params.verbosity = False, -1
-    server, lock, ready = xllamacpp.Server(params), threading.Lock(), threading.Barrier(len(prompts))
+    server, lock, ready = (
+        xllamacpp.Server(params),
+        threading.Lock(),
+        threading.Barrier(len(prompts)),
+    )
     spans: list[tuple[float, float]] = []
 
     def ask(prompt: list[int], count: int) -> None:
-        body = {"prompt": prompt, "n_predict": count, "temperature": 0, "ignore_eos": True, "cache_prompt": True}
+        body = {
+            "prompt": prompt,
+            "n_predict": count,
+            "temperature": 0,
+            "ignore_eos": True,
+            "cache_prompt": True,
+        }
         request = urllib.request.Request(
-            server.listening_address + "/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            server.listening_address + "/completion",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
         )
         urllib.request.urlopen(request, timeout=3600).read()
 
@@ -88,16 +105,22 @@ def decode_gguf(folder: Path, prompts: list[list[int]], threads: int) -> float:
 def decode_ct2(folder: Path, prompts: list[list[int]], threads: int) -> float:
     import ctranslate2
 
-    engine = ctranslate2.Generator(str(folder), compute_type="float32", intra_threads=threads, inter_threads=1)
+    engine = ctranslate2.Generator(
+        str(folder), compute_type="float32", intra_threads=threads, inter_threads=1
+    )
     words = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
     starts = [[words[token] for token in prompt] for prompt in prompts]
 
     def seconds(count: int) -> float:
         start = time.perf_counter()
         engine.generate_batch(
-            starts, max_length=count, min_length=count, sampling_topk=1, include_prompt_in_result=False,
+            starts,
+            max_length=count,
+            min_length=count,
+            sampling_topk=1,
+            include_prompt_in_result=False,
             max_batch_size=len(starts),
-        )  # fmt: skip
+        )
         return time.perf_counter() - start
 
     seconds(1)
@@ -111,8 +134,13 @@ def decode_onnx(folder: Path, prompts: list[list[int]], threads: int) -> float:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
-    batch, names = len(prompts), [one for one in session.get_inputs() if one.name.startswith("past")]
+    session = onnxruntime.InferenceSession(
+        str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
+    )
+    batch, names = (
+        len(prompts),
+        [one for one in session.get_inputs() if one.name.startswith("past")],
+    )
     past = {one.name: np.zeros((batch, one.shape[1], 0, one.shape[3]), np.float32) for one in names}
     new, length, start = np.array(prompts), len(prompts[0]), 0.0
     for step in range(STEPS + 1):
@@ -131,16 +159,23 @@ def work(engine: str, folder: Path, batch: int, context: int, threads: int, word
     draw = random.Random(1)
     prompts = [[draw.randrange(4, words) for _ in range(context)] for _ in range(batch)]
     seconds = globals()[f"decode_{engine}"](folder, prompts, threads)
-    status = Path("/proc/self/status").read_text(encoding="utf-8")  # getrusage's peak would be the parent's
+    status = Path("/proc/self/status").read_text(
+        encoding="utf-8"
+    )  # getrusage's peak would be the parent's
     (peak,) = re.findall(r"VmHWM:\s+(\d+)", status)
     print("RESULT", json.dumps({"speed": batch * STEPS / seconds, "memory": 1024 * int(peak)}))
 
 
-def measured(engine: str, folder: Path, batch: int, context: int, threads: int, words: int) -> dict[str, float]:
+def measured(
+    engine: str, folder: Path, batch: int, context: int, threads: int, words: int
+) -> dict[str, float]:
     given = [engine, str(folder), str(batch), str(context), str(threads), str(words)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(
-        [sys.executable, __file__, "--worker", *given], capture_output=True, text=True, env=environment
+        [sys.executable, __file__, "--worker", *given],
+        capture_output=True,
+        text=True,
+        env=environment,
     )
     lines = [line for line in done.stdout.splitlines() if "RESULT " in line]
     if not lines:
@@ -171,10 +206,15 @@ def translations(folders: list[Path], source: Path, beam: int, rounds: int, thre
                 writer, start = writer_of(model, engine), (time.process_time(), time.perf_counter())
                 texts[engine], _ = translate(writer, lines, Search(beam=beam))
                 times.append((time.process_time() - start[0], time.perf_counter() - start[1]))
-        (slow, slow_clock), (fast, fast_clock) = (map(statistics.median, zip(*t, strict=True)) for t in spent.values())
+        (slow, slow_clock), (fast, fast_clock) = (
+            map(statistics.median, zip(*t, strict=True)) for t in spent.values()
+        )
         equal = statistics.mean(a == b for a, b in zip(*texts.values(), strict=True))
-        print(f"| {folder.name} | {slow:.1f} | {fast:.1f} | {slow / fast:.2f} | {slow_clock / fast_clock:.2f} "
-              f"| {equal:.1%} |", flush=True)  # fmt: skip
+        print(
+            f"| {folder.name} | {slow:.1f} | {fast:.1f} | {slow / fast:.2f} | {slow_clock / fast_clock:.2f} "
+            f"| {equal:.1%} |",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -182,7 +222,9 @@ def main() -> None:
         engine, folder, *numbers = sys.argv[2:]
         work(engine, Path(folder), *map(int, numbers))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("pruned", type=Path, nargs="?")
     parser.add_argument("--context", type=int, nargs="+", default=[128, 1920])
@@ -190,14 +232,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES))
-    parser.add_argument("--source", type=Path, help="translate this text, a sentence a line, instead")
+    parser.add_argument(
+        "--source", type=Path, help="translate this text, a sentence a line, instead"
+    )
     parser.add_argument("--beam", type=int, default=4)
     options = parser.parse_args()
     if not options.pruned:
         print("Skipped: name a model and a pruned one.")
         return
     if options.source:
-        translations([options.model, options.pruned], options.source, options.beam, options.rounds, options.threads)
+        translations(
+            [options.model, options.pruned],
+            options.source,
+            options.beam,
+            options.rounds,
+            options.threads,
+        )
         return
 
     import torch
@@ -207,13 +257,19 @@ def main() -> None:
 
     models = {"whole": hw.load(options.model), "pruned": hw.load(options.pruned)}
     words = models["whole"].hf.config.vocab_size
-    embedded = {name: 0 if model.hf.config.tie_word_embeddings else model.hf.get_input_embeddings().weight.nbytes
-                for name, model in models.items()}  # fmt: skip
+    embedded = {
+        name: 0
+        if model.hf.config.tie_word_embeddings
+        else model.hf.get_input_embeddings().weight.nbytes
+        for name, model in models.items()
+    }
 
     def read(name: str, batch: int, context: int) -> int:
         """Bytes that a step of decoding reads."""
         model = models[name]
-        return model.weight_bytes - embedded[name] + batch * (context + STEPS // 2) * model.cache_bytes
+        return (
+            model.weight_bytes - embedded[name] + batch * (context + STEPS // 2) * model.cache_bytes
+        )
 
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -222,30 +278,53 @@ def main() -> None:
             for name, model in models.items():
                 folders[engine, name] = scratch / f"{name}-{engine}"
                 hw.export(model, engine, folders[engine, name], "f32")
-        print(f"torch {torch.__version__}, transformers {transformers.__version__}, {platform.processor()}, "
-              f"{options.threads} threads, {STEPS} tokens, {options.rounds} rounds")  # fmt: skip
-        print("| engine | size, MB | batch | context | tokens/s whole | pruned | ratio | expected | memory, MB |")
+        print(
+            f"torch {torch.__version__}, transformers {transformers.__version__}, {platform.processor()}, "
+            f"{options.threads} threads, {STEPS} tokens, {options.rounds} rounds"
+        )
+        print(
+            "| engine | size, MB | batch | context | tokens/s whole | pruned | ratio | expected | memory, MB |"
+        )
         print("|---|---|---|---|---|---|---|---|---|")
         for engine in options.engines:
-            sizes = [sum(f.stat().st_size for f in folders[engine, n].rglob("*") if f.is_file()) for n in models]
+            sizes = [
+                sum(f.stat().st_size for f in folders[engine, n].rglob("*") if f.is_file())
+                for n in models
+            ]
             for batch in options.batch:
                 for context in options.context:
                     runs: dict[str, list[dict[str, float]]] = {name: [] for name in models}
                     for _ in range(options.rounds):
                         for name, found in runs.items():
                             found.append(
-                                measured(engine, folders[engine, name], batch, context, options.threads, words)
+                                measured(
+                                    engine,
+                                    folders[engine, name],
+                                    batch,
+                                    context,
+                                    options.threads,
+                                    words,
+                                )
                             )
                     speeds = {name: [one["speed"] for one in found] for name, found in runs.items()}
-                    pairs = [new / old for old, new in zip(speeds["whole"], speeds["pruned"], strict=True)]
-                    memory = [statistics.median(one["memory"] for one in found) for found in runs.values()]
+                    pairs = [
+                        new / old
+                        for old, new in zip(speeds["whole"], speeds["pruned"], strict=True)
+                    ]
+                    memory = [
+                        statistics.median(one["memory"] for one in found) for found in runs.values()
+                    ]
                     expected = read("whole", batch, context) / read("pruned", batch, context)
                     cells = [
-                        ENGINES[engine], " → ".join(f"{size / 1e6:.1f}" for size in sizes), str(batch), str(context),
+                        ENGINES[engine],
+                        " → ".join(f"{size / 1e6:.1f}" for size in sizes),
+                        str(batch),
+                        str(context),
                         *(f"{statistics.median(speeds[name]):.0f}" for name in models),
-                        f"{statistics.median(pairs):.2f} ({min(pairs):.2f} to {max(pairs):.2f})", f"{expected:.2f}",
+                        f"{statistics.median(pairs):.2f} ({min(pairs):.2f} to {max(pairs):.2f})",
+                        f"{expected:.2f}",
                         " → ".join(f"{one / 1e6:.0f}" for one in memory),
-                    ]  # fmt: skip
+                    ]
                     print(f"| {' | '.join(cells)} |", flush=True)
 
 

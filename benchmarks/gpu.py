@@ -49,8 +49,12 @@ from headwise.translation.train import bfloat16
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from syncs import syncs
 
-BASE = Architecture(norm="pre", encoder_layers=6, decoder_layers=6, width=512, feedforward=2048, vocabulary=16000)
-SMALL = Architecture(norm="pre", encoder_layers=2, decoder_layers=2, width=32, feedforward=64, vocabulary=300)
+BASE = Architecture(
+    norm="pre", encoder_layers=6, decoder_layers=6, width=512, feedforward=2048, vocabulary=16000
+)
+SMALL = Architecture(
+    norm="pre", encoder_layers=2, decoder_layers=2, width=32, feedforward=64, vocabulary=300
+)
 LENGTH, WORDS = 16, 6  # pieces of a sentence of an update; words of one that is scored
 LONG = ("gating", BLEU)  # a training of many updates, a translation for every head
 ENCODER: list[Kind] = ["encoder-self"]
@@ -65,7 +69,9 @@ class Launches(TorchDispatchMode):
 
     count = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         self.count += not function.is_view and "empty" not in function.__name__
         return function(*args, **(kwargs or {}))
 
@@ -91,8 +97,12 @@ class Table:
             print(f"| {name} | out of memory | | | | | |", flush=True)
             return
         ratios = sorted(mine / yard for yard, mine in times)
-        row: Facts = {"seconds": statistics.median(mine for _, mine in times), "ratio": statistics.median(ratios),
-                      "least_ratio": ratios[0], "most_ratio": ratios[-1]}  # fmt: skip
+        row: Facts = {
+            "seconds": statistics.median(mine for _, mine in times),
+            "ratio": statistics.median(ratios),
+            "least_ratio": ratios[0],
+            "most_ratio": ratios[-1],
+        }
         row |= {"tokens_per_second": tokens / row["seconds"]} if tokens else {}
         row |= {"peak_megabytes": torch.cuda.max_memory_allocated() / 1e6} if gpu else {}
         with around():
@@ -100,10 +110,16 @@ class Table:
             with syncs() as seen, Launches() as launches:  # type: ignore[no-untyped-call]
                 job()
         self.rows[name] = row = {**row, "launches": launches.count, "waits": len(seen)}
-        speed, memory = (f"{row[key]:,.0f}" if key in row else "" for key in ("tokens_per_second", "peak_megabytes"))
+        speed, memory = (
+            f"{row[key]:,.0f}" if key in row else ""
+            for key in ("tokens_per_second", "peak_megabytes")
+        )
         times_as_long = f"{row['ratio']:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-        print(f"| {name} | {1e3 * row['seconds']:.1f} | {times_as_long} | {speed} | {row['launches']:,} | "
-              f"{row['waits']} | {memory} |", flush=True)  # fmt: skip
+        print(
+            f"| {name} | {1e3 * row['seconds']:.1f} | {times_as_long} | {speed} | {row['launches']:,} | "
+            f"{row['waits']} | {memory} |",
+            flush=True,
+        )
 
     def seconds(self, job: Job, around: Around) -> float:
         """Seconds of a second run: the first is there to warm up."""
@@ -120,7 +136,10 @@ def updates(model: Model, recipe: Recipe, device: str) -> dict[str, Facts]:
     """Updates without gates, with gates on the encoder's heads, and with gates on all heads."""
     hf: Any = model.hf
     batch = random_batch(hf, recipe.batch_tokens // LENGTH, LENGTH)
-    tokens, optimizer = batch["labels"].numel(), torch.optim.AdamW(hf.parameters(), lr=0.0, fused=True)
+    tokens, optimizer = (
+        batch["labels"].numel(),
+        torch.optim.AdamW(hf.parameters(), lr=0.0, fused=True),
+    )
     explicit = device == "cpu"  # as in a training
 
     def update() -> None:
@@ -136,7 +155,11 @@ def updates(model: Model, recipe: Recipe, device: str) -> dict[str, Facts]:
         gates = Gates(model.heads.only(kinds), HardConcrete(), 3.0).to(device) if kinds else None
         with (
             capture(hf, model.found, gates=gates.by_site() if gates else None, explicit=explicit),
-            loss_forward(hf, gates.draw if gates else None, (lambda: 0.01 * gates.penalty()) if gates else None),
+            loss_forward(
+                hf,
+                gates.draw if gates else None,
+                (lambda: 0.01 * gates.penalty()) if gates else None,
+            ),
             fast_dropout(hf),
         ):
             hf.train()
@@ -144,7 +167,11 @@ def updates(model: Model, recipe: Recipe, device: str) -> dict[str, Facts]:
             hf.eval()
 
     table = Table(device)
-    gated: dict[str, list[Kind]] = {"update": [], "gates on the encoder": ENCODER, "gates on all": [*model.heads.kinds]}
+    gated: dict[str, list[Kind]] = {
+        "update": [],
+        "gates on the encoder": ENCODER,
+        "gates on all": [*model.heads.kinds],
+    }
     for name, kinds in gated.items():
         table.add(name, update, tokens, partial(training, kinds))
     return table.rows
@@ -154,7 +181,9 @@ def scores(model: Model, text: ParallelText, device: str) -> dict[str, Facts]:
     """A forward and a backward pass of a text, and every pass of scores."""
     hf: Any = model.hf
     batches = Batches(model, text)
-    (batch,) = [{name: each[name].to(device) for name in each if name != "rows"} for each in batches.whole()]
+    (batch,) = [
+        {name: each[name].to(device) for name in each if name != "rows"} for each in batches.whole()
+    ]
 
     def forward() -> None:
         with torch.no_grad():
@@ -184,9 +213,13 @@ def decoding(model: Model, sentences: list[str], device: str) -> dict[str, Facts
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--small", action="store_true", help="a small model: for counts, not for times")
+    parser.add_argument(
+        "--small", action="store_true", help="a small model: for counts, not for times"
+    )
     parser.add_argument("--only", choices=("updates", "scores", "decoding"))
     parser.add_argument("--out", type=Path, help="write all numbers to this file (JSON)")
     options = parser.parse_args()
@@ -194,22 +227,37 @@ def main() -> None:
     gpu = device == "cuda"
     shape = SMALL if small else BASE if gpu else Architecture()
     recipe = Recipe(
-        batch_tokens=1024 if small else 40320 if gpu else 2520, dtype="fp32" if small or not gpu else "bf16"
+        batch_tokens=1024 if small else 40320 if gpu else 2520,
+        dtype="fp32" if small or not gpu else "bf16",
     )
     drawn = random.Random(0)
-    words = ["".join(drawn.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(3 * shape.vocabulary)]
+    words = [
+        "".join(drawn.choices("abcdefghijklmnopqrstuvwxyz", k=6))
+        for _ in range(3 * shape.vocabulary)
+    ]
     tokenizer = learn_subwords(words, shape.vocabulary)
     model = Model(build(shape, tokenizer, 0).to(device), tokenizer, "random")
-    sides = [[" ".join(drawn.choices(words, k=WORDS)) for _ in range(2 if small else 64)] for _ in range(2)]
+    sides = [
+        [" ".join(drawn.choices(words, k=WORDS)) for _ in range(2 if small else 64)]
+        for _ in range(2)
+    ]
     found: dict[str, Any] = {"chip": chip(shape, recipe, device, 512 if small else 8192)}
     print(f"{found['chip']['name']}, torch {torch.__version__}, {recipe.dtype}, {model}")
-    print("| what | ms | × | tokens/s | launches | waits | peak MB |\n|---|---|---|---|---|---|---|")
+    print(
+        "| what | ms | × | tokens/s | launches | waits | peak MB |\n|---|---|---|---|---|---|---|"
+    )
     if options.only in (None, "updates"):
         found["updates"] = updates(model, recipe, device)
         tokens = recipe.batch_tokens
-        rate = model_flops(shape, len(tokenizer), tokens, tokens, LENGTH) / found["updates"]["update"]["seconds"] / 1e12
+        rate = (
+            model_flops(shape, len(tokenizer), tokens, tokens, LENGTH)
+            / found["updates"]["update"]["seconds"]
+            / 1e12
+        )
         found["utilisation"] = rate / found["chip"]["matrix_tflops"]["large"]
-        print(f"An update: {rate:.3g} TFLOP/s, {found['utilisation']:.1%} of what a large matrix product reaches here")
+        print(
+            f"An update: {rate:.3g} TFLOP/s, {found['utilisation']:.1%} of what a large matrix product reaches here"
+        )
     if options.only in (None, "scores"):
         found["scores"] = scores(model, ParallelText.from_pairs(zip(*sides, strict=True)), device)
     if options.only in (None, "decoding"):

@@ -25,7 +25,13 @@ from typing import Any
 
 import requests
 import torch
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+)
 
 import headwise as hw
 from headwise.lab.questions import Lab
@@ -36,7 +42,9 @@ from headwise.translation.subwords import learn_subwords
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--users", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=60)
@@ -53,7 +61,12 @@ def main() -> None:
     if options.users:
         crowd(place, sentence, [str(head) for head in model.heads], options.users, options.seconds)
     if options.large:
-        size = {"vocab_size": 30_522, "num_hidden_layers": 6, "hidden_size": 384, "intermediate_size": 1536}
+        size = {
+            "vocab_size": 30_522,
+            "num_hidden_layers": 6,
+            "hidden_size": 384,
+            "intermediate_size": 1536,
+        }
         bert = BertForMaskedLM(BertConfig(**size, num_attention_heads=12, pad_token_id=0))
         gpt = GPT2LMHeadModel(GPT2Config())
         for name, hf in (("BERT, 6 layers, 72 heads", bert), ("GPT-2, 12 layers, 144 heads", gpt)):
@@ -64,7 +77,9 @@ def main() -> None:
 def words() -> tuple[PreTrainedTokenizerFast, str]:
     """A subword model of invented words, with a mask token, and a sentence of 20 tokens."""
     draw = random.Random(0)
-    lexicon = ["".join(draw.choices("abcdefghijklmnoprstu", k=draw.randint(2, 7))) for _ in range(4000)]
+    lexicon = [
+        "".join(draw.choices("abcdefghijklmnoprstu", k=draw.randint(2, 7))) for _ in range(4000)
+    ]
     tokenizer = learn_subwords([" ".join(draw.choices(lexicon, k=12)) for _ in range(3000)], 7_999)
     tokenizer.add_special_tokens({"mask_token": "<mask>"})
     for count in range(5, 20):
@@ -76,7 +91,9 @@ def words() -> tuple[PreTrainedTokenizerFast, str]:
 
 def served(model: hw.Model) -> str:
     said: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=serve, args=(Lab(model), "127.0.0.1", 0, False, said.put), daemon=True).start()
+    threading.Thread(
+        target=serve, args=(Lab(model), "127.0.0.1", 0, False, said.put), daemon=True
+    ).start()
     return said.get(timeout=60)
 
 
@@ -85,7 +102,9 @@ def ask(
 ) -> tuple[float, dict[str, Any]]:
     """Seconds, and the answer."""
     start = time.perf_counter()
-    reply = session.post(f"{place}ask/{name}", json=question, headers={"X-Lab-User": user}, timeout=600)
+    reply = session.post(
+        f"{place}ask/{name}", json=question, headers={"X-Lab-User": user}, timeout=600
+    )
     last = json.loads(reply.content.splitlines()[-1])
     if reply.status_code != 200 or "answer" not in last:
         raise RuntimeError(f"{reply.status_code}: {last}")
@@ -120,7 +139,9 @@ def first_paint(place: str, sentence: str) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
         paints, shown = [], []
         for _ in range(5):
             page = browser.new_context().new_page()
@@ -128,7 +149,10 @@ def first_paint(place: str, sentence: str) -> None:
             page.goto(f"{place}#text={sentence.replace(' ', '+')}")
             page.locator("[data-head]").last.wait_for()
             shown.append(time.perf_counter() - start)
-            paints.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000)
+            paints.append(
+                page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+                / 1000
+            )
         browser.close()
     print(f"first paint {spread(paints)}; heads shown {spread(shown)}", flush=True)
 
@@ -146,7 +170,9 @@ def crowd(place: str, sentence: str, heads: list[str], users: int, seconds: floa
                 return
             try:
                 gates = {heads[turn % len(heads)]: 0}
-                times[user].append(ask(session, place, "look", f"user {user}", text=sentence, gates=gates)[0])
+                times[user].append(
+                    ask(session, place, "look", f"user {user}", text=sentence, gates=gates)[0]
+                )
             except Exception as error:
                 errors.append(f"{type(error).__name__}: {error}")
 
@@ -157,7 +183,11 @@ def crowd(place: str, sentence: str, heads: list[str], users: int, seconds: floa
         thread.join()
     every, counts = [t for one in times for t in one], [len(one) for one in times]
     answers = f"{len(every)} answers ({min(counts)} to {max(counts)} a user), {len(errors)} errors"
-    print(f"{users} users, {seconds:.0f} s: {answers}; answer {spread(every)}", *errors[:3], flush=True)
+    print(
+        f"{users} users, {seconds:.0f} s: {answers}; answer {spread(every)}",
+        *errors[:3],
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

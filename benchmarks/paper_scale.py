@@ -40,16 +40,41 @@ from headwise.study.schedule import Schedule
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "paper-scale.toml"
 LEFT_BEHIND = (
-    "model/", "pruned/", "scores/", "losses/", "orders/", "corpus/", "train/tensorboard/", ".work/", ".lock",
-)  # fmt: skip
-SETTLED, PROFILED = 20, 12  # updates before anything is timed, and those that the profiler sees then
+    "model/",
+    "pruned/",
+    "scores/",
+    "losses/",
+    "orders/",
+    "corpus/",
+    "train/tensorboard/",
+    ".work/",
+    ".lock",
+)
+SETTLED, PROFILED = (
+    20,
+    12,
+)  # updates before anything is timed, and those that the profiler sees then
 FIRST_LOOK = 60.0  # seconds of training after which the whole is projected
 ENCODER_ALONE = 0.75  # an update with a frozen decoder, in whole updates
 GUESSED = {  # seconds of a task before one like it was seen; of a training, what comes beside its epochs
-    "train": 30.0, "scores": 4.0, "score": 1.0, "judge": 15.0, "roles": 15.0, "order": 10.0, "prune": 5.0,
-    "translate": 8.0, "evaluate": 2.0, "losses": 5.0, "measure": 2.0, "rescored": 10.0, "choose": 1.0, "save": 1.0,
-    "speed": 40.0, "untrained": 15.0, "interactions": 20.0,
-}  # fmt: skip
+    "train": 30.0,
+    "scores": 4.0,
+    "score": 1.0,
+    "judge": 15.0,
+    "roles": 15.0,
+    "order": 10.0,
+    "prune": 5.0,
+    "translate": 8.0,
+    "evaluate": 2.0,
+    "losses": 5.0,
+    "measure": 2.0,
+    "rescored": 10.0,
+    "choose": 1.0,
+    "save": 1.0,
+    "speed": 40.0,
+    "untrained": 15.0,
+    "interactions": 20.0,
+}
 
 
 class TimeIsUp(KeyboardInterrupt):
@@ -63,8 +88,13 @@ class Meter(Progress):
     """
 
     def __init__(
-        self, run: Run, deadline: float, device: str, facts: dict[str, Facts], sitting_ends: float = float("inf")
-    ) -> None:  # fmt: skip
+        self,
+        run: Run,
+        deadline: float,
+        device: str,
+        facts: dict[str, Facts],
+        sitting_ends: float = float("inf"),
+    ) -> None:
         super().__init__()
         self.run, self.device, self.facts = run, device, facts
         self.deadline, self.sitting_ends = deadline, sitting_ends
@@ -112,13 +142,19 @@ class Meter(Progress):
         if seen == SETTLED and not self.profiled:
             self.profiled = True
             self.profiler = profile(
-                activities=[ProfilerActivity.CUDA if self.device == "cuda" else ProfilerActivity.CPU]
+                activities=[
+                    ProfilerActivity.CUDA if self.device == "cuda" else ProfilerActivity.CPU
+                ]
             )
             self.profiler.start()
         elif seen == SETTLED + PROFILED:
             self.stop_profiler()
             self.times[-1] = time.monotonic()
-        elif seen > 2 * (SETTLED + PROFILED) and not self.looked and self.times[-1] - self.times[0] > FIRST_LOOK:
+        elif (
+            seen > 2 * (SETTLED + PROFILED)
+            and not self.looked
+            and self.times[-1] - self.times[0] > FIRST_LOOK
+        ):
             self.looked = True
             self.note()
             self.tell()
@@ -140,13 +176,21 @@ class Meter(Progress):
         """The pace of the present training: an update without what comes at the end of an epoch, and an epoch."""
         if not self.training or len(self.times) < SETTLED + PROFILED + 10:
             return
-        steps = np.sort(np.diff(self.times[SETTLED + PROFILED - 1 :]))  # the profile's own reading left out
+        steps = np.sort(
+            np.diff(self.times[SETTLED + PROFILED - 1 :])
+        )  # the profile's own reading left out
         per_share = (len(self.shares) - 1) / (self.shares[-1] - self.shares[0])
         ends = min(len(steps) - 1, round(epochs(self.run, self.name) * len(steps) / per_share))
         update = float(steps[: len(steps) - ends].mean())
-        found = {"updates": round(per_share), "update_seconds": update, "seen_updates": len(self.times),
-                 "epoch_end_seconds": max(0.0, float(steps[len(steps) - ends :].mean()) - update) if ends else 0.0,
-                 "share": self.shares[-1]}  # fmt: skip
+        found = {
+            "updates": round(per_share),
+            "update_seconds": update,
+            "seen_updates": len(self.times),
+            "epoch_end_seconds": max(0.0, float(steps[len(steps) - ends :].mean()) - update)
+            if ends
+            else 0.0,
+            "share": self.shares[-1],
+        }
         if self.device == "cuda":
             found["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
         self.facts.setdefault(self.name, {}).update(found)
@@ -156,7 +200,9 @@ class Meter(Progress):
         waiting, now = left(self.run, self.facts, self.name), time.monotonic()
         total, here, whole = sum(waiting.values()), self.deadline - now, self.sitting_ends - now
         parts = ", ".join(f"{word} {seconds / 60:.1f}" for word, seconds in waiting.items())
-        self.say(f"Projected: {total / 60:.1f} more minutes ({parts}); this command has {max(0.0, here) / 60:.1f}.")
+        self.say(
+            f"Projected: {total / 60:.1f} more minutes ({parts}); this command has {max(0.0, here) / 60:.1f}."
+        )
         if total > whole:
             self.say(
                 f"That will not fit: the sitting has {max(0.0, whole) / 60:.1f} minutes left. Leave out sweeps at the "
@@ -187,12 +233,16 @@ def left(run: Run, facts: dict[str, Facts], now: str = "") -> dict[str, float]:
         tuned = task in variants and variants[task].control not in FROM_RANDOM_WEIGHTS
         alone = tuned and run.sweep(variants[task]).kinds == ["encoder-self"]
         updates = pace.get("updates", 0) / plan.training.epochs * pace.get("update_seconds", 0.0)
-        return count * (updates * (ENCODER_ALONE if alone else 1) + pace.get("epoch_end_seconds", 0.0))
+        return count * (
+            updates * (ENCODER_ALONE if alone else 1) + pace.get("epoch_end_seconds", 0.0)
+        )
 
     def beside(word: str) -> float:
         """What a task takes beside training."""
         seen = {name: seconds for name, seconds in taken.items() if name.partition("/")[0] == word}
-        found = [seconds - (training(name) if word == "prune" else 0) for name, seconds in seen.items()]
+        found = [
+            seconds - (training(name) if word == "prune" else 0) for name, seconds in seen.items()
+        ]
         return max(0.0, sum(found) / len(found)) if found else GUESSED[word]
 
     waiting = defaultdict[str, float](float)
@@ -200,12 +250,18 @@ def left(run: Run, facts: dict[str, Facts], now: str = "") -> dict[str, float]:
         word = task.name.partition("/")[0]
         if task.name not in taken:
             rest = 1 - facts.get(task.name, {}).get("share", 0.0) if task.name == now else 1.0
-            waiting[word] += beside(word) + (rest * training(task.name) if word in ("train", "prune") else 0.0)
-    gates = [(index, sweep) for index, sweep in enumerate(plan.pruning) if isinstance(sweep, GateSweep)]
+            waiting[word] += beside(word) + (
+                rest * training(task.name) if word in ("train", "prune") else 0.0
+            )
+    gates = [
+        (index, sweep) for index, sweep in enumerate(plan.pruning) if isinstance(sweep, GateSweep)
+    ]
     unknown = sum(sweep.refine - len(schedule.filled_in(index)) for index, sweep in gates)
     splits = 2 if plan.data.has_test else 1
     for word, times in (
-        {"translate": splits, "evaluate": splits, "measure": 1, "rescored": 1}.items() if unknown else ()
+        {"translate": splits, "evaluate": splits, "measure": 1, "rescored": 1}.items()
+        if unknown
+        else ()
     ):
         waiting[word] += unknown * times * beside(word)
     if unknown:
@@ -220,10 +276,17 @@ def pack(folder: Path, file: Path) -> int:
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = {str(path.relative_to(folder)): path for path in paths}
     kept = {
-        name: path for name, path in names.items() if not name.startswith(LEFT_BEHIND) and not name.endswith(".lock")
+        name: path
+        for name, path in names.items()
+        if not name.startswith(LEFT_BEHIND) and not name.endswith(".lock")
     }
-    manifest = {name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-                for name, path in kept.items()}  # fmt: skip
+    manifest = {
+        name: {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
+        for name, path in kept.items()
+    }
     file.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(file, "w:gz") as archive:
         listed = json.dumps(
@@ -238,7 +301,13 @@ def pack(folder: Path, file: Path) -> int:
 
 
 def sitting(
-    plan: Plan, out: Path, minutes: tuple[float, float], device: str, size: int, packed: Path, page: bool = True
+    plan: Plan,
+    out: Path,
+    minutes: tuple[float, float],
+    device: str,
+    size: int,
+    packed: Path,
+    page: bool = True,
 ) -> bool:
     """Go on with the study for some minutes; measure, pack. Returns whether it is finished.
 
@@ -246,9 +315,13 @@ def sitting(
     report, too.
     """
     if list(plan.runs) != ["."]:
-        raise HeadwiseError("The plan has several seeds or pairs of languages, but a sitting is one study: leave one.")
+        raise HeadwiseError(
+            "The plan has several seeds or pairs of languages, but a sitting is one study: leave one."
+        )
     begun, place = time.monotonic(), out / "utilisation.json"
-    facts: Facts = json.loads(place.read_text()) if place.exists() else {"trainings": {}, "seconds": 0.0}
+    facts: Facts = (
+        json.loads(place.read_text()) if place.exists() else {"trainings": {}, "seconds": 0.0}
+    )
     if "chip" not in facts:
         assert isinstance(plan.model, Architecture)
         facts["chip"] = chip(plan.model, plan.training, device, size)
@@ -276,19 +349,37 @@ def sitting(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--plan", type=Path, default=EXAMPLE)
     parser.add_argument("--out", type=Path, help="run folder (default: runs/NAME)")
     parser.add_argument("--minutes", type=float, default=9.0, help="of this command (default: 9)")
-    parser.add_argument("--sitting", type=float, default=27.0, help="minutes of all commands together (default: 27)")
+    parser.add_argument(
+        "--sitting", type=float, default=27.0, help="minutes of all commands together (default: 27)"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--pack", type=Path, help="where the results are packed to (default: OUT.tar.gz)")
-    parser.add_argument("--matmul", type=int, help="size of the large matrix product (default: 8192, on a CPU 512)")
-    parser.add_argument("--no-report", action="store_true", help="leave the page to `headwise report` elsewhere")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the plan; repeatable")
+    parser.add_argument(
+        "--pack", type=Path, help="where the results are packed to (default: OUT.tar.gz)"
+    )
+    parser.add_argument(
+        "--matmul", type=int, help="size of the large matrix product (default: 8192, on a CPU 512)"
+    )
+    parser.add_argument(
+        "--no-report", action="store_true", help="leave the page to `headwise report` elsewhere"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change the plan; repeatable",
+    )
     options = parser.parse_args()
     if options.plan == EXAMPLE and not {"HEADWISE_DATA", "HEADWISE_TARGET"} <= os.environ.keys():
-        print("Skipped: set HEADWISE_DATA (a folder with en-de/ and so on) and HEADWISE_TARGET, or name a --plan.")
+        print(
+            "Skipped: set HEADWISE_DATA (a folder with en-de/ and so on) and HEADWISE_TARGET, or name a --plan."
+        )
         return
     disable_progress_bars()
     try:

@@ -33,13 +33,17 @@ from headwise.translation.subwords import learn_subwords
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--memory", type=int, default=0)
     options = parser.parse_args()
-    shape = Architecture(vocabulary=2000, width=options.width, feedforward=4 * options.width, encoder_layers=6)
+    shape = Architecture(
+        vocabulary=2000, width=options.width, feedforward=4 * options.width, encoder_layers=6
+    )
     texts = [source for source, _ in embedded.pairs("train", 5000)]
     tokenizer = learn_subwords(texts, shape.vocabulary)
     model = build(shape, tokenizer, 0).eval()
@@ -47,10 +51,20 @@ def main() -> None:
     counts = frequencies(texts, tokenizer)
 
     def pass_over(treebank: Iterable[Annotated]) -> None:
-        on_treebank(Subject(model, tokenizer, found), treebank, None, counts, lambda sentences: None)
+        on_treebank(
+            Subject(model, tokenizer, found), treebank, None, counts, lambda sentences: None
+        )
 
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads(), "width": options.width}))
+        print(
+            json.dumps(
+                {
+                    "torch": torch.__version__,
+                    "threads": torch.get_num_threads(),
+                    "width": options.width,
+                }
+            )
+        )
         if options.memory:
             for count in (options.memory // 10, options.memory):
                 pass_over(written(folder, count))
@@ -71,14 +85,18 @@ def main() -> None:
         for _ in range(options.rounds):
             once = seconds(plain)
             ratios.append(seconds(lambda: pass_over(treebank)) / once)
-        print(f"all tests, alignment and padding: {statistics.median(ratios):.2f} x a forward "
-              f"({min(ratios):.2f} to {max(ratios):.2f}), {len(treebank)} sentences")  # fmt: skip
+        print(
+            f"all tests, alignment and padding: {statistics.median(ratios):.2f} x a forward "
+            f"({min(ratios):.2f} to {max(ratios):.2f}), {len(treebank)} sentences"
+        )
 
 
 def written(folder: str, count: int) -> Treebank:
     """`count` sentences on disk: the trees of the embedded corpus, several times over where there are not so many."""
     size = min(count, embedded.SIZES["dev"])
-    return Treebank.read(*[embedded.write_treebank(Path(folder) / "dev.conllu", size)] * (count // size))
+    return Treebank.read(
+        *[embedded.write_treebank(Path(folder) / "dev.conllu", size)] * (count // size)
+    )
 
 
 def seconds(job: Callable[[], None]) -> float:

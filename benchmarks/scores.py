@@ -40,13 +40,19 @@ ORIGINAL = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="names that contain this")
-    parser.add_argument("--original", action="store_true", help="per step in seconds, beside the original code")
-    parser.add_argument("--memory", default="", help="run this one score (or 'backward') and print the peak memory")
+    parser.add_argument(
+        "--original", action="store_true", help="per step in seconds, beside the original code"
+    )
+    parser.add_argument(
+        "--memory", default="", help="run this one score (or 'backward') and print the peak memory"
+    )
     options = parser.parse_args()
     model, batch = base(options.pairs, options.tokens)
     found = discover(model)
@@ -56,22 +62,34 @@ def main() -> None:
         (backward if options.memory == "backward" else scores[options.memory][0])()
         print(*re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text()))
         return
-    print(json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads(), "pairs": options.pairs,
-                      "tokens": options.tokens, "rounds": options.rounds}))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "torch": torch.__version__,
+                "threads": torch.get_num_threads(),
+                "pairs": options.pairs,
+                "tokens": options.tokens,
+                "rounds": options.rounds,
+            }
+        )
+    )
     for name, (job, steps, against) in scores.items():
         if options.only not in name:
             continue
-        rounds = [(seconds(forward), seconds(backward), seconds(job) / steps) for _ in range(options.rounds)]
+        rounds = [
+            (seconds(forward), seconds(backward), seconds(job) / steps)
+            for _ in range(options.rounds)
+        ]
         yard = 0 if against == "forward" else 1
         ratios = [times[2] / times[yard] for times in rounds]
         line = f"{name:28} {median_and_range(ratios)} x {against}"
         if name == "ablation.zero":
             bound = reuse_bound(found)
-            line = (
-                f"{name:28} {median_and_range([ratio / bound for ratio in ratios])} x its bound of {bound:.1f} forwards"
-            )
+            line = f"{name:28} {median_and_range([ratio / bound for ratio in ratios])} x its bound of {bound:.1f} forwards"
         if options.original:
-            line += f"   {min(times[2] for times in rounds):.3f} s, original {ORIGINAL['seconds']} s"
+            line += (
+                f"   {min(times[2] for times in rounds):.3f} s, original {ORIGINAL['seconds']} s"
+            )
             line += f"   {peak(name, options):.0f} MB, backward {peak('backward', options):.0f} MB"
         print(line, flush=True)
 
@@ -85,7 +103,9 @@ def base(pairs: int, tokens: int) -> tuple[Any, dict[str, Tensor]]:
     torch.manual_seed(0)
     sizes = {"d_model": 512, "vocab_size": 8000, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048}
     shape = {
-        f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 6), ("attention_heads", 8))
+        f"{side}_{what}": n
+        for side in ("encoder", "decoder")
+        for what, n in (("layers", 6), ("attention_heads", 8))
     }
     off = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
     model = M2M100ForConditionalGeneration(M2M100Config(**sizes, **shape, **off)).eval()
@@ -99,7 +119,9 @@ def base(pairs: int, tokens: int) -> tuple[Any, dict[str, Tensor]]:
     return model, batch
 
 
-def yardsticks(model: Any, batch: dict[str, Tensor]) -> tuple[Callable[[], object], Callable[[], object]]:
+def yardsticks(
+    model: Any, batch: dict[str, Tensor]
+) -> tuple[Callable[[], object], Callable[[], object]]:
     """A forward, and a forward + backward with weight gradients, both with eager attention."""
 
     def forward() -> None:
@@ -117,7 +139,9 @@ def yardsticks(model: Any, batch: dict[str, Tensor]) -> tuple[Callable[[], objec
     return forward, backward
 
 
-def jobs(model: Any, found: Discovery, batch: dict[str, Tensor]) -> dict[str, tuple[Callable[[], object], int, str]]:
+def jobs(
+    model: Any, found: Discovery, batch: dict[str, Tensor]
+) -> dict[str, tuple[Callable[[], object], int, str]]:
     """By name: what to run, the number of steps it stands for, and the yardstick."""
     steps = batch["labels"].shape[1]
 
@@ -148,7 +172,9 @@ def reuse_bound(found: Discovery) -> float:
     total = whole
     for site in found.heads.sites:
         after = (
-            12 * (encoder - site.layer) + 16 * decoder if site.kind == "encoder-self" else 16 * (decoder - site.layer)
+            12 * (encoder - site.layer) + 16 * decoder
+            if site.kind == "encoder-self"
+            else 16 * (decoder - site.layer)
         )
         total += found.heads.count(site) * (after + output)
     return total / whole
@@ -163,7 +189,9 @@ def seconds(job: Callable[[], object]) -> float:
 def peak(name: str, options: argparse.Namespace) -> float:
     """Peak memory in MB of a process that runs one score."""
     sizes = ["--pairs", str(options.pairs), "--tokens", str(options.tokens)]
-    done = subprocess.run([sys.executable, __file__, *sizes, "--memory", name], capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, __file__, *sizes, "--memory", name], capture_output=True, check=True
+    )
     return float(done.stdout.split()[-1]) / 1024
 
 

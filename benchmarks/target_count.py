@@ -77,10 +77,16 @@ class Run:
 
     @property
     def target(self) -> int | None:
-        return self.keep if self.keep is None or isinstance(self.keep, int) else sum(self.keep.values())
+        return (
+            self.keep
+            if self.keep is None or isinstance(self.keep, int)
+            else sum(self.keep.values())
+        )
 
 
-def schedule(targets: Sequence[int], penalties: Sequence[float], everywhere: Sequence[Keep]) -> list[Run]:
+def schedule(
+    targets: Sequence[int], penalties: Sequence[float], everywhere: Sequence[Keep]
+) -> list[Run]:
     """All runs, those with λ spread among the others."""
     runs = [Run(ENCODER, keep=target) for target in targets]
     stride = max(1, len(runs) // max(1, len(penalties) - 1))
@@ -100,10 +106,14 @@ class Bench:
         run_study(plan, self.folder, Progress(), only="train")
         model = load(self.folder / "model")
         train, self.dev_text = (
-            ParallelText.read(self.folder / f"corpus/{split}.en", self.folder / f"corpus/{split}.fr")
+            ParallelText.read(
+                self.folder / f"corpus/{split}.en", self.folder / f"corpus/{split}.fr"
+            )
             for split in ("train", "dev")
         )
-        self.data, self.dev = (Encoded(text, model.tokenizer, max_tokens(model)) for text in (train, self.dev_text))
+        self.data, self.dev = (
+            Encoded(text, model.tokenizer, max_tokens(model)) for text in (train, self.dev_text)
+        )
 
     def go(self, run: Run) -> dict[str, Any]:
         """One run, from the copy of the trained model to the BLEU of the pruned one."""
@@ -120,20 +130,30 @@ class Bench:
             pruned = prune_to_count(*common, run.keep)
         seconds = time.process_time() - start
         smaller = pruned.model
-        lines, _ = translate(Generate(smaller.hf, smaller.tokenizer), list(self.dev_text.sources), self.plan.search)
+        lines, _ = translate(
+            Generate(smaller.hf, smaller.tokenizer), list(self.dev_text.sources), self.plan.search
+        )
         place = self.out / "lines" / f"{run.name}.txt"
         write_text(place, "".join(f"{line}\n" for line in lines))
         shutil.rmtree(work)
         counts = {kind: pruned.mask.count(kind) for kind in run.kinds}
         kept = sum(counts.values()) if isinstance(run.keep, int) else counts
         return {
-            "run": run.name, "kinds": "+".join(run.kinds), "penalty": run.penalty, "target": run.target,
-            "expected": pruned.expected, "undecided": pruned.undecided,
-            "jump": pruned.decided_loss - pruned.soft_loss, "dev_loss": pruned.loss,
-            "kept": sum(counts.values()), "exact": run.keep in (None, kept), "settled": pruned.settled,
-            "updates": pruned.cost["updates"], "seconds": seconds if fresh else None,
+            "run": run.name,
+            "kinds": "+".join(run.kinds),
+            "penalty": run.penalty,
+            "target": run.target,
+            "expected": pruned.expected,
+            "undecided": pruned.undecided,
+            "jump": pruned.decided_loss - pruned.soft_loss,
+            "dev_loss": pruned.loss,
+            "kept": sum(counts.values()),
+            "exact": run.keep in (None, kept),
+            "settled": pruned.settled,
+            "updates": pruned.cost["updates"],
+            "seconds": seconds if fresh else None,
             "dev_bleu": BLEU().corpus_score(lines, [list(self.dev_text.targets)]).score,
-        }  # fmt: skip
+        }
 
 
 def against_curve(table: pd.DataFrame, out: Path, references: list[str]) -> pd.DataFrame:
@@ -145,10 +165,15 @@ def against_curve(table: pd.DataFrame, out: Path, references: list[str]) -> pd.D
     metric = BLEU()
     weights = np.concatenate([np.ones((1, len(references)), dtype=int), resamples(len(references))])
     lines = {name: list(read_lines(out / "lines" / f"{name}.txt")) for name in rows.run}
-    bleu = {name: scored(metric, weights @ sentence_statistics(metric, lines[name], references)) for name in lines}
+    bleu = {
+        name: scored(metric, weights @ sentence_statistics(metric, lines[name], references))
+        for name in lines
+    }
     curve = rows[rows.target.isna()]
     kept = sorted(set(curve.kept))
-    means = np.stack([np.mean([bleu[name] for name in curve[curve.kept == count].run], axis=0) for count in kept])
+    means = np.stack(
+        [np.mean([bleu[name] for name in curve[curve.kept == count].run], axis=0) for count in kept]
+    )
     losses = [curve[curve.kept == count].dev_loss.mean() for count in kept]
     made = []
     inside = rows[rows.target.between(kept[0], kept[-1])]
@@ -157,7 +182,16 @@ def against_curve(table: pd.DataFrame, out: Path, references: list[str]) -> pd.D
         change = bleu[run] - between
         low, high = interval(change[1:])
         loss = dev_loss - np.interp(target, kept, losses)
-        made.append({"run": run, "curve": between[0], "difference": change[0], "low": low, "high": high, "loss": loss})
+        made.append(
+            {
+                "run": run,
+                "curve": between[0],
+                "difference": change[0],
+                "low": low,
+                "high": high,
+                "loss": loss,
+            }
+        )
     return pd.DataFrame(made, columns=["run", "curve", "difference", "low", "high", "loss"])
 
 
@@ -173,7 +207,9 @@ def ratios(table: pd.DataFrame) -> list[float]:
                     max((p for p in places if p < place), default=None),
                     min((p for p in places if p > place), default=None),
                 ]
-                found.append(seconds[place] / statistics.mean(seconds[p] for p in near if p is not None))
+                found.append(
+                    seconds[place] / statistics.mean(seconds[p] for p in near if p is not None)
+                )
     return found
 
 
@@ -184,7 +220,9 @@ def summary(table: pd.DataFrame, out: Path, references: list[str]) -> str:
     shown = table.merge(curve, on="run", how="left")
     missed = (target.expected - target.target).abs()
     lines = [
-        shown.drop(columns=["kinds", "penalty"]).to_string(index=False, float_format=lambda value: f"{value:.3f}"),
+        shown.drop(columns=["kinds", "penalty"]).to_string(
+            index=False, float_format=lambda value: f"{value:.3f}"
+        ),
         f"exactly the target count: {int(target.exact.sum())} of {len(target)}",
         f"expected count within 0.5: {int((missed <= 0.5).sum())} of {len(target)}, worst {missed.max():.2f}",
     ]
@@ -194,7 +232,9 @@ def summary(table: pd.DataFrame, out: Path, references: list[str]) -> str:
         f"worst {moved.max():.4f}; gates settled: {int(target.settled.sum())} of {len(target)}"
     )
     if found := ratios(table):
-        lines.append(f"seconds beside λ: median {statistics.median(found):.3f}, {min(found):.3f} to {max(found):.3f}")
+        lines.append(
+            f"seconds beside λ: median {statistics.median(found):.3f}, {min(found):.3f} to {max(found):.3f}"
+        )
     if len(curve):
         good = int((curve.high >= 0).sum())
         lines.append(
@@ -209,9 +249,13 @@ def summary(table: pd.DataFrame, out: Path, references: list[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/target-count"))
-    parser.add_argument("--small", action="store_true", help="a model of seconds, three targets: does it all work?")
+    parser.add_argument(
+        "--small", action="store_true", help="a model of seconds, three targets: does it all work?"
+    )
     options = parser.parse_args()
     changes, runs = ["training.epochs=8"], schedule(TARGETS, PENALTIES, EVERYWHERE)
     if options.small:

@@ -86,25 +86,48 @@ def joeynmt_plan(work: Path) -> dict[str, Any]:
     """The same training in JoeyNMT's words."""
     text, words = str(work / "train"), str(work / "vocabulary.txt")
     half = {
-        "type": "transformer", "num_layers": LAYERS, "num_heads": HEADS, "hidden_size": WIDTH, "ff_size": FEEDFORWARD,
-        "layer_norm": "post", "dropout": DROPOUT, "embeddings": {"embedding_dim": WIDTH, "scale": True},
-    }  # fmt: skip
+        "type": "transformer",
+        "num_layers": LAYERS,
+        "num_heads": HEADS,
+        "hidden_size": WIDTH,
+        "ff_size": FEEDFORWARD,
+        "layer_norm": "post",
+        "dropout": DROPOUT,
+        "embeddings": {"embedding_dim": WIDTH, "scale": True},
+    }
     return {
-        "name": "throughput", "model_dir": str(work / "joeynmt-model"), "use_cuda": False, "fp16": False,
+        "name": "throughput",
+        "model_dir": str(work / "joeynmt-model"),
+        "use_cuda": False,
+        "fp16": False,
         "data": {
-            "train": text, "dev": text, "dataset_type": "plain",
+            "train": text,
+            "dev": text,
+            "dataset_type": "plain",
             "src": {"lang": "source", "level": "word", "voc_file": words},
             "trg": {"lang": "target", "level": "word", "voc_file": words},
         },
         "model": {"tied_embeddings": False, "tied_softmax": True, "encoder": half, "decoder": half},
         "training": {
-            "optimizer": "adam", "adam_betas": [0.9, 0.98], "learning_rate": RATE, "learning_rate_min": 0.0,
-            "scheduling": "warmupinversesquareroot", "learning_rate_warmup": RISE, "clip_grad_norm": CLIP,
-            "label_smoothing": SMOOTHING, "normalization": "tokens", "batch_type": "token", "batch_size": BATCH,
-            "logging_freq": 1, "validation_freq": ENDLESS, "updates": ENDLESS, "epochs": ENDLESS, "overwrite": True,
+            "optimizer": "adam",
+            "adam_betas": [0.9, 0.98],
+            "learning_rate": RATE,
+            "learning_rate_min": 0.0,
+            "scheduling": "warmupinversesquareroot",
+            "learning_rate_warmup": RISE,
+            "clip_grad_norm": CLIP,
+            "label_smoothing": SMOOTHING,
+            "normalization": "tokens",
+            "batch_type": "token",
+            "batch_size": BATCH,
+            "logging_freq": 1,
+            "validation_freq": ENDLESS,
+            "updates": ENDLESS,
+            "epochs": ENDLESS,
+            "overwrite": True,
         },
         "testing": {},
-    }  # fmt: skip
+    }
 
 
 def train_headwise(options: argparse.Namespace) -> None:
@@ -118,19 +141,34 @@ def train_headwise(options: argparse.Namespace) -> None:
     from headwise.translation.train import Training, fit
 
     shape = Architecture(
-        norm="post", encoder_layers=LAYERS, decoder_layers=LAYERS, heads=HEADS, width=WIDTH, feedforward=FEEDFORWARD,
-        dropout=DROPOUT, attention_dropout=DROPOUT, vocabulary=VOCABULARY, max_length=1024,
-    )  # fmt: skip
+        norm="post",
+        encoder_layers=LAYERS,
+        decoder_layers=LAYERS,
+        heads=HEADS,
+        width=WIDTH,
+        feedforward=FEEDFORWARD,
+        dropout=DROPOUT,
+        attention_dropout=DROPOUT,
+        vocabulary=VOCABULARY,
+        max_length=1024,
+    )
     recipe = Recipe(
-        epochs=ENDLESS, batch_tokens=BATCH, learning_rate=RATE, warmup=RISE, label_smoothing=SMOOTHING, clip=CLIP,
+        epochs=ENDLESS,
+        batch_tokens=BATCH,
+        learning_rate=RATE,
+        warmup=RISE,
+        label_smoothing=SMOOTHING,
+        clip=CLIP,
         dtype=options.dtype,
-    )  # fmt: skip
+    )
     tokenizer, data = prepare(options, shape.max_length)
     model = build(shape, tokenizer, seed=1)
     found = discover(model)
     for layer in model.modules():
         if hasattr(layer, "activation_dropout"):
-            layer.activation_dropout = DROPOUT  # inside the feed-forward block: JoeyNMT has it, our plans do not
+            layer.activation_dropout = (
+                DROPOUT  # inside the feed-forward block: JoeyNMT has it, our plans do not
+            )
     pace = Pace(options.warmup)
 
     class Paced(TrainerCallback):
@@ -156,15 +194,21 @@ def prepare(options: argparse.Namespace, max_length: int) -> tuple[Any, Any]:
     from headwise.translation.batches import Encoded
     from headwise.translation.subwords import learn_subwords
 
-    text = ParallelText.read(*(options.data / f"train.{language}.gz" for language in options.languages))
+    text = ParallelText.read(
+        *(options.data / f"train.{language}.gz" for language in options.languages)
+    )
     tokenizer = learn_subwords([*text.sources, *text.targets], VOCABULARY)
     data = Encoded(text, tokenizer, max_length)
     if data.dropped:
-        raise SystemExit(f"{data.dropped} pairs are too long for headwise and would be trained by JoeyNMT only.")
+        raise SystemExit(
+            f"{data.dropped} pairs are too long for headwise and would be trained by JoeyNMT only."
+        )
     for side in ("source", "target"):
         with (options.work / f"train.{side}").open("w") as file:
             file.writelines(" ".join(map(str, ids[:-1])) + "\n" for ids in data.dataset[side])
-    words = (f"{number}\n" for number in range(4, len(tokenizer)))  # the first four are special, and JoeyNMT's own
+    words = (
+        f"{number}\n" for number in range(4, len(tokenizer))
+    )  # the first four are special, and JoeyNMT's own
     (options.work / "vocabulary.txt").write_text("".join(words))
     return tokenizer, data
 
@@ -177,9 +221,12 @@ class Side:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [str(python), str(Path(__file__).resolve()), *sys.argv[1:], "--side", name],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
                 env={**os.environ, "OMP_NUM_THREADS": str(options.threads)},
-            )  # fmt: skip
+            )
         self.answer()
 
     def answer(self) -> dict[str, float]:
@@ -189,7 +236,9 @@ class Side:
             if line.startswith("{"):
                 return dict(json.loads(line))
         last = self.log.read_text().strip().rpartition("\n")[2]
-        raise SystemExit(f"The {self.name} side has ended before its time: {last} (all of it: {self.log})")
+        raise SystemExit(
+            f"The {self.name} side has ended before its time: {last} (all of it: {self.log})"
+        )
 
     def window(self, seconds: float) -> dict[str, float]:
         assert self.process.stdin
@@ -211,9 +260,13 @@ def joeynmt_python(work: Path) -> Path:
         torch = version("torch").partition("+")[0]
         needed = [f"joeynmt=={JOEYNMT}", f"torch=={torch}", "importlib_metadata"]
         with (work / "pip.log").open("w") as log:
-            if subprocess.run([python, "-m", "pip", "install", *needed], stdout=log, stderr=log).returncode:
+            if subprocess.run(
+                [python, "-m", "pip", "install", *needed], stdout=log, stderr=log
+            ).returncode:
                 raise SystemExit(f"JoeyNMT {JOEYNMT} could not be installed: see {log.name}.")
-        packages = subprocess.run([python, "-m", "pip", "freeze"], check=True, capture_output=True, text=True)
+        packages = subprocess.run(
+            [python, "-m", "pip", "freeze"], check=True, capture_output=True, text=True
+        )
         listed.write_text(packages.stdout)
     return python
 
@@ -223,9 +276,14 @@ def measure(options: argparse.Namespace) -> list[tuple[float, float]]:
     sides: dict[str, Side] = {}
     pairs: list[tuple[float, float]] = []
     try:
-        sides["headwise"] = Side("headwise", Path(sys.executable), options)  # the first, since it writes the ids
+        sides["headwise"] = Side(
+            "headwise", Path(sys.executable), options
+        )  # the first, since it writes the ids
         sides["joeynmt"] = Side("joeynmt", joeynmt_python(options.work), options)
-        print("pair    JoeyNMT: tokens/s (an update)   headwise: tokens/s (an update)   ratio", flush=True)
+        print(
+            "pair    JoeyNMT: tokens/s (an update)   headwise: tokens/s (an update)   ratio",
+            flush=True,
+        )
         for number in range(1, options.pairs + 1):
             seen = {name: sides[name].window(options.seconds) for name in SIDES}
             joeynmt, headwise = (seen[name]["tokens"] / seen[name]["seconds"] for name in SIDES)
@@ -243,7 +301,9 @@ def measure(options: argparse.Namespace) -> list[tuple[float, float]]:
 def report(pairs: list[tuple[float, float]], options: argparse.Namespace) -> None:
     """The median and the range, and how they were made."""
     for name, speeds in zip(SIDES, zip(*pairs, strict=True), strict=True):
-        print(f"{name}: {statistics.median(speeds):,.0f} tokens/s ({min(speeds):,.0f} to {max(speeds):,.0f})")
+        print(
+            f"{name}: {statistics.median(speeds):,.0f} tokens/s ({min(speeds):,.0f} to {max(speeds):,.0f})"
+        )
     ratios = [headwise / joeynmt for joeynmt, headwise in pairs]
     print(f"ratio: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
     files = " + ".join(f"{options.data.name}/train.{language}.gz" for language in options.languages)
@@ -259,19 +319,27 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     data = os.environ.get("HEADWISE_DATA")
     parser.add_argument(
-        "--data", type=Path, default=Path(data, "multi30k") if data else None,
+        "--data",
+        type=Path,
+        default=Path(data, "multi30k") if data else None,
         help="folder with train.en.gz and train.de.gz (default: $HEADWISE_DATA/multi30k)",
-    )  # fmt: skip
+    )
     parser.add_argument("--languages", nargs=2, default=["en", "de"], metavar=("FROM", "TO"))
     parser.add_argument(
-        "--work", type=Path, default=Path("runs/training-throughput"), help="JoeyNMT's environment, ids, logs"
+        "--work",
+        type=Path,
+        default=Path("runs/training-throughput"),
+        help="JoeyNMT's environment, ids, logs",
     )
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=40.0, help="length of a window")
     parser.add_argument("--warmup", type=int, default=5, help="updates before the first window")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
-        "--dtype", choices=["fp32", "bf16", "auto"], default="fp32", help="headwise's; JoeyNMT has only fp32 on CPU"
+        "--dtype",
+        choices=["fp32", "bf16", "auto"],
+        default="fp32",
+        help="headwise's; JoeyNMT has only fp32 on CPU",
     )
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     return parser.parse_args()

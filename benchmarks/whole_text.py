@@ -44,12 +44,16 @@ SCORES = ("confidence", "lrp.ding.pooled", "gradient", "ablation.zero")  # one o
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=6000)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--memory", type=int, default=0)
-    parser.add_argument("--child", action="store_true", help="one process of one or two; the first prints its times")
+    parser.add_argument(
+        "--child", action="store_true", help="one process of one or two; the first prints its times"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     disable_progress_bars()
@@ -77,11 +81,19 @@ def beside(options: argparse.Namespace) -> None:
         if len({run[name]["values"] for both in rounds for run in both}) > 1:
             sys.exit(f"{name}: one process and two give other values")
         ratios = [one[name]["seconds"] / two[name]["seconds"] for one, two in rounds]
-        print(f"{name:28} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) times as fast, "
-              f"{min(one[name]['seconds'] for one, _ in rounds):.2f} s by one")  # fmt: skip
-    shares = [(len(SCORES) - 1) * one["a forward"]["seconds"] / sum(one[name]["seconds"] for name in SCORES)
-              for one, _ in rounds]  # fmt: skip
-    print(f"forwards that {len(SCORES)} passes repeat: {statistics.median(shares):.1%} of their time by one process")
+        print(
+            f"{name:28} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) times as fast, "
+            f"{min(one[name]['seconds'] for one, _ in rounds):.2f} s by one"
+        )
+    shares = [
+        (len(SCORES) - 1)
+        * one["a forward"]["seconds"]
+        / sum(one[name]["seconds"] for name in SCORES)
+        for one, _ in rounds
+    ]
+    print(
+        f"forwards that {len(SCORES)} passes repeat: {statistics.median(shares):.1%} of their time by one process"
+    )
 
 
 def times(options: argparse.Namespace, processes: int) -> dict[str, Any]:
@@ -90,7 +102,10 @@ def times(options: argparse.Namespace, processes: int) -> dict[str, Any]:
     sizes = ["--pairs", str(options.pairs), "--width", str(options.width)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *launch, __file__, "--child", *sizes], env=environment, capture_output=True, text=True
+        [sys.executable, *launch, __file__, "--child", *sizes],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         sys.exit(done.stderr[-2000:])
@@ -105,9 +120,14 @@ def child(options: argparse.Namespace) -> None:
     jobs |= {name: partial(values, model, text, name) for name in SCORES}
     sweep = GreedySweep(scores=["gradient"], rescore=True, step=0.2)
     jobs["greedy, scored again"] = lambda: [
-        mask.to_json() for mask in greedy_masks(Ranking(model, text, "gradient", True, 0), sweep).values()
+        mask.to_json()
+        for mask in greedy_masks(Ranking(model, text, "gradient", True, 0), sweep).values()
     ]
-    masks = [*greedy_masks(Ranking(model, text, "random", False, 0), GreedySweep(scores=["random"])).values()]
+    masks = [
+        *greedy_masks(
+            Ranking(model, text, "random", False, 0), GreedySweep(scores=["random"])
+        ).values()
+    ]
     jobs["losses of greedy models"] = lambda: Losses.measure(text, masks).summed.tobytes()
     values(model, text, "confidence")  # what comes only once
     found = {}
@@ -117,7 +137,10 @@ def child(options: argparse.Namespace) -> None:
         result = job()
         state.wait_for_everyone()
         taken = time.perf_counter() - begun
-        found[name] = {"seconds": taken, "values": hashlib.sha256(repr(result).encode()).hexdigest()}
+        found[name] = {
+            "seconds": taken,
+            "values": hashlib.sha256(repr(result).encode()).hexdigest(),
+        }
     if state.is_main_process:
         print(json.dumps(found))
 
@@ -128,11 +151,18 @@ def subject(width: int, pairs: int, layers: int, heads: int) -> tuple[Model, Bat
     rows = embedded.pairs("train", min(pairs, embedded.SIZES["train"]))
     tokenizer = learn_subwords([side for pair in rows[:5000] for side in pair], 2000)
     shape = Architecture(
-        vocabulary=2000, width=width, feedforward=2 * width, encoder_layers=layers, decoder_layers=layers, heads=heads
+        vocabulary=2000,
+        width=width,
+        feedforward=2 * width,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        heads=heads,
     )
     model = Model(build(shape, tokenizer, 0), tokenizer, "random")
     turns = -(-pairs // len(rows))
-    text = ParallelText.from_pairs(pair for turn in range(turns) for pair in rows[: pairs - turn * len(rows)])
+    text = ParallelText.from_pairs(
+        pair for turn in range(turns) for pair in rows[: pairs - turn * len(rows)]
+    )
     return model, Batches(model, text)
 
 

@@ -45,7 +45,9 @@ COLUMNS = ("step", "epoch", "dev_loss", "layer", "head", "offset", "share")
 class Watch(TrainerCallback):
     """Writes the share of every encoder head each `every` updates, measured on a copy of the model."""
 
-    def __init__(self, model: Model, batches: list[Batch], every: int, last: int | None, file: Path) -> None:
+    def __init__(
+        self, model: Model, batches: list[Batch], every: int, last: int | None, file: Path
+    ) -> None:
         self.batches, self.every, self.last, self.file = batches, every, last, file
         self.copy = Model(copy.deepcopy(model.hf), model.tokenizer, model.name)
 
@@ -57,7 +59,9 @@ class Watch(TrainerCallback):
 
     def write(self, state: Any, model: Any) -> None:
         self.copy.hf.load_state_dict(model.state_dict())
-        observed = observe(self.copy.hf, self.copy.found, self.batches, {"encoder-self": [positional]})
+        observed = observe(
+            self.copy.hf, self.copy.found, self.batches, {"encoder-self": [positional]}
+        )
         answers = observed["encoder-self", 0]
         asked = answers.whole("counts").sum(0)[: len(OFFSETS)]
         losses = [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
@@ -70,11 +74,15 @@ class Watch(TrainerCallback):
             for layer in answers.layers:
                 shares = answers.whole(layer).sum(0)[:, : len(OFFSETS)] / asked
                 for head, best in enumerate(shares.argmax(1)):
-                    writer.writerow((*start, layer, head, OFFSETS[best], f"{shares[head, best]:.4f}"))
+                    writer.writerow(
+                        (*start, layer, head, OFFSETS[best], f"{shares[head, best]:.4f}")
+                    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("plan", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--every", type=int, default=250, help="updates between two lines")
@@ -86,8 +94,15 @@ def main() -> None:
     except HeadwiseError as error:
         parser.error(str(error))
     data = plan.data
-    if not isinstance(plan.model, Architecture) or data.train is None or data.dev is None or not plan.roles.treebank:
-        parser.error(f"{given.plan} must train a model of its own, and name train and dev text and a treebank")
+    if (
+        not isinstance(plan.model, Architecture)
+        or data.train is None
+        or data.dev is None
+        or not plan.roles.treebank
+    ):
+        parser.error(
+            f"{given.plan} must train a model of its own, and name train and dev text and a treebank"
+        )
     given.out.mkdir(parents=True, exist_ok=True)
     text, dev = ParallelText.open(data.train), ParallelText.open(data.dev)
     tokenizer = learn_subwords((side for pair in text for side in pair), plan.model.vocabulary)
@@ -98,13 +113,20 @@ def main() -> None:
     recipe, limit, progress = plan.training, plan.model.max_length, Progress()
     training = Training(
         training_data(model, text, recipe.batch_tokens, given.out / "cache", limit),
-        training_data(model, dev, recipe.batch_tokens, limit=limit), recipe, given.out / "work", plan.seed, progress,
-    )  # fmt: skip
+        training_data(model, dev, recipe.batch_tokens, limit=limit),
+        recipe,
+        given.out / "work",
+        plan.seed,
+        progress,
+    )
     watch = Watch(model, batches, given.every, given.updates, given.out / "positions.csv")
     with progress.task("train"):
         facts = converge(model.hf, tokenizer, model.found, training, [watch])
     model.save(given.out / "model")
-    write_text(given.out / "facts.json", json.dumps({**facts, "plan": plan.model_dump(mode="json")}, indent=1) + "\n")
+    write_text(
+        given.out / "facts.json",
+        json.dumps({**facts, "plan": plan.model_dump(mode="json")}, indent=1) + "\n",
+    )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,9 @@ def _(hw, model, text):
 @app.cell
 def _(hw, model, text):
     kinds = list(model.heads.kinds)
-    smaller = hw.prune(model, text, keep=model.heads.total // 2, kinds=kinds, method="greedy", score="gradient")
+    smaller = hw.prune(
+        model, text, keep=model.heads.total // 2, kinds=kinds, method="greedy", score="gradient"
+    )
     smaller.layout
     return
 

@@ -16,7 +16,13 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+)
 from transformers.trainer_utils import get_last_checkpoint
 
 BLOCK = 2048
@@ -34,9 +40,11 @@ def learn_tokenizer(paths: list[Path], words: int) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=words, special_tokens=["<s>", "</s>"], show_progress=False,
+        vocab_size=words,
+        special_tokens=["<s>", "</s>"],
+        show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     tokenizer.train_from_iterator(lines(paths), trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
 
@@ -56,7 +64,9 @@ def blocks(paths: list[Path], tokenizer: PreTrainedTokenizerFast) -> Dataset:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("text", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/small-lm"))
     parser.add_argument("--epochs", type=float, default=1.0)
@@ -64,7 +74,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--words", type=int, default=4096)
     parser.add_argument(
-        "--bf16", action="store_true", help="bfloat16 products: twice as fast on processors that have them"
+        "--bf16",
+        action="store_true",
+        help="bfloat16 products: twice as fast on processors that have them",
     )
     options = parser.parse_args()
     folder = options.out / "model"
@@ -75,17 +87,39 @@ def main() -> None:
         tokenizer.save_pretrained(folder)
     torch.manual_seed(1)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=options.width, intermediate_size=3 * options.width,
-        num_hidden_layers=options.layers, num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=BLOCK,
-        tie_word_embeddings=True, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=options.width,
+        intermediate_size=3 * options.width,
+        num_hidden_layers=options.layers,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=BLOCK,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
     arguments = TrainingArguments(
-        output_dir=str(options.out / "checkpoints"), num_train_epochs=options.epochs, learning_rate=2e-3,
-        lr_scheduler_type="cosine", warmup_steps=100, per_device_train_batch_size=1, gradient_accumulation_steps=4,
-        weight_decay=0.1, adam_beta2=0.95, save_steps=50, save_total_limit=2, logging_steps=10, seed=1, use_cpu=True,
-        bf16=options.bf16, report_to=[], disable_tqdm=True,
-    )  # fmt: skip
-    trainer = Trainer(LlamaForCausalLM(config), arguments, train_dataset=blocks(options.text, tokenizer))
+        output_dir=str(options.out / "checkpoints"),
+        num_train_epochs=options.epochs,
+        learning_rate=2e-3,
+        lr_scheduler_type="cosine",
+        warmup_steps=100,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=4,
+        weight_decay=0.1,
+        adam_beta2=0.95,
+        save_steps=50,
+        save_total_limit=2,
+        logging_steps=10,
+        seed=1,
+        use_cpu=True,
+        bf16=options.bf16,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    trainer = Trainer(
+        LlamaForCausalLM(config), arguments, train_dataset=blocks(options.text, tokenizer)
+    )
     Path(arguments.output_dir).mkdir(parents=True, exist_ok=True)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(arguments.output_dir))
     trainer.model.save_pretrained(folder)

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import M2M100Config, M2M100ForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel
+from transformers import (
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedModel,
+)
 
 from headwise import cli
 
@@ -44,7 +50,13 @@ def randomise(model: PreTrainedModel, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                size = 0.35 if "proj.weight" in name else 0.3 if "shared" in name or "embed" in name else 0.1
+                size = (
+                    0.35
+                    if "proj.weight" in name
+                    else 0.3
+                    if "shared" in name or "embed" in name
+                    else 0.1
+                )
                 parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=size)
 
 
@@ -53,9 +65,16 @@ def tiny_marian() -> Callable[..., MarianMTModel]:
     """A factory: `tiny_marian(seed=0, **config)` is post-norm, 2+2 layers, 4 heads of size 8, 50 words, no dropout."""
 
     def build(seed: int = 0, **changes: Any) -> MarianMTModel:
-        special = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None, "decoder_start_token_id": 0}
+        special = {
+            "pad_token_id": 0,
+            "eos_token_id": 1,
+            "bos_token_id": None,
+            "decoder_start_token_id": 0,
+        }
         torch.manual_seed(seed)
-        model = MarianMTModel(MarianConfig(**{**TINY, **special, "forced_eos_token_id": None, **changes}))
+        model = MarianMTModel(
+            MarianConfig(**{**TINY, **special, "forced_eos_token_id": None, **changes})
+        )
         randomise(model, seed)
         return model.eval()
 
@@ -67,7 +86,12 @@ def tiny_m2m100() -> Callable[..., M2M100ForConditionalGeneration]:
     """A factory: `tiny_m2m100(seed=0, **config)` is the pre-norm sister of `tiny_marian`, with the same sizes."""
 
     def build(seed: int = 0, **changes: Any) -> M2M100ForConditionalGeneration:
-        special = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "decoder_start_token_id": 1}
+        special = {
+            "pad_token_id": 0,
+            "eos_token_id": 1,
+            "bos_token_id": 2,
+            "decoder_start_token_id": 1,
+        }
         torch.manual_seed(seed)
         model = M2M100ForConditionalGeneration(M2M100Config(**{**TINY, **special, **changes}))
         randomise(model, seed)
@@ -118,7 +142,9 @@ def folder_named_by(variable: str, what: str) -> Path:
 @pytest.fixture(params=["case0", "case1", "case2"])
 def golden(request: pytest.FixtureRequest) -> Path:
     """Case after case, the numbers made by the original implementation of Voita et al. 2019 (HEADWISE_GOLDEN)."""
-    return folder_named_by("HEADWISE_GOLDEN", "numbers from the original implementation") / str(request.param)
+    return folder_named_by("HEADWISE_GOLDEN", "numbers from the original implementation") / str(
+        request.param
+    )
 
 
 @pytest.fixture(scope="session")

@@ -19,17 +19,23 @@ from unittest import mock
 
 FORKING = get_context("forkserver")
 PATIENCE = 300  # seconds until a process that hangs is killed
-FORKING.set_forkserver_preload(["transformers.trainer_seq2seq", "headwise.cli", "headwise.study.study"])
+FORKING.set_forkserver_preload(
+    ["transformers.trainer_seq2seq", "headwise.cli", "headwise.study.study"]
+)
 
 
 class Running:
     """A process that calls `function(*given)`; what it prints goes to files in a folder of its own."""
 
-    def __init__(self, folder: Path, function: Callable[..., Any], *given: Any, **environment: str) -> None:
+    def __init__(
+        self, folder: Path, function: Callable[..., Any], *given: Any, **environment: str
+    ) -> None:
         self.folder = folder
         folder.mkdir(parents=True)
         with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
-            self.process = FORKING.Process(target=begin, args=(folder, environment, function, given))
+            self.process = FORKING.Process(
+                target=begin, args=(folder, environment, function, given)
+            )
             self.process.start()
 
     def wait_until(self, reached: Callable[[], Any]) -> None:
@@ -48,11 +54,19 @@ class Running:
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
-        return self.process.exitcode, (self.folder / "out").read_text(), (self.folder / "err").read_text()
+        return (
+            self.process.exitcode,
+            (self.folder / "out").read_text(),
+            (self.folder / "err").read_text(),
+        )
 
 
-def begin(folder: Path, environment: dict[str, str], function: Callable[..., Any], given: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background would not hear Ctrl-C
+def begin(
+    folder: Path, environment: dict[str, str], function: Callable[..., Any], given: tuple[Any, ...]
+) -> None:
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a job in the background would not hear Ctrl-C
     os.environ.update(environment)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
@@ -71,11 +85,21 @@ def script(path: Path, *words: Any) -> None:
     runpy.run_path(str(path), run_name="__main__")
 
 
-def two(folder: Path, function: Callable[..., Any], *given: Any) -> list[tuple[int | None, str, str]]:
+def two(
+    folder: Path, function: Callable[..., Any], *given: Any
+) -> list[tuple[int | None, str, str]]:
     """Both processes of a pair that works together, ended."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    both = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    pair = [Running(folder / rank, function, *given, RANK=rank, LOCAL_RANK=rank, **both) for rank in ("0", "1")]
+    both = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    pair = [
+        Running(folder / rank, function, *given, RANK=rank, LOCAL_RANK=rank, **both)
+        for rank in ("0", "1")
+    ]
     return [one.end() for one in pair]

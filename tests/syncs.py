@@ -15,9 +15,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
 WAIT = {  # their result, or its shape, is a number the processor needs
-    aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal, aten.is_nonzero, aten.allclose,
-    aten._unique2, aten.unique_dim, aten.unique_consecutive, aten.bincount,
-}  # fmt: skip
+    aten._local_scalar_dense,
+    aten.nonzero,
+    aten.masked_select,
+    aten.equal,
+    aten.is_nonzero,
+    aten.allclose,
+    aten._unique2,
+    aten.unique_dim,
+    aten.unique_consecutive,
+    aten.bincount,
+}
 OUR_CODE = str(Path(__file__).parents[1] / "src")
 
 
@@ -31,12 +39,16 @@ def syncs() -> Iterator[list[str]]:
     seen: list[str] = []
 
     def note(operation: str) -> None:
-        lines = [frame for frame in traceback.extract_stack() if frame.filename.startswith(OUR_CODE)]
+        lines = [
+            frame for frame in traceback.extract_stack() if frame.filename.startswith(OUR_CODE)
+        ]
         where = f"{Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else "elsewhere"
         seen.append(f"{operation} in {where}")
 
     class Count(TorchDispatchMode):
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             operation = function.overloadpacket
             if operation in WAIT:
                 note(operation.__name__)
@@ -45,7 +57,10 @@ def syncs() -> Iterator[list[str]]:
             elif operation in (aten.index, aten.index_put, aten.index_put_):
                 if any(index is not None and index.dtype == torch.bool for index in args[1]):
                     note("an index of booleans")
-            elif function is aten.repeat_interleave.Tensor and (kwargs or {}).get("output_size") is None:
+            elif (
+                function is aten.repeat_interleave.Tensor
+                and (kwargs or {}).get("output_size") is None
+            ):
                 note("repeat_interleave")
             return function(*args, **(kwargs or {}))
 

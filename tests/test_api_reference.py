@@ -26,9 +26,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_public_name_has_its_call_and_its_docstring(page: Path) -> None:
-    entries = dict(re.findall(r"^## (\w+)\n\n```python\n.*?```\n(.*?)(?=^#|\Z)", page.read_text("utf-8"), re.M | re.S))
+    entries = dict(
+        re.findall(
+            r"^## (\w+)\n\n```python\n.*?```\n(.*?)(?=^#|\Z)", page.read_text("utf-8"), re.M | re.S
+        )
+    )
     assert list(entries) == [name for name in headwise.__all__ if name != "__version__"]
-    assert all(text.strip() for text in entries.values()), [name for name, text in entries.items() if not text.strip()]
+    assert all(text.strip() for text in entries.values()), [
+        name for name, text in entries.items() if not text.strip()
+    ]
 
 
 def test_methods_have_their_full_signature(page: Path) -> None:
@@ -44,7 +50,10 @@ def test_the_site_builds(page: Path, tmp_path: Path) -> None:
     shutil.copy(page, tmp_path / "docs" / "reference" / "api.md")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     build = subprocess.run(
-        [sys.executable, "-m", "zensical", "build", "--strict"], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert build.returncode == 0, build.stdout + build.stderr
     assert (tmp_path / "site" / "reference" / "api.html").is_file()

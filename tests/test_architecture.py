@@ -34,14 +34,22 @@ MAY_IMPORT = {
     "translation": WORDS | {"options", "attention", "data", "statistics"},
     "placement": WORDS | {"attention", "model_files", "translation"},
     "model": WORDS
-    | {"model_files", "options", "attention", "engines", "translation"},  # engines late: they take models
+    | {
+        "model_files",
+        "options",
+        "attention",
+        "engines",
+        "translation",
+    },  # engines late: they take models
     "loading": WORDS | {"model_files", "attention", "devices", "model", "placement", "translation"},
     "pruning": WORDS | {"options", "units", "attention", "data", "model", "translation"},
     "engines": WORDS | {"attention", "model", "model_files", "options", "translation"},
     "truth": WORDS | {"api", "data", "importance", "model", "roles", "statistics"},
     "exchange": WORDS | {"importance", "model"},
     "roles": WORDS | {"attention", "data", "importance", "statistics"},
-    "api": WORDS | METHODS | {"options", "units", "attention", "data", "engines", "model", "statistics"},
+    "api": WORDS
+    | METHODS
+    | {"options", "units", "attention", "data", "engines", "model", "statistics"},
     "study": WORDS
     | METHODS
     | {
@@ -59,11 +67,30 @@ MAY_IMPORT = {
     },
     "report": WORDS | {"importance", "roles", "statistics"},
     "lab": WORDS
-    | {"model_files", "options", "data", "attention", "importance", "model", "loading", "report", "translation"},
+    | {
+        "model_files",
+        "options",
+        "data",
+        "attention",
+        "importance",
+        "model",
+        "loading",
+        "report",
+        "translation",
+    },
     "hub": WORDS | {"model_files", "report"},
 }
-FREE = {"__init__", "__main__", "cli"}  # the doors: they may open every room, and no room may call them
-REGISTRY = {"AttentionInterface", "AttentionMaskInterface", "ALL_ATTENTION_FUNCTIONS", "ALL_MASK_ATTENTION_FUNCTIONS"}
+FREE = {
+    "__init__",
+    "__main__",
+    "cli",
+}  # the doors: they may open every room, and no room may call them
+REGISTRY = {
+    "AttentionInterface",
+    "AttentionMaskInterface",
+    "ALL_ATTENTION_FUNCTIONS",
+    "ALL_MASK_ATTENTION_FUNCTIONS",
+}
 
 
 def modules(source: Path) -> dict[str, Path]:
@@ -103,7 +130,11 @@ def wrong_imports(source: Path) -> list[str]:
     for name in known:
         if room(name) not in FREE:
             allowed = MAY_IMPORT[room(name)] | {room(name)}
-            ours = [target for target in sorted(imports(name, known)) if target.partition(".")[0] == "headwise"]
+            ours = [
+                target
+                for target in sorted(imports(name, known))
+                if target.partition(".")[0] == "headwise"
+            ]
             wrong += [f"{name} -> {target}" for target in ours if room(target) not in allowed]
     return wrong
 
@@ -123,14 +154,17 @@ def undeclared(source: Path, dependencies: list[str], extras: Sequence[str] = ()
     """Each import of a library that is not among the project's own dependencies, as `importer -> library`. What users
     may leave out (`extras`) must be imported where it is used, not when the module loads."""
     declared, optional = (
-        {plain(re.split(r"[^\w-]", line, maxsplit=1)[0]) for line in lines} for lines in (dependencies, extras)
+        {plain(re.split(r"[^\w-]", line, maxsplit=1)[0]) for line in lines}
+        for lines in (dependencies, extras)
     )
     distributions = importlib.metadata.packages_distributions()
     known = modules(source)
     wrong = []
     for name in known:
         early, all_of = (
-            {module.partition(".")[0] for module in imports(name, known, top)} - sys.stdlib_module_names - {"headwise"}
+            {module.partition(".")[0] for module in imports(name, known, top)}
+            - sys.stdlib_module_names
+            - {"headwise"}
             for top in (True, False)
         )
         for library in sorted(all_of):
@@ -154,7 +188,9 @@ def write_house(source: Path, files: dict[str, str]) -> Path:
 
 def test_every_room_has_its_place_in_the_direction() -> None:
     rooms = {room(name) for name in modules(SOURCE)}
-    assert rooms - FREE <= MAY_IMPORT.keys(), "a new room: give it a line in MAY_IMPORT and in docs/architecture.md"
+    assert rooms - FREE <= MAY_IMPORT.keys(), (
+        "a new room: give it a line in MAY_IMPORT and in docs/architecture.md"
+    )
 
 
 def test_imports_keep_their_direction() -> None:
@@ -167,7 +203,9 @@ def test_reports_take_only_constants_from_measures() -> None:
         alias.name
         for name, path in modules(SOURCE).items()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if room(name) == "report" and isinstance(node, ast.ImportFrom) and room(node.module or "") == "importance"
+        if room(name) == "report"
+        and isinstance(node, ast.ImportFrom)
+        and room(node.module or "") == "importance"
         for alias in node.names
     ]
     assert [name for name in taken if not name.isupper()] == []
@@ -188,12 +226,21 @@ def test_only_attention_reaches_into_models() -> None:
 
 
 def test_every_imported_library_is_declared(tmp_path: Path) -> None:
-    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [line for name, lines in project["optional-dependencies"].items() if name != "dev" for line in lines]
+    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    extras = [
+        line
+        for name, lines in project["optional-dependencies"].items()
+        if name != "dev"
+        for line in lines
+    ]
     assert undeclared(SOURCE, project["dependencies"], extras) == []
     write_house(tmp_path, {"heads.py": "import json, numpy\nfrom jinja2.ext import Extension"})
     assert undeclared(tmp_path, ["Jinja2>=3.1"]) == ["headwise.heads -> numpy"]
-    write_house(tmp_path, {"heads.py": "def late():\n    import numpy", "errors.py": "import jinja2"})
+    write_house(
+        tmp_path, {"heads.py": "def late():\n    import numpy", "errors.py": "import jinja2"}
+    )
     assert undeclared(tmp_path, [], ["numpy", "jinja2"]) == ["headwise.errors -> jinja2"]
 
 
@@ -216,7 +263,12 @@ def test_module_loads(name: str) -> None:
     ],
 )
 def test_a_wrong_import_is_found_however_it_is_written(tmp_path: Path, line: str) -> None:
-    files = {"__init__.py": "", "pruning/__init__.py": "", "pruning/gates.py": "", "importance/__init__.py": ""}
+    files = {
+        "__init__.py": "",
+        "pruning/__init__.py": "",
+        "pruning/gates.py": "",
+        "importance/__init__.py": "",
+    }
     assert wrong_imports(write_house(tmp_path, files)) == []
     write_house(tmp_path, {"importance/confidence.py": line})
     (found,) = wrong_imports(tmp_path)

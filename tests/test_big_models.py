@@ -28,7 +28,15 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from translation.letters import letters
 
-MEASURES = ["confidence", "entropy", "dormancy", "gradient", "attention-gradient", "ablation.zero", "ablation.mean"]
+MEASURES = [
+    "confidence",
+    "entropy",
+    "dormancy",
+    "gradient",
+    "attention-gradient",
+    "ablation.zero",
+    "ablation.mean",
+]
 
 
 def saved(folder: Path, family: str = "llama", **changes: Any) -> Path:
@@ -65,11 +73,15 @@ class TestSameNumbers:
         text = text_for(plain)
         expected = hw.score(plain, text, MEASURES, seed=1)
         for other in (disk, offloaded(plain)):
-            assert all(p.is_meta for n, p in other.hf.named_parameters() if "proj" in n or "c_attn" in n)
+            assert all(
+                p.is_meta for n, p in other.hf.named_parameters() if "proj" in n or "c_attn" in n
+            )
             pd.testing.assert_frame_equal(hw.score(other, text, MEASURES, seed=1), expected)
         assert (disk.parameters, disk.weight_bytes) == (plain.parameters, plain.weight_bytes)
 
-    def test_a_model_cut_and_saved(self, tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_model_cut_and_saved(
+        self, tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(models, "LEAST_SHARD", 0)
         folder = saved(tmp_path / "model", family)
         plain, disk = hw.load(folder), hw.load(folder, device_map="disk")
@@ -99,7 +111,10 @@ def test_a_cut_model_stays_on_disk_and_is_cut_again(tmp_path: Path) -> None:
 def test_compensation_of_offloaded_weights(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model")
     plain, disk = hw.load(folder), hw.load(folder, device_map="disk")
-    small = [hw.prune(each, lines(40), keep=4, method="greedy", compensate=True) for each in (plain, disk)]
+    small = [
+        hw.prune(each, lines(40), keep=4, method="greedy", compensate=True)
+        for each in (plain, disk)
+    ]
     assert small[0].layout == small[1].layout
     assert torch.equal(probe(small[0].hf), probe(small[1].hf))
     small[1].save(tmp_path / "small")
@@ -126,7 +141,9 @@ def test_types_and_places_by_name(tmp_path: Path) -> None:
     ("options", "words"),
     [({"dtype": "int3"}, "float32, bfloat16"), ({"device_map": "everywhere"}, "auto, disk")],
 )
-def test_unknown_types_and_maps_are_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+def test_unknown_types_and_maps_are_refused(
+    tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
     with pytest.raises(HeadwiseError, match=words):
         hw.load(saved(tmp_path / "model"), **options)
 
@@ -149,7 +166,9 @@ def test_damaged_offloaded_weights_are_refused(tmp_path: Path) -> None:
         hw.load(tmp_path / "model", device_map="disk")
 
 
-def test_an_index_that_leads_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_leads_elsewhere_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(models, "LEAST_SHARD", 0)
     disk = hw.load(saved(tmp_path / "model"), device_map="disk")
     disk.remove(some(disk)).save(tmp_path / "cut")
@@ -168,9 +187,15 @@ class TestSharedWeights:
         before = {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
         small = model.remove(some(model))
         at = {tensor.data_ptr() for tensor in model.hf.state_dict().values()}
-        own = sum(t.numel() for t in small.hf.state_dict().values() if t.numel() and t.data_ptr() not in at)
+        own = sum(
+            t.numel()
+            for t in small.hf.state_dict().values()
+            if t.numel() and t.data_ptr() not in at
+        )
         assert own == sum(t.numel() for n, t in small.hf.state_dict().items() if "self_attn" in n)
-        assert all(torch.equal(tensor, before[name]) for name, tensor in model.hf.state_dict().items())
+        assert all(
+            torch.equal(tensor, before[name]) for name, tensor in model.hf.state_dict().items()
+        )
 
     @pytest.mark.parametrize("trained", [0, 1])
     def test_training_one_leaves_the_other(self, trained: int) -> None:
@@ -183,8 +208,14 @@ class TestSharedWeights:
             hf(torch.tensor([[5, 6, 7]]), labels=torch.tensor([[5, 6, 7]])).loss.backward()
             optimizer.step()
         assert not torch.equal(hf.get_input_embeddings().weight, kept["model.embed_tokens.weight"])
-        assert all(torch.equal(tensor, kept[name]) for name, tensor in both[1 - trained].hf.state_dict().items())
-        assert hf.model.layers[1].mlp.up_proj.weight is dict(hf.named_parameters())["model.layers.1.mlp.up_proj.weight"]
+        assert all(
+            torch.equal(tensor, kept[name])
+            for name, tensor in both[1 - trained].hf.state_dict().items()
+        )
+        assert (
+            hf.model.layers[1].mlp.up_proj.weight
+            is dict(hf.named_parameters())["model.layers.1.mlp.up_proj.weight"]
+        )
 
 
 def test_gates_in_a_loop_of_ones_own_on_offloaded_weights(tmp_path: Path) -> None:
@@ -204,8 +235,21 @@ def test_gates_in_a_loop_of_ones_own_on_offloaded_weights(tmp_path: Path) -> Non
 
 
 def test_a_family_with_fused_projections_of_its_own(tmp_path: Path) -> None:
-    model = hw.Model(build("GPTNeoXForCausalLM", **{**IDS, "vocab_size": 32, "hidden_size": 32, "num_hidden_layers": 2,
-                     "num_attention_heads": 4, "intermediate_size": 64}), letters(), "neox")  # fmt: skip
+    model = hw.Model(
+        build(
+            "GPTNeoXForCausalLM",
+            **{
+                **IDS,
+                "vocab_size": 32,
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "intermediate_size": 64,
+            },
+        ),
+        letters(),
+        "neox",
+    )
     model.save(tmp_path / "model")
     disk = hw.load(tmp_path / "model", device_map="disk")
     assert torch.equal(probe(disk.remove(some(disk)).hf), probe(model.remove(some(model)).hf))
@@ -217,14 +261,23 @@ def test_gates_alone_train_on_offloaded_weights(tmp_path: Path) -> None:
         with warnings.catch_warnings(action="ignore"):  # so short a training does not settle
             small.append(
                 hw.prune(
-                    hw.load(folder, device_map=device_map), lines(60), keep=4, method="gates", train="gates", epochs=2,
-                    batch_tokens=64, gate_learning_rate=0.3, dtype="fp32", work=tmp_path / str(device_map),
+                    hw.load(folder, device_map=device_map),
+                    lines(60),
+                    keep=4,
+                    method="gates",
+                    train="gates",
+                    epochs=2,
+                    batch_tokens=64,
+                    gate_learning_rate=0.3,
+                    dtype="fp32",
+                    work=tmp_path / str(device_map),
                 )
-            )  # fmt: skip
+            )
     assert small[0].layout == small[1].layout
     assert torch.equal(probe(small[0].hf), probe(small[1].hf))
     sizes = [
-        sum(file.stat().st_size for file in (tmp_path / str(m)).rglob("model*.safetensors")) for m in (None, "disk")
+        sum(file.stat().st_size for file in (tmp_path / str(m)).rglob("model*.safetensors"))
+        for m in (None, "disk")
     ]
     assert 10 * sizes[1] < sizes[0]  # a checkpoint has the gates alone
 
@@ -240,11 +293,16 @@ def test_roles_on_offloaded_weights(tmp_path: Path) -> None:
     treebank = tmp_path / "trees.conllu"
     write_treebank(treebank, 20)
     folder = saved(tmp_path / "model")
-    tables = [hw.roles(hw.load(folder, device_map=m), hw.Treebank.read(str(treebank))).table for m in (None, "disk")]
+    tables = [
+        hw.roles(hw.load(folder, device_map=m), hw.Treebank.read(str(treebank))).table
+        for m in (None, "disk")
+    ]
     pd.testing.assert_frame_equal(*tables)
 
 
-def test_a_model_that_does_not_fit_is_loaded_layer_by_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_fit_is_loaded_layer_by_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = saved(tmp_path / "model")
     monkeypatch.setattr(placement, "get_max_memory", lambda: {"cpu": 60_000})  # of 87 kB in float32
     with pytest.warns(UserWarning, match="more than fit on cpu"):
@@ -255,7 +313,16 @@ def test_a_model_that_does_not_fit_is_loaded_layer_by_layer(tmp_path: Path, monk
 def test_a_command_says_its_memory_and_takes_a_type(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model")
     (tmp_path / "text").write_text("\n".join(lines(6).lines) + "\n")
-    command = ["score", str(folder), "--text", str(tmp_path / "text"), "--measure", "confidence", "--dtype", "bfloat16"]
+    command = [
+        "score",
+        str(folder),
+        "--text",
+        str(tmp_path / "text"),
+        "--measure",
+        "confidence",
+        "--dtype",
+        "bfloat16",
+    ]
     done = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "Peak memory: process" in done.output

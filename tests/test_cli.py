@@ -40,15 +40,37 @@ from headwise.study import Progress, make_plan, run_study
 from headwise.study.store import locked_folder
 from headwise.study.tasks.evaluate import choose
 
-SHAPE = ["model.encoder_layers=1", "model.decoder_layers=1", "model.heads=4", "model.width=32", "model.feedforward=32"]
+SHAPE = [
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "model.heads=4",
+    "model.width=32",
+    "model.feedforward=32",
+]
 SHAPE += ["model.max_length=48"]
-SMALL = [*SHAPE, "model.vocabulary=300", "training.epochs=2", "training.batch_tokens=1260", "training.dtype=fp32"]
-FAST = ["pruning.epochs=1", "pruning.gate_learning_rate=2.0", "pruning.warmup=1", "training.batch_tokens=1260"]
+SMALL = [
+    *SHAPE,
+    "model.vocabulary=300",
+    "training.epochs=2",
+    "training.batch_tokens=1260",
+    "training.dtype=fp32",
+]
+FAST = [
+    "pruning.epochs=1",
+    "pruning.gate_learning_rate=2.0",
+    "pruning.warmup=1",
+    "training.batch_tokens=1260",
+]
 LIGHT = ["search.beam=1", "speed.sentences=3", "speed.rounds=1", "training.dtype=fp32"]
 TINY = {"vocab_size": 300, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 GPT2 = GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, **TINY)
 BERT = BertConfig(
-    hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, max_position_embeddings=64, **TINY
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=64,
+    **TINY,
 )
 
 
@@ -123,13 +145,29 @@ class TestCommands:
     def test_train(self, call: Call, texts: list[str], place: Path, tmp_path: Path) -> None:
         status, out, err = call("train", *texts, "--out", tmp_path / "a run", *sets(*SMALL))
         assert status == 0 and out == f"{tmp_path}/a run/model\n" and "train" in err
-        mine, same = (load_file(folder / "model.safetensors") for folder in (Path(out.strip()), place / "run/model"))
-        assert all(torch.equal(mine[name], same[name]) for name in mine), "the same code as a study's task"
+        mine, same = (
+            load_file(folder / "model.safetensors")
+            for folder in (Path(out.strip()), place / "run/model")
+        )
+        assert all(torch.equal(mine[name], same[name]) for name in mine), (
+            "the same code as a study's task"
+        )
         assert pd.read_csv(tmp_path / "a run/train/log.csv").measure.nunique() == 3
-        assert "On dev: loss " in err and "bleu " in err and (tmp_path / "a run/translations/dev/full.txt").exists()
+        assert (
+            "On dev: loss " in err
+            and "bleu " in err
+            and (tmp_path / "a run/translations/dev/full.txt").exists()
+        )
 
     def test_epochs(self, call: Call, refused: Refused, texts: list[str], tmp_path: Path) -> None:
-        words = ["train", *texts, "--out", tmp_path / "run", "--quiet", *sets(*(s for s in SMALL if "epochs" not in s))]
+        words = [
+            "train",
+            *texts,
+            "--out",
+            tmp_path / "run",
+            "--quiet",
+            *sets(*(s for s in SMALL if "epochs" not in s)),
+        ]
         assert call(*words, "--epochs", 1) == (0, f"{tmp_path}/run/model\n", "")
         assert pd.read_csv(tmp_path / "run/train/log.csv").measure.eq("dev_loss").sum() == 1
         assert not (tmp_path / "run/translations").exists(), "nobody reads what it is worth"
@@ -141,31 +179,48 @@ class TestCommands:
         words = ["score", model, *pairs, "--out", tmp_path]
         status, out, err = call(*words)
         assert status == 0 and out == f"{tmp_path}/heads.csv\n" and "Next: headwise score" in err
-        assert f"Wrote {tmp_path}/heads.csv, heads.json, lrp.csv." in err and "arrived at the embeddings" in err
+        assert (
+            f"Wrote {tmp_path}/heads.csv, heads.json, lrp.csv." in err
+            and "arrived at the embeddings" in err
+        )
         table = pd.read_csv(tmp_path / "heads.csv")
         assert (table.groupby("measure").value.count() == 12).all()
         for _, rows in table.groupby("measure"):
-            assert f"{rows.value.min():.3g} … {rows.value.max():.3g}" in err, "the table in the terminal"
+            assert f"{rows.value.min():.3g} … {rows.value.max():.3g}" in err, (
+                "the table in the terminal"
+            )
         measures = json.loads((tmp_path / "heads.json").read_text())["measures"]
         assert set(measures) == set(table.measure) == {*USUAL, "lrp.ding.signed"}
         assert call(*words, "--quiet", "--measure", "confidence") == (0, out, "")
         assert {path.name for path in tmp_path.iterdir()} == {"heads.csv", "heads.json"}
 
-    def test_score_and_judge(self, call: Call, pairs: list[str], model: str, tmp_path: Path) -> None:
+    def test_score_and_judge(
+        self, call: Call, pairs: list[str], model: str, tmp_path: Path
+    ) -> None:
         words = ["score", model, *pairs, "--out", tmp_path, "--judge"]
         status, out, err = call(*words, "--measure", "gradient", "--measure", "ablation")
-        assert status == 0 and out == f"{tmp_path}/heads.csv\n" and f"Next: headwise prune {model}" in err
+        assert (
+            status == 0
+            and out == f"{tmp_path}/heads.csv\n"
+            and f"Next: headwise prune {model}" in err
+        )
         assert "Rank correlation with exact ablation" in err and "gradient: " in err
         verdict = pd.read_csv(tmp_path / "faithfulness.csv")
-        assert list(verdict.columns) == list(FAITHFULNESS) and {"gradient", "random"} <= set(verdict.measure)
+        assert list(verdict.columns) == list(FAITHFULNESS) and {"gradient", "random"} <= set(
+            verdict.measure
+        )
         assert list(pd.read_csv(tmp_path / "curves.csv").columns) == list(CURVES)
 
     @pytest.mark.parametrize("kind", ["decoder-self", "encoder-self"])
     def test_score_a_language_model(
         self, call: Call, place: Path, language_model: Any, tmp_path: Path, kind: str
     ) -> None:
-        given = language_model(GPT2LMHeadModel(GPT2) if kind == "decoder-self" else BertForMaskedLM(BERT))
-        status, out, err = call("score", given, "--text", place / "dev.fr", "--out", tmp_path / "out", "--judge")
+        given = language_model(
+            GPT2LMHeadModel(GPT2) if kind == "decoder-self" else BertForMaskedLM(BERT)
+        )
+        status, out, err = call(
+            "score", given, "--text", place / "dev.fr", "--out", tmp_path / "out", "--judge"
+        )
         assert status == 0 and out == f"{tmp_path}/out/heads.csv\n"
         assert call(*following(err), "--out", tmp_path / "next")[0] == 0
         table = pd.read_csv(tmp_path / "out/heads.csv")
@@ -180,21 +235,44 @@ class TestCommands:
         table = pd.read_csv(out.strip())
         assert status == 0 and "confidence" in set(table.measure) and "highest" in err
         best = table[table.measure == "confidence"].sort_values("value").iloc[-1]
-        assert f"confidence: {best['kind']}/{best['layer']}/{best['head']} {best['value']:.3g}" in err
+        assert (
+            f"confidence: {best['kind']}/{best['layer']}/{best['head']} {best['value']:.3g}" in err
+        )
         status, out, err = call(*following(err), "--out", tmp_path / "by advice")
         assert status == 0 and hw.load(out.strip()).heads.total == 2
         status, out, err = call(
-            "prune", given, *text, "--keep", 3, "--score", "weight-norm", "--out", tmp_path / "small"
+            "prune",
+            given,
+            *text,
+            "--keep",
+            3,
+            "--score",
+            "weight-norm",
+            "--out",
+            tmp_path / "small",
         )
-        assert status == 0 and out == f"{tmp_path}/small/pruned/weight-norm-3\n" and "No loss was measured" in err
+        assert (
+            status == 0
+            and out == f"{tmp_path}/small/pruned/weight-norm-3\n"
+            and "No loss was measured" in err
+        )
         assert hw.load(out.strip()).heads.total == 3
-        for words, reason in (([], "--keep N"), (["--keep", 2, "--max-drop", 1], "--keep N"),
-                              (["--keep", 2, "--score", "gradient"], "predicts no words")):  # fmt: skip
+        for words, reason in (
+            ([], "--keep N"),
+            (["--keep", 2, "--max-drop", 1], "--keep N"),
+            (["--keep", 2, "--score", "gradient"], "predicts no words"),
+        ):
             assert reason in refused("prune", given, *text, *words, "--out", tmp_path / "none")
-        assert "predicts no words" in refused("score", given, *text, "--measure", "lrp", "--out", tmp_path / "none")
+        assert "predicts no words" in refused(
+            "score", given, *text, "--measure", "lrp", "--out", tmp_path / "none"
+        )
 
-    def test_evaluate(self, call: Call, pairs: list[str], place: Path, model: str, tmp_path: Path) -> None:
-        status, out, err = call("evaluate", model, place / "run", *pairs, "--out", tmp_path, "--beam", "1")
+    def test_evaluate(
+        self, call: Call, pairs: list[str], place: Path, model: str, tmp_path: Path
+    ) -> None:
+        status, out, err = call(
+            "evaluate", model, place / "run", *pairs, "--out", tmp_path, "--beam", "1"
+        )
         table = pd.read_csv(tmp_path / "quality.csv")
         assert status == 0 and out == f"{tmp_path}/quality.csv\n" and "bleu_difference" in err
         assert list(table.columns) == ["model", "measure", "value", "low", "high", "made"]
@@ -204,14 +282,22 @@ class TestCommands:
         assert difference.value.tolist() == [0.0] and "p = 1.0000" in difference.made.item()
         assert bleu.made.split(", ")[-1].startswith("transformers ")
 
-    def test_evaluate_one_sided_text(self, call: Call, place: Path, language_model: Any, tmp_path: Path) -> None:
+    def test_evaluate_one_sided_text(
+        self, call: Call, place: Path, language_model: Any, tmp_path: Path
+    ) -> None:
         given = language_model(GPT2LMHeadModel(GPT2))
         words = ["evaluate", given, "--text", place / "dev.fr", "--out", tmp_path, "--quiet"]
         assert call(*words) == (0, f"{tmp_path}/quality.csv\n", "")
         assert "perplexity" in set(pd.read_csv(tmp_path / "quality.csv").measure)
 
     def test_translate_from_standard_input_and_to_a_file(
-        self, call: Call, refused: Refused, place: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        call: Call,
+        refused: Refused,
+        place: Path,
+        model: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         def piped(text: bytes) -> None:
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
@@ -231,41 +317,81 @@ class TestCommands:
         assert "'transformers' or 'ct2'" in refused("translate", model, "--engine", "marian")
 
     def test_demo_takes_changes(self, call: Call, tmp_path: Path) -> None:
-        small = ["data.embedded.train=150", "data.embedded.dev=10", "data.embedded.test=10", "pruning.penalties=[1.0]"]
+        small = [
+            "data.embedded.train=150",
+            "data.embedded.dev=10",
+            "data.embedded.test=10",
+            "pruning.penalties=[1.0]",
+        ]
         small += ["scoring.untrained=1", "scoring.random_orders=2", "scoring.pairs=2"]
-        words = ["demo", "--out", tmp_path, "--seed", 3, "--quiet", *sets(*SMALL, *FAST, *LIGHT, *small)]
+        words = [
+            "demo",
+            "--out",
+            tmp_path,
+            "--seed",
+            3,
+            "--quiet",
+            *sets(*SMALL, *FAST, *LIGHT, *small),
+        ]
         assert call(*words) == (0, f"{tmp_path}/report.html\n", "")
         assert json.loads((tmp_path / "run.json").read_text())["signature"]["seed"] == 3
 
-    def test_study(self, call: Call, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_study(
+        self, call: Call, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.chdir(tmp_path)
-        Path("plan.toml").write_text('name = "mine"\n[data.embedded]\ntrain = 150\ndev = 10\ntest = 10\n')
+        Path("plan.toml").write_text(
+            'name = "mine"\n[data.embedded]\ntrain = 150\ndev = 10\ntest = 10\n'
+        )
         status, out, _ = call("study", "plan.toml", "--dry-run", "--out", "dry")
         assert status == 0 and "train" in out and not Path("dry").exists()
         train = ["study", "plan.toml", "--only", "train"]
         assert call(*train, "--seed", 5, "--quiet", *sets(*SMALL)) == (0, "runs/mine\n", "")
         assert "seed = 5" in Path("runs/mine/plan.toml").read_text()
-        assert "there is ray" in refused(*train, "--out", "dask", "--workers", "dask", *sets(*SMALL))
-        assert "stages are train, score, roles, prune, eval" in refused(*train[:3], "all", "--out", "new")
+        assert "there is ray" in refused(
+            *train, "--out", "dask", "--workers", "dask", *sets(*SMALL)
+        )
+        assert "stages are train, score, roles, prune, eval" in refused(
+            *train[:3], "all", "--out", "new"
+        )
         assert "seeds" in refused(*train, "--out", "new", "--seed", 2, *sets("seeds=[1, 2]"))
         assert not Path("new").exists() and "does not exist" in refused("study", "no.toml")
         given: dict[str, Any] = {}
-        monkeypatch.setattr("headwise.study.run_study", lambda *words, **options: given.update(options))
+        monkeypatch.setattr(
+            "headwise.study.run_study", lambda *words, **options: given.update(options)
+        )
         call(*train, "--out", "with-ray", "--workers", "ray", "--threads", "1")
         assert given == {"workers": "ray", "threads": 1}
 
     def test_data_list(self, call: Call) -> None:
         status, out, _ = call("data", "list")
         title, *rows = out.splitlines()
-        assert status == 0 and title.split() == ["name", "content", "files", "here", "MiB", "checksums", "licence"]
+        assert status == 0 and title.split() == [
+            "name",
+            "content",
+            "files",
+            "here",
+            "MiB",
+            "checksums",
+            "licence",
+        ]
         assert any(row.startswith("multi30k") for row in rows)
 
     def test_the_readme_lines_in_python(self, place: Path, model: str, tmp_path: Path) -> None:
         loaded = hw.load(model)
         text = hw.ParallelText.read(place / "train.en", place / "train.fr")
         held_out = hw.ParallelText.read(place / "dev.en", place / "dev.fr")
-        assert list(hw.score(loaded, held_out).kind.unique()) == ["encoder-self", "decoder-self", "cross"]
-        options: dict[str, Any] = {"epochs": 1, "gate_learning_rate": 2.0, "batch_tokens": 1260, "dtype": "fp32"}
+        assert list(hw.score(loaded, held_out).kind.unique()) == [
+            "encoder-self",
+            "decoder-self",
+            "cross",
+        ]
+        options: dict[str, Any] = {
+            "epochs": 1,
+            "gate_learning_rate": 2.0,
+            "batch_tokens": 1260,
+            "dtype": "fp32",
+        }
         hw.prune(loaded, text, held_out, penalty=1.5, warmup=1, **options).save(tmp_path / "small")
         again = hw.load(tmp_path / "small")
         assert again.heads.query["encoder-self"] == (0,) and len(again.translate(["Hello."])) == 1
@@ -281,7 +407,9 @@ class TestCommands:
 class TestTheFolderOfAStudy:
     """Stands for its model with its texts."""
 
-    def test_files(self, call: Call, refused: Refused, place: Path, pairs: list[str], tmp_path: Path) -> None:
+    def test_files(
+        self, call: Call, refused: Refused, place: Path, pairs: list[str], tmp_path: Path
+    ) -> None:
         out = ["--quiet", "--out", tmp_path]
         assert call("score", place / "run", *out, "--measure", "confidence")[0] == 0
         own = (tmp_path / "heads.csv").read_bytes()
@@ -289,7 +417,16 @@ class TestTheFolderOfAStudy:
         assert (tmp_path / "heads.csv").read_bytes() == own, "the dev text"
         on_dev = call("evaluate", place / "run", *out, "--beam", "1")  # there is no test text
         assert on_dev == (0, f"{tmp_path}/quality.csv\n", "")
-        words = ["prune", place / "run", "--method", "greedy", "--keep", "2", *sets(*LIGHT), "--quiet"]
+        words = [
+            "prune",
+            place / "run",
+            "--method",
+            "greedy",
+            "--keep",
+            "2",
+            *sets(*LIGHT),
+            "--quiet",
+        ]
         assert call(*words, "--out", tmp_path / "small")[0] == 0
         assert f"{place}/dev.en" in (tmp_path / "small" / "plan.toml").read_text()
         assert "No trees were given" in refused("roles", place / "run", *out)
@@ -297,19 +434,52 @@ class TestTheFolderOfAStudy:
 
     def test_the_embedded_corpus(self, call: Call, tmp_path: Path) -> None:
         data = {"embedded": {"train": 150, "dev": 12, "test": 11}}
-        run_study(make_plan({"data": data}, SMALL), tmp_path / "run", Progress(quiet=True), only="train")
+        run_study(
+            make_plan({"data": data}, SMALL), tmp_path / "run", Progress(quiet=True), only="train"
+        )
         out = ["--quiet", "--out", tmp_path / "out"]
         assert call("score", tmp_path / "run", *out, "--measure", "confidence")[0] == 0
         assert json.loads((tmp_path / "out/heads.json").read_text())["sentences"] == 12
         assert call("roles", tmp_path / "run", *out) == (0, f"{tmp_path}/out/labels.csv\n", "")
-        words = ["prune", tmp_path / "run", "--method", "greedy", "--keep", "2", *sets(*LIGHT), "--quiet"]
+        words = [
+            "prune",
+            tmp_path / "run",
+            "--method",
+            "greedy",
+            "--keep",
+            "2",
+            *sets(*LIGHT),
+            "--quiet",
+        ]
         assert call(*words, "--out", tmp_path / "small")[0] == 0
-        assert set(pd.read_csv(tmp_path / "small/pruning.csv").measure) >= {"bleu", "dev_bleu"}, "test text, too"
+        assert set(pd.read_csv(tmp_path / "small/pruning.csv").measure) >= {"bleu", "dev_bleu"}, (
+            "test text, too"
+        )
 
-    def test_one_sided_text(self, call: Call, place: Path, language_model: Any, tmp_path: Path) -> None:
-        words = ["prune", language_model(GPT2LMHeadModel(GPT2)), "--text", place / "train.fr", "--keep", "2"]
+    def test_one_sided_text(
+        self, call: Call, place: Path, language_model: Any, tmp_path: Path
+    ) -> None:
+        words = [
+            "prune",
+            language_model(GPT2LMHeadModel(GPT2)),
+            "--text",
+            place / "train.fr",
+            "--keep",
+            "2",
+        ]
         assert call(*words, "--quiet", "--out", tmp_path / "run")[0] == 0
-        assert call("score", tmp_path / "run", "--quiet", "--out", tmp_path / "score", "--measure", "entropy")[0] == 0
+        assert (
+            call(
+                "score",
+                tmp_path / "run",
+                "--quiet",
+                "--out",
+                tmp_path / "score",
+                "--measure",
+                "entropy",
+            )[0]
+            == 0
+        )
         signature = json.loads((tmp_path / "score/heads.json").read_text())
         assert signature["sentences"] + signature["dropped"] == 15, "every tenth"
         words = ["prune", tmp_path / "run", "--keep", "1", "--quiet", "--out", tmp_path / "one"]
@@ -320,8 +490,20 @@ class TestPruning:
     def test_gates_report_and_translate(
         self, call: Call, texts: list[str], place: Path, model: str, tmp_path: Path
     ) -> None:
-        words = ["prune", model, *texts, "--penalty", "1.5", "--penalty", "0", "--out", tmp_path / "out"]
-        status, out, err = call(*words, "--max-drop", "100", *sets(*FAST, *LIGHT, "pruning.epochs=8"))
+        words = [
+            "prune",
+            model,
+            *texts,
+            "--penalty",
+            "1.5",
+            "--penalty",
+            "0",
+            "--out",
+            tmp_path / "out",
+        ]
+        status, out, err = call(
+            *words, "--max-drop", "100", *sets(*FAST, *LIGHT, "pruning.epochs=8")
+        )
         assert status == 0 and out == f"{tmp_path}/out/pruned/lambda-1.5\n"
         assert "4 of 4 encoder heads removed" in err and "lambda-1.5: 0 of 4 heads left" in err
         assert "max_drop is 100, but the whole model has only" in err
@@ -332,26 +514,53 @@ class TestPruning:
         page = tmp_path / "out/report.html"
         page.unlink()
         assert call("report", tmp_path / "out") == (0, f"{page}\n", "") and page.exists()
-        status, out, _ = call("translate", tmp_path / "out/pruned/lambda-1.5", "--source", place / "dev.en")
+        status, out, _ = call(
+            "translate", tmp_path / "out/pruned/lambda-1.5", "--source", place / "dev.en"
+        )
         assert status == 0 and len(out.splitlines()) == 12
 
-    def test_several_target_counts(self, call: Call, texts: list[str], model: str, tmp_path: Path) -> None:
-        words = ["prune", model, *texts, "--keep", "1", "--keep", "2", "--method", "top-k", "--out", tmp_path / "out"]
+    def test_several_target_counts(
+        self, call: Call, texts: list[str], model: str, tmp_path: Path
+    ) -> None:
+        words = [
+            "prune",
+            model,
+            *texts,
+            "--keep",
+            "1",
+            "--keep",
+            "2",
+            "--method",
+            "top-k",
+            "--out",
+            tmp_path / "out",
+        ]
         status, out, _ = call(*words, *sets(*FAST, *LIGHT))
         assert status == 0 and out == f"{tmp_path}/out/pruned/top-1\n", "within the usual 0.5 BLEU"
         table = pd.read_csv(tmp_path / "out/pruning.csv")
-        assert table.groupby("setting").kept.first().to_dict() == {"full": 4, "top-1": 1, "top-2": 2}
+        assert table.groupby("setting").kept.first().to_dict() == {
+            "full": 4,
+            "top-1": 1,
+            "top-2": 2,
+        }
         plan = (tmp_path / "out/plan.toml").read_text()
         assert 'method = "top-k"' in plan and "max_drop = 0.5" in plan
 
     def test_one_target_count_gives_that_model(
-        self, call: Call, texts: list[str], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        call: Call,
+        texts: list[str],
+        model: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Whatever it costs: here BLEU falls by 40 on paper. With a limit, the nearest one is named."""
         paper: dict[str, float] = {"full": 40.0}
         monkeypatch.setattr(
             "headwise.study.tasks.evaluate.choose",
-            lambda dev, kept, limit: choose({name: paper.get(name, 0.0) for name in dev}, kept, limit),
+            lambda dev, kept, limit: choose(
+                {name: paper.get(name, 0.0) for name in dev}, kept, limit
+            ),
         )
         words = ["prune", model, *texts, "--out", tmp_path / "out", *sets(*FAST, *LIGHT)]
         words += ["--keep", "encoder-self=1", "--keep", "cross=3"]
@@ -363,45 +572,97 @@ class TestPruning:
         assert (facts["chosen"], facts["max_drop"]) == (Path(small).name, None)
         status, out, err = call(*words, "--max-drop", 1)
         assert (status, out) == (0, f"{tmp_path}/out/report.html\n")
-        assert "No smaller model loses at most 1 BLEU on dev (max_drop); keep-encoder-self-1+cross-3 comes near" in err
+        assert (
+            "No smaller model loses at most 1 BLEU on dev (max_drop); keep-encoder-self-1+cross-3 comes near"
+            in err
+        )
 
-    def test_greedily(self, call: Call, texts: list[str], place: Path, model: str, tmp_path: Path) -> None:
-        words = ["prune", model, *texts, *both(place, "test", "--test-"), "--method", "greedy", "--out", tmp_path]
+    def test_greedily(
+        self, call: Call, texts: list[str], place: Path, model: str, tmp_path: Path
+    ) -> None:
+        words = [
+            "prune",
+            model,
+            *texts,
+            *both(place, "test", "--test-"),
+            "--method",
+            "greedy",
+            "--out",
+            tmp_path,
+        ]
         kept = ["--keep", "encoder-self=1", "--keep", "cross=3"]
         status, out, err = call(*words, *kept, *sets(*LIGHT))
         assert status == 0 and out == f"{tmp_path}/pruned/greedy-gradient-4\n"
-        assert "4 of 8" in err and "BLEU on dev" in err and f"headwise translate {tmp_path}/pruned/greedy-grad" in err
+        assert (
+            "4 of 8" in err
+            and "BLEU on dev" in err
+            and f"headwise translate {tmp_path}/pruned/greedy-grad" in err
+        )
         kept = json.loads((tmp_path / "layouts/greedy-gradient-4.json").read_text())["kept"]
         (signs,) = (line.split()[1:] for line in err.splitlines() if line.startswith("  cross/0 "))
-        assert [head for head, sign in enumerate(signs) if sign == "■"] == kept["cross"][0] and len(signs) == 4
+        assert [head for head, sign in enumerate(signs) if sign == "■"] == kept["cross"][0] and len(
+            signs
+        ) == 4
         small = hw.load(tmp_path / "pruned/greedy-gradient-4")
         assert small.heads.query == {"encoder-self": (1,), "decoder-self": (4,), "cross": (3,)}
         table = pd.read_csv(tmp_path / "pruning.csv")
         assert {"bleu", "chrf", "bleu_difference", "dev_bleu", "dev_loss"} <= set(table.measure)
         assert set(table[table.measure == "bleu"].setting) == {"full", "greedy-gradient-4"}
 
-    def test_as_many_heads_as_there_are(self, call: Call, texts: list[str], model: str, tmp_path: Path) -> None:
-        words = ["prune", model, *texts, "--method", "greedy", "--out", tmp_path, "--keep", "4", *sets(*LIGHT)]
+    def test_as_many_heads_as_there_are(
+        self, call: Call, texts: list[str], model: str, tmp_path: Path
+    ) -> None:
+        words = [
+            "prune",
+            model,
+            *texts,
+            "--method",
+            "greedy",
+            "--out",
+            tmp_path,
+            "--keep",
+            "4",
+            *sets(*LIGHT),
+        ]
         status, out, err = call(*words)
-        assert (status, out) == (0, f"{tmp_path}/pruned/greedy-gradient-4\n") and "0 of 4 encoder heads removed" in err
+        assert (status, out) == (
+            0,
+            f"{tmp_path}/pruned/greedy-gradient-4\n",
+        ) and "0 of 4 encoder heads removed" in err
 
     @pytest.mark.parametrize("given", [GPT2, BERT], ids=["causal", "masked"])
     def test_a_language_model(
-        self, call: Call, place: Path, language_model: Any, tmp_path: Path, given: transformers.PretrainedConfig
+        self,
+        call: Call,
+        place: Path,
+        language_model: Any,
+        tmp_path: Path,
+        given: transformers.PretrainedConfig,
     ) -> None:
         kind = GPT2LMHeadModel if given is GPT2 else BertForMaskedLM
         words = ["prune", language_model(kind(given)), "--text", place / "train.fr"]
         more = ["--max-drop", "1000", "--score", "confidence", "--rescore", "--compensate"]
         status, out, err = call(*words, "--out", tmp_path / "out", *more)
         assert status == 0 and out == f"{tmp_path}/out/pruned/greedy-confidence-1\n"
-        assert "every tenth sentence" in err and "% perplexity on dev" in err and "headwise score" in err
+        assert (
+            "every tenth sentence" in err
+            and "% perplexity on dev" in err
+            and "headwise score" in err
+        )
         assert hw.load(tmp_path / "out/pruned/greedy-confidence-1").heads.total == 1
         two = tmp_path / "two"
-        status, out, err = call(*words, "--keep", "2", "--dev-text", place / "dev.fr", "--quiet", "--out", two)
+        status, out, err = call(
+            *words, "--keep", "2", "--dev-text", place / "dev.fr", "--quiet", "--out", two
+        )
         assert (status, out, err) == (0, f"{two}/pruned/greedy-gradient-2\n", "")
         table = pd.read_csv(two / "pruning.csv")
-        assert table.groupby("setting").kept.first().to_dict() == {"full": 4, "greedy-gradient-2": 2}
-        assert {"dev_perplexity", "dev_perplexity_change", "dev_loss", "parameters"} <= set(table.measure)
+        assert table.groupby("setting").kept.first().to_dict() == {
+            "full": 4,
+            "greedy-gradient-2": 2,
+        }
+        assert {"dev_perplexity", "dev_perplexity_change", "dev_loss", "parameters"} <= set(
+            table.measure
+        )
 
     def test_a_language_model_by_gates(
         self, call: Call, refused: Refused, place: Path, language_model: Any, tmp_path: Path
@@ -410,15 +671,21 @@ class TestPruning:
         words = ["--text", place / "train.fr", "--dev-text", place / "dev.fr", "--quiet"]
         light = sets("pruning.epochs=2", "training.batch_tokens=256", "pruning.train=gates")
         given, out = language_model(GPT2LMHeadModel(GPT2)), tmp_path / "out"
-        status, _, err = call("prune", given, *words, "--method", "gates", "--keep", "2", "--out", out, *light)
+        status, _, err = call(
+            "prune", given, *words, "--method", "gates", "--keep", "2", "--out", out, *light
+        )
         assert (status, err) == (0, "") and hw.load(out / "pruned/keep-2").heads.total == 2
         table = pd.read_csv(out / "pruning.csv")
         assert {"dev_perplexity", "dev_perplexity_change", "undecided_gates"} <= set(table.measure)
         more = [*light, *sets("pruning.gate_learning_rate=2.0", "pruning.warmup=1")]
-        status, _, _ = call("prune", given, *words, "--penalty", "50", "--out", tmp_path / "penalty", *more)
+        status, _, _ = call(
+            "prune", given, *words, "--penalty", "50", "--out", tmp_path / "penalty", *more
+        )
         assert status == 0 and (tmp_path / "penalty/pruned/lambda-50").is_dir()
         wordless = ["prune", language_model(BertModel(BERT)), *words, "--out", tmp_path / "none"]
-        assert "predicts no words, so gates" in refused(*wordless, "--method", "gates", "--keep", "2")
+        assert "predicts no words, so gates" in refused(
+            *wordless, "--method", "gates", "--keep", "2"
+        )
 
     def test_what_is_wrong_in_the_words_is_said_before_a_model_is_loaded(
         self, refused: Refused, place: Path, texts: list[str], tmp_path: Path
@@ -434,10 +701,24 @@ class TestPruning:
             (["--score", "random", "--rescore"], "rescore would change nothing"),
             (["--kinds", "crosss"], "'crosss', which does not fit"),
         ):
-            given = ["prune", broken, *texts, "--method", "greedy", "--keep", "3", "--out", tmp_path / "new"]
+            given = [
+                "prune",
+                broken,
+                *texts,
+                "--method",
+                "greedy",
+                "--keep",
+                "3",
+                "--out",
+                tmp_path / "new",
+            ]
             assert expected in refused(*given, *words), words
-        assert "--target was given without --source" in refused("score", broken, "--target", place / "dev.fr")
-        assert "without --target: name both" in refused("score", broken, "--source", place / "dev.en")
+        assert "--target was given without --source" in refused(
+            "score", broken, "--target", place / "dev.fr"
+        )
+        assert "without --target: name both" in refused(
+            "score", broken, "--source", place / "dev.en"
+        )
         assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "thesis.txt"]
 
     @pytest.mark.parametrize(
@@ -452,8 +733,14 @@ class TestPruning:
             ("--keep cross=3 --keep 4", "give each kind one number, or all heads one"),
             ("--keep 0", "greater than or equal to 1"),
             ("--keep encoder=3", "'encoder', which does not fit"),
-            ("--keep cross=2 --kinds encoder-self", "keep names cross, but the kinds are encoder-self"),
-            ("--keep 3 --set pruning.keep=[2]", "--keep and --set pruning.keep=[2] were given: say it once"),
+            (
+                "--keep cross=2 --kinds encoder-self",
+                "keep names cross, but the kinds are encoder-self",
+            ),
+            (
+                "--keep 3 --set pruning.keep=[2]",
+                "--keep and --set pruning.keep=[2] were given: say it once",
+            ),
             ("--method magic", "'magic' is none of gates, top-k, greedy"),
             ("--method top-k", "keep is needed"),
             ("--method top-k --keep 2 --penalty 1", "unknown key 'pruning.penalties'"),
@@ -467,19 +754,48 @@ class TestPruning:
         ],
     )
     def test_options(
-        self, refused: Refused, texts: list[str], model: str, tmp_path: Path, words: str, expected: str
+        self,
+        refused: Refused,
+        texts: list[str],
+        model: str,
+        tmp_path: Path,
+        words: str,
+        expected: str,
     ) -> None:
-        assert expected in refused("prune", model, *texts, *words.split(), "--out", tmp_path / "out")
+        assert expected in refused(
+            "prune", model, *texts, *words.split(), "--out", tmp_path / "out"
+        )
         assert not (tmp_path / "out").exists()
 
     def test_texts_and_counts_that_do_not_fit_the_model(
         self, refused: Refused, texts: list[str], place: Path, model: str, tmp_path: Path
     ) -> None:
-        assert "No text was given" in refused("prune", model, "--method", "greedy", "--keep", "3", "--out", tmp_path)
-        words = ["prune", model, "--text", place / "dev.en", "--dev-text", place / "dev.en", "--keep", "3"]
+        assert "No text was given" in refused(
+            "prune", model, "--method", "greedy", "--keep", "3", "--out", tmp_path
+        )
+        words = [
+            "prune",
+            model,
+            "--text",
+            place / "dev.en",
+            "--dev-text",
+            place / "dev.en",
+            "--keep",
+            "3",
+        ]
         assert "needs parallel text" in refused(*words, "--out", tmp_path / "text")
         for method in ("gates", "greedy"):
-            words = ["prune", model, *texts, "--keep", "5", "--method", method, "--out", tmp_path / method]
+            words = [
+                "prune",
+                model,
+                *texts,
+                "--keep",
+                "5",
+                "--method",
+                method,
+                "--out",
+                tmp_path / method,
+            ]
             assert "5 heads cannot be kept: there are 4 heads" in refused(*words, *sets(*LIGHT))
 
 
@@ -491,7 +807,11 @@ class TestStart:
         """Everything heavy is loaded when it is used."""
         heavy = "[m for m in ('torch', 'transformers', 'datasets', 'pandas') if m in sys.modules]"
         code = f"import sys, headwise.cli; assert callable(headwise.report); assert dir(headwise); assert {heavy} == []"
-        for words in (["-c", code], ["-m", "headwise", "--help"], ["-m", "headwise", "prune", "--help"]):
+        for words in (
+            ["-c", code],
+            ["-m", "headwise", "--help"],
+            ["-m", "headwise", "prune", "--help"],
+        ):
             before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
             subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
             assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 2
@@ -526,28 +846,44 @@ class TestStart:
     @pytest.mark.parametrize(
         ("change", "expected"),
         [
-            ("training.epoch=3", "unknown key 'training.epoch'; allowed here: accumulate, average,"),
+            (
+                "training.epoch=3",
+                "unknown key 'training.epoch'; allowed here: accumulate, average,",
+            ),
             ("training.epochs=many", "'training.epochs' is 'many'"),
             ("pruning.penalties=[-1]", "greater than or equal to 0"),
-            ("pruning.kinds=['decoder']", "'pruning.kinds.0' is 'decoder', which does not fit: input should be"),
+            (
+                "pruning.kinds=['decoder']",
+                "'pruning.kinds.0' is 'decoder', which does not fit: input should be",
+            ),
             ("model=$NOWHERE_AT_ALL/x", "$NOWHERE_AT_ALL"),
             ("epochs", "it should read key=value"),
         ],
     )
-    def test_changes_of_a_plan(self, refused: Refused, tmp_path: Path, change: str, expected: str) -> None:
+    def test_changes_of_a_plan(
+        self, refused: Refused, tmp_path: Path, change: str, expected: str
+    ) -> None:
         assert expected in refused("demo", "--out", tmp_path / "out", "--set", change)
         assert not (tmp_path / "out").exists()
 
-    def test_other_options(self, refused: Refused, pairs: list[str], place: Path, model: str, tmp_path: Path) -> None:
+    def test_other_options(
+        self, refused: Refused, pairs: list[str], place: Path, model: str, tmp_path: Path
+    ) -> None:
         score = ["score", model, *pairs, "--out", tmp_path / "score"]
-        assert "The measure 'fame' is unknown; there is confidence" in refused(*score, "--measure", "fame")
+        assert "The measure 'fame' is unknown; there is confidence" in refused(
+            *score, "--measure", "fame"
+        )
         assert not (tmp_path / "score").exists()
         assert "not among the measures" in refused(*score, "--judge", "--measure", "lrp")
         assert "ends in .gif or .mp4" in refused("report", place / "run", "--animation", "film.avi")
         assert not Path("film.avi").exists()
-        assert "The device quantum was asked for, but torch" in refused("translate", model, "--device", "quantum")
+        assert "The device quantum was asked for, but torch" in refused(
+            "translate", model, "--device", "quantum"
+        )
         if not torch.cuda.is_available():
-            assert "The device cuda was asked for" in refused("translate", model, "--device", "cuda")
+            assert "The device cuda was asked for" in refused(
+                "translate", model, "--device", "cuda"
+            )
 
 
 class TestText:
@@ -557,7 +893,12 @@ class TestText:
             for name, content in (("train.en", source), ("train.fr", target)):
                 if content is not None:
                     (tmp_path / name).write_bytes(content)
-            words = [*both(tmp_path, "train"), *both(place, "dev", "--dev-"), "--out", tmp_path / "out"]
+            words = [
+                *both(tmp_path, "train"),
+                *both(place, "dev", "--dev-"),
+                "--out",
+                tmp_path / "out",
+            ]
             return refused("train", *words, *sets(*SMALL), *more)
 
         yield run
@@ -571,17 +912,28 @@ class TestText:
             (b"a\n", b"", ("/train.fr' is empty",)),
             (b"\n\n", b"\n\n", ("are blank",)),
             (b"a\n", None, ("There is no file '", "/train.fr'")),
-            (b"She sleeps.\n" * 9, b"Elle dort.\n" * 9, ("in 9 rows", "give more text or lower batch_tokens")),
+            (
+                b"She sleeps.\n" * 9,
+                b"Elle dort.\n" * 9,
+                ("in 9 rows", "give more text or lower batch_tokens"),
+            ),
         ],
     )
     def test_unusable(
-        self, train: Callable[..., str], source: bytes, target: bytes | None, expected: tuple[str, ...]
+        self,
+        train: Callable[..., str],
+        source: bytes,
+        target: bytes | None,
+        expected: tuple[str, ...],
     ) -> None:
         sentence = train(source, target)
         assert all(part in sentence for part in expected), sentence
 
     def test_for_the_shape(self, train: Callable[..., str]) -> None:
-        long, short = (b"She sleeps well. " * 9, b"Elle dort. " * 9), (b"She sleeps.\n" * 9, b"Elle dort.\n" * 9)
+        long, short = (
+            (b"She sleeps well. " * 9, b"Elle dort. " * 9),
+            (b"She sleeps.\n" * 9, b"Elle dort.\n" * 9),
+        )
         assert "longer than max_length = 4" in train(*long, *sets("model.max_length=4"))
         assert "A width of 32 cannot be divided by 5 heads" in train(*short, *sets("model.heads=5"))
 
@@ -589,8 +941,12 @@ class TestText:
         self, refused: Refused, model: str, pairs: list[str], place: Path, tmp_path: Path
     ) -> None:
         score = ["score", model, "--out", tmp_path / "out"]
-        assert "--text FILE" in refused(*score) and "No text was given" in refused("train", "--out", tmp_path / "out")
-        assert "--text was given and --source" in refused(*score, *pairs, "--text", place / "dev.en")
+        assert "--text FILE" in refused(*score) and "No text was given" in refused(
+            "train", "--out", tmp_path / "out"
+        )
+        assert "--text was given and --source" in refused(
+            *score, *pairs, "--text", place / "dev.en"
+        )
         assert "needs parallel text" in refused(*score, "--text", place / "dev.en")
         (tmp_path / "empty").write_text("")
         assert "is empty" in refused(*score, "--text", tmp_path / "empty")
@@ -608,18 +964,37 @@ class TestModels:
     ) -> None:
         given: PreTrainedModel
         if kind == "XLNetLMHeadModel":
-            given = XLNetLMHeadModel(XLNetConfig(vocab_size=300, d_model=16, n_layer=1, n_head=2, d_inner=16))
+            given = XLNetLMHeadModel(
+                XLNetConfig(vocab_size=300, d_model=16, n_layer=1, n_head=2, d_inner=16)
+            )
         else:
-            shape = {"n_embd": 16, "n_layer": 1, "n_head": 4, "n_positions": 64, "n_ctx": 64, "rotary_dim": 4}
+            shape = {
+                "n_embd": 16,
+                "n_layer": 1,
+                "n_head": 4,
+                "n_positions": 64,
+                "n_ctx": 64,
+                "rotary_dim": 4,
+            }
             given = CodeGenForCausalLM(CodeGenConfig(vocab_size=300, **shape))
         sentence = refused("score", language_model(given), *pairs, "--out", tmp_path / "out")
-        assert kind in sentence and "attention" in sentence and not (tmp_path / "out" / "heads.csv").exists()
+        assert (
+            kind in sentence
+            and "attention" in sentence
+            and not (tmp_path / "out" / "heads.csv").exists()
+        )
 
     @pytest.mark.parametrize("kind", ["BertModel", "GPT2LMHeadModel"])
     def test_no_translation_model(
-        self, refused: Refused, place: Path, pairs: list[str], texts: list[str], language_model: Any, tmp_path: Path,
+        self,
+        refused: Refused,
+        place: Path,
+        pairs: list[str],
+        texts: list[str],
+        language_model: Any,
+        tmp_path: Path,
         kind: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         given = language_model(BertModel(BERT) if kind == "BertModel" else GPT2LMHeadModel(GPT2))
         out = ["--out", tmp_path / "out"]
         for command in ("evaluate", "prune"):
@@ -637,18 +1012,31 @@ class TestModels:
         assert "has no tokenizer" in refused("score", bare, *pairs, "--out", tmp_path / "out")
         assert "has no tokenizer" in refused("translate", bare, "--source", place / "dev.en")
 
-    @pytest.mark.parametrize("damage", ["{", "[]", '{"format": "headwise-layout", "version": 2}', "kept"])
-    def test_a_broken_layout(self, refused: Refused, place: Path, model: str, tmp_path: Path, damage: str) -> None:
+    @pytest.mark.parametrize(
+        "damage", ["{", "[]", '{"format": "headwise-layout", "version": 2}', "kept"]
+    )
+    def test_a_broken_layout(
+        self, refused: Refused, place: Path, model: str, tmp_path: Path, damage: str
+    ) -> None:
         loaded = hw.load(model)
-        loaded.remove(hw.HeadMask(loaded.heads, frozenset({hw.Head("encoder-self", 0, 1)}))).save(tmp_path / "small")
+        loaded.remove(hw.HeadMask(loaded.heads, frozenset({hw.Head("encoder-self", 0, 1)}))).save(
+            tmp_path / "small"
+        )
         config = tmp_path / "small" / "config.json"
         content = json.loads(config.read_text())
         content["headwise_layout"]["kept"]["encoder-self"] = [[17]]
-        config.write_text(json.dumps(content if damage == "kept" else content | {"headwise_layout": damage}))
+        config.write_text(
+            json.dumps(content if damage == "kept" else content | {"headwise_layout": damage})
+        )
         (tmp_path / "small" / "SHA256SUMS").unlink()
-        assert "layout" in refused("translate", tmp_path / "small", "--source", place / "dev.en").lower()
+        assert (
+            "layout"
+            in refused("translate", tmp_path / "small", "--source", place / "dev.en").lower()
+        )
 
-    def test_damaged_weights(self, refused: Refused, place: Path, model: str, tmp_path: Path) -> None:
+    def test_damaged_weights(
+        self, refused: Refused, place: Path, model: str, tmp_path: Path
+    ) -> None:
         bad = Path(shutil.copytree(model, tmp_path / "bad"))
         weights = (bad / "model.safetensors").read_bytes()
         (bad / "model.safetensors").write_bytes(weights[: len(weights) // 2])
@@ -657,17 +1045,33 @@ class TestModels:
 
 class TestPlaces:
     def test_out_cannot_be_written(
-        self, refused: Refused, place: Path, texts: list[str], pairs: list[str], model: str, tmp_path: Path
+        self,
+        refused: Refused,
+        place: Path,
+        texts: list[str],
+        pairs: list[str],
+        model: str,
+        tmp_path: Path,
     ) -> None:
         (tmp_path / "file").write_text("in the way")
         out = tmp_path / "file" / "out"
-        for command in (["score", model, *pairs], ["evaluate", model, *pairs], ["prune", model, *texts]):
+        for command in (
+            ["score", model, *pairs],
+            ["evaluate", model, *pairs],
+            ["prune", model, *texts],
+        ):
             assert "is not possible (Not a directory)" in refused(*command, "--out", out)
         assert "is not possible" in refused("train", *texts, "--out", tmp_path / "file")
         assert "is not possible" in refused("demo", "--out", "/proc/headwise")
-        assert "could not be written" in refused("translate", model, "--source", place / "dev.en", "--out", out)
+        assert "could not be written" in refused(
+            "translate", model, "--source", place / "dev.en", "--out", out
+        )
         assert (tmp_path / "file").read_text() == "in the way"
 
-    def test_two_runs_in_one_folder(self, refused: Refused, texts: list[str], tmp_path: Path) -> None:
+    def test_two_runs_in_one_folder(
+        self, refused: Refused, texts: list[str], tmp_path: Path
+    ) -> None:
         with locked_folder(tmp_path, main=True):
-            assert "Another process is working on" in refused("train", *texts, "--out", tmp_path, *sets(*SMALL))
+            assert "Another process is working on" in refused(
+                "train", *texts, "--out", tmp_path, *sets(*SMALL)
+            )

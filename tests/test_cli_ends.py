@@ -26,14 +26,27 @@ from headwise.study import Progress, make_plan, run_study
 from own_process import Running, headwise, two
 
 SETTINGS = [
-    "model.encoder_layers=1", "model.decoder_layers=1", "model.heads=4", "model.width=32", "model.feedforward=32",
-    "model.vocabulary=300", "model.max_length=48", "training.epochs=2", "training.batch_tokens=1260",
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "model.heads=4",
+    "model.width=32",
+    "model.feedforward=32",
+    "model.vocabulary=300",
+    "model.max_length=48",
+    "training.epochs=2",
+    "training.batch_tokens=1260",
     "training.dtype=fp32",
-]  # fmt: skip
+]
 LIGHT = [
-    "pruning.epochs=1", "pruning.gate_learning_rate=2.0", "pruning.warmup=1", "pruning.penalties=[1.5]",
-    "search.beam=1", "speed.sentences=3", "speed.rounds=1", "training.dtype=fp32",
-]  # fmt: skip
+    "pruning.epochs=1",
+    "pruning.gate_learning_rate=2.0",
+    "pruning.warmup=1",
+    "pruning.penalties=[1.5]",
+    "search.beam=1",
+    "speed.sentences=3",
+    "speed.rounds=1",
+    "training.dtype=fp32",
+]
 Call = Callable[..., tuple[int, str, str]]
 ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -43,7 +56,9 @@ def sets(*changes: str) -> list[str]:
 
 
 def run(*words: Any, launch: bool = False, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*words, launch=launch), env=ALONE, capture_output=True, text=True, **options)
+    return subprocess.run(
+        command(*words, launch=launch), env=ALONE, capture_output=True, text=True, **options
+    )
 
 
 def command(*words: Any, launch: bool = False) -> list[str]:
@@ -82,13 +97,19 @@ class TestUnwritable:
         [
             OSError(errno.ENOSPC, "No space left on device", "runs/mine/some/file"),
             OSError(errno.EACCES, "Permission denied"),
-            RuntimeError("[enforce fail at inline_container.cc:603] . PytorchStreamWriter failed writing file data/0"),
+            RuntimeError(
+                "[enforce fail at inline_container.cc:603] . PytorchStreamWriter failed writing file data/0"
+            ),
             SafetensorError("I/O error: No space left on device (os error 28)"),
-            NotWritten("runs/mine/model could not be written (No space left on device): free some space."),
+            NotWritten(
+                "runs/mine/model could not be written (No space left on device): free some space."
+            ),
         ],
         ids=lambda error: type(error).__name__,
     )
-    def test_one_sentence_that_says_how_it_goes_on(self, capsys: pytest.CaptureFixture[str], error: Exception) -> None:
+    def test_one_sentence_that_says_how_it_goes_on(
+        self, capsys: pytest.CaptureFixture[str], error: Exception
+    ) -> None:
         def fail() -> None:
             raise error
 
@@ -99,10 +120,14 @@ class TestUnwritable:
         for action, ending in ((fail, ")."), (study, "goes on where it was.")):
             assert cli.guarded(action) == 1
             said = capsys.readouterr().err
-            assert said.startswith("headwise: ") and "could not be" in said and said.count("\n") == 1
+            assert (
+                said.startswith("headwise: ") and "could not be" in said and said.count("\n") == 1
+            )
             assert said.rstrip().endswith(ending) or "free some space" in said
 
-    @pytest.mark.parametrize("error", [RuntimeError("shapes"), OSError(errno.ENOENT, "gone"), HeadwiseError("wrong")])
+    @pytest.mark.parametrize(
+        "error", [RuntimeError("shapes"), OSError(errno.ENOENT, "gone"), HeadwiseError("wrong")]
+    )
     def test_other_errors_are_left_as_they_are(self, error: Exception) -> None:
         with pytest.raises(type(error)) as raised, resumable(Path("runs/mine")):
             raise error
@@ -142,7 +167,10 @@ class TestSignals:
         monkeypatch.setenv("WORLD_SIZE", "2")
         before = signal.getsignal(signal.SIGTERM)
         with stoppable():
-            assert signal.getsignal(signal.SIGTERM) is before and signal.getsignal(signal.SIGINT) is not before
+            assert (
+                signal.getsignal(signal.SIGTERM) is before
+                and signal.getsignal(signal.SIGINT) is not before
+            )
 
     def test_no_library_takes_it_for_its_own(self) -> None:
         assert not issubclass(Stopped, KeyboardInterrupt | Exception)
@@ -163,16 +191,23 @@ class TestSignals:
             process.send(number)
             ended, _, said = process.end()
             assert ended == status and "Traceback" not in said
-            assert said.splitlines()[-1] == "headwise: Stopped. Run the same command again to go on where it was."
+            assert (
+                said.splitlines()[-1]
+                == "headwise: Stopped. Run the same command again to go on where it was."
+            )
             assert not (tmp_path / "out/model").exists()
             seen |= further()
         assert call(*words)[:2] == (0, f"{tmp_path}/out/model\n")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can mount a small disk")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can mount a small disk"
+)
 @pytest.mark.parametrize("kilobytes", [64, 400, 1200])
-def test_a_full_disk(call: Call, refused: Callable[..., str], texts: list[str], tmp_path: Path, kilobytes: int) -> None:
+def test_a_full_disk(
+    call: Call, refused: Callable[..., str], texts: list[str], tmp_path: Path, kilobytes: int
+) -> None:
     """A real one that somebody else fills: training stops with a sentence wherever it is, and goes on when there is
     space. A disk that is full before is refused."""
     disk = tmp_path / "disk"
@@ -190,7 +225,11 @@ def test_a_full_disk(call: Call, refused: Callable[..., str], texts: list[str], 
         status, out, err = process.end()
         assert (status, out) == (1, "") and "Traceback" not in err, err
         last = err.splitlines()[-1]
-        assert last.startswith("headwise: ") and "the same command, given again" in last and "space" in last
+        assert (
+            last.startswith("headwise: ")
+            and "the same command, given again" in last
+            and "space" in last
+        )
         assert not (disk / "out/model").exists() and not list(disk.glob("out/**/*.partial"))
         (disk / "other").unlink()
         assert call(*words)[0] == 0
@@ -203,7 +242,9 @@ def test_a_full_disk(call: Call, refused: Callable[..., str], texts: list[str], 
 class TestTwoProcesses:
     def test_train_as_one_does(self, call: Call, texts: list[str], tmp_path: Path) -> None:
         """Dropout 0 and the same batches in every update: for 100 updates the same losses and the same weights."""
-        changes = sets(*SETTINGS, "model.dropout=0", "training.batch_tokens=630", "training.epochs=25")
+        changes = sets(
+            *SETTINGS, "model.dropout=0", "training.batch_tokens=630", "training.epochs=25"
+        )
         changes += sets("training.warmup=20", "training.accumulate=2", "training.patience=100")
         one, double = tmp_path / "one", tmp_path / "two"
         assert call("train", *texts, *changes, "--out", one)[0] == 0
@@ -214,27 +255,55 @@ class TestTwoProcesses:
         assert (logs[0].measure == logs[1].measure).all() and "dev_loss" in set(logs[0].measure)
         assert (logs[0].value - logs[1].value).abs().max() < 1e-5
         weights = [load_file(folder / "model/model.safetensors") for folder in (one, double)]
-        assert max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]) < 1e-4
+        assert (
+            max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0])
+            < 1e-4
+        )
         assert not list(double.glob(".work/train*"))
         more = sets(
-            *LIGHT, "training.accumulate=2", "training.batch_tokens=630", "pruning.epochs=8", "choice.max_drop=any"
+            *LIGHT,
+            "training.accumulate=2",
+            "training.batch_tokens=630",
+            "pruning.epochs=8",
+            "choice.max_drop=any",
         )
         words = ["prune", double, *texts, *more, "--quiet", "--out", tmp_path / "small"]
         ended = two(tmp_path / "pruning", headwise, *words)
-        assert [end[:2] for end in ended] == [(0, f"{tmp_path}/small/pruned/lambda-1.5\n"), (0, "")], ended
+        assert [end[:2] for end in ended] == [
+            (0, f"{tmp_path}/small/pruned/lambda-1.5\n"),
+            (0, ""),
+        ], ended
         assert hw.load(tmp_path / "small/pruned/lambda-1.5").heads.query["encoder-self"] == (0,)
 
     def test_cannot_share_an_odd_number_of_batches(self, texts: list[str], tmp_path: Path) -> None:
         changes = sets(*SETTINGS, "training.accumulate=3")
-        for status, out, said in two(tmp_path, headwise, "train", *texts, "--out", tmp_path / "out", *changes):
-            assert (status, out) == (1, "") and "headwise: accumulate = 3" in said and "Traceback" not in said
+        for status, out, said in two(
+            tmp_path, headwise, "train", *texts, "--out", tmp_path / "out", *changes
+        ):
+            assert (
+                (status, out) == (1, "")
+                and "headwise: accumulate = 3" in said
+                and "Traceback" not in said
+            )
 
     def test_score_as_one_does(self, call: Call, place: Path, tmp_path: Path) -> None:
         """Text of several batches: each process takes every other one."""
         data = {split: [f"{place}/{split}.en", f"{place}/{split}.fr"] for split in ("train", "dev")}
-        run_study(make_plan({"data": data}, SETTINGS), tmp_path / "run", Progress(quiet=True), only="train")
+        run_study(
+            make_plan({"data": data}, SETTINGS),
+            tmp_path / "run",
+            Progress(quiet=True),
+            only="train",
+        )
         write_parallel(tmp_path, "test", 250)
-        words = ["score", tmp_path / "run", "--source", tmp_path / "test.en", "--target", tmp_path / "test.fr"]
+        words = [
+            "score",
+            tmp_path / "run",
+            "--source",
+            tmp_path / "test.en",
+            "--target",
+            tmp_path / "test.fr",
+        ]
         measures = (
             "confidence",
             "gradient",

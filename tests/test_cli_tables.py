@@ -30,7 +30,11 @@ MEASURES = ("gradient", "ablation.zero", "lrp.alpha-beta.signed", "attention-gra
 def scores() -> pd.DataFrame:
     """Random scores; one is missing."""
     values = iter(np.random.default_rng(0).normal(size=9 * len(MEASURES)))
-    rows = [{**head._asdict(), "measure": measure, "value": next(values)} for measure in MEASURES for head in MODEL]
+    rows = [
+        {**head._asdict(), "measure": measure, "value": next(values)}
+        for measure in MEASURES
+        for head in MODEL
+    ]
     rows[4]["value"] = float("nan")
     return score_table(rows, {})
 
@@ -38,7 +42,13 @@ def scores() -> pd.DataFrame:
 def console_of(terminal: bool = False, width: int = 80) -> Console:
     """As of a command, on a terminal or not."""
     colours: Literal["standard", "auto"] = "standard" if terminal else "auto"
-    return Console(file=io.StringIO(), width=width, force_terminal=terminal, color_system=colours, highlight=False)
+    return Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=terminal,
+        color_system=colours,
+        highlight=False,
+    )
 
 
 def printed(heads: HeadMap, maps: list[Map], width: int = 80, terminal: bool = False) -> str:
@@ -48,7 +58,11 @@ def printed(heads: HeadMap, maps: list[Map], width: int = 80, terminal: bool = F
 
 
 def rows_of(text: str, name: str) -> list[str]:
-    return [line.split(name, 1)[1].strip() for line in text.splitlines() if line.startswith(f"  {name} ")]
+    return [
+        line.split(name, 1)[1].strip()
+        for line in text.splitlines()
+        if line.startswith(f"  {name} ")
+    ]
 
 
 class TestScores:
@@ -59,7 +73,10 @@ class TestScores:
             assert re.search(rf"{re.escape(str(measure))}\s+{low:.3g} … {high:.3g}", text)
             for kind, layer in (("encoder-self", 0), ("encoder-self", 1), ("cross", 0)):
                 own = rows[(rows.kind == kind) & (rows.layer == layer)].value
-                tenths = ["·" if np.isnan(x) else f"{min(int(10 * (x - low) / (high - low)), 9)}" for x in own]
+                tenths = [
+                    "·" if np.isnan(x) else f"{min(int(10 * (x - low) / (high - low)), 9)}"
+                    for x in own
+                ]
                 assert rows_of(text, f"{kind}/{layer}")[number].split() == tenths
             assert rows_of(text, "cross/1")[number] == ""
 
@@ -71,12 +88,16 @@ class TestScores:
 
     def test_a_layer_that_is_wider_than_the_screen_loses_no_head(self) -> None:
         wide = HeadMap({"decoder-self": (70,)})
-        table = score_table([{**head._asdict(), "measure": "dormancy", "value": head.head} for head in wide], {})
+        table = score_table(
+            [{**head._asdict(), "measure": "dormancy", "value": head.head} for head in wide], {}
+        )
         blocks = printed(wide, score_maps(table)).partition("decoder-self/0")[2].split()
         assert blocks == [str(min(int(10 * head / 69), 9)) for head in range(70)]
 
     def test_equal_scores(self) -> None:
-        table = score_table([{**head._asdict(), "measure": "dormancy", "value": 1.0} for head in MODEL], {})
+        table = score_table(
+            [{**head._asdict(), "measure": "dormancy", "value": 1.0} for head in MODEL], {}
+        )
         assert rows_of(printed(MODEL, score_maps(table)), "cross/0") == ["0 0 0 0"]
 
     def test_colour_only_on_a_terminal_that_wants_it(
@@ -92,20 +113,26 @@ class TestScores:
 
 def test_the_best_role_of_each_head() -> None:
     found = [
-        ("encoder-self", 0, 2, "positional.-1"), ("encoder-self", 0, 2, "rare.two-rarest"),
-        ("encoder-self", 1, 0, "syntactic.nsubj.to-governor"), ("cross", 0, 3, "positional.1"),
-    ]  # fmt: skip
+        ("encoder-self", 0, 2, "positional.-1"),
+        ("encoder-self", 0, 2, "rare.two-rarest"),
+        ("encoder-self", 1, 0, "syntactic.nsubj.to-governor"),
+        ("cross", 0, 3, "positional.1"),
+    ]
     roles = pd.DataFrame(found, columns=["kind", "layer", "head", "measure"])
     text = printed(MODEL, [role_map(MODEL, roles)])
     assert "po: positional 2, sy: syntactic 1" in text and "rare" not in text
-    got = [rows_of(text, name)[0].split() for name in ("encoder-self/0", "encoder-self/1", "cross/0")]
+    got = [
+        rows_of(text, name)[0].split() for name in ("encoder-self/0", "encoder-self/1", "cross/0")
+    ]
     assert got == [["·", "·", "po"], ["sy", "·"], ["·", "·", "·", "po"]]
     assert "none" in printed(MODEL, [role_map(MODEL, roles[:0])])
 
 
 def test_kept_and_removed_heads() -> None:
     masks = {
-        "keep-2": HeadMask.full(MODEL).without([head for head in MODEL if head.head != 1 or head.layer]),
+        "keep-2": HeadMask.full(MODEL).without(
+            [head for head in MODEL if head.head != 1 or head.layer]
+        ),
         "[all]": HeadMask.full(MODEL),
     }
     console = console_of()
@@ -120,13 +147,15 @@ def test_quality_says_what_changed_for_the_better_or_the_worse() -> None:
     nan = float("nan")
     table = pd.DataFrame(
         [
-            ("full", "perplexity", 12.345, 11.0, 13.0, "bootstrap"), ("full", "parameters", 9472512, nan, nan, ""),
+            ("full", "perplexity", 12.345, 11.0, 13.0, "bootstrap"),
+            ("full", "parameters", 9472512, nan, nan, ""),
             ("small", "perplexity", 14.0, 13.0, 15.0, "bootstrap"),
             ("small", "perplexity_change", 13.4, 10.0, 17.0, "bootstrap"),
-            ("small", "accuracy_change", 1.5, 0.5, 2.5, ""), ("small", "bleu_difference", 1.5, -0.5, 2.5, ""),
+            ("small", "accuracy_change", 1.5, 0.5, 2.5, ""),
+            ("small", "bleu_difference", 1.5, -0.5, 2.5, ""),
         ],
         columns=["model", "measure", "value", "low", "high", "made"],
-    )  # fmt: skip
+    )
     shown = []
     for terminal in (True, False):
         console = console_of(terminal)
@@ -137,4 +166,6 @@ def test_quality_says_what_changed_for_the_better_or_the_worse() -> None:
     assert "9,472,512" in text and "perplexity, perplexity_change: bootstrap" in text
     worse, better = (re.search(rf"\x1b\[{code}m *([^\x1b]*)", coloured) for code in (35, 36))
     assert worse and worse[1] == "13.4 [10, 17]" and better and better[1] == "1.5 [0.5, 2.5]"
-    assert coloured.count("\x1b[36m") == coloured.count("\x1b[35m") == 1, "1.5 [-0.5, 2.5] is neither"
+    assert coloured.count("\x1b[36m") == coloured.count("\x1b[35m") == 1, (
+        "1.5 [-0.5, 2.5] is neither"
+    )

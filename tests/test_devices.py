@@ -14,9 +14,12 @@ from headwise.study import Progress, make_plan, run_study
 
 
 @pytest.mark.parametrize(
-    ("cuda", "mps", "best"), [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu"), (True, False, "cuda")]
+    ("cuda", "mps", "best"),
+    [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu"), (True, False, "cuda")],
 )
-def test_auto_is_the_best_that_is_there(monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, best: str) -> None:
+def test_auto_is_the_best_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, best: str
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
     assert usable("auto") == best
@@ -27,8 +30,15 @@ def test_others_are_refused(device: str, tmp_path: Path) -> None:
     for ask in (
         lambda: usable(device),
         lambda: hw.load(tmp_path, device=device),
-        lambda: run_study(make_plan({"data": {"embedded": {}}}), tmp_path / "run", Progress(quiet=True), device=device),
+        lambda: run_study(
+            make_plan({"data": {"embedded": {}}}),
+            tmp_path / "run",
+            Progress(quiet=True),
+            device=device,
+        ),
     ):
-        with pytest.raises(HeadwiseError, match=f"The device {device} was asked for, but torch cannot use it here"):
+        with pytest.raises(
+            HeadwiseError, match=f"The device {device} was asked for, but torch cannot use it here"
+        ):
             ask()
     assert not (tmp_path / "run").exists()

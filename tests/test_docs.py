@@ -33,8 +33,16 @@ from headwise.study import Plan, Progress, make_plan, run_study
 
 ROOT = Path(__file__).parents[1]
 MADE = ROOT / "docs" / "reference"  # by `make docs`
-PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if MADE not in page.parents)]
-WRITTEN = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"]
+PAGES = [
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if MADE not in page.parents),
+]
+WRITTEN = [
+    *PAGES,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "benchmarks" / "README.md",
+]
 NOT_RUN = re.compile(r"\*Not run by the tests: \S.*\*")
 FENCE = re.compile(r"```(\w*)")
 
@@ -70,7 +78,9 @@ def holds(expected: list[str], output: str, where: str) -> None:
     lines = iter(output.splitlines())
     for line in expected:
         pattern = ".*".join(re.escape(part) for part in line.strip().split("…"))
-        assert any(re.fullmatch(pattern, found.strip()) for found in lines), f"{where}: no '{line}' in\n{output}"
+        assert any(re.fullmatch(pattern, found.strip()) for found in lines), (
+            f"{where}: no '{line}' in\n{output}"
+        )
 
 
 def run_python(block: Block, page: Path, names: dict[str, Any]) -> None:
@@ -93,7 +103,9 @@ def run_console(block: Block, page: Path) -> None:
         where = f"{page.name}:{block.number}: {command}"
         code, output = run_command(command)
         holds(expected, output, where)
-        meant = code and expected and output.splitlines()[-1].startswith("headwise: ")  # a mistake that the page shows
+        meant = (
+            code and expected and output.splitlines()[-1].startswith("headwise: ")
+        )  # a mistake that the page shows
         assert code == 0 or meant, f"{where}\n{output}"
 
 
@@ -104,7 +116,12 @@ def run_command(command: str) -> tuple[int, str]:
         shell = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
         return shell.returncode, shell.stdout + shell.stderr
     out = io.StringIO()
-    with mock.patch.object(sys, "argv", words), mock.patch.dict(os.environ), redirect_stdout(out), redirect_stderr(out):
+    with (
+        mock.patch.object(sys, "argv", words),
+        mock.patch.dict(os.environ),
+        redirect_stdout(out),
+        redirect_stderr(out),
+    ):
         try:
             cli.main()
         except SystemExit as end:
@@ -116,9 +133,19 @@ def run_command(command: str) -> tuple[int, str]:
 def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What docs/index.md promises: texts, a finished study `my-run/` and its model `my-model/`."""
     folder = tmp_path_factory.mktemp("furnished")
-    files = {"train": write_parallel(folder, "train", 400), "dev": write_parallel(folder, "dev", 30)}
+    files = {
+        "train": write_parallel(folder, "train", 400),
+        "dev": write_parallel(folder, "dev", 30),
+    }
     files["test"] = write_parallel(folder, "test", 30)
-    shape = {"encoder_layers": 2, "decoder_layers": 2, "heads": 4, "width": 32, "feedforward": 64, "vocabulary": 400}
+    shape = {
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "heads": 4,
+        "width": 32,
+        "feedforward": 64,
+        "vocabulary": 400,
+    }
     plan = {
         "data": {split: [str(file) for file in pair] for split, pair in files.items()},
         "model": {**shape, "max_length": 40},
@@ -133,8 +160,12 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if any(blocks(p))], ids=lambda page: str(page.relative_to(ROOT)))
-def test_blocks_run(page: Path, furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if any(blocks(p))], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_blocks_run(
+    page: Path, furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = shutil.copytree(furnished, tmp_path / "page")
     monkeypatch.chdir(folder)
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -149,13 +180,20 @@ def test_blocks_run(page: Path, furnished: Path, tmp_path: Path, monkeypatch: py
 
 def anchors(page: Path) -> set[str]:
     """The anchors that headings of a page get."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
     heads = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
 def links(page: Path) -> list[str]:
-    text = re.sub(r"^```.*?^```|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^```.*?^```|`[^`\n]+`",
+        "",
+        page.read_text(encoding="utf-8"),
+        flags=re.MULTILINE | re.DOTALL,
+    )
     return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
 
 
@@ -165,7 +203,9 @@ def test_links_lead_somewhere(page: Path) -> None:
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
         assert target.exists(), f"{page.name} links to {link}, which is not there"
-        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}: no such heading"
+        assert not anchor or anchor in anchors(target), (
+            f"{page.name} links to {link}: no such heading"
+        )
 
 
 def test_index_names_every_page() -> None:
@@ -188,7 +228,9 @@ def keys(table: type[BaseModel], name: str = "") -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {name: {}}
     for key, field in table.model_fields.items():
-        if get_origin(field.annotation) is dict:  # tables by names of the user's own, each like one that is listed
+        if (
+            get_origin(field.annotation) is dict
+        ):  # tables by names of the user's own, each like one that is listed
             found[name][key] = None
             continue
         tables = tables_in(field.annotation)
@@ -216,7 +258,9 @@ def described(page: Path) -> dict[str, dict[str, Any]]:
         elif row := re.match(r"\| `(\w+)` \| (?:[^|]+ \| )?(`[^|]+`|none|a table) \|", line):
             default = row[2].strip("` ")
             for method in methods:
-                value = None if default in ("none", "a table") else tomllib.loads(f"v = {default}")["v"]
+                value = (
+                    None if default in ("none", "a table") else tomllib.loads(f"v = {default}")["v"]
+                )
                 found.setdefault(f"{name}, {method}" if method else name, {})[row[1]] = value
     return found
 
@@ -248,7 +292,9 @@ def test_lines_are_wrapped(page: Path) -> None:
 
 
 def test_the_whole_is_short() -> None:
-    written = [page for page in WRITTEN if page.name != "families.md"]  # which `make families` makes
+    written = [
+        page for page in WRITTEN if page.name != "families.md"
+    ]  # which `make families` makes
     words = sum(len(re.findall(r"\S*[^\W\d_]\S*", prose(page))) for page in written)
     assert words <= 28_200, f"{words} words: what can go?"
 
@@ -263,7 +309,9 @@ def test_every_option_named_exists() -> None:
                 assert "--" not in found[2], f"{page.name}: no command: {found[0].strip()}"
                 continue
             command = root.commands[found[1]]
-            if inner := getattr(command, "commands", None):  # `headwise data` has commands of its own
+            if inner := getattr(
+                command, "commands", None
+            ):  # `headwise data` has commands of its own
                 command = inner[found[2].split()[0]] if found[2].strip() else command
             known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
             named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", found[2].split(" | headwise")[0]))

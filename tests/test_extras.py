@@ -37,7 +37,9 @@ def exported(to: str) -> Callable[[Path], Any]:
     return lambda folder: hw.export(asker("gpt2"), to, folder / "out")
 
 
-NEEDED: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {  # by extra: what it installs, and who needs it
+NEEDED: dict[
+    str, tuple[tuple[str, ...], Callable[[Path], Any]]
+] = {  # by extra: what it installs, and who needs it
     "audio": (("soundfile",), sound),
     "align": ((), lambda _: alignment.need_eflomal()),
     "ray": (("ray",), lambda _: import_ray()),
@@ -58,7 +60,9 @@ def test_every_extra_is_here() -> None:
 
 
 @pytest.mark.parametrize("extra", NEEDED)
-def test_an_extra_that_is_not_installed(extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extra_that_is_not_installed(
+    extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     modules, needs = NEEDED[extra]
     for name in modules:
         monkeypatch.setitem(sys.modules, name, None)

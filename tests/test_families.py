@@ -23,7 +23,9 @@ def test_the_table_has_many_families_and_a_reason_for_every_no() -> None:
     rows = families()
     assert len({row["family"] for row in rows}) == len(rows) >= 60
     for row in rows:
-        assert all(f"{column}: " in row["why"] for column in ABILITIES if row[column] in ("no", "partly")), row
+        assert all(
+            f"{column}: " in row["why"] for column in ABILITIES if row[column] in ("no", "partly")
+        ), row
 
 
 @pytest.mark.parametrize("family", RUN_AGAIN)

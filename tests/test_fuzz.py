@@ -71,10 +71,25 @@ bc/made/00/up_0001 0 4 . . *)) - - - A * * -
 #end document
 """
 CATALOGUE = json.dumps(
-    [{"name": "set", "content": "made up", "licence": "none", "origin": ["a/b @ 0"], "files": [
-        {"name": "a.gz", "url": "https://example.org/0/a.gz", "bytes": 5, "sha256": "0" * 64},
-        {"name": "b.gz", "url": "https://example.org/0/b.gz", "bytes": 5, "sha256": None}]}], indent=1,
-).encode()  # fmt: skip
+    [
+        {
+            "name": "set",
+            "content": "made up",
+            "licence": "none",
+            "origin": ["a/b @ 0"],
+            "files": [
+                {
+                    "name": "a.gz",
+                    "url": "https://example.org/0/a.gz",
+                    "bytes": 5,
+                    "sha256": "0" * 64,
+                },
+                {"name": "b.gz", "url": "https://example.org/0/b.gz", "bytes": 5, "sha256": None},
+            ],
+        }
+    ],
+    indent=1,
+).encode()
 PLAN = b"""\
 name = "mine"
 seed = 3
@@ -111,13 +126,64 @@ LAYOUT = json.dumps(HeadMask.full(HEADS).to_json(), indent=1).encode()
 WORDS = b"--keep 3\0--keep cross=3\0--penalty 0.01\0--max-drop any\0--kinds cross,encoder-self\0--set pruning.epochs=1"
 
 TOKENS = [
-    b"9" * 4301, b"-1", b"1.5", b"NaN", b"1e999", b"true", b"null", b"100000000", b"18446744073709551616", b"0x10",
-    b"../../x", b"/etc/x", b"~nobody/x", b"$HOME", b"${NOT_SET}", b"\0", b"\xff", b"\xed\xa0\x80", b'"\\ud800"',
-    b"\xe2\x80\xa8", b"\xef\xbb\xbf", b"\x1b[2J", b"\r", b"\n", b"\t", b" ", b'"', b"'", b"=", b"|", b"(", b")", b"[",
-    b"]", b"{}", b"#", b"-", b"_", b",", b":", b"[" * 100_000, b"(" * 16_000, b"a" * 16_000, b'{"a":' * 30_000,
-    b"a." * 16_000, b"(e" * 16_000, b"[[a]]\n" * 999, b"a={" * 16_000, b"x=" * 16_000, b"1-2-" * 4_000, b"\xd9\xa3",
-    b"inf", b"Infinity", b"[-8]", b"[]", b'""', b"1 2\n" * 16_000,
-]  # fmt: skip
+    b"9" * 4301,
+    b"-1",
+    b"1.5",
+    b"NaN",
+    b"1e999",
+    b"true",
+    b"null",
+    b"100000000",
+    b"18446744073709551616",
+    b"0x10",
+    b"../../x",
+    b"/etc/x",
+    b"~nobody/x",
+    b"$HOME",
+    b"${NOT_SET}",
+    b"\0",
+    b"\xff",
+    b"\xed\xa0\x80",
+    b'"\\ud800"',
+    b"\xe2\x80\xa8",
+    b"\xef\xbb\xbf",
+    b"\x1b[2J",
+    b"\r",
+    b"\n",
+    b"\t",
+    b" ",
+    b'"',
+    b"'",
+    b"=",
+    b"|",
+    b"(",
+    b")",
+    b"[",
+    b"]",
+    b"{}",
+    b"#",
+    b"-",
+    b"_",
+    b",",
+    b":",
+    b"[" * 100_000,
+    b"(" * 16_000,
+    b"a" * 16_000,
+    b'{"a":' * 30_000,
+    b"a." * 16_000,
+    b"(e" * 16_000,
+    b"[[a]]\n" * 999,
+    b"a={" * 16_000,
+    b"x=" * 16_000,
+    b"1-2-" * 4_000,
+    b"\xd9\xa3",
+    b"inf",
+    b"Infinity",
+    b"[-8]",
+    b"[]",
+    b'""',
+    b"1 2\n" * 16_000,
+]
 
 WORD = re.compile(rb"[\w.+-]+")
 
@@ -134,10 +200,14 @@ def damaged(draw: st.DrawFn, samples: tuple[bytes, ...]) -> bytes:
             start = draw(st.integers(0, len(content)))
             end = min(len(content), start + draw(st.sampled_from([0, 1, 2, 5, 20, 200])))
         before, chosen, after = content[:start], content[start:end], content[end:]
-        new = draw(st.one_of(
-            st.sampled_from(TOKENS), st.binary(max_size=4), st.just(chosen * draw(st.sampled_from([0, 2, 50, 2000]))),
-            st.just(draw(st.sampled_from(samples))[start : start + 50]),
-        ))  # fmt: skip
+        new = draw(
+            st.one_of(
+                st.sampled_from(TOKENS),
+                st.binary(max_size=4),
+                st.just(chosen * draw(st.sampled_from([0, 2, 50, 2000]))),
+                st.just(draw(st.sampled_from(samples))[start : start + 50]),
+            )
+        )
         content = (before + new + after)[:LARGEST]
     return content
 
@@ -162,7 +232,10 @@ def read_table(content: bytes, folder: Path) -> None:
 
 
 def table() -> bytes:
-    rows = [{"kind": h.kind, "layer": h.layer, "head": h.head, "measure": "m", "value": 0.5} for h in HEADS]
+    rows = [
+        {"kind": h.kind, "layer": h.layer, "head": h.head, "measure": "m", "value": 0.5}
+        for h in HEADS
+    ]
     written = score_table(rows, {"heads": HEADS.to_json(), "seed": 1})
     folder = Path(__import__("tempfile").mkdtemp())
     save_scores(written, folder / "heads.csv")
@@ -171,9 +244,22 @@ def table() -> bytes:
 
 def read_words(content: bytes, folder: Path) -> None:
     """A command line with these words, up to where the work would begin."""
-    words = [word for part in content.split(b"\0") for word in part.decode("utf-8", "surrogateescape").split(" ", 1)]
+    words = [
+        word
+        for part in content.split(b"\0")
+        for word in part.decode("utf-8", "surrogateescape").split(" ", 1)
+    ]
     data = write(folder, "a.tsv", TSV)
-    argv = ["prune", str(folder / "no-model"), "--source", str(data), "--out", str(folder / "out"), "--quiet", *words]
+    argv = [
+        "prune",
+        str(folder / "no-model"),
+        "--source",
+        str(data),
+        "--out",
+        str(folder / "out"),
+        "--quiet",
+        *words,
+    ]
     before, sys.argv = sys.argv, ["headwise", *argv]
     try:
         cli.main()
@@ -197,19 +283,41 @@ READERS: dict[str, tuple[tuple[bytes, ...], Read]] = {
     "one-sided text": ((TEXT,), lambda content, folder: Text.read(write(folder, "a.txt", content))),
     "parallel text": (
         (TEXT,),
-        lambda content, folder: ParallelText.read(write(folder, "a", content), write(folder, "b", TEXT)),
+        lambda content, folder: ParallelText.read(
+            write(folder, "a", content), write(folder, "b", TEXT)
+        ),
     ),
     "tsv": ((TSV,), lambda content, folder: ParallelText.from_tsv(write(folder, "a.tsv", content))),
-    "jsonl": ((JSONL,), lambda content, folder: ParallelText.from_jsonl(write(folder, "a.jsonl", content))),
-    "gzip": ((gzip.compress(TEXT, mtime=0),), lambda content, folder: Text.read(write(folder, "a.gz", content))),
+    "jsonl": (
+        (JSONL,),
+        lambda content, folder: ParallelText.from_jsonl(write(folder, "a.jsonl", content)),
+    ),
+    "gzip": (
+        (gzip.compress(TEXT, mtime=0),),
+        lambda content, folder: Text.read(write(folder, "a.gz", content)),
+    ),
     "packed": (
         (TEXT, CONLLU),
-        lambda content, folder: Text.read(write(folder, "a.gz", gzip.compress(content, 1, mtime=0))),
+        lambda content, folder: Text.read(
+            write(folder, "a.gz", gzip.compress(content, 1, mtime=0))
+        ),
     ),
-    "text by name": ((b"a.tsv", b"datasets:a/b?split=c&source=en", b"~/a/b.jsonl.gz"), open_by_name),
-    "conll-u": ((CONLLU,), lambda content, folder: list(Treebank.read(write(folder, "a.conllu", content)))),
-    "conll-2012": ((CONLL2012,), lambda content, folder: list(Treebank.read(write(folder, "a.conll", content)))),
-    "catalogue": ((CATALOGUE,), lambda content, folder: catalogue(write(folder, "catalogue.json", content))),
+    "text by name": (
+        (b"a.tsv", b"datasets:a/b?split=c&source=en", b"~/a/b.jsonl.gz"),
+        open_by_name,
+    ),
+    "conll-u": (
+        (CONLLU,),
+        lambda content, folder: list(Treebank.read(write(folder, "a.conllu", content))),
+    ),
+    "conll-2012": (
+        (CONLL2012,),
+        lambda content, folder: list(Treebank.read(write(folder, "a.conll", content))),
+    ),
+    "catalogue": (
+        (CATALOGUE,),
+        lambda content, folder: catalogue(write(folder, "catalogue.json", content)),
+    ),
     "plan": ((PLAN, PAIRS), lambda content, folder: read_plan(write(folder, "plan.toml", content))),
     "plan's settings": (
         (b"training.epochs=1", b"data.embedded.train=20", b"seeds=[1, 2]", b"model=abc"),
@@ -217,16 +325,24 @@ READERS: dict[str, tuple[tuple[bytes, ...], Read]] = {
     ),
     "layout": ((LAYOUT,), read_layout),
     "head table": ((table(),), read_table),
-    "head address": ((b"encoder-self/0/3", b"cross/12/7"), lambda content, folder: Head.parse(text_of(content))),
+    "head address": (
+        (b"encoder-self/0/3", b"cross/12/7"),
+        lambda content, folder: Head.parse(text_of(content)),
+    ),
     "head name": (
         (b"blocks.0.attn.hook_z[..., 1]", b"a0.h1", b"decoder.0.attn.hook_z"),
         lambda content, folder: HeadMap({"decoder-self": (2,)}).named(text_of(content)),
     ),
     "circuit": (
         (CIRCUIT,),
-        lambda content, folder: read_circuit(write(folder, "c.json", content), HeadMap({"decoder-self": (2,)})),
+        lambda content, folder: read_circuit(
+            write(folder, "c.json", content), HeadMap({"decoder-self": (2,)})
+        ),
     ),
-    "labelled csv": ((LABELLED,), lambda content, folder: LabelledText.read(write(folder, "a.csv", content))),
+    "labelled csv": (
+        (LABELLED,),
+        lambda content, folder: LabelledText.read(write(folder, "a.csv", content)),
+    ),
     "labelled tsv": (
         (LABELLED.replace(b",", b"\t"),),
         lambda content, folder: LabelledText.read(write(folder, "a.tsv", content)),
@@ -268,13 +384,19 @@ def fault(read: Read, content: bytes, folder: Path) -> str | None:
     return f"{grown >> 20} MiB more" if grown > MEMORY else None
 
 
-def attack(name: str, examples: int, folder: Path, answer: Callable[[str | None, bytes], None]) -> None:
+def attack(
+    name: str, examples: int, folder: Path, answer: Callable[[str | None, bytes], None]
+) -> None:
     """Call `answer` with what is wrong, example after example. The same examples in every run."""
     samples, read = READERS[name]
     quick = settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     quick(given(damaged(samples))(lambda content: answer(fault(read, content, folder), content)))()
 
 

@@ -30,15 +30,24 @@ HALF = 0.03  # of the largest output, in bfloat16
 TOY = {
     "name": "toy",
     "data": {"embedded": {"train": 300, "dev": 20, "test": 20}},
-    "model": {"encoder_layers": 1, "decoder_layers": 1, "heads": 2, "width": 16, "feedforward": 32, "vocabulary": 200},
+    "model": {
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "heads": 2,
+        "width": 16,
+        "feedforward": 32,
+        "vocabulary": 200,
+    },
     "training": {"epochs": 2, "batch_tokens": 180, "warmup": 5, "average": 1, "dtype": "bf16"},
     "scoring": {"measures": ["confidence", "lrp", "gradient", "ablation"], "judge": False},
     "pruning": {"keep": [1], "epochs": 2},
     "search": {"beam": 2},
-}  # fmt: skip
+}
 pytestmark = [
     pytest.mark.cuda,
-    pytest.mark.skipif(DEVICE == "cuda" and not torch.cuda.is_available(), reason="there is no GPU here"),
+    pytest.mark.skipif(
+        DEVICE == "cuda" and not torch.cuda.is_available(), reason="there is no GPU here"
+    ),
 ]
 
 
@@ -54,7 +63,9 @@ def test_every_score(family: str) -> None:
     model.hf.to(DEVICE)
     found = hw.score(model, text, SCORES)
     assert set(here.measure) >= {"confidence", "gradient", "lrp.alpha-beta", "ablation.zero"}
-    assert here[["kind", "layer", "head", "measure"]].equals(found[["kind", "layer", "head", "measure"]])
+    assert here[["kind", "layer", "head", "measure"]].equals(
+        found[["kind", "layer", "head", "measure"]]
+    )
     largest = here.value.abs().groupby(here.measure).transform("max")
     worst = ((here.value - found.value).abs() / largest).groupby(here.measure).max()
     assert (worst <= WITHIN).all(), worst.sort_values().tail()
@@ -75,7 +86,9 @@ def test_bfloat16(family: str, explicit: bool) -> None:
 @pytest.mark.parametrize("family", ["marian", "t5", "bert", "gpt2", "llama"])
 def test_removal(family: str) -> None:
     model = asker(family)
-    mask = HeadMask(model.heads, frozenset(head for head in model.heads if head.layer or head.head < 2))
+    mask = HeadMask(
+        model.heads, frozenset(head for head in model.heads if head.layer or head.head < 2)
+    )
     smaller, inputs = model.remove(mask).hf, batch(model.hf)
     expected = output(smaller, inputs)
     got = output(copy.deepcopy(smaller).to(DEVICE), there(inputs)).cpu()
@@ -92,7 +105,11 @@ def no_waits() -> Iterator[Callable[[str], None]]:
 
 def test_an_update_waits_for_nothing(no_waits: Callable[[str], None]) -> None:
     """Forward, gates, penalty, backward, clipping and the optimiser are all enqueued before the first is done."""
-    hf: Any = blank(Architecture(encoder_layers=2, decoder_layers=2, heads=4, width=32, feedforward=64, vocabulary=300))
+    hf: Any = blank(
+        Architecture(
+            encoder_layers=2, decoder_layers=2, heads=4, width=32, feedforward=64, vocabulary=300
+        )
+    )
     hf = hf.to(DEVICE)
     found, inputs = discover(hf), random_batch(hf, 8, 16)
     gates = Gates(found.heads, HardConcrete(), 3.0).to(DEVICE)
@@ -107,7 +124,10 @@ def test_an_update_waits_for_nothing(no_waits: Callable[[str], None]) -> None:
         optimizer.zero_grad()
         return loss.detach()
 
-    with capture(hf, found, gates=gates.by_site()), loss_forward(hf, gates.draw, lambda: 0.01 * gates.penalty()):
+    with (
+        capture(hf, found, gates=gates.by_site()),
+        loss_forward(hf, gates.draw, lambda: 0.01 * gates.penalty()),
+    ):
         hf.train()
         losses = [update()]
         no_waits("error")

@@ -47,7 +47,9 @@ layouts = st.dictionaries(
 
 def mask_of(layout: dict[Kind, list[list[bool]]]) -> HeadMask:
     heads = HeadMap({kind: tuple(map(len, layers)) for kind, layers in layout.items()})
-    return HeadMask(heads, frozenset(head for head in heads if layout[head.kind][head.layer][head.head]))
+    return HeadMask(
+        heads, frozenset(head for head in heads if layout[head.kind][head.layer][head.head])
+    )
 
 
 @given(st.builds(Head, st.sampled_from(KINDS), st.integers(0, 99), st.integers(0, 99)))
@@ -72,7 +74,8 @@ def test_an_address_is_read_back_from_its_text(head: Head) -> None:
 )
 def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(
-        HeadwiseError, match=f"'{re.escape(text)}' is not a head: write .*encoder-self/0/3.*decoder-self"
+        HeadwiseError,
+        match=f"'{re.escape(text)}' is not a head: write .*encoder-self/0/3.*decoder-self",
     ):
         Head.parse(text)
 
@@ -80,7 +83,9 @@ def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
 def test_a_map_counts_heads_by_layer() -> None:
     assert MAP.kinds == ("encoder-self", "cross")
     assert MAP.total == len(list(MAP)) == 13
-    assert MAP.sites == tuple(Site("encoder-self", n) for n in range(3)) + tuple(Site("cross", n) for n in range(2))
+    assert MAP.sites == tuple(Site("encoder-self", n) for n in range(3)) + tuple(
+        Site("cross", n) for n in range(2)
+    )
     assert [MAP.count(site) for site in MAP.sites] == [2, 3, 4, 4, 0]
     assert MAP.key_value == {"encoder-self": (1, 3, 2), "cross": (4, 0)}
     assert describe(MAP) == "encoder-self 2+3+4, cross 4+0"
@@ -90,9 +95,15 @@ def test_a_map_counts_heads_by_layer() -> None:
 def test_a_map_knows_its_heads() -> None:
     assert all(head in MAP for head in MAP)
     for stranger in (
-        Head("encoder-self", 0, 2), Head("encoder-self", 3, 0), Head("encoder-self", -1, 0), Head("cross", 0, -1),
-        Head("cross", 1, 0), Head("decoder-self", 0, 0), "cross/0/0", ("cross", 0, 0),
-    ):  # fmt: skip
+        Head("encoder-self", 0, 2),
+        Head("encoder-self", 3, 0),
+        Head("encoder-self", -1, 0),
+        Head("cross", 0, -1),
+        Head("cross", 1, 0),
+        Head("decoder-self", 0, 0),
+        "cross/0/0",
+        ("cross", 0, 0),
+    ):
         assert stranger not in MAP
 
 
@@ -108,7 +119,10 @@ def test_a_mask_counts_what_it_keeps() -> None:
     assert len(mask) == 7 and mask.count("encoder-self") == 3 and mask.count("decoder-self") == 0
     assert [mask.of(site) for site in MAP.sites] == [[1], [], [0, 3], [0, 1, 2, 3], []]
     assert len(HeadMask.full(MAP)) == MAP.total
-    assert len(mask.without([Head("cross", 0, 2), Head("cross", 0, 2), Head("encoder-self", 0, 0)])) == 6
+    assert (
+        len(mask.without([Head("cross", 0, 2), Head("cross", 0, 2), Head("encoder-self", 0, 0)]))
+        == 6
+    )
 
 
 def test_maps_and_masks_show_what_they_are() -> None:
@@ -117,12 +131,19 @@ def test_maps_and_masks_show_what_they_are() -> None:
     assert repr(mask) == "HeadMask(11 of 13 heads: encoder-self 2+3+3, cross 3+0)"
     table = mask._repr_html_()
     assert "<caption>HeadMask(11 of 13" in table and "<td><b>3</b> of 4<br>1 2 3</td>" in table
-    assert table.count("<tr>") == 3 and table.count("<td>") == 6 and MAP._repr_html_().count("<td>") == 6
+    assert (
+        table.count("<tr>") == 3
+        and table.count("<td>") == 6
+        and MAP._repr_html_().count("<td>") == 6
+    )
 
 
 def test_heads_that_are_not_there_can_neither_stay_nor_go() -> None:
     nobody = Head("cross", 1, 0)
-    with pytest.raises(HeadwiseError, match=r"keeps cross/1/0, .* no such head \(encoder-self 2\+3\+4, cross 4\+0\)"):
+    with pytest.raises(
+        HeadwiseError,
+        match=r"keeps cross/1/0, .* no such head \(encoder-self 2\+3\+4, cross 4\+0\)",
+    ):
         HeadMask(MAP, frozenset({nobody}))
     with pytest.raises(HeadwiseError, match="cross/1/0 cannot be removed"):
         HeadMask.full(MAP).without([nobody])
@@ -150,23 +171,62 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "no JSON": ("{", "it is not one"),
     "a list": ([], "it is not one"),
     "nothing": ({}, "version 1 was expected, found None None"),
-    "another version": ({**LAYOUT, "version": 2}, "version 1 was expected, found headwise-layout 2"),
+    "another version": (
+        {**LAYOUT, "version": 2},
+        "version 1 was expected, found headwise-layout 2",
+    ),
     "no heads": ({**LAYOUT, "heads": None}, "it is not one"),
-    "nothing kept": ({key: value for key, value in LAYOUT.items() if key != "kept"}, "it is not one .*'kept'"),
-    "a kind not message": ({**LAYOUT, "kept": {"cross": [[], []]}}, "it is not one .*'encoder-self'"),
-    "a layer not message": ({**LAYOUT, "kept": {"encoder-self": [[]], "cross": []}}, "has 3 encoder-self layers, .* 1"),
-    "a head too many": ({**LAYOUT, "kept": {"encoder-self": [[2], [], []], "cross": [[], []]}}, "keeps encoder-self/0"),
-    "a kind too many": ({**LAYOUT, "kept": {**LAYOUT["kept"], "decoder-self": [[0]]}}, "keeps decoder-self/0/0"),
-    "a part of a head": ({**LAYOUT, "kept": {"encoder-self": [[0.5], [], []], "cross": [[], []]}}, "the head 0.5"),
-    "a truth for a head": ({**LAYOUT, "kept": {"encoder-self": [[True], [], []], "cross": [[], []]}}, "the head True"),
-    "a head twice": ({**LAYOUT, "kept": {"encoder-self": [[1, 1], [], []], "cross": [[], []]}}, "twice"),
-    "fewer than no heads": ({**LAYOUT, "heads": {"cross": [-8]}, "kept": {"cross": [[]]}}, "number of heads is -8"),
-    "too many heads": ({**LAYOUT, "heads": {"cross": [10**8, 1]}, "kept": {"cross": [[], []]}}, "more than 100,000"),
-    "groups of other layers": ({**LAYOUT, "key_value_heads": {"cross": [4]}}, "2 cross layers, but key/value heads"),
+    "nothing kept": (
+        {key: value for key, value in LAYOUT.items() if key != "kept"},
+        "it is not one .*'kept'",
+    ),
+    "a kind not message": (
+        {**LAYOUT, "kept": {"cross": [[], []]}},
+        "it is not one .*'encoder-self'",
+    ),
+    "a layer not message": (
+        {**LAYOUT, "kept": {"encoder-self": [[]], "cross": []}},
+        "has 3 encoder-self layers, .* 1",
+    ),
+    "a head too many": (
+        {**LAYOUT, "kept": {"encoder-self": [[2], [], []], "cross": [[], []]}},
+        "keeps encoder-self/0",
+    ),
+    "a kind too many": (
+        {**LAYOUT, "kept": {**LAYOUT["kept"], "decoder-self": [[0]]}},
+        "keeps decoder-self/0/0",
+    ),
+    "a part of a head": (
+        {**LAYOUT, "kept": {"encoder-self": [[0.5], [], []], "cross": [[], []]}},
+        "the head 0.5",
+    ),
+    "a truth for a head": (
+        {**LAYOUT, "kept": {"encoder-self": [[True], [], []], "cross": [[], []]}},
+        "the head True",
+    ),
+    "a head twice": (
+        {**LAYOUT, "kept": {"encoder-self": [[1, 1], [], []], "cross": [[], []]}},
+        "twice",
+    ),
+    "fewer than no heads": (
+        {**LAYOUT, "heads": {"cross": [-8]}, "kept": {"cross": [[]]}},
+        "number of heads is -8",
+    ),
+    "too many heads": (
+        {**LAYOUT, "heads": {"cross": [10**8, 1]}, "kept": {"cross": [[], []]}},
+        "more than 100,000",
+    ),
+    "groups of other layers": (
+        {**LAYOUT, "key_value_heads": {"cross": [4]}},
+        "2 cross layers, but key/value heads",
+    ),
     "endless brackets": ("[" * 100_000, "it is not one"),
     "an endless number": (f'{{"format": {"9" * 4301}}}', "it is not one"),
-    "words for numbers": ({**LAYOUT, "kept": {"encoder-self": [["0"], [], []], "cross": [[], []]}}, "the head '0'"),
-}  # fmt: skip
+    "words for numbers": (
+        {**LAYOUT, "kept": {"encoder-self": [["0"], [], []], "cross": [[], []]}},
+        "the head '0'",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -188,7 +248,14 @@ def test_a_layout_file_that_cannot_be_opened(tmp_path: Path) -> None:
 
 
 def test_scores_are_a_tidy_table_with_a_signature(tmp_path: Path) -> None:
-    row = {"kind": "cross", "layer": 0, "head": 3, "measure": "confidence", "value": 0.123456789, "n": 7}
+    row = {
+        "kind": "cross",
+        "layer": 0,
+        "head": 3,
+        "measure": "confidence",
+        "value": 0.123456789,
+        "n": 7,
+    }
     save_scores(score_table([row], {"model": "tiny", "seed": 1}), tmp_path / "heads.csv")
     header, line = (tmp_path / "heads.csv").read_text().splitlines()
     assert header == ",".join(COLUMNS)
@@ -196,7 +263,16 @@ def test_scores_are_a_tidy_table_with_a_signature(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "heads.json").read_text()) == {"model": "tiny", "seed": 1}
 
 
-ROW = {"kind": "cross", "layer": 0, "head": 3, "measure": "confidence", "value": 0.5, "low": 0.25, "high": 0.75, "n": 7}
+ROW = {
+    "kind": "cross",
+    "layer": 0,
+    "head": 3,
+    "measure": "confidence",
+    "value": 0.5,
+    "low": 0.25,
+    "high": 0.75,
+    "n": 7,
+}
 
 
 @pytest.fixture
@@ -210,16 +286,19 @@ def scores(tmp_path: Path) -> Path:
 def test_scores_are_read_with_their_signature(scores: Path) -> None:
     for table in (read_scores(scores), read_scores(scores, MAP)):
         assert list(table.columns) == list(COLUMNS) and len(table) == 1
-        assert table.drop(columns="baseline").to_dict("records") == [ROW] and table.baseline.isna().all()
+        assert (
+            table.drop(columns="baseline").to_dict("records") == [ROW]
+            and table.baseline.isna().all()
+        )
         assert table.attrs["signature"] == {"model": "tiny", "heads": MAP.to_json()}
 
 
-@pytest.mark.parametrize("now", [HeadMap({"cross": (4, 0)}), HeadMap(MAP.query), HeadMap({"encoder-self": (3, 3)})])
+@pytest.mark.parametrize(
+    "now", [HeadMap({"cross": (4, 0)}), HeadMap(MAP.query), HeadMap({"encoder-self": (3, 3)})]
+)
 def test_scores_of_other_heads_are_refused(scores: Path, now: HeadMap) -> None:
     """Of a pruned model, of fewer kinds, of other groups of key/value heads."""
-    message = (
-        r"heads\.csv has scores of other heads \(encoder-self 2\+3\+4, cross 4\+0\) than the model has now .*score the"
-    )
+    message = r"heads\.csv has scores of other heads \(encoder-self 2\+3\+4, cross 4\+0\) than the model has now .*score the"
     with pytest.raises(HeadwiseError, match=message):
         read_scores(scores, now)
 
@@ -233,18 +312,28 @@ def test_scores_that_do_not_fit_their_signature_are_refused(scores: Path) -> Non
 @pytest.mark.parametrize("place", ["cross,0.5,3", "cross,,3", "cross,a,3", "cross,0,3.0"])
 def test_scores_of_what_is_no_head_are_refused(scores: Path, place: str) -> None:
     scores.write_text(scores.read_text().replace("cross,0,3", place))
-    with pytest.raises(HeadwiseError, match=r"not every row has a whole number as its (layer|head)"):
+    with pytest.raises(
+        HeadwiseError, match=r"not every row has a whole number as its (layer|head)"
+    ):
         read_scores(scores)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("heads.json", None, r"heads\.json cannot be opened \(No such file or directory\)\. A table of scores and"),
+        (
+            "heads.json",
+            None,
+            r"heads\.json cannot be opened \(No such file or directory\)\. A table of scores and",
+        ),
         ("heads.json", "{", r"heads\.json is not valid \(JSONDecodeError: .*Score the model again"),
         ("heads.json", '{"model": "tiny"}', r"heads\.json is not valid \(KeyError: 'heads'\)"),
         ("heads.json", "[" * 100_000, r"heads\.json is not valid \(RecursionError"),
-        ("heads.json", '{"heads": {"query": {"cross": [-8]}, "key_value": {}}}', "number of heads is -8"),
+        (
+            "heads.json",
+            '{"heads": {"query": {"cross": [-8]}, "key_value": {}}}',
+            "number of heads is -8",
+        ),
         ("heads.json", "[]", r"heads\.json is not valid \(TypeError"),
         ("heads.csv", None, r"heads\.csv cannot be opened \(No such file"),
         ("heads.csv", "", r"heads\.csv is not valid \(EmptyDataError"),
@@ -254,12 +343,18 @@ def test_scores_of_what_is_no_head_are_refused(scores: Path, place: str) -> None
             "is not a table of scores: it lacks the columns measure, low, high, n, base",
         ),
         *(
-            ("heads.csv", f"{','.join(COLUMNS)}\ncross,{address},confidence,1,,,1,\n", "whole number as its")
+            (
+                "heads.csv",
+                f"{','.join(COLUMNS)}\ncross,{address},confidence,1,,,1,\n",
+                "whole number as its",
+            )
             for address in (",1", "0,", "first,1", "0,one", "0.5,1", "0,1.5", "inf,1")
         ),
     ],
 )
-def test_what_is_no_file_of_scores(scores: Path, name: str, content: str | None, message: str) -> None:
+def test_what_is_no_file_of_scores(
+    scores: Path, name: str, content: str | None, message: str
+) -> None:
     path = scores.with_name(name)
     path.unlink()
     if content is not None:
@@ -277,7 +372,9 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", no_room)
-    with pytest.raises(HeadwiseError, match=r"file\.txt could not be written \(No space left on device\): choose"):
+    with pytest.raises(
+        HeadwiseError, match=r"file\.txt could not be written \(No space left on device\): choose"
+    ):
         write_text(path, "new")
     assert path.read_text(encoding="utf-8") == "old é\n"
     assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
@@ -289,7 +386,9 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
         write_text(tmp_path / "file" / "heads.csv", "")
 
 
-def test_a_stop_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_while_writing_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Stop(BaseException):
         pass
 

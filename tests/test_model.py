@@ -49,7 +49,9 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 
 @pytest.fixture
-def translator(tiny_marian: Callable[..., MarianMTModel], tokenizer: PreTrainedTokenizerBase) -> Model:
+def translator(
+    tiny_marian: Callable[..., MarianMTModel], tokenizer: PreTrainedTokenizerBase
+) -> Model:
     return Model(tiny_marian(), tokenizer, "tiny")
 
 
@@ -97,7 +99,9 @@ def test_a_pruned_model_comes_back_and_translates_the_same(
     assert again.translate(SENTENCES, beam=4) == translated != model.translate(SENTENCES, beam=4)
 
 
-@pytest.mark.parametrize("family", ["marian", "m2m100", "bart", "bert", "distilbert", "llama", "qwen3", "gemma2"])
+@pytest.mark.parametrize(
+    "family", ["marian", "m2m100", "bart", "bert", "distilbert", "llama", "qwen3", "gemma2"]
+)
 @pytest.mark.parametrize("empty", [False, True], ids=["uneven", "no-head-left"])
 def test_every_family_comes_back_from_its_folder(family: str, empty: bool, tmp_path: Path) -> None:
     model = Model(tiny(family), None, family)
@@ -112,7 +116,9 @@ def test_every_family_comes_back_from_its_folder(family: str, empty: bool, tmp_p
 def test_embeddings_that_are_not_shared_come_back(
     norm: Any, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
-    shape = Architecture(norm=norm, encoder_layers=2, decoder_layers=2, heads=4, width=32, feedforward=64)
+    shape = Architecture(
+        norm=norm, encoder_layers=2, decoder_layers=2, heads=4, width=32, feedforward=64
+    )
     model = Model(architecture(shape, tokenizer, seed=0), tokenizer, norm)
     inputs = {name: tensor % len(tokenizer) for name, tensor in batch(model.hf).items()}
     for before in (model, model.remove(cut(model))):
@@ -136,9 +142,13 @@ def test_a_whole_model_s_folder_is_anyone_s_to_load(family: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("pruned", [False, True], ids=["whole", "pruned"])
-def test_type_of_the_weights_and_search_settings_come_back(translator: Model, pruned: bool, tmp_path: Path) -> None:
+def test_type_of_the_weights_and_search_settings_come_back(
+    translator: Model, pruned: bool, tmp_path: Path
+) -> None:
     translator.hf.bfloat16()
-    translator.hf.generation_config.update(num_beams=3, max_length=17, length_penalty=0.4, bad_words_ids=[[7]])
+    translator.hf.generation_config.update(
+        num_beams=3, max_length=17, length_penalty=0.4, bad_words_ids=[[7]]
+    )
     model = translator.remove(cut(translator)) if pruned else translator
     again = load(model.save(tmp_path / "model"))
     assert again.hf.dtype == torch.bfloat16
@@ -151,7 +161,9 @@ def test_type_of_the_weights_and_search_settings_come_back(translator: Model, pr
 def test_a_model_pruned_twice_keeps_one_layout(family: str, tmp_path: Path) -> None:
     model = Model(tiny(family), None, family)
     kind = model.heads.kinds[-1]
-    once = model.remove(HeadMask.full(model.heads).without([Head(kind, 0, 1), Head(kind, 1, 0)]), grow=True)
+    once = model.remove(
+        HeadMask.full(model.heads).without([Head(kind, 0, 1), Head(kind, 1, 0)]), grow=True
+    )
     once = load(once.save(tmp_path / "once"))
     assert once.heads.query[kind] == (3, 3)
     twice = once.remove(HeadMask.full(once.heads).without([Head(kind, 0, 1), Head(kind, 1, 2)]))
@@ -169,16 +181,27 @@ def test_grouped_heads_pruned_twice_fit_the_layout(tmp_path: Path) -> None:
     """The first cut gives every head its own copy of the keys; the second could share them again."""
     model = Model(tiny("llama"), None, "llama")
     for second in ([2], [0], [1, 2], [0, 1], [0, 1, 2]):
-        once = model.remove(HeadMask.full(model.heads).without([Head("decoder-self", 0, 1)]), grow=True)
+        once = model.remove(
+            HeadMask.full(model.heads).without([Head("decoder-self", 0, 1)]), grow=True
+        )
         assert once.heads.key_value["decoder-self"] == (3, 2)
-        twice = once.remove(HeadMask.full(once.heads).without(Head("decoder-self", 0, head) for head in second))
+        twice = once.remove(
+            HeadMask.full(once.heads).without(Head("decoder-self", 0, head) for head in second)
+        )
         again = load(twice.save(tmp_path / "twice"))
         assert again.heads == twice.heads
         assert torch.equal(output(again.hf, batch(model.hf)), output(twice.hf, batch(model.hf)))
 
 
 def test_a_pruned_partial_map_comes_back(tmp_path: Path) -> None:
-    sizes = {"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4}
+    sizes = {
+        "vocab_size": 50,
+        "d_model": 32,
+        "d_kv": 8,
+        "d_ff": 64,
+        "num_layers": 1,
+        "num_heads": 4,
+    }
     hf = build("LongT5ForConditionalGeneration", **sizes, decoder_start_token_id=0)
     with pytest.raises(HeadwiseError, match="allow_partial"):
         Model(hf, None, "longt5")
@@ -213,7 +236,10 @@ def test_code_that_comes_with_a_model_is_never_run(
     """Nobody is asked, whatever is on standard input; the code leaves no trace."""
     folder = unlisted(translator.save(tmp_path / "model"))
     config = json.loads((folder / "config.json").read_text())
-    config |= {"model_type": "own", "auto_map": {"AutoConfig": "code.Own", "AutoModelForSeq2SeqLM": "code.Own"}}
+    config |= {
+        "model_type": "own",
+        "auto_map": {"AutoConfig": "code.Own", "AutoModelForSeq2SeqLM": "code.Own"},
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').write('yes')\n")
     monkeypatch.setattr("sys.stdin", io.StringIO("y\ny\n"))
@@ -224,8 +250,13 @@ def test_code_that_comes_with_a_model_is_never_run(
 
 def test_a_model_shows_what_it_is(translator: Model) -> None:
     text = repr(translator)
-    assert text.startswith(f"Model('{translator.name}', MarianMTModel, {translator.heads.total} heads: encoder-self ")
-    assert text.endswith(f", {translator.parameters:,} parameters)") and "cross" in translator._repr_html_()
+    assert text.startswith(
+        f"Model('{translator.name}', MarianMTModel, {translator.heads.total} heads: encoder-self "
+    )
+    assert (
+        text.endswith(f", {translator.parameters:,} parameters)")
+        and "cross" in translator._repr_html_()
+    )
 
 
 def test_saving_replaces_a_model(translator: Model, tmp_path: Path) -> None:
@@ -256,7 +287,9 @@ def test_saving_keeps_what_it_did_not_write(translator: Model, tmp_path: Path) -
     assert "README.md" not in (folder / SUMS).read_text()
 
 
-def test_saving_never_replaces_a_model_that_it_did_not_write(translator: Model, tmp_path: Path) -> None:
+def test_saving_never_replaces_a_model_that_it_did_not_write(
+    translator: Model, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(HeadwiseError, match="which is a file: choose"):
         translator.save(tmp_path / "file")
@@ -267,10 +300,17 @@ def test_saving_never_replaces_a_model_that_it_did_not_write(translator: Model, 
     (tmp_path / "bin" / "pytorch_model.bin").write_bytes(b"mine")
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "vocab.json").write_text("{}")
-    others = {"edited": "generation_config", "other": "config.json", "bin": "pytorch_model.bin", "words": "vocab.json"}
+    others = {
+        "edited": "generation_config",
+        "other": "config.json",
+        "bin": "pytorch_model.bin",
+        "words": "vocab.json",
+    }
     for name, other in others.items():
         before = files(tmp_path / name)
-        with pytest.raises(HeadwiseError, match=rf"{name}, which has files of another model.* \({other}"):
+        with pytest.raises(
+            HeadwiseError, match=rf"{name}, which has files of another model.* \({other}"
+        ):
             translator.save(tmp_path / name)
         assert files(tmp_path / name) == before
     (tmp_path / "empty").mkdir()
@@ -318,7 +358,9 @@ def test_killed_while_files_are_replaced(
     assert files(folder) == old
 
 
-def test_a_model_of_sentence_transformers_stays_one(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+def test_a_model_of_sentence_transformers_stays_one(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
     model = Model(tiny("bert"), tokenizer, "bert")
     given = tmp_path / "given"
     model.hf.save_pretrained(given)
@@ -342,9 +384,14 @@ def test_a_model_of_sentence_transformers_stays_one(tokenizer: PreTrainedTokeniz
         (given / name).write_text(text)
     whole = load(given)
     small = whole.remove(HeadMask.full(whole.heads).without([Head("encoder-self", 0, 1)]))
-    for saved in (whole.save(tmp_path / "whole"), load(small.save(tmp_path / "small")).save(tmp_path / "again")):
+    for saved in (
+        whole.save(tmp_path / "whole"),
+        load(small.save(tmp_path / "small")).save(tmp_path / "again"),
+    ):
         assert (saved / "1_Pooling" / "config.json").exists() and (saved / "modules.json").exists()
-        assert (saved / "LICENSE").read_text() == "MIT" and (saved / "README.md").read_text().startswith("---\nlicense")
+        assert (saved / "LICENSE").read_text() == "MIT" and (
+            saved / "README.md"
+        ).read_text().startswith("---\nlicense")
         assert not (saved / "results.json").exists() and not (saved / "optimizer.pt").exists()
         assert load(saved).tokenizer is not None
     assert (tmp_path / "again" / "README.md").read_text().count("hw.load") == 1
@@ -354,7 +401,9 @@ def test_a_model_of_sentence_transformers_stays_one(tokenizer: PreTrainedTokeniz
         whole.save(tmp_path / "new")
 
 
-@pytest.mark.parametrize("family", ["bart", "gpt_neox"])  # the weights of the second have other names on the hub
+@pytest.mark.parametrize(
+    "family", ["bart", "gpt_neox"]
+)  # the weights of the second have other names on the hub
 def test_a_pruned_model_that_transformers_saved_is_loaded(family: str, tmp_path: Path) -> None:
     model = Model(tiny(family), None, family)
     small = model.remove(cut(model))
@@ -370,15 +419,23 @@ def test_every_tensor_keeps_its_type(name: str, dtype: torch.dtype, tmp_path: Pa
     """transformers keeps some weights of T5 in float32."""
     build(name, **T5).to(dtype).save_pretrained(tmp_path / "half")
     model = load(tmp_path / "half")
-    assert len({tensor.dtype for tensor in model.hf.parameters()}) == (2 if dtype == torch.float16 else 1)
+    assert len({tensor.dtype for tensor in model.hf.parameters()}) == (
+        2 if dtype == torch.float16 else 1
+    )
     small = model.remove(cut(model))
     again = load(small.save(tmp_path / "small"))
-    types = [{key: tensor.dtype for key, tensor in m.hf.state_dict().items()} for m in (small, again)]
+    types = [
+        {key: tensor.dtype for key, tensor in m.hf.state_dict().items()} for m in (small, again)
+    ]
     assert types[0] == types[1]
     assert torch.equal(output(again.hf, batch(model.hf)), output(small.hf, batch(model.hf)))
 
 
-CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForQuestionAnswering")
+CLASSIFIERS = (
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+    "BertForQuestionAnswering",
+)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -391,7 +448,9 @@ def test_a_classifier_keeps_its_head(name: str, tmp_path: Path) -> None:
         again = load(saved.save(tmp_path / "ours"))
         assert torch.equal(output(again.hf, batch(hf)), output(saved.hf, batch(hf)))
     assert torch.equal(output(model.hf, batch(hf)), output(hf, batch(hf)))
-    if not classifies(model.hf):  # what predicts classes is scored by them (tests/api/test_classifiers.py)
+    if not classifies(
+        model.hf
+    ):  # what predicts classes is scored by them (tests/api/test_classifiers.py)
         with pytest.raises(HeadwiseError, match=f"{name} predicts no words"):
             predict(model.hf, batch(hf))
     with pytest.raises(HeadwiseError, match="does not translate"):
@@ -401,12 +460,19 @@ def test_a_classifier_keeps_its_head(name: str, tmp_path: Path) -> None:
 def test_weights_without_a_place_are_an_error(tmp_path: Path) -> None:
     build("BertForSequenceClassification", **STACK).save_pretrained(tmp_path / "model")
     refused(
-        tampered(tmp_path / "model", architectures=["BertModel"]), r"no place \(classifier.bias, classifier.weight\)"
+        tampered(tmp_path / "model", architectures=["BertModel"]),
+        r"no place \(classifier.bias, classifier.weight\)",
     )
     refused(tampered(tmp_path / "model", architectures=None), "BertModel has no place")
-    refused(tampered(tmp_path / "model", architectures=["BertForMaskedLM"]), "lacks weights .*cls.predictions")
+    refused(
+        tampered(tmp_path / "model", architectures=["BertForMaskedLM"]),
+        "lacks weights .*cls.predictions",
+    )
     for name in ("NoSuchModel", "AutoModel", "GPT2LMHeadModel", "pipeline"):
-        refused(tampered(tmp_path / "model", architectures=[name]), f"is said to be a {name} of type bert")
+        refused(
+            tampered(tmp_path / "model", architectures=[name]),
+            f"is said to be a {name} of type bert",
+        )
 
 
 def test_the_pooler_of_a_masked_model_is_left_out_with_a_warning(tmp_path: Path) -> None:
@@ -414,7 +480,8 @@ def test_the_pooler_of_a_masked_model_is_left_out_with_a_warning(tmp_path: Path)
     build("BertForPreTraining", **STACK).save_pretrained(tmp_path / "model")
     with pytest.warns(UserWarning, match="no place for bert.pooler"):
         assert (
-            type(load(tampered(tmp_path / "model", architectures=["BertForMaskedLM"])).hf).__name__ == "BertForMaskedLM"
+            type(load(tampered(tmp_path / "model", architectures=["BertForMaskedLM"])).hf).__name__
+            == "BertForMaskedLM"
         )
 
 
@@ -427,11 +494,18 @@ def test_the_start_token_may_stand_in_the_generation_settings_alone(
     del config["decoder_start_token_id"]
     (unlisted(folder) / "config.json").write_text(json.dumps(config))
     settings = json.loads((folder / "generation_config.json").read_text())
-    (folder / "generation_config.json").write_text(json.dumps(settings | {"decoder_start_token_id": 3}))
+    (folder / "generation_config.json").write_text(
+        json.dumps(settings | {"decoder_start_token_id": 3})
+    )
     model = load(folder)
     assert start_token(model.hf) == 3
     with loss_forward(model.hf):
-        assert next(iter(Batches(model, ParallelText.from_pairs([("a", "b")]))))["decoder_input_ids"][0, 0] == 3
+        assert (
+            next(iter(Batches(model, ParallelText.from_pairs([("a", "b")]))))["decoder_input_ids"][
+                0, 0
+            ]
+            == 3
+        )
     for wrong in (10**6, -1, 1.5):
         model.hf.generation_config.decoder_start_token_id = wrong
         with pytest.raises(HeadwiseError, match=f"decoder_start_token_id of this .* is {wrong}"):
@@ -440,7 +514,9 @@ def test_the_start_token_may_stand_in_the_generation_settings_alone(
 
 def test_options_of_the_search_that_are_none(translator: Model) -> None:
     for options in ({"max_length": 8}, {"beam": 0}, {"length_penalty": float("nan")}):
-        with pytest.raises(HeadwiseError, match=f"^translate cannot use its options .*{next(iter(options))}"):
+        with pytest.raises(
+            HeadwiseError, match=f"^translate cannot use its options .*{next(iter(options))}"
+        ):
             translator.translate(["a"], **options)
 
 
@@ -453,12 +529,16 @@ def full_disk() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_leaves_the_old_folder(translator: Model, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_full_disk_leaves_the_old_folder(
+    translator: Model, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     old = files(translator.save(tmp_path / "model"))
     small = translator.remove(cut(translator))
     request.getfixturevalue("full_disk")
     for folder in ("model", "new"):
-        with pytest.raises(HeadwiseError, match=rf"{folder} could not be written \(.*\): choose") as refusal:
+        with pytest.raises(
+            HeadwiseError, match=rf"{folder} could not be written \(.*\): choose"
+        ) as refusal:
             small.save(tmp_path / folder)
         assert "\n" not in str(refusal.value)
     assert files(tmp_path / "model") == old
@@ -466,11 +546,19 @@ def test_a_full_disk_leaves_the_old_folder(translator: Model, tmp_path: Path, re
 
 
 @pytest.mark.parametrize(
-    "step", [(PreTrainedTokenizerFast, "save_pretrained"), (Path, "replace")], ids=["writing", "renaming"]
+    "step",
+    [(PreTrainedTokenizerFast, "save_pretrained"), (Path, "replace")],
+    ids=["writing", "renaming"],
 )
-@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt(), RuntimeError("x")])
+@pytest.mark.parametrize(
+    "problem", [OSError(28, "No space left on device"), KeyboardInterrupt(), RuntimeError("x")]
+)
 def test_any_error_while_writing_leaves_the_old_folder(
-    step: tuple[Any, str], problem: BaseException, translator: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: tuple[Any, str],
+    problem: BaseException,
+    translator: Model,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old = files(translator.save(tmp_path / "model"))
     small = translator.remove(cut(translator))
@@ -498,7 +586,10 @@ def refused(spec: str | Path, reason: str) -> None:
 
 
 def test_what_is_not_there_or_no_model_is_said(tmp_path: Path) -> None:
-    refused("no such model", "is not a local folder, and not a complete model that transformers can load")
+    refused(
+        "no such model",
+        "is not a local folder, and not a complete model that transformers can load",
+    )
     refused(tmp_path, "has no config.json. Give a model's folder or the folder of a finished study")
     (tmp_path / "config.json").write_text("{")
     refused(tmp_path, "is a folder, but not a complete model that transformers can load")
@@ -506,16 +597,28 @@ def test_what_is_not_there_or_no_model_is_said(tmp_path: Path) -> None:
     refused(tmp_path, "abacus")
 
 
-@pytest.mark.parametrize("spec", ["./gone", "../gone", "/gone/model", "~/gone", "runs/gone/model", "gone/", "no/such/"])
-def test_a_folder_that_is_not_there_is_looked_for_nowhere_else(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.loading.AutoConfig", SimpleNamespace(from_pretrained=lambda _: pytest.fail("asked")))
-    refused(spec, "there is no such folder. Give a model's folder, the folder of a finished study, or a hub id")
+@pytest.mark.parametrize(
+    "spec", ["./gone", "../gone", "/gone/model", "~/gone", "runs/gone/model", "gone/", "no/such/"]
+)
+def test_a_folder_that_is_not_there_is_looked_for_nowhere_else(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "headwise.loading.AutoConfig",
+        SimpleNamespace(from_pretrained=lambda _: pytest.fail("asked")),
+    )
+    refused(
+        spec,
+        "there is no such folder. Give a model's folder, the folder of a finished study, or a hub id",
+    )
 
 
 @pytest.mark.parametrize("spec", ["gpt2", "Helsinki-NLP/opus-mt-en-de", "google/flan-t5-base"])
 def test_a_hub_id_is_no_path(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("headwise.loading.PretrainedConfig", SimpleNamespace(get_config_dict=asked.append))
+    monkeypatch.setattr(
+        "headwise.loading.PretrainedConfig", SimpleNamespace(get_config_dict=asked.append)
+    )
     with pytest.raises(HeadwiseError, match="is not a local folder"):
         load(spec)
     assert asked == [spec]
@@ -525,7 +628,9 @@ def fixed(model: Model) -> set[str]:
     return {name for name, parameter in model.hf.named_parameters() if not parameter.requires_grad}
 
 
-def test_what_a_model_does_not_train_it_does_not_train_after_loading(translator: Model, tmp_path: Path) -> None:
+def test_what_a_model_does_not_train_it_does_not_train_after_loading(
+    translator: Model, tmp_path: Path
+) -> None:
     """Sinusoidal positions: a trained change to them would neither be saved nor loaded."""
     positions = {f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}
     whole = load(translator.save(tmp_path / "whole"))
@@ -539,7 +644,9 @@ def test_what_a_model_does_not_train_it_does_not_train_after_loading(translator:
 def change(folder: Path, name: str, tensor: Tensor | None) -> Path:
     weights = load_file(folder / WEIGHTS)
     del weights[name]
-    save_file(weights | ({} if tensor is None else {name: tensor}), folder / WEIGHTS, {"format": "pt"})
+    save_file(
+        weights | ({} if tensor is None else {name: tensor}), folder / WEIGHTS, {"format": "pt"}
+    )
     return folder
 
 
@@ -556,7 +663,11 @@ def test_a_broken_whole_model_is_said(translator: Model, tmp_path: Path) -> None
     ):
         refused(change(folder, KEYS, tensor), reason)
         (folder / WEIGHTS).write_bytes(before[WEIGHTS])
-    broken = {WEIGHTS: [b"\0" * 100, b""], "tokenizer.json": [b"{}"], "generation_config.json": [b"{", b"[]", b""]}
+    broken = {
+        WEIGHTS: [b"\0" * 100, b""],
+        "tokenizer.json": [b"{}"],
+        "generation_config.json": [b"{", b"[]", b""],
+    }
     for name, contents in broken.items():
         for content in contents:
             (folder / name).write_bytes(content)
@@ -582,15 +693,23 @@ def test_a_broken_pruned_model_is_said(translator: Model, tmp_path: Path) -> Non
 
 
 LAYOUTS = {
-    "a text": "[", "a list": [1], "another version": {"format": "headwise-layout", "version": 2},
-    "many heads": {"heads": {"encoder-self": [10**8]}}, "many layers": {"heads": {"encoder-self": [1] * 10**5}},
-    "negative heads": {"heads": {"encoder-self": [-8, 4]}}, "half a head": {"heads": {"encoder-self": [1.5, 4]}},
-    "half a kept head": {"kept": {"encoder-self": [[1.5], []], "decoder-self": [[], []], "cross": [[], []]}},
-}  # fmt: skip
+    "a text": "[",
+    "a list": [1],
+    "another version": {"format": "headwise-layout", "version": 2},
+    "many heads": {"heads": {"encoder-self": [10**8]}},
+    "many layers": {"heads": {"encoder-self": [1] * 10**5}},
+    "negative heads": {"heads": {"encoder-self": [-8, 4]}},
+    "half a head": {"heads": {"encoder-self": [1.5, 4]}},
+    "half a kept head": {
+        "kept": {"encoder-self": [[1.5], []], "decoder-self": [[], []], "cross": [[], []]}
+    },
+}
 
 
 @pytest.mark.parametrize("what", LAYOUTS)
-def test_a_layout_that_is_none_is_refused_at_once(translator: Model, tmp_path: Path, what: str) -> None:
+def test_a_layout_that_is_none_is_refused_at_once(
+    translator: Model, tmp_path: Path, what: str
+) -> None:
     folder = translator.remove(cut(translator)).save(tmp_path / "small")
     given: Any = LAYOUTS[what]
     whole = layout_in(folder) | given if isinstance(given, dict) else given
@@ -600,9 +719,13 @@ def test_a_layout_that_is_none_is_refused_at_once(translator: Model, tmp_path: P
 
 
 CONFIGS = {
-    "encoder_layers": (10**6, -1, 2.5, 3), "encoder_attention_heads": (0, 10**8, -4, 1.5), "vocab_size": (10**10, -1),
-    "d_model": (10**10, 0), "architectures": (["AbacusModel"], "Marian", 5, None), "encoder_ffn_dim": (10**11,),
-}  # fmt: skip
+    "encoder_layers": (10**6, -1, 2.5, 3),
+    "encoder_attention_heads": (0, 10**8, -4, 1.5),
+    "vocab_size": (10**10, -1),
+    "d_model": (10**10, 0),
+    "architectures": (["AbacusModel"], "Marian", 5, None),
+    "encoder_ffn_dim": (10**11,),
+}
 
 
 @pytest.mark.parametrize("pruned", [False, True], ids=["whole", "pruned"])
@@ -630,10 +753,17 @@ def test_deep_nesting_and_long_numbers_are_refused(translator: Model, tmp_path: 
             refused(folder, ".")
 
 
-def test_too_little_memory_is_said(translator: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_said(
+    translator: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = translator.save(tmp_path / "model")
-    for error in (MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")):
-        monkeypatch.setattr(MarianMTModel, "from_pretrained", lambda *_, error=error, **__: raise_(error))
+    for error in (
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+    ):
+        monkeypatch.setattr(
+            MarianMTModel, "from_pretrained", lambda *_, error=error, **__: raise_(error)
+        )
         refused(folder, "there is not enough memory")
 
 

@@ -25,16 +25,22 @@ def test_a_long_name_leaves_the_share_and_the_time_on_the_line(width: int) -> No
     progress.console = Console(file=out, width=width)
     bars = progress.bars()
     for name in ("train", "prune/encoder-cross.keep-encoder-self-10+cross-12"):
-        bars.add_task(name, total=1.0, completed=0.3, note="epoch 3 of 40, loss 3.21, 12 heads are open")
+        bars.add_task(
+            name, total=1.0, completed=0.3, note="epoch 3 of 40, loss 3.21, 12 heads are open"
+        )
     progress.console.print(bars.get_renderable())
     lines = out.getvalue().splitlines()
-    assert len(lines) == 2 and all(" 30% " in line and " left " in line and len(line) <= width for line in lines)
+    assert len(lines) == 2 and all(
+        " 30% " in line and " left " in line and len(line) <= width for line in lines
+    )
 
 
 class TestWithoutATerminal:
     def test_a_line_now_and_then_says_what_is_left(self) -> None:
         out, now = io.StringIO(), [0.0]
-        with Bars(console=Console(file=out, width=60), get_time=lambda: now[0], speed_estimate_period=600) as bars:
+        with Bars(
+            console=Console(file=out, width=60), get_time=lambda: now[0], speed_estimate_period=600
+        ) as bars:
             row = bars.add_task("train", total=1.0, note="")
             for second in range(101):
                 now[0] = float(second)
@@ -82,6 +88,8 @@ class TestWithoutATerminal:
 def test_a_terminal_has_bars_and_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwise.progress.EVERY", 0.0)
     out = io.StringIO()
-    with Bars(console=Console(file=out, force_terminal=True, force_interactive=True, width=60)) as bars:
+    with Bars(
+        console=Console(file=out, force_terminal=True, force_interactive=True, width=60)
+    ) as bars:
         bars.update(bars.add_task("train", total=1.0), completed=0.5)
     assert "after" not in out.getvalue() and "train" in out.getvalue()

@@ -17,7 +17,14 @@ import headwise as hw
 ROOT = Path(__file__).parents[1]
 FORBIDDEN = {"allow_pickle", "trust_remote_code", "shell"}
 RUNS = {"eval", "exec", "compile"}  # of Python
-READS = {"pickle": "load", "dill": "load", "torch": "load", "joblib": "load", "yaml": "load", "marshal": "load"}
+READS = {
+    "pickle": "load",
+    "dill": "load",
+    "torch": "load",
+    "joblib": "load",
+    "yaml": "load",
+    "marshal": "load",
+}
 
 
 class Evil:
@@ -51,13 +58,17 @@ def test_every_promise_names_tests_that_exist() -> None:
             assert test in names_in(ROOT / file), f"{file}::{test}"
 
 
-def test_a_pickle_in_a_model_folder_is_not_run(tiny_marian: Callable[..., MarianMTModel], tmp_path: Path) -> None:
+def test_a_pickle_in_a_model_folder_is_not_run(
+    tiny_marian: Callable[..., MarianMTModel], tmp_path: Path
+) -> None:
     model, folder, trace = tiny_marian(), tmp_path / "model", tmp_path / "trace"
     model.save_pretrained(folder)
     (folder / "model.safetensors").unlink()
     weights = folder / "pytorch_model.bin"
     torch.save(model.state_dict(), weights)
-    assert hw.load(folder).parameters == sum(p.numel() for p in model.parameters()), "tensors alone are read"
+    assert hw.load(folder).parameters == sum(p.numel() for p in model.parameters()), (
+        "tensors alone are read"
+    )
     torch.save({**model.state_dict(), "more": Evil(trace)}, weights)
     with pytest.raises(hw.HeadwiseError, match="not a complete model that transformers can load"):
         hw.load(folder)
@@ -71,7 +82,11 @@ def test_nothing_in_the_source_runs_what_it_reads() -> None:
     wrong = []
     for path in sorted((ROOT / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.keyword) and node.arg in FORBIDDEN and ast.unparse(node.value) != "False":
+            if (
+                isinstance(node, ast.keyword)
+                and node.arg in FORBIDDEN
+                and ast.unparse(node.value) != "False"
+            ):
                 wrong.append(f"{path.name}: {node.arg}")
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func)
@@ -86,5 +101,7 @@ def test_a_message_is_short_and_moves_no_cursor() -> None:
     for quoted in ("x" * 15_000_000, "\x1b[2J\n\r\0\u2028" * 9_999, "\ud800" * 5_000):
         error = hw.HeadwiseError(f"The plan says '{quoted}', which does not fit: give a number.")
         assert len(str(error)) <= 1_000 and str(error).isprintable()
-        assert str(error).startswith("The plan says '") and str(error).endswith("which does not fit: give a number.")
+        assert str(error).startswith("The plan says '") and str(error).endswith(
+            "which does not fit: give a number."
+        )
     assert str(hw.HeadwiseError("Çа va → 猫.")) == "Çа va → 猫."

@@ -23,7 +23,9 @@ finally:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("start")
-    GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=20)).save_pretrained(place / "model")
+    GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=20)).save_pretrained(
+        place / "model"
+    )
     (place / "full").mkdir()
     (place / "full" / "letter.txt").write_text("dear\n")
     (place / "text.en").write_text("a\n")
@@ -51,9 +53,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_refusal_imports_neither(command: str, place: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, *command.split()], cwd=place, capture_output=True, text=True,
+        [sys.executable, "-c", CHILD, *command.split()],
+        cwd=place,
+        capture_output=True,
+        text=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode != 0
     assert done.stdout.strip() == "", f"{done.stdout} was imported to say {done.stderr}"
     assert "Traceback" not in done.stderr

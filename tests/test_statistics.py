@@ -21,11 +21,16 @@ from headwise.statistics import (
 
 
 @pytest.mark.parametrize("units", [1, 7, 300])
-def test_resamples_are_those_of_the_seed_cached_or_not(units: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resamples_are_those_of_the_seed_cached_or_not(
+    units: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cached = np.concatenate(list(draws(units, 3)))
     monkeypatch.setattr(statistics, "_CACHED", 0)
     wanted = np.concatenate(
-        [np.random.default_rng((3, n)).multinomial(units, np.full(units, 1 / units), size=50) for n in range(20)]
+        [
+            np.random.default_rng((3, n)).multinomial(units, np.full(units, 1 / units), size=50)
+            for n in range(20)
+        ]
     )
     for found in (cached, np.concatenate(list(draws(units, 3)))):
         assert found.dtype == np.float64 and np.array_equal(found, wanted)
@@ -44,7 +49,9 @@ def test_many_units_take_little_memory() -> None:
 def test_the_interval_is_that_of_the_mean() -> None:
     values = np.random.default_rng(0).normal(3, 2, (400, 1))
     low, high = interval(bootstrap(values, np.ones(400), 0))
-    assert [*low, *high] == pytest.approx([values.mean() - 1.96 * 0.1, values.mean() + 1.96 * 0.1], abs=0.03)
+    assert [*low, *high] == pytest.approx(
+        [values.mean() - 1.96 * 0.1, values.mean() + 1.96 * 0.1], abs=0.03
+    )
 
 
 def test_a_biased_statistic_keeps_its_value_inside_the_interval() -> None:
@@ -55,14 +62,23 @@ def test_a_biased_statistic_keeps_its_value_inside_the_interval() -> None:
 
 def test_seeds_that_differ_widen_the_interval() -> None:
     random = np.random.default_rng(0)
-    alike, apart = random.normal(0, 1, (3, 1000)), random.normal(0, 1, (3, 1000)) + np.array([[-9], [0], [9]])
-    assert over_seeds(apart)[1] - over_seeds(apart)[0] > 3 * (over_seeds(alike)[1] - over_seeds(alike)[0])
+    alike, apart = (
+        random.normal(0, 1, (3, 1000)),
+        random.normal(0, 1, (3, 1000)) + np.array([[-9], [0], [9]]),
+    )
+    assert over_seeds(apart)[1] - over_seeds(apart)[0] > 3 * (
+        over_seeds(alike)[1] - over_seeds(alike)[0]
+    )
     assert over_seeds(np.full((2, 1000), 5.0)) == (5, 5)
 
 
 def test_margin_and_correction_against_their_definitions() -> None:
-    assert float(t_margin(np.array([1.0, 3.0]))) == pytest.approx(12.706, abs=1e-3)  # t of one degree of freedom
-    assert corrected(np.array([0.01, 0.04, 0.03, 1.1])).tolist() == pytest.approx([0.04, 0.16 / 3, 0.16 / 3, 1])
+    assert float(t_margin(np.array([1.0, 3.0]))) == pytest.approx(
+        12.706, abs=1e-3
+    )  # t of one degree of freedom
+    assert corrected(np.array([0.01, 0.04, 0.03, 1.1])).tolist() == pytest.approx(
+        [0.04, 0.16 / 3, 0.16 / 3, 1]
+    )
 
 
 @pytest.mark.parametrize("units", [12, 40, 200])
@@ -72,7 +88,9 @@ def test_p_values_keep_their_promise(units: int) -> None:
     counts = random.integers(1, 8, (units, 1, 1))
     skill = random.normal(0.5, 0.2, (units, 4000, 1)).clip(0, 1)
     heads = random.binomial(counts, skill)
-    differences = heads - random.binomial(counts, random.normal(0.5, 0.2, (units, 4000, 1)).clip(0, 1))
+    differences = heads - random.binomial(
+        counts, random.normal(0.5, 0.2, (units, 4000, 1)).clip(0, 1)
+    )
     p = jackknife_p(differences, counts)[:, 0]
     for rate in (0.05, 0.01):
         assert (p <= rate).mean() <= rate * 1.3 + 2 / 4000

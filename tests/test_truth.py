@@ -18,14 +18,20 @@ from headwise.truth.page import fill, markdown
 from headwise.truth.space import ROUND, Space, positions, shift
 from headwise.truth.suite import MODELS, area, areas, hits, run, sides
 
-MOVES, STAYS = 0.02, 0.01  # nats per token: the least that a head that matters is worth, the most of an idle one
+MOVES, STAYS = (
+    0.02,
+    0.01,
+)  # nats per token: the least that a head that matters is worth, the most of an idle one
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_said_of_heads_is_true(name: str, tmp_path: Path) -> None:
     """By exact ablation beside the heads that are said to be gone, distractors included; and every role is found."""
     known = MODELS[name](1, tmp_path)
-    full, places = HeadMask.full(known.model.heads), {one.name: head for head, one in known.built.items()}
+    full, places = (
+        HeadMask.full(known.model.heads),
+        {one.name: head for head, one in known.built.items()},
+    )
     heads, masks = list(known.model.heads), list[HeadMask]()
     for head in heads:
         gone = [places[other] for other in known.built[head].beside] if head in known.built else []
@@ -34,9 +40,11 @@ def test_what_is_said_of_heads_is_true(name: str, tmp_path: Path) -> None:
     loss = lost.summed.sum(0) / lost.tokens.sum()
     change = loss[2::2] - loss[1::2]
     for head, moved in zip(heads, change, strict=True):
-        least, most = {"matters": (MOVES, np.inf), "idle": (-STAYS, STAYS), "harms": (-np.inf, -0.005)}[
-            known.truth(head)
-        ]
+        least, most = {
+            "matters": (MOVES, np.inf),
+            "idle": (-STAYS, STAYS),
+            "harms": (-np.inf, -0.005),
+        }[known.truth(head)]
         assert least <= moved <= most, f"{known.built.get(head)}, {head}: {moved:.4f}"
     roles = suite.tested(known)
     assert (roles["found"] == roles["true"]).mean() >= 0.9
@@ -78,10 +86,19 @@ def test_the_suite_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_areas_and_hits_by_hand() -> None:
-    some = pd.DataFrame({"truth": ["matters", "matters", "idle", "harms"], "value": [3.0, 1.0, 1.0, 2.0]})
+    some = pd.DataFrame(
+        {"truth": ["matters", "matters", "idle", "harms"], "value": [3.0, 1.0, 1.0, 2.0]}
+    )
     assert area(some) == pytest.approx((1 + 1 + 0.5 + 0) / 4)
-    rows = [("sink", True, True), ("sink", True, False), ("sink", False, True), ("induction", True, True)]
-    table = hits(pd.DataFrame(rows, columns=["role", "found", "true"])).set_index(["role", "statistic"])
+    rows = [
+        ("sink", True, True),
+        ("sink", True, False),
+        ("sink", False, True),
+        ("induction", True, True),
+    ]
+    table = hits(pd.DataFrame(rows, columns=["role", "found", "true"])).set_index(
+        ["role", "statistic"]
+    )
     shares, low, n = (table[name].to_dict() for name in ("value", "low", "n"))
     assert shares["sink", "precision"] == shares["sink", "recall"] == 0.5
     assert n["all", "precision"] == 3
@@ -94,7 +111,13 @@ def test_tables_stand_between_their_marks(tmp_path: Path) -> None:
     for _ in range(2):
         fill(page, {"scores": markdown(pd.DataFrame({"a": ["1"]}))})
     assert page.read_text().split("\n")[1:-2] == [
-        "<!-- scores: made by `make truth` -->", "", "| a |", "| --- |", "| 1 |", "", "<!-- end -->",
-    ]  # fmt: skip
+        "<!-- scores: made by `make truth` -->",
+        "",
+        "| a |",
+        "| --- |",
+        "| 1 |",
+        "",
+        "<!-- end -->",
+    ]
     with pytest.raises(HeadwiseError, match="no '<!-- roles"):
         fill(page, {"roles": ""})

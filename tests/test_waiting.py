@@ -51,12 +51,19 @@ def waits(label: str, layers: int, heads: int, times: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "label", [name for name in PASSES if name != BLEU and (name in ("lrp.ding", "lrp.alpha-beta") or name not in LRP)]
+    "label",
+    [
+        name
+        for name in PASSES
+        if name != BLEU and (name in ("lrp.ding", "lrp.alpha-beta") or name not in LRP)
+    ],
 )
 def test_scores(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rules of relevance share their walk."""
     monkeypatch.setattr(scoring, "gate_heads", partial(gate_heads, steps=3))
-    one, wider, deeper, longer = (waits(label, *sizes) for sizes in ((1, 2, 1), (1, 4, 1), (2, 2, 1), (1, 2, 3)))
+    one, wider, deeper, longer = (
+        waits(label, *sizes) for sizes in ((1, 2, 1), (1, 4, 1), (2, 2, 1), (1, 2, 3))
+    )
     assert len(one) == len(wider) and len(deeper) - len(one) <= 1, (one, deeper)
     assert len(longer) - len(one) <= 2 * A_BATCH, one
 
@@ -69,6 +76,8 @@ def test_roles(tmp_path: Path) -> None:
         counts = frequencies((sentence.text for sentence in trees), model.tokenizer)
         reading = Reading(max_length=60)
         with syncs() as seen:
-            roles(model.hf, model.tokenizer, model.found, trees, frequencies=counts, reading=reading)
+            roles(
+                model.hf, model.tokenizer, model.found, trees, frequencies=counts, reading=reading
+            )
         found[layers] = [each for each in seen if KERNEL not in each]
     assert abs(len(found[1]) - len(found[2])) <= 2, "of some 180, for 12 batches"

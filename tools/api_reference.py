@@ -46,7 +46,11 @@ def homes() -> dict[str, str]:
     """The module of every name that `headwise/__init__.py` imports."""
     tree = ast.parse(Path(headwise.__file__).read_text(encoding="utf-8"))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    return {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in imports
+        for alias in node.names
+    }
 
 
 def find(name: str) -> Any:
@@ -57,7 +61,11 @@ def find(name: str) -> Any:
 def readable(parameter: inspect.Parameter) -> inspect.Parameter:
     if parameter.annotation is not inspect.Parameter.empty:
         parameter = parameter.replace(annotation=Plain(parameter.annotation))
-    return parameter.replace(default=Plain(parameter.default)) if inspect.isfunction(parameter.default) else parameter
+    return (
+        parameter.replace(default=Plain(parameter.default))
+        if inspect.isfunction(parameter.default)
+        else parameter
+    )
 
 
 def signature(name: str, item: Any) -> str:
@@ -66,9 +74,17 @@ def signature(name: str, item: Any) -> str:
         found = inspect.signature(item)
     except ValueError:  # an exception class that keeps object's constructor
         return name
-    plain = [readable(parameter) for parameter in found.parameters.values() if parameter.name not in ("self", "cls")]
+    plain = [
+        readable(parameter)
+        for parameter in found.parameters.values()
+        if parameter.name not in ("self", "cls")
+    ]
     result = found.return_annotation
-    result = inspect.Signature.empty if result is inspect.Signature.empty or inspect.isclass(item) else Plain(result)
+    result = (
+        inspect.Signature.empty
+        if result is inspect.Signature.empty or inspect.isclass(item)
+        else Plain(result)
+    )
     short = f"{name}{inspect.Signature(plain, return_annotation=result)}"
     if len(short) <= COLUMNS:
         return short
@@ -85,9 +101,15 @@ def members(item: type) -> list[tuple[str, Any]]:
     found: dict[str, Any] = {}
     for base in reversed(item.__mro__):
         if base.__module__.startswith("headwise"):
-            found |= {name: member for name, member in vars(base).items() if not name.startswith("_")}
+            found |= {
+                name: member for name, member in vars(base).items() if not name.startswith("_")
+            }
     kinds = (classmethod, staticmethod, property, cached_property)
-    return [(name, member) for name, member in found.items() if inspect.isfunction(member) or isinstance(member, kinds)]
+    return [
+        (name, member)
+        for name, member in found.items()
+        if inspect.isfunction(member) or isinstance(member, kinds)
+    ]
 
 
 def entry(level: str, name: str, item: Any) -> str:
@@ -101,13 +123,18 @@ def entries(name: str) -> list[str]:
     """The entry of a public name, and those of its members when it is a class."""
     item = find(name)
     inner = members(item) if inspect.isclass(item) else []
-    return [entry("##", name, item), *(entry("###", f"{name}.{own}", member) for own, member in inner)]
+    return [
+        entry("##", name, item),
+        *(entry("###", f"{name}.{own}", member) for own, member in inner),
+    ]
 
 
 def main() -> None:
     page = Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE
     page.parent.mkdir(parents=True, exist_ok=True)
-    text = "\n".join([HEADER, *(one for name in headwise.__all__ if name in homes() for one in entries(name))])
+    text = "\n".join(
+        [HEADER, *(one for name in headwise.__all__ if name in homes() for one in entries(name))]
+    )
     page.write_text(text, encoding="utf-8")
     print(page)
 

@@ -18,17 +18,24 @@ PACKAGE = Path(__file__).parents[1] / "src" / "headwise" / "data" / "embedded"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=PACKAGE)
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     for split, size in SIZES.items():
         made = list(islice(examples(split, SEED), size))
-        texts = {f"{split}.en": [f"{one.source}\n" for one in made], f"{split}.fr": [f"{one.target}\n" for one in made]}
+        texts = {
+            f"{split}.en": [f"{one.source}\n" for one in made],
+            f"{split}.fr": [f"{one.target}\n" for one in made],
+        }
         if split == "dev":
             texts["dev.conllu"] = [one.conllu(number) for number, one in enumerate(made, start=1)]
         for name, lines in texts.items():
-            (out / f"{name}.bz2").write_bytes(bz2.compress("".join(lines).encode(), compresslevel=9))
+            (out / f"{name}.bz2").write_bytes(
+                bz2.compress("".join(lines).encode(), compresslevel=9)
+            )
 
 
 if __name__ == "__main__":

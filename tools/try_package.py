@@ -18,10 +18,18 @@ import headwise
 from headwise.errors import HeadwiseError
 
 SMALL = (  # the demo's plan, cut to half a minute
-    "data.embedded={train=300, dev=20, test=20}", "model.width=32", "model.feedforward=64", "model.vocabulary=300",
-    "training.epochs=1", 'scoring.measures=["confidence"]', "scoring.judge=false", "pruning.penalties=[0.01]",
-    "pruning.epochs=1", "pruning.controls=[]", "search.beam=1",
-)  # fmt: skip
+    "data.embedded={train=300, dev=20, test=20}",
+    "model.width=32",
+    "model.feedforward=64",
+    "model.vocabulary=300",
+    "training.epochs=1",
+    'scoring.measures=["confidence"]',
+    "scoring.judge=false",
+    "pruning.penalties=[0.01]",
+    "pruning.epochs=1",
+    "pruning.controls=[]",
+    "search.beam=1",
+)
 
 
 def import_all() -> int:
@@ -41,7 +49,9 @@ def run(*words: str, fails: bool = False) -> str:
     command = Path(sys.executable).with_name("headwise")
     done = subprocess.run([command, *words], capture_output=True, text=True)
     said = done.stdout + done.stderr
-    assert (done.returncode != 0) is fails, f"headwise {' '.join(words)} ended with {done.returncode}:\n{said}"
+    assert (done.returncode != 0) is fails, (
+        f"headwise {' '.join(words)} ended with {done.returncode}:\n{said}"
+    )
     assert "Traceback" not in said, said
     if fails:
         assert done.stderr.startswith("headwise: ") and done.stderr.count("\n") == 1, done.stderr

@@ -44,12 +44,22 @@ else:
         return import_module("headwise.lab.notebook").lab(model, text, treebank)
 
     def roles(
-        model, treebank, confirm=None, pairs=None, training=None, seed=0, progress=None, reading=None, links=None,
+        model,
+        treebank,
+        confirm=None,
+        pairs=None,
+        training=None,
+        seed=0,
+        progress=None,
+        reading=None,
+        links=None,
         untrained=0,
-    ):  # fmt: skip
+    ):
         """What each head does; see `headwise.api.roles.roles`, which also has the types."""
         test = import_module("headwise.api.roles").roles
-        return test(model, treebank, confirm, pairs, training, seed, progress, reading, links, untrained)
+        return test(
+            model, treebank, confirm, pairs, training, seed, progress, reading, links, untrained
+        )
 
     HOME = {
         "data.speech": ("Speech",),
@@ -87,7 +97,29 @@ else:
 
 
 __all__ = [
-    "load", "Model", "LabelledText", "ParallelText", "Text", "Treebank", "Speech", "score", "roles", "untrained",
-    "interactions", "alignment_heads", "prune", "GatedLoop", "evaluate", "export", "push", "report", "lab", "Head",
-    "HeadMap", "HeadMask", "HeadwiseError", "HeadsMissing", "__version__",
-]  # fmt: skip
+    "load",
+    "Model",
+    "LabelledText",
+    "ParallelText",
+    "Text",
+    "Treebank",
+    "Speech",
+    "score",
+    "roles",
+    "untrained",
+    "interactions",
+    "alignment_heads",
+    "prune",
+    "GatedLoop",
+    "evaluate",
+    "export",
+    "push",
+    "report",
+    "lab",
+    "Head",
+    "HeadMap",
+    "HeadMask",
+    "HeadwiseError",
+    "HeadsMissing",
+    "__version__",
+]

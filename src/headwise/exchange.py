@@ -23,14 +23,23 @@ if TYPE_CHECKING:
     from headwise.model import Model
 
 OTHERS = re.compile(r"input|logits|m[0-9]{1,6}")
-PARALLEL = ("codegen", "cohere", "cohere2", "gptj", "phi")  # whose attention and feed-forward layer read the same input
+PARALLEL = (
+    "codegen",
+    "cohere",
+    "cohere2",
+    "gptj",
+    "phi",
+)  # whose attention and feed-forward layer read the same input
 PATTERN, SIZES = "full_attention_heads.tsv", "config.json"
 
 
 def write_circuit(
-    path: str | Path, model: Model, mask: HeadMask | None = None, scores: pd.DataFrame | None = None,
+    path: str | Path,
+    model: Model,
+    mask: HeadMask | None = None,
+    scores: pd.DataFrame | None = None,
     measure: str | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write the heads of a mask, or all heads, with the values of a measure, as a circuit of nodes.
 
     mask: over the heads of the model, or of the whole model that a pruned one came from; of a pruned model its layout
@@ -83,21 +92,33 @@ def read_circuit(path: str | Path, heads: HeadMap) -> tuple[HeadMask, pd.DataFra
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         facts, nodes = content["cfg"], content["nodes"]
         size = facts["n_layers"], facts["n_heads"]
-        given = {str(name): node if isinstance(node, dict) else {"in_graph": node} for name, node in nodes.items()}
+        given = {
+            str(name): node if isinstance(node, dict) else {"in_graph": node}
+            for name, node in nodes.items()
+        }
         kept, rows = list[Head](), list[dict[str, Any]]()
         for name, node in given.items():
             if type(node["in_graph"]) is not bool:
-                raise HeadwiseError(f"in_graph of {name} is {node['in_graph']!r}, not true or false")
+                raise HeadwiseError(
+                    f"in_graph of {name} is {node['in_graph']!r}, not true or false"
+                )
             if found := NODE.fullmatch(name):
                 head = Head(kind, int(found[2]), int(found[4]))
                 if head not in heads:
                     raise HeadwiseError(f"it has a node {name}, but the model has no head {head}")
                 kept += [head] if node["in_graph"] else []
                 score = float(node.get("score", math.nan))
-                rows += [] if math.isnan(score) else [{**head._asdict(), "measure": "circuit", "value": score}]
+                rows += (
+                    []
+                    if math.isnan(score)
+                    else [{**head._asdict(), "measure": "circuit", "value": score}]
+                )
             elif not OTHERS.fullmatch(name):
                 raise HeadwiseError(f"{name[:50]} is no node: there is input, a0.h1, m0 and logits")
-        if size != (len(counts), max(counts)) or sum(bool(NODE.fullmatch(name)) for name in given) != heads.total:
+        if (
+            size != (len(counts), max(counts))
+            or sum(bool(NODE.fullmatch(name)) for name in given) != heads.total
+        ):
             raise HeadwiseError(
                 f"it is of {size[0]} layers of {size[1]} heads, the model has {len(counts)} of {max(counts)} "
                 f"({heads.total} in all)"
@@ -105,18 +126,26 @@ def read_circuit(path: str | Path, heads: HeadMap) -> tuple[HeadMask, pd.DataFra
     except HeadwiseError as error:
         raise HeadwiseError(f"{path} cannot be used as a circuit: {error}.") from None
     except OSError as error:
-        raise HeadwiseError(f"{path} cannot be read as a circuit: it cannot be opened ({error.strerror}).") from None
+        raise HeadwiseError(
+            f"{path} cannot be read as a circuit: it cannot be opened ({error.strerror})."
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise HeadwiseError(
             f"{path} cannot be read as a circuit: it is not one ({type(error).__name__}: {str(error)[:100]})."
         ) from None
-    return HeadMask(heads, frozenset(kept)), score_table(rows, {"circuit": Path(path).name, "heads": heads.to_json()})
+    return HeadMask(heads, frozenset(kept)), score_table(
+        rows, {"circuit": Path(path).name, "heads": heads.to_json()}
+    )
 
 
 def write_duo_pattern(
-    folder: str | Path, heads: HeadMap, scores: pd.DataFrame, measure: str | None = None, sink: int = 64,
+    folder: str | Path,
+    heads: HeadMap,
+    scores: pd.DataFrame,
+    measure: str | None = None,
+    sink: int = 64,
     recent: int = 256,
-) -> None:  # fmt: skip
+) -> None:
     """Write full_attention_heads.tsv (layers x key/value heads, from 0 to 1) and config.json for DuoAttention: the
     higher a key/value head, the sooner it keeps its whole cache; the others keep `sink` first and `recent` last tokens.
 
@@ -132,19 +161,34 @@ def write_duo_pattern(
             f"{'+'.join(map(str, groups))}."
         )
     if sink < 0 or recent < 1:
-        raise HeadwiseError(f"sink={sink} and recent={recent} were given: give at least 0 and at least 1 tokens.")
-    if place.exists() and (not place.is_dir() or {file.name for file in place.iterdir()} - {PATTERN, SIZES}):
+        raise HeadwiseError(
+            f"sink={sink} and recent={recent} were given: give at least 0 and at least 1 tokens."
+        )
+    if place.exists() and (
+        not place.is_dir() or {file.name for file in place.iterdir()} - {PATTERN, SIZES}
+    ):
         raise HeadwiseError(f"{place} has other files: choose a new folder for the pattern.")
     values, _, high = values_of(scores, heads, measure)
     sign = 1 if high else -1
     rows = [
-        [sign * sum(values[Head(kind, layer, head)] for head in range(group * share, (group + 1) * share))
-         for group in range(groups[layer])]
+        [
+            sign
+            * sum(
+                values[Head(kind, layer, head)]
+                for head in range(group * share, (group + 1) * share)
+            )
+            for group in range(groups[layer])
+        ]
         for layer, share in ((layer, count // groups[layer]) for layer, count in enumerate(counts))
-    ]  # fmt: skip
+    ]
     least, most = min(map(min, rows)), max(map(max, rows))
-    scaled = [[(value - least) / (most - least) if most > least else 1.0 for value in row] for row in rows]
-    write_text(place / PATTERN, "".join("\t".join(f"{value:.6f}" for value in row) + "\n" for row in scaled))
+    scaled = [
+        [(value - least) / (most - least) if most > least else 1.0 for value in row] for row in rows
+    ]
+    write_text(
+        place / PATTERN,
+        "".join("\t".join(f"{value:.6f}" for value in row) + "\n" for row in scaled),
+    )
     write_text(place / SIZES, json.dumps({"sink_size": sink, "recent_size": recent}) + "\n")
 
 
@@ -157,7 +201,9 @@ def one_stack(heads: HeadMap) -> tuple[Kind, tuple[int, ...]]:
     return heads.kinds[0], heads.query[heads.kinds[0]]
 
 
-def values_of(scores: pd.DataFrame, heads: HeadMap, measure: str | None) -> tuple[dict[Head, float], str, bool]:
+def values_of(
+    scores: pd.DataFrame, heads: HeadMap, measure: str | None
+) -> tuple[dict[Head, float], str, bool]:
     """Every head's value by a measure of a table (its only one by default), its name, and whether high values are
     important."""
     measures = list(dict.fromkeys(scores["measure"]))
@@ -170,7 +216,9 @@ def values_of(scores: pd.DataFrame, heads: HeadMap, measure: str | None) -> tupl
         )
     rows = scores[scores["measure"] == measure]
     columns = (rows[name].tolist() for name in ("kind", "layer", "head", "value"))
-    found = {Head(kind, layer, head): value for kind, layer, head, value in zip(*columns, strict=True)}
+    found = {
+        Head(kind, layer, head): value for kind, layer, head, value in zip(*columns, strict=True)
+    }
     if {*found} != {*heads} or not all(math.isfinite(value) for value in found.values()):
         raise HeadwiseError(
             f"The table has {measure} of {len(found)} heads, the model has {heads.total}, or a value is no number: "

@@ -35,7 +35,11 @@ def families(name: str = "") -> list[dict[str, str]]:
     """The rows of families whose name or class contains `name`. Raises HeadwiseError when there is none."""
     with FILE.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    some = [row for row in rows if name.lower() in row["family"].lower() or name.lower() in row["class"].lower()]
+    some = [
+        row
+        for row in rows
+        if name.lower() in row["family"].lower() or name.lower() in row["class"].lower()
+    ]
     if not some:
         raise HeadwiseError(
             f"No family in the table is called '{name}': headwise may know it all the same, "
@@ -57,7 +61,11 @@ def page(rows: Sequence[Mapping[str, str]]) -> str:
             reasons.setdefault(general(reason, row), []).append(row["family"])
     for reason, names in reasons.items():
         line = f"* {', '.join(names) if len(names) <= MOST else 'All others'}. {reason}"
-        lines.append(textwrap.fill(line, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
+        lines.append(
+            textwrap.fill(
+                line, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+            )
+        )
     return TOP + "\n".join(lines) + "\n"
 
 

@@ -30,8 +30,10 @@ HOOK = re.compile(  # of TransformerLens: all query heads of a layer, or one of 
     r"(?:\[(?:\.\.\.|:(?:, ?:)*), ?([0-9]{1,6})(?:, ?:)*\])?"
 )
 HOOKED: dict[str, Kind] = {
-    "encoder.attn": "encoder-self", "decoder.attn": "decoder-self", "decoder.cross_attn": "cross",
-}  # fmt: skip
+    "encoder.attn": "encoder-self",
+    "decoder.attn": "decoder-self",
+    "decoder.cross_attn": "cross",
+}
 COLUMNS = ("kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline")
 
 
@@ -79,14 +81,20 @@ class HeadMap:
     key_value: Mapping[Kind, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "query", {kind: tuple(self.query[kind]) for kind in KINDS if kind in self.query})
+        object.__setattr__(
+            self, "query", {kind: tuple(self.query[kind]) for kind in KINDS if kind in self.query}
+        )
         groups = {kind: tuple(self.key_value.get(kind, self.query[kind])) for kind in self.query}
         object.__setattr__(self, "key_value", groups)
         counts = [count for layers in (*self.query.values(), *groups.values()) for count in layers]
         if wrong := [count for count in counts if type(count) is not int or count < 0]:
-            raise HeadwiseError(f"A number of heads is {wrong[0]!r}: it must be a whole number of at least 0.")
+            raise HeadwiseError(
+                f"A number of heads is {wrong[0]!r}: it must be a whole number of at least 0."
+            )
         if self.total > MOST:
-            raise HeadwiseError(f"There are more than {MOST:,} heads ({describe(self)}): no model has so many.")
+            raise HeadwiseError(
+                f"There are more than {MOST:,} heads ({describe(self)}): no model has so many."
+            )
         for kind, layers in self.query.items():
             if len(groups[kind]) != len(layers):
                 raise HeadwiseError(
@@ -99,7 +107,9 @@ class HeadMap:
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        return tuple(Site(kind, layer) for kind in self.query for layer in range(len(self.query[kind])))
+        return tuple(
+            Site(kind, layer) for kind in self.query for layer in range(len(self.query[kind]))
+        )
 
     @property
     def total(self) -> int:
@@ -118,7 +128,11 @@ class HeadMap:
         return html_table(repr(self), self, lambda site: str(self.count(site)))
 
     def __iter__(self) -> Iterator[Head]:
-        return (Head(kind, layer, head) for kind, layer in self.sites for head in range(self.query[kind][layer]))
+        return (
+            Head(kind, layer, head)
+            for kind, layer in self.sites
+            for head in range(self.query[kind][layer])
+        )
 
     def __contains__(self, head: object) -> bool:
         return (
@@ -144,7 +158,9 @@ class HeadMap:
             unnamed = f"{stack}.{part}" in ("a.", "blocks.attn")
             if unnamed and len(self.query) != 1:
                 has = ", ".join(self.query)
-                raise HeadwiseError(f"'{name}' names no kind of head, and this model has {has}: write kind/layer/head.")
+                raise HeadwiseError(
+                    f"'{name}' names no kind of head, and this model has {has}: write kind/layer/head."
+                )
             kind = next(iter(self.query)) if unnamed else HOOKED.get(f"{stack}.{part}")
             every = [one for one in self if (one.kind, one.layer) == (kind, int(layer))]
             heads = tuple(one for one in every if head is None or one.head == int(head))
@@ -158,7 +174,9 @@ class HeadMap:
         for kind in kinds:
             if kind not in self.query:
                 has = ", ".join(self.query)
-                raise HeadwiseError(f"Heads of kind '{kind}' were asked for, but this model has only {has}.")
+                raise HeadwiseError(
+                    f"Heads of kind '{kind}' were asked for, but this model has only {has}."
+                )
         query = {kind: counts for kind, counts in self.query.items() if kind in kinds}
         return HeadMap(query, {kind: self.key_value[kind] for kind in query})
 
@@ -209,13 +227,19 @@ class HeadMask:
         """The mask without some heads, or names that `HeadMap.named` knows. Raises HeadwiseError for a head that the
         model does not have."""
         if isinstance(heads, str):
-            raise HeadwiseError(f"'{heads}' is one string: give a list of heads, such as ['encoder-self/0/3'].")
+            raise HeadwiseError(
+                f"'{heads}' is one string: give a list of heads, such as ['encoder-self/0/3']."
+            )
         removed = frozenset(
-            found for head in heads for found in (self.heads.named(head) if isinstance(head, str) else (head,))
+            found
+            for head in heads
+            for found in (self.heads.named(head) if isinstance(head, str) else (head,))
         )
         for head in removed:
             if head not in self.heads:
-                raise HeadwiseError(f"{head} cannot be removed: this model has no such head ({describe(self.heads)}).")
+                raise HeadwiseError(
+                    f"{head} cannot be removed: this model has no such head ({describe(self.heads)})."
+                )
         return HeadMask(self.heads, self.kept - removed)
 
     def of(self, site: Site) -> list[int]:
@@ -250,8 +274,14 @@ class HeadMask:
         for kind, counts in heads.query.items():
             listed = len(data["kept"][kind])
             if listed != len(counts):
-                raise HeadwiseError(f"The layout has {len(counts)} {kind} layers, but lists kept heads of {listed}.")
-        rows = [(kind, layer, row) for kind, layers in data["kept"].items() for layer, row in enumerate(layers)]
+                raise HeadwiseError(
+                    f"The layout has {len(counts)} {kind} layers, but lists kept heads of {listed}."
+                )
+        rows = [
+            (kind, layer, row)
+            for kind, layers in data["kept"].items()
+            for layer, row in enumerate(layers)
+        ]
         kept = [Head(kind, layer, head) for kind, layer, row in rows for head in row]
         if wrong := [head.head for head in kept if type(head.head) is not int]:
             raise HeadwiseError(f"The layout keeps the head {wrong[0]!r}: heads are whole numbers.")
@@ -274,7 +304,9 @@ class HeadMask:
         except OSError as error:
             raise HeadwiseError(f"{failed} it cannot be opened ({error.strerror}).") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise HeadwiseError(f"{failed} it is not one ({type(error).__name__}: {error}).") from None
+            raise HeadwiseError(
+                f"{failed} it is not one ({type(error).__name__}: {error})."
+            ) from None
 
 
 def describe(heads: HeadMap) -> str:
@@ -297,7 +329,9 @@ def score_table(rows: Sequence[Mapping[str, Any]], signature: Mapping[str, Any])
     """A tidy table of scores, one row per head and measure, columns COLUMNS; `attrs["signature"]`: how it was made."""
     import pandas as pd
 
-    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(COLUMNS[4:7] + COLUMNS[8:], float))
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(
+        dict.fromkeys(COLUMNS[4:7] + COLUMNS[8:], float)
+    )
     table.attrs["signature"] = dict(signature)
     return table
 
@@ -334,12 +368,19 @@ def read_scores(path: Path, heads: HeadMap | None = None) -> pd.DataFrame:
             f"({type(error).__name__}: {error}). Score the model again."
         ) from None
     if missing := [column for column in COLUMNS if column not in table]:
-        raise HeadwiseError(f"{path} is not a table of scores: it lacks the columns {', '.join(missing)}.")
+        raise HeadwiseError(
+            f"{path} is not a table of scores: it lacks the columns {', '.join(missing)}."
+        )
     for column in ("layer", "head"):
         if not pd.api.types.is_integer_dtype(table[column]):
-            raise HeadwiseError(f"{path} is not a table of scores: not every row has a whole number as its {column}.")
+            raise HeadwiseError(
+                f"{path} is not a table of scores: not every row has a whole number as its {column}."
+            )
     now = scored if heads is None else heads
-    scored_heads = {Head(*address) for address in table[["kind", "layer", "head"]].itertuples(index=False, name=None)}
+    scored_heads = {
+        Head(*address)
+        for address in table[["kind", "layer", "head"]].itertuples(index=False, name=None)
+    }
     if scored != now or not all(head in now for head in scored_heads):
         raise HeadwiseError(
             f"{path} has scores of other heads ({describe(scored)}) than the model has now ({describe(now)}): "

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
 RESULTS = ".eval_results/headwise.yaml"
 OF_HUB = (".gitattributes",)  # files that the hub makes
-KEPT_FACTS = ("language", "license", "license_name", "license_link", "pipeline_tag", "datasets")  # of the base's card
+KEPT_FACTS = (
+    "language",
+    "license",
+    "license_name",
+    "license_link",
+    "pipeline_tag",
+    "datasets",
+)  # of the base's card
 LISTED = 5  # names of files left out
 
 
@@ -49,9 +56,15 @@ class Item:
     def is_like(self, known: Any) -> bool:
         """Whether it is the same as the hub's file: by SHA-256 for large files, by git's SHA-1 for others."""
         if known.lfs is not None:
-            mine = sha256(self.content) if isinstance(self.content, Path) else hashlib.sha256(self.content).hexdigest()
+            mine = (
+                sha256(self.content)
+                if isinstance(self.content, Path)
+                else hashlib.sha256(self.content).hexdigest()
+            )
             return bool(known.lfs.sha256 == mine)
-        return bool(known.blob_id == hashlib.sha1(b"blob %d\0" % self.size + self.bytes).hexdigest())
+        return bool(
+            known.blob_id == hashlib.sha1(b"blob %d\0" % self.size + self.bytes).hexdigest()
+        )
 
 
 @dataclass(frozen=True)
@@ -83,15 +96,31 @@ class Upload:
         made = f"is not there: it will be made, {'public' if self.public else 'private'}"
         place = self.there.trouble or ("is there" if self.there.exists else made)
         lines = [f"To {self.repo}, which {place}: {len(self.items)} files, {total}"]
-        lines += [f"  {item.name:{width}}  {size(item.size):>10}  {states[item.name]}".rstrip() for item in self.items]
-        return "\n".join([*lines, *self.notes, "The card:", *(f"  {line}".rstrip() for line in self.card.splitlines())])
+        lines += [
+            f"  {item.name:{width}}  {size(item.size):>10}  {states[item.name]}".rstrip()
+            for item in self.items
+        ]
+        return "\n".join(
+            [
+                *lines,
+                *self.notes,
+                "The card:",
+                *(f"  {line}".rstrip() for line in self.card.splitlines()),
+            ]
+        )
 
     def state(self, item: Item) -> str:
         """What becomes of the repository's file of that name."""
         if self.there.exists is None:
             return ""
         known = self.there.files.get(item.name)
-        return "new" if known is None else "the same is there" if item.is_like(known) else "REPLACES the one there"
+        return (
+            "new"
+            if known is None
+            else "the same is there"
+            if item.is_like(known)
+            else "REPLACES the one there"
+        )
 
     def send(self) -> str:
         """Make the repository, if it is not there, and send everything as one commit. Returns the address."""
@@ -103,19 +132,26 @@ class Upload:
                 "HF_TOKEN."
             )
         if self.there.exists is None:
-            raise HeadwiseError(f"Nothing was sent to {self.repo}, which {self.there.trouble}: try again.")
+            raise HeadwiseError(
+                f"Nothing was sent to {self.repo}, which {self.there.trouble}: try again."
+            )
         api = HfApi()
         with asking(f"Nothing was sent to {self.repo}"):
             if not self.there.exists:
                 api.create_repo(self.repo, private=not self.public)
             operations = [CommitOperationAdd(item.name, item.content) for item in self.items]
             api.create_commit(
-                self.repo, operations, commit_message="Upload by headwise", parent_commit=self.there.commit
+                self.repo,
+                operations,
+                commit_message="Upload by headwise",
+                parent_commit=self.there.commit,
             )
         with asking(f"What was sent to {self.repo} could not be checked"):
             lost = {item.name for item in self.items} - {*api.list_repo_files(self.repo)}
         if lost:
-            raise HeadwiseError(f"{self.repo} did not take {', '.join(sorted(lost)[:LISTED])}: has it a .gitignore?")
+            raise HeadwiseError(
+                f"{self.repo} did not take {', '.join(sorted(lost)[:LISTED])}: has it a .gitignore?"
+            )
         return f"{api.endpoint}/{self.repo}"
 
     def write(self, folder: Path) -> Path:
@@ -131,9 +167,13 @@ class Upload:
 
 
 def push(
-    model: str | Path, repo: str, exports: Sequence[str | Path] = (), base_model: str | None = None,
-    public: bool = False, yes: bool = False,
-) -> Upload:  # fmt: skip
+    model: str | Path,
+    repo: str,
+    exports: Sequence[str | Path] = (),
+    base_model: str | None = None,
+    public: bool = False,
+    yes: bool = False,
+) -> Upload:
     """What would be sent to the hub; it is sent only with `yes`.
 
     model: the folder of a model that headwise saved, or of a finished study, for its chosen model. repo: `owner/name`;
@@ -146,7 +186,9 @@ def push(
     if base_model is not None:
         refuse_name(base_model)
     if not isinstance(model, str | Path):
-        raise HeadwiseError(f"push sends folders, but was given a {type(model).__name__}: save it first, then push.")
+        raise HeadwiseError(
+            f"push sends folders, but was given a {type(model).__name__}: save it first, then push."
+        )
     folder, run, one = found_model(Path(model))
     refuse_damage(folder)
     names = [name for name, _ in sums(folder) if (folder / name).is_file()]
@@ -157,11 +199,17 @@ def push(
         )
     base_model, notes = base_of(run, base_model)
     notes += left_out(folder, names)
-    text = (folder / README).read_text(encoding="utf-8", errors="replace") if (folder / README).is_file() else ""
+    text = (
+        (folder / README).read_text(encoding="utf-8", errors="replace")
+        if (folder / README).is_file()
+        else ""
+    )
     card = card_of(repo, layout_of(folder), run, one, base_model, text)
     entries = results_of(run, one)
     if run is not None and not entries:
-        notes.append(f"No {RESULTS}: the hub takes results on its own data sets only, and the test text is none.")
+        notes.append(
+            f"No {RESULTS}: the hub takes results on its own data sets only, and the test text is none."
+        )
     items = [Item(name, folder / name) for name in names if name != README]
     items += [Item(README, card.encode())]
     items += [Item(SUMS, sums_of(items).encode())]
@@ -181,7 +229,9 @@ def push(
         notes.append(f"{repo} is there already, so public changes nothing: set it on the hub.")
     if others:
         notes.append(f"Stays in {repo} as it is: {in_short(others)}.")
-    upload = Upload(repo, tuple(sorted(items, key=lambda item: item.name)), card, tuple(notes), there, public)
+    upload = Upload(
+        repo, tuple(sorted(items, key=lambda item: item.name)), card, tuple(notes), there, public
+    )
     if yes:
         upload.send()
     return upload
@@ -206,17 +256,23 @@ def refuse_name(repo: str) -> None:
 def found_model(place: Path) -> tuple[Path, Run | None, Model | None]:
     """The folder of a model; and the run that it is from and its row there, where it is from one."""
     if (place / "grid.json").is_file():
-        raise HeadwiseError(f"{place} is a study of several runs: push one of the run folders in it.")
+        raise HeadwiseError(
+            f"{place} is a study of several runs: push one of the run folders in it."
+        )
     folder = place
     if (place / "run.json").is_file():
         from headwise.report.run import read_run
 
         chosen = read_run(place).facts.get("chosen")
         if not chosen:
-            raise HeadwiseError(f"The study in {place} chose no smaller model: push one of {place}/pruned/.")
+            raise HeadwiseError(
+                f"The study in {place} chose no smaller model: push one of {place}/pruned/."
+            )
         folder = place / "pruned" / str(chosen)
     if not (folder / "config.json").is_file():
-        raise HeadwiseError(f"{folder} has no config.json: give the folder of a model, or of a finished study.")
+        raise HeadwiseError(
+            f"{folder} has no config.json: give the folder of a model, or of a finished study."
+        )
     home = folder.absolute().parent.parent
     if folder.absolute().parent.name != "pruned" or not (home / "run.json").is_file():
         return folder, None, None
@@ -224,16 +280,24 @@ def found_model(place: Path) -> tuple[Path, Run | None, Model | None]:
     from headwise.report.run import read_run
 
     run = read_run(home)
-    return folder, run, next((one for one in rows(run.models) if one["setting"] == folder.name), None)
+    return (
+        folder,
+        run,
+        next((one for one in rows(run.models) if one["setting"] == folder.name), None),
+    )
 
 
 def layout_of(folder: Path) -> HeadMask | None:
     """The layout in a folder's configuration; None for a whole model."""
     try:
-        layout = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("headwise_layout")
+        layout = json.loads((folder / "config.json").read_text(encoding="utf-8")).get(
+            "headwise_layout"
+        )
         return None if layout is None else HeadMask.from_json(layout)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise HeadwiseError(f"The layout in {folder / 'config.json'} cannot be read: {error}") from None
+        raise HeadwiseError(
+            f"The layout in {folder / 'config.json'} cannot be read: {error}"
+        ) from None
 
 
 def base_of(run: Run | None, given: str | None) -> tuple[str | None, list[str]]:
@@ -245,43 +309,80 @@ def base_of(run: Run | None, given: str | None) -> tuple[str | None, list[str]]:
         known = plan_of(run).get("model")
         if given is None and not isinstance(known, str):
             return None, []  # trained from random weights
-    if given is None and isinstance(known, str) and known.count("/") == 1 and not Path(known).exists():
+    if (
+        given is None
+        and isinstance(known, str)
+        and known.count("/") == 1
+        and not Path(known).exists()
+    ):
         given = known
-    return given, [] if given else ["The card names no base model: say which it is with --base-model OWNER/NAME."]
+    return given, [] if given else [
+        "The card names no base model: say which it is with --base-model OWNER/NAME."
+    ]
 
 
 def left_out(folder: Path, names: Sequence[str]) -> list[str]:
     """A note on the files of a folder that are not sent."""
-    files = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if not path.is_dir())
+    files = (
+        path.relative_to(folder).as_posix()
+        for path in sorted(folder.rglob("*"))
+        if not path.is_dir()
+    )
     others = [name for name in files if name not in {*names, SUMS}]
-    return [f"Not sent from {folder}, because headwise did not write it: {in_short(others)}."] if others else []
+    return (
+        [f"Not sent from {folder}, because headwise did not write it: {in_short(others)}."]
+        if others
+        else []
+    )
 
 
 def in_short(names: Sequence[str]) -> str:
-    return ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+    return ", ".join(names[:LISTED]) + (
+        f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    )
 
 
 def export_items(folder: Path, taken: set[str]) -> tuple[list[Item], list[str]]:
     """The files of an exported folder, below its own name, and a note on what else is there."""
     if not (folder / SUMS).is_file():
-        raise HeadwiseError(f"{folder} has no {SUMS}, so it is no folder that headwise export wrote: export again.")
+        raise HeadwiseError(
+            f"{folder} has no {SUMS}, so it is no folder that headwise export wrote: export again."
+        )
     refuse_damage(folder)
     name = folder.absolute().name
     if name in taken:
-        raise HeadwiseError(f"{name} is in the repository twice: give {folder} another name, such as onnx.")
+        raise HeadwiseError(
+            f"{name} is in the repository twice: give {folder} another name, such as onnx."
+        )
     names = [file for file, _ in sums(folder)]
-    return [Item(f"{name}/{file}", folder / file) for file in [*names, SUMS]], left_out(folder, names)
+    return [Item(f"{name}/{file}", folder / file) for file in [*names, SUMS]], left_out(
+        folder, names
+    )
 
 
 def sums_of(items: Sequence[Item]) -> str:
     """The SHA256SUMS of the files as they are sent: the card is another one than in the folder."""
-    lines = [f"{hashlib.sha256(item.bytes).hexdigest()}  {item.name}\n" for item in items if item.name == README]
-    return "".join([*(f"{sha256(i.content)}  {i.name}\n" for i in items if isinstance(i.content, Path)), *lines])
+    lines = [
+        f"{hashlib.sha256(item.bytes).hexdigest()}  {item.name}\n"
+        for item in items
+        if item.name == README
+    ]
+    return "".join(
+        [
+            *(f"{sha256(i.content)}  {i.name}\n" for i in items if isinstance(i.content, Path)),
+            *lines,
+        ]
+    )
 
 
 def card_of(
-    repo: str, layout: HeadMask | None, run: Run | None, one: Model | None, base_model: str | None, text: str
-) -> str:  # fmt: skip
+    repo: str,
+    layout: HeadMask | None,
+    run: Run | None,
+    one: Model | None,
+    base_model: str | None,
+    text: str,
+) -> str:
     """The model card. text: the README of the folder, whose metadata on licence and language and whose own words stay,
     below ours."""
     from huggingface_hub import ModelCard, ModelCardData
@@ -291,13 +392,21 @@ def card_of(
     try:
         before = ModelCard(text, ignore_metadata_errors=True)
     except Exception as error:  # of yaml and huggingface_hub, about the user's file
-        raise HeadwiseError(f"The metadata of {README} cannot be read: {' '.join(str(error).split())[:300]}") from None
+        raise HeadwiseError(
+            f"The metadata of {README} cannot be read: {' '.join(str(error).split())[:300]}"
+        ) from None
     kept = {name: known for name in KEPT_FACTS if (known := before.data.get(name))}
-    tags = [*(before.data.get("tags") or []), "headwise", *(["pruned", "attention-head-pruning"] if layout else [])]
+    tags = [
+        *(before.data.get("tags") or []),
+        "headwise",
+        *(["pruned", "attention-head-pruning"] if layout else []),
+    ]
     facts = ModelCardData(
-        **kept, library_name="headwise" if layout else "transformers", tags=list(dict.fromkeys(tags)),
+        **kept,
+        library_name="headwise" if layout else "transformers",
+        tags=list(dict.fromkeys(tags)),
         base_model=base_model,
-    )  # fmt: skip
+    )
     if base_model:
         facts["base_model_relation"] = "finetune"  # of the hub's words the nearest
     parts = [f"# {repo.partition('/')[2]}"]
@@ -339,7 +448,9 @@ def as_yaml(entries: Sequence[Mapping[str, Any]]) -> bytes:
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
     from huggingface_hub.utils import yaml_dump  # type: ignore[attr-defined]
 
-    return yaml_dump(eval_result_entries_to_yaml([EvalResultEntry(**entry) for entry in entries])).encode()
+    return yaml_dump(
+        eval_result_entries_to_yaml([EvalResultEntry(**entry) for entry in entries])
+    ).encode()
 
 
 def look(repo: str) -> There:
@@ -375,7 +486,9 @@ def reason(error: Exception) -> str:
     if not isinstance(error, HfHubHTTPError):
         return f"the hub could not be reached ({text})"
     known = {
-        401: "the hub does not know this token", 403: "the token has no right to write there",
-        409: "there is such a repository already", 412: "it has changed since it was looked at",
-    }  # fmt: skip
+        401: "the hub does not know this token",
+        403: "the token has no right to write there",
+        409: "there is such a repository already",
+        412: "it has changed since it was looked at",
+    }
     return known.get(error.response.status_code, f"the hub refused ({text})")

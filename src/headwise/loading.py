@@ -45,16 +45,26 @@ UNUSED = re.compile(
     r"(^|\.)(pooler|seq_relationship|sop_classifier)\."
 )  # of BERT's other task, in files of its encoder
 LAYERS = (
-    "num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "n_layer", "n_layers",
-)  # fmt: skip
+    "num_hidden_layers",
+    "encoder_layers",
+    "decoder_layers",
+    "num_layers",
+    "num_decoder_layers",
+    "n_layer",
+    "n_layers",
+)
 DEEPEST = 1000  # layers
 TYPES = ("float32", "bfloat16", "float16")
 
 
 def load(
-    spec: str | Path, device: str = "cpu", allow_partial: bool = False, *, dtype: str | None = None,
+    spec: str | Path,
+    device: str = "cpu",
+    allow_partial: bool = False,
+    *,
+    dtype: str | None = None,
     device_map: DeviceMap | None = None,
-) -> Model:  # fmt: skip
+) -> Model:
     """Load any transformers model, a model that headwise pruned, or the trained model of a finished study.
 
     spec: a local folder or a hub id. device: cpu, cuda, mps, or `auto`, the best of these that is there. dtype: of the
@@ -83,25 +93,39 @@ def load(
         refuse_too_deep(source, config)
         device_map = device_map or (refuge(path, device, kind) if local else None)
         hf = (
-            load_whole(source, config, model_class, kind, places(device_map, device, config, model_class))
+            load_whole(
+                source, config, model_class, kind, places(device_map, device, config, model_class)
+            )
             if layout is None
-            else load_pruned(path, config, model_class, layout, kind, device if device_map else None)
+            else load_pruned(
+                path, config, model_class, layout, kind, device if device_map else None
+            )
         )
         if (path / "generation_config.json").exists():
             settings = GenerationConfig.from_pretrained(path)  # raises for a damaged one
             if hf.can_generate():
                 hf.generation_config = settings
         named = any(path.glob("*token*")) if local else hf.main_input_name != "pixel_values"
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False) if named else None
+        tokenizer = (
+            AutoTokenizer.from_pretrained(source, trust_remote_code=False) if named else None
+        )
         refuse_unfit(source, hf, tokenizer)
         hf = hf.to(device) if device_map is None else hf
     except HeadwiseError:
         raise
-    except Exception as error:  # from transformers, safetensors or tokenizers, about the user's files
+    except (
+        Exception
+    ) as error:  # from transformers, safetensors or tokenizers, about the user's files
         if isinstance(error, MemoryError) or "allocate" in str(error):
-            raise HeadwiseError(f"{spec} cannot be loaded: there is not enough memory ({one_line(error)}).") from error
-        found = f"{spec} is a folder, but not" if local else f"'{spec}' is not a local folder, and not"
-        raise HeadwiseError(f"{found} a complete model that transformers can load: {one_line(error)}") from error
+            raise HeadwiseError(
+                f"{spec} cannot be loaded: there is not enough memory ({one_line(error)})."
+            ) from error
+        found = (
+            f"{spec} is a folder, but not" if local else f"'{spec}' is not a local folder, and not"
+        )
+        raise HeadwiseError(
+            f"{found} a complete model that transformers can load: {one_line(error)}"
+        ) from error
     return Model(hf, tokenizer, name, layout, allow_partial, path if local else None)
 
 
@@ -142,7 +166,9 @@ def layout_of(source: str, config: Any) -> HeadMask | None:
     except HeadwiseError as error:
         raise HeadwiseError(f"The layout in {source} cannot be used: {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise HeadwiseError(f"The layout in {source} is none ({type(error).__name__}: {one_line(error)}).") from None
+        raise HeadwiseError(
+            f"The layout in {source} is none ({type(error).__name__}: {one_line(error)})."
+        ) from None
 
 
 def class_of(source: str, config: Any) -> Any:
@@ -162,7 +188,14 @@ def class_of(source: str, config: Any) -> Any:
 
 def refuse_too_deep(source: str, config: Any) -> None:
     """Raise HeadwiseError for a configuration of so many layers that building them takes minutes."""
-    parts = [config, *(getattr(config, name) for name in getattr(config, "sub_configs", ()) if hasattr(config, name))]
+    parts = [
+        config,
+        *(
+            getattr(config, name)
+            for name in getattr(config, "sub_configs", ())
+            if hasattr(config, name)
+        ),
+    ]
     for part in parts:
         for name in LAYERS:
             count = getattr(part, name, None)
@@ -176,22 +209,32 @@ def refuse_too_deep(source: str, config: Any) -> None:
 def number_type(dtype: str | None) -> torch.dtype | None:
     """The type of weights by its name."""
     if dtype not in (None, *TYPES):
-        raise HeadwiseError(f"The type {dtype} was asked for: give {', '.join(TYPES)}, or leave it out.")
+        raise HeadwiseError(
+            f"The type {dtype} was asked for: give {', '.join(TYPES)}, or leave it out."
+        )
     return None if dtype is None else getattr(torch, dtype)
 
 
-def load_whole(source: str, config: Any, model_class: Any, dtype: torch.dtype | None, device_map: Any) -> Any:
+def load_whole(
+    source: str, config: Any, model_class: Any, dtype: torch.dtype | None, device_map: Any
+) -> Any:
     """A model with all its heads. Raises HeadwiseError when the class drops weights of the file, or lacks some."""
     options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     if device_map is not None:
         options |= {"device_map": device_map, "offload_folder": scratch()}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The following device_map keys")  # names of tensors, which it accepts
+        warnings.filterwarnings(
+            "ignore", "The following device_map keys"
+        )  # names of tensors, which it accepts
         hf, info = model_class.from_pretrained(
             source, config=config, output_loading_info=True, trust_remote_code=False, **options
         )
     hf = drop_unused(freeze_as_built(hf))
-    lost = [name for name in sorted(info["missing_keys"]) if name in hf.state_dict() and not UNUSED.search(name)]
+    lost = [
+        name
+        for name in sorted(info["missing_keys"])
+        if name in hf.state_dict() and not UNUSED.search(name)
+    ]
     if lost:
         raise HeadwiseError(
             f"{source} lacks weights of its {type(hf).__name__} ({in_short(lost)}): they would be random. Download or "
@@ -204,12 +247,19 @@ def load_whole(source: str, config: Any, model_class: Any, dtype: torch.dtype | 
             "that has them as architectures in its config.json."
         )
     if dropped:
-        warnings.warn(f"{source}: {type(hf).__name__} has no place for {in_short(dropped)}.", stacklevel=3)
+        warnings.warn(
+            f"{source}: {type(hf).__name__} has no place for {in_short(dropped)}.", stacklevel=3
+        )
     return hf
 
 
 def load_pruned(
-    path: Path, config: Any, model_class: Any, layout: HeadMask, dtype: torch.dtype | None, offloaded: str | None
+    path: Path,
+    config: Any,
+    model_class: Any,
+    layout: HeadMask,
+    dtype: torch.dtype | None,
+    offloaded: str | None,
 ) -> Any:
     """A pruned model: build the stock one, remove heads by the layout, load the weights.
 
@@ -232,7 +282,12 @@ def load_pruned(
         make_biases(dict(smaller.named_modules()), getattr(config, "headwise_biases", None) or ())
         if offloaded is None:
             wrong = fill(
-                smaller, {name: tensor for file in weight_files(path) for name, tensor in load_file(file).items()}
+                smaller,
+                {
+                    name: tensor
+                    for file in weight_files(path)
+                    for name, tensor in load_file(file).items()
+                },
             )
         else:
             wrong = read_from(smaller, weight_files(path), dtype)
@@ -241,9 +296,13 @@ def load_pruned(
     except (OSError, RuntimeError, SafetensorError) as error:
         if "allocate" in str(error):
             raise
-        raise HeadwiseError(f"The weights in {path} do not fit its layout: {one_line(error)}") from error
+        raise HeadwiseError(
+            f"The weights in {path} do not fit its layout: {one_line(error)}"
+        ) from error
     if wrong:
-        raise HeadwiseError(f"The weights in {path} do not fit its layout: {in_short(wrong)} missing or unknown.")
+        raise HeadwiseError(
+            f"The weights in {path} do not fit its layout: {in_short(wrong)} missing or unknown."
+        )
     return smaller if dtype is None or offloaded else smaller.to(dtype)
 
 
@@ -254,9 +313,13 @@ def refuse_too_large(path: Path, config: Any, model_class: Any) -> None:
     there = 0
     for part in weight_files(path):
         with safe_open(part, "pt") as file:
-            there += sum(torch.Size(file.get_slice(name).get_shape()).numel() for name in file.keys())  # noqa: SIM118
+            there += sum(
+                torch.Size(file.get_slice(name).get_shape()).numel() for name in file.keys()
+            )  # noqa: SIM118
     if declared > 10**8 + 20 * there:
-        raise HeadwiseError(f"Its configuration declares {declared:,} weights, but the file has {there:,}.")
+        raise HeadwiseError(
+            f"Its configuration declares {declared:,} weights, but the file has {there:,}."
+        )
 
 
 def fill(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
@@ -267,12 +330,17 @@ def fill(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
     own = model.state_dict(keep_vars=True)
     if not weights.keys() <= own.keys():
         names = {id(tensor): name for name, tensor in own.items()}
-        hub = {name: names.get(id(tensor), name) for name, tensor in revert_weight_conversion(model, dict(own)).items()}
+        hub = {
+            name: names.get(id(tensor), name)
+            for name, tensor in revert_weight_conversion(model, dict(own)).items()
+        }
         weights = {hub.get(name, name): tensor for name, tensor in weights.items()}
     for name in weights.keys() & own.keys():
         own[name].data = own[name].data.to(weights[name].dtype)
     missing, unexpected = model.load_state_dict(weights, strict=False)
-    loaded = {id(own[name]) for name in weights.keys() & own.keys()}  # a tied weight is in the file once
+    loaded = {
+        id(own[name]) for name in weights.keys() & own.keys()
+    }  # a tied weight is in the file once
     lost = {name for name in missing if id(own[name]) not in loaded}
     return sorted({*lost, *unexpected} - set(model._keys_to_ignore_on_save or ()))
 
@@ -283,14 +351,20 @@ def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
     finite = {name: tensor.isfinite().all() for name, tensor in weights(hf)}
     if not bool(torch.stack([fine.to(device_of(hf)) for fine in finite.values()]).all()):
         name = next(name for name, fine in finite.items() if not fine)
-        raise HeadwiseError(f"{source} is damaged: weights in {name} are not finite numbers. Copy or save it again.")
+        raise HeadwiseError(
+            f"{source} is damaged: weights in {name} are not finite numbers. Copy or save it again."
+        )
     words = getattr(hf.get_input_embeddings(), "num_embeddings", None)
     if tokenizer is not None and words is not None and len(tokenizer) > words:
         raise HeadwiseError(
             f"The tokenizer in {source} has {len(tokenizer):,} words, the model {words:,}: it is another model's."
         )
     templates = getattr(tokenizer, "chat_template", None)
-    if wrong := [name for name in (templates if isinstance(templates, dict) else ()) if Path(name).name != name]:
+    if wrong := [
+        name
+        for name in (templates if isinstance(templates, dict) else ())
+        if Path(name).name != name
+    ]:
         raise HeadwiseError(
             f"The tokenizer in {source} has a chat template named {wrong[0][:50]!r}: a name cannot be a path."
         )
@@ -303,5 +377,10 @@ def in_short(names: Sequence[str]) -> str:
 
 def one_line(error: Exception) -> str:
     """An error of a library, as the end of a sentence."""
-    known = isinstance(error, OSError | ValueError | RuntimeError) and not isinstance(error, RecursionError)
-    return " ".join(f"{'' if known else type(error).__name__} {error}".split())[:300] or type(error).__name__
+    known = isinstance(error, OSError | ValueError | RuntimeError) and not isinstance(
+        error, RecursionError
+    )
+    return (
+        " ".join(f"{'' if known else type(error).__name__} {error}".split())[:300]
+        or type(error).__name__
+    )

@@ -43,7 +43,13 @@ class Model:
         allow_partial: bool = False,
         source: Path | None = None,
     ) -> None:
-        self.hf, self.tokenizer, self.name, self.layout, self.source = hf.eval(), tokenizer, name, layout, source
+        self.hf, self.tokenizer, self.name, self.layout, self.source = (
+            hf.eval(),
+            tokenizer,
+            name,
+            layout,
+            source,
+        )
         self.found: Discovery = discover(hf, allow_partial)
 
     def __repr__(self) -> str:
@@ -80,7 +86,9 @@ class Model:
         found = self.found.cached.items()
         kinds = [kind for kind in self.heads.kinds if kind != "encoder-self"]
         size = self.hf.dtype.itemsize
-        return {kind: size * sum(count for site, count in found if site.kind == kind) for kind in kinds}
+        return {
+            kind: size * sum(count for site, count in found if site.kind == kind) for kind in kinds
+        }
 
     @property
     def alignment_heads(self) -> list[Head]:
@@ -99,29 +107,41 @@ class Model:
     def alignment_heads(self, heads: Sequence[Head]) -> None:
         for head in heads:
             if head not in self.heads or head.kind != "cross":
-                raise HeadwiseError(f"{head} cannot align: it is none of the cross heads of {describe(self.heads)}.")
+                raise HeadwiseError(
+                    f"{head} cannot align: it is none of the cross heads of {describe(self.heads)}."
+                )
         settings: Any = copy.copy(self.hf.generation_config)  # another model may have the same one
         if heads:
             settings.alignment_heads = [[head.layer, head.head] for head in heads]
-            settings._from_model_config = False  # else transformers drops what it does not know when it loads
+            settings._from_model_config = (
+                False  # else transformers drops what it does not know when it loads
+            )
         elif hasattr(settings, "alignment_heads"):
             del settings.alignment_heads
         self.hf.generation_config = settings
 
-    def translate(self, sentences: Sequence[str], progress: Report = silent, **search: Any) -> list[str]:
+    def translate(
+        self, sentences: Sequence[str], progress: Report = silent, **search: Any
+    ) -> list[str]:
         """Translate sentences by beam search; options of `Search` by name. engine="ct2": with CTranslate2."""
         if isinstance(sentences, str):
-            raise HeadwiseError("translate was given one string: give a list of sentences, such as ['Hello.'].")
+            raise HeadwiseError(
+                "translate was given one string: give a list of sentences, such as ['Hello.']."
+            )
         if not self.hf.can_generate() or not self.hf.config.is_encoder_decoder:
             raise HeadwiseError(
                 f"{self.name} is a {type(self.hf).__name__}, which does not translate: give an encoder-decoder model."
             )
         if self.tokenizer is None:
-            raise HeadwiseError(f"{self.name} has no tokenizer, which translating needs: put one into its folder.")
+            raise HeadwiseError(
+                f"{self.name} has no tokenizer, which translating needs: put one into its folder."
+            )
         try:
             options = Search(**search)
         except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors())
+            wrong = "; ".join(
+                f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()
+            )
             raise HeadwiseError(
                 f"translate cannot use its options ({wrong}): there are {', '.join(Search.model_fields)}."
             ) from None
@@ -129,7 +149,9 @@ class Model:
 
         return translate(writer_of(self, options.engine), sentences, options, progress)[0]
 
-    def remove(self, mask: HeadMask, means: Mapping[Site, Tensor] | None = None, grow: bool = False) -> Model:
+    def remove(
+        self, mask: HeadMask, means: Mapping[Site, Tensor] | None = None, grow: bool = False
+    ) -> Model:
         """A smaller model in which only the heads of `mask` are left. The mask is over the heads this model has now.
 
         The two share the weights that are not cut, so memory holds them once; a weight becomes a model's own when it
@@ -146,7 +168,9 @@ class Model:
             made.alignment_heads = followed(self.alignment_heads, mask)
         if grown := growth(self, made):
             if not grow:
-                raise HeadwiseError(f"{grown} Keep equally many query heads per key/value head, or give grow=True.")
+                raise HeadwiseError(
+                    f"{grown} Keep equally many query heads per key/value head, or give grow=True."
+                )
             warnings.warn(grown, stacklevel=2)
         return made
 
@@ -167,19 +191,26 @@ class Model:
             # `fill` reads weights under the names they have in the model, not in the hub's files.
             size = max(LEAST_SHARD, max(p.numel() * p.element_size() for p in self.hf.parameters()))
             if is_offloaded(self.hf):
-                vars(self.hf).setdefault("hf_device_map", {"": "disk"})  # by which transformers knows
-            with warnings.catch_warnings(action="ignore"):  # transformers' about memory: a shard fits
+                vars(self.hf).setdefault(
+                    "hf_device_map", {"": "disk"}
+                )  # by which transformers knows
+            with warnings.catch_warnings(
+                action="ignore"
+            ):  # transformers' about memory: a shard fits
                 self.hf.save_pretrained(
-                    partial, max_shard_size=size if is_offloaded(self.hf) else "1TB",
+                    partial,
+                    max_shard_size=size if is_offloaded(self.hf) else "1TB",
                     save_original_format=self.layout is None,
-                )  # fmt: skip
+                )
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(partial)
             if self.source is not None:
                 copy_siblings(self.source, partial)
             if self.layout is not None:
                 text = (
-                    (partial / README).read_text() if (partial / README).exists() else f"# {folder.absolute().name}\n"
+                    (partial / README).read_text()
+                    if (partial / README).exists()
+                    else f"# {folder.absolute().name}\n"
                 )
                 (partial / README).write_text(text if NOTE in text else text + NOTE)
             replace(folder, partial, before)
@@ -204,8 +235,9 @@ def once(hf: PreTrainedModel) -> Iterator[nn.Parameter]:
 def growth(before: Model, after: Model) -> str:
     """A sentence where removal makes the key/value cache or the weights grow, else nothing."""
     for what, old, new in (
-        ("key/value cache", before.cache_bytes, after.cache_bytes), ("weights", before.weight_bytes, after.weight_bytes)
-    ):  # fmt: skip
+        ("key/value cache", before.cache_bytes, after.cache_bytes),
+        ("weights", before.weight_bytes, after.weight_bytes),
+    ):
         if new > old:
             unit = " a token" if what == "key/value cache" else ""
             return (
@@ -232,5 +264,7 @@ def followed(heads: Sequence[Head], mask: HeadMask) -> list[Head]:
 
 def compose(before: HeadMask, after: HeadMask) -> HeadMask:
     """The layout of a model pruned twice, in the head numbers of the original model."""
-    kept = (Head(kind, layer, before.of(Site(kind, layer))[head]) for kind, layer, head in after.kept)
+    kept = (
+        Head(kind, layer, before.of(Site(kind, layer))[head]) for kind, layer, head in after.kept
+    )
     return HeadMask(before.heads, frozenset(kept))

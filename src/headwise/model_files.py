@@ -25,7 +25,10 @@ MODEL_FILES = re.compile(  # what loading a model may read
     r"(config|generation_config|modules|special_tokens_map|added_tokens|(pre)?processor_config)\.json|merges\.txt"
     r"|(tokenizer|vocab|chat_template).*|.*\.(safetensors|safetensors\.index\.json|model|spm)|(pytorch_)?model.*\.bin.*"
 )
-PROCESSORS = ("preprocessor_config.json", "processor_config.json")  # how a model of speech or images reads its input
+PROCESSORS = (
+    "preprocessor_config.json",
+    "processor_config.json",
+)  # how a model of speech or images reads its input
 NOTE = """
 ## Fewer attention heads
 
@@ -38,7 +41,11 @@ import headwise as hw
 model = hw.load("FOLDER").hf  # an ordinary model of transformers in everything else
 ```
 """
-SENTENCE_TRANSFORMERS = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
+SENTENCE_TRANSFORMERS = (
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+)
 
 
 def sums(folder: Path) -> list[tuple[str, str]]:
@@ -47,8 +54,12 @@ def sums(folder: Path) -> list[tuple[str, str]]:
         return []
     lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
     found = [(name, digest) for digest, _, name in (line.partition("  ") for line in lines)]
-    if not found or any(not re.fullmatch("[0-9a-f]{64}", digest) or not is_inside(name) for name, digest in found):
-        raise HeadwiseError(f"{folder / SUMS} is damaged: copy or save the model again, or delete that file.")
+    if not found or any(
+        not re.fullmatch("[0-9a-f]{64}", digest) or not is_inside(name) for name, digest in found
+    ):
+        raise HeadwiseError(
+            f"{folder / SUMS} is damaged: copy or save the model again, or delete that file."
+        )
     return found
 
 
@@ -59,12 +70,20 @@ def new_folder(folder: Path) -> Iterator[Path]:
     try:
         place = folder.resolve()  # where its links lead
         taken = place.exists() and (not place.is_dir() or any(place.iterdir()))
-    except (OSError, RuntimeError, ValueError) as error:  # too long, a circle of links, a NUL in the name
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # too long, a circle of links, a NUL in the name
         reason = getattr(error, "strerror", None) or error
-        raise HeadwiseError(f"{str(folder)[:200]!r} cannot be a folder ({reason}): choose a new one.") from None
+        raise HeadwiseError(
+            f"{str(folder)[:200]!r} cannot be a folder ({reason}): choose a new one."
+        ) from None
     if taken:
         raise HeadwiseError(f"{place} is not empty: choose a new folder.")
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.partial")  # what two processes write never mixes
+    temporary = place.with_name(
+        f".{place.name}.{os.getpid()}.partial"
+    )  # what two processes write never mixes
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -83,7 +102,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
 def seal(folder: Path) -> None:
     """Write SHA256SUMS over all files of a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    (folder / SUMS).write_text("".join(f"{sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in files))
+    (folder / SUMS).write_text(
+        "".join(f"{sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in files)
+    )
 
 
 def written_before(folder: Path) -> set[str]:
@@ -92,9 +113,15 @@ def written_before(folder: Path) -> set[str]:
     Raises HeadwiseError for a folder with other files of a model, and for what is no folder.
     """
     if folder.exists() and not folder.is_dir():
-        raise HeadwiseError(f"The model cannot be saved to {folder}, which is a file: choose an empty or new folder.")
+        raise HeadwiseError(
+            f"The model cannot be saved to {folder}, which is a file: choose an empty or new folder."
+        )
     listed = sums(folder)
-    ours = {name for name, digest in listed if (folder / name).is_file() and sha256(folder / name) == digest}
+    ours = {
+        name
+        for name, digest in listed
+        if (folder / name).is_file() and sha256(folder / name) == digest
+    }
     others = sorted(path.name for path in folder.glob("*") if MODEL_FILES.fullmatch(path.name))
     if other := [name for name in others if name not in ours]:
         raise HeadwiseError(
@@ -106,7 +133,12 @@ def written_before(folder: Path) -> set[str]:
 
 def copy_siblings(source: Path, folder: Path) -> None:
     """Copy what makes a folder a model of sentence-transformers or of speech, and README and licence."""
-    names = {README, *PROCESSORS, *SENTENCE_TRANSFORMERS, *(path.name for path in source.glob("LICENSE*"))}
+    names = {
+        README,
+        *PROCESSORS,
+        *SENTENCE_TRANSFORMERS,
+        *(path.name for path in source.glob("LICENSE*")),
+    }
     if (source / "modules.json").is_file():
         try:
             parts = json.loads((source / "modules.json").read_text(encoding="utf-8"))
@@ -129,7 +161,9 @@ def replace(folder: Path, partial: Path, before: set[str]) -> None:
 
     First the list of sums is that of old and new files, last that of the new ones: a reader notices each state between.
     """
-    files = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file())
+    files = sorted(
+        path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file()
+    )
     users = [name for name in files if (folder / name).exists() and name not in before]
     new = {name: sha256(partial / name) for name in files if name not in users}
     lines = [f"{digest}  {name}\n" for name, digest in new.items()]
@@ -150,7 +184,9 @@ def refuse_damage(folder: Path) -> None:
     listed = sums(folder)
     for name, digest in listed:
         if not name.endswith(".md") and not (folder / name).is_file():
-            raise HeadwiseError(f"{folder} is incomplete: it lacks {name}. Copy or save the model again.")
+            raise HeadwiseError(
+                f"{folder} is incomplete: it lacks {name}. Copy or save the model again."
+            )
         if not name.endswith(".md") and sha256(folder / name) != digest:
             raise HeadwiseError(
                 f"{folder} is damaged: {name} is not as it was saved. Copy or save the model again; if you changed it "
@@ -163,13 +199,17 @@ def weight_files(folder: Path) -> list[Path]:
     if not (folder / INDEX).is_file():
         return [folder / WEIGHTS]
     try:
-        names = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(
+            set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise HeadwiseError(
             f"{folder / INDEX} is no index of weights ({type(error).__name__}): copy it again."
         ) from None
     if outside := [name for name in names if not is_inside(name)]:
-        raise HeadwiseError(f"{folder / INDEX} names a file outside of its folder ({outside[0]}): copy it again.")
+        raise HeadwiseError(
+            f"{folder / INDEX} names a file outside of its folder ({outside[0]}): copy it again."
+        )
     return [folder / name for name in names]
 
 
@@ -179,7 +219,9 @@ def folder_of(spec: str | Path) -> Path:
     Raises HeadwiseError for a missing folder whose name cannot be a hub id (`name` or `owner/name`).
     """
     path, name = Path(spec), str(spec)
-    if not path.exists() and (name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1):
+    if not path.exists() and (
+        name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1
+    ):
         raise HeadwiseError(
             f"{spec} cannot be loaded as a model: there is no such folder. "
             "Give a model's folder, the folder of a finished study, or a hub id such as Helsinki-NLP/opus-mt-en-de."

@@ -16,8 +16,14 @@ Rule = Literal["sign", "deterministic"]
 Unit = Literal["head", "balanced", "group", "uniform"]
 Train = Literal["all", "gates", "lora"]
 Keep = int | Mapping[Kind, int]
-Control = Literal["fine-tuned", "random", "one-per-layer", "one-per-layer-random", "from-scratch", "narrower"]
-OF_A_SWEEP: tuple[Control, ...] = ("fine-tuned", "one-per-layer", "one-per-layer-random")  # others: of every model
+Control = Literal[
+    "fine-tuned", "random", "one-per-layer", "one-per-layer-random", "from-scratch", "narrower"
+]
+OF_A_SWEEP: tuple[Control, ...] = (
+    "fine-tuned",
+    "one-per-layer",
+    "one-per-layer-random",
+)  # others: of every model
 Engine = Literal["transformers", "ct2"]
 FROM_RANDOM_WEIGHTS: tuple[Control, ...] = ("from-scratch", "narrower")
 
@@ -39,7 +45,9 @@ class Architecture(BaseModel):
     dropout: float = Field(default=0.1, ge=0, lt=1)
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     vocabulary: int = Field(default=8000, ge=10)
-    max_length: int = Field(default=128, ge=4, description="longest sentence in tokens, end of sentence included")
+    max_length: int = Field(
+        default=128, ge=4, description="longest sentence in tokens, end of sentence included"
+    )
 
     @property
     def head_map(self) -> HeadMap:
@@ -55,7 +63,9 @@ class Recipe(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
     epochs: int = Field(default=40, ge=1)
-    batch_tokens: int = Field(default=5040, ge=16, description="positions a side in one batch, padding included")
+    batch_tokens: int = Field(
+        default=5040, ge=16, description="positions a side in one batch, padding included"
+    )
     accumulate: int = Field(default=1, ge=1, description="batches per update, over all processes")
     learning_rate: float = Field(default=1e-3, gt=0)
     warmup: int = Field(default=1000, ge=0)
@@ -63,9 +73,15 @@ class Recipe(BaseModel):
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
     clip: float = Field(default=1.0, gt=0)
-    patience: int = Field(default=10, ge=1, description="epochs without a better dev loss before training stops")
-    average: int = Field(default=5, ge=1, description="how many of the last checkpoints are averaged")
-    dtype: str = Field(default="auto", pattern="^(auto|fp32|bf16)$", description="auto: bf16 where it is native")
+    patience: int = Field(
+        default=10, ge=1, description="epochs without a better dev loss before training stops"
+    )
+    average: int = Field(
+        default=5, ge=1, description="how many of the last checkpoints are averaged"
+    )
+    dtype: str = Field(
+        default="auto", pattern="^(auto|fp32|bf16)$", description="auto: bf16 where it is native"
+    )
 
 
 class Search(BaseModel):
@@ -89,11 +105,15 @@ class TuningOptions(BaseModel):
     learning_rate: float = Field(default=3e-4, gt=0)
     warmup: int = Field(default=50, ge=0)
     schedule: str = Field(default="linear", pattern=SCHEDULES)
-    average: int = Field(default=1, ge=1, description="how many of the last checkpoints are averaged, gates included")
+    average: int = Field(
+        default=1, ge=1, description="how many of the last checkpoints are averaged, gates included"
+    )
 
     def within(self, recipe: Recipe) -> Recipe:
         """`recipe` with the length, rate and schedule of fine-tuning."""
-        changes = {name: getattr(self, name) for name in ("epochs", "learning_rate", "warmup", "schedule")}
+        changes = {
+            name: getattr(self, name) for name in ("epochs", "learning_rate", "warmup", "schedule")
+        }
         return recipe.model_copy(update=changes)
 
 
@@ -101,16 +121,22 @@ class GateOptions(TuningOptions):
     """How to prune with gates. They have a learning rate of their own and no weight decay."""
 
     train: Train = Field(
-        default="all", description="beside the gates: all weights; gates: none; lora: low-rank changes of linear layers"
+        default="all",
+        description="beside the gates: all weights; gates: none; lora: low-rank changes of linear layers",
     )
-    penalty_scale: Scale = Field(default="paper", description="paper: λ Σ over heads; code: λ mean over layers of Σ")
+    penalty_scale: Scale = Field(
+        default="paper", description="paper: λ Σ over heads; code: λ mean over layers of Σ"
+    )
     gate_learning_rate: float = Field(default=0.05, gt=0)
     temperature: float = Field(default=0.33, gt=0)
     start: float | Literal["glorot"] = Field(
-        default=3.0, description="log α at the start; from 2.4 on step 0 is the converged model; glorot: as released"
+        default=3.0,
+        description="log α at the start; from 2.4 on step 0 is the converged model; glorot: as released",
     )
     rule: Rule = "sign"
-    unit: Unit | None = Field(default=None, description="what goes at once; unset: what keeps groups equally large")
+    unit: Unit | None = Field(
+        default=None, description="what goes at once; unset: what keeps groups equally large"
+    )
     settle: float | None = Field(
         default=None,
         ge=0,
@@ -123,9 +149,15 @@ class GateOptions(TuningOptions):
     def refuse_idle(self) -> Self:
         """With frozen weights some options would do nothing."""
         usual = GateOptions.model_fields
-        idle = [name for name in ("settle", "learning_rate") if getattr(self, name) != usual[name].default]
+        idle = [
+            name
+            for name in ("settle", "learning_rate")
+            if getattr(self, name) != usual[name].default
+        ]
         if self.train == "gates" and idle:
-            raise ValueError(f"train = 'gates' freezes all weights, so {' and '.join(idle)} would change nothing")
+            raise ValueError(
+                f"train = 'gates' freezes all weights, so {' and '.join(idle)} would change nothing"
+            )
         return self
 
 
@@ -137,11 +169,19 @@ def too_few(options: GateOptions, updates: int, exactly: bool = True) -> str:
     """
     if isinstance(options.start, str):
         return ""
-    mean = 0.5 if options.schedule in ("linear", "cosine") else 1.0  # of the rate over a run, in its maximum
+    mean = (
+        0.5 if options.schedule in ("linear", "cosine") else 1.0
+    )  # of the rate over a run, in its maximum
     enough = math.ceil(2 * options.start / (options.gate_learning_rate * mean))
     epochs = math.ceil(options.epochs * enough / updates)
     found = f"{'' if exactly else 'about '}{updates} updates"
-    advice = f"a gate needs {enough} to settle: set epochs to {epochs}, or a higher gate_learning_rate"
+    advice = (
+        f"a gate needs {enough} to settle: set epochs to {epochs}, or a higher gate_learning_rate"
+    )
     if updates < enough / 2:
         return f"Pruning trains for {found}, in which no gate can close; {advice}."
-    return f"Pruning trains for {found}, in which gates may not settle; {advice}." if updates < enough else ""
+    return (
+        f"Pruning trains for {found}, in which gates may not settle; {advice}."
+        if updates < enough
+        else ""
+    )

@@ -27,24 +27,38 @@ from headwise.translation.build import drop_unused
 
 DeviceMap = str | Mapping[str, int | str]
 FILLED = 0.9  # of a device's memory, at most
-TYPE_OF = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}  # of safetensors
+TYPE_OF = {
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F64": torch.float64,
+}  # of safetensors
 
 
 def places(device_map: DeviceMap | None, device: str, config: Any, model_class: Any) -> Any:
     """A map of devices as transformers takes it. `disk`: all weights in their files, but for those that no file has,
     and the last small ones, from which Accelerate knows where to compute."""
     if isinstance(device_map, str) and device_map not in ("auto", "disk"):
-        raise HeadwiseError(f"The device map {device_map} was asked for: give auto, disk, or a device for each module.")
+        raise HeadwiseError(
+            f"The device map {device_map} was asked for: give auto, disk, or a device for each module."
+        )
     if device_map != "disk":
         return device_map
     with init_empty_weights():
         made = model_class._from_config(config)
-    known, owners = made.state_dict(), dict[str, str]()  # by the module that has it, or by its own name at the top
+    known, owners = (
+        made.state_dict(),
+        dict[str, str](),
+    )  # by the module that has it, or by its own name at the top
     for name in known:
         owners[name] = name.rpartition(".")[0] or name
     small = [name for name, weight in made.named_parameters() if weight.dim() == 1][-1:]
-    here = {owners[name] for name in (*small, *(made._keys_to_ignore_on_save or ())) if name in known}
-    return {owner: device if owner in here or owner in known else "disk" for owner in owners.values()}
+    here = {
+        owners[name] for name in (*small, *(made._keys_to_ignore_on_save or ())) if name in known
+    }
+    return {
+        owner: device if owner in here or owner in known else "disk" for owner in owners.values()
+    }
 
 
 def refuge(path: Path, device: str, dtype: torch.dtype | None) -> str | None:
@@ -120,8 +134,12 @@ def read_from(model: Any, files: Sequence[Path], dtype: torch.dtype | None) -> l
             for name in file.keys():  # noqa: SIM118
                 part = file.get_slice(name)
                 if name in own and [*own[name].shape] != part.get_shape():
-                    raise HeadwiseError(f"{name} has the shape {part.get_shape()}, not {[*own[name].shape]}.")
-                kind = dtype or TYPE_OF.get(part.get_dtype(), own[name].dtype if name in own else None)
+                    raise HeadwiseError(
+                        f"{name} has the shape {part.get_shape()}, not {[*own[name].shape]}."
+                    )
+                kind = dtype or TYPE_OF.get(
+                    part.get_dtype(), own[name].dtype if name in own else None
+                )
                 index[name] = {
                     "safetensors_file": str(path),
                     "weight_name": name,
@@ -135,6 +153,14 @@ def read_from(model: Any, files: Sequence[Path], dtype: torch.dtype | None) -> l
         if (hook := hook_of(module)) is not None:
             hook.weights_map = PrefixedDataset(weights_map, f"{path}." if path else "")
             for name, parameter in module.named_parameters(recurse=False):
-                kind = getattr(torch, index[f"{path}.{name}"]["dtype"]) if f"{path}.{name}" in index else None
-                setattr(module, name, torch.nn.Parameter(parameter.to(kind), requires_grad=parameter.requires_grad))
+                kind = (
+                    getattr(torch, index[f"{path}.{name}"]["dtype"])
+                    if f"{path}.{name}" in index
+                    else None
+                )
+                setattr(
+                    module,
+                    name,
+                    torch.nn.Parameter(parameter.to(kind), requires_grad=parameter.requires_grad),
+                )
     return sorted(index.keys() ^ own.keys())

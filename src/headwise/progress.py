@@ -25,7 +25,9 @@ class Bars(Progress):
     def __init__(self, *columns: Any, **options: Any) -> None:
         super().__init__(*columns, **options)
         self.in_lines = not (self.console.is_interactive or self.console.is_jupyter)
-        self.told = dict[TaskID, float]()  # when each task had its last line, in seconds of its own time
+        self.told = dict[
+            TaskID, float
+        ]()  # when each task had its last line, in seconds of its own time
 
     def update(self, task_id: TaskID, **fields: Any) -> None:
         super().update(task_id, **fields)
@@ -51,11 +53,15 @@ def shown(name: str, report: Report | None) -> Iterator[Report]:
     if report is not None:
         yield report
         return
-    bars = Bars(console=Console(stderr=True, highlight=False), transient=True, speed_estimate_period=600)
+    bars = Bars(
+        console=Console(stderr=True, highlight=False), transient=True, speed_estimate_period=600
+    )
     bars.disable = bars.in_lines
     with bars:
         row = bars.add_task(name, total=1.0)
-        yield lambda share, what: bars.update(row, completed=share, description=f"{name}: {what}" if what else name)
+        yield lambda share, what: bars.update(
+            row, completed=share, description=f"{name}: {what}" if what else name
+        )
 
 
 def part(report: Report, start: float, end: float) -> Report:

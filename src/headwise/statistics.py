@@ -43,7 +43,9 @@ def _table(units: int, seed: int, number: int) -> np.ndarray:
 
 def bootstrap(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
     """Σ sums / Σ counts of every resample. sums: units x columns, counts: units; returns resamples x columns."""
-    return np.concatenate([(table @ sums) / (table @ counts)[:, None] for table in draws(len(counts), seed)])
+    return np.concatenate(
+        [(table @ sums) / (table @ counts)[:, None] for table in draws(len(counts), seed)]
+    )
 
 
 def proportion_interval(right: int, count: int) -> tuple[float, float]:
@@ -61,11 +63,15 @@ def ratio_interval(
     """
     flat, below = sums.reshape(len(sums), -1), divisors.reshape(len(sums), -1)
     tables = draws(len(sums), seed, np.float32)
-    drawn = np.concatenate([(table @ flat) / (table @ below) for table in tables]).reshape(-1, *value.shape)
+    drawn = np.concatenate([(table @ flat) / (table @ below) for table in tables]).reshape(
+        -1, *value.shape
+    )
     return interval(np.where(np.isfinite(drawn), drawn, value))
 
 
-def centred_interval(value: float, draws: np.ndarray, least: float, most: float = 1) -> tuple[float, float]:
+def centred_interval(
+    value: float, draws: np.ndarray, least: float, most: float = 1
+) -> tuple[float, float]:
     """95 % interval of draws, moved so that its median is the value, and cut to least … most.
 
     For a statistic that resampling biases, such as a rank correlation, which noise pushes down.
@@ -87,7 +93,9 @@ def rank_interval(r: float, n: int) -> tuple[float, float]:
 
 def resamples(sentences: int) -> np.ndarray:
     """How often each sentence is drawn, with sacreBLEU's seed: RESAMPLES x sentences."""
-    return np.random.default_rng(SEED).multinomial(sentences, np.full(sentences, 1 / sentences), size=RESAMPLES)
+    return np.random.default_rng(SEED).multinomial(
+        sentences, np.full(sentences, 1 / sentences), size=RESAMPLES
+    )
 
 
 def paired_bootstrap_p(value: float, draws: np.ndarray) -> float:
@@ -126,7 +134,9 @@ def jackknife_p(differences: np.ndarray, counts: np.ndarray) -> np.ndarray:
     asked = counts > 0
     units = asked.sum(0)
     mean = differences.sum(0) / counts.sum(0)
-    without = np.maximum(1 - counts / counts.sum(0), 1e-9)  # what is left of the text when a unit is left out
+    without = np.maximum(
+        1 - counts / counts.sum(0), 1e-9
+    )  # what is left of the text when a unit is left out
     spread = np.where(asked, differences - mean * counts, 0) / without
     error = np.sqrt((spread**2).sum(0) * units / np.maximum(units - 1, 1)) / counts.sum(0)
     p: np.ndarray = student.sf(mean / np.maximum(error, 1e-12), np.maximum(units - 1, 1))
@@ -135,7 +145,9 @@ def jackknife_p(differences: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def cohen_h(share: np.ndarray, other: np.ndarray) -> np.ndarray:
     """The effect size of two shares, 2 asin √share − 2 asin √other (Cohen 1988, chapter 6): 0.2 is small, 0.8 large."""
-    h: np.ndarray = 2 * (np.arcsin(np.sqrt(np.clip(share, 0, 1))) - np.arcsin(np.sqrt(np.clip(other, 0, 1))))
+    h: np.ndarray = 2 * (
+        np.arcsin(np.sqrt(np.clip(share, 0, 1))) - np.arcsin(np.sqrt(np.clip(other, 0, 1)))
+    )
     return h
 
 

@@ -31,7 +31,10 @@ def usual_unit(heads: HeadMap) -> Unit:
 
 
 def units(
-    heads: HeadMap, unit: Unit | None = None, left: HeadMask | None = None, values: Mapping[Head, float] | None = None
+    heads: HeadMap,
+    unit: Unit | None = None,
+    left: HeadMask | None = None,
+    values: Mapping[Head, float] | None = None,
 ) -> list[Together]:
     """The heads of a map in units, in the map's order; none: `usual_unit`.
 
@@ -42,11 +45,17 @@ def units(
     unit = unit or usual_unit(heads)
     if unit == "uniform":
         return [together for kind in heads.kinds for together in uniform(heads, kind, left, values)]
-    return [together for site in heads.sites for together in of_layer(heads, unit, site, left, values)]
+    return [
+        together for site in heads.sites for together in of_layer(heads, unit, site, left, values)
+    ]
 
 
 def of_layer(
-    heads: HeadMap, unit: Unit, site: Site, left: HeadMask | None, values: Mapping[Head, float] | None
+    heads: HeadMap,
+    unit: Unit,
+    site: Site,
+    left: HeadMask | None,
+    values: Mapping[Head, float] | None,
 ) -> list[Together]:
     """The units of one layer."""
     count = heads.count(site)
@@ -54,7 +63,10 @@ def of_layer(
     numbers = range(count) if left is None else left.of(site)
     if unit == "head" or shared <= 1:
         return [(Head(*site, head),) for head in numbers]
-    groups = [[Head(*site, head) for head in numbers if head // shared == group] for group in range(count // shared)]
+    groups = [
+        [Head(*site, head) for head in numbers if head // shared == group]
+        for group in range(count // shared)
+    ]
     if unit == "group":
         return [tuple(group) for group in groups if group]
     groups = [sorted(group, key=values.__getitem__) if values else group for group in groups]
@@ -63,7 +75,7 @@ def of_layer(
 
 def uniform(
     heads: HeadMap, kind: Kind, left: HeadMask | None, values: Mapping[Head, float] | None
-) -> list[Together]:  # fmt: skip
+) -> list[Together]:
     """The units of all layers of a kind, each of as many heads of every layer."""
     counts = {*zip(heads.query[kind], heads.key_value[kind], strict=True)}
     if len(counts) > 1:
@@ -71,10 +83,15 @@ def uniform(
             f"The {kind} layers cannot keep equal numbers of heads (unit 'uniform'), because they have different ones "
             f"now ({describe(heads.only([kind]))}): choose another unit."
         )
-    layers = [of_layer(heads, "balanced", Site(kind, layer), left, values) for layer in range(len(heads.query[kind]))]
+    layers = [
+        of_layer(heads, "balanced", Site(kind, layer), left, values)
+        for layer in range(len(heads.query[kind]))
+    ]
     if values:
         layers = [sorted(layer, key=lambda together: total(values, together)) for layer in layers]
-    return [tuple(head for together in row for head in together) for row in zip(*layers, strict=True)]
+    return [
+        tuple(head for together in row for head in together) for row in zip(*layers, strict=True)
+    ]
 
 
 def total(values: Mapping[Head, float], together: Together) -> float:
@@ -95,7 +112,9 @@ def nearest(sizes: Sequence[int], count: int) -> tuple[int | None, int | None]:
     sums = reachable(sizes)
     below = (sums & ((2 << count) - 1) & ~1).bit_length() - 1
     above = sums >> count
-    return (below if below > 0 else None), (count + (above & -above).bit_length() - 1 if above else None)
+    return (below if below > 0 else None), (
+        count + (above & -above).bit_length() - 1 if above else None
+    )
 
 
 def first(ordered: Sequence[Together], count: int) -> list[Together]:
@@ -118,19 +137,27 @@ def sizes(parts: Sequence[Together], step: float, least: int = 1) -> list[int]:
     would split a unit, the next number that whole units give."""
     each = [len(together) for together in parts]
     heads = sum(each)
-    removed = {math.ceil(round(heads * step * i, 9)) for i in range(1, math.ceil(1 / step) + 1)} | {heads - least}
-    left = [nearest(each, heads - count)[1] for count in sorted(removed) if 0 < count <= heads - least]
+    removed = {math.ceil(round(heads * step * i, 9)) for i in range(1, math.ceil(1 / step) + 1)} | {
+        heads - least
+    }
+    left = [
+        nearest(each, heads - count)[1] for count in sorted(removed) if 0 < count <= heads - least
+    ]
     return [count for count in dict.fromkeys(left) if count is not None and count < heads]
 
 
-def target_counts(heads: HeadMap, keep: Keep, least: int, unit: Unit | None = None) -> dict[tuple[Kind, ...], int]:
+def target_counts(
+    heads: HeadMap, keep: Keep, least: int, unit: Unit | None = None
+) -> dict[tuple[Kind, ...], int]:
     """The target count, in heads, by the kinds that share it.
 
     keep: a number in total, or one for each kind. Raises HeadwiseError below `least`, above the heads that there are,
     and for numbers that whole units cannot give.
     """
     groups: dict[tuple[Kind, ...], int] = (
-        {heads.kinds: keep} if isinstance(keep, int) else {(kind,): keep[kind] for kind in heads.kinds}
+        {heads.kinds: keep}
+        if isinstance(keep, int)
+        else {(kind,): keep[kind] for kind in heads.kinds}
     )
     for kinds, count in groups.items():
         some = heads.only(kinds)

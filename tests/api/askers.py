@@ -28,7 +28,9 @@ def embedder() -> hw.Model:
 
 def pairs(count: int, seed: int = 0) -> hw.ParallelText:
     """Pairs of sentences of 2 to 9 letters."""
-    return hw.ParallelText.from_pairs(zip(sentences(count, seed), sentences(count, seed + 1), strict=True))
+    return hw.ParallelText.from_pairs(
+        zip(sentences(count, seed), sentences(count, seed + 1), strict=True)
+    )
 
 
 def lines(count: int, seed: int = 0) -> hw.Text:

@@ -25,20 +25,31 @@ from headwise.translation.train import Gated, Training, fit
 from translation.letters import END, LETTERS, PAD, START, letters
 
 IDS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "vocab_size": 32}
-NAMES = {"label2id": {"vowel": 0, "consonant": 1, "none": 2}, "id2label": {0: "vowel", 1: "consonant", 2: "none"}}
+NAMES = {
+    "label2id": {"vowel": 0, "consonant": 1, "none": 2},
+    "id2label": {0: "vowel", 1: "consonant", 2: "none"},
+}
 CLASSIFIERS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertForSequenceClassification", STACK),
     "distilbert": ("DistilBertForSequenceClassification", FAMILIES["distilbert"][1]),
     "gpt2": ("GPT2ForSequenceClassification", GPT),
     "llama": ("LlamaForSequenceClassification", GROUPED),
 }
-FAST: dict[str, Any] = {"epochs": 2, "gate_learning_rate": 2.0, "batch_tokens": 48, "warmup": 1, "dtype": "fp32"}
+FAST: dict[str, Any] = {
+    "epochs": 2,
+    "gate_learning_rate": 2.0,
+    "batch_tokens": 48,
+    "warmup": 1,
+    "dtype": "fp32",
+}
 NEEDED = 1  # the only head of the four that does something
 
 
 def classifier(family: str = "bert", **changes: Any) -> hw.Model:
     name, shape = CLASSIFIERS[family]
-    return hw.Model(build(name, **{**shape, **IDS, **NAMES, **changes}), letters(), f"tiny {family}")
+    return hw.Model(
+        build(name, **{**shape, **IDS, **NAMES, **changes}), letters(), f"tiny {family}"
+    )
 
 
 def drawn(count: int, seed: int = 0) -> hw.LabelledText:
@@ -71,7 +82,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> hw.Model:
     torch.set_num_threads(1)
     model = classifier(num_hidden_layers=1)
     (site,), only = model.heads.sites, torch.eye(4)[NEEDED]
-    recipe = Recipe(epochs=10, batch_tokens=256, learning_rate=1e-2, warmup=10, label_smoothing=0.0, dtype="fp32")
+    recipe = Recipe(
+        epochs=10,
+        batch_tokens=256,
+        learning_rate=1e-2,
+        warmup=10,
+        label_smoothing=0.0,
+        dtype="fp32",
+    )
     data, dev = (training_data(model, task(*how), 256) for how in ((600, 1), (60, 2)))
     training = Training(data, dev, recipe, tmp_path_factory.mktemp("trained"))
     fit(model.hf, model.tokenizer, model.found, training, Gated({site: lambda: only}))
@@ -101,7 +119,9 @@ class TestLoss:
         assert [scored[place] for place in range(20)] == pytest.approx(alone, rel=1e-4)
         data = training_data(model, text, 64)
         with loss_forward(model.hf):
-            assert dev_loss(model.hf, data, model.tokenizer, 64) == pytest.approx(sum(alone) / 20, rel=1e-4)
+            assert dev_loss(model.hf, data, model.tokenizer, 64) == pytest.approx(
+                sum(alone) / 20, rel=1e-4
+            )
         assert model.hf.config.to_dict() == config
 
     @pytest.mark.parametrize("family", CLASSIFIERS)
@@ -120,15 +140,28 @@ class TestLoss:
     @pytest.mark.parametrize(
         ("family", "changes", "reason"),
         [
-            ("bert", {"label2id": None, "id2label": None, "num_labels": 1}, "does not predict one class"),
-            ("bert", {"problem_type": "multi_label_classification"}, "gives no loss for two texts with classes"),
+            (
+                "bert",
+                {"label2id": None, "id2label": None, "num_labels": 1},
+                "does not predict one class",
+            ),
+            (
+                "bert",
+                {"problem_type": "multi_label_classification"},
+                "gives no loss for two texts with classes",
+            ),
             ("gpt2", {"problem_type": "regression"}, r"gives no loss|does not predict one class"),
             ("llama", {"pad_token_id": None}, "needs a pad_token_id"),
         ],
     )
-    def test_another_loss_is_refused(self, family: str, changes: dict[str, Any], reason: str) -> None:
+    def test_another_loss_is_refused(
+        self, family: str, changes: dict[str, Any], reason: str
+    ) -> None:
         model = classifier(family, **changes)
-        for use in (lambda: hw.score(model, drawn(10)), lambda: hw.prune(model, drawn(30), penalty=1.0, **FAST)):
+        for use in (
+            lambda: hw.score(model, drawn(10)),
+            lambda: hw.prune(model, drawn(30), penalty=1.0, **FAST),
+        ):
             with pytest.raises(hw.HeadwiseError, match=reason):
                 use()
 
@@ -151,22 +184,33 @@ class TestLabels:
     def test_names_or_numbers(self) -> None:
         model = classifier()
         for labels in (["none", "vowel"], ["2", "0"]):
-            data = Labelled(hw.LabelledText.from_rows(zip("ab", labels, strict=True)), model.tokenizer, model.hf, 20)
+            data = Labelled(
+                hw.LabelledText.from_rows(zip("ab", labels, strict=True)),
+                model.tokenizer,
+                model.hf,
+                20,
+            )
             assert data.classes.tolist() == [2, 0]
 
     @pytest.mark.parametrize("labels", [["vowel", "verb"], ["vowel", "1"], ["0", "3"]])
     def test_a_label_that_is_no_class(self, labels: list[str]) -> None:
         text = hw.LabelledText.from_rows(zip("ab", labels, strict=True))
         with pytest.raises(
-            hw.HeadwiseError, match=r"is a label of rows, but no class of .* \(vowel, consonant, none\)"
+            hw.HeadwiseError,
+            match=r"is a label of rows, but no class of .* \(vowel, consonant, none\)",
         ):
             hw.score(classifier(), text)
 
     def test_long_texts_are_counted(self) -> None:
         text = hw.LabelledText.from_rows([("a b", 0), (" ".join(LETTERS), 1)])
-        assert hw.score(classifier(max_position_embeddings=10), text).attrs["signature"]["dropped"] == 1
+        assert (
+            hw.score(classifier(max_position_embeddings=10), text).attrs["signature"]["dropped"]
+            == 1
+        )
 
-    @pytest.mark.parametrize("text", [hw.Text.from_lines(["a"]), hw.ParallelText.from_pairs([("a", "b")])])
+    @pytest.mark.parametrize(
+        "text", [hw.Text.from_lines(["a"]), hw.ParallelText.from_pairs([("a", "b")])]
+    )
     def test_text_of_another_sort(self, text: Any) -> None:
         with pytest.raises(hw.HeadwiseError, match="needs labelled text"):
             hw.score(classifier(), text)
@@ -181,7 +225,10 @@ class TestScores:
     @pytest.mark.parametrize("family", CLASSIFIERS)
     def test_every_usual_measure(self, family: str) -> None:
         table = hw.score(classifier(family), drawn(20), judged=True)
-        assert set(table.measure) == {"confidence", "gradient", "ablation.zero"} and table.value.notna().all()
+        assert (
+            set(table.measure) == {"confidence", "gradient", "ablation.zero"}
+            and table.value.notna().all()
+        )
         assert table.attrs["curves"]
 
     def test_relevance_is_refused(self) -> None:
@@ -220,11 +267,19 @@ class TestPruning:
                 small = hw.prune(classifier(family), drawn(40), keep=4, method=method, **options)
             assert small.heads.total == 4
 
-    @pytest.mark.parametrize(("goal", "method"), [({"penalty": 0.01}, "gates"), ({"keep": 1}, "top-k")])
+    @pytest.mark.parametrize(
+        ("goal", "method"), [({"penalty": 0.01}, "gates"), ({"keep": 1}, "top-k")]
+    )
     def test_gates_keep_the_needed_head_and_the_accuracy(
         self, trained: hw.Model, goal: dict[str, Any], method: Any
     ) -> None:
-        how: dict[str, Any] = {**FAST, "epochs": 8, "gate_learning_rate": 0.1, "batch_tokens": 128, "train": "gates"}
+        how: dict[str, Any] = {
+            **FAST,
+            "epochs": 8,
+            "gate_learning_rate": 0.1,
+            "batch_tokens": 128,
+            "train": "gates",
+        }
         dev = task(100, 5)
         whole = accuracy(trained, dev)
         small = hw.prune(trained, task(300, 4), dev, **goal, method=method, **how)
@@ -249,7 +304,11 @@ class TestFiles:
         rows = [('He said "no", twice', "vowel"), ("b", "1")]
         objects = [{"text": rows[0][0], "label": "vowel"}, {"label": 1, "text": "b"}]
         files = [
-            self.write(tmp_path, "a.csv", 'id,label,text\n7,vowel,"He said ""no"", \ntwice"\n8,1,b\n9,,blank\n'),
+            self.write(
+                tmp_path,
+                "a.csv",
+                'id,label,text\n7,vowel,"He said ""no"", \ntwice"\n8,1,b\n9,,blank\n',
+            ),
             self.write(tmp_path, "a.tsv", 'text\tlabel\nHe said "no", twice\tvowel\nb\t1\n'),
             self.write(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in objects)),
         ]
@@ -270,15 +329,23 @@ class TestFiles:
             ("a.csv", "text,label\n", "there are none"),
         ],
     )
-    def test_what_cannot_be_read(self, tmp_path: Path, name: str, content: str, reason: str) -> None:
+    def test_what_cannot_be_read(
+        self, tmp_path: Path, name: str, content: str, reason: str
+    ) -> None:
         with pytest.raises(hw.HeadwiseError, match=reason):
             hw.LabelledText.read(self.write(tmp_path, name, content))
 
     def test_a_data_set(self, tmp_path: Path) -> None:
-        self.write(tmp_path, "train.jsonl", '{"sentence": "a b", "label": 2}\n{"sentence": "c", "label": 0}\n')
+        self.write(
+            tmp_path,
+            "train.jsonl",
+            '{"sentence": "a b", "label": 2}\n{"sentence": "c", "label": 0}\n',
+        )
         text = hw.LabelledText.read(f"datasets:{tmp_path}?text=sentence")
         assert [*text] == [("a b", "2"), ("c", "0")]
-        with pytest.raises(hw.HeadwiseError, match=r"'source' in .* is none of text, label, split, config"):
+        with pytest.raises(
+            hw.HeadwiseError, match=r"'source' in .* is none of text, label, split, config"
+        ):
             hw.LabelledText.read("datasets:x?source=a")
 
 
@@ -299,14 +366,29 @@ class TestCommands:
 
     def test_score_prune_and_evaluate(self, folder: Path) -> None:
         labelled = "--labelled", folder / "dev.tsv"
-        scores = self.call("score", folder / "model", *labelled, "--out", folder / "scores").splitlines()[-1]
+        scores = self.call(
+            "score", folder / "model", *labelled, "--out", folder / "scores"
+        ).splitlines()[-1]
         assert "ablation.zero" in Path(scores).read_text()
         place = self.call(
-            "prune", folder / "model", "--labelled", folder / "train.tsv", "--dev-labelled", folder / "dev.tsv",
-            "--keep", 1, "--out", folder / "pruned",
-        ).splitlines()[-1]  # fmt: skip
-        assert hw.load(place).heads.total == 1 and "accuracy_change" in (folder / "pruned/quality.csv").read_text()
-        table = self.call("evaluate", folder / "model", place, *labelled, "--out", folder / "quality").splitlines()[-1]
+            "prune",
+            folder / "model",
+            "--labelled",
+            folder / "train.tsv",
+            "--dev-labelled",
+            folder / "dev.tsv",
+            "--keep",
+            1,
+            "--out",
+            folder / "pruned",
+        ).splitlines()[-1]
+        assert (
+            hw.load(place).heads.total == 1
+            and "accuracy_change" in (folder / "pruned/quality.csv").read_text()
+        )
+        table = self.call(
+            "evaluate", folder / "model", place, *labelled, "--out", folder / "quality"
+        ).splitlines()[-1]
         assert "accuracy" in Path(table).read_text()
 
     @pytest.mark.parametrize(
@@ -320,5 +402,13 @@ class TestCommands:
     )
     def test_refusals(self, folder: Path, words: list[str], reason: str) -> None:
         with pytest.raises(hw.HeadwiseError, match=reason):
-            self.call("prune", folder / "model", "--labelled", folder / "train.tsv", *words, "--out", folder / "no")
+            self.call(
+                "prune",
+                folder / "model",
+                "--labelled",
+                folder / "train.tsv",
+                *words,
+                "--out",
+                folder / "no",
+            )
         assert not (folder / "no").exists()

@@ -29,27 +29,45 @@ def made_by_hand() -> hw.Model:
     2 does so for the letter b, head 3 does nothing. The rest of the model knows nothing."""
     torch.manual_seed(0)
     config = GPT2Config(
-        vocab_size=WORDS, n_embd=WIDTH, n_layer=1, n_head=4, n_positions=64, tie_word_embeddings=False,
-        pad_token_id=PAD, bos_token_id=START, eos_token_id=END,
-    )  # fmt: skip
+        vocab_size=WORDS,
+        n_embd=WIDTH,
+        n_layer=1,
+        n_head=4,
+        n_positions=64,
+        tie_word_embeddings=False,
+        pad_token_id=PAD,
+        bos_token_id=START,
+        eos_token_id=END,
+    )
     hf = GPT2LMHeadModel(config)
     basis, _ = torch.linalg.qr(torch.cat([torch.ones(WIDTH, 1), torch.randn(WIDTH, 6)], 1))
     read_a, read_b, say_a, say_b, else_ = basis.T[1:6]  # means of 0
     layer = hf.transformer.h[0]
     a, b = (5 + LETTERS.index(letter) for letter in "ab")
     with torch.no_grad():
-        for parameter in (hf.transformer.wpe.weight, layer.attn.c_attn.weight, layer.attn.c_proj.weight,
-                          layer.mlp.c_proj.weight, hf.lm_head.weight):  # fmt: skip
+        for parameter in (
+            hf.transformer.wpe.weight,
+            layer.attn.c_attn.weight,
+            layer.attn.c_proj.weight,
+            layer.mlp.c_proj.weight,
+            hf.lm_head.weight,
+        ):
             parameter.zero_()
         hf.transformer.wte.weight[:] = else_ * math.sqrt(WIDTH)
         hf.transformer.wte.weight[a], hf.transformer.wte.weight[b] = (
             read_a * math.sqrt(WIDTH),
             read_b * math.sqrt(WIDTH),
         )
-        for head, read, say in ((FIRST, read_a, say_a), (COPY, read_a, say_a), (OTHER, read_b, say_b)):
+        for head, read, say in (
+            (FIRST, read_a, say_a),
+            (COPY, read_a, say_a),
+            (OTHER, read_b, say_b),
+        ):
             layer.attn.c_attn.weight[:, 2 * WIDTH + head * SIZE] = read
             layer.attn.c_proj.weight[head * SIZE] = 1e4 * say
-        hf.lm_head.weight[a], hf.lm_head.weight[b] = (STRENGTH / math.sqrt(WIDTH) * say for say in (say_a, say_b))
+        hf.lm_head.weight[a], hf.lm_head.weight[b] = (
+            STRENGTH / math.sqrt(WIDTH) * say for say in (say_a, say_b)
+        )
     return hw.Model(hf, letters(), "made by hand")
 
 
@@ -68,11 +86,17 @@ def test_two_equal_heads_are_redundant_and_heads_of_different_text_are_not() -> 
             again, end = again + len(row.split()) - 1, end + 1
     off = math.log(WORDS)
     says = math.log(1 + (WORDS - 1) * math.exp(-STRENGTH))  # that the letter comes again
-    ends = math.log(math.exp(STRENGTH) + WORDS - 1)  # that the text ends here, which the heads make unlikely
+    ends = math.log(
+        math.exp(STRENGTH) + WORDS - 1
+    )  # that the text ends here, which the heads make unlikely
     expected = (again * (off - says) + end * (off - ends)) / tokens
     same = table.loc[(FIRST, COPY)]
-    assert same["value"] == pytest.approx(expected, abs=1e-3) and same["low"] > 0 and same["p"] < 0.01
-    assert same["alone"] == pytest.approx(0, abs=1e-3) and same["both"] == pytest.approx(expected, abs=1e-3)
+    assert (
+        same["value"] == pytest.approx(expected, abs=1e-3) and same["low"] > 0 and same["p"] < 0.01
+    )
+    assert same["alone"] == pytest.approx(0, abs=1e-3) and same["both"] == pytest.approx(
+        expected, abs=1e-3
+    )
     assert table.index[0] == (FIRST, COPY)  # the strongest comes first
     for pair in ((FIRST, OTHER), (COPY, OTHER), (FIRST, NOTHING), (OTHER, NOTHING)):
         assert table.loc[pair, "value"] == pytest.approx(0, abs=1e-5)
@@ -96,7 +120,10 @@ def test_the_slow_twin(family: str) -> None:
 
     def loss(part: object, off: list[hw.Head]) -> tuple[float, int]:
         lost, count = 0.0, 0
-        with torch.no_grad(), masked(model.hf, model.found, hw.HeadMask.full(model.heads).without(off)):
+        with (
+            torch.no_grad(),
+            masked(model.hf, model.found, hw.HeadMask.full(model.heads).without(off)),
+        ):
             for batch in Batches(model, part):  # type: ignore[arg-type]
                 tensors = on_device(model.hf, batch)
                 lost += float(losses_of(model.hf, tensors, asked_places(tensors["labels"])).sum())
@@ -112,7 +139,9 @@ def test_the_slow_twin(family: str) -> None:
             if not np.isnan(row[column]):
                 assert row[column] == pytest.approx(both - alone - other_alone, abs=1e-5)
             if column == "value" and not np.isnan(row["value"]):
-                assert (row["alone"], row["both"], row["n"]) == pytest.approx((alone, both, count), abs=1e-5)
+                assert (row["alone"], row["both"], row["n"]) == pytest.approx(
+                    (alone, both, count), abs=1e-5
+                )
                 assert row["low"] <= row["value"] <= row["high"]
 
 
@@ -124,7 +153,10 @@ def test_the_loudest_heads_of_a_large_model(monkeypatch: pytest.MonkeyPatch) -> 
     shares = hw.score(model, module.halves(text)[0], ["dormancy"]).nlargest(5, "value")
     loud = {hw.Head(*row) for row in shares[["kind", "layer", "head"]].itertuples(index=False)}
     paired = {hw.Head(*row) for row in table[["kind", "layer", "head"]].itertuples(index=False)}
-    paired |= {hw.Head(*row) for row in table[["other_kind", "other_layer", "other_head"]].itertuples(index=False)}
+    paired |= {
+        hw.Head(*row)
+        for row in table[["other_kind", "other_layer", "other_head"]].itertuples(index=False)
+    }
     assert paired == loud and all(one < other for one, other in combinations(sorted(paired), 2))
 
 

@@ -15,9 +15,14 @@ from headwise.attention import masked
 from headwise.heads import Head, HeadMask
 
 EYES = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 28,
-    "patch_size": 14, "num_labels": 5,
-}  # fmt: skip
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "image_size": 28,
+    "patch_size": 14,
+    "num_labels": 5,
+}
 EARS = {**TWO_STACKS, "max_source_positions": 8, "max_target_positions": 32, "num_mel_bins": 8}
 
 
@@ -30,7 +35,9 @@ def speech() -> hw.Model:
 
 
 def classifier() -> hw.Model:
-    return hw.Model(build("BertForSequenceClassification", **STACK, num_labels=3), None, "tiny classifier")
+    return hw.Model(
+        build("BertForSequenceClassification", **STACK, num_labels=3), None, "tiny classifier"
+    )
 
 
 def language_model() -> hw.Model:
@@ -44,14 +51,23 @@ def batches(model: hw.Model, count: int = 2) -> list[dict[str, Tensor]]:
     for _ in range(count):
         if "ViT" in model.name:
             pixels = torch.randn(3, 3, 28, 28, generator=generator)
-            made.append({"pixel_values": pixels, "labels": torch.randint(5, (3,), generator=generator)})
+            made.append(
+                {"pixel_values": pixels, "labels": torch.randint(5, (3,), generator=generator)}
+            )
         elif "Whisper" in model.name:
             labels = torch.randint(4, 50, (3, 6), generator=generator)
             labels[1, 4:] = -100
-            made.append({"input_features": torch.randn(3, 8, 16, generator=generator), "labels": labels})
+            made.append(
+                {"input_features": torch.randn(3, 8, 16, generator=generator), "labels": labels}
+            )
         elif "GPT" in model.name:
             inputs = batch(model.hf)
-            made.append({**inputs, "labels": inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)})
+            made.append(
+                {
+                    **inputs,
+                    "labels": inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100),
+                }
+            )
         else:
             made.append({**batch(model.hf), "labels": torch.randint(3, (3,), generator=generator)})
     return made
@@ -100,7 +116,12 @@ def test_heads_of_encoders_are_removed_saved_and_loaded(make: Any, tmp_path: Pat
 def test_what_is_no_batch_is_refused() -> None:
     model = images()
     (good,) = batches(model, 1)
-    for wrong in (iter([good]), [], [{"pixel_values": good["pixel_values"]}], [{**good, "labels": torch.rand(3)}]):
+    for wrong in (
+        iter([good]),
+        [],
+        [{"pixel_values": good["pixel_values"]}],
+        [{**good, "labels": torch.rand(3)}],
+    ):
         with pytest.raises(hw.HeadwiseError, match=r"list of them|labels of whole numbers"):
             hw.score(model, wrong)  # type: ignore[arg-type]
     with pytest.raises(hw.HeadwiseError, match="batches were given"):
@@ -113,5 +134,7 @@ def test_another_loss_than_cross_entropy_is_refused() -> None:
     with pytest.raises((hw.HeadwiseError, ValueError)):
         hw.score(model, batches(model, 1))
     smoothed = language_model()
-    given = [{**one, "labels": one["input_ids"]} for one in batches(smoothed, 1)]  # padding counts, as in its own loss
+    given = [
+        {**one, "labels": one["input_ids"]} for one in batches(smoothed, 1)
+    ]  # padding counts, as in its own loss
     assert len(hw.score(smoothed, given, ["gradient"])) == 8

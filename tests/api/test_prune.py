@@ -28,7 +28,13 @@ from headwise.pruning.greedy import weight_norms
 from headwise.translation.quality import quality
 from headwise.units import sizes, units
 
-FAST: dict[str, Any] = {"epochs": 2, "gate_learning_rate": 2.0, "batch_tokens": 48, "warmup": 1, "dtype": "fp32"}
+FAST: dict[str, Any] = {
+    "epochs": 2,
+    "gate_learning_rate": 2.0,
+    "batch_tokens": 48,
+    "warmup": 1,
+    "dtype": "fp32",
+}
 
 
 def encoder_heads(model: hw.Model) -> int:
@@ -40,11 +46,16 @@ class TestMethods:
         """The call of the documentation. Other kinds stay as they are, and dev text is held out by itself."""
         model = asker()
         small = hw.prune(model, pairs(40), keep=3, kinds=["encoder-self"], **FAST)
-        assert encoder_heads(small) == 3 and small.heads.total == model.heads.total - encoder_heads(model) + 3
+        assert (
+            encoder_heads(small) == 3
+            and small.heads.total == model.heads.total - encoder_heads(model) + 3
+        )
 
     def test_a_target_count_with_top_k_gates(self) -> None:
         keep = {"encoder-self": 2, "cross": 5}
-        small = hw.prune(asker(), pairs(40), pairs(6, 9), keep=keep, kinds=list(keep), method="top-k", **FAST)
+        small = hw.prune(
+            asker(), pairs(40), pairs(6, 9), keep=keep, kinds=list(keep), method="top-k", **FAST
+        )
         assert {kind: sum(small.heads.query[kind]) for kind in keep} == keep
 
     def test_a_penalty(self) -> None:
@@ -57,7 +68,9 @@ class TestMethods:
         before = {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
         small = hw.prune(model, text, keep=4, method="gates", train="gates", **FAST)
         assert small.heads.total == 4
-        assert all(torch.equal(tensor, before[name]) for name, tensor in model.hf.state_dict().items())
+        assert all(
+            torch.equal(tensor, before[name]) for name, tensor in model.hf.state_dict().items()
+        )
         assert hw.prune(model, text, keep=2, method="top-k", **FAST).heads.total == 2
         assert hw.prune(asker(family), text, penalty=50.0, **FAST).heads.total == 0
 
@@ -69,43 +82,71 @@ class TestMethods:
             ({"train": "adapters"}, "train.* is 'adapters'"),
         ],
     )
-    def test_options_that_frozen_weights_make_idle(self, options: dict[str, Any], reason: str) -> None:
+    def test_options_that_frozen_weights_make_idle(
+        self, options: dict[str, Any], reason: str
+    ) -> None:
         with pytest.raises(hw.HeadwiseError, match=reason):
             hw.prune(asker(), pairs(40), keep=3, **{**FAST, "train": "gates", **options})
 
     def test_greedy_without_training(self) -> None:
         model = asker()
-        small = hw.prune(model, pairs(12), keep=3, method="greedy", score="weight-norm", search=Search(beam=1))
-        assert encoder_heads(small) == 3 and small.heads.query["cross"] == model.heads.query["cross"]
-        assert small.hf.get_output_embeddings().weight.equal(model.hf.get_output_embeddings().weight)
+        small = hw.prune(
+            model, pairs(12), keep=3, method="greedy", score="weight-norm", search=Search(beam=1)
+        )
+        assert (
+            encoder_heads(small) == 3 and small.heads.query["cross"] == model.heads.query["cross"]
+        )
+        assert small.hf.get_output_embeddings().weight.equal(
+            model.hf.get_output_embeddings().weight
+        )
 
     @pytest.mark.parametrize("family", ["bert", "llama"])
     def test_language_models(self, family: str) -> None:
         assert hw.prune(asker(family), lines(20), keep=4).heads.total == 4
-        fewest = {"bert": 1, "llama": 2}[family]  # one unit: with grouped queries a head of each group
-        assert hw.prune(asker(family), lines(20), lines(5, 2), max_drop=1e9, score="random").heads.total == fewest
+        fewest = {"bert": 1, "llama": 2}[
+            family
+        ]  # one unit: with grouped queries a head of each group
+        assert (
+            hw.prune(
+                asker(family), lines(20), lines(5, 2), max_drop=1e9, score="random"
+            ).heads.total
+            == fewest
+        )
 
-    @pytest.mark.parametrize(("unit", "keep"), [(None, 4), ("balanced", 2), ("group", 4), ("uniform", 4), ("head", 3)])
+    @pytest.mark.parametrize(
+        ("unit", "keep"), [(None, 4), ("balanced", 2), ("group", 4), ("uniform", 4), ("head", 3)]
+    )
     @pytest.mark.parametrize("rescore", [False, True])
     def test_units_under_grouped_queries(self, unit: Any, keep: int, rescore: bool) -> None:
         """2 layers of 4 heads in 2 groups. Only single heads, asked for, let the cache grow, and that is said."""
         model = asker("llama")
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            small = hw.prune(model, lines(8), lines(4), keep=keep, unit=unit, rescore=rescore, seed=2)
+            small = hw.prune(
+                model, lines(8), lines(4), keep=keep, unit=unit, rescore=rescore, seed=2
+            )
         assert small.heads.total == keep
         grew = small.cache_bytes > model.cache_bytes
-        assert any("would grow" in str(warning.message) for warning in said) == grew and (unit == "head" or not grew)
+        assert any("would grow" in str(warning.message) for warning in said) == grew and (
+            unit == "head" or not grew
+        )
         if unit == "group":
             assert small.cache_bytes == model.cache_bytes // 2
         if unit == "uniform":
-            assert small.heads.query["decoder-self"] == (2, 2) and small.cache_bytes == model.cache_bytes
+            assert (
+                small.heads.query["decoder-self"] == (2, 2)
+                and small.cache_bytes == model.cache_bytes
+            )
 
     @pytest.mark.parametrize("method", ["gates", "top-k"])
     def test_gates_close_a_unit(self, method: Any) -> None:
-        small = hw.prune(asker(), pairs(40), pairs(6, 9), keep=4, unit="uniform", method=method, **FAST)
+        small = hw.prune(
+            asker(), pairs(40), pairs(6, 9), keep=4, unit="uniform", method=method, **FAST
+        )
         assert small.heads.query["encoder-self"] == (2, 2)
-        with pytest.raises(hw.HeadwiseError, match=r"3 heads cannot be kept: .* The nearest numbers are 2 and 4"):
+        with pytest.raises(
+            hw.HeadwiseError, match=r"3 heads cannot be kept: .* The nearest numbers are 2 and 4"
+        ):
             hw.prune(asker(), pairs(40), keep=3, unit="uniform", method=method, **FAST)
 
     def test_gates_of_units_under_a_penalty(self) -> None:
@@ -127,9 +168,16 @@ class TestMethods:
         model, shares = asker("bert"), list[float]()
         before = {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
         hw.prune(
-            model, lines(8), lines(8, 2), max_drop=1.0, rescore=True, progress=lambda share, _: shares.append(share)
+            model,
+            lines(8),
+            lines(8, 2),
+            max_drop=1.0,
+            rescore=True,
+            progress=lambda share, _: shares.append(share),
         )
-        assert all(torch.equal(tensor, before[name]) for name, tensor in model.hf.state_dict().items())
+        assert all(
+            torch.equal(tensor, before[name]) for name, tensor in model.hf.state_dict().items()
+        )
         assert shares == sorted(shares) and shares[-1] == 1.0 and shares[0] >= 0
 
 
@@ -139,8 +187,14 @@ def loss_by_hand(model: hw.Model, dev: Any) -> float:
     for batch in Batches(model, dev):
         labels = batch["labels"]
         with torch.no_grad():
-            logits = model.hf(**{k: tensor for k, tensor in batch.items() if k not in ("rows", "labels")}).logits
-        lost += float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum"))
+            logits = model.hf(
+                **{k: tensor for k, tensor in batch.items() if k not in ("rows", "labels")}
+            ).logits
+        lost += float(
+            torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1), labels.flatten(), reduction="sum"
+            )
+        )
         asked += int((labels >= 0).sum())
     return lost / asked
 
@@ -155,7 +209,9 @@ class TestGreedy:
         kinds = model.heads.kinds
         keep = model.heads.total // 2 + 2
         for count in (keep, model.heads.total):
-            small = hw.prune(model, text, text, keep=count, kinds=kinds, method="greedy", score=score)
+            small = hw.prune(
+                model, text, text, keep=count, kinds=kinds, method="greedy", score=score
+            )
             assert small.heads.total == count
 
     def test_a_target_for_every_kind(self) -> None:
@@ -194,14 +250,20 @@ class TestGreedy:
         assert encoder_heads(hw.prune(model, pairs(8), dev, max_drop=budget, **options)) == expected
 
     @pytest.mark.parametrize("measure", [*MEASURES, "ablation.bleu", "weight-norm"])
-    def test_every_measure_gives_an_order(self, measure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_every_measure_gives_an_order(
+        self, measure: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(scoring, "gate_heads", partial(gate_heads, steps=3))
         model = asker("marian", encoder_layers=1, decoder_layers=1)
-        sweep = GreedySweep.model_construct(kinds=["encoder-self"], keep=[], step=0.5, rescore=False)
+        sweep = GreedySweep.model_construct(
+            kinds=["encoder-self"], keep=[], step=0.5, rescore=False
+        )
         masks = greedy_masks(Ranking(model, Batches(model, pairs(4)), measure, False, 0), sweep)
         assert list(masks) == [2, 1] and all(mask.count("cross") == 4 for mask in masks.values())
 
-    @pytest.mark.parametrize("measure", ["gradient", "confidence", "ablation.mean", "lrp.ding.pooled"])
+    @pytest.mark.parametrize(
+        "measure", ["gradient", "confidence", "ablation.mean", "lrp.ding.pooled"]
+    )
     def test_scored_again_after_every_step(self, measure: str) -> None:
         """The first step is that of the scores of the whole model, the second that of a model that lacks its heads."""
         model = asker("bert")
@@ -211,11 +273,15 @@ class TestGreedy:
         with masked(model.hf, model.found, masks[0]):
             table = hw.score(model, lines(6), [measure])
         again = table[table.measure == measure].set_index(["kind", "layer", "head"]).value
-        best = max((head for head in model.heads if head in masks[0].kept), key=lambda head: again[tuple(head)])
+        best = max(
+            (head for head in model.heads if head in masks[0].kept),
+            key=lambda head: again[tuple(head)],
+        )
         assert masks[-1].kept == {best}
 
     @pytest.mark.parametrize(
-        "measure", [name for name in MEASURES if not name.startswith(("gating", "attention-to-end"))]
+        "measure",
+        [name for name in MEASURES if not name.startswith(("gating", "attention-to-end"))],
     )
     def test_scored_again_down_to_one_head(self, measure: str) -> None:
         """Whole layers are silenced on the way. Heads that are gone have no value, and nothing fails with none left."""
@@ -237,11 +303,15 @@ class TestGreedy:
 
     def test_random_orders_by_their_seed_and_norms_without_text(self) -> None:
         one, same, other = (
-            hw.prune(asker("llama"), lines(20), keep=4, score="random", seed=s).layout for s in (1, 1, 2)
+            hw.prune(asker("llama"), lines(20), keep=4, score="random", seed=s).layout
+            for s in (1, 1, 2)
         )
         assert one == same != other
         model = asker("bert")
-        norms, small = weight_norms(model), hw.prune(model, lines(2), lines(6), keep=1, score="weight-norm")
+        norms, small = (
+            weight_norms(model),
+            hw.prune(model, lines(2), lines(6), keep=1, score="weight-norm"),
+        )
         assert small.layout is not None and small.layout.kept == {max(norms, key=norms.__getitem__)}
 
     @pytest.mark.parametrize("family", ["olmo2", "albert"])
@@ -257,9 +327,13 @@ class TestWarnings:
     """What a study writes into its report is not lost where there is none."""
 
     @pytest.mark.parametrize(
-        "asked", [{"keep": 3, "method": "top-k", "epochs": 1, "gate_learning_rate": 0.01}, {"penalty": 0.0}], ids=str
+        "asked",
+        [{"keep": 3, "method": "top-k", "epochs": 1, "gate_learning_rate": 0.01}, {"penalty": 0.0}],
+        ids=str,
     )
-    def test_a_run_that_had_not_settled(self, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_run_that_had_not_settled(
+        self, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(target_count, "TRAVEL", 0.1)
         with pytest.warns(UserWarning, match="The gates had not settled: .* Train longer"):
             hw.prune(asker(), pairs(20), **{**FAST, **asked})
@@ -288,17 +362,38 @@ class TestWarnings:
         ({"max_drop": 1.0, "method": "gates"}, "max_drop means nothing with method 'gates'"),
         ({"keep": 3, "rule": "deterministic"}, "rule would mean nothing for the method 'gates'"),
         ({"keep": 3, "penalty_scale": "code"}, "penalty_scale would mean nothing"),
-        ({"keep": 3, "method": "top-k", "temperature": 0.5}, "temperature would mean nothing for the method 'top-k'"),
+        (
+            {"keep": 3, "method": "top-k", "temperature": 0.5},
+            "temperature would mean nothing for the method 'top-k'",
+        ),
         ({"keep": 3, "score": "gradient"}, "unknown key 'score'"),
-        ({"keep": 3, "method": "greedy", "epochs": 3}, "epochs would mean nothing for the method 'greedy' without"),
+        (
+            {"keep": 3, "method": "greedy", "epochs": 3},
+            "epochs would mean nothing for the method 'greedy' without",
+        ),
         ({"keep": 3, "method": "greedy", "work": "x"}, "work means nothing with method 'greedy'"),
-        ({"keep": 3, "method": "greedy", "score": "beauty"}, "'beauty' is unknown; there is confidence"),
-        ({"keep": 3, "method": "greedy", "score": "all"}, "takes too long to give an order|order of one score"),
+        (
+            {"keep": 3, "method": "greedy", "score": "beauty"},
+            "'beauty' is unknown; there is confidence",
+        ),
+        (
+            {"keep": 3, "method": "greedy", "score": "all"},
+            "takes too long to give an order|order of one score",
+        ),
         ({"keep": 3, "method": "gates", "search": Search()}, "unknown key 'search'"),
-        ({"keep": 3, "method": "greedy", "score": "random", "rescore": True}, "rescore would change nothing"),
+        (
+            {"keep": 3, "method": "greedy", "score": "random", "rescore": True},
+            "rescore would change nothing",
+        ),
         ({"keep": 3, "method": "greedy", "step": 0.0}, "'step' is 0.0"),
-        ({"keep": 3, "method": "greedy", "score": "attention-to-end", "kinds": ["decoder-self"]}, "not a number for"),
-        ({"keep": 3, "method": "magic"}, "method 'magic' was asked for; there is gates, top-k, greedy"),
+        (
+            {"keep": 3, "method": "greedy", "score": "attention-to-end", "kinds": ["decoder-self"]},
+            "not a number for",
+        ),
+        (
+            {"keep": 3, "method": "magic"},
+            "method 'magic' was asked for; there is gates, top-k, greedy",
+        ),
         ({"keep": 3, "dtype": "int8"}, "'dtype' is 'int8'"),
         ({"penalty": -1.0}, "penalty=-1.0 was given: give a number of at least 0"),
         ({"penalty": float("nan")}, "penalty=nan was given"),
@@ -314,7 +409,10 @@ class TestWarnings:
         ({"keep": 3, "kinds": ["decoder"]}, "is 'decoder'"),
         ({"keep": 3, "kinds": "cross"}, "kinds is 'cross': give a list of kinds"),
         ({"keep": 3, "kinds": []}, "kinds.* is "),
-        ({"keep": {"cross": 1}, "kinds": ["encoder-self"]}, "keep names cross, but the kinds are encoder-self"),
+        (
+            {"keep": {"cross": 1}, "kinds": ["encoder-self"]},
+            "keep names cross, but the kinds are encoder-self",
+        ),
     ],
 )
 def test_what_cannot_be(options: dict[str, Any], reason: str) -> None:
@@ -326,12 +424,21 @@ def test_what_cannot_be(options: dict[str, Any], reason: str) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: hw.prune(cast(Any, "my-model"), pairs(9), keep=3), "'my-model' was to be pruned, which is no model"),
+        (
+            lambda: hw.prune(cast(Any, "my-model"), pairs(9), keep=3),
+            "'my-model' was to be pruned, which is no model",
+        ),
         (lambda: hw.prune(asker(), pairs(9), keep=3), "there are only 9: give dev text as well"),
         (lambda: hw.prune(asker(), lines(20), keep=3), "needs parallel text"),
         (lambda: hw.prune(asker("bert"), pairs(20), keep=3), "needs one-sided text"),
-        (lambda: hw.prune(asker("bert"), lines(20), penalty=0.1, method="greedy"), "penalty means nothing with method"),
-        (lambda: hw.prune(embedder(), lines(20), keep=3, method="gates"), "there is no loss to train it by"),
+        (
+            lambda: hw.prune(asker("bert"), lines(20), penalty=0.1, method="greedy"),
+            "penalty means nothing with method",
+        ),
+        (
+            lambda: hw.prune(embedder(), lines(20), keep=3, method="gates"),
+            "there is no loss to train it by",
+        ),
     ],
 )
 def test_text_and_models_that_do_not_fit(make: Callable[[], hw.Model], reason: str) -> None:
@@ -342,7 +449,9 @@ def test_text_and_models_that_do_not_fit(make: Callable[[], hw.Model], reason: s
 class TestWithoutWords:
     """Models that predict no words, such as those of sentence embeddings."""
 
-    @pytest.mark.parametrize("options", [{}, {"score": "dormancy", "rescore": True}, {"compensate": True}], ids=str)
+    @pytest.mark.parametrize(
+        "options", [{}, {"score": "dormancy", "rescore": True}, {"compensate": True}], ids=str
+    )
     def test_a_number_of_heads(self, options: dict[str, Any]) -> None:
         model = embedder()
         small = hw.prune(model, lines(12), keep=3, **options)
@@ -351,7 +460,9 @@ class TestWithoutWords:
         assert small.layout == expected.layout
 
     @pytest.mark.parametrize(
-        "options", [{"max_drop": 1.0}, {"keep": 3, "score": "gradient"}, {"keep": 3, "score": "lrp"}], ids=str
+        "options",
+        [{"max_drop": 1.0}, {"keep": 3, "score": "gradient"}, {"keep": 3, "score": "lrp"}],
+        ids=str,
     )
     def test_what_needs_a_prediction(self, options: dict[str, Any]) -> None:
         with pytest.raises(hw.HeadwiseError, match=r"predicts n(o|either) words") as error:
@@ -370,5 +481,9 @@ def test_every_option_is_in_the_signature() -> None:
 
 
 def test_more_bleu_than_there_is_may_not_be_lost_without_a_word() -> None:
-    with pytest.warns(UserWarning, match=r"max_drop is 101, but the whole model has only .* BLEU on dev"):
-        hw.prune(asker(), pairs(8), pairs(4), max_drop=101, score="weight-norm", search=Search(beam=1))
+    with pytest.warns(
+        UserWarning, match=r"max_drop is 101, but the whole model has only .* BLEU on dev"
+    ):
+        hw.prune(
+            asker(), pairs(8), pairs(4), max_drop=101, score="weight-norm", search=Search(beam=1)
+        )

@@ -25,7 +25,15 @@ from headwise.data.embedded import pairs as embedded_pairs
 from headwise.data.embedded import write_treebank
 from headwise.heads import COLUMNS
 from headwise.importance.gating import gate_heads
-from headwise.importance.measures import BLEU, GATINGS, MEASURES, READINGS, USUAL, USUAL_WITHOUT_WORDS, resolve_measures
+from headwise.importance.measures import (
+    BLEU,
+    GATINGS,
+    MEASURES,
+    READINGS,
+    USUAL,
+    USUAL_WITHOUT_WORDS,
+    resolve_measures,
+)
 from headwise.options import Search
 from headwise.translation.decode import Generate, translate
 from headwise.translation.quality import difference
@@ -70,7 +78,9 @@ class TestMeasures:
             assert found.attrs["signature"]["absent"] == [
                 "attention-to-end has no value for decoder-self heads: none sees the end of its own sentence"
             ]
-        assert [hw.Head(*row) for row in alone[["kind", "layer", "head"]].itertuples(index=False)] == list(seen)
+        assert [
+            hw.Head(*row) for row in alone[["kind", "layer", "head"]].itertuples(index=False)
+        ] == list(seen)
         assert alone.value.notna().all() and (alone.n > 0).all()
         if measure not in GATINGS:
             assert (alone.low <= alone.high).all()
@@ -82,8 +92,16 @@ class TestMeasures:
         others = {name.rpartition(".")[2] for name in signature["measures"] if name not in MEASURES}
         assert others == {"signed", "absolute"}, "relevance has its other reading beside it"
         assert signature["mode"] == "evaluation (no dropout)" and signature["sentences"] == 8
-        assert set(signature["seconds"]) >= {"readings", "gradients", "ablation.mean", "lrp.cp.pooled", "gating"}
-        assert set(everything.attrs["relevance"]) == {name for name in MEASURES if name.startswith("lrp.")}
+        assert set(signature["seconds"]) >= {
+            "readings",
+            "gradients",
+            "ablation.mean",
+            "lrp.cp.pooled",
+            "gating",
+        }
+        assert set(everything.attrs["relevance"]) == {
+            name for name in MEASURES if name.startswith("lrp.")
+        }
 
     def test_names_for_several(self) -> None:
         assert resolve_measures(["lrp", "ablation", "lrp.ding"]) == ["lrp.ding", "ablation.zero"]
@@ -95,7 +113,10 @@ class TestMeasures:
         model = asker(family)
         kind = "encoder-self" if family == "bert" else "decoder-self"
         table = hw.score(model, lines(12), [*USUAL, "lrp.cp.pooled", "gating.irrelevant"])
-        assert set(table.kind) == {kind} and (table.groupby("measure").value.count() == model.heads.total).all()
+        assert (
+            set(table.kind) == {kind}
+            and (table.groupby("measure").value.count() == model.heads.total).all()
+        )
         asked = sum(int((batch["labels"] >= 0).sum()) for batch in Batches(model, lines(12)))
         assert set(values(table, "ablation.zero").n) == {asked}
 
@@ -113,7 +134,9 @@ class TestMeasures:
         assert table.dtypes[["value", "low", "high", "baseline"]].eq(float).all()
         for measure in MEASURES:
             if measure not in READINGS:
-                with pytest.raises(hw.HeadwiseError, match=f"predicts no words, so '{measure}' cannot be computed"):
+                with pytest.raises(
+                    hw.HeadwiseError, match=f"predicts no words, so '{measure}' cannot be computed"
+                ):
                     hw.score(embedder(), lines(12), [measure])
 
     def test_a_classifier_of_tokens_predicts_no_words(self) -> None:
@@ -129,8 +152,14 @@ class TestModes:
         model.hf.train()
         model.hf.model.encoder.eval()
         before = [module.training for module in model.hf.modules()]
-        restless = hw.score(model, pairs(6), [*USUAL, "attribution.zero", "lrp.cp.pooled", "gating.irrelevant"])
-        assert [module.training for module in model.hf.modules()] == before and any(before) and not all(before)
+        restless = hw.score(
+            model, pairs(6), [*USUAL, "attribution.zero", "lrp.cp.pooled", "gating.irrelevant"]
+        )
+        assert (
+            [module.training for module in model.hf.modules()] == before
+            and any(before)
+            and not all(before)
+        )
         for measure in USUAL:
             pd.testing.assert_frame_equal(values(restless, measure), values(calm, measure))
         assert restless.attrs["signature"]["mode"] == "evaluation (no dropout)"
@@ -152,8 +181,18 @@ class TestRefused:
                 False,
                 "The measure 'fame' is unknown; there is confidence, .*, lrp, ablation, all",
             ),
-            ("marian", ["lrp"], True, "judged by ablation.zero, which is not among the measures: add it"),
-            ("gpt2", [BLEU], False, "needs translations, which tiny gpt2, a GPT2LMHeadModel, does not write"),
+            (
+                "marian",
+                ["lrp"],
+                True,
+                "judged by ablation.zero, which is not among the measures: add it",
+            ),
+            (
+                "gpt2",
+                [BLEU],
+                False,
+                "needs translations, which tiny gpt2, a GPT2LMHeadModel, does not write",
+            ),
             (
                 "gpt2",
                 ["attention-to-end"],
@@ -164,12 +203,16 @@ class TestRefused:
     )
     def test_measures(self, family: str, measures: list[str], judged: bool, reason: str) -> None:
         with pytest.raises(hw.HeadwiseError, match=reason):
-            hw.score(small(family), pairs(4) if family == "marian" else lines(4), measures, judged=judged)
+            hw.score(
+                small(family), pairs(4) if family == "marian" else lines(4), measures, judged=judged
+            )
 
     def test_judging_too_much_text_before_any_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(scoring, "UNITS", 3)
         monkeypatch.setattr(scoring, "read", None)
-        with pytest.raises(hw.HeadwiseError, match="judged on 4 sentences, but 3 are the most: give fewer"):
+        with pytest.raises(
+            hw.HeadwiseError, match="judged on 4 sentences, but 3 are the most: give fewer"
+        ):
             hw.score(small(), pairs(4), judged=True)
 
 
@@ -177,12 +220,19 @@ class TestJudge:
     def test_scores_of_one_fold_are_compared_with_ablation_of_the_other(self) -> None:
         """As when the two folds are scored as texts of their own."""
         model, text = small(), pairs(16)
-        table = hw.score(model, text, ["gradient", "entropy", "ablation", "ablation.all-but-one"], judged=True)
+        table = hw.score(
+            model, text, ["gradient", "entropy", "ablation", "ablation.all-but-one"], judged=True
+        )
         (batch,) = Batches(model, text)
-        ones, others = (text.take([row for row in batch["rows"][which::2].tolist() if row >= 0]) for which in (0, 1))
+        ones, others = (
+            text.take([row for row in batch["rows"][which::2].tolist() if row >= 0])
+            for which in (0, 1)
+        )
         truth = values(hw.score(model, others, ["ablation"]), "ablation.zero").value
         rows = pd.DataFrame(table.attrs["faithfulness"])
-        both = rows[(rows.against == "ablation.zero") & (rows.statistic == "spearman") & (rows.n == 12)]
+        both = rows[
+            (rows.against == "ablation.zero") & (rows.statistic == "spearman") & (rows.n == 12)
+        ]
         found = dict(zip(both.measure, both.value, strict=True))
         assert set(found) == {"gradient", "-entropy", "ablation.zero", "-ablation.all-but-one"}
         for name, value in found.items():
@@ -192,7 +242,11 @@ class TestJudge:
             assert value == pytest.approx(expected, abs=0.02), "but for ties in rounding"
         curves = pd.DataFrame(table.attrs["curves"])
         start = curves[curves.removed == 0].loss
-        assert start.max() - start.min() < 1e-6 and set(curves.order) == {"once", "rescored", "random"}
+        assert start.max() - start.min() < 1e-6 and set(curves.order) == {
+            "once",
+            "rescored",
+            "random",
+        }
 
     def test_where_relevance_went(self, everything: pd.DataFrame) -> None:
         balance = balance_table(everything.attrs["relevance"])
@@ -207,14 +261,18 @@ class TestBleu:
         model = small(seed=4, encoder_attention_heads=2, decoder_attention_heads=2)
         sources = list(pairs(5).sources)
         whole = translate(Generate(model.hf, model.tokenizer), sources, Search())[0]
-        text = hw.ParallelText.from_pairs(zip(sources, whole, strict=True))  # of which the whole model knows every word
+        text = hw.ParallelText.from_pairs(
+            zip(sources, whole, strict=True)
+        )  # of which the whole model knows every word
         table = hw.score(model, text, [BLEU])
         assert table.attrs["signature"]["search"] == Search().model_dump() and set(table.n) == {5}
         assert len(table) == 6 and (table.value > 10).any()
         for row in table.itertuples():
             rest = hw.HeadMask.full(model.heads).without([hw.Head(row.kind, row.layer, row.head)])
             drop = difference(whole, model.remove(rest).translate(sources), whole)
-            assert (row.value, row.low, row.high) == pytest.approx((drop.value, drop.low, drop.high))
+            assert (row.value, row.low, row.high) == pytest.approx(
+                (drop.value, drop.low, drop.high)
+            )
 
 
 def test_models_of_one_name_are_distinguished_where_they_are_evaluated() -> None:
@@ -230,13 +288,18 @@ def test_models_of_one_name_are_distinguished_where_they_are_evaluated() -> None
     ours, baseline = (model.translate(list(text.sources), beam=1) for model in (smaller[0], whole))
     assert rows[left, "bleu_difference"] == difference(ours, baseline, references).value
     smaller[0].name = "mine"
-    assert scores.distinct_names([whole, smaller[0]]) == [whole.name, "mine"], "names that differ stay as they are"
+    assert scores.distinct_names([whole, smaller[0]]) == [whole.name, "mine"], (
+        "names that differ stay as they are"
+    )
     with pytest.raises(hw.HeadwiseError, match="'beam' is 0"):
         hw.evaluate([whole], text, beam=0)
     with pytest.raises(hw.HeadwiseError, match="give models"):
         hw.evaluate(["a model"], text)  # type: ignore[list-item]
     pd.testing.assert_frame_equal(
-        *(hw.evaluate(one, text, beam=1).query("measure != 'tokens_per_second'") for one in (whole, [whole]))
+        *(
+            hw.evaluate(one, text, beam=1).query("measure != 'tokens_per_second'")
+            for one in (whole, [whole])
+        )
     )
 
 
@@ -246,11 +309,23 @@ def test_language_models_are_evaluated_by_their_perplexity() -> None:
     table = hw.evaluate([whole, smaller], text).set_index(["model", "measure"])
     ours = table.loc[f"{smaller.name}, 7 of 8 heads"]
     loss = hw.score(whole, text, ["ablation.zero"])
-    assert ours.value["loss"] - table.value[whole.name, "loss"] == pytest.approx(loss.value[0], abs=1e-5)
+    assert ours.value["loss"] - table.value[whole.name, "loss"] == pytest.approx(
+        loss.value[0], abs=1e-5
+    )
     assert ours.value["perplexity"] == pytest.approx(np.exp(ours.value["loss"]))
-    assert ours.low["perplexity_change"] <= ours.value["perplexity_change"] <= ours.high["perplexity_change"]
+    assert (
+        ours.low["perplexity_change"]
+        <= ours.value["perplexity_change"]
+        <= ours.high["perplexity_change"]
+    )
     assert ours.value["parameters"] == smaller.parameters
-    assert hw.evaluate(whole, text).measure.tolist() == ["loss", "perplexity", "parameters", "memory", "cache_bytes"]
+    assert hw.evaluate(whole, text).measure.tolist() == [
+        "loss",
+        "perplexity",
+        "parameters",
+        "memory",
+        "cache_bytes",
+    ]
     for models, given in ((embedder(), text), (whole, pairs(4)), (asker(), text)):
         with pytest.raises(hw.HeadwiseError):
             hw.evaluate(models, given)
@@ -266,7 +341,14 @@ def test_roles_by_their_function(tmp_path: Path) -> None:
     assert len(found.labels) == model.heads.only(["encoder-self"]).total and sum(shares) == 30
     save_roles(found, [], roles_signature(model, trees, None, 0), tmp_path / "roles")
     names = {path.name for path in (tmp_path / "roles").iterdir()}
-    assert names == {"table.csv", "roles.csv", "labels.csv", "patterns.csv", "examples.json", "facts.json"}
+    assert names == {
+        "table.csv",
+        "roles.csv",
+        "labels.csv",
+        "patterns.csv",
+        "examples.json",
+        "facts.json",
+    }
     model.tokenizer = None
     with pytest.raises(hw.HeadwiseError, match="has no tokenizer"):
         hw.roles(model, trees)

@@ -27,7 +27,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     def whole(text: Batches) -> Whole:
         if isinstance(text.data, Lines):
             return text.data.batches(tokens=40)
-        return batches(text.data, text.model.tokenizer, text.model.hf.config.decoder_start_token_id, tokens=40)
+        return batches(
+            text.data, text.model.tokenizer, text.model.hf.config.decoder_start_token_id, tokens=40
+        )
 
     monkeypatch.setattr(Batches, "whole", whole)
 
@@ -45,7 +47,9 @@ def asked_rows(text: Batches | Fold) -> list[int]:
 @pytest.mark.usefixtures("small")
 class TestFold:
     @pytest.mark.parametrize(
-        "make", [lambda: Batches(asker(), pairs(31)), lambda: Batches(asker("gpt2"), lines(31))], ids=["pairs", "lines"]
+        "make",
+        [lambda: Batches(asker(), pairs(31)), lambda: Batches(asker("gpt2"), lines(31))],
+        ids=["pairs", "lines"],
     )
     def test_two_folds_part_the_text(self, make: Callable[[], Batches]) -> None:
         text = make()
@@ -80,8 +84,12 @@ class TestBatches:
         for batch in Batches(model, lines(5)):
             ids, mask = batch["input_ids"], batch["attention_mask"].bool()
             with torch.no_grad():
-                theirs = model.hf(ids, attention_mask=mask, labels=ids.masked_fill(~mask, IGNORED)).loss
-                ours = sentence_losses(predict(model.hf, batch), batch["labels"]).sum() / (mask.sum() - len(mask))
+                theirs = model.hf(
+                    ids, attention_mask=mask, labels=ids.masked_fill(~mask, IGNORED)
+                ).loss
+                ours = sentence_losses(predict(model.hf, batch), batch["labels"]).sum() / (
+                    mask.sum() - len(mask)
+                )
             assert ours == pytest.approx(float(theirs), rel=1e-5)
 
     @pytest.mark.usefixtures("small")
@@ -89,14 +97,19 @@ class TestBatches:
         told: list[tuple[float, str]] = []
         text = Batches(asker(), pairs(20), lambda share, what: told.append((share, what)))
         first, second = list(text), list(text)
-        assert len(first) > 2 and all(torch.equal(a["rows"], b["rows"]) for a, b in zip(first, second, strict=True))
+        assert len(first) > 2 and all(
+            torch.equal(a["rows"], b["rows"]) for a, b in zip(first, second, strict=True)
+        )
         assert told[len(first) - 1] == told[-1] == (1.0, "20 of 20 sentences")
         assert [share for share, _ in told[: len(first)]] == sorted({share for share, _ in told})
 
     def test_what_is_too_long_is_counted(self) -> None:
         model = asker(max_position_embeddings=10)
         text = Batches(
-            model, hw.ParallelText.from_pairs([("a b", "c d"), (" ".join("abcdefghijk"), "h"), ("h", "i j")])
+            model,
+            hw.ParallelText.from_pairs(
+                [("a b", "c d"), (" ".join("abcdefghijk"), "h"), ("h", "i j")]
+            ),
         )
         assert max_tokens(model) == 10 and (len(text.data), text.dropped) == (2, 1)
         assert isinstance(text.data, Encoded) and sorted(asked_rows(text)) == [0, 2]
@@ -104,11 +117,14 @@ class TestBatches:
 
 class TestRefused:
     def test_texts_of_the_wrong_kind(self) -> None:
-        with pytest.raises(hw.HeadwiseError, match=r"tiny marian is a MarianMTModel, .* parallel text \(source and"):
+        with pytest.raises(
+            hw.HeadwiseError, match=r"tiny marian is a MarianMTModel, .* parallel text \(source and"
+        ):
             Batches(asker(), lines(3))
         for family in ("gpt2", "bert"):
             with pytest.raises(
-                hw.HeadwiseError, match=rf"tiny {family} is a \w+, .* needs one-sided text \(--text\)\."
+                hw.HeadwiseError,
+                match=rf"tiny {family} is a \w+, .* needs one-sided text \(--text\)\.",
             ):
                 Batches(asker(family), pairs(3))
 
@@ -116,18 +132,30 @@ class TestRefused:
     def test_a_model_without_a_tokenizer(self, family: str) -> None:
         model = asker(family)
         model.tokenizer = None
-        with pytest.raises(hw.HeadwiseError, match=rf"tiny {family} has no tokenizer beside its weights: save one"):
+        with pytest.raises(
+            hw.HeadwiseError, match=rf"tiny {family} has no tokenizer beside its weights: save one"
+        ):
             Batches(model, pairs(3) if family == "marian" else lines(3))
 
     def test_a_text_without_sentences(self) -> None:
-        for make in (lambda: hw.Text.from_lines([]), lambda: hw.ParallelText.from_pairs([("", "a"), ("b", " ")])):
+        for make in (
+            lambda: hw.Text.from_lines([]),
+            lambda: hw.ParallelText.from_pairs([("", "a"), ("b", " ")]),
+        ):
             with pytest.raises(hw.HeadwiseError) as refusal:
                 make()
             assert "\n" not in str(refusal.value)
 
     def test_a_text_of_sentences_that_are_all_too_long(self) -> None:
         long = " ".join("abcdefghijklm")
-        with pytest.raises(hw.HeadwiseError, match="All 2 pairs are longer than max_length = 10 tokens"):
-            Batches(asker(max_position_embeddings=10), hw.ParallelText.from_pairs([(long, "a"), ("b", long)]))
-        with pytest.raises(hw.HeadwiseError, match="None of the 1 sentences has from 2 to 10 tokens"):
+        with pytest.raises(
+            hw.HeadwiseError, match="All 2 pairs are longer than max_length = 10 tokens"
+        ):
+            Batches(
+                asker(max_position_embeddings=10),
+                hw.ParallelText.from_pairs([(long, "a"), ("b", long)]),
+            )
+        with pytest.raises(
+            hw.HeadwiseError, match="None of the 1 sentences has from 2 to 10 tokens"
+        ):
             Batches(asker("gpt2", n_positions=10), hw.Text.from_lines([long]))

@@ -28,7 +28,9 @@ class TestTwin:
         twin, again, other = hw.untrained(model, 1), hw.untrained(model, 1), hw.untrained(model, 2)
         assert torch.equal(torch.get_rng_state(), before)
         assert twin.heads == model.heads and twin.tokenizer is model.tokenizer
-        assert {name: w.shape for name, w in weights(twin).items()} == {n: w.shape for n, w in weights(model).items()}
+        assert {name: w.shape for name, w in weights(twin).items()} == {
+            n: w.shape for n, w in weights(model).items()
+        }
         name = "model.encoder.layers.0.self_attn.q_proj.weight"
         assert torch.equal(weights(twin)[name], weights(again)[name])
         assert not torch.equal(weights(twin)[name], weights(other)[name])
@@ -45,7 +47,9 @@ class TestTwin:
 
     def test_a_pruned_model_has_a_pruned_twin(self, tmp_path: Path) -> None:
         model = asker()
-        mask = hw.HeadMask.full(model.heads).without([hw.Head("encoder-self", 0, 0), hw.Head("cross", 1, 2)])
+        mask = hw.HeadMask.full(model.heads).without(
+            [hw.Head("encoder-self", 0, 0), hw.Head("cross", 1, 2)]
+        )
         model.remove(mask).save(tmp_path / "small")
         small = hw.load(tmp_path / "small")
         twin = hw.untrained(small, 1)
@@ -75,7 +79,9 @@ class TestScores:
             assert np.array_equal(rows["value"], alone["value"])
         for row in table.sample(20, random_state=0).itertuples():
             same = controls[
-                (controls["kind"] == row.kind) & (controls["layer"] == row.layer) & (controls["measure"] == row.measure)
+                (controls["kind"] == row.kind)
+                & (controls["layer"] == row.layer)
+                & (controls["measure"] == row.measure)
             ]
             assert len(same) == 2 * model.heads.count(Site(row.kind, row.layer))
             assert row.baseline == pytest.approx(same["value"].mean())

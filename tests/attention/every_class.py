@@ -51,14 +51,24 @@ def outputs(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:
 def apart(one: Tensor, other: Tensor) -> float:
     """The largest difference, as a share of the largest number."""
     difference = float((one.double() - other.double()).abs().max() / one.double().abs().max())
-    return difference if one.isfinite().all() else 0.0 if torch.equal(one.isfinite(), other.isfinite()) else 1.0
+    return (
+        difference
+        if one.isfinite().all()
+        else 0.0
+        if torch.equal(one.isfinite(), other.isfinite())
+        else 1.0
+    )
 
 
 def some(found: Discovery) -> HeadMask:
     """About half of the heads, and none in the last layer of each kind."""
     draw = random.Random(1)
-    sites = {Site(kind, len(layers) - 1) for kind, layers in found.heads.query.items() if len(layers) > 1}
-    gone = [head for head in found.heads if Site(head.kind, head.layer) in sites or draw.random() < 0.5]
+    sites = {
+        Site(kind, len(layers) - 1) for kind, layers in found.heads.query.items() if len(layers) > 1
+    }
+    gone = [
+        head for head in found.heads if Site(head.kind, head.layer) in sites or draw.random() < 0.5
+    ]
     return HeadMask.full(found.heads).without(gone)
 
 
@@ -73,7 +83,9 @@ def examine(name: str, family: str) -> tuple[str, str]:
         inputs = example(model) if model.main_input_name == "input_features" else padded(model)
         stock = outputs(model, inputs)
     except Exception as error:
-        failed = f"does not run on token ids alone ({type(error).__name__}: {one_line(error)[:100]})"
+        failed = (
+            f"does not run on token ids alone ({type(error).__name__}: {one_line(error)[:100]})"
+        )
     try:
         found = discover(model)
     except HeadwiseError as error:
@@ -97,10 +109,14 @@ def examine(name: str, family: str) -> tuple[str, str]:
     for one, layout in ((model, None), (smaller, mask)):
         if one is not None and (wrong := saved_and_loaded(one, layout, inputs)):
             return wrong
-    return ("fine", f"heads {found.heads.total}") if smaller is not None else ("masked only", reason)
+    return (
+        ("fine", f"heads {found.heads.total}") if smaller is not None else ("masked only", reason)
+    )
 
 
-def saved_and_loaded(model: Any, layout: HeadMask | None, inputs: dict[str, Tensor]) -> tuple[str, str] | None:
+def saved_and_loaded(
+    model: Any, layout: HeadMask | None, inputs: dict[str, Tensor]
+) -> tuple[str, str] | None:
     """What is wrong with a model that was saved and loaded; None when nothing is."""
     what = "stock" if layout is None else "pruned"
     before = outputs(model, inputs)
@@ -113,7 +129,11 @@ def saved_and_loaded(model: Any, layout: HeadMask | None, inputs: dict[str, Tens
         if type(again) is not type(model):
             return "SILENT ERROR", f"{what}: loaded again it is a {type(again).__name__}"
         difference = apart(before, outputs(again, inputs))
-    return ("SILENT ERROR", f"{what}: loaded again it differs by {difference:.2g}") if difference > TOLERANCE else None
+    return (
+        ("SILENT ERROR", f"{what}: loaded again it differs by {difference:.2g}")
+        if difference > TOLERANCE
+        else None
+    )
 
 
 def one_line(error: BaseException) -> str:
@@ -121,7 +141,10 @@ def one_line(error: BaseException) -> str:
 
 
 def guarded(
-    name: str, family: str, seconds: int = SECONDS, examine: Callable[[str, str], tuple[str, str]] = examine
+    name: str,
+    family: str,
+    seconds: int = SECONDS,
+    examine: Callable[[str, str], tuple[str, str]] = examine,
 ) -> tuple[str, str]:
     """`examine` in a process of its own, with limits of time and memory."""
     reading, writing = os.pipe()
@@ -140,7 +163,9 @@ def guarded(
         said = pipe.read().decode()
     status = os.waitpid(child, 0)[1]
     verdict, _, reason = said.partition("\t")
-    return (verdict, reason) if said else ("no answer", f"signal {status} after at most {seconds} s")
+    return (
+        (verdict, reason) if said else ("no answer", f"signal {status} after at most {seconds} s")
+    )
 
 
 def main(path: str, names: Sequence[str]) -> int:

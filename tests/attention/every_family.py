@@ -208,7 +208,10 @@ def family_row(family: str, layouts: int = 20, files: bool = True) -> Row:
     with capture(hf, found):
         idle = outputs(hf, inputs)
     rounded = hf.config._attn_implementation == "eager" and apart(stock, idle) <= TOLERANCE
-    sure(torch.equal(idle, stock) or (rounded and not found.inline), "the idle seam changes the output")
+    sure(
+        torch.equal(idle, stock) or (rounded and not found.inline),
+        "the idle seam changes the output",
+    )
     sure(torch.equal(outputs(hf, inputs), stock), "a capture leaves something behind")
     row["found"], row["heads"] = "yes", "own code" if found.inline else "registry"
     model = Model(hf, letters(), family)
@@ -234,18 +237,26 @@ def score(row: Row, model: Model) -> None:
             sure(bool(values.notna().all()), f"{measure} has no value")
         except HeadwiseError as error:
             reasons.append(f"{measure}: {one_line(error)}")
-    row.say("scored", ("yes", "partly", "no")[0 if not reasons else 1 if len(reasons) < len(MEASURES) else 2])
+    row.say(
+        "scored",
+        ("yes", "partly", "no")[0 if not reasons else 1 if len(reasons) < len(MEASURES) else 2],
+    )
     if reasons:
         row.say("scored", row["scored"], " ".join(dict.fromkeys(reasons)))
 
 
 def gates(row: Row, hf: PreTrainedModel, found: Discovery, inputs: dict[str, Any]) -> None:
     """Whether every gate gets a gradient."""
-    opened = {site: torch.ones(found.heads.count(site), requires_grad=True) for site in found.heads.sites}
+    opened = {
+        site: torch.ones(found.heads.count(site), requires_grad=True) for site in found.heads.sites
+    }
     with capture(hf, found, gates=opened):
         output_of(hf, inputs)[0].square().sum().backward()
     steps = [gate.grad for gate in opened.values()]
-    sure(all(step is not None and step.isfinite().all() and step.all() for step in steps), "a gate has no gradient")
+    sure(
+        all(step is not None and step.isfinite().all() and step.all() for step in steps),
+        "a gate has no gradient",
+    )
     hf.zero_grad()
     row["gates"] = "yes"
 
@@ -264,7 +275,9 @@ def random_masks(found: Discovery, unit: Unit, count: int) -> Iterator[HeadMask]
         yield HeadMask.full(found.heads).without(gone)
 
 
-def removed(row: Row, hf: PreTrainedModel, found: Discovery, inputs: dict[str, Any], layouts: int) -> Any:
+def removed(
+    row: Row, hf: PreTrainedModel, found: Discovery, inputs: dict[str, Any], layouts: int
+) -> Any:
     """Whether removed equals masked, saved equals loaded, and a cache changes nothing. Returns one smaller model."""
     smaller: Any = None
     for unit in UNITS:
@@ -295,11 +308,20 @@ def cached(row: Row, hf: PreTrainedModel, smaller: Any, inputs: dict[str, Any]) 
     if not hf.can_generate() or "MaskedLM" in type(hf).__name__:
         return
     given = {name: tensor for name, tensor in inputs.items() if name != "decoder_input_ids"}
-    given = {name: tensor[[0, 2]] for name, tensor in given.items()}  # whole, and padded on the left
+    given = {
+        name: tensor[[0, 2]] for name, tensor in given.items()
+    }  # whole, and padded on the left
 
     def same(model: Any) -> bool:
         first, second = (
-            model.generate(**given, max_new_tokens=5, min_new_tokens=5, do_sample=False, num_beams=1, use_cache=cache)
+            model.generate(
+                **given,
+                max_new_tokens=5,
+                min_new_tokens=5,
+                do_sample=False,
+                num_beams=1,
+                use_cache=cache,
+            )
             for cache in (True, False)
         )
         return bool(torch.equal(first, second))
@@ -349,7 +371,9 @@ def uneven(name: str, family: str, tied: bool) -> Model:
 def answer(family: str, _: str, layouts: int, files: bool) -> tuple[str, str]:
     """A row in the words of `guarded`."""
     try:
-        return "row", "\t".join(f"{column}={value}" for column, value in family_row(family, layouts, files).items())
+        return "row", "\t".join(
+            f"{column}={value}" for column, value in family_row(family, layouts, files).items()
+        )
     except Silent as error:
         return "SILENT ERROR", one_line(error)
 
@@ -357,7 +381,9 @@ def answer(family: str, _: str, layouts: int, files: bool) -> tuple[str, str]:
 def keep(row: dict[str, str], before: Mapping[str, str], engine: str) -> None:
     """The cell of an engine that was not tried again, and its reason."""
     row[engine] = before.get(engine, "")
-    reasons = [reason for reason in before.get("why", "").split("; ") if reason.startswith(f"{engine}: ")]
+    reasons = [
+        reason for reason in before.get("why", "").split("; ") if reason.startswith(f"{engine}: ")
+    ]
     row["why"] = "; ".join(filter(None, [row["why"], *reasons]))
 
 
@@ -374,7 +400,10 @@ def main(arguments: Sequence[str]) -> int:
     rows, wrong = [], []
     for family in names or NAMES:
         verdict, text = guarded(
-            family, "", seconds=900, examine=lambda one, two: answer(one, two, 2 if quick else 20, not quick)
+            family,
+            "",
+            seconds=900,
+            examine=lambda one, two: answer(one, two, 2 if quick else 20, not quick),
         )
         if verdict == "row":
             rows.append(dict(part.split("=", 1) for part in text.split("\t")))

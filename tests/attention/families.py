@@ -11,23 +11,54 @@ from transformers import PreTrainedModel
 
 WORDS, PAD = 50, 0
 STACK = {
-    "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
-    "max_position_embeddings": 64, "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+    "vocab_size": WORDS,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "pad_token_id": PAD,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 GROUPED = {**STACK, "num_key_value_heads": 2, "head_dim": 8}
 TWO_STACKS = {
-    "vocab_size": WORDS, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 64,
-    "pad_token_id": PAD, "eos_token_id": 1, "bos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": None,
-}  # fmt: skip
+    "vocab_size": WORDS,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "max_position_embeddings": 64,
+    "pad_token_id": PAD,
+    "eos_token_id": 1,
+    "bos_token_id": 2,
+    "decoder_start_token_id": 1,
+    "forced_eos_token_id": None,
+}
 T5 = {
-    "vocab_size": WORDS, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "pad_token_id": PAD,
-    "eos_token_id": 1, "decoder_start_token_id": PAD,
-}  # fmt: skip
+    "vocab_size": WORDS,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "pad_token_id": PAD,
+    "eos_token_id": 1,
+    "decoder_start_token_id": PAD,
+}
 GPT = {
-    "vocab_size": WORDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "pad_token_id": PAD,
-    "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+    "vocab_size": WORDS,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
+    "pad_token_id": PAD,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "marian": ("MarianMTModel", TWO_STACKS),
     "m2m100": ("M2M100ForConditionalGeneration", TWO_STACKS),
@@ -37,60 +68,119 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "albert": ("AlbertModel", {**STACK, "embedding_size": 16}),
     "distilbert": (
         "DistilBertModel",
-        {"vocab_size": WORDS, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 64},
+        {
+            "vocab_size": WORDS,
+            "dim": 32,
+            "n_layers": 2,
+            "n_heads": 4,
+            "hidden_dim": 64,
+            "max_position_embeddings": 64,
+        },
     ),
     "modernbert": (
         "ModernBertModel",
-        {**STACK, "local_attention": 4, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 2},
+        {
+            **STACK,
+            "local_attention": 4,
+            "global_attn_every_n_layers": 2,
+            "cls_token_id": 1,
+            "sep_token_id": 2,
+        },
     ),
     "gpt2": ("GPT2LMHeadModel", GPT),
     "llama": ("LlamaForCausalLM", GROUPED),
     "qwen3": ("Qwen3ForCausalLM", GROUPED),
-    "gemma2": ("Gemma2ForCausalLM", {**GROUPED, "attn_logit_softcapping": 1.0, "sliding_window": 4}),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        {**GROUPED, "attn_logit_softcapping": 1.0, "sliding_window": 4},
+    ),
     "gpt_oss": (
         "GptOssForCausalLM",
-        {**GROUPED, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 4, "rope_parameters": None},
+        {
+            **GROUPED,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+            "sliding_window": 4,
+            "rope_parameters": None,
+        },
     ),
     "olmo2": ("Olmo2ForCausalLM", {**STACK, "num_key_value_heads": 2}),
 }
-CUT: dict[str, tuple[str, dict[str, Any]]] = {  # more families, whose heads are cut out of other sorts of projections
+CUT: dict[
+    str, tuple[str, dict[str, Any]]
+] = {  # more families, whose heads are cut out of other sorts of projections
     "phi": ("PhiForCausalLM", STACK),
     "phi3": ("Phi3ForCausalLM", {**STACK, "num_key_value_heads": 2}),
     "gpt_neox": ("GPTNeoXForCausalLM", STACK),
     "umt5": ("UMT5ForConditionalGeneration", T5),
     "modernbert_decoder": (
         "ModernBertDecoderForCausalLM",
-        {**STACK, "local_attention": 4, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 2},
+        {
+            **STACK,
+            "local_attention": 4,
+            "global_attn_every_n_layers": 2,
+            "cls_token_id": 1,
+            "sep_token_id": 2,
+        },
     ),
     "deepseek_v3": (
         "DeepseekV3ForCausalLM",
-        {**STACK, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8,
-         "n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 2},
+        {
+            **STACK,
+            "q_lora_rank": 8,
+            "kv_lora_rank": 8,
+            "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 4,
+            "v_head_dim": 8,
+            "n_routed_experts": 2,
+            "num_experts_per_tok": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 2,
+        },
     ),
-}  # fmt: skip
+}
 OWN: dict[str, tuple[str, dict[str, Any]]] = {  # families that compute attention in their own code
-    "bloom": ("BloomForCausalLM", {"vocab_size": WORDS, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
-    "mpt": ("MptForCausalLM", {"vocab_size": WORDS, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 64}),
+    "bloom": (
+        "BloomForCausalLM",
+        {"vocab_size": WORDS, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+    ),
+    "mpt": (
+        "MptForCausalLM",
+        {"vocab_size": WORDS, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 64},
+    ),
     "falcon": ("FalconForCausalLM", STACK),
     "falcon_alibi": ("FalconForCausalLM", {**STACK, "alibi": True, "multi_query": False}),
     "gptj": ("GPTJForCausalLM", {**GPT, "rotary_dim": 4}),
     "gpt_neo": (
         "GPTNeoForCausalLM",
-        {"vocab_size": WORDS, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4,
-         "attention_types": [[["global", "local"], 1]], "max_position_embeddings": 64},
+        {
+            "vocab_size": WORDS,
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 4,
+            "window_size": 4,
+            "attention_types": [[["global", "local"], 1]],
+            "max_position_embeddings": 64,
+        },
     ),
     "mpnet": ("MPNetModel", STACK),
     "deberta_v2": (
         "DebertaV2Model",
-        {**STACK, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "share_att_key": True,
-         "position_buckets": 8},
+        {
+            **STACK,
+            "relative_attention": True,
+            "pos_att_type": ["p2c", "c2p"],
+            "share_att_key": True,
+            "position_buckets": 8,
+        },
     ),
     "roformer": ("RoFormerModel", STACK),
     "fsmt": (
         "FSMTForConditionalGeneration",
         {**TWO_STACKS, "langs": ["a", "b"], "src_vocab_size": WORDS, "tgt_vocab_size": WORDS},
     ),
-}  # fmt: skip
+}
 ENCODERS = ("bert", "albert", "distilbert", "modernbert")
 SEQUENCE_TO_SEQUENCE = ("marian", "m2m100", "bart", "t5")
 CAUSAL = ("gpt2", "llama", "qwen3", "gemma2", "gpt_oss", "olmo2")
@@ -128,7 +218,11 @@ def batch(model: PreTrainedModel, left: bool = False) -> dict[str, Tensor]:
 
 def real(model: PreTrainedModel, inputs: dict[str, Tensor], states: Tensor) -> Tensor:
     """The outputs B T V at tokens, without those at padding."""
-    return states.flatten(0, 1) if model.config.is_encoder_decoder else states[inputs["attention_mask"].bool()]
+    return (
+        states.flatten(0, 1)
+        if model.config.is_encoder_decoder
+        else states[inputs["attention_mask"].bool()]
+    )
 
 
 def output(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:

@@ -21,8 +21,14 @@ MAPPINGS = {
 }
 # What an integer of a configuration becomes, by its name; the first pattern that fits. 4 heads of size 8, width 32.
 SIZES: tuple[tuple[str, int], ...] = (
-    (r"(pad|bos|eos|cls|sep|unk|mask|start|end|image|video|audio|\w+)_token_(id|index)$|^(image|video)_token", 1),
-    (r"vocab_size_per_layer|vocab_size$|^n_vocab$|^num_embeddings$|^text_vocab_size|^entity_vocab_size", WORDS),
+    (
+        r"(pad|bos|eos|cls|sep|unk|mask|start|end|image|video|audio|\w+)_token_(id|index)$|^(image|video)_token",
+        1,
+    ),
+    (
+        r"vocab_size_per_layer|vocab_size$|^n_vocab$|^num_embeddings$|^text_vocab_size|^entity_vocab_size",
+        WORDS,
+    ),
     (r"type_vocab_size|^n_langs$|^num_languages$", 2),
     (r"(index_n_heads|num_index_heads)$", 2),
     (r"index_head_dim$", 8),
@@ -32,30 +38,57 @@ SIZES: tuple[tuple[str, int], ...] = (
     (r"^mamba_d_head$|^mamba_head_dim$", 16),
     (r"^mamba_n_groups$|^n_groups$", 1),
     (r"mamba_expand$|^expand$", 2),
-    (r"(num_key_value_heads|num_kv_heads|n_head_kv|num_global_key_value_heads|num_key_value_attention_heads)$", -1),
-    (r"(num_attention_heads|num_heads|n_heads?|attention_heads|num_attn_heads|num_sliding_attention_heads)$", 4),
+    (
+        r"(num_key_value_heads|num_kv_heads|n_head_kv|num_global_key_value_heads|num_key_value_attention_heads)$",
+        -1,
+    ),
+    (
+        r"(num_attention_heads|num_heads|n_heads?|attention_heads|num_attn_heads|num_sliding_attention_heads)$",
+        4,
+    ),
     (r"(qk_rope_head_dim|qk_nope_head_dim|rotary_dim)$", 4),
     (r"(head_dim|d_kv|d_head|head_size|dim_head|kv_channels|query_pre_attn_scalar)$", 8),
     (r"lora_(rank|dim)$|_rank$", 8),
-    (r"(num_experts_per_tok|moe_topk|moe_k|top_k|num_experts_per_token|num_selected_experts|topk_method)$", 2),
+    (
+        r"(num_experts_per_tok|moe_topk|moe_k|top_k|num_experts_per_token|num_selected_experts|topk_method)$",
+        2,
+    ),
     (r"(n_group|topk_group|num_expert_group|n_expert_groups|moe_num_groups)$", 1),
     (r"(n_shared_experts|num_shared_experts|moe_num_shared_experts)$", 1),
-    (r"(num_experts|n_routed_experts|num_local_experts|moe_num_experts|num_routed_experts|n_experts)$", 4),
+    (
+        r"(num_experts|n_routed_experts|num_local_experts|moe_num_experts|num_routed_experts|n_experts)$",
+        4,
+    ),
     (r"first_k_dense_replace$|num_dense_layers$", 1),
     (r"num_kv_shared_layers$|num_nextn_predict_layers$|num_mtp_layers$", 0),
     (r"num_conv_pos_embedding_groups$", 4),
-    (r"(num_hidden_layers|num_layers|n_layers?|encoder_layers|decoder_layers|depth|num_encoder_layers"
-     r"|num_decoder_layers|num_encoder_blocks)$", 2),
+    (
+        r"(num_hidden_layers|num_layers|n_layers?|encoder_layers|decoder_layers|depth|num_encoder_layers"
+        r"|num_decoder_layers|num_encoder_blocks)$",
+        2,
+    ),
     (r"num_hidden_groups$|sparse_step$", 1),
-    (r"(intermediate_size|ffn_dim|d_ff|n_inner|hidden_dim|d_inner|ffn_hidden_size|dim_feedforward|mlp_dim"
-     r"|intermediate_dim|inner_size|block_ff_dim|ffn_size)$", 64),
-    (r"(hidden_size|d_model|n_embd|embed_dim|^dim|embedding_size|emb_dim|embedding_dim|hidden_size_per_layer_input"
-     r"|projection_dim|d_embed|model_dim|residual_dim|lru_width|width|decoder_output_dim|proj_size|head_hidden_size"
-     r"|bottleneck_size|true_hidden_size|intra_bottleneck_size|ple_dim|rnn_hidden_size|channels_size)$", 32),
-    (r"(max_position_embeddings|n_positions|max_source_positions|max_target_positions|max_seq_len|max_seq_length"
-     r"|max_sequence_length|max_2d_position_embeddings|num_position_embeddings|seq_length|n_ctx)$", 64),
-    (r"(sliding_window|attention_window_size|local_attention|attention_chunk_size|window_size|sliding_window_size"
-     r"|sliding_window_pattern)$", 4),
+    (
+        r"(intermediate_size|ffn_dim|d_ff|n_inner|hidden_dim|d_inner|ffn_hidden_size|dim_feedforward|mlp_dim"
+        r"|intermediate_dim|inner_size|block_ff_dim|ffn_size)$",
+        64,
+    ),
+    (
+        r"(hidden_size|d_model|n_embd|embed_dim|^dim|embedding_size|emb_dim|embedding_dim|hidden_size_per_layer_input"
+        r"|projection_dim|d_embed|model_dim|residual_dim|lru_width|width|decoder_output_dim|proj_size|head_hidden_size"
+        r"|bottleneck_size|true_hidden_size|intra_bottleneck_size|ple_dim|rnn_hidden_size|channels_size)$",
+        32,
+    ),
+    (
+        r"(max_position_embeddings|n_positions|max_source_positions|max_target_positions|max_seq_len|max_seq_length"
+        r"|max_sequence_length|max_2d_position_embeddings|num_position_embeddings|seq_length|n_ctx)$",
+        64,
+    ),
+    (
+        r"(sliding_window|attention_window_size|local_attention|attention_chunk_size|window_size|sliding_window_size"
+        r"|sliding_window_pattern)$",
+        4,
+    ),
     (r"(mamba_chunk_size|chunk_size|mamba_chunk)$", 8),
     (r"(mamba_d_state|state_size|ssm_state_size)$", 8),
     (r"mamba_dt_rank|time_step_rank$", 4),
@@ -63,9 +96,14 @@ SIZES: tuple[tuple[str, int], ...] = (
     (r"patch_size$", 14),
     (r"relative_attention_num_buckets$|num_buckets$", 8),
     (r"relative_attention_max_distance$", 16),
-)  # fmt: skip
+)
 SPECIAL: dict[str, dict[str, Any]] = {  # numbers of a family that must fit one another
-    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
+    "jamba": {
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+    },
     "dbrx": {"ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 2, "moe_top_k": 1}},
     "deberta-v2": {
         "relative_attention": True,
@@ -138,14 +176,18 @@ def small(config: PreTrainedConfig) -> dict[str, Any]:
         elif isinstance(value, int):
             size = next((size for pattern, size in SIZES if re.search(pattern, name)), None)
             if size is not None:
-                changes[name] = grouped(config, value) if size < 0 else min(size, value) if value > 0 else value
+                changes[name] = (
+                    grouped(config, value) if size < 0 else min(size, value) if value > 0 else value
+                )
     if "qk_rope_head_dim" in changes and "head_dim" in changes:
         changes["head_dim"] = changes["qk_rope_head_dim"]
     for name in ("layer_types", "layers_block_type", "mlp_layer_types"):
         types = getattr(config, name, None)
         if isinstance(types, list | tuple) and types and name in vars(config):
             changes[name] = types_of(types)
-    lengths = {len(changes[name]) for name in ("layer_types", "layers_block_type") if name in changes}
+    lengths = {
+        len(changes[name]) for name in ("layer_types", "layers_block_type") if name in changes
+    }
     for count in ("num_hidden_layers", "num_layers", "n_layer"):
         if lengths and count in changes:
             changes[count] = max(lengths)
@@ -191,7 +233,9 @@ def shake(model: nn.Module) -> None:
         for parameter in model.parameters():
             if parameter.requires_grad and parameter.is_floating_point():
                 parameter.add_(torch.randn_like(parameter), alpha=0.2)
-        for module in model.modules():  # the embedding of padding is never trained, and some classes load it as 0
+        for module in (
+            model.modules()
+        ):  # the embedding of padding is never trained, and some classes load it as 0
             if isinstance(module, nn.Embedding) and module.padding_idx is not None:
                 module.weight[module.padding_idx] = 0
 

@@ -58,7 +58,11 @@ def test_the_model_is_as_before_after_an_error_in_the_block(model: Any) -> None:
     with pytest.raises(ZeroDivisionError), capture(model, found, watch=broken):
         output(model, batch(model))
     assert traces(model) == before
-    with pytest.raises(KeyboardInterrupt), capture(model, found), masked(model, found, HeadMask.full(found.heads)):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        capture(model, found),
+        masked(model, found, HeadMask.full(found.heads)),
+    ):
         raise KeyboardInterrupt
     assert traces(model) == before
 
@@ -67,11 +71,19 @@ def test_the_model_is_as_before_after_an_error_in_the_block(model: Any) -> None:
 def test_the_implementation_comes_back_in_every_part(name: str) -> None:
     model = tiny("t5")
     model.set_attn_implementation("sdpa")
-    model.decoder.config._attn_implementation = name  # the two stacks of T5 have configurations of their own
+    model.decoder.config._attn_implementation = (
+        name  # the two stacks of T5 have configurations of their own
+    )
     found = discover(model)
     with capture(model, found):
-        assert model.encoder.config._attn_implementation == model.decoder.config._attn_implementation == "headwise"
-    implementations = [part.config._attn_implementation for part in (model, model.encoder, model.decoder)]
+        assert (
+            model.encoder.config._attn_implementation
+            == model.decoder.config._attn_implementation
+            == "headwise"
+        )
+    implementations = [
+        part.config._attn_implementation for part in (model, model.encoder, model.decoder)
+    ]
     assert implementations == ["sdpa", "sdpa", name]
 
 
@@ -126,11 +138,18 @@ def test_the_inner_block_sees_what_the_outer_one_makes() -> None:
 def test_layers_that_share_a_module_are_reported_apart() -> None:
     model = tiny("albert", num_hidden_layers=3)
     found, inputs = discover(model), batch(model)
-    assert len(set(found.modules.values())) == 1 and found.heads.query == {"encoder-self": (4, 4, 4)}
+    assert len(set(found.modules.values())) == 1 and found.heads.query == {
+        "encoder-self": (4, 4, 4)
+    }
     seen: list[Site] = []
     results = []
     for site in found.heads.sites:
-        with capture(model, found, watch=lambda s: seen.append(s.site), gates={site: torch.tensor([0.0, 1, 1, 1])}):
+        with capture(
+            model,
+            found,
+            watch=lambda s: seen.append(s.site),
+            gates={site: torch.tensor([0.0, 1, 1, 1])},
+        ):
             results.append(output(model, inputs))
     assert seen == 3 * list(found.heads.sites)
     assert not any(torch.equal(a, b) for i, a in enumerate(results) for b in results[:i])
@@ -161,11 +180,22 @@ def test_what_is_seen_has_the_shapes_that_are_promised() -> None:
         output(model, batch(model))
     for seen in shown:
         assert seen.weights is not None and seen.mask is not None
-        assert seen.query.shape == (3, 4, 9, 8) and seen.key.shape == seen.value.shape == (3, 2, 9, 8)
-        assert seen.weights.shape == (3, 4, 9, 9) and seen.mask.shape == (3, 1, 9, 9) and seen.mask.dtype == torch.bool
+        assert seen.query.shape == (3, 4, 9, 8) and seen.key.shape == seen.value.shape == (
+            3,
+            2,
+            9,
+            8,
+        )
+        assert (
+            seen.weights.shape == (3, 4, 9, 9)
+            and seen.mask.shape == (3, 1, 9, 9)
+            and seen.mask.dtype == torch.bool
+        )
         assert seen.output.shape == (3, 9, 4, 8)
         values = seen.value.repeat_interleave(2, 1)
-        torch.testing.assert_close(seen.output, (seen.weights @ values).transpose(1, 2), rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            seen.output, (seen.weights @ values).transpose(1, 2), rtol=0, atol=1e-6
+        )
 
 
 def test_weights_are_only_built_when_asked_for() -> None:
@@ -203,7 +233,10 @@ def test_masked_silences_exactly_the_heads_that_are_not_kept() -> None:
     model = tiny("marian")
     found, inputs = discover(model), batch(model)
     mask = HeadMask.full(found.heads).without([Head("cross", 1, 3), Head("encoder-self", 0, 0)])
-    gates = {Site("cross", 1): torch.tensor([1, 1, 1, 0]), Site("encoder-self", 0): torch.tensor([0, 1, 1, 1])}
+    gates = {
+        Site("cross", 1): torch.tensor([1, 1, 1, 0]),
+        Site("encoder-self", 0): torch.tensor([0, 1, 1, 1]),
+    }
     with capture(model, found, gates=gates):
         expected = output(model, inputs)
     with masked(model, found, mask):
@@ -222,6 +255,13 @@ def test_orders_that_reach_nothing_are_refused() -> None:
         pass
     with pytest.raises(HeadwiseError, match="discover its heads again"), capture(twin, found):
         pass
-    other = discover(build("BertModel", vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4))
-    with pytest.raises(HeadwiseError, match="encoder-self 4 heads"), masked(model, found, HeadMask.full(other.heads)):
+    other = discover(
+        build(
+            "BertModel", vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4
+        )
+    )
+    with (
+        pytest.raises(HeadwiseError, match="encoder-self 4 heads"),
+        masked(model, found, HeadMask.full(other.heads)),
+    ):
         pass

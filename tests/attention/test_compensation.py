@@ -29,18 +29,29 @@ FAMILIES = ("marian", "m2m100", "bart", "bert", "distilbert", "gpt2", "gpt_neox"
 
 def layouts(heads: HeadMap) -> list[HeadMask]:
     """Uneven layers, an empty one, and no head at all."""
-    uneven = HeadMask.full(heads).without(h for h in heads if h.head == 1 or (h.layer == 1 and h.head > 1))
+    uneven = HeadMask.full(heads).without(
+        h for h in heads if h.head == 1 or (h.layer == 1 and h.head > 1)
+    )
     first = heads.sites[0]
-    return [uneven, uneven.without(h for h in heads if h[:2] == tuple(first)), HeadMask(heads, frozenset())]
+    return [
+        uneven,
+        uneven.without(h for h in heads if h[:2] == tuple(first)),
+        HeadMask(heads, frozenset()),
+    ]
 
 
 def made_up(model: Any, heads: HeadMap) -> dict[Site, Tensor]:
     """Any numbers as means: H 8 by site."""
     generator = torch.Generator().manual_seed(3)
-    return {site: torch.randn(heads.count(site), 8, generator=generator, dtype=torch.float64) for site in heads.sites}
+    return {
+        site: torch.randn(heads.count(site), 8, generator=generator, dtype=torch.float64)
+        for site in heads.sites
+    }
 
 
-def replaced(model: Any, mask: HeadMask, means: dict[Site, Tensor], inputs: dict[str, Tensor]) -> Tensor:
+def replaced(
+    model: Any, mask: HeadMask, means: dict[Site, Tensor], inputs: dict[str, Tensor]
+) -> Tensor:
     """What the model gives with every head outside the mask set to its mean by hand."""
 
     def stand_in(seen: AttentionCall) -> Tensor:
@@ -64,7 +75,8 @@ def test_compensated_equals_replaced_by_the_mean(family: str, dtype: torch.dtype
     for mask in layouts(found.heads):
         smaller = remove(model, found, mask, means)
         got, expected = (
-            real(model, inputs, states) for states in (output(smaller, inputs), replaced(model, mask, means, inputs))
+            real(model, inputs, states)
+            for states in (output(smaller, inputs), replaced(model, mask, means, inputs))
         )
         # Families of the second sort count in float32 inside.
         near = 1e-5 if dtype == torch.float32 or family in (*WITHOUT_BIAS, "gpt_neox") else 1e-10
@@ -85,7 +97,9 @@ def test_any_choice_of_grouped_heads_is_compensated(kept: set[tuple[int, int]]) 
     means = made_up(LLAMA, found.heads)
     got = output(remove(LLAMA, found, mask, means), batch(LLAMA))
     expected = replaced(LLAMA, mask, means, batch(LLAMA))
-    torch.testing.assert_close(*(real(LLAMA, batch(LLAMA), states) for states in (got, expected)), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        *(real(LLAMA, batch(LLAMA), states) for states in (got, expected)), rtol=0, atol=1e-5
+    )
 
 
 def test_the_bias_is_the_closed_form() -> None:
@@ -97,10 +111,17 @@ def test_the_bias_is_the_closed_form() -> None:
     before, after = (m.model.decoder.layers[1].encoder_attn.out_proj for m in (model, smaller))
     expected = before.bias.double()
     for head in (0, 3):
-        expected = expected + before.weight[:, 8 * head : 8 * head + 8].double() @ means[Site("cross", 1)][head]
+        expected = (
+            expected
+            + before.weight[:, 8 * head : 8 * head + 8].double() @ means[Site("cross", 1)][head]
+        )
     torch.testing.assert_close(after.bias, expected.float(), rtol=0, atol=1e-6)
     changed = {n for n, p in smaller.named_parameters() if p.shape != model.get_parameter(n).shape}
-    same = {n for n, p in smaller.named_parameters() if n not in changed and torch.equal(p, model.get_parameter(n))}
+    same = {
+        n
+        for n, p in smaller.named_parameters()
+        if n not in changed and torch.equal(p, model.get_parameter(n))
+    }
     left = {n for n, _ in smaller.named_parameters()} - changed - same
     assert left == {"model.decoder.layers.1.encoder_attn.out_proj.bias"}
 
@@ -115,11 +136,15 @@ def test_heads_that_always_give_the_same_cost_nothing(family: str) -> None:
                 parameter.zero_()
     found, inputs = discover(model), batch(model)
     means = {}
-    with capture(model, found, watch=lambda seen: means.update({seen.site: seen.output[0, 0].double()})):
+    with capture(
+        model, found, watch=lambda seen: means.update({seen.site: seen.output[0, 0].double()})
+    ):
         whole = output(model, inputs)
     smaller = remove(model, found, layouts(found.heads)[1], means)
     torch.testing.assert_close(
-        *(real(model, inputs, states) for states in (output(smaller, inputs), whole)), rtol=0, atol=1e-5
+        *(real(model, inputs, states) for states in (output(smaller, inputs), whole)),
+        rtol=0,
+        atol=1e-5,
     )
 
 
@@ -135,13 +160,18 @@ def test_it_loses_what_ablation_by_the_mean_says() -> None:
         with torch.no_grad():
             return float(sentence_losses(predict(one, inputs), inputs["labels"]).sum() / asked)
 
-    message = {Head(row["kind"], row["layer"], row["head"]): row["value"] for row in tally.rows("ablation.mean", 1)}
+    message = {
+        Head(row["kind"], row["layer"], row["head"]): row["value"]
+        for row in tally.rows("ablation.mean", 1)
+    }
     for head in (Head("encoder-self", 0, 2), Head("decoder-self", 1, 0), Head("cross", 0, 3)):
         smaller = remove(model, found, HeadMask.full(found.heads).without([head]), means)
         assert loss(smaller) - loss(model) == pytest.approx(message[head], abs=1e-6)
 
 
-@pytest.mark.parametrize("family", ["marian", "bert", "llama", "gpt2", "t5", "modernbert", "phi3", "gpt_neox"])
+@pytest.mark.parametrize(
+    "family", ["marian", "bert", "llama", "gpt2", "t5", "modernbert", "phi3", "gpt_neox"]
+)
 def test_saved_and_loaded_it_is_the_same_and_so_when_cut_again(family: str, tmp_path: Path) -> None:
     model = Model(tiny(family), None, family)
     inputs = batch(model.hf)
@@ -168,17 +198,28 @@ def test_a_made_bias_is_counted_trains_with_its_layer_and_stays_in_an_empty_one(
     layers = [layer.self_attn for layer in smaller.model.layers]
     assert all(isinstance(layer, EmptyAttention) for layer in layers)
     assert [layer.o_proj.bias.requires_grad for layer in layers] == [True, False]
-    assert smaller.config.headwise_biases == [f"model.layers.{layer}.self_attn.o_proj" for layer in range(2)]
+    assert smaller.config.headwise_biases == [
+        f"model.layers.{layer}.self_attn.o_proj" for layer in range(2)
+    ]
     given_states, _ = layers[0](torch.randn(2, 3, 32))
-    assert torch.equal(given_states, layers[0].o_proj.bias.expand(2, 3, 32)) and given_states.abs().max() > 0.1
+    assert (
+        torch.equal(given_states, layers[0].o_proj.bias.expand(2, 3, 32))
+        and given_states.abs().max() > 0.1
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda means: means.pop(Site("encoder-self", 1)), "4 × 8 numbers, but none came"),
-        (lambda means: means.update({Site("encoder-self", 1): torch.zeros(3, 8)}), "4 × 8 numbers, but 3 × 8 came"),
-        (lambda means: means[Site("encoder-self", 1)].fill_(torch.nan), "but some that are not finite numbers"),
+        (
+            lambda means: means.update({Site("encoder-self", 1): torch.zeros(3, 8)}),
+            "4 × 8 numbers, but 3 × 8 came",
+        ),
+        (
+            lambda means: means[Site("encoder-self", 1)].fill_(torch.nan),
+            "but some that are not finite numbers",
+        ),
     ],
 )
 def test_means_that_do_not_fit_are_refused(change: Any, said: str) -> None:
@@ -187,15 +228,24 @@ def test_means_that_do_not_fit_are_refused(change: Any, said: str) -> None:
     means = made_up(model, found.heads)
     change(means)
     mask = HeadMask.full(found.heads).without([Head("encoder-self", 1, 0)])
-    with pytest.raises(HeadwiseError, match=rf"^Heads of encoder\.layer\.1\.attention\.self were .* {said}"):
+    with pytest.raises(
+        HeadwiseError, match=rf"^Heads of encoder\.layer\.1\.attention\.self were .* {said}"
+    ):
         remove(model, found, mask, means)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    remove(model, found, HeadMask.full(found.heads).without([Head("encoder-self", 0, 0)]), made_up(model, found.heads))
+    remove(
+        model,
+        found,
+        HeadMask.full(found.heads).without([Head("encoder-self", 0, 0)]),
+        made_up(model, found.heads),
+    )
 
 
 def test_a_configuration_that_tells_of_other_layers_is_refused(tmp_path: Path) -> None:
     model = Model(tiny("llama"), None, "llama")
     small = model.remove(layouts(model.heads)[0])
     small.hf.config.headwise_biases = ["model.layers.7.self_attn.o_proj"]
-    with pytest.raises(HeadwiseError, match=r"a bias in model\.layers\.7\.self_attn\.o_proj, but there is no such"):
+    with pytest.raises(
+        HeadwiseError, match=r"a bias in model\.layers\.7\.self_attn\.o_proj, but there is no such"
+    ):
         load(small.save(tmp_path / "small"))

@@ -8,19 +8,47 @@ from typing import Any
 import pytest
 import torch
 
-from attention.families import CAUSAL, FAMILIES, SEQUENCE_TO_SEQUENCE, STACK, T5, batch, build, output, tiny
+from attention.families import (
+    CAUSAL,
+    FAMILIES,
+    SEQUENCE_TO_SEQUENCE,
+    STACK,
+    T5,
+    batch,
+    build,
+    output,
+    tiny,
+)
 from headwise.attention import capture, discover, remove
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.heads import HeadMask, Kind, Site
 
 EYES = {
-    "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 28,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "image_size": 28,
     "patch_size": 14,
-}  # fmt: skip
-EARS = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-OUTSIDE: dict[str, dict[str, Any]] = {  # models whose attention is computed in ways that headwise does not see
+}
+EARS = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
+OUTSIDE: dict[
+    str, dict[str, Any]
+] = {  # models whose attention is computed in ways that headwise does not see
     "XLNetModel": {"vocab_size": 50, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64},
-    "FunnelModel": {"vocab_size": 50, "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 64, "block_sizes": [1, 1]},
+    "FunnelModel": {
+        "vocab_size": 50,
+        "d_model": 32,
+        "n_head": 4,
+        "d_head": 8,
+        "d_inner": 64,
+        "block_sizes": [1, 1],
+    },
 }
 
 
@@ -43,7 +71,9 @@ def test_sites_are_named_by_the_modules_that_serve_them() -> None:
     assert found.names[Site("encoder-self", 1)] == "model.encoder.layers.1.self_attn"
     assert found.names[Site("decoder-self", 0)] == "model.decoder.layers.0.self_attn"
     assert found.names[Site("cross", 1)] == "model.decoder.layers.1.encoder_attn"
-    assert all(model.get_submodule(name) is found.modules[site] for site, name in found.names.items())
+    assert all(
+        model.get_submodule(name) is found.modules[site] for site, name in found.names.items()
+    )
 
 
 def test_stacks_of_different_depth_and_width() -> None:
@@ -85,7 +115,10 @@ def test_a_partial_map_is_refused_with_what_was_not_seen() -> None:
         discover(build("LongT5ForConditionalGeneration", **T5))
     message = str(refusal.value)
     assert "LongT5ForConditionalGeneration declares 24 heads, the probe saw 16." in message
-    unseen = [f"encoder.block.{layer}.layer.0.LocalSelfAttention (LongT5LocalAttention)" for layer in range(2)]
+    unseen = [
+        f"encoder.block.{layer}.layer.0.LocalSelfAttention (LongT5LocalAttention)"
+        for layer in range(2)
+    ]
     assert f"Not seen: {', '.join(unseen)}: " in message
     assert message.endswith("Pass allow_partial=True to work on the 16 that were seen.")
 
@@ -103,12 +136,16 @@ def test_a_partial_map_can_be_asked_for_and_works() -> None:
 def test_a_long_list_of_unseen_layers_is_cut_short() -> None:
     with pytest.raises(HeadsMissing) as refusal:
         discover(build("LongT5ForConditionalGeneration", **{**T5, "num_layers": 9}))
-    assert len(re.findall("LongT5LocalAttention", str(refusal.value))) == 6 and " …: they" in str(refusal.value)
+    assert len(re.findall("LongT5LocalAttention", str(refusal.value))) == 6 and " …: they" in str(
+        refusal.value
+    )
 
 
 def test_without_a_declared_number_unseen_attention_modules_tell() -> None:
     model = tiny("bert")
-    model.config.num_attention_heads = 0  # a configuration that names this number in a way of its own
+    model.config.num_attention_heads = (
+        0  # a configuration that names this number in a way of its own
+    )
     assert discover(model).heads.total == 8
 
     class StrangeAttention(torch.nn.Module):
@@ -120,9 +157,14 @@ def test_without_a_declared_number_unseen_attention_modules_tell() -> None:
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("Wav2Vec2Model", EARS)])
-def test_a_model_that_does_not_read_text_is_refused_in_one_sentence(name: str, sizes: dict[str, Any]) -> None:
+def test_a_model_that_does_not_read_text_is_refused_in_one_sentence(
+    name: str, sizes: dict[str, Any]
+) -> None:
     model = build(name, **sizes)
-    with pytest.raises(HeadwiseError, match=rf"^{name} (does not run on|reads no) .*: headwise works on models .*\.$"):
+    with pytest.raises(
+        HeadwiseError,
+        match=rf"^{name} (does not run on|reads no) .*: headwise works on models .*\.$",
+    ):
         discover(model)
     assert model.config._attn_implementation == "sdpa"
 
@@ -141,12 +183,22 @@ def test_a_model_with_no_head_left_is_still_a_model() -> None:
     model = tiny("marian")
     found = discover(model)
     smaller = remove(model, found, HeadMask(found.heads, frozenset()))
-    assert discover(smaller).heads.query == {"encoder-self": (0, 0), "decoder-self": (0, 0), "cross": (0, 0)}
+    assert discover(smaller).heads.query == {
+        "encoder-self": (0, 0),
+        "decoder-self": (0, 0),
+        "cross": (0, 0),
+    }
 
 
 @pytest.mark.parametrize("words", [1, 2, 3, 5, 8])
 def test_a_tiny_vocabulary_is_enough_for_the_probe(words: int) -> None:
-    sizes = {**STACK, "vocab_size": words, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+    sizes = {
+        **STACK,
+        "vocab_size": words,
+        "pad_token_id": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
     assert discover(build("BertModel", **sizes)).heads.total == 8
 
 

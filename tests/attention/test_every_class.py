@@ -70,7 +70,9 @@ def test_the_decoder_of_an_encoder_decoder_declares_its_own_layers() -> None:
 
 
 def test_whisper_hears_a_recording() -> None:
-    model = build("WhisperForConditionalGeneration", **TWO_STACKS, max_source_positions=16, num_mel_bins=8)
+    model = build(
+        "WhisperForConditionalGeneration", **TWO_STACKS, max_source_positions=16, num_mel_bins=8
+    )
     found = discover(model)
     kinds: tuple[Kind, ...] = ("encoder-self", "decoder-self", "cross")
     assert found.heads.query == dict.fromkeys(kinds, (4, 4))
@@ -81,7 +83,9 @@ def test_whisper_hears_a_recording() -> None:
 
 
 @pytest.mark.parametrize("dtype", HALF)
-def test_a_model_of_half_precision_is_confirmed_in_float32(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_half_precision_is_confirmed_in_float32(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A mistake of two percent in the weights is noticed, and a right cut passes."""
     model = tiny("marian").to(dtype)
     found = discover(model)

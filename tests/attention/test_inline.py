@@ -24,7 +24,9 @@ def test_heads_are_found_and_nothing_changes(family: str) -> None:
     inputs = batch(model)
     stock = output(model, inputs)
     found = discover(model)
-    kinds: tuple[Kind, ...] = ("encoder-self",) if family in ("mpnet", "deberta_v2", "roformer") else ("decoder-self",)
+    kinds: tuple[Kind, ...] = (
+        ("encoder-self",) if family in ("mpnet", "deberta_v2", "roformer") else ("decoder-self",)
+    )
     if family == "fsmt":
         kinds = ("encoder-self", "decoder-self", "cross")
     assert found.heads.query == dict.fromkeys(kinds, (4, 4))
@@ -45,15 +47,25 @@ def test_weights_are_those_that_the_model_returns(family: str) -> None:
     with capture(model, found, weights=True, watch=seen.append):
         output_of(model, inputs)
     with torch.no_grad():  # MPT and MPNet return none, Falcon those of a mask that sdpa's is not
-        own = output_of(model, inputs | {"output_attentions": True}) if family[:2] not in ("mp", "fa") else None
+        own = (
+            output_of(model, inputs | {"output_attentions": True})
+            if family[:2] not in ("mp", "fa")
+            else None
+        )
     for call in seen:
         assert call.weights is not None
         values = call.value.repeat_interleave(4 // call.value.shape[1], 1)
         torch.testing.assert_close((call.weights @ values).transpose(1, 2), call.output)
         hidden = call.mask.expand_as(call.weights) if call.mask is not None else torch.ones(())
-        hidden = hidden if hidden.dtype == torch.bool else hidden > torch.finfo(hidden.dtype).min / 2
+        hidden = (
+            hidden if hidden.dtype == torch.bool else hidden > torch.finfo(hidden.dtype).min / 2
+        )
         assert not call.weights[~hidden & hidden.any(-1, keepdim=True)].any()
-    names = {"encoder-self": "encoder_attentions", "decoder-self": "decoder_attentions", "cross": "cross_attentions"}
+    names = {
+        "encoder-self": "encoder_attentions",
+        "decoder-self": "decoder_attentions",
+        "cross": "cross_attentions",
+    }
     for call in seen if own is not None else ():
         name = names[call.site.kind] if family == "fsmt" else "attentions"
         torch.testing.assert_close(call.weights, own[name][call.site.layer])
@@ -68,31 +80,41 @@ def test_a_gate_scales_the_head_it_names(family: str) -> None:
     site = site if site in found.modules else Site("encoder-self", 1)
     with (
         capture(model, found, gates={site: torch.tensor([1.0, 0, 1, 1])}),
-        capture(model, found, watch=lambda call: seen.append(call.output) if call.site == site else None),
+        capture(
+            model, found, watch=lambda call: seen.append(call.output) if call.site == site else None
+        ),
     ):
         gated = output(model, inputs)
     assert not seen[0][:, :, 1].any()
     assert seen[0][:, :, 0].any()
     output_weights(model, found)[site][1] = 0  # a view of the model's own weights
-    torch.testing.assert_close(real(model, inputs, gated), real(model, inputs, output(model, inputs)))
+    torch.testing.assert_close(
+        real(model, inputs, gated), real(model, inputs, output(model, inputs))
+    )
 
 
 @pytest.mark.parametrize("family", [family for family in OWN if family not in UNCUT])
 def test_removed_equals_masked_and_generation_needs_no_cache(family: str) -> None:
     model = tiny(family)
     inputs, found = batch(model, left=True), discover(model)
-    mask = HeadMask.full(found.heads).without([*list(found.heads)[4:], list(found.heads)[1], list(found.heads)[2]])
+    mask = HeadMask.full(found.heads).without(
+        [*list(found.heads)[4:], list(found.heads)[1], list(found.heads)[2]]
+    )
     smaller = remove(model, found, mask)
     with masked(model, found, mask):
         expected = output(model, inputs)
     torch.testing.assert_close(
-        real(model, inputs, output(smaller, inputs)), real(model, inputs, expected), rtol=1e-5, atol=1e-5
+        real(model, inputs, output(smaller, inputs)),
+        real(model, inputs, expected),
+        rtol=1e-5,
+        atol=1e-5,
     )
     again = discover(smaller)
     assert [again.heads.count(site) for site in again.heads.sites] == [2, 0]
     if "decoder-self" in found.heads.kinds:
         with_cache, without = (
-            smaller.generate(**inputs, max_new_tokens=5, do_sample=False, use_cache=cache) for cache in (True, False)
+            smaller.generate(**inputs, max_new_tokens=5, do_sample=False, use_cache=cache)
+            for cache in (True, False)
         )
         assert torch.equal(with_cache, without)
 

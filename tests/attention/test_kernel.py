@@ -9,13 +9,30 @@ import torch
 from torch import Tensor, nn
 from transformers import M2M100ForConditionalGeneration, MarianMTModel
 
-from attention.families import CAUSAL, ENCODERS, FAMILIES, SEQUENCE_TO_SEQUENCE, batch, eager, output, real, tiny
+from attention.families import (
+    CAUSAL,
+    ENCODERS,
+    FAMILIES,
+    SEQUENCE_TO_SEQUENCE,
+    batch,
+    eager,
+    output,
+    real,
+    tiny,
+)
 from headwise.attention import AttentionCall, capture, discover
 from headwise.attention.kernel import attend, explicit
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
-HALF_PRECISE = ("modernbert", "llama", "qwen3", "gemma2", "gpt_oss", "olmo2")  # their rotations or softmax are float32
+HALF_PRECISE = (
+    "modernbert",
+    "llama",
+    "qwen3",
+    "gemma2",
+    "gpt_oss",
+    "olmo2",
+)  # their rotations or softmax are float32
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["padding-right", "padding-left"])
@@ -76,15 +93,25 @@ def at_tokens(weights: Tensor, inputs: dict[str, Tensor]) -> Tensor:
 def test_the_weights_are_the_eager_models_attentions(family: str) -> None:
     kept, inputs = weights_of(family)
     out = eager(tiny(family), inputs, output_attentions=True)
-    names = {"encoder-self": "encoder_attentions", "decoder-self": "decoder_attentions", "cross": "cross_attentions"}
+    names = {
+        "encoder-self": "encoder_attentions",
+        "decoder-self": "decoder_attentions",
+        "cross": "cross_attentions",
+    }
     for (kind, layer), weights in kept.items():
-        theirs = getattr(out, names[kind] if family in SEQUENCE_TO_SEQUENCE else "attentions")[layer]
-        torch.testing.assert_close(at_tokens(weights, inputs), at_tokens(theirs, inputs), rtol=0, atol=1e-6)
+        theirs = getattr(out, names[kind] if family in SEQUENCE_TO_SEQUENCE else "attentions")[
+            layer
+        ]
+        torch.testing.assert_close(
+            at_tokens(weights, inputs), at_tokens(theirs, inputs), rtol=0, atol=1e-6
+        )
 
 
 def test_a_soft_cap_bounds_the_scores_and_sinks_take_their_share() -> None:
     capped, _ = weights_of("gemma2")
-    largest = capped[Site("decoder-self", 0)][0, :, -1].amax(-1)  # 4 keys in the window, scores between -1 and 1
+    largest = capped[Site("decoder-self", 0)][0, :, -1].amax(
+        -1
+    )  # 4 keys in the window, scores between -1 and 1
     assert (largest <= torch.e / (torch.e + 3 / torch.e) + 1e-6).all()
     sinking, _ = weights_of("gpt_oss")
     mass = sinking[Site("decoder-self", 0)][0].sum(-1)
@@ -118,7 +145,10 @@ def same(family: str, first: Tensor, second: Tensor) -> bool:
 def test_what_padding_holds_does_not_matter(family: str, explicit: bool) -> None:
     model = tiny(family)
     inputs, found = batch(model), discover(model)
-    other = {**inputs, "input_ids": inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, 7)}
+    other = {
+        **inputs,
+        "input_ids": inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, 7),
+    }
     with capture(model, found, explicit=explicit):
         first, second = output(model, inputs), output(model, other)
     assert not torch.equal(first, second) or family in SEQUENCE_TO_SEQUENCE
@@ -148,7 +178,9 @@ def test_an_encoder_looks_ahead(family: str) -> None:
 
 @pytest.mark.parametrize("queries", [1, 4])
 @pytest.mark.parametrize("causal", [True, False, None])
-def test_a_flag_in_place_of_a_mask_is_read_as_sdpa_reads_it(causal: bool | None, queries: int) -> None:
+def test_a_flag_in_place_of_a_mask_is_read_as_sdpa_reads_it(
+    causal: bool | None, queries: int
+) -> None:
     class Attention(nn.Module):
         is_causal = True
 
@@ -164,7 +196,16 @@ def test_what_the_seam_cannot_read_is_refused() -> None:
     for name in ("alibi", "sinks", "indices", "a_name_of_tomorrow"):
         with pytest.raises(HeadwiseError, match=f"'{name}'"):
             attend(torch.nn.Module(), states, states, states, None, **{name: torch.zeros(1)})
-    attend(torch.nn.Module(), states, states, states, None, sinks=None, output_attentions=False, sliding_window=4)
+    attend(
+        torch.nn.Module(),
+        states,
+        states,
+        states,
+        None,
+        sinks=None,
+        output_attentions=False,
+        sliding_window=4,
+    )
 
 
 @pytest.mark.parametrize("explicit", [False, True], ids=["sdpa", "explicit"])
@@ -201,17 +242,24 @@ def test_gate_zero_is_an_output_of_zeros(family: str) -> None:
 
 @pytest.mark.parametrize("factory", ["tiny_marian", "tiny_m2m100"])
 def test_gates_per_example_follow_beam_search(factory: str, request: pytest.FixtureRequest) -> None:
-    build: Callable[[], MarianMTModel | M2M100ForConditionalGeneration] = request.getfixturevalue(factory)
+    build: Callable[[], MarianMTModel | M2M100ForConditionalGeneration] = request.getfixturevalue(
+        factory
+    )
     model = build()
     found, ids = discover(model), batch(model)["input_ids"][:, :6].clamp(min=4)
     generator = torch.Generator().manual_seed(0)
-    gates = {site: torch.randint(0, 2, (3, 4), generator=generator).float() for site in found.heads.sites}
+    gates = {
+        site: torch.randint(0, 2, (3, 4), generator=generator).float() for site in found.heads.sites
+    }
     search = {"num_beams": 4, "max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
     with torch.no_grad(), capture(model, found, gates=gates):
         together = model.generate(ids, **search)
     written = []
     for i in range(3):
-        with torch.no_grad(), capture(model, found, gates={site: gate[i] for site, gate in gates.items()}):
+        with (
+            torch.no_grad(),
+            capture(model, found, gates={site: gate[i] for site, gate in gates.items()}),
+        ):
             written.append(model.generate(ids[i : i + 1], **search)[0])
     for row, alone in zip(together, written, strict=True):
         assert row[: len(alone)].tolist() == alone.tolist()
@@ -225,7 +273,10 @@ def test_a_gate_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     model = tiny("bert")
     found = discover(model)
     gates = {found.heads.sites[0]: torch.ones(shape)}
-    with pytest.raises(HeadwiseError, match="4 heads and a batch of 3"), capture(model, found, gates=gates):
+    with (
+        pytest.raises(HeadwiseError, match="4 heads and a batch of 3"),
+        capture(model, found, gates=gates),
+    ):
         output(model, batch(model))
 
 
@@ -235,7 +286,10 @@ def test_gradients_of_gates_are_the_same_both_ways(family: str) -> None:
     inputs, found = batch(model), discover(model)
     gradients = []
     for by_hand in (False, True):
-        gates = {site: torch.ones(4, dtype=torch.float64, requires_grad=True) for site in found.heads.sites}
+        gates = {
+            site: torch.ones(4, dtype=torch.float64, requires_grad=True)
+            for site in found.heads.sites
+        }
         with capture(model, found, gates=gates, explicit=by_hand):
             real(model, inputs, model(**inputs)[0]).pow(2).mean().backward()
         gradients.append(torch.cat([gate.grad for gate in gates.values() if gate.grad is not None]))
@@ -251,4 +305,7 @@ def test_a_cache_makes_no_difference(family: str) -> None:
         stock = model.generate(ids, max_new_tokens=8, do_sample=False)
         for options in ({"weights": True, "watch": lambda seen: None}, {"explicit": True}, {}):
             with capture(model, found, **options):
-                assert model.generate(ids, max_new_tokens=8, do_sample=False).tolist() == stock.tolist()
+                assert (
+                    model.generate(ids, max_new_tokens=8, do_sample=False).tolist()
+                    == stock.tolist()
+                )

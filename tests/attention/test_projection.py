@@ -23,9 +23,14 @@ def test_heads_add_up_to_what_the_projection_gives(family: str) -> None:
     found = discover(model)
     weights = output_weights(model, found)
     assert set(weights) == set(found.heads.sites)
-    given: dict[int, Tensor] = {}  # every linear layer's last output, by the place of its weights in memory
+    given: dict[
+        int, Tensor
+    ] = {}  # every linear layer's last output, by the place of its weights in memory
     layers = [module for module in model.modules() if isinstance(module, (nn.Linear, Conv1D))]
-    hooks = [m.register_forward_hook(lambda m, _, out: given.update({m.weight.data_ptr(): out})) for m in layers]
+    hooks = [
+        m.register_forward_hook(lambda m, _, out: given.update({m.weight.data_ptr(): out}))
+        for m in layers
+    ]
     bias = {m.weight.data_ptr(): 0 if m.bias is None else m.bias for m in layers}
     checked = []
 
@@ -37,7 +42,9 @@ def test_heads_add_up_to_what_the_projection_gives(family: str) -> None:
     def compare(seen: AttentionCall) -> None:
         weight = weights[seen.site]
         together = torch.einsum("bqhd,hdm->bqm", seen.output, weight) + bias[weight.data_ptr()]
-        torch.testing.assert_close(together, given[weight.data_ptr()].view_as(together), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            together, given[weight.data_ptr()].view_as(together), rtol=1e-4, atol=1e-4
+        )
         checked.append(seen.site)
 
     waiting: list[AttentionCall] = []
@@ -54,7 +61,10 @@ def test_the_model_is_left_alone_and_gates_do_not_disturb() -> None:
     found = discover(model)
     before, expected = output(model, batch(model)), output_weights(model, found)
     per_example = {site: torch.zeros(3, 4) for site in found.heads.sites}
-    with masked(model, found, HeadMask(found.heads, frozenset())), capture(model, found, gates=per_example):
+    with (
+        masked(model, found, HeadMask(found.heads, frozenset())),
+        capture(model, found, gates=per_example),
+    ):
         weights = output_weights(model, found)
     assert all(torch.equal(weights[site], expected[site]) for site in expected)
     assert torch.equal(output(model, batch(model)), before)
@@ -78,6 +88,7 @@ def test_heads_that_go_through_something_else_first_are_refused() -> None:
     attention = model.model.layers[1].self_attn
     attention.o_proj = nn.Sequential(nn.LayerNorm(32), attention.o_proj)
     with pytest.raises(
-        HeadwiseError, match=r"model.layers.1.self_attn \(LlamaAttention\) was to be read, but no linear"
+        HeadwiseError,
+        match=r"model.layers.1.self_attn \(LlamaAttention\) was to be read, but no linear",
     ):
         output_weights(model, discover(model))

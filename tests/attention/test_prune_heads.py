@@ -17,7 +17,9 @@ import transformers
 import headwise as hw
 from attention.prune_heads.weights import CASES, SHARED, batch, filled
 
-REFERENCE: dict[str, Any] = json.loads((Path(__file__).parent / "prune_heads/reference.json").read_text())
+REFERENCE: dict[str, Any] = json.loads(
+    (Path(__file__).parent / "prune_heads/reference.json").read_text()
+)
 
 
 @pytest.fixture(autouse=True)
@@ -42,22 +44,40 @@ def logits(model: hw.Model) -> torch.Tensor:
 def test_shapes_and_logits(name: str) -> None:
     model, _, rounds = whole(name), *CASES[name][1:]
     (kind,), expected = model.heads.kinds, REFERENCE[name]
-    gone = [hw.Head(kind, layer, head) for heads in rounds for layer, some in heads.items() for head in some]
+    gone = [
+        hw.Head(kind, layer, head)
+        for heads in rounds
+        for layer, some in heads.items()
+        for head in some
+    ]
     small = model.remove(hw.HeadMask.full(model.heads).without(gone))
     shapes = {parameter: list(tensor.shape) for parameter, tensor in small.hf.named_parameters()}
     cut = [part for part in shapes if shapes[part] != list(model.hf.get_parameter(part).shape)]
-    turned = {part: shapes[part][::-1] for part in cut if part.endswith(("c_attn.weight", "c_proj.weight"))}
-    assert cut and shapes | turned == expected["shapes"], "of GPT-2 cut layers are linear: the transpose"
+    turned = {
+        part: shapes[part][::-1]
+        for part in cut
+        if part.endswith(("c_attn.weight", "c_proj.weight"))
+    }
+    assert cut and shapes | turned == expected["shapes"], (
+        "of GPT-2 cut layers are linear: the transpose"
+    )
     there = batch()["attention_mask"].bool()
-    torch.testing.assert_close(logits(small)[there], torch.tensor(expected["logits"])[there], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        logits(small)[there], torch.tensor(expected["logits"])[there], rtol=0, atol=1e-6
+    )
     assert float((logits(small) - logits(model))[there].abs().max()) > 1e-3
 
 
 def test_call_after_call() -> None:
     """Heads of a smaller model have new numbers; transformers 4 kept the old ones."""
     model = whole("gpt2-twice")
-    once = model.remove(hw.HeadMask.full(model.heads).without([hw.Head("decoder-self", 1, head) for head in (0, 2)]))
-    again = [hw.Head("decoder-self", 0, 5), hw.Head("decoder-self", 1, 2)]  # 4 was the third that stayed
+    once = model.remove(
+        hw.HeadMask.full(model.heads).without([hw.Head("decoder-self", 1, head) for head in (0, 2)])
+    )
+    again = [
+        hw.Head("decoder-self", 0, 5),
+        hw.Head("decoder-self", 1, 2),
+    ]  # 4 was the third that stayed
     small = once.remove(hw.HeadMask.full(once.heads).without(again))
     there = batch()["attention_mask"].bool()
     expected = torch.tensor(REFERENCE["gpt2-twice"]["logits"])

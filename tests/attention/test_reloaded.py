@@ -14,7 +14,14 @@ import pytest
 import torch
 from families import WORDS, batch, output, tiny
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, QuantizedCache, Trainer, TrainingArguments
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    QuantizedCache,
+    Trainer,
+    TrainingArguments,
+)
 
 from headwise.attention import masked
 from headwise.heads import HeadMask
@@ -23,20 +30,31 @@ from headwise.model import Model
 
 GROUPED = {"num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 4}
 SHAPES: dict[str, dict[str, Any]] = {
-    "llama": GROUPED, "qwen3": GROUPED, "gpt2": {"n_layer": 3}, "t5": {"num_layers": 3}, "marian": {},
-    "gemma2": {**GROUPED, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
-}  # fmt: skip
+    "llama": GROUPED,
+    "qwen3": GROUPED,
+    "gpt2": {"n_layer": 3},
+    "t5": {"num_layers": 3},
+    "marian": {},
+    "gemma2": {
+        **GROUPED,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
+}
 GENERATING = tuple(SHAPES)
 CACHES: dict[str, dict[str, Any]] = {
-    "none": {"use_cache": False}, "dynamic": {"cache_implementation": "dynamic"},
-    "static": {"cache_implementation": "static"}, "offloaded": {"cache_implementation": "offloaded"},
-    "offloaded_static": {"cache_implementation": "offloaded_static"}, "chunked": {"prefill_chunk_size": 3},
+    "none": {"use_cache": False},
+    "dynamic": {"cache_implementation": "dynamic"},
+    "static": {"cache_implementation": "static"},
+    "offloaded": {"cache_implementation": "offloaded"},
+    "offloaded_static": {"cache_implementation": "offloaded_static"},
+    "chunked": {"prefill_chunk_size": 3},
     "assisted": {"prompt_lookup_num_tokens": 2},
-}  # fmt: skip
+}
 QUANTISED = {
-    "fp8": {"backend": "fp8"}, "hqq": {"backend": "hqq", "nbits": 8, "axis_key": 1, "axis_value": 1},
+    "fp8": {"backend": "fp8"},
+    "hqq": {"backend": "hqq", "nbits": 8, "axis_key": 1, "axis_value": 1},
     "quanto": {"backend": "quanto", "nbits": 4},
-}  # fmt: skip
+}
 Loaded = Callable[..., PreTrainedModel]
 Cut = Callable[..., tuple[Model, HeadMask, Path]]
 PAGE = Path(__file__).parents[2] / "docs" / "layout.md"
@@ -49,10 +67,16 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
     @cache
     def make(family: str, empty: int = 0) -> tuple[Model, HeadMask, Path]:
         whole = Model(tiny(family, **SHAPES.get(family, {})), None, family)
-        kept = frozenset(head for head in whole.heads if head.layer != empty and head.head > head.layer % 2)
+        kept = frozenset(
+            head for head in whole.heads if head.layer != empty and head.head > head.layer % 2
+        )
         mask = HeadMask(whole.heads, kept)
         with warnings.catch_warnings(action="ignore"):  # with grouped queries the cache may grow
-            return whole, mask, whole.remove(mask, grow=True).save(tmp_path_factory.mktemp(family) / "small")
+            return (
+                whole,
+                mask,
+                whole.remove(mask, grow=True).save(tmp_path_factory.mktemp(family) / "small"),
+            )
 
     return make
 
@@ -83,9 +107,14 @@ def generate(model: PreTrainedModel, **options: Any) -> Tensor:
 @pytest.mark.parametrize("empty", [0, 1])
 @pytest.mark.parametrize("name", CACHES)
 @pytest.mark.parametrize("family", GENERATING)
-def test_every_cache_gives_the_text_of_the_masked_model(cut: Cut, family: str, name: str, empty: int) -> None:
+def test_every_cache_gives_the_text_of_the_masked_model(
+    cut: Cut, family: str, name: str, empty: int
+) -> None:
     device = torch.device("cpu")
-    if "offloaded" in name and (device := torch.accelerator.current_accelerator(check_available=True)) is None:
+    if (
+        "offloaded" in name
+        and (device := torch.accelerator.current_accelerator(check_available=True)) is None
+    ):
         pytest.skip("there is no accelerator, from whose memory caches would be offloaded")
     whole, mask, folder = cut(family, empty)
     with masked(whole.hf, whole.found, mask):
@@ -96,11 +125,15 @@ def test_every_cache_gives_the_text_of_the_masked_model(cut: Cut, family: str, n
 
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("family", GENERATING)
-def test_beam_search_with_a_cache_gives_the_text_of_the_masked_model(cut: Cut, family: str, static: bool) -> None:
+def test_beam_search_with_a_cache_gives_the_text_of_the_masked_model(
+    cut: Cut, family: str, static: bool
+) -> None:
     whole, mask, folder = cut(family, 0)
     with masked(whole.hf, whole.found, mask):
         expected = generate(whole.hf, num_beams=3, use_cache=False)
-    made = generate(load(folder).hf, num_beams=3, **({"cache_implementation": "static"} if static else {}))
+    made = generate(
+        load(folder).hf, num_beams=3, **({"cache_implementation": "static"} if static else {})
+    )
     assert made.equal(expected)
 
 
@@ -112,7 +145,9 @@ def test_a_static_cache_in_chunks_stops(reloaded: Loaded) -> None:
 
 def test_the_configuration_of_transformers_cannot_say_other_counts_by_layer() -> None:
     """docs/layout.md says so; from the day that it can, a pruned folder may be written that way."""
-    config = LlamaConfig(num_hidden_layers=2, num_attention_heads=4, hidden_size=32, intermediate_size=64, head_dim=8)
+    config = LlamaConfig(
+        num_hidden_layers=2, num_attention_heads=4, hidden_size=32, intermediate_size=64, head_dim=8
+    )
     config.per_layer_config = {1: {"num_attention_heads": 2, "num_key_value_heads": 2}}
     with pytest.raises(RuntimeError, match="per-layer attribute"):
         LlamaForCausalLM(config)
@@ -120,18 +155,26 @@ def test_the_configuration_of_transformers_cannot_say_other_counts_by_layer() ->
 
 @pytest.mark.parametrize("backend", QUANTISED)
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_a_quantised_cache_moves_the_numbers_a_little(reloaded: Loaded, family: str, backend: str) -> None:
+def test_a_quantised_cache_moves_the_numbers_a_little(
+    reloaded: Loaded, family: str, backend: str
+) -> None:
     if backend != "fp8":
-        pytest.importorskip({"quanto": "optimum.quanto"}.get(backend, backend), reason=f"{backend} is not installed")
+        pytest.importorskip(
+            {"quanto": "optimum.quanto"}.get(backend, backend), reason=f"{backend} is not installed"
+        )
     elif torch.tensor(1e3).to(torch.float8_e4m3fn).isnan():
-        pytest.skip("in this version of torch, numbers that outgrow the first scale become NaN in float8")
+        pytest.skip(
+            "in this version of torch, numbers that outgrow the first scale become NaN in float8"
+        )
     model = reloaded(family)
     ids = batch(model)["input_ids"][:1]
     options = {"q_group_size": 8, "residual_length": 2} if backend != "fp8" else {}
     cache = QuantizedCache(config=model.config, **QUANTISED[backend], **options)
     with torch.no_grad():
         exact = model(ids).logits[:, 4:]
-        made = torch.cat([model(part, past_key_values=cache).logits for part in ids.split([5, 1, 1, 1, 1], 1)], 1)
+        made = torch.cat(
+            [model(part, past_key_values=cache).logits for part in ids.split([5, 1, 1, 1, 1], 1)], 1
+        )
     error = (made[:, 4:] - exact).std() / exact.std()
     assert 0 < error < 0.1
 
@@ -149,14 +192,18 @@ def train(model: Any, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "t5", "marian"])
-def test_trainer_trains_it_and_its_checkpoint_loads(reloaded: Loaded, family: str, tmp_path: Path) -> None:
+def test_trainer_trains_it_and_its_checkpoint_loads(
+    reloaded: Loaded, family: str, tmp_path: Path
+) -> None:
     model = reloaded(family)
     inputs = batch(model)
     before = output(model, inputs)
     train(model, tmp_path)
     after = output(model, inputs)
     assert (after - before).abs().max() > 1e-3
-    Trainer(model=model, args=TrainingArguments(str(tmp_path))).save_model(str(tmp_path / "trained"))
+    Trainer(model=model, args=TrainingArguments(str(tmp_path))).save_model(
+        str(tmp_path / "trained")
+    )
     assert output(load(tmp_path / "trained").hf, inputs).equal(after)
 
 
@@ -189,10 +236,24 @@ def test_adapters_train_on_it_and_merge(reloaded: Loaded, family: str, tmp_path:
 @pytest.mark.parametrize("empty", [0, 1])
 @pytest.mark.parametrize(
     "family",
-    ["llama", "qwen3", "gemma2", "phi", "gpt2", "gpt_neox", "bert", "distilbert", "modernbert", "marian", "m2m100",
-     "bart"],
-)  # fmt: skip
-def test_the_docs_load_it_without_headwise(cut: Cut, reloaded: Loaded, family: str, empty: int) -> None:
+    [
+        "llama",
+        "qwen3",
+        "gemma2",
+        "phi",
+        "gpt2",
+        "gpt_neox",
+        "bert",
+        "distilbert",
+        "modernbert",
+        "marian",
+        "m2m100",
+        "bart",
+    ],
+)
+def test_the_docs_load_it_without_headwise(
+    cut: Cut, reloaded: Loaded, family: str, empty: int
+) -> None:
     model = plain(cut(family, empty)[2])
     inputs = batch(model)
     assert output(model, inputs).equal(output(reloaded(family, empty), inputs))
@@ -207,7 +268,9 @@ def test_without_headwise_other_families_stop(cut: Cut, family: str) -> None:
 
 def plain(folder: Path) -> PreTrainedModel:
     """A model loaded by the code in the docs."""
-    code = re.search(r"### Without headwise.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    code = re.search(
+        r"### Without headwise.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
     assert code
     names: dict[str, Any] = {}
     exec(code[1].replace('"small', f'"{folder}'), names)

@@ -19,7 +19,18 @@ from headwise.attention.removal import EmptyAttention, key_value_heads
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
 
-SEPARATE = ("marian", "m2m100", "bart", "bert", "distilbert", "llama", "qwen3", "gemma2", "phi", "modernbert_decoder")
+SEPARATE = (
+    "marian",
+    "m2m100",
+    "bart",
+    "bert",
+    "distilbert",
+    "llama",
+    "qwen3",
+    "gemma2",
+    "phi",
+    "modernbert_decoder",
+)
 FUSED = ("gpt2", "modernbert", "phi3", "gpt_neox")
 REMOVABLE = (*SEPARATE, *FUSED, "t5", "umt5")
 GROUPED = ("llama", "qwen3", "gemma2", "phi3")
@@ -33,7 +44,10 @@ def masks(heads: HeadMap, count: int) -> list[HeadMask]:
     """Random masks from nearly all to none, then every layer emptied in turn, and no head at all."""
     generator = random.Random(0)
     everyone = list(heads)
-    drawn = [frozenset(generator.sample(everyone, int(share * heads.total))) for share in (0.9, 0.6, 0.4, 0.2)[:count]]
+    drawn = [
+        frozenset(generator.sample(everyone, int(share * heads.total)))
+        for share in (0.9, 0.6, 0.4, 0.2)[:count]
+    ]
     emptied = [frozenset(h for h in heads if h[:2] != tuple(site)) for site in heads.sites]
     return [HeadMask(heads, kept) for kept in (*drawn, *emptied, frozenset[Head]())]
 
@@ -49,7 +63,9 @@ def same(model: Any, mask: HeadMask, inputs: dict[str, Tensor]) -> tuple[Tensor,
 
 def agree(got: Tensor, expected: Tensor) -> None:
     """To 1e-6 in double precision; single precision by itself moves logits more."""
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-6 if got.dtype == torch.float64 else 1e-5)
+    torch.testing.assert_close(
+        got, expected, rtol=0, atol=1e-6 if got.dtype == torch.float64 else 1e-5
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -73,7 +89,9 @@ WIDE = {
 @pytest.mark.parametrize("family", WIDE)
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.sets(st.tuples(st.integers(0, 1), st.integers(0, 7))))
-def test_any_choice_of_grouped_heads_can_be_removed(family: str, kept: set[tuple[int, int]]) -> None:
+def test_any_choice_of_grouped_heads_can_be_removed(
+    family: str, kept: set[tuple[int, int]]
+) -> None:
     heads = HeadMap({"decoder-self": (8, 8)}, {"decoder-self": (2, 2)})
     mask = HeadMask(heads, frozenset(Head("decoder-self", *where) for where in kept))
     expected, got = same(WIDE[family], mask, batch(WIDE[family]))
@@ -89,7 +107,9 @@ MADE = {family: tiny(family) for family in ("gpt2", "modernbert", "gpt_neox", "t
 def test_any_choice_of_heads_can_be_removed(family: str, keep: list[bool]) -> None:
     """Also from projections that are fused, and under a position bias that layers share."""
     heads = discover(MADE[family]).heads
-    mask = HeadMask(heads, frozenset(head for head, stays in zip(heads, keep, strict=False) if stays))
+    mask = HeadMask(
+        heads, frozenset(head for head, stays in zip(heads, keep, strict=False) if stays)
+    )
     expected, got = same(MADE[family], mask, batch(MADE[family]))
     agree(got, expected)
 
@@ -105,7 +125,8 @@ def test_cross_attention_of_gpt2() -> None:
 
 @pytest.mark.parametrize("family", GROUPED)
 @pytest.mark.parametrize(
-    ("kept", "key_value"), [([0, 2], 2), ([1, 2], 2), ([0, 1], 1), ([3], 1), ([0, 2, 3], 3), ([0, 1, 2, 3], 2), ([], 0)]
+    ("kept", "key_value"),
+    [([0, 2], 2), ([1, 2], 2), ([0, 1], 1), ([3], 1), ([0, 2, 3], 3), ([0, 1, 2, 3], 2), ([], 0)],
 )
 def test_groups_stay_shared_where_they_can(family: str, kept: list[int], key_value: int) -> None:
     model = tiny(family)
@@ -116,8 +137,14 @@ def test_groups_stay_shared_where_they_can(family: str, kept: list[int], key_val
     assert smaller.heads.key_value == {"decoder-self": (key_value, 2)}
 
 
-@given(st.lists(st.booleans(), min_size=12, max_size=12), st.sampled_from([1, 2, 3, 4, 6, 12]), st.randoms())
-def test_every_kept_head_keeps_its_key_value_head(keep: list[bool], groups: int, chance: random.Random) -> None:
+@given(
+    st.lists(st.booleans(), min_size=12, max_size=12),
+    st.sampled_from([1, 2, 3, 4, 6, 12]),
+    st.randoms(),
+)
+def test_every_kept_head_keeps_its_key_value_head(
+    keep: list[bool], groups: int, chance: random.Random
+) -> None:
     """Cut once and cut again: each query head is served by the group it had, and a cut in two steps gives the same."""
     kept = [head for head in range(12) if keep[head]]
     group = {head: head // (12 // groups) for head in range(12)}
@@ -125,7 +152,9 @@ def test_every_kept_head_keeps_its_key_value_head(keep: list[bool], groups: int,
     assert [first[place // share] for place in range(len(kept))] == [group[head] for head in kept]
     places = [place for place in range(len(kept)) if chance.random() < 0.6]
     second, again = key_value_heads([place // share for place in places], first)
-    at_once, share_at_once = key_value_heads([group[kept[place]] for place in places], list(range(groups)))
+    at_once, share_at_once = key_value_heads(
+        [group[kept[place]] for place in places], list(range(groups))
+    )
     assert again == share_at_once and [first[place] for place in second] == at_once
 
 
@@ -141,13 +170,17 @@ def test_removed_equals_masked_on_beam_output(factory: str, request: pytest.Fixt
         with masked(model, found, mask):
             expected = model.generate(ids, **search).tolist()
         for cached in (True, False):
-            assert smaller.generate(ids, use_cache=cached, **search).tolist() == expected, (mask.kept, cached)
+            assert smaller.generate(ids, use_cache=cached, **search).tolist() == expected, (
+                mask.kept,
+                cached,
+            )
         different += expected != whole
     assert different > 5
 
 
 @pytest.mark.parametrize(
-    "family", ["bart", "llama", "gemma2", "gpt2", "t5", "umt5", "phi3", "gpt_neox", "modernbert_decoder"]
+    "family",
+    ["bart", "llama", "gemma2", "gpt2", "t5", "umt5", "phi3", "gpt_neox", "modernbert_decoder"],
 )
 def test_what_it_writes_with_a_cache_is_what_the_masked_model_writes(family: str) -> None:
     """Also where the cache of an emptied layer has to go on counting."""
@@ -156,18 +189,29 @@ def test_what_it_writes_with_a_cache_is_what_the_masked_model_writes(family: str
     inputs.pop("decoder_input_ids", None)
     search = {"max_new_tokens": 8, "do_sample": False}
     emptied = frozenset(h for h in found.heads if h.kind != "decoder-self" or h.layer != 0)
-    for mask in (HeadMask(found.heads, emptied), *masks(found.heads, 2)[:2], HeadMask(found.heads, frozenset())):
+    for mask in (
+        HeadMask(found.heads, emptied),
+        *masks(found.heads, 2)[:2],
+        HeadMask(found.heads, frozenset()),
+    ):
         smaller = remove(model, found, mask)
         with masked(model, found, mask):
             expected = model.generate(**inputs, **search).tolist()
         for cached in (True, False):
-            assert smaller.generate(**inputs, use_cache=cached, **search).tolist() == expected, (mask.kept, cached)
+            assert smaller.generate(**inputs, use_cache=cached, **search).tolist() == expected, (
+                mask.kept,
+                cached,
+            )
 
 
 def test_an_emptied_layer_gives_its_bias_and_nothing_else() -> None:
     model = tiny("marian")
     found = discover(model)
-    smaller = remove(model, found, HeadMask(found.heads, frozenset(h for h in found.heads if h[:2] != ("cross", 1))))
+    smaller = remove(
+        model,
+        found,
+        HeadMask(found.heads, frozenset(h for h in found.heads if h[:2] != ("cross", 1))),
+    )
     layer = smaller.model.decoder.layers[1].encoder_attn
     assert isinstance(layer, EmptyAttention)
     given_states, weights = layer(torch.randn(2, 3, 32))
@@ -191,9 +235,18 @@ def test_attention_outputs_keep_their_layers(family: str) -> None:
 def test_observers_see_an_emptied_layer_with_no_heads() -> None:
     model = tiny("marian")
     found = discover(model)
-    smaller = remove(model, found, HeadMask(found.heads, frozenset(h for h in found.heads if h[:2] != ("cross", 0))))
+    smaller = remove(
+        model,
+        found,
+        HeadMask(found.heads, frozenset(h for h in found.heads if h[:2] != ("cross", 0))),
+    )
     seen: dict[Site, AttentionCall] = {}
-    with capture(smaller, discover(smaller), watch=lambda s: seen.setdefault(s.site, s) and None, weights=True):
+    with capture(
+        smaller,
+        discover(smaller),
+        watch=lambda s: seen.setdefault(s.site, s) and None,
+        weights=True,
+    ):
         output(smaller, batch(smaller))
     assert set(seen) == set(found.heads.sites)
     empty, full = seen[Site("cross", 0)], seen[Site("cross", 1)]
@@ -207,15 +260,29 @@ def test_the_weights_are_really_gone(family: str) -> None:
     model = tiny(family)
     found = discover(model)
     before, whole = sum(p.numel() for p in model.parameters()), copy.deepcopy(model.state_dict())
-    mask = HeadMask.full(found.heads).without(h for h in found.heads if h.layer == 0 and h.head in (0, 3))
+    mask = HeadMask.full(found.heads).without(
+        h for h in found.heads if h.layer == 0 and h.head in (0, 3)
+    )
     smaller = remove(model, found, mask)
-    bias = int(family in ("marian", "m2m100", "bart", "bert", "distilbert", "gpt2", "gpt_neox", "phi"))
-    rows = 4 if family not in GROUPED else 2  # one head of each group stays: the keys and values stay too
+    bias = int(
+        family in ("marian", "m2m100", "bart", "bert", "distilbert", "gpt2", "gpt_neox", "phi")
+    )
+    rows = (
+        4 if family not in GROUPED else 2
+    )  # one head of each group stays: the keys and values stay too
     kinds = len(found.heads.kinds)
-    tables = 2 * 2 * 32 if family == "umt5" else 0  # each of its layers has a position bias of its own
-    assert before - sum(p.numel() for p in smaller.parameters()) == kinds * 2 * 8 * (rows * 32 + 3 * bias) + tables
+    tables = (
+        2 * 2 * 32 if family == "umt5" else 0
+    )  # each of its layers has a position bias of its own
+    assert (
+        before - sum(p.numel() for p in smaller.parameters())
+        == kinds * 2 * 8 * (rows * 32 + 3 * bias) + tables
+    )
     assert all(torch.equal(whole[name], tensor) for name, tensor in model.state_dict().items())
-    assert not hasattr(model.config, "headwise_layout") and smaller.config.headwise_layout == mask.to_json()
+    assert (
+        not hasattr(model.config, "headwise_layout")
+        and smaller.config.headwise_layout == mask.to_json()
+    )
 
 
 def test_cut_weights_of_gpt2_lie_in_memory_as_those_of_other_models() -> None:
@@ -248,7 +315,8 @@ def test_a_layout_of_another_model_is_refused() -> None:
     model, other = tiny("bert"), tiny("bert", num_hidden_layers=3)
     found = discover(model)
     with pytest.raises(
-        HeadwiseError, match=r"for a model with encoder-self 4\+4\+4 heads, but .* encoder-self 4\+4\.$"
+        HeadwiseError,
+        match=r"for a model with encoder-self 4\+4\+4 heads, but .* encoder-self 4\+4\.$",
     ):
         remove(model, found, HeadMask.full(discover(other).heads))
     with pytest.raises(HeadwiseError, match="discover its heads again"):
@@ -274,21 +342,35 @@ def test_the_position_bias_moves_to_the_first_layer_that_has_heads() -> None:
     model = tiny("t5", num_layers=3)
     found, inputs = discover(model), batch(model)
     table = model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
-    once = remove(model, found, HeadMask.full(found.heads).without(Head("encoder-self", 0, h) for h in range(4)))
+    once = remove(
+        model,
+        found,
+        HeadMask.full(found.heads).without(Head("encoder-self", 0, h) for h in range(4)),
+    )
     left = discover(once)
-    gone = [Head("encoder-self", 0, h) for h in range(4)] + [Head("encoder-self", 1, h) for h in range(4)]
+    gone = [Head("encoder-self", 0, h) for h in range(4)] + [
+        Head("encoder-self", 1, h) for h in range(4)
+    ]
     twice = remove(once, left, HeadMask.full(left.heads).without(h for h in gone if h.layer == 1))
     for cut, place in ((once, 1), (twice, 2)):
-        holders = [name for name, _ in cut.named_parameters() if "relative" in name and "encoder" in name]
-        assert holders == [f"encoder.block.{place}.layer.0.SelfAttention.relative_attention_bias.weight"]
+        holders = [
+            name for name, _ in cut.named_parameters() if "relative" in name and "encoder" in name
+        ]
+        assert holders == [
+            f"encoder.block.{place}.layer.0.SelfAttention.relative_attention_bias.weight"
+        ]
         assert torch.equal(cut.get_parameter(holders[0]), table)
-        with masked(model, found, HeadMask.full(found.heads).without(h for h in gone if h.layer < place)):
+        with masked(
+            model, found, HeadMask.full(found.heads).without(h for h in gone if h.layer < place)
+        ):
             agree(output(cut, inputs), output(model, inputs))
 
 
 def test_an_emptied_layer_in_the_middle_hands_the_position_bias_on() -> None:
     model = tiny("t5", num_layers=3)
-    mask = HeadMask.full(discover(model).heads).without(Head("encoder-self", 1, h) for h in range(4))
+    mask = HeadMask.full(discover(model).heads).without(
+        Head("encoder-self", 1, h) for h in range(4)
+    )
     expected, got = same(model, mask, batch(model))
     agree(got, expected)
 
@@ -304,7 +386,9 @@ def test_a_copy_of_a_cut_model_is_a_model_of_its_own(family: str, again: Any) ->
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.mul_(0.5)
-    assert torch.equal(output(smaller, inputs), before) and not torch.equal(output(other, inputs), before)
+    assert torch.equal(output(smaller, inputs), before) and not torch.equal(
+        output(other, inputs), before
+    )
 
 
 @pytest.mark.parametrize("family", ["t5", "phi3"])
@@ -316,7 +400,9 @@ def test_a_cut_layer_takes_another_attention_implementation(family: str) -> None
     smaller.set_attn_implementation("eager")
     with torch.no_grad():
         given = smaller(**batch(model), output_attentions=True)
-    weights = [w.shape[1] for w in (given.encoder_attentions if family == "t5" else given.attentions)]
+    weights = [
+        w.shape[1] for w in (given.encoder_attentions if family == "t5" else given.attentions)
+    ]
     heads = discover(smaller).heads
     assert weights == [n for n in heads.query[heads.kinds[0]] if n]
     agree(real(model, batch(model), given[0]), real(model, batch(model), expected))
@@ -328,7 +414,9 @@ def test_a_cut_t5_trains_its_position_bias() -> None:
     smaller = remove(model, found, HeadMask.full(found.heads).without([Head("encoder-self", 0, 1)]))
     smaller(**batch(model))[0].pow(2).mean().backward()
     table = smaller.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
-    assert table.shape == (32, 4) and (table.grad != 0).any(0).all()  # the second layer has all four heads
+    assert (
+        table.shape == (32, 4) and (table.grad != 0).any(0).all()
+    )  # the second layer has all four heads
 
 
 def test_a_cut_model_trains_and_what_was_frozen_stays_so() -> None:
@@ -336,7 +424,11 @@ def test_a_cut_model_trains_and_what_was_frozen_stays_so() -> None:
     found = discover(model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("decoder" not in name and "q_proj.bias" not in name)
-    cut = (Head("encoder-self", 0, 1), Head("encoder-self", 0, 2), *(Head("encoder-self", 1, h) for h in range(4)))
+    cut = (
+        Head("encoder-self", 0, 1),
+        Head("encoder-self", 0, 2),
+        *(Head("encoder-self", 1, h) for h in range(4)),
+    )
     smaller = remove(model, found, HeadMask.full(found.heads).without(cut))
     assert {n for n, p in smaller.named_parameters() if p.requires_grad} <= {
         n for n, p in model.named_parameters() if p.requires_grad
@@ -344,10 +436,12 @@ def test_a_cut_model_trains_and_what_was_frozen_stays_so() -> None:
     assert smaller.model.encoder.layers[0].self_attn.q_proj.weight.requires_grad
     assert not smaller.model.encoder.layers[0].self_attn.q_proj.bias.requires_grad
     smaller.train()(**batch(smaller))[0].pow(2).mean().backward()
-    trained = {n for n, p in smaller.named_parameters() if p.grad is not None and bool((p.grad != 0).any())}
-    assert {f"model.encoder.layers.{i}.self_attn.out_proj.bias" for i in range(2)} <= trained and not any(
-        "decoder" in name for name in trained
-    )
+    trained = {
+        n for n, p in smaller.named_parameters() if p.grad is not None and bool((p.grad != 0).any())
+    }
+    assert {
+        f"model.encoder.layers.{i}.self_attn.out_proj.bias" for i in range(2)
+    } <= trained and not any("decoder" in name for name in trained)
 
 
 def test_a_copy_made_inside_a_block_owes_nothing_to_it() -> None:

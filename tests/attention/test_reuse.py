@@ -17,7 +17,9 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
 
-def recorded(model: PreTrainedModel, found: Discovery, inputs: dict[str, Tensor]) -> tuple[Recording, Tensor]:
+def recorded(
+    model: PreTrainedModel, found: Discovery, inputs: dict[str, Tensor]
+) -> tuple[Recording, Tensor]:
     with recording(model, found, len(inputs["input_ids"]), lambda seen: None) as kept:
         states = output(model, inputs)
     return kept, states
@@ -48,12 +50,17 @@ def test_every_start_gives_the_whole_forward(family: str) -> None:
         with trying(model, found, Recording(3), [{site: silent}]):  # nothing kept: all is computed
             alone = output(model, inputs)
         torch.testing.assert_close(real(model, inputs, other), real(model, inputs, alone), **near)
-        assert not torch.allclose(real(model, inputs, other), real(model, inputs, states), atol=1e-2)
+        assert not torch.allclose(
+            real(model, inputs, other), real(model, inputs, states), atol=1e-2
+        )
 
 
 def in_order(found: Discovery) -> list[Site]:
     """Encoder layers first; in a decoder layer its own attention, then cross attention."""
-    return sorted(found.modules, key=lambda site: (site.kind != "encoder-self", site.layer, site.kind == "cross"))
+    return sorted(
+        found.modules,
+        key=lambda site: (site.kind != "encoder-self", site.layer, site.kind == "cross"),
+    )
 
 
 @pytest.mark.parametrize("family", [*SEQUENCE_TO_SEQUENCE, *ENCODERS, "gpt2"])
@@ -92,10 +99,15 @@ def test_the_model_comes_back_after_an_error(family: str) -> None:
     def fail(seen: AttentionCall) -> Tensor:
         raise RuntimeError("stop")
 
-    for block in (recording(model, found, 3, fail), trying(model, found, kept, [{found.heads.sites[-1]: fail}])):  # type: ignore[arg-type]
+    for block in (
+        recording(model, found, 3, fail),
+        trying(model, found, kept, [{found.heads.sites[-1]: fail}]),
+    ):  # type: ignore[arg-type]
         with pytest.raises(RuntimeError, match="stop"), block:
             output(model, inputs)
-        assert not any("forward" in vars(module) or "headwise" in vars(module) for module in model.modules())
+        assert not any(
+            "forward" in vars(module) or "headwise" in vars(module) for module in model.modules()
+        )
         assert torch.equal(output(model, inputs), before)
 
 

@@ -29,13 +29,20 @@ class Server:
 
     content: bytes = CONTENT
     ranges: bool = True  # understands Range
-    break_after: list[int] = field(default_factory=list)  # for each answer in turn, bytes sent before it hangs up
+    break_after: list[int] = field(
+        default_factory=list
+    )  # for each answer in turn, bytes sent before it hangs up
     length: bool = True  # says how long the body is
     asked: list[str] = field(default_factory=list)  # the Range header of every request
     url: str = ""
 
     def entry(self, **changes: object) -> Entry:
-        file = RemoteFile("data.bin", f"{self.url}/set/data.bin", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+        file = RemoteFile(
+            "data.bin",
+            f"{self.url}/set/data.bin",
+            len(CONTENT),
+            hashlib.sha256(CONTENT).hexdigest(),
+        )
         return Entry("set", "made up", "none", ("nowhere @ 0",), (replace(file, **changes),))  # type: ignore[arg-type]
 
 
@@ -44,7 +51,11 @@ def handler(server: Server) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             wanted = self.headers.get("Range", "")
             server.asked.append(wanted)
-            start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and server.ranges else 0
+            start = (
+                int(wanted.removeprefix("bytes=").removesuffix("-"))
+                if wanted and server.ranges
+                else 0
+            )
             if self.path != "/set/data.bin":
                 self.send_error(404)
                 return
@@ -54,7 +65,10 @@ def handler(server: Server) -> type[BaseHTTPRequestHandler]:
             body = server.content[start:]
             self.send_response(206 if start else 200)
             if start:
-                self.send_header("Content-Range", f"bytes {start}-{len(server.content) - 1}/{len(server.content)}")
+                self.send_header(
+                    "Content-Range",
+                    f"bytes {start}-{len(server.content) - 1}/{len(server.content)}",
+                )
             if server.length:
                 self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -70,7 +84,9 @@ def handler(server: Server) -> type[BaseHTTPRequestHandler]:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)  # pooch waits between its tries
+    monkeypatch.setattr(
+        "pooch.core.time.sleep", lambda seconds: None
+    )  # pooch waits between its tries
     state = Server()
     web = ThreadingHTTPServer(("127.0.0.1", 0), handler(state))
     state.url = f"http://127.0.0.1:{web.server_port}"
@@ -98,7 +114,9 @@ def test_a_whole_file_arrives_and_is_not_asked_for_again(server: Server, tmp_pat
     assert home == tmp_path / "set"
     assert (home / "data.bin").read_bytes() == CONTENT
     assert seen[-1] == ("data.bin", len(CONTENT), len(CONTENT))
-    assert [done for _, done, _ in seen] == sorted({done for _, done, _ in seen}), "progress only grows"
+    assert [done for _, done, _ in seen] == sorted({done for _, done, _ in seen}), (
+        "progress only grows"
+    )
     get("set", tmp_path, entries=[server.entry()])
     assert server.asked == [""]
     assert left_in(tmp_path) == {"data.bin"}
@@ -144,7 +162,9 @@ def test_a_broken_connection_is_resumed(server: Server, tmp_path: Path, length: 
     assert server.asked == ["", f"bytes={2 * module.CHUNK}-", f"bytes={3 * module.CHUNK}-"]
 
 
-def test_a_connection_that_keeps_breaking_leaves_the_part_for_the_next_run(server: Server, tmp_path: Path) -> None:
+def test_a_connection_that_keeps_breaking_leaves_the_part_for_the_next_run(
+    server: Server, tmp_path: Path
+) -> None:
     server.break_after = [module.CHUNK + 10] * 3  # a chunk that is not whole is asked for again
     with pytest.raises(HeadwiseError) as error:
         get("set", tmp_path, entries=[server.entry()])
@@ -175,7 +195,9 @@ def test_a_corrupted_file_is_refused_and_removed(server: Server, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("size", "asked"), [(1000, ["bytes=1000-", ""]), (400_000, [""])])
-def test_a_part_of_another_file_heals_itself(server: Server, tmp_path: Path, size: int, asked: list[str]) -> None:
+def test_a_part_of_another_file_heals_itself(
+    server: Server, tmp_path: Path, size: int, asked: list[str]
+) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "data.bin.part").write_bytes(b"x" * size)
     get("set", tmp_path, entries=[server.entry()])
@@ -184,13 +206,20 @@ def test_a_part_of_another_file_heals_itself(server: Server, tmp_path: Path, siz
 
 
 @pytest.mark.parametrize("length", [True, False])
-def test_a_truncated_file_is_refused_and_removed(server: Server, tmp_path: Path, length: bool) -> None:
+def test_a_truncated_file_is_refused_and_removed(
+    server: Server, tmp_path: Path, length: bool
+) -> None:
     server.content = CONTENT[:200_000]
     server.length = length
     with pytest.raises(HeadwiseError) as error:
         get("set", tmp_path, entries=[server.entry()])
-    assert "data.bin is truncated and was removed: expected 300,000 bytes, found 200,000" in one_sentence(error)
-    assert server.asked == ([""] if length else ["", "bytes=200000-"]), "a complete answer is not requested again"
+    assert (
+        "data.bin is truncated and was removed: expected 300,000 bytes, found 200,000"
+        in one_sentence(error)
+    )
+    assert server.asked == ([""] if length else ["", "bytes=200000-"]), (
+        "a complete answer is not requested again"
+    )
     assert left_in(tmp_path) == set()
 
 
@@ -235,16 +264,22 @@ def test_a_file_without_checksum_is_named_in_a_warning(
     assert entry.unchecked == ("data.bin",)
 
 
-def test_without_a_checksum_that_of_the_first_download_is_kept(server: Server, tmp_path: Path) -> None:
+def test_without_a_checksum_that_of_the_first_download_is_kept(
+    server: Server, tmp_path: Path
+) -> None:
     entry, file = server.entry(sha256=None), tmp_path / "set" / "data.bin"
     get("set", tmp_path, entries=[entry])
-    assert (tmp_path / "set" / "data.bin.sha256").read_text() == f"{hashlib.sha256(CONTENT).hexdigest()}  data.bin\n"
+    assert (
+        tmp_path / "set" / "data.bin.sha256"
+    ).read_text() == f"{hashlib.sha256(CONTENT).hexdigest()}  data.bin\n"
     file.write_bytes(CONTENT[:-1])
     get("set", tmp_path, entries=[entry])
     assert file.read_bytes() == CONTENT, "a file that changed here is fetched again"
     file.write_bytes(CONTENT[:-1])
     server.content = CONTENT[::-1]
-    with pytest.raises(HeadwiseError, match=f"damaged .* expected SHA-256 {hashlib.sha256(CONTENT).hexdigest()}"):
+    with pytest.raises(
+        HeadwiseError, match=f"damaged .* expected SHA-256 {hashlib.sha256(CONTENT).hexdigest()}"
+    ):
         get("set", tmp_path, entries=[entry])
 
 
@@ -264,15 +299,32 @@ def test_no_more_arrives_than_was_promised(server: Server, tmp_path: Path, known
         ({"name": "../../x"}, "0.name"),
         ({"name": "/etc/x"}, "0.name"),
         ({"name": ".."}, "0.name"),
-        ({"files": [{"name": "../x", "url": "https://a/x", "bytes": 5, "sha256": None}]}, "0.files.0.name"),
-        ({"files": [{"name": "a\\b", "url": "https://a/x", "bytes": 5, "sha256": None}]}, "0.files.0.name"),
-        ({"files": [{"name": "x", "url": "file:///etc/x", "bytes": 5, "sha256": None}]}, "0.files.0.url"),
-        ({"files": [{"name": "x", "url": "https://a/x", "bytes": -1, "sha256": None}]}, "0.files.0.bytes"),
-        ({"files": [{"name": "x", "url": "https://a/x", "bytes": 5, "sha256": "abc"}]}, "0.files.0.sha256"),
+        (
+            {"files": [{"name": "../x", "url": "https://a/x", "bytes": 5, "sha256": None}]},
+            "0.files.0.name",
+        ),
+        (
+            {"files": [{"name": "a\\b", "url": "https://a/x", "bytes": 5, "sha256": None}]},
+            "0.files.0.name",
+        ),
+        (
+            {"files": [{"name": "x", "url": "file:///etc/x", "bytes": 5, "sha256": None}]},
+            "0.files.0.url",
+        ),
+        (
+            {"files": [{"name": "x", "url": "https://a/x", "bytes": -1, "sha256": None}]},
+            "0.files.0.bytes",
+        ),
+        (
+            {"files": [{"name": "x", "url": "https://a/x", "bytes": 5, "sha256": "abc"}]},
+            "0.files.0.sha256",
+        ),
         ({"files": 5}, "0.files"),
     ],
 )
-def test_a_list_that_leads_out_of_its_folder_is_refused(tmp_path: Path, change: dict[str, object], where: str) -> None:
+def test_a_list_that_leads_out_of_its_folder_is_refused(
+    tmp_path: Path, change: dict[str, object], where: str
+) -> None:
     entry = {"name": "set", "content": "", "licence": "", "origin": [], "files": []}
     path = tmp_path / "list.json"
     path.write_text(json.dumps([entry]))
@@ -283,7 +335,10 @@ def test_a_list_that_leads_out_of_its_folder_is_refused(tmp_path: Path, change: 
 
 
 def test_several_at_once_do_not_disturb_each_other(server: Server, tmp_path: Path) -> None:
-    threads = [threading.Thread(target=get, args=("set", tmp_path, None, [server.entry()])) for _ in range(4)]
+    threads = [
+        threading.Thread(target=get, args=("set", tmp_path, None, [server.entry()]))
+        for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -295,18 +350,28 @@ def test_several_at_once_do_not_disturb_each_other(server: Server, tmp_path: Pat
 def test_a_name_that_is_not_there() -> None:
     with pytest.raises(HeadwiseError) as error:
         get("multi30")
-    assert "only multi30k, ud_english_ewt, ud_english_gum, pud; did you mean multi30k" in one_sentence(error)
+    assert (
+        "only multi30k, ud_english_ewt, ud_english_gum, pud; did you mean multi30k"
+        in one_sentence(error)
+    )
 
 
 def test_the_catalogue_is_whole() -> None:
     entries = catalogue()
-    assert [entry.name for entry in entries] == ["multi30k", "ud_english_ewt", "ud_english_gum", "pud"]
+    assert [entry.name for entry in entries] == [
+        "multi30k",
+        "ud_english_ewt",
+        "ud_english_gum",
+        "pud",
+    ]
     for entry in entries:
         assert entry.licence and entry.content and entry.origin
         assert len({file.name for file in entry.files}) == len(entry.files)
         commits = [origin.split(" @ ")[1] for origin in entry.origin]
         for file in entry.files:
-            assert any(f"/{commit}/" in file.url for commit in commits), "an address names a commit, never a branch"
+            assert any(f"/{commit}/" in file.url for commit in commits), (
+                "an address names a commit, never a branch"
+            )
             assert file.url.startswith("https://") and file.url.endswith("/" + file.name)
             assert file.sha256 is None or len(file.sha256) == 64
     assert [name for entry in entries for name in entry.unchecked] == [
@@ -321,11 +386,17 @@ def test_the_catalogue_agrees_with_the_published_list(data_dir: Path) -> None:
     assert {file.url for file in files} == set(published)
     for file in files:
         assert file.bytes == published[file.url]["bytes"]
-        assert file.sha256 == (None if "note" in published[file.url] else published[file.url]["sha256"])
+        assert file.sha256 == (
+            None if "note" in published[file.url] else published[file.url]["sha256"]
+        )
 
 
-def test_real_files_are_recognised_without_network(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.requests, "get", lambda *_, **__: pytest.fail("nothing had to be fetched"))
+def test_real_files_are_recognised_without_network(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        module.requests, "get", lambda *_, **__: pytest.fail("nothing had to be fetched")
+    )
     assert get("multi30k", data_dir) == data_dir / "multi30k"
 
 

@@ -94,7 +94,9 @@ def test_conll2012(tmp_path: Path) -> None:
     treebank = Treebank.read(path)
     first, second, third = treebank
     assert first.text == "Anna sold her old bike to the president of Mali ( ."
-    assert [(m.entity, m.start, m.end, first.words[m.head].form, m.kind) for m in first.mentions] == [
+    assert [
+        (m.entity, m.start, m.end, first.words[m.head].form, m.kind) for m in first.mentions
+    ] == [
         ("1", 0, 1, "Anna", "proper"),
         ("2", 2, 5, "bike", "nominal"),
         ("1", 2, 3, "her", "pronoun"),
@@ -103,7 +105,9 @@ def test_conll2012(tmp_path: Path) -> None:
     assert second.mentions == (Mention("2", 1, 0, 1, 0, "pronoun"),)
     assert [word.governor for word in second.words] == [3, 3, 3, -1, 3]
     assert first.words[1] == Word("sold", "sell", "VERB", -1, "", "", True)
-    assert [one.document for one in treebank] == ["bc/made/00/up_0001/000"] * 2 + ["bc/made/00/up_0001/001"]
+    assert [one.document for one in treebank] == ["bc/made/00/up_0001/000"] * 2 + [
+        "bc/made/00/up_0001/001"
+    ]
     assert third.mentions == () and treebank.counts.chains == 2
 
 
@@ -111,10 +115,26 @@ def test_conll2012(tmp_path: Path) -> None:
     "old, new, message",
     [
         ("*) bike - - A * * 2)", "*) bike A * * 2)", "Line 6 of .* has 11 columns"),
-        ("(NP*) - - - A (PERSON)", "(NP* - - - A (PERSON)", "at line 2 of .* brackets that do not match"),
-        ("*)) - - - A * * -\n\n", "*)))) - - - A * * -\n\n", "at line 2 of .* brackets that do not match"),
-        ("#begin document (bc/made/00/up_0001); part 001", "#begin document", "at line 23 of .* is in no document"),
-        ("president - - A * * -", "president - - A * * 7)", "at line 2 of .* closes '7', which is not open"),
+        (
+            "(NP*) - - - A (PERSON)",
+            "(NP* - - - A (PERSON)",
+            "at line 2 of .* brackets that do not match",
+        ),
+        (
+            "*)) - - - A * * -\n\n",
+            "*)))) - - - A * * -\n\n",
+            "at line 2 of .* brackets that do not match",
+        ),
+        (
+            "#begin document (bc/made/00/up_0001); part 001",
+            "#begin document",
+            "at line 23 of .* is in no document",
+        ),
+        (
+            "president - - A * * -",
+            "president - - A * * 7)",
+            "at line 2 of .* closes '7', which is not open",
+        ),
         ("* (2)", "* (2", "at line 15 of .*: the mention of entity '2' is opened but never closed"),
     ],
 )
@@ -133,10 +153,22 @@ def test_a_conll2012_file_cut_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("Entity=2)", "Entity=3)", r"at line 4 of .*: the coreference '3\)' closes '3', which is not open"),
+        (
+            "Entity=2)",
+            "Entity=3)",
+            r"at line 4 of .*: the coreference '3\)' closes '3', which is not open",
+        ),
         ("Entity=2)|", "", "at line 4 of .*: the mention of entity '2' is opened but never closed"),
-        ("Entity=2)", "Entity=two", "at line 4 of .*: the coreference 'two' is not a run of brackets"),
-        ("# newdoc id = made_up\n", "", "at line 3 of .* is in no document: write '# newdoc id = NAME'"),
+        (
+            "Entity=2)",
+            "Entity=two",
+            "at line 4 of .*: the coreference 'two' is not a run of brackets",
+        ),
+        (
+            "# newdoc id = made_up\n",
+            "",
+            "at line 3 of .* is in no document: write '# newdoc id = NAME'",
+        ),
     ],
 )
 def test_faults_of_entities(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -158,7 +190,10 @@ def test_mentions_without_words_and_in_parts_are_counted(tmp_path: Path) -> None
 """
     treebank = Treebank.read(written(tmp_path, text))
     (sentence,) = treebank
-    assert [(one.entity, one.start, one.end) for one in sentence.mentions] == [("e3", 0, 2), ("e4", 2, 3)]
+    assert [(one.entity, one.start, one.end) for one in sentence.mentions] == [
+        ("e3", 0, 2),
+        ("e4", 2, 3),
+    ]
     assert sentence.skipped_mentions == treebank.counts.skipped_mentions == 2
 
 
@@ -166,24 +201,34 @@ def test_head_is_the_word_whose_governor_is_outside_nearest_the_root() -> None:
     """In "saw [old Anna , a friend]" with a broken annotation two words hang outside; the higher one is the head."""
     heads = (-1, 2, 0, 2, 5, 1)
     tags = ("VERB", "ADJ", "PROPN", "PUNCT", "DET", "NOUN")
-    words = [Word("w", "w", tag, head, "dep", "dep", True) for tag, head in zip(tags, heads, strict=True)]
+    words = [
+        Word("w", "w", tag, head, "dep", "dep", True) for tag, head in zip(tags, heads, strict=True)
+    ]
     assert mention(words, "e", 0, 1, 6) == Mention("e", 0, 1, 6, 2, "proper")
     assert mention(words, "e", 0, 4, 6).head == 5
-    assert mention(words, "e", 0, 3, 5).head == 3  # at the same depth as nobody else: 2 steps against 4
+    assert (
+        mention(words, "e", 0, 3, 5).head == 3
+    )  # at the same depth as nobody else: 2 steps against 4
     assert [mention(words, "e", 0, n, n + 1).kind for n in (2, 5)] == ["proper", "nominal"]
 
 
-@given(st.lists(st.tuples(st.integers(0, 7), st.integers(1, 8), st.sampled_from("abc")), max_size=8))
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.integers(1, 8), st.sampled_from("abc")), max_size=8)
+)
 def test_brackets_of_any_mentions_are_read_back(drawn: list[tuple[int, int, str]]) -> None:
     """Mentions of one entity must nest, as brackets can say no more; of different ones they may cross."""
     spans = {(start, end, entity) for start, end, entity in drawn if start < end}
     kept: set[tuple[int, int, str]] = set()
     for start, end, entity in sorted(spans):
-        if all(not (e == entity and (a < start < b < end or start < a < end < b)) for a, b, e in kept):
+        if all(
+            not (e == entity and (a < start < b < end or start < a < end < b)) for a, b, e in kept
+        ):
             kept.add((start, end, entity))
     rows = []
     for index in range(8):
-        closed = sorted((s for s in kept if s[1] - 1 == index and s[1] - s[0] > 1), key=lambda s: -s[0])
+        closed = sorted(
+            (s for s in kept if s[1] - 1 == index and s[1] - s[0] > 1), key=lambda s: -s[0]
+        )
         opened = sorted((s for s in kept if s[0] == index), key=lambda s: -s[1])
         value = "".join(f"{entity})" for _, _, entity in closed)
         value += "".join(f"({entity}-x" + ")" * (end - start == 1) for start, end, entity in opened)
@@ -194,7 +239,9 @@ def test_brackets_of_any_mentions_are_read_back(drawn: list[tuple[int, int, str]
     assert Counter((m.start, m.end, m.entity) for m in mentions) == Counter(kept) and skipped == 0
 
 
-@pytest.mark.parametrize("value", ["e" * 16_000, "(e" * 8_000, "(" * 16_000, "e)" * 8_000, "(e)" * 8_000])
+@pytest.mark.parametrize(
+    "value", ["e" * 16_000, "(e" * 8_000, "(" * 16_000, "e)" * 8_000, "(e)" * 8_000]
+)
 def test_long_brackets_are_quick(tmp_path: Path, value: str) -> None:
     """16,000 characters took 5 seconds."""
     path = written(tmp_path, f"# newdoc id = a\n1\tw\tw\tX\t_\t_\t0\troot\t_\tEntity={value}\n")
@@ -207,18 +254,25 @@ def test_long_brackets_are_quick(tmp_path: Path, value: str) -> None:
 def slow_chains(path: Path) -> tuple[int, int]:
     """Entities and chains by looking for openers only, one document's text at a time."""
     documents = "\n".join(read_lines(path)).split("# newdoc")[1:]
-    columns = [[line.split("\t")[9] for line in one.split("\n") if line.count("\t") == 9] for one in documents]
+    columns = [
+        [line.split("\t")[9] for line in one.split("\n") if line.count("\t") == 9]
+        for one in documents
+    ]
     sizes = [Counter(re.findall(r"\((\d+)-", "\n".join(column))) for column in columns]
     return sum(map(len, sizes)), sum(count > 1 for size in sizes for count in size.values())
 
 
 @pytest.mark.parametrize(
-    "part, expected", [("dev", (1_575, 28_119, 30, 7_897, 2_104)), ("train", (10_224, 177_410, 177, 49_649, 12_542))]
+    "part, expected",
+    [("dev", (1_575, 28_119, 30, 7_897, 2_104)), ("train", (10_224, 177_410, 177, 49_649, 12_542))],
 )
 def test_gum_is_read_whole(data_dir: Path, part: str, expected: tuple[int, ...]) -> None:
     """Sentences, words, documents, mentions and one-word pronoun mentions as its own description counts them."""
     treebank = Treebank.read(path := data_dir / f"ud_english_gum/en_gum-ud-{part}.conllu.gz")
-    counts, mentions = treebank.counts, [mention for sentence in treebank for mention in sentence.mentions]
+    counts, mentions = (
+        treebank.counts,
+        [mention for sentence in treebank for mention in sentence.mentions],
+    )
     pronouns = sum(one.kind == "pronoun" and one.end - one.start == 1 for one in mentions)
     assert (counts.sentences, counts.words, counts.documents, counts.mentions, pronouns) == expected
     assert (counts.entities, counts.chains) == slow_chains(path)

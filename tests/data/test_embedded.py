@@ -25,10 +25,20 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Treebank:
 
 
 def test_the_sample_is_fixed_and_small() -> None:
-    assert embedded.fingerprint() == FINGERPRINT, "the numbers of the demo belong to these sentences"
-    files = [file for file in resources.files("headwise.data").joinpath("embedded").iterdir() if file.is_file()]
+    assert embedded.fingerprint() == FINGERPRINT, (
+        "the numbers of the demo belong to these sentences"
+    )
+    files = [
+        file
+        for file in resources.files("headwise.data").joinpath("embedded").iterdir()
+        if file.is_file()
+    ]
     sizes = {file.name.removesuffix(".bz2"): len(file.read_bytes()) for file in files}
-    assert sizes.keys() == set(embedded._FILES) and max(sizes.values()) < 1e6 and sum(sizes.values()) < 8e5
+    assert (
+        sizes.keys() == set(embedded._FILES)
+        and max(sizes.values()) < 1e6
+        and sum(sizes.values()) < 8e5
+    )
     assert {split: len(pairs(split)) for split in SIZES} == SIZES == maker.SIZES
 
 
@@ -60,7 +70,9 @@ def test_words_follow_zipf_with_a_long_tail() -> None:
 
 def test_trees_spell_the_text_and_chains_are_pronouns_behind_a_noun(treebank: Treebank) -> None:
     assert [sentence.text for sentence in treebank] == [source for source, _ in pairs("dev")]
-    assert treebank.counts == Counts(1000, 12562, documents=1000, mentions=984, entities=480, chains=480)
+    assert treebank.counts == Counts(
+        1000, 12562, documents=1000, mentions=984, entities=480, chains=480
+    )
     for sentence in treebank:
         kinds: dict[str, list[str]] = {}
         for mention in sentence.mentions:
@@ -75,7 +87,9 @@ def test_no_fixed_offset_finds_subjects_and_objects(treebank: Treebank) -> None:
         for index, word in enumerate(sentence.words):
             offsets.setdefault(word.relation, Counter())[word.governor - index] += 1
     best = {relation: max(found.values()) / found.total() for relation, found in offsets.items()}
-    assert best["nsubj"] < 0.5 and best["obj"] < 0.5 and best["amod"] < 0.8 and best["advmod"] < 0.75
+    assert (
+        best["nsubj"] < 0.5 and best["obj"] < 0.5 and best["amod"] < 0.8 and best["advmod"] < 0.75
+    )
     assert all(offsets[relation].total() > 300 for relation in ("nsubj", "obj", "amod", "advmod"))
 
 

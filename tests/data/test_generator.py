@@ -29,7 +29,9 @@ def adjective(word: str) -> Adjective:
     return next(a for kind in "patli" for a in choices.adjectives(kind).things if a.english == word)
 
 
-def the(word: str, *adjectives: str, plural: bool = False, determiner: str = "the", joined: bool = False) -> NounPhrase:
+def the(
+    word: str, *adjectives: str, plural: bool = False, determiner: str = "the", joined: bool = False
+) -> NounPhrase:
     modifiers = tuple(Modifier(adjective(a)) for a in adjectives)
     return NounPhrase(noun(word), plural, determiner, modifiers, joined)
 
@@ -39,7 +41,10 @@ def both(sentence: Sentence) -> tuple[str, str]:
 
 
 def test_a_pronoun_takes_the_gender_of_its_antecedent() -> None:
-    for word, subject, said in (("table", "La table était vieille", "elle"), ("book", "Le livre était vieux", "il")):
+    for word, subject, said in (
+        ("table", "La table était vieille", "elle"),
+        ("book", "Le livre était vieux", "il"),
+    ):
         thing = the(word)
         first = Clause(thing, "past", adjective=adjective("old"))
         second = Clause(Pronoun(HE_OR_SHE, thing), "future", adjective=adjective("useful"))
@@ -73,15 +78,24 @@ def test_adjectives_stand_before_or_after_the_noun() -> None:
         ("church", ("new",), "la nouvelle église"),
     }
     for word, adjectives, expected in cases:
-        said = both(Sentence(Clause(name("Paul"), "present", verb("see"), the(word, *adjectives))))[1]
+        said = both(Sentence(Clause(name("Paul"), "present", verb("see"), the(word, *adjectives))))[
+            1
+        ]
         assert said == f"Paul voit {expected}."
-    said = both(Sentence(Clause(the("box", "round", "heavy", joined=True), "past", verb("disappear", ""))))
+    said = both(
+        Sentence(Clause(the("box", "round", "heavy", joined=True), "past", verb("disappear", "")))
+    )
     assert said == ("The round and heavy box disappeared.", "La boîte ronde et lourde a disparu.")
 
 
 def test_questions_conditions_modals_comparisons() -> None:
-    question = Clause(the("hero"), "past", verb("sleep", ""), question=True, middle=Adverb("often", "souvent"))
-    assert both(Sentence(question)) == ("Did the hero often sleep?", "Est-ce que le héros a souvent dormi ?")
+    question = Clause(
+        the("hero"), "past", verb("sleep", ""), question=True, middle=Adverb("often", "souvent")
+    )
+    assert both(Sentence(question)) == (
+        "Did the hero often sleep?",
+        "Est-ce que le héros a souvent dormi ?",
+    )
     boat = the("boat")
     first = Clause(boat, "present", adjective=adjective("cheap"))
     second = Clause(Pronoun(SPEAKER), "future", verb("buy"), Pronoun(HE_OR_SHE, boat))
@@ -89,18 +103,36 @@ def test_questions_conditions_modals_comparisons() -> None:
         "If the boat is cheap, I will buy it.",
         "Si le bateau est bon marché, je l'achèterai.",
     )
-    wish = Clause(the("hen", plural=True), "present", verb("see"), the("house"), modal=choices.WANT, negation="not")
+    wish = Clause(
+        the("hen", plural=True),
+        "present",
+        verb("see"),
+        the("house"),
+        modal=choices.WANT,
+        negation="not",
+    )
     assert both(Sentence(wish)) == (
         "The hens do not want to see the house.",
         "Les poules ne veulent pas voir la maison.",
     )
-    compared = Clause(the("hen"), "present", adjective=adjective("old"), compared="more", standard=the("house"))
-    assert both(Sentence(compared)) == ("The hen is older than the house.", "La poule est plus vieille que la maison.")
+    compared = Clause(
+        the("hen"), "present", adjective=adjective("old"), compared="more", standard=the("house")
+    )
+    assert both(Sentence(compared)) == (
+        "The hen is older than the house.",
+        "La poule est plus vieille que la maison.",
+    )
 
 
 def test_french_forms() -> None:
-    for infinitive, third, participle in (("manger", "mange", "mangée"), ("vendre", "vend", "vendue")):
-        assert (conjugate(infinitive).present[1], conjugate(infinitive).participle[1]) == (third, participle)
+    for infinitive, third, participle in (
+        ("manger", "mange", "mangée"),
+        ("vendre", "vend", "vendue"),
+    ):
+        assert (conjugate(infinitive).present[1], conjugate(infinitive).participle[1]) == (
+            third,
+            participle,
+        )
     assert adjective_forms("heureux") == ("heureux", "heureuse", "heureux", "heureuses")
     assert adjective_forms("royal") == ("royal", "royale", "royaux", "royales")
 

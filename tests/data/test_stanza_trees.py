@@ -33,7 +33,9 @@ class Parser:
 class Row:
     def __format__(self, spec: str) -> str:
         assert spec == "c"
-        return "1\tCats\tcat\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tsleep.\tsleep\tVERB\t_\t_\t0\troot\t_\t_"
+        return (
+            "1\tCats\tcat\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tsleep.\tsleep\tVERB\t_\t_\t0\troot\t_\t_"
+        )
 
 
 @pytest.fixture
@@ -56,11 +58,15 @@ def test_raw_text_is_parsed_once_and_kept(tmp_path: Path, parser: Parser) -> Non
     first = Treebank.parse(path, "en", cache=tmp_path / "cache")
     assert [sentence.id for sentence in first] == ["1", "3"] and first.language == "en"
     assert first.name == "raw.txt (trees by Stanza)"
-    assert [sentence.text for sentence in Treebank.parse(path, "en", cache=tmp_path / "cache")] == ["Cats sleep."] * 2
+    assert [sentence.text for sentence in Treebank.parse(path, "en", cache=tmp_path / "cache")] == [
+        "Cats sleep."
+    ] * 2
     assert parser.calls == 1
     assert len(Treebank.parse(path, "en")) == 2 and parser.calls == 2
 
 
 def test_a_language_without_models(tmp_path: Path, parser: Parser) -> None:
-    with pytest.raises(HeadwiseError, match=r"no models for 'xx' here: run python -c .*download\('xx'\)"):
+    with pytest.raises(
+        HeadwiseError, match=r"no models for 'xx' here: run python -c .*download\('xx'\)"
+    ):
         Treebank.parse(written(tmp_path, "Cats sleep.\n"), "xx")

@@ -12,7 +12,15 @@ import pytest
 import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import MarianTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from headwise.data.annotated import Annotated, Mention, Word
@@ -29,15 +37,24 @@ def marian(folder: Path) -> MarianTokenizer:
     """A slow tokenizer of the kind translation models have: sentencepiece, no offsets."""
     for side in ("source", "target"):
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(LINES), model_prefix=str(folder / side), vocab_size=300, character_coverage=1.0,
-            normalization_rule_name="nmt_nfkc", minloglevel=2,
-        )  # fmt: skip
+            sentence_iterator=iter(LINES),
+            model_prefix=str(folder / side),
+            vocab_size=300,
+            character_coverage=1.0,
+            normalization_rule_name="nmt_nfkc",
+            minloglevel=2,
+        )
         (folder / f"{side}.model").rename(folder / f"{side}.spm")
-    names = [line.split("\t")[0] for line in (folder / "source.vocab").read_text(encoding="utf-8").splitlines()]
+    names = [
+        line.split("\t")[0]
+        for line in (folder / "source.vocab").read_text(encoding="utf-8").splitlines()
+    ]
     vocabulary = {name: index for index, name in enumerate([*names, "<pad>"])}
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     return MarianTokenizer(
-        source_spm=str(folder / "source.spm"), target_spm=str(folder / "target.spm"), vocab=str(folder / "vocab.json")
+        source_spm=str(folder / "source.spm"),
+        target_spm=str(folder / "target.spm"),
+        vocab=str(folder / "vocab.json"),
     )
 
 
@@ -47,9 +64,13 @@ def wordpiece() -> PreTrainedTokenizerFast:
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    tokenizer.train_from_iterator(LINES, trainers.WordPieceTrainer(vocab_size=250, special_tokens=special))
+    tokenizer.train_from_iterator(
+        LINES, trainers.WordPieceTrainer(vocab_size=250, special_tokens=special)
+    )
     ids = [(name, special.index(name)) for name in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=ids
+    )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]")
 
 
@@ -59,7 +80,9 @@ def byte_level() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
+    tokenizer.train_from_iterator(
+        LINES, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet)
+    )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
@@ -89,7 +112,9 @@ def sentence(*forms: str, governors: tuple[int, ...] = (), glued: str = "") -> A
 def letters(text: str) -> str:
     """What all of these tokenizers keep of a text: its letters without case, accents and blanks."""
     plain = unicodedata.normalize("NFKD", text.lower()).replace("▁", "").replace("##", "")
-    return "".join(letter for letter in plain if not unicodedata.combining(letter) and not letter.isspace())
+    return "".join(
+        letter for letter in plain if not unicodedata.combining(letter) and not letter.isspace()
+    )
 
 
 def spelled(tokenizer: PreTrainedTokenizerBase, row: Aligned) -> list[str]:
@@ -102,7 +127,9 @@ def spelled(tokenizer: PreTrainedTokenizerBase, row: Aligned) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_subwords_of_a_word_spell_it(tokenizers: dict[str, PreTrainedTokenizerBase], kind: str, tmp_path: Path) -> None:
+def test_subwords_of_a_word_spell_it(
+    tokenizers: dict[str, PreTrainedTokenizerBase], kind: str, tmp_path: Path
+) -> None:
     tokenizer, coverage = tokenizers[kind], Coverage()
     asked = list(Treebank.read(write_treebank(tmp_path / "dev.conllu", 60)))
     rows = align(tokenizer, asked, 512, coverage)
@@ -116,7 +143,9 @@ def test_subwords_of_a_word_spell_it(tokenizers: dict[str, PreTrainedTokenizerBa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_special_tokens_have_no_word(tokenizers: dict[str, PreTrainedTokenizerBase], kind: str) -> None:
+def test_special_tokens_have_no_word(
+    tokenizers: dict[str, PreTrainedTokenizerBase], kind: str
+) -> None:
     (row,) = align(tokenizers[kind], ["Anna draws a red table."], 99, Coverage())
     special = {"marian": [-1], "own": [-1], "wordpiece": [0, -1], "bytes": []}[kind]
     expected = [False] * len(row.ids)
@@ -129,8 +158,15 @@ def test_special_tokens_have_no_word(tokenizers: dict[str, PreTrainedTokenizerBa
 
 
 @settings(max_examples=60, deadline=None)
-@given(forms=st.lists(st.text(min_size=1, max_size=5).filter(lambda form: not any(map(str.isspace, form))), max_size=6))
-def test_any_text_is_aligned_or_counted(tokenizers: dict[str, PreTrainedTokenizerBase], forms: list[str]) -> None:
+@given(
+    forms=st.lists(
+        st.text(min_size=1, max_size=5).filter(lambda form: not any(map(str.isspace, form))),
+        max_size=6,
+    )
+)
+def test_any_text_is_aligned_or_counted(
+    tokenizers: dict[str, PreTrainedTokenizerBase], forms: list[str]
+) -> None:
     """Of every used sentence each word has a subword, each subword one word or none, and words are in order."""
     forms = [form.encode(errors="ignore").decode() or "x" for form in forms]
     for tokenizer in tokenizers.values():
@@ -138,7 +174,10 @@ def test_any_text_is_aligned_or_counted(tokenizers: dict[str, PreTrainedTokenize
         rows = align(tokenizer, [sentence(*forms)] if forms else [""], 40, coverage)
         assert len(rows) == coverage.used == 1 - coverage.too_long - coverage.unalignable
         for row in rows:
-            assert row.ids == tokenizer(row.sentence.text)["input_ids"] and len(row.ids) == len(row.word_of) <= 40
+            assert (
+                row.ids == tokenizer(row.sentence.text)["input_ids"]
+                and len(row.ids) == len(row.word_of) <= 40
+            )
             inner = [word for word in row.word_of if word != SPECIAL]
             assert inner == sorted(inner) and set(inner) == set(range(len(row.sentence.words)))
             assert coverage.merged_words == len(forms) - len(row.sentence.words)
@@ -155,7 +194,11 @@ def test_words_under_one_subword_become_one() -> None:
     coverage = Coverage()
     (row,) = align(whole, [asked], 9, coverage)
     assert (row.ids, row.word_of) == ([1, 2, 3], [0, 1, 2])
-    assert [(word.form, word.governor) for word in row.sentence.words] == [("the", 2), ("red", 2), ("table.", -1)]
+    assert [(word.form, word.governor) for word in row.sentence.words] == [
+        ("the", 2),
+        ("red", 2),
+        ("table.", -1),
+    ]
     assert row.sentence.mentions == (Mention("e1", 0, 0, 3, 2, "nominal"),)
     assert coverage == Coverage(sentences=1, used=1, words=3, merged_words=1, subwords=3)
 
@@ -170,16 +213,24 @@ def test_a_subword_across_two_words_goes_to_the_one_with_more_of_it() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS[:3])
-def test_unknown_words_keep_their_place(tokenizers: dict[str, PreTrainedTokenizerBase], kind: str) -> None:
+def test_unknown_words_keep_their_place(
+    tokenizers: dict[str, PreTrainedTokenizerBase], kind: str
+) -> None:
     """Letters that are in no vocabulary: the subwords around them still belong to their own words."""
     tokenizer, coverage = tokenizers[kind], Coverage()
-    (row,) = align(tokenizer, [sentence("the", "漢字", "table", "語", ".", glued="語")], 40, coverage)
+    (row,) = align(
+        tokenizer, [sentence("the", "漢字", "table", "語", ".", glued="語")], 40, coverage
+    )
     assert coverage.unknown_subwords >= 2 and coverage.unknown_share > 0.2
-    unknown = {word for id, word in zip(row.ids, row.word_of, strict=True) if id == tokenizer.unk_token_id}
+    unknown = {
+        word for id, word in zip(row.ids, row.word_of, strict=True) if id == tokenizer.unk_token_id
+    }
     assert unknown == {1, 3} and len(row.sentence.words) == 5
 
 
-def test_another_language_shows_as_unknown_subwords(tokenizers: dict[str, PreTrainedTokenizerBase]) -> None:
+def test_another_language_shows_as_unknown_subwords(
+    tokenizers: dict[str, PreTrainedTokenizerBase],
+) -> None:
     for kind in ("marian", "own", "wordpiece"):
         own, foreign = Coverage(), Coverage()
         align(tokenizers[kind], LINES[:20], 99, own)
@@ -194,7 +245,9 @@ def test_normalised_letters_are_found(tokenizers: dict[str, PreTrainedTokenizerB
     tokenizer = tokenizers["marian"]
     (row,) = align(tokenizer, [sentence("ﬁne", "…", "Ｔable")], 40, Coverage())
     spelled_out = [
-        tokenizer.decode([id for id, word in zip(row.ids, row.word_of, strict=True) if word == index])
+        tokenizer.decode(
+            [id for id, word in zip(row.ids, row.word_of, strict=True) if word == index]
+        )
         for index in range(3)
     ]
     assert [one.strip() for one in spelled_out] == ["fine", "...", "Table"]
@@ -204,7 +257,9 @@ def test_what_does_not_fit_is_counted(tokenizers: dict[str, PreTrainedTokenizerB
     tokenizer, coverage = tokenizers["own"], Coverage()
     short, long = "The table.", "The table shines and the old house falls."
     length = len(tokenizer(short)["input_ids"])
-    assert [row.sentence.text for row in align(tokenizer, [long, short], length, coverage)] == [short]
+    assert [row.sentence.text for row in align(tokenizer, [long, short], length, coverage)] == [
+        short
+    ]
     assert align(tokenizer, [short], length - 1, coverage) == []
     assert (coverage.sentences, coverage.used, coverage.too_long) == (3, 1, 2)
     assert coverage.words == 2 and coverage.subwords == sum(
@@ -215,13 +270,17 @@ def test_what_does_not_fit_is_counted(tokenizers: dict[str, PreTrainedTokenizerB
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_real_sentences_are_aligned(data_dir: Path, tokenizers: dict[str, PreTrainedTokenizerBase], kind: str) -> None:
+def test_real_sentences_are_aligned(
+    data_dir: Path, tokenizers: dict[str, PreTrainedTokenizerBase], kind: str
+) -> None:
     """Web text and a French text with fused words; tokenizers made for other text still find every word."""
     for name in ("ud_english_ewt/en_ewt-ud-dev", "pud/fr_pud-ud-test"):
         coverage = Coverage()
         some = list(islice(Treebank.read(data_dir / f"{name}.conllu.gz"), 300))
         rows = align(tokenizers[kind], some, 10_000, coverage)
         assert coverage.unalignable <= 1 and coverage.used == len(rows) >= 299
-        assert coverage.words + coverage.merged_words >= sum(len(row.sentence.words) for row in rows)
+        assert coverage.words + coverage.merged_words >= sum(
+            len(row.sentence.words) for row in rows
+        )
         for row in rows:
             assert set(row.word_of) - {SPECIAL} == set(range(len(row.sentence.words)))

@@ -33,7 +33,9 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def two_files(folder: Path, suffix: str = "", pairs: list[tuple[str, str]] = PAIRS) -> tuple[Path, Path]:
+def two_files(
+    folder: Path, suffix: str = "", pairs: list[tuple[str, str]] = PAIRS
+) -> tuple[Path, Path]:
     source, target = ("".join(line + "\n" for line in side) for side in zip(*pairs, strict=True))
     return write(folder / f"dev.en{suffix}", source), write(folder / f"dev.fr{suffix}", target)
 
@@ -53,7 +55,10 @@ class TestLines:
         assert list(read_lines(file)) == [odd, "two", "", "four"]
 
     def test_a_byte_order_mark_is_dropped(self, tmp_path: Path) -> None:
-        assert list(read_lines(write(tmp_path / "a.txt", b"\xef\xbb\xbfone\ntwo\n"))) == ["one", "two"]
+        assert list(read_lines(write(tmp_path / "a.txt", b"\xef\xbb\xbfone\ntwo\n"))) == [
+            "one",
+            "two",
+        ]
 
     def test_content_identifies_gzip_not_the_name(self, tmp_path: Path) -> None:
         packed = write(tmp_path / "packed.gz", "one\ntwo\n").rename(tmp_path / "packed.txt")
@@ -83,10 +88,15 @@ class TestLines:
         for name in ("dev.en.gz", "dev.de", "readme"):
             write(tmp_path / name, "x\n")
         asked = tmp_path / "dev.en"
-        assert refusal(lambda: read_lines(asked)) == f"There is no file '{asked}'; did you mean '{asked}.gz'."
+        assert (
+            refusal(lambda: read_lines(asked))
+            == f"There is no file '{asked}'; did you mean '{asked}.gz'."
+        )
         assert "did you mean" not in refusal(lambda: read_lines(tmp_path / "corpus.ru"))
         assert "test.en'; did you mean" not in refusal(lambda: read_lines(tmp_path / "test.en"))
-        assert f"the folder '{tmp_path / 'no'}' does not exist" in refusal(lambda: read_lines(tmp_path / "no" / "a"))
+        assert f"the folder '{tmp_path / 'no'}' does not exist" in refusal(
+            lambda: read_lines(tmp_path / "no" / "a")
+        )
 
     def test_a_folder_or_an_endless_name_is_refused(self, tmp_path: Path) -> None:
         assert f"'{tmp_path}' is a folder" in refusal(lambda: read_lines(tmp_path))
@@ -125,9 +135,16 @@ class TestLines:
 class TestParallelText:
     def test_every_form_gives_the_same_text(self, tmp_path: Path) -> None:
         tsv = "".join(f"{source}\t{target}\n" for source, target in PAIRS)
-        lines = "".join(json.dumps({"source": source, "target": target}) + "\n" for source, target in PAIRS)
-        nested = "".join(json.dumps({"translation": {"en": source, "fr": target}}) + "\n" for source, target in PAIRS)
-        columns = Dataset.from_dict({"source": [s for s, _ in PAIRS], "target": [t for _, t in PAIRS], "id": [1, 2, 3]})
+        lines = "".join(
+            json.dumps({"source": source, "target": target}) + "\n" for source, target in PAIRS
+        )
+        nested = "".join(
+            json.dumps({"translation": {"en": source, "fr": target}}) + "\n"
+            for source, target in PAIRS
+        )
+        columns = Dataset.from_dict(
+            {"source": [s for s, _ in PAIRS], "target": [t for _, t in PAIRS], "id": [1, 2, 3]}
+        )
         translation = Dataset.from_dict({"translation": [{"en": s, "fr": t} for s, t in PAIRS]})
         texts = [
             ParallelText.read(*two_files(tmp_path)),
@@ -135,7 +152,9 @@ class TestParallelText:
             ParallelText.from_tsv(write(tmp_path / "a.tsv", tsv)),
             ParallelText.open(write(tmp_path / "a.tsv.gz", tsv)),
             ParallelText.from_jsonl(write(tmp_path / "a.jsonl", lines)),
-            ParallelText.open(write(tmp_path / "b.jsonl.gz", nested), source_key="en", target_key="fr"),
+            ParallelText.open(
+                write(tmp_path / "b.jsonl.gz", nested), source_key="en", target_key="fr"
+            ),
             ParallelText.from_dataset(columns),
             ParallelText.from_dataset(translation, "en", "fr"),
             ParallelText.from_dataset(columns.with_format("arrow")),
@@ -161,7 +180,11 @@ class TestParallelText:
         text = ParallelText.from_pairs(PAIRS)
         assert list(text.head(2)) == PAIRS[:2] and list(text.head(99)) == PAIRS
         assert list(text.take([2, 0])) == [PAIRS[2], PAIRS[0]]
-        assert text.take(range(3)).fingerprint == text.fingerprint == ParallelText.from_pairs(PAIRS).fingerprint
+        assert (
+            text.take(range(3)).fingerprint
+            == text.fingerprint
+            == ParallelText.from_pairs(PAIRS).fingerprint
+        )
         assert text.take([2, 0]).fingerprint != text.take([0, 2]).fingerprint
         assert "ask for 1 or more" in refusal(lambda: text.head(0))
         with pytest.raises(IndexError):
@@ -172,25 +195,35 @@ class TestParallelText:
         assert swapped.fingerprint != ParallelText.from_pairs(PAIRS).fingerprint
 
     def test_blank_sides_are_left_out_and_counted(self, tmp_path: Path) -> None:
-        files = two_files(tmp_path, pairs=[PAIRS[0], ("", "seul"), ("alone", " \t"), PAIRS[1], ("", "")])
+        files = two_files(
+            tmp_path, pairs=[PAIRS[0], ("", "seul"), ("alone", " \t"), PAIRS[1], ("", "")]
+        )
         text = ParallelText.read(*files)
         assert list(text) == PAIRS[:2] and text.blank == 3
         tsv = write(tmp_path / "a.tsv", "a\tb\n\tb\na\t\n\n")
         assert (len(ParallelText.from_tsv(tsv)), ParallelText.from_tsv(tsv).blank) == (1, 3)
-        jsonl = write(tmp_path / "a.jsonl", '{"source": "a", "target": "b"}\n\n{"source": null, "target": "b"}\n')
+        jsonl = write(
+            tmp_path / "a.jsonl",
+            '{"source": "a", "target": "b"}\n\n{"source": null, "target": "b"}\n',
+        )
         assert (len(ParallelText.from_jsonl(jsonl)), ParallelText.from_jsonl(jsonl).blank) == (1, 2)
 
     def test_only_blanks_is_refused(self) -> None:
         assert refusal(lambda: ParallelText.from_pairs([("", "a"), ("b", " ")])) == (
             "No sentences in 'pairs': all 2 are blank on one side."
         )
-        assert refusal(lambda: ParallelText.from_pairs([])) == "No sentences in 'pairs': there are none."
+        assert (
+            refusal(lambda: ParallelText.from_pairs([]))
+            == "No sentences in 'pairs': there are none."
+        )
 
     def test_a_sentence_is_one_line(self) -> None:
         assert ParallelText.from_pairs([(" a \r\n\n b ", "c\nd")])[0] == ("a b", "c d")
 
     @pytest.mark.parametrize(("more", "counts"), [("dev.en", ("5", "3")), ("dev.fr", ("3", "5"))])
-    def test_line_counts_that_differ(self, tmp_path: Path, more: str, counts: tuple[str, str]) -> None:
+    def test_line_counts_that_differ(
+        self, tmp_path: Path, more: str, counts: tuple[str, str]
+    ) -> None:
         source, target = two_files(tmp_path)
         with (tmp_path / more).open("a") as file:
             file.write("more\nmore\n")
@@ -202,7 +235,9 @@ class TestParallelText:
     def test_bad_files_are_named(self, tmp_path: Path) -> None:
         source, target = two_files(tmp_path)
         write(target, b"bon\nd\xe9j\xe0\nbon\n")
-        assert f"Line 2 of '{target}' is not UTF-8" in refusal(lambda: ParallelText.read(source, target))
+        assert f"Line 2 of '{target}' is not UTF-8" in refusal(
+            lambda: ParallelText.read(source, target)
+        )
         write(target, "")
         assert f"'{target}' is empty" in refusal(lambda: ParallelText.read(source, target))
         assert "did you mean" in refusal(lambda: ParallelText.read(source, tmp_path / "dev.fr.gz"))
@@ -211,7 +246,9 @@ class TestParallelText:
     def test_bad_tsv(self, tmp_path: Path, line: str) -> None:
         file = write(tmp_path / "a.tsv", f"a\tb\n{line}\n")
         columns = line.count("\t") + 1
-        assert f"Line 2 of '{file}' has {columns} columns" in refusal(lambda: ParallelText.from_tsv(file))
+        assert f"Line 2 of '{file}' has {columns} columns" in refusal(
+            lambda: ParallelText.from_tsv(file)
+        )
 
     @pytest.mark.parametrize(
         ("line", "found"),
@@ -231,7 +268,10 @@ class TestParallelText:
         assert text.startswith(f"Line 2 of '{file}'") and found in text
 
     def test_half_a_surrogate_pair(self, tmp_path: Path) -> None:
-        file = write(tmp_path / "a.jsonl", '{"source": "a", "target": "b"}\n{"source": "\\ud83d", "target": "b"}\n')
+        file = write(
+            tmp_path / "a.jsonl",
+            '{"source": "a", "target": "b"}\n{"source": "\\ud83d", "target": "b"}\n',
+        )
         assert "Sentence 2 of 'a.jsonl' holds half of a surrogate pair" in refusal(
             lambda: ParallelText.from_jsonl(file)
         )
@@ -258,12 +298,16 @@ class TestParallelText:
         text = ParallelText.open(f"datasets:{folder}?split=validation&source=fr&target=en")
         assert list(text) == [("b", "a")]
         assert text.name == f"{folder}[validation]"
-        assert "`datasets` cannot load" in refusal(lambda: ParallelText.open(f"datasets:{folder}?split=nowhere"))
+        assert "`datasets` cannot load" in refusal(
+            lambda: ParallelText.open(f"datasets:{folder}?split=nowhere")
+        )
         assert "'column' in" in refusal(lambda: ParallelText.open("datasets:x?column=y"))
 
     def test_open_says_what_it_takes(self, tmp_path: Path) -> None:
         assert "but 3 were given" in refusal(lambda: ParallelText.open(["a", "b", "c"]))
-        assert "'corpus.docx' is not clear: give two files" in refusal(lambda: ParallelText.open("corpus.docx"))
+        assert "'corpus.docx' is not clear: give two files" in refusal(
+            lambda: ParallelText.open("corpus.docx")
+        )
 
 
 class TestText:
@@ -271,7 +315,9 @@ class TestText:
         plain = Text.read(write(tmp_path / "a.txt", " one\n\ntwo \n"))
         packed = Text.read(write(tmp_path / "a.gz", "one\ntwo\n\n"))
         assert list(plain) == list(packed) == list(plain.lines) == ["one", "two"]
-        assert plain.fingerprint == packed.fingerprint == Text.from_lines(["one", "two"]).fingerprint
+        assert (
+            plain.fingerprint == packed.fingerprint == Text.from_lines(["one", "two"]).fingerprint
+        )
         assert (len(plain), plain.blank, plain[1], plain.name) == (2, 1, "two", "a.txt")
         assert list(plain.head(1)) == ["one"]
 
@@ -294,7 +340,9 @@ joined = dataset.map(lambda row: {"both": row["source"] + row["target"]})
 print(joined["both"][0], len(pickle.loads(pickle.dumps(dataset))))
 print(dataset.cache_files[0]["filename"])
 """
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        )
         answer, file = done.stdout.splitlines()
         assert answer == "ab 1"
         assert not Path(file).parent.exists()
@@ -325,7 +373,11 @@ print(dataset.cache_files[0]["filename"])
         if damage == "gone":
             arrow.unlink()
         elif damage == "fewer rows":
-            arrow.write_bytes(Path(ParallelText.from_pairs(PAIRS[:2]).dataset.cache_files[0]["filename"]).read_bytes())
+            arrow.write_bytes(
+                Path(
+                    ParallelText.from_pairs(PAIRS[:2]).dataset.cache_files[0]["filename"]
+                ).read_bytes()
+            )
         else:
             broken = arrow if damage == "arrow" else record
             broken.write_bytes(broken.read_bytes()[: broken.stat().st_size // 2])
@@ -360,7 +412,9 @@ text = ParallelText.from_pairs(pairs, cache=sys.argv[1])
 size = sum(len(source) + len(target) for source, target in text)
 print(size, tracemalloc.get_traced_memory()[1] + pyarrow.default_memory_pool().max_memory())
 """
-        done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True
+        )
         size, peak = map(int, done.stdout.split())
         assert size > 40e6
         assert peak < 20e6

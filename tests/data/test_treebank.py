@@ -26,7 +26,9 @@ CATS = "1 Cats cat NOUN _ _ 2 nsubj _ _/2 sleep sleep VERB _ _ 0 root _ SpaceAft
 
 def conllu(*sentences: str, comments: str = "") -> str:
     """CoNLL-U from rows parted by "/" and columns parted by blanks; "~" stands for a blank inside a column."""
-    rows = ["\n".join("\t".join(row.split()) for row in sentence.split("/")) for sentence in sentences]
+    rows = [
+        "\n".join("\t".join(row.split()) for row in sentence.split("/")) for sentence in sentences
+    ]
     return "".join(f"{comments}{row}\n\n" for row in rows).replace("~", " ")
 
 
@@ -64,7 +66,10 @@ def test_multi_word_tokens_are_written_as_they_stand(tmp_path: Path) -> None:
 
 
 def test_empty_nodes_are_skipped(tmp_path: Path) -> None:
-    (sentence,) = read(tmp_path, "0.1 _ _ PRON _ _ _ _ _ _/" + CATS.replace("/3 .", "/2.1 he he PRON _ _ _ _ _ _/3 ."))
+    (sentence,) = read(
+        tmp_path,
+        "0.1 _ _ PRON _ _ _ _ _ _/" + CATS.replace("/3 .", "/2.1 he he PRON _ _ _ _ _ _/3 ."),
+    )
     assert sentence.text == "Cats sleep." and len(sentence.words) == 3
 
 
@@ -100,7 +105,9 @@ def test_the_same_sentences_in_other_encodings(tmp_path: Path, change: str) -> N
 def test_fingerprint_tells_content(tmp_path: Path) -> None:
     one = Treebank.read(written(tmp_path, conllu(CATS)))
     assert (
-        Treebank.read(written(tmp_path, conllu(CATS.replace("nsubj", "obj")), "b.conllu")).fingerprint
+        Treebank.read(
+            written(tmp_path, conllu(CATS.replace("nsubj", "obj")), "b.conllu")
+        ).fingerprint
         != one.fingerprint
     )
 
@@ -108,11 +115,17 @@ def test_fingerprint_tells_content(tmp_path: Path) -> None:
 def test_documents(tmp_path: Path) -> None:
     body = conllu(CATS)
     text = f"{body}# newdoc id = a\n{body}{body}# newdoc id = b\n\n{body}# newdoc\n{body}"
-    treebank = Treebank.read(written(tmp_path, text), written(tmp_path, body, "second.conllu"), language="en")
+    treebank = Treebank.read(
+        written(tmp_path, text), written(tmp_path, body, "second.conllu"), language="en"
+    )
     documents = list(treebank.documents())
     assert [[sentence.document for sentence in document] for document in documents] == [
-        ["made-1"], ["a", "a"], ["b"], ["made-document-3"], ["second-1"],
-    ]  # fmt: skip
+        ["made-1"],
+        ["a", "a"],
+        ["b"],
+        ["made-document-3"],
+        ["second-1"],
+    ]
     assert [one for document in documents for one in document] == list(treebank)
     assert treebank.counts == Counts(sentences=6, words=18, documents=5)
     assert treebank.name == "made.conllu+second.conllu" and treebank.language == "en"
@@ -138,26 +151,52 @@ def test_a_file_that_changes_is_not_mixed_up(tmp_path: Path) -> None:
 
 BAD = {
     "cycle": (
-        CATS.replace("2 nsubj", "3 nsubj").replace("2 punct", "1 punct"), r"Line 4 of .* cycle.* 'Cats' → '\.' → 'C",
+        CATS.replace("2 nsubj", "3 nsubj").replace("2 punct", "1 punct"),
+        r"Line 4 of .* cycle.* 'Cats' → '\.' → 'C",
     ),
-    "own head": (CATS.replace("2 nsubj", "1 nsubj"), r"Line 4 of .* cycle of heads: 'Cats' → 'Cats'"),
-    "two roots": (CATS.replace("2 nsubj", "0 root"), "line 4 of .* 2 roots, 'Cats' at line 4 and 'sleep' at line 5"),
+    "own head": (
+        CATS.replace("2 nsubj", "1 nsubj"),
+        r"Line 4 of .* cycle of heads: 'Cats' → 'Cats'",
+    ),
+    "two roots": (
+        CATS.replace("2 nsubj", "0 root"),
+        "line 4 of .* 2 roots, 'Cats' at line 4 and 'sleep' at line 5",
+    ),
     "no root": (CATS.replace("0 root", "1 root"), r"at line 4 of .* has no roots: a tree has one"),
-    "missing column": (CATS.replace(" 0 root", " root"), "Line 5 of .* has 9 columns: a row of CoNLL-U has 10"),
-    "an id twice": (CATS.replace("2 sleep", "1 sleep"), "Line 5 of .* has the id '1' in place of 2"),
+    "missing column": (
+        CATS.replace(" 0 root", " root"),
+        "Line 5 of .* has 9 columns: a row of CoNLL-U has 10",
+    ),
+    "an id twice": (
+        CATS.replace("2 sleep", "1 sleep"),
+        "Line 5 of .* has the id '1' in place of 2",
+    ),
     "an id missing": (CATS.replace("3 .", "4 ."), "Line 6 of .* has the id '4' in place of 3"),
     "no id": (CATS.replace("2 sleep", "_ sleep"), "Line 5 of .* has the id '_' in place of 2"),
-    "a strange id": (CATS.replace("2 sleep", "2a sleep"), "Line 5 of .* is not CoNLL-U: .*'2a' is not a valid ID"),
+    "a strange id": (
+        CATS.replace("2 sleep", "2a sleep"),
+        "Line 5 of .* is not CoNLL-U: .*'2a' is not a valid ID",
+    ),
     "a range of one": ("1-1 Cats _ _ _ _ _ _ _ _/" + CATS, "Line 4 of .* has the id '1-1'"),
     "ranges that cross": (
-        "1-2 C _ _ _ _ _ _ _ _/" + CATS.replace("/2", "/2-3 x _ _ _ _ _ _ _ _/2"), "Line 6 of .* has the id '2-3'",
+        "1-2 C _ _ _ _ _ _ _ _/" + CATS.replace("/2", "/2-3 x _ _ _ _ _ _ _ _/2"),
+        "Line 6 of .* has the id '2-3'",
     ),
-    "a range too long": ("1-9 Cats _ _ _ _ _ _ _ _/" + CATS, "ends before its multi-word token 'Cats' does"),
-    "unknown governor": (CATS.replace("2 nsubj", "7 nsubj"), "Line 4 of .* gives 'Cats' the head 7, but .* 3 words"),
+    "a range too long": (
+        "1-9 Cats _ _ _ _ _ _ _ _/" + CATS,
+        "ends before its multi-word token 'Cats' does",
+    ),
+    "unknown governor": (
+        CATS.replace("2 nsubj", "7 nsubj"),
+        "Line 4 of .* gives 'Cats' the head 7, but .* 3 words",
+    ),
     "no governor": (CATS.replace("2 nsubj", "_ nsubj"), "Line 4 of .* has no head"),
     "negative governor": (CATS.replace("2 nsubj", "-2 nsubj"), "Line 4 of .* has no head"),
-    "a word as governor": (CATS.replace("2 nsubj", "two nsubj"), "Line 4 of .* is not CoNLL-U: .*'two'"),
-}  # fmt: skip
+    "a word as governor": (
+        CATS.replace("2 nsubj", "two nsubj"),
+        "Line 4 of .* is not CoNLL-U: .*'two'",
+    ),
+}
 
 
 @pytest.mark.parametrize("fault", BAD)
@@ -185,7 +224,9 @@ def test_files_without_sentences(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_tree_is_read_and_any_ring_is_found(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_any_tree_is_read_and_any_ring_is_found(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     """Governors drawn at random: a slow walk to the root from every word says whether they are a tree."""
     count = data.draw(st.integers(1, 7))
     heads = data.draw(st.lists(st.integers(0, count), min_size=count, max_size=count))
@@ -212,12 +253,17 @@ def test_merged_words_keep_the_tree_and_the_text(tmp_path: Path) -> None:
     merged = sentence.merged({3})
     assert merged.text == sentence.text
     assert [(word.form, word.governor, word.relation) for word in merged.words] == [
-        ("Il", 1, "nsubj"), ("vient", -1, "root"), ("du", 3, "case"), ("parc", 1, "obl"),
-    ]  # fmt: skip
+        ("Il", 1, "nsubj"),
+        ("vient", -1, "root"),
+        ("du", 3, "case"),
+        ("parc", 1, "obl"),
+    ]
     assert [merged.text[slice(*span)] for span in merged.spans] == ["Il", "vient", "du", "parc"]
     assert sentence.merged(()) == sentence
     whole = sentence.merged({1, 2, 3, 4})
-    assert [(word.form, word.governor, word.upos) for word in whole.words] == [("Il vient du parc", -1, "VERB")]
+    assert [(word.form, word.governor, word.upos) for word in whole.words] == [
+        ("Il vient du parc", -1, "VERB")
+    ]
 
 
 def test_a_sentence_that_never_ends_is_refused_and_a_long_chain_is_quick(tmp_path: Path) -> None:
@@ -225,11 +271,15 @@ def test_a_sentence_that_never_ends_is_refused_and_a_long_chain_is_quick(tmp_pat
     start = time.perf_counter()
     (sentence,) = Treebank.read(written(tmp_path, "".join(rows[:9_000])))
     assert depths(sentence.words)[-1] == 8_999 and time.perf_counter() - start < 3
-    with pytest.raises(HeadwiseError, match=r"The sentence at line 1 of .* has more than 10,000 lines"):
+    with pytest.raises(
+        HeadwiseError, match=r"The sentence at line 1 of .* has more than 10,000 lines"
+    ):
         Treebank.read(written(tmp_path, "".join(rows)))
 
 
-@pytest.mark.parametrize("row", ["9{many}\tw\tw\tX\t_\t_\t0\troot\t_\t_", "1\tw\tw\tX\t_\t_\t{many}\troot\t_\t_"])
+@pytest.mark.parametrize(
+    "row", ["9{many}\tw\tw\tX\t_\t_\t0\troot\t_\t_", "1\tw\tw\tX\t_\t_\t{many}\troot\t_\t_"]
+)
 def test_endless_numbers_are_refused(tmp_path: Path, row: str) -> None:
     with pytest.raises(HeadwiseError, match=r"Line 1 of .* is not CoNLL-U"):
         Treebank.read(written(tmp_path, row.format(many="9" * 4301)))
@@ -266,8 +316,14 @@ def test_real_treebanks_are_read_whole(data_dir: Path, name: str) -> None:
     assert (counts.sentences, counts.words) == REAL[name]
 
 
-@pytest.mark.parametrize("name", ["ud_english_ewt/en_ewt-ud-dev", "pud/fr_pud-ud-test", "ud_german_gsd/de_gsd-ud-dev"])
+@pytest.mark.parametrize(
+    "name", ["ud_english_ewt/en_ewt-ud-dev", "pud/fr_pud-ud-test", "ud_german_gsd/de_gsd-ud-dev"]
+)
 def test_real_text_is_put_together_as_it_was(data_dir: Path, name: str) -> None:
     treebank = Treebank.read(path := data_dir / f"{name}.conllu.gz")
-    texts = [line.removeprefix("# text = ") for line in read_lines(path) if line.startswith("# text = ")]
-    assert [re.sub(r"\s+", " ", sentence.text) for sentence in treebank] == [re.sub(r"\s+", " ", t) for t in texts]
+    texts = [
+        line.removeprefix("# text = ") for line in read_lines(path) if line.startswith("# text = ")
+    ]
+    assert [re.sub(r"\s+", " ", sentence.text) for sentence in treebank] == [
+        re.sub(r"\s+", " ", t) for t in texts
+    ]

@@ -39,28 +39,43 @@ from headwise.translation.build import build
 from headwise.translation.subwords import learn_subwords
 
 LINES = [
-    "A head that looks at the token before.", "Don't remove the heads that do the heavy lifting!",
-    "12,345 sentences, and 7 more; the rest can be pruned.", "Attention is all you need – or half of it?",
-]  # fmt: skip
+    "A head that looks at the token before.",
+    "Don't remove the heads that do the heavy lifting!",
+    "12,345 sentences, and 7 more; the rest can be pruned.",
+    "Attention is all you need – or half of it?",
+]
 FAMILIES = {
-    "llama": (LlamaConfig, LlamaForCausalLM), "mistral": (MistralConfig, MistralForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-}  # fmt: skip
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
 TRANSLATORS: dict[str, tuple[Any, Any, dict[str, object]]] = {
     "bart": (BartConfig, BartForConditionalGeneration, {}),
     "mbart": (MBartConfig, MBartForConditionalGeneration, {"scale_embedding": True}),
     "pegasus": (PegasusConfig, PegasusForConditionalGeneration, {"scale_embedding": True}),
     "t5": (T5Config, T5ForConditionalGeneration, {}),
     "t5-v1.1": (
-        T5Config, T5ForConditionalGeneration, {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+        T5Config,
+        T5ForConditionalGeneration,
+        {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     ),
     "mt5": (MT5Config, MT5ForConditionalGeneration, {"feed_forward_proj": "gated-gelu"}),
-}  # fmt: skip
+}
 LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
-}  # fmt: skip
-YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 64}
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 64,
+}
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
@@ -69,9 +84,11 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=["<s>", "</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        vocab_size=400,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
-    )  # fmt: skip
+    )
     tokenizer.train_from_iterator(LINES * 3, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
 
@@ -81,9 +98,17 @@ def language_model(family: str, **changes: object) -> Model:
     tokenizer = byte_tokenizer()
     configuration, kind = FAMILIES[family]
     shape = dict(
-        vocab_size=len(tokenizer), hidden_size=64, num_attention_heads=8, num_key_value_heads=4, num_hidden_layers=3,
-        intermediate_size=96, max_position_embeddings=256, rms_norm_eps=1e-5, bos_token_id=0, eos_token_id=1,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        num_hidden_layers=3,
+        intermediate_size=96,
+        max_position_embeddings=256,
+        rms_norm_eps=1e-5,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
     if family != "qwen2":
         shape["head_dim"] = 16
     torch.manual_seed(1)
@@ -101,7 +126,13 @@ def translator(norm: str) -> Model:
     """3 + 3 layers of 4 heads."""
     tokenizer = learn_subwords(LINES * 3, 200)
     shape = Architecture(
-        norm=norm, encoder_layers=3, decoder_layers=3, heads=4, width=64, feedforward=96, vocabulary=len(tokenizer)
+        norm=norm,
+        encoder_layers=3,
+        decoder_layers=3,
+        heads=4,
+        width=64,
+        feedforward=96,
+        vocabulary=len(tokenizer),
     )
     hf = build(shape, tokenizer, 1)
     with torch.no_grad():
@@ -117,19 +148,33 @@ def encoder_decoder(family: str) -> Model:
     tokenizer.add_special_tokens({"pad_token": "<pad>", "unk_token": "<unk>"})
     configuration, kind, changes = TRANSLATORS[family]
     shape: dict[str, object] = dict(
-        vocab_size=len(tokenizer), d_model=32, pad_token_id=tokenizer.pad_token_id, bos_token_id=0, eos_token_id=1,
+        vocab_size=len(tokenizer),
+        d_model=32,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=0,
+        eos_token_id=1,
         decoder_start_token_id=1,
-    )  # fmt: skip
+    )
     if "T5" in kind.__name__:
         shape |= dict(
-            num_layers=3, num_heads=4, d_kv=8, d_ff=48, relative_attention_num_buckets=8,
-            relative_attention_max_distance=16, decoder_start_token_id=tokenizer.pad_token_id,
-        )  # fmt: skip
+            num_layers=3,
+            num_heads=4,
+            d_kv=8,
+            d_ff=48,
+            relative_attention_num_buckets=8,
+            relative_attention_max_distance=16,
+            decoder_start_token_id=tokenizer.pad_token_id,
+        )
     else:
         shape |= dict(
-            encoder_layers=3, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4,
-            encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=128,
-        )  # fmt: skip
+            encoder_layers=3,
+            decoder_layers=3,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            max_position_embeddings=128,
+        )
     torch.manual_seed(1)
     hf = kind(configuration(**shape | changes))
     with torch.no_grad():
@@ -144,17 +189,37 @@ def encoder_decoder(family: str) -> Model:
 def listener() -> Model:
     """A Whisper of 2 + 2 layers of 4 heads that hears 2 seconds."""
     tokenizer = byte_tokenizer()
-    names = ["<|startoftranscript|>", "<|notimestamps|>", "<|transcribe|>", "<|translate|>", "<|startoflm|>"]
+    names = [
+        "<|startoftranscript|>",
+        "<|notimestamps|>",
+        "<|transcribe|>",
+        "<|translate|>",
+        "<|startoflm|>",
+    ]
     end = "<|endoftext|>"
-    tokenizer.add_special_tokens({"additional_special_tokens": names, "eos_token": end, "pad_token": end})
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": names, "eos_token": end, "pad_token": end}
+    )
     start = tokenizer.convert_tokens_to_ids(names[0])
     shape = WhisperConfig(
-        vocab_size=len(tokenizer), d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, num_mel_bins=8, max_source_positions=100,
-        max_target_positions=32, pad_token_id=tokenizer.eos_token_id, bos_token_id=0,
-        eos_token_id=tokenizer.eos_token_id, decoder_start_token_id=start,
-        suppress_tokens=[], begin_suppress_tokens=[],
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=48,
+        decoder_ffn_dim=48,
+        num_mel_bins=8,
+        max_source_positions=100,
+        max_target_positions=32,
+        pad_token_id=tokenizer.eos_token_id,
+        bos_token_id=0,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=start,
+        suppress_tokens=[],
+        begin_suppress_tokens=[],
+    )
     torch.manual_seed(1)
     hf = WhisperForConditionalGeneration(shape)
     with torch.no_grad():
@@ -167,7 +232,11 @@ def listener() -> Model:
 def uneven(model: Model, empty: int | None = 1, seed: int = 1) -> Model:
     """About half of the heads, at least one a layer but for the layer `empty`."""
     draw = random.Random(seed)
-    kept = (head for head in model.heads if head.layer != empty and (head.head == 0 or draw.random() < 0.5))
+    kept = (
+        head
+        for head in model.heads
+        if head.layer != empty and (head.head == 0 or draw.random() < 0.5)
+    )
     with warnings.catch_warnings(action="ignore"):  # with grouped queries the cache may grow
         return model.remove(HeadMask(model.heads, frozenset(kept)), grow=True)
 

@@ -19,7 +19,12 @@ from headwise.translation.decode import translate
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (headwise[ct2])")
 DRAW, WORDS = random.Random(0), sorted({word for line in LINES for word in line.split()})
-TEXT = ["", *(" ".join(DRAW.choices(WORDS, k=DRAW.randint(1, 9))) for _ in range(24)), "漢 heads 漢", "\t"]
+TEXT = [
+    "",
+    *(" ".join(DRAW.choices(WORDS, k=DRAW.randint(1, 9))) for _ in range(24)),
+    "漢 heads 漢",
+    "\t",
+]
 
 
 def pushed(model, token, push):
@@ -60,7 +65,9 @@ def test_lines_are_those_of_generate(norm, push, search):
 @pytest.mark.parametrize("family", ["bart", "t5", "mt5"])
 def test_lines_of_other_families(family):
     model = encoder_decoder(family)
-    model.hf.generation_config.forced_eos_token_id = model.tokenizer.eos_token_id if family == "bart" else None
+    model.hf.generation_config.forced_eos_token_id = (
+        model.tokenizer.eos_token_id if family == "bart" else None
+    )
     (expected, _), (got, _) = both(uneven(model), beam=1)
     assert got == expected and len(set(expected)) > 4
 
@@ -91,7 +98,8 @@ def test_the_model_translates_by_name(monkeypatch):
         small.translate(TEXT, engine="marian")
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     with pytest.raises(
-        HeadwiseError, match=r"^Translating with ct2 needs ctranslate2: pip install 'headwise\[ct2\]'.$"
+        HeadwiseError,
+        match=r"^Translating with ct2 needs ctranslate2: pip install 'headwise\[ct2\]'.$",
     ):
         small.translate(TEXT, engine="ct2")
 
@@ -114,10 +122,13 @@ def test_what_ct2_would_do_otherwise_is_refused():
     refuse_engine("transformers", "cuda", model)
 
 
-@pytest.mark.parametrize("model", [listener, lambda: language_model("llama")], ids=["whisper", "llama"])
+@pytest.mark.parametrize(
+    "model", [listener, lambda: language_model("llama")], ids=["whisper", "llama"]
+)
 def test_models_that_do_not_translate_are_refused(model):
     with pytest.raises(
-        HeadwiseError, match=r"cannot be translated with ct2: a (whisper|llama) does not translate text"
+        HeadwiseError,
+        match=r"cannot be translated with ct2: a (whisper|llama) does not translate text",
     ):
         refuse_engine("ct2", "cpu", model())
 
@@ -127,6 +138,8 @@ def test_evaluation_says_the_engine():
     text = hw.ParallelText.from_pairs(zip(LINES, LINES[::-1], strict=True))
     tables = [hw.evaluate(model, text, beam=2, engine=engine) for engine in ("transformers", "ct2")]
     bleu = [table.set_index("measure").loc["bleu"] for table in tables]
-    assert bleu[0]["value"] == bleu[1]["value"] and bleu[1]["made"].split(", ")[-1].startswith("ctranslate2 4.")
+    assert bleu[0]["value"] == bleu[1]["value"] and bleu[1]["made"].split(", ")[-1].startswith(
+        "ctranslate2 4."
+    )
     with pytest.raises(HeadwiseError, match="ct2 translates, but the text is one-sided"):
         hw.evaluate(language_model("llama"), hw.Text.from_lines(LINES), engine="ct2")

@@ -35,15 +35,19 @@ def test_a_folder_is_written_for_an_engine(folder: Path, tmp_path: Path) -> None
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (headwise[ct2])")
     printed = call("export", folder, "--to", "ct2", "--out", tmp_path / "new")
     assert "heads of zeros" in printed and printed.splitlines()[-1] == str(tmp_path / "new")
-    assert "model.bin" in dict(sums(tmp_path / "new")) and (tmp_path / "new" / "model.bin").exists(), (
-        "what headwise push may send"
-    )
+    assert (
+        "model.bin" in dict(sums(tmp_path / "new")) and (tmp_path / "new" / "model.bin").exists()
+    ), "what headwise push may send"
     assert not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
-    [([], "No engine was named"), (["--to", "gguf"], "no architecture"), (["--to", "ct2", "--dtype", "f8"], "f8")],
+    [
+        ([], "No engine was named"),
+        (["--to", "gguf"], "no architecture"),
+        (["--to", "ct2", "--dtype", "f8"], "f8"),
+    ],
 )
 def test_refusals_write_nothing(folder: Path, tmp_path: Path, words: list[str], why: str) -> None:
     with pytest.raises(HeadwiseError, match=why):

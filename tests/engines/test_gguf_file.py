@@ -18,7 +18,9 @@ from headwise.engines import gguf_file
 from headwise.heads import Site
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed (headwise[gguf])")
-xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed (llama.cpp for Python)")
+xllamacpp = pytest.importorskip(
+    "xllamacpp", reason="xllamacpp is not installed (llama.cpp for Python)"
+)
 
 
 @contextmanager
@@ -31,7 +33,9 @@ def llama_cpp(path: Path):
 
     def ask(where: str, **body):
         request = urllib.request.Request(
-            server.listening_address + where, json.dumps(body).encode(), {"Content-Type": "application/json"}
+            server.listening_address + where,
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
         )
         return json.loads(urllib.request.urlopen(request, timeout=60).read())
 
@@ -43,9 +47,19 @@ def compare(small, folder: Path, dtype: str, count: int = 16) -> int:
     hw.export(small, "gguf", folder, dtype)
     with llama_cpp(folder / "model.gguf") as ask:
         for line in LINES:
-            assert ask("/tokenize", content=line, add_special=False)["tokens"] == small.tokenizer(line).input_ids
+            assert (
+                ask("/tokenize", content=line, add_special=False)["tokens"]
+                == small.tokenizer(line).input_ids
+            )
         prompt = small.tokenizer(LINES[0]).input_ids
-        got = ask("/completion", prompt=prompt, n_predict=count, temperature=0, return_tokens=True, ignore_eos=True)
+        got = ask(
+            "/completion",
+            prompt=prompt,
+            n_predict=count,
+            temperature=0,
+            return_tokens=True,
+            ignore_eos=True,
+        )
     return sum(a == b for a, b in zip(got["tokens"], greedy(small, prompt, count), strict=True))
 
 
@@ -82,7 +96,10 @@ def test_qwen3_gives_the_same_tokens_and_wants_a_head_in_every_layer(tmp_path):
 def test_types(dtype, tmp_path):
     small = uneven(language_model("llama"))
     assert compare(small, tmp_path / dtype, dtype, 4) >= (4 if dtype == "f16" else 1)
-    wide = hw.export(small, "gguf", tmp_path / "wide", "f32") or (tmp_path / "wide" / "model.gguf").stat().st_size
+    wide = (
+        hw.export(small, "gguf", tmp_path / "wide", "f32")
+        or (tmp_path / "wide" / "model.gguf").stat().st_size
+    )
     assert (tmp_path / dtype / "model.gguf").stat().st_size < 0.7 * wide
 
 
@@ -98,10 +115,16 @@ def test_the_output_bias_of_an_empty_layer_stays(tmp_path):
 def test_a_vocabulary_with_bytes_as_fallback(tmp_path):
     """As SentencePiece's: merges become scores, so that llama.cpp cuts text into the same tokens."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, show_progress=False, max_token_length=8)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=special, show_progress=False, max_token_length=8
+    )
     tokenizer.train_from_iterator(LINES * 3, trainer)
     content = json.loads(tokenizer.to_str())
     content["added_tokens"] = content["added_tokens"][:3]  # bytes are ordinary tokens
@@ -117,12 +140,16 @@ def test_a_tokenizer_that_llama_cpp_would_cut_otherwise_is_refused():
     model = language_model("llama")
     content = json.loads(byte_tokenizer().backend_tokenizer.to_str())
     content["pre_tokenizer"] = {"type": "Whitespace"}
-    model.tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(content)))
+    model.tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(content))
+    )
     assert "bytes" in gguf_file.refuse(model)
 
 
 def test_a_family_without_such_an_architecture_is_refused(tmp_path):
-    model = language_model("llama", rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})
+    model = language_model(
+        "llama", rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    )
     with pytest.raises(hw.HeadwiseError, match="length of the text"):
         hw.export(model, "gguf", tmp_path / "out")
     assert not (tmp_path / "out").exists()

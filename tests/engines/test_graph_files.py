@@ -15,7 +15,9 @@ from headwise.model import Model
 
 
 def test_a_language_model_generates_in_onnx_runtime(tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (headwise[onnx])")
+    onnxruntime = pytest.importorskip(
+        "onnxruntime", reason="onnxruntime is not installed (headwise[onnx])"
+    )
     pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
     small = uneven(language_model("llama"))
     hw.export(small, "onnx", tmp_path / "onnx")
@@ -27,7 +29,12 @@ def test_a_language_model_generates_in_onnx_runtime(tmp_path):
     for _ in range(8):
         length = len(ids) + len(made)
         logits, *states = session.run(
-            None, {"input_ids": np.array([new]), "attention_mask": np.ones((1, length), np.int64), **past}
+            None,
+            {
+                "input_ids": np.array([new]),
+                "attention_mask": np.ones((1, length), np.int64),
+                **past,
+            },
         )
         logits[0, -1, small.tokenizer.eos_token_id] = -np.inf
         made.append(int(logits[0, -1].argmax()))
@@ -39,7 +46,10 @@ def test_an_encoder_decoder_becomes_two_onnx_files(tmp_path):
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (headwise[onnx])")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
     notes = hw.export(uneven(translator("post")), "onnx", tmp_path / "onnx")
-    assert {path.name for path in (tmp_path / "onnx").glob("*.onnx")} == {"encoder.onnx", "decoder.onnx"}
+    assert {path.name for path in (tmp_path / "onnx").glob("*.onnx")} == {
+        "encoder.onnx",
+        "decoder.onnx",
+    }
     assert "ONNX Runtime" in notes[0]
 
 
@@ -47,10 +57,22 @@ def test_programs_of_torch_export(tmp_path):
     small = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
     bert = BertModel(BertConfig(vocab_size=50, **small))
     hw.export(uneven(Model(bert, None, "bert")), "torch", tmp_path / "bert")
-    t5 = T5Config(vocab_size=50, d_model=32, d_kv=8, d_ff=32, num_layers=2, num_heads=4, decoder_start_token_id=0)
+    t5 = T5Config(
+        vocab_size=50,
+        d_model=32,
+        d_kv=8,
+        d_ff=32,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
+    )
     hw.export(uneven(Model(T5ForConditionalGeneration(t5), None, "t5")), "torch", tmp_path / "t5")
     program = torch.export.load(tmp_path / "t5" / "encoder.pt2").module()
-    assert program(inputs={name: torch.ones(2, 3, dtype=torch.int64) for name in ("input_ids", "attention_mask")})
+    assert program(
+        inputs={
+            name: torch.ones(2, 3, dtype=torch.int64) for name in ("input_ids", "attention_mask")
+        }
+    )
 
 
 def test_a_graph_that_computes_something_else_is_refused():

@@ -40,7 +40,11 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def change(file: Path, **values: Any) -> None:
@@ -57,7 +61,9 @@ class TestTampered:
     def test_a_layout_of_another_model(self, folder: Path) -> None:
         layout = json.loads((folder / "config.json").read_text())["headwise_layout"]
         for kept in ([[0], [0], [0]], [[0, 1, 2, 3, 4, 5, 6, 7]] * 3, [[0], [0]]):
-            change(folder / "config.json", headwise_layout={**layout, "kept": {"decoder-self": kept}})
+            change(
+                folder / "config.json", headwise_layout={**layout, "kept": {"decoder-self": kept}}
+            )
             with pytest.raises(hw.HeadwiseError, match="layout"):
                 hw.load(folder)
 
@@ -90,13 +96,17 @@ class TestTampered:
 
 class TestPlaces:
     @pytest.mark.parametrize("name", ["a\0b", "x" * 300, ".", "..", "new/.."])
-    def test_names_that_are_no_new_folder(self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_names_that_are_no_new_folder(
+        self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine/file").write_text("mine")
         monkeypatch.chdir(tmp_path / "mine")
         with pytest.raises(hw.HeadwiseError, match=r"cannot be a folder|is not empty"):
             hw.export(small(), "mlx", name)
-        assert files(tmp_path) == {"mine/file": b"mine"} and [*tmp_path.iterdir()] == [tmp_path / "mine"]
+        assert files(tmp_path) == {"mine/file": b"mine"} and [*tmp_path.iterdir()] == [
+            tmp_path / "mine"
+        ]
 
     def test_links(self, tmp_path: Path) -> None:
         """A link to an empty folder, or to none, leads where the export goes; one to files is refused."""
@@ -109,7 +119,9 @@ class TestPlaces:
         (tmp_path / "circle").symlink_to(tmp_path / "to-circle")
         for name in ("empty", "none"):
             hw.export(model, "mlx", tmp_path / f"to-{name}")
-            assert (tmp_path / name / "model.safetensors").exists() and (tmp_path / f"to-{name}").is_symlink()
+            assert (tmp_path / name / "model.safetensors").exists() and (
+                tmp_path / f"to-{name}"
+            ).is_symlink()
         for name in ("full", "circle"):
             with pytest.raises(hw.HeadwiseError, match=r"is not empty|cannot be a folder"):
                 hw.export(model, "mlx", tmp_path / f"to-{name}")
@@ -129,7 +141,9 @@ class TestPlaces:
             hw.export(model, "mlx", tmp_path / "out")
         assert files(tmp_path) == before
 
-    def test_what_came_there_while_it_was_written_stays(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_came_there_while_it_was_written_stays(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         write = mlx_folder.write
 
         def slow(model: hw.Model, folder: Path, dtype: str) -> list[str]:
@@ -145,7 +159,9 @@ class TestPlaces:
 
 
 class TestHalfWritten:
-    @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError("x")])
+    @pytest.mark.parametrize(
+        "error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError("x")]
+    )
     def test_any_end_leaves_nothing(
         self, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -166,12 +182,18 @@ class TestHalfWritten:
             "save = m.save_file; m.save_file = lambda *a: (save(*a), os.kill(os.getpid(), signal.SIGKILL)); "
             "hw.export(hw.load(sys.argv[1]), 'mlx', sys.argv[2])"
         )
-        ended = subprocess.run([sys.executable, "-c", program, saved, tmp_path / "out"], env=os.environ, check=False)
+        ended = subprocess.run(
+            [sys.executable, "-c", program, saved, tmp_path / "out"], env=os.environ, check=False
+        )
         assert ended.returncode == -signal.SIGKILL
-        assert any(path.name == "model.safetensors" for path in tmp_path.rglob("*")), "it was in the middle"
+        assert any(path.name == "model.safetensors" for path in tmp_path.rglob("*")), (
+            "it was in the middle"
+        )
         assert not (tmp_path / "out").exists()
         hw.export(hw.load(saved), "mlx", tmp_path / "out")
-        assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(files(tmp_path / "out"))
+        assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(
+            files(tmp_path / "out")
+        )
 
 
 def test_an_export_is_no_model(saved: Path, tmp_path: Path) -> None:

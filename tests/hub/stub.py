@@ -38,7 +38,9 @@ class Hub(ThreadingHTTPServer):
         return [line for line in self.asked if not line.startswith(("GET", "HEAD"))]
 
     def commit(self, repo: str) -> str:
-        state = sorted((name, hashlib.sha1(data).hexdigest()) for name, data in self.files[repo].items())
+        state = sorted(
+            (name, hashlib.sha1(data).hexdigest()) for name, data in self.files[repo].items()
+        )
         return hashlib.sha1(json.dumps(state).encode()).hexdigest()
 
 
@@ -64,7 +66,9 @@ class Answer(BaseHTTPRequestHandler):
         if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(/revision/[^/]+)?", path):
             self.describe(found[1])
         elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/.*", path):
-            self.reply(200, [self.entry(name, data) for name, data in self.server.files[found[1]].items()])
+            self.reply(
+                200, [self.entry(name, data) for name, data in self.server.files[found[1]].items()]
+            )
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
             self.download(found[1], found[2])
         else:
@@ -76,11 +80,21 @@ class Answer(BaseHTTPRequestHandler):
         if repo not in self.server.files:
             self.reply(404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
             return
-        siblings = [{"rfilename": name, **self.entry(name, data)} for name, data in self.server.files[repo].items()]
+        siblings = [
+            {"rfilename": name, **self.entry(name, data)}
+            for name, data in self.server.files[repo].items()
+        ]
         for sibling in siblings:
             sibling["blobId"] = sibling["oid"]
         self.reply(
-            200, {"id": repo, "modelId": repo, "sha": self.server.commit(repo), "siblings": siblings, "tags": []}
+            200,
+            {
+                "id": repo,
+                "modelId": repo,
+                "sha": self.server.commit(repo),
+                "siblings": siblings,
+                "tags": [],
+            },
         )
 
     def entry(self, name: str, data: bytes) -> dict[str, Any]:
@@ -95,7 +109,12 @@ class Answer(BaseHTTPRequestHandler):
         if data is None:
             self.reply(404, {"error": "not here"}, X_Error_Code="EntryNotFound")
             return
-        self.reply(200, data, ETag=f'"{hashlib.sha256(data).hexdigest()}"', X_Repo_Commit=self.server.commit(repo))
+        self.reply(
+            200,
+            data,
+            ETag=f'"{hashlib.sha256(data).hexdigest()}"',
+            X_Repo_Commit=self.server.commit(repo),
+        )
 
     def body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":
@@ -124,7 +143,9 @@ class Answer(BaseHTTPRequestHandler):
         elif path == "/api/repos/create":
             made = json.loads(body)
             repo = f"{made['organization']}/{made['name']}"
-            self.server.private[repo] = made.get("visibility") == "private" or bool(made.get("private"))
+            self.server.private[repo] = made.get("visibility") == "private" or bool(
+                made.get("private")
+            )
             self.server.files[repo] = {".gitattributes": b"*.safetensors filter=lfs\n"}
             self.reply(200, {"url": f"{self.server.url}/{repo}"})
         elif "/preupload/" in path:
@@ -140,7 +161,12 @@ class Answer(BaseHTTPRequestHandler):
 
     def mode(self, name: str) -> dict[str, Any]:
         kind = "lfs" if name.endswith(LARGE) else "regular"
-        return {"path": name, "uploadMode": kind, "shouldIgnore": name in self.server.ignored, "oid": None}
+        return {
+            "path": name,
+            "uploadMode": kind,
+            "shouldIgnore": name in self.server.ignored,
+            "oid": None,
+        }
 
     def place(self, one: dict[str, Any]) -> dict[str, Any]:
         return {**one, "actions": {"upload": {"href": f"{self.server.url}/large/{one['oid']}"}}}
@@ -152,10 +178,21 @@ class Answer(BaseHTTPRequestHandler):
             return
         for line in lines[1:]:
             file = line["value"]
-            data = base64.b64decode(file["content"]) if line["key"] == "file" else self.server.large[file["oid"]]
+            data = (
+                base64.b64decode(file["content"])
+                if line["key"] == "file"
+                else self.server.large[file["oid"]]
+            )
             self.server.files[repo][file["path"]] = data
         oid = self.server.commit(repo)
-        self.reply(200, {"success": True, "commitOid": oid, "commitUrl": f"{self.server.url}/{repo}/commit/{oid}"})
+        self.reply(
+            200,
+            {
+                "success": True,
+                "commitOid": oid,
+                "commitUrl": f"{self.server.url}/{repo}/commit/{oid}",
+            },
+        )
 
 
 @contextmanager

@@ -73,7 +73,11 @@ def test_a_sent_model_loads_from_the_hub(hub: Hub, small: Path, tmp_path: Path) 
     hub.files[REPO]["gguf/model.gguf"] = b"not for torch"
     code = f"import headwise as hw; m = hw.load({REPO!r}); print(m.name, m.heads.total, m.source)"
     made = subprocess.run(
-        [sys.executable, "-c", code], env=elsewhere(hub, tmp_path), capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=elsewhere(hub, tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     name, heads, source = made.stdout.split()
     assert name == REPO and int(heads) == hw.load(small).heads.total
@@ -82,13 +86,22 @@ def test_a_sent_model_loads_from_the_hub(hub: Hub, small: Path, tmp_path: Path) 
 
 def elsewhere(hub: Hub, home: Path) -> dict[str, str]:
     """The environment of another process that uses this hub."""
-    own = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home / "hf"), "HF_HUB_DISABLE_XET": "1"}
+    own = {
+        "HF_ENDPOINT": hub.url,
+        "HF_HUB_OFFLINE": "0",
+        "HF_HOME": str(home / "hf"),
+        "HF_HUB_DISABLE_XET": "1",
+    }
     return {**os.environ, **own, "NO_PROXY": "127.0.0.1"}
 
 
 def test_files_that_would_be_replaced_or_stay_are_named(hub: Hub, small: Path) -> None:
     hw.push(small, REPO, yes=True)
-    hub.files[REPO] |= {"config.json": b"{}", "notes.md": b"mine", "mlx/model.safetensors": b"an older export"}
+    hub.files[REPO] |= {
+        "config.json": b"{}",
+        "notes.md": b"mine",
+        "mlx/model.safetensors": b"an older export",
+    }
     upload = hw.push(small, REPO)
     lines = {line.split()[0]: line for line in str(upload).splitlines() if line.strip()}
     assert "REPLACES" in lines["config.json"] and "the same" in lines["model.safetensors"]
@@ -124,10 +137,17 @@ def test_exports_go_along_under_their_names(hub: Hub, small: Path, tmp_path: Pat
         hw.push(small, REPO, [tmp_path / "other"])
 
 
-def test_the_files_can_be_written_to_a_folder_instead(hub: Hub, small: Path, tmp_path: Path) -> None:
-    assert call("push", small, REPO, "--out", tmp_path / "look").splitlines()[-1] == str(tmp_path / "look")
+def test_the_files_can_be_written_to_a_folder_instead(
+    hub: Hub, small: Path, tmp_path: Path
+) -> None:
+    assert call("push", small, REPO, "--out", tmp_path / "look").splitlines()[-1] == str(
+        tmp_path / "look"
+    )
     assert hw.load(tmp_path / "look").heads.total == hw.load(small).heads.total
-    sums = dict(reversed(line.split("  ")) for line in (tmp_path / "look" / "SHA256SUMS").read_text().splitlines())
+    sums = dict(
+        reversed(line.split("  "))
+        for line in (tmp_path / "look" / "SHA256SUMS").read_text().splitlines()
+    )
     assert all(sha256(tmp_path / "look" / name) == digest for name, digest in sums.items())
     assert "README.md" in sums and not hub.written
 
@@ -144,7 +164,9 @@ def test_on_a_terminal_the_answer_decides(hub: Hub, small: Path, tmp_path: Path)
         ours, theirs = pty.openpty()
         os.write(ours, answer)
         words = [sys.executable, "-m", "headwise", "push", str(small), REPO]
-        made = subprocess.run(words, stdin=theirs, env=elsewhere(hub, tmp_path), capture_output=True, text=True)
+        made = subprocess.run(
+            words, stdin=theirs, env=elsewhere(hub, tmp_path), capture_output=True, text=True
+        )
         assert made.returncode == 0 and (REPO in hub.files) == sent, made.stderr
         assert ("Nothing was sent" in made.stdout) != sent
         os.close(ours)
@@ -180,13 +202,17 @@ def test_without_a_token_or_a_hub_it_is_shown_and_not_sent(
     assert not hub.written
 
 
-@pytest.mark.parametrize("name", ["small", "me/small/two", "me/sm all", "../small", "me/small.git", ""])
+@pytest.mark.parametrize(
+    "name", ["small", "me/small/two", "me/sm all", "../small", "me/small.git", ""]
+)
 def test_wrong_names_are_refused(small: Path, name: str) -> None:
     with pytest.raises(HeadwiseError, match="no repository of the hub"):
         hw.push(small, name)
 
 
-def test_folders_that_headwise_did_not_write_are_refused(hub: Hub, small: Path, tmp_path: Path) -> None:
+def test_folders_that_headwise_did_not_write_are_refused(
+    hub: Hub, small: Path, tmp_path: Path
+) -> None:
     with pytest.raises(HeadwiseError, match=r"no config\.json"):
         hw.push(tmp_path, REPO)
     with pytest.raises(HeadwiseError, match="save it first"):
@@ -208,7 +234,11 @@ def test_what_the_base_model_says_of_licence_and_itself_stays(hub: Hub, small: P
     (small / "README.md").write_text(f"{front}# Whole\n\nTrained on *letters*.\n{text}")
     card = hw.push(small, REPO).card
     facts = yaml.safe_load(card.split("---\n")[1])
-    assert facts["license"] == "apache-2.0" and facts["language"] == ["en", "fr"] and "old" in facts["tags"]
+    assert (
+        facts["license"] == "apache-2.0"
+        and facts["language"] == ["en", "fr"]
+        and "old" in facts["tags"]
+    )
     assert "base_model" not in facts and "model-index" not in facts
     assert "Trained on *letters*." in card and "FOLDER" not in card
     (small / "README.md").write_text("---\na: [\n---\n")

@@ -30,7 +30,11 @@ TELLING = ("marian", "t5", "albert", "llama")
 
 def wide(family: str) -> tuple[PreTrainedModel, Discovery, dict[str, Tensor], float]:
     """A float64 model of three layers a stack, its heads, a batch, and how near two ways of computing must come."""
-    layers = {"marian": {"encoder_layers": 3}, "albert": {"num_hidden_layers": 3}, "t5": {"num_decoder_layers": 3}}
+    layers = {
+        "marian": {"encoder_layers": 3},
+        "albert": {"num_hidden_layers": 3},
+        "t5": {"num_decoder_layers": 3},
+    }
     model = worded(family, **layers.get(family, {})).double()
     return model, discover(model), asking(model, family), 1e-5 if family in ROUNDED else 1e-8
 
@@ -40,7 +44,9 @@ def loss(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:
         return sentence_losses(predict(model, inputs), inputs["labels"])
 
 
-def looked(model: PreTrainedModel, found: Discovery, inputs: dict[str, Tensor]) -> dict[Site, AttentionCall]:
+def looked(
+    model: PreTrainedModel, found: Discovery, inputs: dict[str, Tensor]
+) -> dict[Site, AttentionCall]:
     """What every layer does with one sentence, weights included."""
     seen: dict[Site, AttentionCall] = {}
     with capture(model, found, weights=True, watch=lambda now: seen.update({now.site: now})):
@@ -48,7 +54,13 @@ def looked(model: PreTrainedModel, found: Discovery, inputs: dict[str, Tensor]) 
     return seen
 
 
-def twin(own: AttentionCall, measure: str, head: int, others: list[AttentionCall], following: AttentionCall) -> Tensor:
+def twin(
+    own: AttentionCall,
+    measure: str,
+    head: int,
+    others: list[AttentionCall],
+    following: AttentionCall,
+) -> Tensor:
     """The outputs 1 Q H D of one sentence with one head changed, by loops."""
     output = own.output.clone()
     if measure == "ablation.all-but-one":
@@ -85,10 +97,16 @@ def test_every_ablation_agrees_with_a_slow_version(family: str) -> None:
                 assert counts[row] == int(asked_tokens(one["labels"]))
                 for head in range(row, found.heads.count(site), 3):
                     following = seen[(row + 1) % 3][site]
-                    output = twin(seen[row][site], measure, head, [every[site] for every in seen], following)
+                    output = twin(
+                        seen[row][site], measure, head, [every[site] for every in seen], following
+                    )
                     with capture(model, found, replace={site: lambda _, output=output: output}):
                         change = float(loss(model, one) - whole[row])
-                    assert sums[row, head] == pytest.approx(change, rel=near, abs=near), (measure, site, head)
+                    assert sums[row, head] == pytest.approx(change, rel=near, abs=near), (
+                        measure,
+                        site,
+                        head,
+                    )
 
 
 @pytest.mark.parametrize("family", ["marian", "m2m100", "bart", "bert"])
@@ -111,7 +129,9 @@ def test_silenced_is_removed_is_masked(family: str) -> None:
 @settings(max_examples=5, deadline=None)
 def test_how_many_heads_go_together_changes_nothing(family: str, tokens: int) -> None:
     model, found, inputs, near = wide(family)
-    together, few = (ablate(model, found, [inputs], ["ablation.zero"], tokens=n) for n in (4096, tokens))
+    together, few = (
+        ablate(model, found, [inputs], ["ablation.zero"], tokens=n) for n in (4096, tokens)
+    )
     for site in found.modules:
         one, other = (counted(tallies["ablation.zero"], site)[0] for tallies in (together, few))
         np.testing.assert_allclose(one, other, rtol=near, atol=near)
@@ -122,7 +142,10 @@ def test_losses_of_smaller_models_are_those_of_masked_ones(family: str) -> None:
     model, found, inputs, near = wide(family)
     every = list(found.heads)
     order = torch.randperm(len(every), generator=torch.Generator().manual_seed(3)).tolist()
-    masks = [HeadMask.full(found.heads).without(every[i] for i in order[:gone]) for gone in (0, 1, 2, 5, len(every))]
+    masks = [
+        HeadMask.full(found.heads).without(every[i] for i in order[:gone])
+        for gone in (0, 1, 2, 5, len(every))
+    ]
     masks.append(HeadMask.full(found.heads).without(head for head in every if head.layer == 1))
     lost, counts = removal_losses(model, found, [inputs, sentence(inputs, 1)], masks, tokens=100)
     assert lost.shape == (4, len(masks))
@@ -135,10 +158,14 @@ def test_losses_of_smaller_models_are_those_of_masked_ones(family: str) -> None:
 
 def test_the_mean_is_that_of_the_whole_text() -> None:
     model, found, inputs, near = wide("bart")
-    both = ablate(model, found, [sentence(inputs, row) for row in range(3)], ["ablation.mean"])["ablation.mean"]
+    both = ablate(model, found, [sentence(inputs, row) for row in range(3)], ["ablation.mean"])[
+        "ablation.mean"
+    ]
     once = ablate(model, found, [inputs], ["ablation.mean"])["ablation.mean"]
     for site in found.modules:
-        np.testing.assert_allclose(counted(both, site)[0], counted(once, site)[0], rtol=near, atol=near)
+        np.testing.assert_allclose(
+            counted(both, site)[0], counted(once, site)[0], rtol=near, atol=near
+        )
 
 
 def test_left_padding_changes_no_example() -> None:
@@ -154,17 +181,24 @@ def test_left_padding_changes_no_example() -> None:
         for batch in (inputs, {**turned, "position_ids": places})
     )
     for site in found.modules:
-        np.testing.assert_allclose(counted(right, site)[0], counted(left, site)[0], rtol=near, atol=near)
+        np.testing.assert_allclose(
+            counted(right, site)[0], counted(left, site)[0], rtol=near, atol=near
+        )
 
 
 def test_a_sentence_alone_in_its_batch_has_no_example() -> None:
     model, found, inputs, _ = wide("marian")
-    tallies = ablate(model, found, [inputs, sentence(inputs, 0)], ["ablation.example", "ablation.zero"])
+    tallies = ablate(
+        model, found, [inputs, sentence(inputs, 0)], ["ablation.example", "ablation.zero"]
+    )
     assert {name: len(counted(tally, Site("cross", 0))[1]) for name, tally in tallies.items()} == {
-        "ablation.example": 3, "ablation.zero": 4,
-    }  # fmt: skip
+        "ablation.example": 3,
+        "ablation.zero": 4,
+    }
     with pytest.raises(HeadwiseError, match="too short"):
-        ablate(model, found, [sentence(inputs, 0)], ["ablation.example"])["ablation.example"].rows("ablation.example")
+        ablate(model, found, [sentence(inputs, 0)], ["ablation.example"])["ablation.example"].rows(
+            "ablation.example"
+        )
 
 
 def test_a_masked_model_is_ablated_as_it_is() -> None:
@@ -178,12 +212,16 @@ def test_a_masked_model_is_ablated_as_it_is() -> None:
     assert not counted(sums, Site("encoder-self", 1))[0][:, 0].any()
     with masked(model, found, mask.without([Head("cross", 0, 1)])):
         change = loss(model, inputs) - base
-    np.testing.assert_allclose(counted(sums, Site("cross", 0))[0][:, 1], change[:3], rtol=near, atol=near)
+    np.testing.assert_allclose(
+        counted(sums, Site("cross", 0))[0][:, 1], change[:3], rtol=near, atol=near
+    )
 
 
 def test_a_layer_without_heads_has_no_row() -> None:
     model, found, inputs, _ = wide("marian")
-    gone = [Head("encoder-self", 0, head) for head in range(4)] + [Head("cross", 1, head) for head in range(4)]
+    gone = [Head("encoder-self", 0, head) for head in range(4)] + [
+        Head("cross", 1, head) for head in range(4)
+    ]
     smaller = remove(model, found, HeadMask.full(found.heads).without(gone))
     for name, tally in ablate(smaller, discover(smaller), [inputs], CHANGES).items():
         assert len(tally.rows(name)) == found.heads.total - 8
@@ -216,14 +254,24 @@ def test_a_broken_model_is_reported_by_its_layer(family: str, measure: str) -> N
 
 
 GEMMA3N: dict[str, Any] = {
-    **GROUPED, "num_hidden_layers": 3, "vocab_size_per_layer_input": 50, "hidden_size_per_layer_input": 8,
-    "laurel_rank": 4, "num_kv_shared_layers": 0, "layer_types": ["full_attention"] * 3,
-    "activation_sparsity_pattern": [0.0] * 3, "altup_num_inputs": 2,
-}  # fmt: skip
+    **GROUPED,
+    "num_hidden_layers": 3,
+    "vocab_size_per_layer_input": 50,
+    "hidden_size_per_layer_input": 8,
+    "laurel_rank": 4,
+    "num_kv_shared_layers": 0,
+    "layer_types": ["full_attention"] * 3,
+    "activation_sparsity_pattern": [0.0] * 3,
+    "altup_num_inputs": 2,
+}
 
 
-@pytest.mark.parametrize(("name", "config"), [("HrmTextForCausalLM", STACK), ("Gemma3nForCausalLM", GEMMA3N)])
-def test_a_model_whose_first_layers_cannot_be_kept_runs_in_full(name: str, config: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "config"), [("HrmTextForCausalLM", STACK), ("Gemma3nForCausalLM", GEMMA3N)]
+)
+def test_a_model_whose_first_layers_cannot_be_kept_runs_in_full(
+    name: str, config: dict[str, Any]
+) -> None:
     """Gemma 3n has several states between its layers, HRM runs them in rounds."""
     made = type(getattr(transformers, name).config_class(**STACK).get_text_config())(**config)
     torch.manual_seed(0)

@@ -24,7 +24,12 @@ from headwise.importance.tally import Tally
 
 PAD, END, START = 0, 1, 3
 SPECIAL = {PAD, END, START}
-SOURCES = [[7, 9, 12, 30, 22, 14, END], [5, 44, END], [22, END, 13, 41, END], [17, END]]  # one has an END inside
+SOURCES = [
+    [7, 9, 12, 30, 22, 14, END],
+    [5, 44, END],
+    [22, END, 13, 41, END],
+    [17, END],
+]  # one has an END inside
 TARGETS = [[11, 12, END], [33, 6, 21, 9, END], [5, 49, END], [17, 5, END]]
 ATTENTION = ("confidence", "entropy", "attention-to-end", "attention-to-first")
 PROJECTIONS: dict[str, tuple[Site, str]] = {
@@ -53,7 +58,9 @@ def as_batch(model: PreTrainedModel, which: list[int], left: bool = False) -> di
             "labels": padded(targets, -100),
             "rows": torch.tensor(which),
         }
-    sources = [SOURCES[i] if kind_of(model) == "encoder-self" else [START, *SOURCES[i][:-1]] for i in which]
+    sources = [
+        SOURCES[i] if kind_of(model) == "encoder-self" else [START, *SOURCES[i][:-1]] for i in which
+    ]
     return {
         "input_ids": padded(sources, PAD, left),
         "attention_mask": padded([[1] * len(s) for s in sources], 0, left),
@@ -88,10 +95,14 @@ def twin(model: PreTrainedModel) -> dict[tuple[str, str, int], np.ndarray]:
                         continue
                     row = weights[0, :, q].double().numpy()
                     words = [k for k, key in enumerate(keys) if key not in SPECIAL]
-                    ends = [k for k, key in enumerate(keys) if key == END and kind != "decoder-self"]
+                    ends = [
+                        k for k, key in enumerate(keys) if key == END and kind != "decoder-self"
+                    ]
                     values = {
                         "confidence": row[:, words].max(1),
-                        "entropy": np.array([-sum(p * math.log(p) for p in head if p > 0) for head in row]),
+                        "entropy": np.array(
+                            [-sum(p * math.log(p) for p in head if p > 0) for head in row]
+                        ),
                     }
                     if ends and (row[:, ends] > 0).any():
                         values["attention-to-end"] = row[:, ends].sum(1)
@@ -111,7 +122,9 @@ def values(tallies: Mapping[str, Tally]) -> dict[tuple[str, str, int], list[floa
     return out
 
 
-@pytest.mark.parametrize("family", ["marian", "t5", "bert", "modernbert", "gpt2", "llama", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize(
+    "family", ["marian", "t5", "bert", "modernbert", "gpt2", "llama", "gemma2", "gpt_oss"]
+)
 def test_readings_of_attention_agree_with_a_slow_version(family: str) -> None:
     """Padded batches against single sentences; windows (ModernBERT, Gemma 2), soft caps, sinks (gpt-oss) included."""
     model = tiny(family)
@@ -138,7 +151,9 @@ def test_dormancy_agrees_with_taking_heads_out(family: str) -> None:
     hook.remove()
     sizes = torch.stack([(given[0] - without).norm(dim=-1) for without in given[1:]], -1)
     words = reading.tokens(inputs, torch.tensor(sorted(SPECIAL)))[reading.sides(site)[0]].words
-    value = values(read(model, found, [inputs], SPECIAL, ["dormancy"]))["dormancy", site.kind, site.layer]
+    value = values(read(model, found, [inputs], SPECIAL, ["dormancy"]))[
+        "dormancy", site.kind, site.layer
+    ]
     mean = sizes[words].mean(0)
     assert value == pytest.approx((mean / mean.sum()).tolist(), abs=1e-4)
     assert sum(value) == pytest.approx(1)
@@ -150,13 +165,19 @@ def test_padding_and_filler_rows_change_nothing(family: str) -> None:
     found = discover(model)
     together = as_batch(model, [0, 1, 2, 3])
     filler = {
-        name: torch.cat([tensor, torch.full_like(tensor[:2], {"labels": -100, "rows": -1}.get(name, PAD))])
+        name: torch.cat(
+            [tensor, torch.full_like(tensor[:2], {"labels": -100, "rows": -1}.get(name, PAD))]
+        )
         for name, tensor in together.items()
     }
     if family != "marian":  # a row with nothing to attend to
         filler["attention_mask"][4:] = 0
     expected = values(read(model, found, [as_batch(model, [i]) for i in range(4)], SPECIAL))
-    for batch in (together, filler, *([as_batch(model, [0, 1, 2, 3], left=True)] if family == "llama" else [])):
+    for batch in (
+        together,
+        filler,
+        *([as_batch(model, [0, 1, 2, 3], left=True)] if family == "llama" else []),
+    ):
         got = values(read(model, found, [batch], SPECIAL))
         assert got.keys() == expected.keys()
         assert all(got[key] == pytest.approx(value, abs=1e-5) for key, value in expected.items())
@@ -165,8 +186,12 @@ def test_padding_and_filler_rows_change_nothing(family: str) -> None:
 class TestClosedForms:
     @pytest.mark.parametrize("keys", [1, 2, 7, 100])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_uniform_weights_have_the_entropy_of_their_number(self, keys: int, dtype: torch.dtype) -> None:
-        sums, counts = spreading(torch.full((2, 3, 5, keys), 1 / keys, dtype=dtype), torch.ones(2, 5, dtype=torch.bool))
+    def test_uniform_weights_have_the_entropy_of_their_number(
+        self, keys: int, dtype: torch.dtype
+    ) -> None:
+        sums, counts = spreading(
+            torch.full((2, 3, 5, keys), 1 / keys, dtype=dtype), torch.ones(2, 5, dtype=torch.bool)
+        )
         torch.testing.assert_close(sums, torch.full((2, 3), 5 * math.log(keys), dtype=dtype))
         assert counts.tolist() == [5, 5]
 
@@ -175,7 +200,9 @@ class TestClosedForms:
         queries = torch.tensor([[True, True, False]])
         assert spreading(weights, queries)[0].tolist() == [[0.0]]
         assert pointing(weights, torch.ones(1, 4, dtype=torch.bool), queries)[0].tolist() == [[2.0]]
-        assert sharing(weights, torch.tensor([[False, False, True, True]]), queries)[0].tolist() == [[1.0]]
+        assert sharing(weights, torch.tensor([[False, False, True, True]]), queries)[
+            0
+        ].tolist() == [[1.0]]
 
     def test_a_model_that_looks_everywhere_alike(self) -> None:
         model = tiny("marian")
@@ -186,13 +213,18 @@ class TestClosedForms:
         lengths = [len(source) for source in SOURCES for id in source if id != END]
         ends = [source.count(END) / len(source) for source in SOURCES for id in source if id != END]
         for layer in range(2):
-            entropy, end = found["entropy", "encoder-self", layer], found["attention-to-end", "encoder-self", layer]
+            entropy, end = (
+                found["entropy", "encoder-self", layer],
+                found["attention-to-end", "encoder-self", layer],
+            )
             assert entropy == pytest.approx([np.mean(np.log(lengths))] * 4, abs=1e-5)
             assert end == pytest.approx([np.mean(ends)] * 4, abs=1e-6)
         seen = [
             place + 1 for target in TARGETS for place in range(1, len(target))
         ]  # a decoder sees what it has written
-        assert found["entropy", "decoder-self", 0] == pytest.approx([np.mean(np.log(seen))] * 4, abs=1e-5)
+        assert found["entropy", "decoder-self", 0] == pytest.approx(
+            [np.mean(np.log(seen))] * 4, abs=1e-5
+        )
         assert found["attention-to-first", "decoder-self", 0] == pytest.approx(
             [np.mean(np.divide(1, seen))] * 4, abs=1e-6
         )
@@ -202,26 +234,39 @@ class TestDormancy:
     def test_a_head_whose_projection_is_zero_is_dormant(self) -> None:
         model = tiny("t5")
         model.decoder.block[0].layer[1].EncDecAttention.o.weight.data[:, 16:24] = 0
-        found = values(read(model, discover(model), [as_batch(model, [0, 1])], SPECIAL, ["dormancy"]))
+        found = values(
+            read(model, discover(model), [as_batch(model, [0, 1])], SPECIAL, ["dormancy"])
+        )
         cross = found["dormancy", "cross", 0]
-        assert cross[2] == 0 and min(cross[:2] + cross[3:]) > 0.05 and sum(cross) == pytest.approx(1)
+        assert (
+            cross[2] == 0 and min(cross[:2] + cross[3:]) > 0.05 and sum(cross) == pytest.approx(1)
+        )
         assert min(found["dormancy", "encoder-self", 0]) > 0.05
 
     def test_gates_of_an_outer_block_count(self) -> None:
         model = tiny("llama")
         found = discover(model)
         site = Site("decoder-self", 0)
-        whole = values(read(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"]))["dormancy", *site]
+        whole = values(read(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"]))[
+            "dormancy", *site
+        ]
         with capture(model, found, gates={site: torch.tensor([1.0, 0.0, 0.5, 1.0])}):
-            halved = values(read(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"]))["dormancy", *site]
+            halved = values(read(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"]))[
+                "dormancy", *site
+            ]
         assert halved[1] == 0 and halved[2] < whole[2]
         with masked(model, found, HeadMask(found.heads, frozenset())):
-            assert values(read(model, found, [as_batch(model, [0])], SPECIAL))["dormancy", *site] == [0.0] * 4
+            assert (
+                values(read(model, found, [as_batch(model, [0])], SPECIAL))["dormancy", *site]
+                == [0.0] * 4
+            )
 
     def test_weights_are_not_built_for_it_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = tiny("bert")
         found = discover(model)
-        monkeypatch.setattr("headwise.attention.kernel.explicit", lambda *_: pytest.fail("weights were built"))
+        monkeypatch.setattr(
+            "headwise.attention.kernel.explicit", lambda *_: pytest.fail("weights were built")
+        )
         read(model, found, [as_batch(model, [0])], SPECIAL, ["dormancy"])
 
 
@@ -272,13 +317,17 @@ class TestWhereASentenceEnds:
 
 
 class TestOnePass:
-    def test_all_readings_share_one_forward_and_keep_no_weights(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_all_readings_share_one_forward_and_keep_no_weights(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         model = tiny("marian")
         found, calls, kept = discover(model), [], []
         hook = model.register_forward_hook(lambda *_: calls.append(1))
 
         def noting(weights: Tensor, *masks: Tensor) -> tuple[Tensor, Tensor]:
-            assert sum(ref() is not None for ref in kept) <= 1  # the modeling code's own, of the attention before
+            assert (
+                sum(ref() is not None for ref in kept) <= 1
+            )  # the modeling code's own, of the attention before
             kept.append(weakref.ref(weights))
             return pointing(weights, *masks)
 
@@ -301,7 +350,9 @@ class TestOnePass:
         before = model.config._attn_implementation
         read(model, discover(model), [as_batch(model, [0])], SPECIAL)
         assert model.training and model.config._attn_implementation == before
-        assert not any(module._forward_pre_hooks or "headwise" in module.__dict__ for module in model.modules())
+        assert not any(
+            module._forward_pre_hooks or "headwise" in module.__dict__ for module in model.modules()
+        )
 
 
 class TestRefusals:
@@ -309,7 +360,8 @@ class TestRefusals:
         model = tiny("bert")
         measures: Any = ["confidence", "beauty"]
         with pytest.raises(
-            HeadwiseError, match="'beauty' is not a reading of one forward pass: choose from confidence"
+            HeadwiseError,
+            match="'beauty' is not a reading of one forward pass: choose from confidence",
         ):
             read(model, discover(model), [], SPECIAL, measures)
 

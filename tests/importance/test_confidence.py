@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, MarianMTModel, PreTrainedModel
+from transformers import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MarianMTModel,
+    PreTrainedModel,
+)
 
 from headwise.attention import discover
 from headwise.errors import HeadwiseError
@@ -29,10 +36,15 @@ READINGS = [(reading, "enc_self") for reading in get_args(Exclude)] + [
 PAD, END = 0, 1
 
 
-def golden_masks(forward: Mapping[str, np.ndarray], key: str, reading: str, name: str) -> tuple[Tensor, Tensor]:
+def golden_masks(
+    forward: Mapping[str, np.ndarray], key: str, reading: str, name: str
+) -> tuple[Tensor, Tensor]:
     """Allowed keys B K and queries B Q by the golden set's convention: only the source has an end of sentence."""
     source, target, source_length, target_length = inputs(forward, key)
-    places, written = torch.arange(source.shape[1]), torch.arange(target.shape[1]) < target_length[:, None]
+    places, written = (
+        torch.arange(source.shape[1]),
+        torch.arange(target.shape[1]) < target_length[:, None],
+    )
     masks = {  # of each side: words, and all tokens
         "source": (places < source_length[:, None] - 1, places < source_length[:, None]),
         "target": (written, written),
@@ -42,13 +54,18 @@ def golden_masks(forward: Mapping[str, np.ndarray], key: str, reading: str, name
     return masks[keys]["key" not in reading], masks[queries]["query" not in reading]
 
 
-def reading_of(weights: Mapping[str, Tensor], forward: Mapping[str, np.ndarray], reading: str, name: str) -> Tally:
+def reading_of(
+    weights: Mapping[str, Tensor], forward: Mapping[str, np.ndarray], reading: str, name: str
+) -> Tally:
     """Golden attention weights, L B H Q K by key of the golden set, through `pointing` into a tally."""
     some = next(iter(weights.values()))
     tally = Tally(HeadMap({SITES[name]: (some.shape[2],) * some.shape[0]}))
     for key, layers in weights.items():
         for layer, rows in enumerate(layers):
-            tally.add(Site(SITES[name], layer), *pointing(rows, *golden_masks(forward, key, reading, name)))
+            tally.add(
+                Site(SITES[name], layer),
+                *pointing(rows, *golden_masks(forward, key, reading, name)),
+            )
     return tally
 
 
@@ -62,17 +79,29 @@ class TestAgainstTheOriginal:
     @pytest.mark.parametrize(("reading", "name"), READINGS)
     def test_stored_attention(self, golden: Path, reading: str, name: str) -> None:
         forward = dict(np.load(golden / "forward.npz"))
-        stored = {key: torch.from_numpy(forward[f"{key}.attn.{name}"])[:, None] for key in SENTENCES}
+        stored = {
+            key: torch.from_numpy(forward[f"{key}.attn.{name}"])[:, None] for key in SENTENCES
+        }
         pooled = reading_of(stored, forward, reading, name)
-        np.testing.assert_allclose(values(pooled), forward[f"conf_{reading}.{name}"], rtol=0, atol=1e-10)
-        alone = {key: values(reading_of({key: stored[key]}, forward, reading, name)) for key in SENTENCES}
+        np.testing.assert_allclose(
+            values(pooled), forward[f"conf_{reading}.{name}"], rtol=0, atol=1e-10
+        )
+        alone = {
+            key: values(reading_of({key: stored[key]}, forward, reading, name)) for key in SENTENCES
+        }
         for key in SENTENCES:
-            np.testing.assert_allclose(alone[key], forward[f"{key}.conf_{reading}.{name}"], rtol=0, atol=1e-10)
+            np.testing.assert_allclose(
+                alone[key], forward[f"{key}.conf_{reading}.{name}"], rtol=0, atol=1e-10
+            )
         mean = np.mean(list(alone.values()), axis=0)
-        np.testing.assert_allclose(mean, forward[f"conf_{reading}_sentmean.{name}"], rtol=0, atol=1e-10)
+        np.testing.assert_allclose(
+            mean, forward[f"conf_{reading}_sentmean.{name}"], rtol=0, atol=1e-10
+        )
 
     @pytest.mark.parametrize(("reading", "name"), READINGS)
-    def test_our_own_forward_of_the_padded_batch(self, golden: Path, reading: str, name: str) -> None:
+    def test_our_own_forward_of_the_padded_batch(
+        self, golden: Path, reading: str, name: str
+    ) -> None:
         model, forward = GoldenModel(golden), dict(np.load(golden / "forward.npz"))
         with torch.no_grad():
             model(*inputs(forward, "batch")[:3])
@@ -94,12 +123,18 @@ def twin(
                 for q in range(weights.shape[0]):
                     if "query" in exclude and q not in query_words:
                         continue
-                    allowed = [weights[q, k] for k in range(weights.shape[1]) if "key" not in exclude or k in key_words]
+                    allowed = [
+                        weights[q, k]
+                        for k in range(weights.shape[1])
+                        if "key" not in exclude or k in key_words
+                    ]
                     into.append(max(allowed, default=0.0))
     return {kind: [float(np.mean(head)) for head in heads] for kind, heads in sums.items()}
 
 
-def by_head(layers: tuple[Tensor, ...], queries: list[int], keys: list[int]) -> list[tuple[Any, ...]]:
+def by_head(
+    layers: tuple[Tensor, ...], queries: list[int], keys: list[int]
+) -> list[tuple[Any, ...]]:
     return [(queries, keys, head.double().numpy()) for layer in layers for head in layer[0]]
 
 
@@ -112,7 +147,12 @@ def assert_same(tally: Tally, expected: Mapping[str, list[float]]) -> None:
         assert values == pytest.approx(expected[kind], abs=1e-5), kind
 
 
-SOURCES = [[7, 9, 12, 30, END], [5, END], [22, END, 13, 41, 8, 8, 19, END], [17, 4, END]]  # one has an END inside
+SOURCES = [
+    [7, 9, 12, 30, END],
+    [5, END],
+    [22, END, 13, 41, 8, 8, 19, END],
+    [17, 4, END],
+]  # one has an END inside
 TARGETS = [[11, 12, END], [33, 6, 21, 9, END], [5, 49, END], [17, END]]
 
 
@@ -125,18 +165,25 @@ class TestAgainstASlowTwin:
         tokenizer: Any = SimpleNamespace(pad_token_id=PAD)
         pairs = [{"source": s, "target": t} for s, t in zip(SOURCES, TARGETS, strict=True)]
         empty: dict[str, list[int]] = {"source": [], "target": []}
-        collate = Collator(tokenizer, start=PAD, shapes=[(9, 3)])  # 9 positions where there are 3 rows
+        collate = Collator(
+            tokenizer, start=PAD, shapes=[(9, 3)]
+        )  # 9 positions where there are 3 rows
         batches = [
-            {**collate(rows), "rows": torch.tensor([0])} for rows in (pairs[:2], pairs[2:3], [pairs[3], empty, empty])
+            {**collate(rows), "rows": torch.tensor([0])}
+            for rows in (pairs[:2], pairs[2:3], [pairs[3], empty, empty])
         ]
-        found = read(model, discover(model), batches, {PAD, END}, ["confidence"], exclude)["confidence"]
+        found = read(model, discover(model), batches, {PAD, END}, ["confidence"], exclude)[
+            "confidence"
+        ]
 
         def sentence(source: list[int], target: list[int]) -> dict[str, list[tuple[Any, ...]]]:
             start = [PAD, *target[:-1]]
             model.set_attn_implementation("eager")
             with torch.no_grad():
                 out = model(
-                    input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([start]), output_attentions=True
+                    input_ids=torch.tensor([source]),
+                    decoder_input_ids=torch.tensor([start]),
+                    output_attentions=True,
                 )
             words = [i for i, id in enumerate(source) if id not in (PAD, END)]
             written = [i for i, id in enumerate(start) if id not in (PAD, END) and i > 0]
@@ -146,7 +193,9 @@ class TestAgainstASlowTwin:
                 "cross": by_head(out.cross_attentions, written, words),
             }
 
-        assert_same(found, twin([sentence(s, t) for s, t in zip(SOURCES, TARGETS, strict=True)], exclude))
+        assert_same(
+            found, twin([sentence(s, t) for s, t in zip(SOURCES, TARGETS, strict=True)], exclude)
+        )
 
     @pytest.mark.parametrize("exclude", get_args(Exclude))
     @pytest.mark.parametrize("family", ["bert", "gpt2"])
@@ -156,18 +205,28 @@ class TestAgainstASlowTwin:
         model: PreTrainedModel
         if family == "bert":
             shape: dict[str, Any] = dict(
-                hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, vocab_size=50
+                hidden_size=16,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                intermediate_size=16,
+                vocab_size=50,
             )
             model = BertModel(BertConfig(**shape, initializer_range=0.5)).eval()
         else:
-            shape = dict(n_embd=16, n_layer=2, n_head=2, vocab_size=50, bos_token_id=None, eos_token_id=END)
+            shape = dict(
+                n_embd=16, n_layer=2, n_head=2, vocab_size=50, bos_token_id=None, eos_token_id=END
+            )
             model = GPT2LMHeadModel(GPT2Config(**shape, initializer_range=0.5)).eval()
         length = max(map(len, SOURCES))
         batch = {
             "input_ids": torch.tensor([s + [PAD] * (length - len(s)) for s in SOURCES]),
-            "attention_mask": torch.tensor([[1] * len(s) + [0] * (length - len(s)) for s in SOURCES]),
+            "attention_mask": torch.tensor(
+                [[1] * len(s) + [0] * (length - len(s)) for s in SOURCES]
+            ),
         }
-        found = read(model, discover(model), [batch], {PAD, END}, ["confidence"], exclude)["confidence"]
+        found = read(model, discover(model), [batch], {PAD, END}, ["confidence"], exclude)[
+            "confidence"
+        ]
         model.set_attn_implementation("eager")
         kind, first = ("encoder-self", 0) if family == "bert" else ("decoder-self", 1)
         sentences = []
@@ -203,7 +262,9 @@ class TestTally:
 
     def test_the_value_weighs_sentences_by_their_tokens(self) -> None:
         tally = Tally(self.heads)
-        tally.add(self.site, torch.tensor([[2.0, 1.0], [1.0, 9.0], [5.0, 5.0]]), torch.tensor([4, 16, 0]))
+        tally.add(
+            self.site, torch.tensor([[2.0, 1.0], [1.0, 9.0], [5.0, 5.0]]), torch.tensor([4, 16, 0])
+        )
         rows = tally.rows("confidence")
         assert [row["value"] for row in rows] == [3 / 20, 10 / 20]
         assert [(row["n"], row["head"]) for row in rows] == [(20, 0), (20, 1)]
@@ -225,7 +286,10 @@ class TestTally:
     def test_one_sentence_has_an_interval_of_no_width(self) -> None:
         tally = Tally(self.heads)
         tally.add(self.site, torch.tensor([[2.0, 1.0]]), torch.tensor([4]))
-        assert [(row["low"], row["value"], row["high"]) for row in tally.rows("x")] == [(0.5,) * 3, (0.25,) * 3]
+        assert [(row["low"], row["value"], row["high"]) for row in tally.rows("x")] == [
+            (0.5,) * 3,
+            (0.25,) * 3,
+        ]
 
     def test_a_layer_without_heads_has_no_rows(self) -> None:
         tally = Tally(HeadMap({"encoder-self": (0,)}))
@@ -234,14 +298,19 @@ class TestTally:
 
     def test_text_without_a_word_is_refused(self) -> None:
         tally = Tally(self.heads)
-        with pytest.raises(HeadwiseError, match="No token of the text counts for 'confidence' in encoder-self layer 0"):
+        with pytest.raises(
+            HeadwiseError,
+            match="No token of the text counts for 'confidence' in encoder-self layer 0",
+        ):
             tally.rows("confidence")
         tally.add(self.site, torch.zeros(2, 2), torch.zeros(2, dtype=torch.long))
         with pytest.raises(HeadwiseError, match="too short"):
             tally.rows("confidence")
 
     def test_a_broken_model_is_named(self) -> None:
-        with pytest.raises(HeadwiseError, match="encoder-self layer 0 gave values that are not numbers"):
+        with pytest.raises(
+            HeadwiseError, match="encoder-self layer 0 gave values that are not numbers"
+        ):
             Tally(self.heads).add(self.site, torch.tensor([[0.0, float("nan")]]), torch.tensor([1]))
 
 

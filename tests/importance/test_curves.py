@@ -23,13 +23,18 @@ from headwise.importance.curves import (
 )
 
 HEADS = HeadMap({"encoder-self": (4, 4), "cross": (2,)})
-WORTH = {head: float(value) for head, value in zip(HEADS, [3, 1, 4, 1.5, 9, 2, 6, 5, 3.5, 8], strict=True)}
+WORTH = {
+    head: float(value)
+    for head, value in zip(HEADS, [3, 1, 4, 1.5, 9, 2, 6, 5, 3.5, 8], strict=True)
+}
 COUNTS = np.array([10.0, 20.0, 30.0])
 
 
 def lose_the_worth(masks: Sequence[HeadMask]) -> tuple[np.ndarray, np.ndarray]:
     """Each token of each sentence loses what the missing heads are worth, on top of 2 nats; the last sentence more."""
-    lost = np.array([2 + sum(WORTH[head] for head in mask.heads if head not in mask.kept) for mask in masks])
+    lost = np.array(
+        [2 + sum(WORTH[head] for head in mask.heads if head not in mask.kept) for mask in masks]
+    )
     return np.outer(COUNTS, lost) * np.array([0.9, 0.9, 1.1])[:, None], COUNTS
 
 
@@ -43,7 +48,12 @@ def test_the_least_important_go_first() -> None:
     order = removal_order(WORTH)
     assert [WORTH[head] for head in order] == sorted(WORTH.values())
     (curve, *_) = removal_curves(HEADS, {"worth": WORTH}, lose_the_worth, seeds=())
-    assert (curve.measure, curve.order, curve.kinds, curve.total) == ("worth", "once", "encoder-self+cross", 10)
+    assert (curve.measure, curve.order, curve.kinds, curve.total) == (
+        "worth",
+        "once",
+        "encoder-self+cross",
+        10,
+    )
     expected = (2 + np.cumsum([0, *sorted(WORTH.values())])) * (0.9 * 30 + 1.1 * 30) / 60
     np.testing.assert_allclose(curve.loss, expected)
 
@@ -52,10 +62,14 @@ def test_the_least_important_go_first() -> None:
 @given(st.permutations(range(10)))
 def test_no_order_beats_the_true_one(places: list[int]) -> None:
     other = {head: float(place) for head, place in zip(HEADS, places, strict=True)}
-    curves = removal_curves(HEADS, {"worth": WORTH, "-worth": WORTH, "other": other}, lose_the_worth, seeds=(1,))
+    curves = removal_curves(
+        HEADS, {"worth": WORTH, "-worth": WORTH, "other": other}, lose_the_worth, seeds=(1,)
+    )
     rows = {(row["statistic"], row["measure"]): row["value"] for row in area_rows(curves)}
     for name, sign in (("area", 1), ("cpr", -1), ("cmd", 1)):
-        worth, worst, *others = (sign * rows[name, measure] for measure in ("worth", "-worth", "other", "random"))
+        worth, worst, *others = (
+            sign * rows[name, measure] for measure in ("worth", "-worth", "other", "random")
+        )
         assert worth <= min(others) and worst >= max(others)
 
 
@@ -71,7 +85,10 @@ def test_each_mask_is_asked_once_and_the_heads_not_chosen_stay() -> None:
     assert {curve.kinds for curve in curves} == {"encoder-self"}
     assert len(asked) == len({mask.kept for mask in asked}) <= 3 * 8
     assert all(mask.count("cross") == 2 for mask in asked)
-    assert [(c.measure, c.order, c.seed) for c in curves[2:]] == [("random", "random", 0), ("random", "random", 1)]
+    assert [(c.measure, c.order, c.seed) for c in curves[2:]] == [
+        ("random", "random", 0),
+        ("random", "random", 1),
+    ]
 
 
 def test_scoring_again_saves_the_last_of_two_heads_that_stand_in_for_each_other() -> None:
@@ -82,7 +99,8 @@ def test_scoring_again_saves_the_last_of_two_heads_that_stand_in_for_each_other(
 
     def lose(masks: Sequence[HeadMask]) -> tuple[np.ndarray, np.ndarray]:
         lost = [
-            20.0 * (not pair & mask.kept) + sum(worth(h, mask.kept) for h in HEADS if h not in mask.kept | pair)
+            20.0 * (not pair & mask.kept)
+            + sum(worth(h, mask.kept) for h in HEADS if h not in mask.kept | pair)
             for mask in masks
         ]
         return np.outer(COUNTS, lost), COUNTS
@@ -90,7 +108,9 @@ def test_scoring_again_saves_the_last_of_two_heads_that_stand_in_for_each_other(
     def again(mask: HeadMask) -> Mapping[Head, float]:
         return {head: worth(head, mask.kept) for head in mask.kept}
 
-    once, again = removal_curves(HEADS, {"ablation": again(HeadMask.full(HEADS))}, lose, {"ablation": again}, seeds=())
+    once, again = removal_curves(
+        HEADS, {"ablation": again(HeadMask.full(HEADS))}, lose, {"ablation": again}, seeds=()
+    )
     assert (again.order, again.removed) == ("rescored", once.removed)
     assert once.loss[2] >= 20
     assert again.loss[-2] < 20
@@ -102,7 +122,9 @@ def test_a_measure_whose_low_values_matter_is_turned_round_when_scored_again_too
     def again(mask: HeadMask) -> Mapping[Head, float]:
         return {head: -WORTH[head] for head in mask.kept}
 
-    once, again = removal_curves(HEADS, {"-x": {h: -v for h, v in WORTH.items()}}, lose_the_worth, {"-x": again}, ())
+    once, again = removal_curves(
+        HEADS, {"-x": {h: -v for h, v in WORTH.items()}}, lose_the_worth, {"-x": again}, ()
+    )
     np.testing.assert_allclose(once.loss, again.loss)
     assert once.loss[1] == pytest.approx(3)
 
@@ -112,12 +134,30 @@ def test_rows_have_intervals_over_sentences_and_the_range_over_random_orders() -
     rows = curve_rows(curves)
     assert len(rows) == 4 * 10
     for row in rows:
-        assert 0.9 / 1.1 * row["loss"] < row["low"] < row["loss"] < row["high"] < 1.1 / 0.9 * row["loss"]
+        assert (
+            0.9 / 1.1 * row["loss"]
+            < row["low"]
+            < row["loss"]
+            < row["high"]
+            < 1.1 / 0.9 * row["loss"]
+        )
     assert [row["removed"] for row in rows[:10]] == list(range(10))
     assert (rows[0]["seed"], rows[-1]["seed"], rows[-1]["total"]) == (None, 2, 10)
     worth, _, _, random, *_ = area_rows(curves)
-    assert (worth["measure"], worth["statistic"], worth["against"], worth["n"]) == ("worth", "area", "all heads", 3)
-    assert worth["low"] < worth["value"] < worth["high"] < random["low"] < random["value"] < random["high"]
+    assert (worth["measure"], worth["statistic"], worth["against"], worth["n"]) == (
+        "worth",
+        "area",
+        "all heads",
+        3,
+    )
+    assert (
+        worth["low"]
+        < worth["value"]
+        < worth["high"]
+        < random["low"]
+        < random["value"]
+        < random["high"]
+    )
     assert random["n"] == 3
 
 
@@ -126,7 +166,10 @@ def test_a_quality_without_sentences_has_no_interval() -> None:
         return np.array([[100.0 - len(mask) for mask in masks]]), np.ones(1)
 
     curves = removal_curves(HEADS, {"worth": WORTH}, lose, seeds=())
-    assert all(math.isnan(row["low"]) and math.isnan(row["high"]) for row in (*curve_rows(curves), *area_rows(curves)))
+    assert all(
+        math.isnan(row["low"]) and math.isnan(row["high"])
+        for row in (*curve_rows(curves), *area_rows(curves))
+    )
     assert area_rows(curves)[0]["value"] == pytest.approx(5)
 
 
@@ -136,10 +179,18 @@ def test_the_areas_of_mib() -> None:
     assert circuit_sizes(24) == [0, 1, 2, 4, 12, 24]
     shares = np.linspace(0, 1, 10001)
     found = recovery(shares, 5 - 2 * np.sqrt(shares))
-    assert found["cpr"] == pytest.approx(2 / 3, abs=1e-4) and found["cmd"] == pytest.approx(1 / 3, abs=1e-4)
-    better = recovery(np.array([0, 0.5, 1]), np.array([5.0, 2.0, 3.0]))  # half of the heads beat all of them
-    assert better["cpr"] == pytest.approx(0.25 * 1.5 + 0.25 * 2.5) and better["cmd"] == pytest.approx(0.25 + 0.5 * 0.5)
-    assert all(math.isnan(value) for value in recovery(np.array([0, 1]), np.array([2.0, 2.0])).values())
+    assert found["cpr"] == pytest.approx(2 / 3, abs=1e-4) and found["cmd"] == pytest.approx(
+        1 / 3, abs=1e-4
+    )
+    better = recovery(
+        np.array([0, 0.5, 1]), np.array([5.0, 2.0, 3.0])
+    )  # half of the heads beat all of them
+    assert better["cpr"] == pytest.approx(0.25 * 1.5 + 0.25 * 2.5) and better[
+        "cmd"
+    ] == pytest.approx(0.25 + 0.5 * 0.5)
+    assert all(
+        math.isnan(value) for value in recovery(np.array([0, 1]), np.array([2.0, 2.0])).values()
+    )
 
 
 def test_areas_of_mib_need_only_the_masks_of_their_sizes() -> None:
@@ -161,4 +212,6 @@ def test_what_cannot_be_removed_or_measured_is_reported() -> None:
     with pytest.raises(HeadwiseError, match="must have the shape"):
         removal_curves(HEADS, {"worth": WORTH}, lambda masks: (np.zeros((2, 3)), np.ones(2)))
     with pytest.raises(HeadwiseError, match="not a number"):
-        removal_curves(HEADS, {"worth": WORTH}, lambda masks: (np.full((2, len(masks)), np.nan), np.ones(2)))
+        removal_curves(
+            HEADS, {"worth": WORTH}, lambda masks: (np.full((2, len(masks)), np.nan), np.ones(2))
+        )

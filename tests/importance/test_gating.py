@@ -22,7 +22,9 @@ from headwise.importance.measures import GATINGS
 from headwise.importance.objective import predict, sentence_losses
 
 START, LENGTH = 3, 8
-NEEDED, USELESS, HARMFUL = (Head("decoder-self", layer, head) for layer, head in ((0, 0), (0, 2), (1, 1)))
+NEEDED, USELESS, HARMFUL = (
+    Head("decoder-self", layer, head) for layer, head in ((0, 0), (0, 2), (1, 1))
+)
 
 
 def copying(rows: int, seed: int) -> dict[str, Tensor]:
@@ -60,7 +62,9 @@ def trained() -> Any:
 def by_head(table: list[dict[str, Any]]) -> dict[Head, dict[str, float]]:
     out: dict[Head, dict[str, float]] = {}
     for row in table:
-        out.setdefault(Head(row["kind"], row["layer"], row["head"]), {})[row["measure"]] = row["value"]
+        out.setdefault(Head(row["kind"], row["layer"], row["head"]), {})[row["measure"]] = row[
+            "value"
+        ]
     return out
 
 
@@ -77,21 +81,31 @@ def test_heads_that_help_hurt_and_do_nothing_are_reported_apart() -> None:
     assert loss_without(model, NEEDED) > whole + 1 > loss_without(model, HARMFUL) + 2
     assert loss_without(model, USELESS) == pytest.approx(whole, abs=1e-5)
     for seed in range(2):
-        found = by_head(gate_heads(model, discover(model), [copying(32, i) for i in range(4)], [seed], steps=40))
+        found = by_head(
+            gate_heads(model, discover(model), [copying(32, i) for i in range(4)], [seed], steps=40)
+        )
         for head, values in found.items():
-            role = {NEEDED: "gating.facilitating", HARMFUL: "gating.interfering"}.get(head, "gating.irrelevant")
+            role = {NEEDED: "gating.facilitating", HARMFUL: "gating.interfering"}.get(
+                head, "gating.irrelevant"
+            )
             assert set(values) == set(GATINGS) and values[role] > 0.7
             assert all(0 <= value < 0.3 for name, value in values.items() if name != role)
-        edge = 1 / (1 + np.exp(-4))  # a head that does nothing goes as far as gates can go, both ways
+        edge = 1 / (
+            1 + np.exp(-4)
+        )  # a head that does nothing goes as far as gates can go, both ways
         assert found[USELESS]["gating.irrelevant"] == pytest.approx(edge**2, abs=1e-6)
 
 
 class TestTheTable:
-    def test_is_tidy_and_the_same_for_the_same_seed(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_is_tidy_and_the_same_for_the_same_seed(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         model = trained()
         found, batches = discover(model), [copying(8, i) for i in range(3)]
         said: list[float] = []
-        first = gate_heads(model, found, iter(batches), [4], steps=6, progress=lambda share, _: said.append(share))
+        first = gate_heads(
+            model, found, iter(batches), [4], steps=6, progress=lambda share, _: said.append(share)
+        )
         assert first == gate_heads(model, found, batches, [4], steps=6)
         assert first != gate_heads(model, found, batches, [5], steps=6)
         assert [(row["measure"], str(row["layer"]), row["head"]) for row in first] == [
@@ -99,7 +113,9 @@ class TestTheTable:
         ]
         assert set(first[0]) == set(COLUMNS)
         assert all(
-            row["n"] == 3 * 8 * (LENGTH - 1) and row["low"] is row["high"] is row["baseline"] is None for row in first
+            row["n"] == 3 * 8 * (LENGTH - 1)
+            and row["low"] is row["high"] is row["baseline"] is None
+            for row in first
         )
         assert said == pytest.approx([1 / 3, 2 / 3, 1]) and capsys.readouterr() == ("", "")
 
@@ -107,21 +123,34 @@ class TestTheTable:
         model = trained()
         found, batches = discover(model), [copying(8, 0)]
         alone = [gate_heads(model, found, batches, [seed], steps=4) for seed in (1, 2, 3)]
-        for row, *single in zip(gate_heads(model, found, batches, [1, 2, 3], steps=4), *alone, strict=True):
+        for row, *single in zip(
+            gate_heads(model, found, batches, [1, 2, 3], steps=4), *alone, strict=True
+        ):
             values = [other["value"] for other in single]
             assert row["value"] == pytest.approx(np.mean(values))
-            reach = 4.3027 * np.std(values, ddof=1) / np.sqrt(3)  # the 97.5 % point of t with 2 degrees of freedom
+            reach = (
+                4.3027 * np.std(values, ddof=1) / np.sqrt(3)
+            )  # the 97.5 % point of t with 2 degrees of freedom
             assert row["low"] == pytest.approx(max(0, np.mean(values) - reach), abs=1e-5)
             assert row["high"] == pytest.approx(min(1, np.mean(values) + reach), abs=1e-5)
 
-    def test_two_stacks_and_layers_without_heads(self, tiny_marian: Callable[..., MarianMTModel]) -> None:
+    def test_two_stacks_and_layers_without_heads(
+        self, tiny_marian: Callable[..., MarianMTModel]
+    ) -> None:
         model = tiny_marian()
         found = discover(model)
         smaller = remove(
-            model, found, HeadMask.full(found.heads).without(h for h in found.heads if h[:2] == ("cross", 1))
+            model,
+            found,
+            HeadMask.full(found.heads).without(h for h in found.heads if h[:2] == ("cross", 1)),
         )
         ids = torch.randint(4, 50, (2, 5), generator=torch.Generator().manual_seed(0))
-        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": ids, "labels": ids}
+        batch = {
+            "input_ids": ids,
+            "attention_mask": torch.ones_like(ids),
+            "decoder_input_ids": ids,
+            "labels": ids,
+        }
         table = gate_heads(smaller, discover(smaller), [batch], steps=2)
         assert len(by_head(table)) == found.heads.total - 4
 
@@ -133,7 +162,9 @@ def test_the_model_is_as_before() -> None:
     gate_heads(model, discover(model), [copying(4, 0)], steps=2)
     assert model.training and not any("headwise" in module.__dict__ for module in model.modules())
     for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, before[name][0]) and parameter.requires_grad == before[name][1]
+        assert (
+            torch.equal(parameter, before[name][0]) and parameter.requires_grad == before[name][1]
+        )
         assert parameter.grad is None
 
 
@@ -152,7 +183,10 @@ class TestTheBatchesThatAreUsed:
         assert drawn.sum() == 10_000 and abs(drawn / 500 - 1).max() < 0.2
 
     def test_come_in_turn(self) -> None:
-        order = [int(batch["labels"]) for batch in in_turn(self.numbered(3), 8, torch.Generator().manual_seed(0))]
+        order = [
+            int(batch["labels"])
+            for batch in in_turn(self.numbered(3), 8, torch.Generator().manual_seed(0))
+        ]
         assert [sorted(order[:3]), sorted(order[3:6]), len(order)] == [[0, 1, 2], [0, 1, 2], 8]
 
     def test_ask_for_something(self) -> None:

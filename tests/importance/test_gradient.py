@@ -41,10 +41,17 @@ def test_gate_context_and_weights_agree(family: str) -> None:
     """A gate of each example and head; c ∂L/∂c (in `gradients`); A ∂L/∂A with A a variable of its own."""
     model, found, inputs, near = wide(family)
     gates = {
-        site: torch.ones(4, found.heads.count(site), dtype=torch.float64, requires_grad=True) for site in found.modules
+        site: torch.ones(4, found.heads.count(site), dtype=torch.float64, requires_grad=True)
+        for site in found.modules
     }
     with capture(model, found, gates=gates):
-        at_gates = dict(zip(gates, torch.autograd.grad(losses(model, inputs).sum(), list(gates.values())), strict=True))
+        at_gates = dict(
+            zip(
+                gates,
+                torch.autograd.grad(losses(model, inputs).sum(), list(gates.values())),
+                strict=True,
+            )
+        )
     weights: dict[Site, Tensor] = {}
 
     def build_from_weights(seen: AttentionCall) -> Tensor:
@@ -52,17 +59,23 @@ def test_gate_context_and_weights_agree(family: str) -> None:
         weights[seen.site] = seen.weights.detach().double().requires_grad_()
         repeats = weights[seen.site].shape[1] // seen.value.shape[1]
         product = weights[seen.site] @ seen.value.detach().repeat_interleave(repeats, 1)
-        through = seen.output - seen.output.detach()  # the layers before are reached through the usual output
+        through = (
+            seen.output - seen.output.detach()
+        )  # the layers before are reached through the usual output
         return product.transpose(1, 2) + through
 
-    with capture(model, found, weights=True, replace=dict.fromkeys(found.modules, build_from_weights)):
+    with capture(
+        model, found, weights=True, replace=dict.fromkeys(found.modules, build_from_weights)
+    ):
         at_weights = torch.autograd.grad(losses(model, inputs).sum(), list(weights.values()))
     tallies = gradients(model, found, [inputs])
     for (site, own), slope in zip(weights.items(), at_weights, strict=True):
         sums, counts = counted(tallies["gradient"], site)
         assert counts.tolist() == [1, 1, 1]
         np.testing.assert_allclose(sums, at_gates[site][:3].abs().numpy(), rtol=near, atol=near)
-        np.testing.assert_allclose(sums, (own * slope).sum((2, 3))[:3].abs().detach().numpy(), rtol=near, atol=near)
+        np.testing.assert_allclose(
+            sums, (own * slope).sum((2, 3))[:3].abs().detach().numpy(), rtol=near, atol=near
+        )
         assert sums.max() > 1e-4
 
 
@@ -105,7 +118,9 @@ def test_slow_version(family: str) -> None:
                 ):
                     sums, counts = counted(tallies[measure], site)
                     assert counts[row] == count, (measure, site)
-                    assert sums[row, head] == pytest.approx(total, rel=100 * near, abs=100 * near), (measure, site)
+                    assert sums[row, head] == pytest.approx(
+                        total, rel=100 * near, abs=100 * near
+                    ), (measure, site)
     for site, totals in batched.items():
         sums, counts = counted(tallies["gradient.batch"], site)
         assert counts.tolist() == [1]
@@ -117,7 +132,9 @@ def test_batch_reading_is_the_per_example_one_for_batches_of_one_sentence() -> N
     tallies = gradients(model, found, [sentence(inputs, row) for row in range(3)])
     for site in found.modules:
         for one, other in zip(
-            counted(tallies["gradient"], site), counted(tallies["gradient.batch"], site), strict=True
+            counted(tallies["gradient"], site),
+            counted(tallies["gradient.batch"], site),
+            strict=True,
         ):
             np.testing.assert_array_equal(one, other)
 
@@ -134,18 +151,28 @@ def test_first_order_estimate_is_the_slope_of_the_loss() -> None:
             with torch.no_grad(), capture(model, found, gates={site: gate.clone()}):
                 changes.append(losses(model, inputs))
         slope = (changes[1] - changes[0]) / (2 * step)
-        np.testing.assert_allclose(counted(found_slopes, site)[0][:, 1], -slope[:3].numpy(), rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(
+            counted(found_slopes, site)[0][:, 1], -slope[:3].numpy(), rtol=1e-5, atol=1e-7
+        )
 
 
 def test_normalised_rows_have_length_one_in_every_layer_and_kind() -> None:
     model, found, inputs, _ = wide("marian")
     tallies = gradients(model, found, [inputs])
-    raw, scaled = tallies["gradient"].rows("gradient"), tallies["gradient.normalised"].rows("gradient.normalised")
+    raw, scaled = (
+        tallies["gradient"].rows("gradient"),
+        tallies["gradient.normalised"].rows("gradient.normalised"),
+    )
     for site in found.heads.sites:
         here = [place for place, row in enumerate(raw) if (row["kind"], row["layer"]) == site]
         values = np.array([raw[place]["value"] for place in here])
-        np.testing.assert_allclose([scaled[place]["value"] for place in here], values / np.linalg.norm(values))
-        assert all(scaled[place]["low"] <= scaled[place]["value"] <= scaled[place]["high"] for place in here)
+        np.testing.assert_allclose(
+            [scaled[place]["value"] for place in here], values / np.linalg.norm(values)
+        )
+        assert all(
+            scaled[place]["low"] <= scaled[place]["value"] <= scaled[place]["high"]
+            for place in here
+        )
 
 
 def test_a_scaled_tally_scales_every_resample() -> None:
@@ -163,10 +190,14 @@ def test_all_zero_stays_zero() -> None:
 def test_a_layer_without_heads_has_no_row() -> None:
     model = worded("marian")
     found = discover(model)
-    gone = [Head("encoder-self", 0, head) for head in range(4)] + [Head("cross", 1, head) for head in range(4)]
+    gone = [Head("encoder-self", 0, head) for head in range(4)] + [
+        Head("cross", 1, head) for head in range(4)
+    ]
     smaller = remove(model, found, HeadMask.full(found.heads).without(gone))
     tallies = gradients(smaller, discover(smaller), [asking(model, "marian")])
-    assert {name: len(tally.rows(name)) for name, tally in tallies.items()} == dict.fromkeys(GRADIENTS, 16)
+    assert {name: len(tally.rows(name)) for name, tally in tallies.items()} == dict.fromkeys(
+        GRADIENTS, 16
+    )
 
 
 @pytest.mark.parametrize("family", ASKED)
@@ -224,10 +255,14 @@ def test_a_text_that_asks_for_nothing_is_refused() -> None:
 def test_inside_inference_mode() -> None:
     """A batch that was made there, too. Weights that were made there let no gradient through."""
     outside = worded("llama")
-    expected = gradients(outside, discover(outside), [asking(outside, "llama")])["gradient"].rows("gradient")
+    expected = gradients(outside, discover(outside), [asking(outside, "llama")])["gradient"].rows(
+        "gradient"
+    )
     with torch.inference_mode():
         model, inputs = worded("llama"), asking(outside, "llama")
-        assert gradients(outside, discover(outside), [inputs])["gradient"].rows("gradient") == expected
+        assert (
+            gradients(outside, discover(outside), [inputs])["gradient"].rows("gradient") == expected
+        )
         relevance(outside, discover(outside), [inputs], RULES["ding"])
         with pytest.raises(HeadwiseError, match="load it outside"):
             gradients(model, discover(model), [inputs])

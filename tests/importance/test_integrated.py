@@ -19,7 +19,12 @@ from headwise.importance.objective import predict, sentence_losses
 from importance.asking import asking, broken, counted, sentence, state, where, worded
 
 ROUNDED = ("llama", "t5")  # norms and softmax in float32 even in a float64 model
-FAMILIES = ("marian", "t5", "albert", "llama")  # two stacks; a shared bias; one module for all layers; grouped queries
+FAMILIES = (
+    "marian",
+    "t5",
+    "albert",
+    "llama",
+)  # two stacks; a shared bias; one module for all layers; grouped queries
 
 
 def wide(family: str) -> tuple[PreTrainedModel, Discovery, dict[str, Tensor], float]:
@@ -51,7 +56,9 @@ def test_slow_version(family: str) -> None:
                 with capture(model, found, gates={site: gate}):
                     lost = sentence_losses(predict(model, alone), alone["labels"])
                 total -= torch.autograd.grad(lost.sum(), gate)[0] / STEPS
-            np.testing.assert_allclose(counted(tally, site)[0][row], total.numpy(), rtol=100 * near, atol=100 * near)
+            np.testing.assert_allclose(
+                counted(tally, site)[0][row], total.numpy(), rtol=100 * near, atol=100 * near
+            )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -64,7 +71,9 @@ def test_heads_of_a_layer_sum_to_the_loss_without_them(family: str) -> None:
     lost, _ = removal_losses(model, found, [inputs], [whole, gone])
     true = lost[:, 1] - lost[:, 0]
     sums = {
-        steps: counted(integrated_gradients(model, found, [inputs], steps)["attribution.steps"], site)[0].sum(1)
+        steps: counted(
+            integrated_gradients(model, found, [inputs], steps)["attribution.steps"], site
+        )[0].sum(1)
         for steps in (1, 32, 64)
     }
     errors = {steps: np.abs(values - true).max() for steps, values in sums.items()}
@@ -79,9 +88,10 @@ def test_a_loss_that_is_flat_at_the_end_hides_a_head_from_one_step_only() -> Non
     model = worded("gpt2", n_layer=1, n_head=1, n_embd=8).double()
     found, site = discover(model), Site("decoder-self", 0)
     batch = {
-        "input_ids": torch.tensor([[4, 4]]), "attention_mask": torch.ones(1, 2, dtype=torch.long),
+        "input_ids": torch.tensor([[4, 4]]),
+        "attention_mask": torch.ones(1, 2, dtype=torch.long),
         "labels": torch.tensor([[-100, 1]]),
-    }  # fmt: skip
+    }
     block, height = model.transformer.h[0], 12.0
     with torch.no_grad():
         for weight in (block.attn.c_proj.bias, block.mlp.c_proj.weight, block.mlp.c_proj.bias):
@@ -122,6 +132,12 @@ def test_the_model_is_as_before_and_a_broken_one_is_reported() -> None:
 def test_a_layer_without_heads_has_no_row() -> None:
     model = worded("marian")
     found = discover(model)
-    smaller = remove(model, found, HeadMask.full(found.heads).without(Head("cross", 1, head) for head in range(4)))
-    tally = integrated_gradients(smaller, discover(smaller), [asking(model, "marian")], 2)["attribution.steps"]
+    smaller = remove(
+        model,
+        found,
+        HeadMask.full(found.heads).without(Head("cross", 1, head) for head in range(4)),
+    )
+    tally = integrated_gradients(smaller, discover(smaller), [asking(model, "marian")], 2)[
+        "attribution.steps"
+    ]
     assert len(tally.rows("attribution.steps")) == 20

@@ -15,17 +15,32 @@ from hypothesis import strategies as st
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap
 from headwise.importance import judge
-from headwise.importance.judge import agreement, exceptions, head_values, kendall, precision, spearman
+from headwise.importance.judge import (
+    agreement,
+    exceptions,
+    head_values,
+    kendall,
+    precision,
+    spearman,
+)
 from headwise.importance.tally import Tally
 
 HEADS = HeadMap({"encoder-self": (6, 6), "cross": (4, 4, 4)})
 WORTH = np.random.default_rng(7).gamma(1.0, 1.0, HEADS.total)
 ROWS = st.integers(2, 12).flatmap(
-    lambda heads: st.lists(st.lists(st.integers(0, 4), min_size=heads, max_size=heads), min_size=2, max_size=2)
+    lambda heads: st.lists(
+        st.lists(st.integers(0, 4), min_size=heads, max_size=heads), min_size=2, max_size=2
+    )
 )
 
 
-def tally(worth: np.ndarray, sentences: int = 120, noise: float = 0.5, seed: int = 0, heads: HeadMap = HEADS) -> Tally:
+def tally(
+    worth: np.ndarray,
+    sentences: int = 120,
+    noise: float = 0.5,
+    seed: int = 0,
+    heads: HeadMap = HEADS,
+) -> Tally:
     """Every head is worth so much in each of the sentences, of 5 to 19 tokens, and some noise."""
     random, found, start = np.random.default_rng(seed), Tally(heads), 0
     counts = random.integers(5, 20, sentences)
@@ -36,8 +51,12 @@ def tally(worth: np.ndarray, sentences: int = 120, noise: float = 0.5, seed: int
     return found
 
 
-def by_name(rows: list[dict[str, Any]], measure: str, kinds: str = "encoder-self+cross") -> dict[str, dict[str, Any]]:
-    return {row["statistic"]: row for row in rows if row["measure"] == measure and row["kinds"] == kinds}
+def by_name(
+    rows: list[dict[str, Any]], measure: str, kinds: str = "encoder-self+cross"
+) -> dict[str, dict[str, Any]]:
+    return {
+        row["statistic"]: row for row in rows if row["measure"] == measure and row["kinds"] == kinds
+    }
 
 
 @settings(max_examples=80, deadline=None)
@@ -46,14 +65,20 @@ def test_correlations_are_scipys(pair: list[list[int]]) -> None:
     one, other = (np.array([row, row[::-1]], float) for row in pair)
     for row in range(2):
         if len(set(one[row])) > 1 and len(set(other[row])) > 1:
-            assert spearman(one, other)[row] == pytest.approx(scipy.stats.spearmanr(one[row], other[row]).statistic)
-            assert kendall(one, other)[row] == pytest.approx(scipy.stats.kendalltau(one[row], other[row]).statistic)
+            assert spearman(one, other)[row] == pytest.approx(
+                scipy.stats.spearmanr(one[row], other[row]).statistic
+            )
+            assert kendall(one, other)[row] == pytest.approx(
+                scipy.stats.kendalltau(one[row], other[row]).statistic
+            )
         else:
             assert np.isnan(spearman(one, other)[row])
             assert np.isnan(kendall(one, other)[row])
 
 
-def test_many_rows_are_taken_in_parts_and_many_heads_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_taken_in_parts_and_many_heads_row_by_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     one, other = np.random.default_rng(1).integers(0, 7, (2, 50, 9)).astype(float)
     whole = kendall(one, other)
     monkeypatch.setattr(judge, "PAIRS", 100)
@@ -70,8 +95,9 @@ def test_precision_is_the_mean_over_ways_to_break_ties(pair: list[list[int]], co
     random, shares = np.random.default_rng(0), []
     for _ in range(600):
         tops = [
-            set(np.lexsort((random.random(len(values)), -values))[:count].tolist()) for values in (score, truth)
-        ]  # fmt: skip
+            set(np.lexsort((random.random(len(values)), -values))[:count].tolist())
+            for values in (score, truth)
+        ]
         shares.append(len(tops[0] & tops[1]) / count)
     assert precision(score[None], truth[None], count)[0] == pytest.approx(np.mean(shares), abs=0.09)
 
@@ -83,11 +109,15 @@ def test_a_constant_score_finds_as_many_heads_as_chance() -> None:
 def test_a_good_score_a_useless_one_and_one_that_is_upside_down() -> None:
     useless = np.random.default_rng(3).permutation(WORTH)
     scores = {
-        "good": tally(WORTH, seed=1), "-good": tally(WORTH, seed=1), "-down": tally(-WORTH, seed=1),
+        "good": tally(WORTH, seed=1),
+        "-good": tally(WORTH, seed=1),
+        "-down": tally(-WORTH, seed=1),
         "useless": tally(useless, seed=2),
-    }  # fmt: skip
+    }
     rows = agreement(scores, tally(WORTH, seed=3), seed=5)
-    good, against, down, useless_rows = (by_name(rows, name) for name in ("good", "-good", "-down", "useless"))
+    good, against, down, useless_rows = (
+        by_name(rows, name) for name in ("good", "-good", "-down", "useless")
+    )
     assert good["spearman"]["value"] > 0.9
     assert good["precision@25%"]["value"] >= 0.6
     assert against["spearman"]["value"] == pytest.approx(-good["spearman"]["value"])
@@ -105,12 +135,20 @@ def test_within_layers_is_the_mean_over_layers() -> None:
     one, other = head_values(score), head_values(truth)
     for kind in ("encoder-self", "cross"):
         layers = [
-            [[values[head] for head in HEADS if (head.kind, head.layer) == site] for values in (one, other)]
-            for site in HEADS.sites if site.kind == kind
-        ]  # fmt: skip
+            [
+                [values[head] for head in HEADS if (head.kind, head.layer) == site]
+                for values in (one, other)
+            ]
+            for site in HEADS.sites
+            if site.kind == kind
+        ]
         message = [scipy.stats.spearmanr(*layer).statistic for layer in layers]
-        assert by_name(rows, "score", kind)["spearman.within"]["value"] == pytest.approx(np.mean(message))
-        of_kind = [[v for head, v in values.items() if head.kind == kind] for values in (one, other)]
+        assert by_name(rows, "score", kind)["spearman.within"]["value"] == pytest.approx(
+            np.mean(message)
+        )
+        of_kind = [
+            [v for head, v in values.items() if head.kind == kind] for values in (one, other)
+        ]
         assert by_name(rows, "score", kind)["kendall"]["value"] == pytest.approx(
             scipy.stats.kendalltau(*of_kind).statistic
         )
@@ -120,8 +158,15 @@ def test_the_ceiling_is_what_the_same_ablation_on_another_text_reaches() -> None
     heads = HeadMap({"encoder-self": (16,) * 6})
     worth = np.random.default_rng(0).standard_normal(heads.total)
     options = {"sentences": 60, "noise": 5.0, "heads": heads}
-    again = [spearman(*(np.array([[*head_values(tally(worth, seed=s, **options)).values()]]) for s in (i, i + 100)))
-             for i in range(30)]  # fmt: skip
+    again = [
+        spearman(
+            *(
+                np.array([[*head_values(tally(worth, seed=s, **options)).values()]])
+                for s in (i, i + 100)
+            )
+        )
+        for i in range(30)
+    ]
     rows = agreement({}, tally(worth, seed=200, **options))
     ceiling = by_name(rows, "ablation.zero", "encoder-self")
     assert ceiling["ceiling"]["value"] == pytest.approx(np.mean(again), abs=0.08)
@@ -135,10 +180,17 @@ def test_intervals_hold_what_other_texts_give() -> None:
     worth = np.random.default_rng(0).gamma(1.0, 1.0, heads.total)
     options = {"sentences": 60, "noise": 3.0, "heads": heads}
     rows = [
-        by_name(agreement({"s": tally(worth, seed=2 * i, **options)}, tally(worth, seed=2 * i + 1, **options), seed=i),
-                "s", "encoder-self")["spearman"]
+        by_name(
+            agreement(
+                {"s": tally(worth, seed=2 * i, **options)},
+                tally(worth, seed=2 * i + 1, **options),
+                seed=i,
+            ),
+            "s",
+            "encoder-self",
+        )["spearman"]
         for i in range(60)
-    ]  # fmt: skip
+    ]
     expected = np.mean([row["value"] for row in rows])
     inside = np.mean([row["low"] <= expected <= row["high"] for row in rows])
     width = np.mean([row["high"] - row["low"] for row in rows])
@@ -147,7 +199,9 @@ def test_intervals_hold_what_other_texts_give() -> None:
 
 
 def test_stability_tells_a_noisy_score_from_a_steady_one() -> None:
-    rows = agreement({"steady": tally(WORTH, noise=0.1), "noisy": tally(WORTH, noise=8)}, tally(WORTH, seed=1))
+    rows = agreement(
+        {"steady": tally(WORTH, noise=0.1), "noisy": tally(WORTH, noise=8)}, tally(WORTH, seed=1)
+    )
     assert by_name(rows, "steady")["stability"]["value"] > 0.97
     assert by_name(rows, "noisy")["stability"]["value"] < 0.8
     assert by_name(rows, "noisy")["stability"]["against"] == "noisy"
@@ -162,7 +216,9 @@ def test_the_same_seed_gives_the_same_rows() -> None:
 def test_a_layer_of_one_head_is_left_out_of_the_layers() -> None:
     heads = HeadMap({"encoder-self": (1, 5), "cross": (1, 1)})
     worth = np.arange(8.0)
-    rows = agreement({"s": tally(worth, heads=heads, noise=0.01)}, tally(worth, heads=heads, seed=1, noise=0.01))
+    rows = agreement(
+        {"s": tally(worth, heads=heads, noise=0.01)}, tally(worth, heads=heads, seed=1, noise=0.01)
+    )
     assert by_name(rows, "s", "encoder-self")["spearman.within"]["value"] == pytest.approx(1)
     assert math.isnan(by_name(rows, "s", "cross")["spearman.within"]["value"])
     assert by_name(rows, "s", "cross")["spearman"]["value"] == pytest.approx(1)
@@ -176,8 +232,13 @@ def test_a_constant_score_has_no_correlation() -> None:
 
 def test_what_cannot_be_judged_is_reported() -> None:
     with pytest.raises(HeadwiseError, match="6 heads of encoder-self layer 1, but has none"):
-        agreement({"part": tally(WORTH, heads=HeadMap({"encoder-self": (6,), "cross": (4, 4, 4)}))}, tally(WORTH))
-    with pytest.raises(HeadwiseError, match="No token of the text counts for 'none' in encoder-self layer 0"):
+        agreement(
+            {"part": tally(WORTH, heads=HeadMap({"encoder-self": (6,), "cross": (4, 4, 4)}))},
+            tally(WORTH),
+        )
+    with pytest.raises(
+        HeadwiseError, match="No token of the text counts for 'none' in encoder-self layer 0"
+    ):
         agreement({"none": Tally(HEADS)}, tally(WORTH))
     silent = tally(WORTH, sentences=3)
     for site in HEADS.sites:
@@ -192,13 +253,16 @@ def test_a_single_sentence_has_a_correlation_and_no_interval() -> None:
     rows = by_name(agreement({"s": tally(WORTH, sentences=1)}, tally(WORTH)), "s")
     assert rows["spearman"]["value"] > 0.5
     assert all(
-        math.isnan(rows[name][end]) for name, end in [("spearman", "low"), ("kendall", "high"), ("stability", "value")]
+        math.isnan(rows[name][end])
+        for name, end in [("spearman", "low"), ("kendall", "high"), ("stability", "value")]
     )
 
 
 def test_a_score_that_tells_of_one_kind_is_judged_on_it() -> None:
     some = HEADS.only(["cross"])
-    rows = agreement({"part": tally(WORTH[12:], heads=some), "whole": tally(WORTH)}, tally(WORTH, seed=1))
+    rows = agreement(
+        {"part": tally(WORTH[12:], heads=some), "whole": tally(WORTH)}, tally(WORTH, seed=1)
+    )
     assert {row["kinds"] for row in rows if row["measure"] == "part"} == {"cross"}
     assert len({row["kinds"] for row in rows if row["measure"] == "whole"}) == 3
     assert by_name(rows, "part", "cross")["spearman"]["value"] > 0.9

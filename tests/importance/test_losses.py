@@ -15,13 +15,28 @@ from headwise.importance import objective
 from headwise.importance.objective import losses_of, on_device, predict, sentence_losses
 from translation.letters import letters
 
-MEASURES = ["gradient", "attention-gradient", "ablation.zero", "ablation.example", "gating.irrelevant"]
+MEASURES = [
+    "gradient",
+    "attention-gradient",
+    "ablation.zero",
+    "ablation.example",
+    "gating.irrelevant",
+]
 
 
 def cohere(**changes: Any) -> hw.Model:
     """A family that scales its logits."""
-    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    return hw.Model(build("CohereForCausalLM", **{**IDS, "vocab_size": 32, **shape, **changes}), letters(), "cohere")
+    shape = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+    }
+    return hw.Model(
+        build("CohereForCausalLM", **{**IDS, "vocab_size": 32, **shape, **changes}),
+        letters(),
+        "cohere",
+    )
 
 
 def text_for(model: hw.Model) -> Any:
@@ -29,7 +44,9 @@ def text_for(model: hw.Model) -> Any:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "bert", "marian", "t5", "cohere"])
-def test_the_loss_and_its_gradient_are_those_of_the_logits(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_and_its_gradient_are_those_of_the_logits(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = cohere() if family == "cohere" else asker(family)
     (batch,) = Batches(model, text_for(model))
     tensors = on_device(model.hf, batch)
@@ -39,7 +56,9 @@ def test_the_loss_and_its_gradient_are_those_of_the_logits(family: str, monkeypa
     monkeypatch.setattr(objective, "CHUNK", 500)  # a few positions at once
     found = losses_of(model.hf, tensors)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    for ours, theirs in zip(torch.autograd.grad(found.sum(), weights, allow_unused=True), gradients, strict=True):
+    for ours, theirs in zip(
+        torch.autograd.grad(found.sum(), weights, allow_unused=True), gradients, strict=True
+    ):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
@@ -51,7 +70,9 @@ def test_scores_are_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(objective, "CHUNK", 500)
     found = hw.score(model, text_for(model), MEASURES)
     assert list(found.measure) == list(expected.measure)
-    torch.testing.assert_close(*(torch.tensor(t.value.to_numpy()) for t in (found, expected)), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(
+        *(torch.tensor(t.value.to_numpy()) for t in (found, expected)), rtol=1e-3, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(("scale", "whole"), [(1.0, 0), (0.5, 1)])

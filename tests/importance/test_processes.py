@@ -55,6 +55,10 @@ def test_a_failure_of_one_process_ends_both_in_the_same_sentence(tmp_path: Path)
     for status, _, errors in two(tmp_path / "processes", script, program, tmp_path, *measures):
         assert status == 0, errors[-2000:]
     one, other = (json.loads((tmp_path / f"{number}.json").read_text()) for number in (0, 1))
-    assert one == other and one["measures"] == ["attention-to-end", "confidence"] and len(one["then"]) == 8
+    assert (
+        one == other
+        and one["measures"] == ["attention-to-end", "confidence"]
+        and len(one["then"]) == 8
+    )
     for name in (*measures, "prune"):
         assert "has no token: leave blank lines out" in one[name], name

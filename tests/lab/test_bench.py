@@ -50,9 +50,13 @@ def test_the_output_is_that_of_the_masked_model(translator: Bench) -> None:
     with masked(model.hf, model.found, mask), torch.no_grad():
         after = model.translate([TEXT], beam=3)[0]
         loss = sentence_losses(
-            model.hf(**{k: v for k, v in batch.items() if k != "labels"}, use_cache=False).logits, batch["labels"]
+            model.hf(**{k: v for k, v in batch.items() if k != "labels"}, use_cache=False).logits,
+            batch["labels"],
         )
-    assert look["before"] == model.translate([TEXT], beam=3)[0] and look["after"] == after != look["before"]
+    assert (
+        look["before"] == model.translate([TEXT], beam=3)[0]
+        and look["after"] == after != look["before"]
+    )
     five = translator.look(TEXT, dict.fromkeys(map(str, off), 0.0), beam=5)
     assert five["log_probability"]["after"] == pytest.approx(-float(loss), abs=1e-4)
     assert sum(c["after"] for c in five["columns"]) == pytest.approx(-float(loss), abs=1e-4)
@@ -60,7 +64,10 @@ def test_the_output_is_that_of_the_masked_model(translator: Bench) -> None:
 
 def test_with_all_heads_on_nothing_changes(translator: Bench) -> None:
     look = translator.look(TEXT, {str(head): 1.0 for head in translator.heads})
-    assert look["before"] == look["after"] and look["log_probability"]["before"] == look["log_probability"]["after"]
+    assert (
+        look["before"] == look["after"]
+        and look["log_probability"]["before"] == look["log_probability"]["after"]
+    )
     assert [what for what, _ in look["changes"]] == ["same"]
 
 
@@ -70,7 +77,11 @@ def test_the_maps_are_those_of_a_capture(translator: Bench) -> None:
     model = translator.model
     inputs = translator.base(TEXT, 5, None, lambda: None).inputs
     assert look["after"] == look["before"], "the maps are of the same tokens"
-    gate = {site: translator.gates(gates)[:4] for site in model.heads.sites if site == ("encoder-self", 0)}
+    gate = {
+        site: translator.gates(gates)[:4]
+        for site in model.heads.sites
+        if site == ("encoder-self", 0)
+    }
 
     def watch(call: Any) -> None:
         seen[call.site] = call.weights[0].numpy()
@@ -90,8 +101,13 @@ def test_every_head_off_costs_what_exact_ablation_says(family: str, ablation: Ab
     bench = Bench(asker(family))
     found = bench.ablate(TEXT, ablation=ablation)
     batch = batch_of(bench, TEXT)
-    tally = ablate(bench.model.hf, bench.model.found, [batch], [f"ablation.{ablation}"])[f"ablation.{ablation}"]
-    table = {str(Head(r["kind"], r["layer"], r["head"])): r["value"] for r in tally.rows(f"ablation.{ablation}")}
+    tally = ablate(bench.model.hf, bench.model.found, [batch], [f"ablation.{ablation}"])[
+        f"ablation.{ablation}"
+    ]
+    table = {
+        str(Head(r["kind"], r["layer"], r["head"])): r["value"]
+        for r in tally.rows(f"ablation.{ablation}")
+    }
     count = int((batch["labels"] != -100).sum())
     ours = np.array(found["total"])
     theirs = np.array([-table[head] * count for head in found["heads"]])
@@ -104,8 +120,13 @@ def test_every_head_off_costs_what_exact_ablation_says(family: str, ablation: Ab
 
 def test_a_head_turned_down_half_is_between() -> None:
     bench = Bench(asker("gpt2"))
-    values = [bench.look(TEXT, {"decoder-self/1/1": g})["log_probability"]["after"] for g in (1.0, 0.999, 0.001, 0.0)]
-    assert values[0] == pytest.approx(values[1], abs=1e-2) and values[2] == pytest.approx(values[3], abs=1e-2)
+    values = [
+        bench.look(TEXT, {"decoder-self/1/1": g})["log_probability"]["after"]
+        for g in (1.0, 0.999, 0.001, 0.0)
+    ]
+    assert values[0] == pytest.approx(values[1], abs=1e-2) and values[2] == pytest.approx(
+        values[3], abs=1e-2
+    )
     assert abs(values[0] - values[3]) > 1e-2
 
 
@@ -114,7 +135,11 @@ def test_the_smallest_set_changes_the_output_and_none_of_it_can_be_spared(family
     bench = Bench(asker(family))
     found = smallest(bench, TEXT)
     assert found["found"] and found["before"] == bench.look(TEXT)["after"]
-    assert bench.look(TEXT, dict.fromkeys(found["heads"], 0.0))["after"] == found["after"] != found["before"]
+    assert (
+        bench.look(TEXT, dict.fromkeys(found["heads"], 0.0))["after"]
+        == found["after"]
+        != found["before"]
+    )
     for head in found["heads"]:
         rest = [other for other in found["heads"] if other != head]
         assert bench.look(TEXT, dict.fromkeys(rest, 0.0))["after"] == found["before"]
@@ -135,7 +160,9 @@ def test_a_language_model_says_what_comes_next_at_a_chosen_place() -> None:
     ids = torch.tensor([bench.asker.tokenizer(TEXT)["input_ids"]])
     with torch.no_grad():
         shares = bench.model.hf(input_ids=ids).logits[0, 3].softmax(-1)
-    assert max(row["before"] for row in look["next"]) == pytest.approx(float(shares.max()), abs=1e-5)
+    assert max(row["before"] for row in look["next"]) == pytest.approx(
+        float(shares.max()), abs=1e-5
+    )
     assert look["place"] == 3 and sum(c["counted"] for c in look["columns"]) == 1
 
 
@@ -148,9 +175,13 @@ def test_a_known_sentence_has_its_tree(family: str) -> None:
     bench = Bench(model, trees={tree.text: tree})
     source = bench.look(tree.text, place=2)["source"]
     found = source["tree"]
-    assert found["arcs"] == [[w.governor, i, w.relation] for i, w in enumerate(tree.words) if w.governor >= 0]
+    assert found["arcs"] == [
+        [w.governor, i, w.relation] for i, w in enumerate(tree.words) if w.governor >= 0
+    ]
     assert found["links"] == [[at, before] for at, before in found["links"] if before < at]
-    places = [[i for i, w in enumerate(source["words"]) if w == word] for word in range(len(tree.words))]
+    places = [
+        [i for i, w in enumerate(source["words"]) if w == word] for word in range(len(tree.words))
+    ]
     assert all(places), "every word has its tokens"
     assert bench.look("a b", place=0)["source"]["tree"] is None
 
@@ -167,13 +198,21 @@ def test_an_embedding_model_is_compared_by_cosine() -> None:
     assert bench.look(TEXT)["similarity"] == pytest.approx(1, abs=1e-6)
     changed = bench.look(TEXT, {"encoder-self/1/0": 0.0})["similarity"]
     found = bench.ablate(TEXT)
-    assert changed - 1 == pytest.approx(found["total"][found["heads"].index("encoder-self/1/0")], abs=1e-5)
+    assert changed - 1 == pytest.approx(
+        found["total"][found["heads"].index("encoder-self/1/0")], abs=1e-5
+    )
     with pytest.raises(HeadwiseError, match="no output"):
         smallest(bench, TEXT)
 
 
 def test_a_classifier_is_refused() -> None:
-    config = BertConfig(vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    config = BertConfig(
+        vocab_size=30,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
     classifier = hw.Model(BertForSequenceClassification(config), asker("bert").tokenizer, "tiny")
     with pytest.raises(HeadwiseError, match="classifier"):
         Bench(classifier)
@@ -186,7 +225,9 @@ def test_a_pruned_model_with_an_empty_layer_works(translator: Bench) -> None:
     )
     look = Bench(small).look(TEXT)
     assert look["before"] == small.translate([TEXT], beam=5)[0]
-    assert [site["shape"][0] for site in look["maps"] if (site["kind"], site["layer"]) == ("cross", 0)] in ([0], [])
+    assert [
+        site["shape"][0] for site in look["maps"] if (site["kind"], site["layer"]) == ("cross", 0)
+    ] in ([0], [])
 
 
 @pytest.mark.parametrize("gates", [{"cross/9/0": 0.0}, {"nonsense": 0.0}, {"cross/0/0": 1.5}])
@@ -218,5 +259,9 @@ def test_work_ends_when_it_is_no_longer_wanted(translator: Bench) -> None:
 
 
 def test_changes_are_marked_word_by_word() -> None:
-    assert compared("the red dog.", "the dog.") == [("same", "the"), ("gone", " red"), ("same", " dog.")]
+    assert compared("the red dog.", "the dog.") == [
+        ("same", "the"),
+        ("gone", " red"),
+        ("same", " dog."),
+    ]
     assert compared("", "a") == [("new", "a")]

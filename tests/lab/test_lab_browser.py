@@ -40,9 +40,11 @@ def word(form: str, governor: int, relation: str) -> Word:
 
 
 TREE = Annotated(
-    (word("c", 1, "nsubj"), word("d", -1, "root"), word("e", 1, "obj")), "1", "1",
+    (word("c", 1, "nsubj"), word("d", -1, "root"), word("e", 1, "obj")),
+    "1",
+    "1",
     (Mention("e1", 0, 0, 1, 0, "nominal"), Mention("e1", 0, 2, 3, 2, "pronoun")),
-)  # fmt: skip
+)
 
 
 def served(lab: Lab) -> str:
@@ -60,9 +62,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def lab(folder: Path) -> Lab:
     model = hw.load(folder)
-    pruned = model.remove(hw.HeadMask.full(model.heads).without([hw.Head("cross", 0, 1), hw.Head("cross", 0, 2)]))
+    pruned = model.remove(
+        hw.HeadMask.full(model.heads).without([hw.Head("cross", 0, 1), hw.Head("cross", 0, 2)])
+    )
     made = Lab(model, pruned, trees={TREE.text: TREE})
-    heads = {str(head): [place / 10, place / 10 - 0.05, place / 10 + 0.05] for place, head in enumerate(model.heads)}
+    heads = {
+        str(head): [place / 10, place / 10 - 0.05, place / 10 + 0.05]
+        for place, head in enumerate(model.heads)
+    }
     made.about |= {
         "scores": [{"measure": "confidence", "name": "confidence", "heads": heads}],
         "roles": {
@@ -79,7 +86,14 @@ def lab(folder: Path) -> Lab:
             ]
         },
         "pruned": [
-            {"setting": "one", "label": "λ = 0.01", "chosen": True, "bleu": 30.0, "kept": ["cross/0/0"], "closed": {}}
+            {
+                "setting": "one",
+                "label": "λ = 0.01",
+                "chosen": True,
+                "bleu": 30.0,
+                "kept": ["cross/0/0"],
+                "closed": {},
+            }
         ],
         "sentences": {"Yours": ["a b c d", TREE.text]},
     }
@@ -94,7 +108,12 @@ def address(lab: Lab) -> str:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as playwright:
-        quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+        quiet = [
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-background-networking",
+            "--disable-component-update",
+        ]
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
         yield started
         started.close()
@@ -106,7 +125,9 @@ def visit(browser: Any) -> Iterator[Any]:
     contexts, said = [], list[str]()
 
     def open_page(url: str, width: int = 1280, theme: str = "light") -> Any:
-        contexts.append(browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900}))
+        contexts.append(
+            browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900})
+        )
         page = contexts[-1].new_page()
         page.set_default_timeout(WAIT)
         host = url.split("/")[2]
@@ -114,7 +135,11 @@ def visit(browser: Any) -> Iterator[Any]:
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on(
             "request",
-            lambda r: said.append(r.url) if not r.url.startswith((f"http://{host}/", "blob:", "data:")) else None,
+            lambda r: (
+                said.append(r.url)
+                if not r.url.startswith((f"http://{host}/", "blob:", "data:"))
+                else None
+            ),
         )
         page.goto(url)
         page.locator("[data-head]").first.wait_for()
@@ -180,7 +205,10 @@ def test_groups_of_heads_are_switched(visit: Any, address: str) -> None:
     assert off() == 4
     page.get_by_role("button", name="Switch all on").click()
     groups = page.get_by_label("Several at once")
-    for group, share, count in (("Role: <b>nsubj</b> (1)", 0, 1), ("Lowest by confidence (6)", 50, 12)):
+    for group, share, count in (
+        ("Role: <b>nsubj</b> (1)", 0, 1),
+        ("Lowest by confidence (6)", 50, 12),
+    ):
         groups.select_option(label=group)
         if share:
             page.get_by_label("Share, %").fill(str(share))
@@ -209,14 +237,24 @@ def test_the_state_is_in_the_address(visit: Any, address: str) -> None:
     assert other.locator(".output").inner_text() == before
     assert other.locator(".picked h2").inner_text() == "encoder-self/1/3"
     assert other.get_by_label("Order").input_value() == "confidence"
-    assert [other.get_by_label(name).is_checked() for name in ("words", "beside the pruned model")] == [True, True]
-    first = other.locator(".row").first.locator("[data-head]").evaluate_all("all => all.map(e => e.dataset.head)")
+    assert [
+        other.get_by_label(name).is_checked() for name in ("words", "beside the pruned model")
+    ] == [True, True]
+    first = (
+        other.locator(".row")
+        .first.locator("[data-head]")
+        .evaluate_all("all => all.map(e => e.dataset.head)")
+    )
     assert first == [f"encoder-self/0/{h}" for h in (3, 2, 1, 0)]  # the highest score first
     other.locator("[data-head='cross/0/1']").click()
     assert other.locator(".picked").get_by_text("This head was removed.").count() == 1
     assert other.locator(".picked").get_by_text("<b>nsubj</b>").count() == 1
-    other.evaluate("location.hash = 'text=a+b&off=cross/0/0,bad/head,cross/0/1:7&beam=99&sort=none&head=cross/9/9'")
-    other.wait_for_function("document.querySelectorAll('[role=switch][aria-checked=false]').length === 1")
+    other.evaluate(
+        "location.hash = 'text=a+b&off=cross/0/0,bad/head,cross/0/1:7&beam=99&sort=none&head=cross/9/9'"
+    )
+    other.wait_for_function(
+        "document.querySelectorAll('[role=switch][aria-checked=false]').length === 1"
+    )
     settled(other)
 
 
@@ -247,7 +285,9 @@ def test_the_exported_map_is_the_picture(visit: Any, address: str, lab: Lab) -> 
     pixels = page.evaluate("""() => { const c = document.querySelector('.picked canvas');
         return [c.height, c.width, ...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]; }""")
     assert tuple(pixels[:2]) == weights.shape
-    red = np.array(pixels[2::4]).reshape(weights.shape)  # the scale darkens: the more attention, the less red
+    red = np.array(pixels[2::4]).reshape(
+        weights.shape
+    )  # the scale darkens: the more attention, the less red
     assert (np.argsort(-weights[0], kind="stable")[0] == np.argmin(red[0])).all()
     page.get_by_label("words").check()
     held = json.loads(export(page, "as JSON"))
@@ -268,7 +308,9 @@ def test_the_tree_is_drawn_with_the_picked_head(visit: Any, address: str, lab: L
     (site,) = [s for s in look["maps"] if (s["kind"], s["layer"]) == ("encoder-self", 1)]
     map, words = unpacked(site["data"], site["shape"])[2], np.array(look["source"]["words"])
     between = lambda a, b: map[words == a][:, words == b].sum(1).mean()  # noqa: E731
-    rows = {row["relation"]: row for row in csv.DictReader(io.StringIO(export(page, "Tree as CSV")))}
+    rows = {
+        row["relation"]: row for row in csv.DictReader(io.StringIO(export(page, "Tree as CSV")))
+    }
     for relation, one, other in (("nsubj", 0, 1), ("obj", 2, 1), ("same entity", 2, 0)):
         assert [float(rows[relation]["weight"]), float(rows[relation]["back"])] == pytest.approx(
             [between(one, other), between(other, one)], abs=1e-5
@@ -283,7 +325,8 @@ def test_the_tree_is_drawn_with_the_picked_head(visit: Any, address: str, lab: L
 
 def test_the_python_lines_give_the_same(visit: Any, address: str, lab: Lab) -> None:
     page = visit(
-        address + "#text=a+%22b%22+%5C+%C3%BC+%F0%9F%99%82&off=cross/1/2,encoder-self/0/0:0.5&ablation=uniform&beam=2"
+        address
+        + "#text=a+%22b%22+%5C+%C3%BC+%F0%9F%99%82&off=cross/1/2,encoder-self/0/0:0.5&ablation=uniform&beam=2"
     )
     settled(page)
     lines, said = page.locator(".python").inner_text(), io.StringIO()
@@ -296,21 +339,33 @@ def test_the_python_lines_give_the_same(visit: Any, address: str, lab: Lab) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["<script>alert(1)</script> <img src=x onerror=alert(2)>", "שלום &amp; \u202e a\u0301 👩‍👩‍👧", "x" * 10_000]
+    "text",
+    [
+        "<script>alert(1)</script> <img src=x onerror=alert(2)>",
+        "שלום &amp; \u202e a\u0301 👩‍👩‍👧",
+        "x" * 10_000,
+    ],
 )
 def test_hostile_text_is_shown_as_text(visit: Any, folder: Path, text: str) -> None:
     model = hw.load(folder)
     words = model.tokenizer.backend_tokenizer.get_vocab()
     model.tokenizer.add_tokens([word for word in text.split() if word not in words])
-    model.hf.resize_token_embeddings(max(len(model.tokenizer), model.hf.config.vocab_size), mean_resizing=False)
+    model.hf.resize_token_embeddings(
+        max(len(model.tokenizer), model.hf.config.vocab_size), mean_resizing=False
+    )
     lab = Lab(Model(model.hf, model.tokenizer, "<i>model</i>"))
     lab.about["sentences"] = {"Yours": [text]}
     for width in (1280, 400):
         page = visit(served(lab), width)
         settled(page)
-        assert page.evaluate("document.querySelectorAll('main script, main img, header i').length") == 0
+        assert (
+            page.evaluate("document.querySelectorAll('main script, main img, header i').length")
+            == 0
+        )
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.locator(".from li").first.get_attribute("title").startswith(text.split()[0][:20])
+        assert (
+            page.locator(".from li").first.get_attribute("title").startswith(text.split()[0][:20])
+        )
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert", "embedder"])
@@ -326,9 +381,9 @@ def test_other_models_have_their_view(visit: Any, family: str) -> None:
         page.locator("[data-place='2']").click()
         settled(page)
         assert "place=2" in page.url
-        expected = Bench(model).look("a b c d e", {next(iter(map(str, list(model.heads)[1:]))): 0.0}, place=2)[
-            "log_probability"
-        ]
+        expected = Bench(model).look(
+            "a b c d e", {next(iter(map(str, list(model.heads)[1:]))): 0.0}, place=2
+        )["log_probability"]
         assert change(page) == pytest.approx(expected["after"] - expected["before"], abs=0.006)
     page.get_by_role("button", name="Try every head").click()
     page.locator("table.effects").wait_for()
@@ -337,8 +392,12 @@ def test_other_models_have_their_view(visit: Any, family: str) -> None:
 
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_fits_the_screen_in_both_themes(visit: Any, address: str, width: int, theme: str) -> None:
-    page = visit(address + "#text=c+d+e&head=encoder-self/0/1&off=cross/0/1&compare=1", width, theme)
+def test_it_fits_the_screen_in_both_themes(
+    visit: Any, address: str, width: int, theme: str
+) -> None:
+    page = visit(
+        address + "#text=c+d+e&head=encoder-self/0/1&off=cross/0/1&compare=1", width, theme
+    )
     page.locator(".said.pruned").wait_for()
     page.get_by_role("button", name="Try every head").click()
     page.locator("table.effects").wait_for()
@@ -351,10 +410,14 @@ def test_it_fits_the_screen_in_both_themes(visit: Any, address: str, width: int,
     assert serious(page) == []
 
 
-def test_an_error_is_a_sentence(visit: Any, address: str, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_a_sentence(
+    visit: Any, address: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = visit(address)
     with monkeypatch.context() as broken:
-        broken.setattr(lab.benches["full"], "look", lambda **_: (_ for _ in ()).throw(MemoryError()))
+        broken.setattr(
+            lab.benches["full"], "look", lambda **_: (_ for _ in ()).throw(MemoryError())
+        )
         page.locator("[role=switch]").first.click()
         assert "memory" in page.locator("[role=alert]").inner_text()
     page.locator("[role=switch]").first.click()

@@ -26,7 +26,14 @@ from own_process import Running, headwise
 
 testclient = pytest.importorskip("fastapi.testclient", reason="fastapi or httpx is not installed")
 TOKEN, HOST = "secret", "http://127.0.0.1:8000"
-HOSTILE = ["<script>alert(1)</script>", "\"'&<b>", "שלום עולם", "👩‍👩‍👧 a\u0301\u200b\u202e", "x" * 10_000, "\x00\x07"]
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "\"'&<b>",
+    "שלום עולם",
+    "👩‍👩‍👧 a\u0301\u200b\u202e",
+    "x" * 10_000,
+    "\x00\x07",
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +43,9 @@ def lab() -> Lab:
 
 @pytest.fixture
 def client(lab: Lab) -> Iterator[Any]:
-    yield testclient.TestClient(application(lab, TOKEN, host_names("127.0.0.1", 8000)), base_url=HOST)
+    yield testclient.TestClient(
+        application(lab, TOKEN, host_names("127.0.0.1", 8000)), base_url=HOST
+    )
 
 
 def ask(client: Any, name: str, **question: Any) -> list[dict[str, Any]]:
@@ -46,7 +55,9 @@ def ask(client: Any, name: str, **question: Any) -> list[dict[str, Any]]:
 
 
 def test_answers_are_the_library_s(client: Any, lab: Lab) -> None:
-    answer = ask(client, "look", text="a b c", gates={"cross/0/1": 0.5}, ablation="mean")[-1]["answer"]
+    answer = ask(client, "look", text="a b c", gates={"cross/0/1": 0.5}, ablation="mean")[-1][
+        "answer"
+    ]
     ours = Bench(lab.benches["full"].model).look("a b c", {"cross/0/1": 0.5}, "mean")
     assert {k: v for k, v in answer.items() if k != "seconds"} == json.loads(
         json.dumps({k: v for k, v in ours.items() if k != "seconds"})
@@ -125,15 +136,26 @@ def test_only_its_own_page_with_the_token_is_let_in(
 
 def test_what_is_no_question_is_refused(client: Any) -> None:
     path = f"/{TOKEN}/ask/look"
-    assert client.post(path, content=b'{"text": "a"}', headers={"content-type": "text/plain"}).status_code == 415
-    assert client.post(path, content=b"[" * 100_000, headers={"content-type": "application/json"}).status_code == 400
+    assert (
+        client.post(
+            path, content=b'{"text": "a"}', headers={"content-type": "text/plain"}
+        ).status_code
+        == 415
+    )
+    assert (
+        client.post(
+            path, content=b"[" * 100_000, headers={"content-type": "application/json"}
+        ).status_code
+        == 400
+    )
     assert client.post(path, json={"text": "a" * BODY}).status_code == 413
     assert client.get(path).status_code in (404, 405)
     assert client.post(f"/{TOKEN}/", json={}).status_code == 405
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), torch.OutOfMemoryError("x"), RuntimeError("you tried to allocate 9 GB")]
+    "error",
+    [MemoryError(), torch.OutOfMemoryError("x"), RuntimeError("you tried to allocate 9 GB")],
 )
 def test_without_memory_the_server_lives_on(
     client: Any, lab: Lab, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -147,7 +169,9 @@ def test_without_memory_the_server_lives_on(
     assert "answer" in ask(client, "look", text="a")[-1]
 
 
-def test_a_slow_question_is_stopped_and_the_server_lives_on(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_question_is_stopped_and_the_server_lives_on(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as quick:
         quick.setitem(server.SECONDS, "ablate", 0.0)
         assert "longer than" in ask(client, "ablate", text="a b c d")[-1]["error"]
@@ -167,7 +191,10 @@ def test_an_unforeseen_error_is_logged_and_the_server_lives_on(
 def test_loopback_only_unless_asked() -> None:
     loopback, beyond = host_names("127.0.0.1", 80), host_names("0.0.0.0", 80)
     assert loopback("127.0.0.1:80") and loopback("localhost") and loopback("[::1]:80")
-    assert not any(loopback(name) for name in ("192.168.0.7:80", "evil.example:80", "", ":80", "127.0.0.1:80:80"))
+    assert not any(
+        loopback(name)
+        for name in ("192.168.0.7:80", "evil.example:80", "", ":80", "127.0.0.1:80:80")
+    )
     assert beyond("192.168.0.7:80") and not beyond("evil.example:80")
     with listening("127.0.0.1", 0) as opened:
         assert opened.getsockname()[0] == "127.0.0.1"
@@ -181,10 +208,14 @@ def test_the_page_names_no_other_place_and_has_no_inline_script() -> None:
         if path.suffix in (".html", ".js", ".css"):
             text = path.read_text(encoding="utf-8").replace("http://www.w3.org/", "")
             assert (
-                not re.search(r"https?://|dangerouslySetInnerHTML=|\.innerHTML\s*=\s*[`\"']|eval\(", text)
+                not re.search(
+                    r"https?://|dangerouslySetInnerHTML=|\.innerHTML\s*=\s*[`\"']|eval\(", text
+                )
                 or path.parent.name == "vendor"
             ), path
-            assert not re.search(r"<script(?![^>]*\ssrc=)|\son\w+=\"", text) or path.suffix != ".html"
+            assert (
+                not re.search(r"<script(?![^>]*\ssrc=)|\son\w+=\"", text) or path.suffix != ".html"
+            )
 
 
 def test_one_who_leaves_stops_the_work(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +233,9 @@ def test_one_who_leaves_stops_the_work(lab: Lab, monkeypatch: pytest.MonkeyPatch
             ended.set()
 
     monkeypatch.setattr(lab.benches["full"], "ablate", endless)
-    with requests.post(f"{address}ask/ablate", json={"text": "a"}, stream=True, timeout=10) as reply:
+    with requests.post(
+        f"{address}ask/ablate", json={"text": "a"}, stream=True, timeout=10
+    ) as reply:
         assert b"on and on" in next(reply.iter_lines())
     assert ended.wait(10)
     assert b"answer" in requests.post(f"{address}ask/look", json={"text": "a"}, timeout=10).content

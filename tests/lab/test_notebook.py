@@ -61,7 +61,11 @@ class Kept:
 class TestAnswers:
     def test_they_are_the_library_s(self, model: Model) -> None:
         kept, gates = Kept(), {"cross/0/1": 0.0}
-        answer(Lab(model), kept, {"id": "7-1", "name": "ablate", "question": {"text": "a b c", "gates": gates}})
+        answer(
+            Lab(model),
+            kept,
+            {"id": "7-1", "name": "ablate", "question": {"text": "a b c", "gates": gates}},
+        )
         *progress, last = kept.said
         assert progress and all(0 <= line["progress"] <= 1 for line in progress)
         assert {line["id"] for line in kept.said} == {"7-1"}
@@ -69,14 +73,22 @@ class TestAnswers:
         assert last["answer"]["total"] == json.loads(json.dumps(ours["total"]))
 
     @pytest.mark.parametrize(
-        "asked", [{}, {"name": "other"}, {"name": "look", "question": {"text": 3}}, {"name": "look", "question": []}]
+        "asked",
+        [
+            {},
+            {"name": "other"},
+            {"name": "look", "question": {"text": 3}},
+            {"name": "look", "question": []},
+        ],
     )
     def test_what_cannot_be_answered(self, model: Model, asked: dict[str, Any]) -> None:
         kept = Kept()
         answer(Lab(model), kept, {"id": "1", **asked})
         assert [set(line) for line in kept.said] == [{"id", "error"}]
 
-    def test_the_stop_button_of_the_notebook(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_stop_button_of_the_notebook(
+        self, model: Model, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def interrupted(*given: Any, **options: Any) -> None:
             raise KeyboardInterrupt
 
@@ -88,7 +100,9 @@ class TestAnswers:
 
 def test_the_page_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = joined("notebook.js", "widget")
-    assert text.startswith("const modules") and text.endswith('export default modules["notebook.js"].widget;\n')
+    assert text.startswith("const modules") and text.endswith(
+        'export default modules["notebook.js"].widget;\n'
+    )
     monkeypatch.setattr(notebook.resources, "files", lambda package: tmp_path)
     (tmp_path / "page").mkdir()
     (tmp_path / "page" / "star.js").write_text('import * as all from "./other.js";\n')
@@ -116,7 +130,9 @@ class TestWidget:
         assert widget.state == urlencode({"text": "a b c d"})
         made, said = Lab(model), list[str]()
         with sync_api.sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+            browser = playwright.chromium.launch(
+                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+            )
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             page.set_default_timeout(300_000)
             page.on("console", lambda message: said.append(message.text))
@@ -136,7 +152,9 @@ class TestWidget:
         assert said == []
 
     def test_a_head_is_switched_off(self, page: Any, model: Model) -> None:
-        assert page.evaluate("getComputedStyle(document.body).marginTop") == "8px", "the notebook's page is left alone"
+        assert page.evaluate("getComputedStyle(document.body).marginTop") == "8px", (
+            "the notebook's page is left alone"
+        )
         page.locator("[data-switch='cross/1/2']").click()
         page.wait_for_timeout(150)
         page.locator(".output[aria-busy=false]").wait_for()
@@ -159,7 +177,14 @@ class TestExamples:
     def place(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """A folder with a trained model in runs/demo."""
         pytest.importorskip("anywidget", reason="anywidget is not installed")
-        shape = ["encoder_layers=1", "decoder_layers=1", "heads=4", "width=32", "feedforward=32", "vocabulary=300"]
+        shape = [
+            "encoder_layers=1",
+            "decoder_layers=1",
+            "heads=4",
+            "width=32",
+            "feedforward=32",
+            "vocabulary=300",
+        ]
         training = ["epochs=1", "batch_tokens=1260", "dtype=fp32"]
         settings = [*(f"model.{one}" for one in shape), *(f"training.{one}" for one in training)]
         plan = make_plan({"data": {"embedded": {"train": 150, "dev": 12, "test": 11}}}, settings)
@@ -173,7 +198,9 @@ class TestExamples:
         book = pytest.importorskip("nbformat", reason="nbformat is not installed").read(
             EXAMPLES / "heads_jupyter.ipynb", 4
         )
-        client.NotebookClient(book, timeout=120, resources={"metadata": {"path": str(place)}}).execute()
+        client.NotebookClient(
+            book, timeout=120, resources={"metadata": {"path": str(place)}}
+        ).execute()
         shown = [cell.outputs[-1].data for cell in book.cells if cell.cell_type == "code"]
         assert "text/html" in shown[0] and "6 of 12 heads" in shown[2]["text/html"]
         assert "application/vnd.jupyter.widget-view+json" in shown[3]
@@ -182,6 +209,8 @@ class TestExamples:
         pytest.importorskip("marimo", reason="marimo is not installed")
         name = EXAMPLES / "heads_marimo.py"
         code = f"import runpy; shown = runpy.run_path({str(name)!r})['app'].run()[0]; print(shown[2], type(shown[3]))"
-        done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, timeout=120
+        )
         assert done.returncode == 0, done.stderr
         assert "6 of 12 heads" in done.stdout and "Widget" in done.stdout

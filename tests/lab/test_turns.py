@@ -19,7 +19,9 @@ async def use(turns: Turns, user: str, order: list[str]) -> None:
 def test_one_who_asks_much_does_not_hold_up_the_others() -> None:
     async def play() -> list[str]:
         turns, order = Turns(), list[str]()
-        tasks = [asyncio.create_task(use(turns, user, order)) for user in ("a", "a", "a", "a", "b", "c")]
+        tasks = [
+            asyncio.create_task(use(turns, user, order)) for user in ("a", "a", "a", "a", "b", "c")
+        ]
         await asyncio.gather(*tasks)
         assert not turns.busy and not turns.waiting
         return order

@@ -23,7 +23,15 @@ from headwise.translation.loss_forward import dev_loss, loss_forward
 from headwise.translation.subwords import learn_subwords
 from headwise.translation.train import Training, fit
 
-SHAPE = Architecture(encoder_layers=2, decoder_layers=2, heads=4, width=32, feedforward=32, dropout=0.1, vocabulary=300)
+SHAPE = Architecture(
+    encoder_layers=2,
+    decoder_layers=2,
+    heads=4,
+    width=32,
+    feedforward=32,
+    dropout=0.1,
+    vocabulary=300,
+)
 TRAINING = Recipe(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
 GATES = GateOptions(epochs=2, gate_learning_rate=0.7, warmup=2)
 ENCODER: tuple[Kind, ...] = ("encoder-self",)
@@ -41,7 +49,12 @@ class Bench:
         return Training(self.data, self.dev, recipe, work, seed)
 
     def prune(
-        self, work: Path, penalty: float, kinds: tuple[Kind, ...] = ENCODER, model: Model | None = None, **changes: Any
+        self,
+        work: Path,
+        penalty: float,
+        kinds: tuple[Kind, ...] = ENCODER,
+        model: Model | None = None,
+        **changes: Any,
     ) -> tuple[Model, Pruned]:
         """The tuned model, and the result."""
         model = model or copy.deepcopy(self.model)
@@ -49,7 +62,12 @@ class Bench:
         return model, prune_by_gates(model, self.training(work), options, kinds, penalty)
 
     def keep(
-        self, work: Path, keep: Keep, kinds: tuple[Kind, ...] = ENCODER, model: Model | None = None, **changes: Any
+        self,
+        work: Path,
+        keep: Keep,
+        kinds: tuple[Kind, ...] = ENCODER,
+        model: Model | None = None,
+        **changes: Any,
     ) -> tuple[Model, Pruned]:
         """The same with a target count."""
         model = model or copy.deepcopy(self.model)
@@ -67,7 +85,9 @@ def trained(work: Path) -> Bench:
     pairs = embedded.pairs("train", 160)
     dev = embedded.pairs("dev", 20)
     tokenizer = learn_subwords((side for pair in pairs for side in pair), SHAPE.vocabulary)
-    data, held_out = (Encoded(ParallelText.from_pairs(part), tokenizer, SHAPE.max_length) for part in (pairs, dev))
+    data, held_out = (
+        Encoded(ParallelText.from_pairs(part), tokenizer, SHAPE.max_length) for part in (pairs, dev)
+    )
     hf = build(SHAPE, tokenizer, seed=1)
     fit(hf, tokenizer, discover(hf), Training(data, held_out, TRAINING, work))
     return Bench(Model(hf, tokenizer, "tiny"), data, held_out)

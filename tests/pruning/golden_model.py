@@ -19,7 +19,11 @@ from torch import Tensor, nn
 
 from headwise.heads import HeadMap, Kind, Site
 
-SITES: dict[str, Kind] = {"enc_self": "encoder-self", "dec_self": "decoder-self", "dec_enc": "cross"}
+SITES: dict[str, Kind] = {
+    "enc_self": "encoder-self",
+    "dec_self": "decoder-self",
+    "dec_enc": "cross",
+}
 Gate = Callable[[], Tensor]
 Arrays = Mapping[str, np.ndarray]
 
@@ -29,7 +33,9 @@ def tensor(array: np.ndarray) -> Tensor:
 
 
 def close(found: Tensor, expected: object, within: float = 1e-10) -> None:
-    torch.testing.assert_close(found.detach(), torch.as_tensor(np.asarray(expected)), rtol=0, atol=within)
+    torch.testing.assert_close(
+        found.detach(), torch.as_tensor(np.asarray(expected)), rtol=0, atol=within
+    )
 
 
 class GoldenModel(nn.Module):
@@ -38,8 +44,15 @@ class GoldenModel(nn.Module):
     def __init__(self, case: Path) -> None:
         super().__init__()
         options = json.loads((case / "config.json").read_text())["hp"]
-        self.layers, self.heads, self.size = options["num_layers"], options["num_heads"], options["hid_size"]
-        self.norm_first, self.normalize_out = options["res_steps"] == "nlda", options["normalize_out"]
+        self.layers, self.heads, self.size = (
+            options["num_layers"],
+            options["num_heads"],
+            options["hid_size"],
+        )
+        self.norm_first, self.normalize_out = (
+            options["res_steps"] == "nlda",
+            options["normalize_out"],
+        )
         self.rescale, self.tied = options["rescale_emb"], options.get("dwwt", False)
         self.shared, self.smoothing = options["share_emb"], options["label_smoothing"]
         with np.load(case / "weights.npz") as weights:
@@ -116,7 +129,9 @@ class GoldenModel(nn.Module):
     def feedforward(self, name: str, x: Tensor) -> Tensor:
         return self.dense(f"{name}/conv2", torch.relu(self.dense(f"{name}/conv1", x)))
 
-    def attention(self, site: Site, memory: Tensor | None, keep: Tensor, name: str, x: Tensor) -> Tensor:
+    def attention(
+        self, site: Site, memory: Tensor | None, keep: Tensor, name: str, x: Tensor
+    ) -> Tensor:
         """Queries x B T M, keys from memory B S M, or from x; keep broadcasts to B H T S, as the weights in `seen`."""
         if memory is None:
             q, k, v = self.dense(f"{name}/mem_conv", x).chunk(3, -1)
@@ -134,7 +149,9 @@ class GoldenModel(nn.Module):
     def loss(self, logits: Tensor, target: Tensor, target_length: Tensor) -> Tensor:
         """Label-smoothed cross-entropy minus its smallest value, summed over the positions of each sentence: B."""
         others = self.smoothing / (logits.shape[-1] - 1)
-        expected = torch.full_like(logits, others).scatter(-1, target[..., None].long(), 1 - self.smoothing)
+        expected = torch.full_like(logits, others).scatter(
+            -1, target[..., None].long(), 1 - self.smoothing
+        )
         best = (1 - self.smoothing) * math.log(1 - self.smoothing)
         best += (logits.shape[-1] - 1) * others * math.log(others + 1e-20)
         lost = -(expected * logits.log_softmax(-1)).sum(-1) + best
@@ -152,7 +169,14 @@ def positions(length: int, size: int) -> Tensor:
 
 def inputs(forward: Arrays, key: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Source, target and their lengths as a batch: of one sentence (`s0`) or of all four (`batch`)."""
-    source, target = (torch.from_numpy(np.atleast_2d(forward[f"{key}.{side}"])) for side in ("src", "dst"))
+    source, target = (
+        torch.from_numpy(np.atleast_2d(forward[f"{key}.{side}"])) for side in ("src", "dst")
+    )
     if key == "batch":
-        return source, target, torch.from_numpy(forward["batch.src_len"]), torch.from_numpy(forward["batch.dst_len"])
+        return (
+            source,
+            target,
+            torch.from_numpy(forward["batch.src_len"]),
+            torch.from_numpy(forward["batch.dst_len"]),
+        )
     return source, target, torch.tensor([source.shape[1]]), torch.tensor([target.shape[1]])

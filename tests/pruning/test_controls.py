@@ -19,7 +19,14 @@ from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Site
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture, Recipe
-from headwise.pruning.controls import at_random, from_scratch, narrower, one_per_layer, tune, weights
+from headwise.pruning.controls import (
+    at_random,
+    from_scratch,
+    narrower,
+    one_per_layer,
+    tune,
+    weights,
+)
 from headwise.pruning.gate_training import freeze
 from headwise.translation.batches import Encoded
 from headwise.translation.build import build
@@ -55,16 +62,22 @@ class TestTuning:
         tuned = tune(bench.model, bench.training(tmp_path / "tuned"), options, kinds, everything)
         plain = copy.deepcopy(bench.model)
         freeze(plain.hf, kinds)
-        as_pruned = TRAINING.model_copy(update={"epochs": 2, "learning_rate": 3e-4, "warmup": 2, "schedule": "linear"})
+        as_pruned = TRAINING.model_copy(
+            update={"epochs": 2, "learning_rate": 3e-4, "warmup": 2, "schedule": "linear"}
+        )
         found = discover(plain.hf)
         cost = fit(plain.hf, plain.tokenizer, found, bench.training(tmp_path / "plain", as_pruned))
         average(plain.hf, tmp_path / "plain", 2)
         assert same(state(tuned.model), state(plain)) and tuned.cost["updates"] == cost["updates"]
         assert same(state(bench.model), before) and not same(state(plain), before)
-        assert tuned.loss_before == bench.loss(bench.model) and tuned.loss_after == bench.loss(tuned.model)
+        assert tuned.loss_before == bench.loss(bench.model) and tuned.loss_after == bench.loss(
+            tuned.model
+        )
         assert len(tuned.notes) == (kinds == ENCODER)
 
-    def test_it_trains_what_a_run_with_gates_trains_for_as_many_updates(self, bench: Bench, tmp_path: Path) -> None:
+    def test_it_trains_what_a_run_with_gates_trains_for_as_many_updates(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
         _, pruned = bench.prune(tmp_path / "gates", 0.0)
         mask = some(bench.model.heads)
         tuned = tune(bench.model, bench.training(tmp_path / "tuned"), GATES, ENCODER, mask)
@@ -77,20 +90,26 @@ class TestTuning:
         }
         assert not tuned.model.hf.training and tuned.model.heads.query["encoder-self"] == (3, 0)
 
-    def test_it_starts_at_the_masked_model_and_gets_better(self, bench: Bench, tmp_path: Path) -> None:
+    def test_it_starts_at_the_masked_model_and_gets_better(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
         mask = some(bench.model.heads)
         tuned = tune(bench.model, bench.training(tmp_path), GATES, KINDS, mask)
         with masked(bench.model.hf, bench.model.found, mask):
             assert tuned.loss_before == pytest.approx(bench.loss(bench.model), abs=1e-5)
         assert tuned.loss_after < tuned.loss_before and tuned.mask == mask == tuned.model.layout
 
-    def test_twice_is_the_same_and_a_finished_run_is_only_read(self, bench: Bench, tmp_path: Path) -> None:
+    def test_twice_is_the_same_and_a_finished_run_is_only_read(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
         mask = some(bench.model.heads)
         first, second, again = (
             tune(bench.model, bench.training(tmp_path / folder), GATES, ENCODER, mask)
             for folder in ("one", "two", "one")
         )
-        assert same(state(first.model), state(second.model)) and same(state(first.model), state(again.model))
+        assert same(state(first.model), state(second.model)) and same(
+            state(first.model), state(again.model)
+        )
         assert (first.loss_before, first.loss_after) == (again.loss_before, again.loss_after)
         assert first.cost["seconds"] == again.cost["seconds"]
 
@@ -101,7 +120,9 @@ def test_a_model_that_diverged_is_no_control(bench: Bench, tmp_path: Path) -> No
         tune(bench.model, bench.training(tmp_path), GATES.model_copy(update=much), ENCODER, mask)
     recipe = TRAINING.model_copy(update=much)
     with pytest.raises(HeadwiseError, match="The training diverged: the loss is not a number"):
-        from_scratch(SHAPE, bench.model.tokenizer, bench.training(tmp_path / "scratch", recipe, 5), mask)
+        from_scratch(
+            SHAPE, bench.model.tokenizer, bench.training(tmp_path / "scratch", recipe, 5), mask
+        )
 
 
 def copying(count: int, seed: int) -> ParallelText:
@@ -112,13 +133,26 @@ def copying(count: int, seed: int) -> ParallelText:
 
 
 class TestFromScratch:
-    def test_the_layout_learns_from_random_weights_and_comes_back_from_its_folder(self, tmp_path: Path) -> None:
-        tokenizer, shape = letters("$A </s>"), SHAPE.model_copy(update={"vocabulary": 31, "max_length": 16})
+    def test_the_layout_learns_from_random_weights_and_comes_back_from_its_folder(
+        self, tmp_path: Path
+    ) -> None:
+        tokenizer, shape = (
+            letters("$A </s>"),
+            SHAPE.model_copy(update={"vocabulary": 31, "max_length": 16}),
+        )
         data, dev = (Encoded(copying(*how), tokenizer, 16) for how in ((200, 1), (20, 2)))
-        recipe = Recipe(epochs=8, batch_tokens=100, learning_rate=1e-2, warmup=20, average=2, dtype="fp32")
+        recipe = Recipe(
+            epochs=8, batch_tokens=100, learning_rate=1e-2, warmup=20, average=2, dtype="fp32"
+        )
         mask = some(discover(build(shape, tokenizer, 1)).heads)
-        model, facts = from_scratch(shape, tokenizer, Training(data, dev, recipe, tmp_path / "work"), mask)
-        assert model.layout == mask and model.heads.query["encoder-self"] == (3, 0) and not model.hf.training
+        model, facts = from_scratch(
+            shape, tokenizer, Training(data, dev, recipe, tmp_path / "work"), mask
+        )
+        assert (
+            model.layout == mask
+            and model.heads.query["encoder-self"] == (3, 0)
+            and not model.hf.training
+        )
         assert facts["dev_loss"] < 0.8  # who only knows the letters has 3/4 ln 5 = 1.2
         with torch.no_grad():
             again = load(model.save(tmp_path / "model"))
@@ -127,7 +161,10 @@ class TestFromScratch:
 
     def test_it_starts_as_the_whole_model_did(self, bench: Bench, tmp_path: Path) -> None:
         whole = Model(build(SHAPE, bench.model.tokenizer, 3), bench.model.tokenizer, "fresh")
-        mask, still = some(whole.heads), TRAINING.model_copy(update={"epochs": 1, "learning_rate": 1e-30})
+        mask, still = (
+            some(whole.heads),
+            TRAINING.model_copy(update={"epochs": 1, "learning_rate": 1e-30}),
+        )
         model, _ = from_scratch(SHAPE, whole.tokenizer, bench.training(tmp_path, still, 3), mask)
         with masked(whole.hf, whole.found, mask):
             assert bench.loss(model) == pytest.approx(bench.loss(whole), abs=1e-5)
@@ -136,24 +173,45 @@ class TestFromScratch:
 class TestNarrower:
     @settings(max_examples=12, deadline=None, derandomize=True)
     @given(
-        st.sampled_from(["post", "pre"]), st.integers(1, 3), st.integers(1, 3), st.sampled_from([(2, 6), (4, 24)]),
-        st.integers(1, 50), st.integers(4, 100),
-    )  # fmt: skip
+        st.sampled_from(["post", "pre"]),
+        st.integers(1, 3),
+        st.integers(1, 3),
+        st.sampled_from([(2, 6), (4, 24)]),
+        st.integers(1, 50),
+        st.integers(4, 100),
+    )
     def test_weights_are_counted_as_they_are_built(
-        self, norm: str, encoder: int, decoder: int, sizes: tuple[int, int], feedforward: int, longest: int
+        self,
+        norm: str,
+        encoder: int,
+        decoder: int,
+        sizes: tuple[int, int],
+        feedforward: int,
+        longest: int,
     ) -> None:
         shape = Architecture(
-            norm=norm, encoder_layers=encoder, decoder_layers=decoder, heads=sizes[0], width=sizes[1],
-            feedforward=feedforward, max_length=longest,
-        )  # fmt: skip
+            norm=norm,
+            encoder_layers=encoder,
+            decoder_layers=decoder,
+            heads=sizes[0],
+            width=sizes[1],
+            feedforward=feedforward,
+            max_length=longest,
+        )
         made = Model(build(shape, letters(), 0), letters(), "made")
         assert weights(shape, len(letters())) == made.parameters
 
     @given(
-        st.sampled_from(["post", "pre"]), st.sampled_from([(32, 64), (64, 150), (256, 1024)]), st.floats(0.45, 1),
-    )  # fmt: skip
-    def test_it_has_as_many_weights_as_asked_for(self, norm: str, sizes: tuple[int, int], share: float) -> None:
-        shape = Architecture(norm=norm, heads=4, width=sizes[0], feedforward=sizes[1], vocabulary=1000)
+        st.sampled_from(["post", "pre"]),
+        st.sampled_from([(32, 64), (64, 150), (256, 1024)]),
+        st.floats(0.45, 1),
+    )
+    def test_it_has_as_many_weights_as_asked_for(
+        self, norm: str, sizes: tuple[int, int], share: float
+    ) -> None:
+        shape = Architecture(
+            norm=norm, heads=4, width=sizes[0], feedforward=sizes[1], vocabulary=1000
+        )
         expected = int(share * weights(shape, 1000))
         found = narrower(shape, 1000, expected)
         assert abs(weights(found, 1000) - expected) < 0.004 * expected
@@ -165,21 +223,32 @@ class TestNarrower:
         expected = int(0.7 * weights(shape, 1000))
         found, ratios = narrower(shape, 1000, expected), []
         for width in range(4, 65, 4):
-            sizes = [shape.model_copy(update={"width": width, "feedforward": size}) for size in range(1, 4000)]
+            sizes = [
+                shape.model_copy(update={"width": width, "feedforward": size})
+                for size in range(1, 4000)
+            ]
             near = min(sizes, key=lambda other: abs(weights(other, 1000) - expected))
             if abs(weights(near, 1000) - expected) < 1000:
                 ratios.append(abs(math.log2(near.feedforward / near.width / 2)))
-        assert len(ratios) > 3 and abs(math.log2(found.feedforward / found.width / 2)) == min(ratios)
+        assert len(ratios) > 3 and abs(math.log2(found.feedforward / found.width / 2)) == min(
+            ratios
+        )
         assert 44 <= found.width <= 52
 
     def test_its_own_size_is_itself_and_too_small_is_refused(self) -> None:
         assert narrower(SHAPE, 300, weights(SHAPE, 300)) == SHAPE
         few = narrower(SHAPE, 300, weights(SHAPE, 300) - 1000)
-        assert few.width == SHAPE.width and few.feedforward == SHAPE.feedforward - round(1000 / (4 * 65))
+        assert few.width == SHAPE.width and few.feedforward == SHAPE.feedforward - round(
+            1000 / (4 * 65)
+        )
         least = SHAPE.model_copy(update={"width": 4, "feedforward": 1})
         assert narrower(SHAPE, 300, weights(least, 300)) == least
-        assert narrower(SHAPE.model_copy(update={"heads": 1}), 300, 4300).width == 4  # no width below is allowed
-        with pytest.raises(HeadwiseError, match=r"the narrowest with 4 heads \(width 4\) has [\d,]+\. Leave"):
+        assert (
+            narrower(SHAPE.model_copy(update={"heads": 1}), 300, 4300).width == 4
+        )  # no width below is allowed
+        with pytest.raises(
+            HeadwiseError, match=r"the narrowest with 4 heads \(width 4\) has [\d,]+\. Leave"
+        ):
             narrower(SHAPE, 300, 100)
 
 
@@ -206,7 +275,9 @@ class TestChoices:
             assert mask == at_random(HEADS, kinds, keep[kinds[0]], seed)
 
     def test_the_draw_of_one_kind_is_what_it_always_was(self) -> None:
-        kept = [str(head) for head in at_random(HEADS, ["encoder-self"], {"encoder-self": 3}, 7).kept]
+        kept = [
+            str(head) for head in at_random(HEADS, ["encoder-self"], {"encoder-self": 3}, 7).kept
+        ]
         assert sorted(name for name in kept if name.startswith("encoder")) == [
             "encoder-self/0/1",
             "encoder-self/0/2",
@@ -220,7 +291,9 @@ class TestChoices:
 
     @pytest.mark.parametrize("count", [-1, 8])
     def test_what_is_not_there_cannot_be_drawn(self, count: int) -> None:
-        with pytest.raises(HeadwiseError, match=rf"^{count} heads cannot be kept: there are 7 heads to prune"):
+        with pytest.raises(
+            HeadwiseError, match=rf"^{count} heads cannot be kept: there are 7 heads to prune"
+        ):
             at_random(HEADS, ["encoder-self"], count, 1)
 
     @given(GROUP, st.lists(st.floats(-1, 1), min_size=HEADS.total, max_size=HEADS.total))

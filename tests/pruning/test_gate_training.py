@@ -46,12 +46,16 @@ def changed(before: Model, after: Model) -> set[str]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_weights_of_half_precision_give_the_same_gates(bench: Bench, tmp_path: Path, dtype: torch.dtype) -> None:
+def test_weights_of_half_precision_give_the_same_gates(
+    bench: Bench, tmp_path: Path, dtype: torch.dtype
+) -> None:
     """They train in float32 and have their own type again afterwards."""
     found = {}
     for kind in (dtype, torch.float32):
         hf = copy.deepcopy(bench.model.hf).to(dtype).to(kind)
-        model, made = bench.prune(tmp_path / str(kind), 0.02, model=Model(hf, bench.model.tokenizer, "half"))
+        model, made = bench.prune(
+            tmp_path / str(kind), 0.02, model=Model(hf, bench.model.tokenizer, "half")
+        )
         assert {p.dtype for m in (model, made.model) for p in m.hf.parameters()} == {kind}
         found[kind] = made, (tmp_path / str(kind) / "gates.csv").read_text()
     (half, gates), (whole, expected) = found[dtype], found[torch.float32]
@@ -65,14 +69,21 @@ class TestAfterwards:
     def test_no_gate_is_left_and_what_trained_before_trains_again(
         self, bench: Bench, pruned: tuple[Model, Pruned, Path]
     ) -> None:
-        flags = [{name: p.requires_grad for name, p in m.hf.named_parameters()} for m in (bench.model, pruned[0])]
+        flags = [
+            {name: p.requires_grad for name, p in m.hf.named_parameters()}
+            for m in (bench.model, pruned[0])
+        ]
         assert flags[0] == flags[1]
         for model in (pruned[0], pruned[1].model):
             assert not any("gate" in name for name, _ in model.hf.named_modules())
             assert not any("gate" in name for name in model.hf.state_dict())
-            assert "forward" not in vars(model.hf) and model.hf.config._attn_implementation == "sdpa"
+            assert (
+                "forward" not in vars(model.hf) and model.hf.config._attn_implementation == "sdpa"
+            )
 
-    def test_every_module_is_in_its_own_mode_again(self, pruned: tuple[Model, Pruned, Path]) -> None:
+    def test_every_module_is_in_its_own_mode_again(
+        self, pruned: tuple[Model, Pruned, Path]
+    ) -> None:
         for model in (pruned[0], pruned[1].model):
             assert not any(module.training for module in model.hf.modules())
 
@@ -82,14 +93,18 @@ class TestAfterwards:
         broken = TRAINING.model_copy(update={"batch_tokens": 10**6})
         with pytest.raises(HeadwiseError, match="fewer than one batch"):
             prune_by_gates(model, bench.training(tmp_path, broken, 1), GATES, ENCODER, 0.1)
-        assert {name: parameter.requires_grad for name, parameter in model.hf.named_parameters()} == flags
+        assert {
+            name: parameter.requires_grad for name, parameter in model.hf.named_parameters()
+        } == flags
         assert "headwise_gates" not in dict(model.hf.named_modules())
 
     def test_a_kind_the_model_does_not_have(self, bench: Bench, tmp_path: Path) -> None:
         model = copy.deepcopy(bench.model)
         model.found = replace(model.found, heads=HeadMap({"encoder-self": (4, 4)}))
         before = [p.requires_grad for p in model.hf.parameters()]
-        with pytest.raises(HeadwiseError, match="'cross' were asked for, but this model has only encoder-self"):
+        with pytest.raises(
+            HeadwiseError, match="'cross' were asked for, but this model has only encoder-self"
+        ):
             prune_by_gates(model, bench.training(tmp_path, TRAINING, 1), GATES, ("cross",), 0.1)
         assert [p.requires_grad for p in model.hf.parameters()] == before
 
@@ -101,28 +116,58 @@ class TestWhatTrains:
         different = changed(bench.model, pruned[0])
         assert different and all(name.startswith("model.encoder.") for name in different)
         assert "model.encoder.embed_tokens.weight" in different, "the source embeddings train"
-        trained = {name for name, p in bench.model.hf.named_parameters() if p.requires_grad and ".encoder." in name}
+        trained = {
+            name
+            for name, p in bench.model.hf.named_parameters()
+            if p.requires_grad and ".encoder." in name
+        }
         assert different == trained
-        assert pruned[1].notes[0] == "The decoder was frozen; the encoder and the source embeddings trained."
+        assert (
+            pruned[1].notes[0]
+            == "The decoder was frozen; the encoder and the source embeddings trained."
+        )
 
-    def test_everything_trains_when_decoder_heads_are_pruned(self, bench: Bench, tmp_path: Path) -> None:
-        model, result = bench.prune(tmp_path, 0.0, ("encoder-self", "decoder-self", "cross"), epochs=1)
-        trained = {name for name, parameter in bench.model.hf.named_parameters() if parameter.requires_grad}
+    def test_everything_trains_when_decoder_heads_are_pruned(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        model, result = bench.prune(
+            tmp_path, 0.0, ("encoder-self", "decoder-self", "cross"), epochs=1
+        )
+        trained = {
+            name for name, parameter in bench.model.hf.named_parameters() if parameter.requires_grad
+        }
         assert changed(bench.model, model) >= trained
         assert not any("frozen" in note for note in result.notes)
 
-    def test_tied_source_embeddings_stay_frozen_and_the_run_says_so(self, bench: Bench, tmp_path: Path) -> None:
+    def test_tied_source_embeddings_stay_frozen_and_the_run_says_so(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
         size = len(bench.model.tokenizer)
-        special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 2, "forced_eos_token_id": None}
+        special = {
+            "pad_token_id": 0,
+            "eos_token_id": 1,
+            "decoder_start_token_id": 2,
+            "forced_eos_token_id": None,
+        }
         config = MarianConfig(
-            vocab_size=size, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
-            decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=128, **special,
-        )  # fmt: skip
+            vocab_size=size,
+            d_model=32,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=32,
+            decoder_ffn_dim=32,
+            max_position_embeddings=128,
+            **special,
+        )
         model = Model(MarianMTModel(config), bench.model.tokenizer, "tied")
         before = copy.deepcopy(model)
         _, result = bench.prune(tmp_path, 0.0, model=model, epochs=1)
         different = changed(before, model)
-        assert different and not any("embed" in name or "shared" in name or "lm_head" in name for name in different)
+        assert different and not any(
+            "embed" in name or "shared" in name or "lm_head" in name for name in different
+        )
         assert "source embeddings, which are tied" in result.notes[0]
 
     def test_freeze_leaves_what_was_frozen_frozen(self, bench: Bench) -> None:
@@ -136,22 +181,34 @@ class TestWhatTrains:
 class TestPenalty:
     def test_zero_keeps_all_heads(self, bench: Bench, tmp_path: Path) -> None:
         _, result = bench.prune(tmp_path, 0.0)
-        assert result.mask == HeadMask.full(bench.model.heads) and result.model.heads == bench.model.heads
+        assert (
+            result.mask == HeadMask.full(bench.model.heads)
+            and result.model.heads == bench.model.heads
+        )
         assert result.model.parameters == bench.model.parameters
 
     @pytest.mark.parametrize("kinds", [ENCODER, ("encoder-self", "decoder-self", "cross")], ids=str)
-    def test_a_large_one_removes_all_and_says_so(self, bench: Bench, tmp_path: Path, kinds: tuple[Kind, ...]) -> None:
+    def test_a_large_one_removes_all_and_says_so(
+        self, bench: Bench, tmp_path: Path, kinds: tuple[Kind, ...]
+    ) -> None:
         _, result = bench.prune(tmp_path, 3.0, kinds)
         assert [result.mask.count(kind) for kind in kinds] == [0] * len(kinds)
         assert result.mask.count("cross") == (0 if "cross" in kinds else 8)
-        assert [f"No {kind} head is left" in " ".join(result.notes) for kind in kinds] == [True] * len(kinds)
+        assert [f"No {kind} head is left" in " ".join(result.notes) for kind in kinds] == [
+            True
+        ] * len(kinds)
         assert result.model.parameters < bench.model.parameters
         assert len(result.model.translate(["She sees him."], beam=2)) == 1
 
-    def test_more_penalty_less_open(self, bench: Bench, pruned: tuple[Model, Pruned, Path], tmp_path: Path) -> None:
+    def test_more_penalty_less_open(
+        self, bench: Bench, pruned: tuple[Model, Pruned, Path], tmp_path: Path
+    ) -> None:
         bench.prune(tmp_path, 0.3)
         more, less = (pd.read_csv(work / "gates.csv") for work in (tmp_path, pruned[2]))
-        assert more[more.step == more.step.max()].p_open.sum() < less[less.step == less.step.max()].p_open.sum()
+        assert (
+            more[more.step == more.step.max()].p_open.sum()
+            < less[less.step == less.step.max()].p_open.sum()
+        )
 
     def test_the_two_scales(self, bench: Bench, tmp_path: Path) -> None:
         """λ_paper = λ_code / layers: the same run."""
@@ -162,7 +219,9 @@ class TestPenalty:
 
 
 class TestDecision:
-    def test_the_removed_model_is_the_masked_one(self, bench: Bench, pruned: tuple[Model, Pruned, Path]) -> None:
+    def test_the_removed_model_is_the_masked_one(
+        self, bench: Bench, pruned: tuple[Model, Pruned, Path]
+    ) -> None:
         model, result, _ = pruned
         with masked(model.hf, model.found, result.mask):
             expected = bench.loss(model)
@@ -170,18 +229,26 @@ class TestDecision:
         assert bench.loss(result.model) == pytest.approx(expected, abs=1e-5)
 
     @pytest.mark.parametrize("rule", ["sign", "deterministic"])
-    def test_gates_are_decided_by_the_rule_and_really_removed(self, bench: Bench, rule: Any) -> None:
+    def test_gates_are_decided_by_the_rule_and_really_removed(
+        self, bench: Bench, rule: Any
+    ) -> None:
         """log α of −1 is shut by its sign, but the deterministic gate of the released code is still open there."""
         log_alpha = torch.tensor([9.0, -9.0, 0.5, -1.0, -9.0, -9.0, -9.0, -9.0])
         gates = Gates(bench.model.heads.only(ENCODER), HardConcrete(), log_alpha)
-        result = decide(copy.deepcopy(bench.model), gates, bench.dev, gates.kept(rule), 1260, [], {})
+        result = decide(
+            copy.deepcopy(bench.model), gates, bench.dev, gates.kept(rule), 1260, [], {}
+        )
         kept = {0, 2} if rule == "sign" else {0, 2, 3}
         left = {head for head in result.mask.kept if head.kind == "encoder-self"}
         assert left == {Head("encoder-self", 0, head) for head in kept}
         assert result.model.heads.query["encoder-self"] == (len(kept), 0)
         assert bench.loss(result.model) == pytest.approx(result.decided_loss, abs=1e-5)
         assert result.expected == pytest.approx(float(HardConcrete().p_open(log_alpha).sum()))
-        assert result.undecided == 2 / 8 and not result.settled and "25% were still between" in " ".join(result.notes)
+        assert (
+            result.undecided == 2 / 8
+            and not result.settled
+            and "25% were still between" in " ".join(result.notes)
+        )
         assert result.soft_loss != result.decided_loss
 
     def test_settled_gates_give_no_warning(self, bench: Bench) -> None:
@@ -193,7 +260,9 @@ class TestDecision:
     def test_at_the_start_the_gated_model_is_the_converged_one(self, bench: Bench) -> None:
         """log α = 3: the gate at test time is exactly 1, so step 0 is the model as it came."""
         model = copy.deepcopy(bench.model)
-        gates = Gates(model.heads.only(ENCODER), HardConcrete(GATES.temperature), GATES.start).eval()
+        gates = Gates(
+            model.heads.only(ENCODER), HardConcrete(GATES.temperature), GATES.start
+        ).eval()
         gates.draw()
         assert bool((gates.now == 1).all())
         with capture(model.hf, model.found, gates=gates.by_site()):
@@ -204,7 +273,11 @@ class TestOptions:
     def test_gates_settle_at_the_end_where_asked(self, bench: Bench, tmp_path: Path) -> None:
         """The share undecided is that of before, and tells whether the run had settled."""
         model, result = bench.prune(tmp_path, 0.05, settle=0.4, average=2)
-        assert not result.settled and result.undecided > 0.1 and result.soft_loss != result.decided_loss
+        assert (
+            not result.settled
+            and result.undecided > 0.1
+            and result.soft_loss != result.decided_loss
+        )
         assert "when they were decided" in result.notes[-1]
         table = pd.read_csv(tmp_path / "gates.csv")
         assert not table[table.step == table.step.max()].p_open.between(0.001, 0.999).any()
@@ -231,7 +304,9 @@ def test_a_run_that_diverged_gives_no_model(bench: Bench, tmp_path: Path) -> Non
 
 
 class TestGateLog:
-    def test_it_has_every_head_at_every_tenth_update(self, pruned: tuple[Model, Pruned, Path]) -> None:
+    def test_it_has_every_head_at_every_tenth_update(
+        self, pruned: tuple[Model, Pruned, Path]
+    ) -> None:
         table, last = pd.read_csv(pruned[2] / "gates.csv"), int(pruned[1].cost["updates"])
         assert list(table.columns) == ["step", "kind", "layer", "head", "p_open"]
         assert list(table.step.unique()) == sorted({*range(0, last + 1, 10), last})
@@ -245,7 +320,11 @@ class TestGateLog:
         assert table.p_open.between(0, 1).all()
 
     def test_a_broken_run_goes_on_bit_for_bit(
-        self, bench: Bench, pruned: tuple[Model, Pruned, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        bench: Bench,
+        pruned: tuple[Model, Pruned, Path],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         half = int(pruned[1].cost["updates"]) // 2
         monkeypatch.setattr(GateLog, "on_step_begin", crash_after(half + 1), raising=False)
@@ -254,7 +333,9 @@ class TestGateLog:
         monkeypatch.undo()
         assert (tmp_path / f"checkpoint-{half}" / "complete").exists()
         with (tmp_path / "gates.csv").open("a") as file:
-            file.write(f"{half + 1},encoder-self,0,0,0.5\n1")  # written after the checkpoint; and a line cut in two
+            file.write(
+                f"{half + 1},encoder-self,0,0,0.5\n1"
+            )  # written after the checkpoint; and a line cut in two
         model, result = bench.prune(tmp_path, 0.01)
         assert (tmp_path / "gates.csv").read_text() == (pruned[2] / "gates.csv").read_text()
         assert changed(model, pruned[0]) == set()

@@ -30,9 +30,13 @@ THREE_LAYERS = HeadMap({"encoder-self": (2, 3), "cross": (4,)})
 quickly = settings(max_examples=100, deadline=None)
 log_alphas = st.floats(-9, 9)
 noises = st.floats(EDGE, 1 - EDGE)
-gate_kinds = st.builds(HardConcrete, temperature=st.floats(0.2, 1), low=st.floats(-1, -0.05), high=st.floats(1.05, 2))
+gate_kinds = st.builds(
+    HardConcrete, temperature=st.floats(0.2, 1), low=st.floats(-1, -0.05), high=st.floats(1.05, 2)
+)
 symmetric = st.builds(
-    lambda temperature, by: HardConcrete(temperature, -by, 1 + by), temperature=st.floats(0.2, 1), by=st.floats(0.05, 1)
+    lambda temperature, by: HardConcrete(temperature, -by, 1 + by),
+    temperature=st.floats(0.2, 1),
+    by=st.floats(0.05, 1),
 )
 
 
@@ -68,7 +72,9 @@ class TestAgainstTheOriginal:
         gate, array = settled
         close(gate.deterministic(array("log_a")), array("eval_gate"))
         close(gradient(gate.deterministic, array("log_a")), array("eval_gate_grad"))
-        close(gate.kept(array("log_a"), "deterministic").double().mean(), array("sparsity_rate_eval"))
+        close(
+            gate.kept(array("log_a"), "deterministic").double().mean(), array("sparsity_rate_eval")
+        )
 
     def test_the_chance_to_be_open(self, settled: Settled) -> None:
         gate, array = settled
@@ -101,7 +107,9 @@ class TestClosedForms:
             (-3.014, 0.5, 0.860, 0.015),
         ],
     )
-    def test_the_table_and_chance_agree(self, log_alpha: float, temperature: float, zero: float, whole: float) -> None:
+    def test_the_table_and_chance_agree(
+        self, log_alpha: float, temperature: float, zero: float, whole: float
+    ) -> None:
         """Voita et al.'s figure 6 and Louizos et al.'s temperature; then a hundred thousand draws."""
         gate, at = HardConcrete(temperature), one(log_alpha)
         digits = 4 if log_alpha == 0 else 3
@@ -111,7 +119,9 @@ class TestClosedForms:
         drawn = gate.sample(at.expand(100_000), noise)
         assert float((drawn == 0).double().mean()) == pytest.approx(zero, abs=0.006)
         assert float((drawn == 1).double().mean()) == pytest.approx(whole, abs=0.006)
-        assert float((drawn != 0).double().mean()) == pytest.approx(float(gate.p_open(at)), abs=0.006)
+        assert float((drawn != 0).double().mean()) == pytest.approx(
+            float(gate.p_open(at)), abs=0.006
+        )
 
     def test_the_usual_slips_would_show(self) -> None:
         """Forgetting the temperature, or the sign of the logarithm, gives another number than 0.6881."""
@@ -124,13 +134,19 @@ class TestClosedForms:
             log_alpha = torch.zeros(2, dtype=dtype, requires_grad=True)
             gate = HardConcrete().sample(log_alpha, torch.tensor([0.0, 1.0], dtype=dtype))
             gate.sum().backward()
-            assert gate.tolist() == [0, 1] and log_alpha.grad is not None and log_alpha.grad.tolist() == [0, 0]
+            assert (
+                gate.tolist() == [0, 1]
+                and log_alpha.grad is not None
+                and log_alpha.grad.tolist() == [0, 0]
+            )
 
 
 class TestProperties:
     @quickly
     @given(gate_kinds, log_alphas, noises)
-    def test_a_gate_lies_between_0_and_1(self, gate: HardConcrete, log_alpha: float, noise: float) -> None:
+    def test_a_gate_lies_between_0_and_1(
+        self, gate: HardConcrete, log_alpha: float, noise: float
+    ) -> None:
         assert 0 <= float(gate.sample(one(log_alpha), one(noise))) <= 1
         assert 0 <= float(gate.deterministic(one(log_alpha))) <= 1
 
@@ -139,7 +155,10 @@ class TestProperties:
     def test_the_chances_add_up(self, gate: HardConcrete, log_alpha: float) -> None:
         """P(0) + P(0 < z < 1) + P(1) = 1, the middle one taken from the noise that leads there."""
         edges = [
-            torch.sigmoid(gate.temperature * torch.logit((one(edge) - gate.low) / (gate.high - gate.low)) - log_alpha)
+            torch.sigmoid(
+                gate.temperature * torch.logit((one(edge) - gate.low) / (gate.high - gate.low))
+                - log_alpha
+            )
             for edge in (0.0, 1.0)
         ]
         zero, whole = gate.p_zero(one(log_alpha)), gate.p_one(one(log_alpha))
@@ -152,7 +171,12 @@ class TestProperties:
         self, gate: HardConcrete, log_alpha: float, more: float, noise: float
     ) -> None:
         low, high = one(log_alpha), one(log_alpha + more)
-        for value in (gate.p_open, gate.p_one, gate.deterministic, lambda at: gate.sample(at, one(noise))):
+        for value in (
+            gate.p_open,
+            gate.p_one,
+            gate.deterministic,
+            lambda at: gate.sample(at, one(noise)),
+        ):
             assert float(value(low)) <= float(value(high))
         assert float(gate.p_zero(low)) >= float(gate.p_zero(high))
 
@@ -160,7 +184,11 @@ class TestProperties:
     @given(symmetric, log_alphas.filter(lambda x: abs(x) > 1e-6))
     def test_the_papers_rule_is_the_sign(self, gate: HardConcrete, log_alpha: float) -> None:
         at = one(log_alpha)
-        assert bool(gate.kept(at)) == (float(gate.p_one(at)) > float(gate.p_zero(at))) == (log_alpha > 0)
+        assert (
+            bool(gate.kept(at))
+            == (float(gate.p_one(at)) > float(gate.p_zero(at)))
+            == (log_alpha > 0)
+        )
 
     @quickly
     @given(log_alphas.filter(lambda x: abs(x + math.log(11)) > 1e-9))
@@ -172,7 +200,9 @@ class TestProperties:
 
     @quickly
     @given(st.lists(log_alphas, min_size=9, max_size=9), st.floats(0.001, 10))
-    def test_lambda_of_the_code_is_layers_times_that_of_the_paper(self, values: list[float], code: float) -> None:
+    def test_lambda_of_the_code_is_layers_times_that_of_the_paper(
+        self, values: list[float], code: float
+    ) -> None:
         gates = gates_at(THREE_LAYERS, torch.tensor(values, dtype=torch.float64))
         paper = code / 3
         objectives = [paper * gates.penalty("paper"), code * gates.penalty("code")]
@@ -190,7 +220,9 @@ class TestGates:
         assert [len(gate) for gate in found.values()] == [2, 3, 4]
         assert torch.equal(torch.cat(list(found.values())), wanted)
         assert list(gates.probabilities()) == list(THREE_LAYERS)
-        assert list(gates.probabilities().values()) == HardConcrete().p_open(gates.log_alpha).tolist()
+        assert (
+            list(gates.probabilities().values()) == HardConcrete().p_open(gates.log_alpha).tolist()
+        )
 
     def test_noise_is_drawn_anew_from_torchs_generator_and_only_in_training(self) -> None:
         gates = Gates(THREE_LAYERS, HardConcrete(), start=0.0)
@@ -214,7 +246,9 @@ class TestGates:
         """U(−0.612, 0.612) for 8 heads: there a gate without noise is between 0.32 and 0.68, nowhere 1."""
         heads = HeadMap({"encoder-self": (8,) * 500, "cross": (2,) * 500})
         start = glorot_uniform(heads, 1)
-        assert torch.equal(start, glorot_uniform(heads, 1)) and not torch.equal(start, glorot_uniform(heads, 2))
+        assert torch.equal(start, glorot_uniform(heads, 1)) and not torch.equal(
+            start, glorot_uniform(heads, 2)
+        )
         for part, limit in ((start[:4000], math.sqrt(3 / 8)), (start[4000:], math.sqrt(3 / 2))):
             assert 0.99 * limit < float(part.abs().max()) <= limit
             assert float(part.mean()) == pytest.approx(0, abs=0.1 * limit)
@@ -225,7 +259,9 @@ class TestGates:
         assert float(gates.now[:4000].max()) == pytest.approx(0.68, abs=0.005)
 
     def test_health_is_that_of_the_gates_as_last_trained(self) -> None:
-        gates = gates_at(THREE_LAYERS, torch.tensor([-9, -9, -9, -1, 1, 9, 9, 9, 9], dtype=torch.float64))
+        gates = gates_at(
+            THREE_LAYERS, torch.tensor([-9, -9, -9, -1, 1, 9, 9, 9, 9], dtype=torch.float64)
+        )
         gates.loose.copy_(gates.log_alpha.detach())
         p = HardConcrete().p_open(torch.tensor([-1.0, 1.0]))
         assert gates.undecided() == pytest.approx(2 / 9) and gates.expected() == pytest.approx(
@@ -238,10 +274,14 @@ class TestGates:
 
     def test_the_mask_takes_shut_gates_out_and_keeps_heads_without_a_gate(self) -> None:
         whole = HeadMap({"encoder-self": (2, 3), "decoder-self": (2,), "cross": (4,)})
-        gates = gates_at(THREE_LAYERS, torch.tensor([-5, 5, -1, 1, 5, 5, 5, 5, -5], dtype=torch.float64))
+        gates = gates_at(
+            THREE_LAYERS, torch.tensor([-5, 5, -1, 1, 5, 5, 5, 5, -5], dtype=torch.float64)
+        )
         shut = {Head("encoder-self", 0, 0), Head("encoder-self", 1, 0), Head("cross", 0, 3)}
         assert gates.mask(whole, gates.kept("sign")).kept == set(whole) - shut
-        assert gates.mask(whole, gates.kept("deterministic")).kept == set(whole) - shut | {Head("encoder-self", 1, 0)}
+        assert gates.mask(whole, gates.kept("deterministic")).kept == set(whole) - shut | {
+            Head("encoder-self", 1, 0)
+        }
 
     def test_on_a_transformers_model(self, tiny_marian: Callable[..., MarianMTModel]) -> None:
         """Gates far out are the mask they decide; in training the loss reaches every one of them."""

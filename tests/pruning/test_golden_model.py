@@ -23,7 +23,9 @@ def test_without_gates(golden: Path) -> None:
         out = model(source, target, source_length)
         for name in ("logits", "rdo", "enc_out"):
             close(out[name], np.reshape(forward[f"{key}.{name}"], out[name].shape))
-        close(model.loss(out["logits"], target, target_length), np.atleast_1d(forward[f"{key}.xent"]))
+        close(
+            model.loss(out["logits"], target, target_length), np.atleast_1d(forward[f"{key}.xent"])
+        )
 
 
 @pytest.mark.parametrize("which", ["all", "enc_only", "all_dead"])
@@ -49,20 +51,32 @@ def test_a_training_step_with_fixed_noise(golden: Path) -> None:
     model, numbers = GoldenModel(golden), dict(np.load(golden / "head_gates.npz"))
     gates = gates_of(model, numbers)
     gates.draw(torch.cat([tensor(numbers[f"concrete.noise.{name}"]).flatten() for name in SITES]))
-    source, target, source_length, target_length = inputs(dict(np.load(golden / "forward.npz")), "batch")
+    source, target, source_length, target_length = inputs(
+        dict(np.load(golden / "forward.npz")), "batch"
+    )
     loss = model.loss(model(source, target, source_length)["logits"], target, target_length).sum()
-    penalty, expected = gates.penalty("code"), {k.rpartition("train.")[2]: v for k, v in numbers.items()}
+    penalty, expected = (
+        gates.penalty("code"),
+        {k.rpartition("train.")[2]: v for k, v in numbers.items()},
+    )
     total = loss / target_length.sum() + float(expected["concrete_coef"]) * penalty
     total.backward()
     close(loss, expected["loss"])
     close(penalty, expected["concrete_reg"])
     close(total, expected["total"])
-    close(gates.distribution.kept(gates.log_alpha, "deterministic").double().mean(), expected["sparsity_rate"])
+    close(
+        gates.distribution.kept(gates.log_alpha, "deterministic").double().mean(),
+        expected["sparsity_rate"],
+    )
     assert gates.log_alpha.grad is not None
     for name, kind in SITES.items():
         for layer, row in enumerate(expected[f"grad_log_a.{name}"]):
             close(gates.log_alpha.grad[gates.slices[Site(kind, layer)]], row)
-    norms = {key.partition(":")[2]: value for key, value in expected.items() if key.startswith("gradnorm:")}
+    norms = {
+        key.partition(":")[2]: value
+        for key, value in expected.items()
+        if key.startswith("gradnorm:")
+    }
     assert len(norms) > 40
     for name, norm in norms.items():
         grad = model.weight(name.removesuffix(":0")).grad

@@ -21,8 +21,17 @@ from headwise.pruning.greedy import greedy, random_scores, smallest_within, weig
 
 HEADS = HeadMap({"encoder-self": (4, 3), "decoder-self": (2,), "cross": (3,)})
 BOTH: tuple[Kind, ...] = ("encoder-self", "cross")
-ORDER = ("encoder-self/1/2", "cross/0/0", "encoder-self/0/1", "encoder-self/0/0", "cross/0/2", "encoder-self/1/0")
-VALUES = {head: 10.0 for head in HEADS} | {Head.parse(name): float(i) for i, name in enumerate(ORDER)}
+ORDER = (
+    "encoder-self/1/2",
+    "cross/0/0",
+    "encoder-self/0/1",
+    "encoder-self/0/0",
+    "cross/0/2",
+    "encoder-self/1/0",
+)
+VALUES = {head: 10.0 for head in HEADS} | {
+    Head.parse(name): float(i) for i, name in enumerate(ORDER)
+}
 
 
 def fixed(values: Mapping[Head, float]) -> Callable[[HeadMask], Mapping[Head, float]]:
@@ -33,13 +42,23 @@ class TestGreedy:
     def test_the_least_important_go_first(self) -> None:
         masks = greedy(HEADS, fixed(VALUES), BOTH, step=0.2)
         assert [sum(map(mask.count, BOTH)) for mask in masks] == [10, 8, 6, 4, 2, 1]
-        gone = [[str(head) for head in HEADS if head in before.kept - after.kept] for before, after in pairs(masks)]
+        gone = [
+            [str(head) for head in HEADS if head in before.kept - after.kept]
+            for before, after in pairs(masks)
+        ]
         assert [set(step) for step in gone[:3]] == [set(ORDER[:2]), set(ORDER[2:4]), set(ORDER[4:])]
-        assert gone[3:] == [["encoder-self/0/2", "encoder-self/0/3"], ["encoder-self/1/1"]], "of equal ones the first"
+        assert gone[3:] == [["encoder-self/0/2", "encoder-self/0/3"], ["encoder-self/1/1"]], (
+            "of equal ones the first"
+        )
         assert all(mask.count("decoder-self") == 2 for mask in masks), "other kinds stay"
 
     @settings(max_examples=60, deadline=None)
-    @given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(1, 20), st.booleans(), st.integers(0, 9))
+    @given(
+        st.lists(st.integers(1, 12), min_size=1, max_size=5),
+        st.integers(1, 20),
+        st.booleans(),
+        st.integers(0, 9),
+    )
     def test_masks_are_nested_and_as_large_as_in_the_papers_program(
         self, layers: list[int], steps: int, once: bool, seed: int
     ) -> None:
@@ -79,7 +98,9 @@ class TestGreedy:
             return {first: 0.1, twin: 0.2 if first in mask.kept else 9.0, other: 0.5, best: 1.0}
 
         asked: list[int] = []
-        assert greedy(heads, score, ["encoder-self"], 0.25)[-2].kept == {other, best} and asked == [4]
+        assert greedy(heads, score, ["encoder-self"], 0.25)[-2].kept == {other, best} and asked == [
+            4
+        ]
         asked.clear()
         masks = greedy(heads, score, ["encoder-self"], 0.25, once=False)
         assert masks[-2].kept == {twin, best} and masks[-1].kept == {twin} and asked == [4, 3, 2]
@@ -88,9 +109,13 @@ class TestGreedy:
         heads = HeadMap({"encoder-self": (1,)})
         assert greedy(heads, fixed({}), ["encoder-self"]) == [HeadMask.full(heads)]
 
-    @pytest.mark.parametrize("broken", [{}, {Head("cross", 0, 1): math.nan}, {Head("cross", 0, 1): math.inf}])
+    @pytest.mark.parametrize(
+        "broken", [{}, {Head("cross", 0, 1): math.nan}, {Head("cross", 0, 1): math.inf}]
+    )
     def test_a_score_that_is_no_number_is_refused(self, broken: dict[Head, float]) -> None:
-        values = {head: value for head, value in VALUES.items() if head != Head("cross", 0, 1)} | broken
+        values = {
+            head: value for head, value in VALUES.items() if head != Head("cross", 0, 1)
+        } | broken
         with pytest.raises(HeadwiseError, match=r"not a number for 1 of 10 \(cross/0/1\)"):
             greedy(HEADS, fixed(values), BOTH)
 
@@ -100,7 +125,9 @@ class TestGreedy:
             greedy(HEADS, fixed(VALUES), BOTH, step)
 
     def test_a_kind_the_model_does_not_have_is_refused(self) -> None:
-        with pytest.raises(HeadwiseError, match="'cross' were asked for, but this model has only encoder-self"):
+        with pytest.raises(
+            HeadwiseError, match="'cross' were asked for, but this model has only encoder-self"
+        ):
             greedy(HeadMap({"encoder-self": (2,)}), fixed(VALUES), BOTH)
 
 
@@ -131,13 +158,17 @@ class TestBaselines:
         assert random_scores(HEADS, 1) == random_scores(HEADS, 1) != random_scores(HEADS, 2)
         assert list(random_scores(HEADS, 1)) == list(HEADS)
 
-    def test_weight_norms_are_those_of_a_slow_script(self, tiny_marian: Callable[..., MarianMTModel]) -> None:
+    def test_weight_norms_are_those_of_a_slow_script(
+        self, tiny_marian: Callable[..., MarianMTModel]
+    ) -> None:
         model = Model(tiny_marian(), None, "tiny")
         norms = weight_norms(model)
         assert list(norms) == list(model.heads)
         cross = model.hf.model.decoder.layers[1].encoder_attn
         value, out = cross.v_proj.weight[16:24], cross.out_proj.weight[:, 16:24]
-        assert norms[Head("cross", 1, 2)] == pytest.approx(((value**2).sum() * (out**2).sum()).sqrt().item())
+        assert norms[Head("cross", 1, 2)] == pytest.approx(
+            ((value**2).sum() * (out**2).sum()).sqrt().item()
+        )
 
     def test_a_head_without_weight_goes_first_also_where_value_heads_are_shared(self) -> None:
         hf: Any = tiny("llama")
@@ -154,39 +185,54 @@ class TestBaselines:
         mask = greedy(model.heads, fixed(norms), ["decoder-self"])[1]
         assert Head("decoder-self", 1, 2) not in mask.kept
 
-    def test_a_pruned_model_with_an_empty_layer(self, tiny_marian: Callable[..., MarianMTModel]) -> None:
+    def test_a_pruned_model_with_an_empty_layer(
+        self, tiny_marian: Callable[..., MarianMTModel]
+    ) -> None:
         model = Model(tiny_marian(), None, "tiny")
         gone = [head for head in model.heads if head.kind == "cross" and head.layer == 0]
         small = model.remove(HeadMask.full(model.heads).without(gone))
         whole, cut = weight_norms(model), weight_norms(small)
-        assert cut.keys() == whole.keys() - set(gone) and all(cut[head] == whole[head] for head in cut)
+        assert cut.keys() == whole.keys() - set(gone) and all(
+            cut[head] == whole[head] for head in cut
+        )
 
     def test_fused_projections_have_the_norms_of_their_parts(self) -> None:
         """GPT-2 keeps its weights the other way round, values last; GPT-NeoX has them head by head."""
         gpt: Any = tiny("gpt2")
         layer = gpt.transformer.h[1].attn
-        value, out = layer.c_attn.weight[:, 64 + 16 : 64 + 24].norm(), layer.c_proj.weight[16:24].norm()
-        assert weight_norms(Model(gpt, None, "tiny"))[Head("decoder-self", 1, 2)] == pytest.approx((value * out).item())
+        value, out = (
+            layer.c_attn.weight[:, 64 + 16 : 64 + 24].norm(),
+            layer.c_proj.weight[16:24].norm(),
+        )
+        assert weight_norms(Model(gpt, None, "tiny"))[Head("decoder-self", 1, 2)] == pytest.approx(
+            (value * out).item()
+        )
         neox: Any = tiny("gpt_neox")
         layer = neox.gpt_neox.layers[0].attention
-        value, out = layer.query_key_value.weight[2 * 24 + 16 : 3 * 24].norm(), layer.dense.weight[:, 16:24].norm()
+        value, out = (
+            layer.query_key_value.weight[2 * 24 + 16 : 3 * 24].norm(),
+            layer.dense.weight[:, 16:24].norm(),
+        )
         assert weight_norms(Model(neox, None, "tiny"))[Head("decoder-self", 0, 2)] == pytest.approx(
             (value * out).item()
         )
 
     def test_projections_of_another_form_are_refused(self) -> None:
         with pytest.raises(
-            HeadwiseError, match=r"norms .* \(AlbertAttention\) has no linear value and output projections"
+            HeadwiseError,
+            match=r"norms .* \(AlbertAttention\) has no linear value and output projections",
         ):
             weight_norms(Model(tiny("albert"), None, "tiny"))
 
     def test_latent_attention_has_its_values_in_a_shared_projection(self) -> None:
         model = Model(tiny("deepseek_v3"), None, "tiny")
         layer = model.found.modules[Site("decoder-self", 0)]
-        rows = layer.kv_b_proj.weight.view(layer.num_heads, layer.qk_nope_head_dim + layer.v_head_dim, -1)
+        rows = layer.kv_b_proj.weight.view(
+            layer.num_heads, layer.qk_nope_head_dim + layer.v_head_dim, -1
+        )
         outputs = layer.o_proj.weight.view(-1, layer.num_heads, layer.v_head_dim).norm(dim=(0, 2))
         expected = rows[:, layer.qk_nope_head_dim :].norm(dim=(1, 2)) * outputs
         found = weight_norms(model)
-        assert [found[Head("decoder-self", 0, head)] for head in range(layer.num_heads)] == pytest.approx(
-            expected.tolist(), rel=1e-5
-        )
+        assert [
+            found[Head("decoder-self", 0, head)] for head in range(layer.num_heads)
+        ] == pytest.approx(expected.tolist(), rel=1e-5)

@@ -30,12 +30,30 @@ from translation.letters import END, LETTERS, PAD, START, letters
 IDS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "vocab_size": 32}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", {"n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 64}),
-    "llama": ("LlamaForCausalLM", {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
-                                   "num_key_value_heads": 2, "intermediate_size": 64}),
-    "bert": ("BertForMaskedLM", {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
-                                 "intermediate_size": 64, "max_position_embeddings": 64}),
-}  # fmt: skip
-RECIPE = Recipe(epochs=10, batch_tokens=256, learning_rate=1e-2, warmup=10, label_smoothing=0.0, dtype="fp32")
+    "llama": (
+        "LlamaForCausalLM",
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "intermediate_size": 64,
+        },
+    ),
+    "bert": (
+        "BertForMaskedLM",
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 4,
+            "intermediate_size": 64,
+            "max_position_embeddings": 64,
+        },
+    ),
+}
+RECIPE = Recipe(
+    epochs=10, batch_tokens=256, learning_rate=1e-2, warmup=10, label_smoothing=0.0, dtype="fp32"
+)
 GATES = GateOptions(epochs=3, gate_learning_rate=0.3, warmup=2, learning_rate=1e-3, unit="head")
 DECISIVE = 2  # the only head of the four that does something
 
@@ -56,12 +74,26 @@ class Trained:
         found = discover(hf)
         self.site = found.heads.sites[0]
         causal = self.site.kind == "decoder-self"
-        self.data, self.dev = (Packed(text(*how), tokenizer, 32, causal) for how in ((600, 1), (40, 2)))
+        self.data, self.dev = (
+            Packed(text(*how), tokenizer, 32, causal) for how in ((600, 1), (40, 2))
+        )
         only = torch.eye(4)[DECISIVE]
-        fit(hf, tokenizer, found, Training(self.data, self.dev, RECIPE, work), Gated({self.site: lambda: only}))
+        fit(
+            hf,
+            tokenizer,
+            found,
+            Training(self.data, self.dev, RECIPE, work),
+            Gated({self.site: lambda: only}),
+        )
         with torch.no_grad():
             for name, weight in hf.named_parameters():
-                if name.endswith(("attn.c_proj.weight", "self_attn.o_proj.weight", "attention.output.dense.weight")):
+                if name.endswith(
+                    (
+                        "attn.c_proj.weight",
+                        "self_attn.o_proj.weight",
+                        "attention.output.dense.weight",
+                    )
+                ):
                     rows = weight if family == "gpt2" else weight.t()
                     rows[[i for i in range(32) if i // 8 != DECISIVE]] = 0.0
         self.model = Model(hf, tokenizer, family)
@@ -74,7 +106,9 @@ class Trained:
             return dev_loss(model.hf, self.dev, model.tokenizer, 256)
 
 
-one_family = pytest.mark.parametrize("trained", ["bert"], indirect=True)  # whose hidden tokens are drawn, too
+one_family = pytest.mark.parametrize(
+    "trained", ["bert"], indirect=True
+)  # whose hidden tokens are drawn, too
 
 
 @pytest.fixture(scope="module", params=list(SHAPES))
@@ -96,10 +130,14 @@ def weights(model: Model) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("train", ["gates", "all"])
-def test_a_penalty_closes_the_heads_that_do_nothing(trained: Trained, model: Model, tmp_path: Path, train: Any) -> None:
+def test_a_penalty_closes_the_heads_that_do_nothing(
+    trained: Trained, model: Model, tmp_path: Path, train: Any
+) -> None:
     before = trained.loss(model)
     options = GATES.model_copy(update={"train": train})
-    pruned = prune_by_gates(model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02)
+    pruned = prune_by_gates(
+        model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02
+    )
     assert kept(pruned) == [DECISIVE] and pruned.settled
     assert trained.loss(pruned.model) == pytest.approx(pruned.loss, rel=1e-5)
     assert pruned.loss <= before + 1e-3, "the heads that are gone did nothing"
@@ -119,9 +157,13 @@ def test_frozen_weights_do_not_change(trained: Trained, model: Model, tmp_path: 
     model.hf.to(torch.bfloat16)
     before, asked = weights(model), [p.requires_grad for p in model.hf.parameters()]
     options = GATES.model_copy(update={"epochs": 2, "train": "gates"})
-    pruned = prune_by_gates(model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02)
+    pruned = prune_by_gates(
+        model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02
+    )
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(model).items())
-    assert [p.requires_grad for p in model.hf.parameters()] == asked and "train" not in vars(model.hf)
+    assert [p.requires_grad for p in model.hf.parameters()] == asked and "train" not in vars(
+        model.hf
+    )
     assert any("frozen" in note for note in pruned.notes)
 
 
@@ -134,7 +176,9 @@ def test_frozen_weights_train_gates_without_dropout(
 
     def look(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         hf = kwargs["model"]
-        modes.add((hf.headwise_gates.training, any(module.training for module in hf.base_model.modules())))
+        modes.add(
+            (hf.headwise_gates.training, any(module.training for module in hf.base_model.modules()))
+        )
 
     monkeypatch.setattr(gate_training.GateLog, "on_pre_optimizer_step", look, raising=False)
     options = GATES.model_copy(update={"epochs": 1, "train": "gates"})
@@ -142,12 +186,18 @@ def test_frozen_weights_train_gates_without_dropout(
     assert modes == {(True, False)}
 
 
-def test_low_rank_changes_are_merged_before_removal(trained: Trained, model: Model, tmp_path: Path) -> None:
+def test_low_rank_changes_are_merged_before_removal(
+    trained: Trained, model: Model, tmp_path: Path
+) -> None:
     pytest.importorskip("peft", reason="peft is not installed (headwise[lora])")
     before, names = weights(model), list(model.hf.state_dict())
     options = GATES.model_copy(update={"epochs": 2, "train": "lora", "learning_rate": 3e-3})
-    pruned = prune_by_gates(model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02)
-    changed = {name for name, tensor in weights(model).items() if not torch.equal(tensor, before[name])}
+    pruned = prune_by_gates(
+        model, trained.training(tmp_path), options, (trained.site.kind,), penalty=0.02
+    )
+    changed = {
+        name for name, tensor in weights(model).items() if not torch.equal(tensor, before[name])
+    }
     assert list(model.hf.state_dict()) == names and changed
     assert all(model.hf.get_parameter(name).dim() == 2 and "embed" not in name for name in changed)
     tokens = {"input_ids": torch.tensor([[5, 6, 5, 6, 5]])}
@@ -175,7 +225,11 @@ def test_a_killed_run_goes_on_to_the_same_numbers(
 
     def run(work: Path) -> Pruned:
         return prune_by_gates(
-            copy.deepcopy(trained.model), trained.training(work), options, (trained.site.kind,), penalty=0.005
+            copy.deepcopy(trained.model),
+            trained.training(work),
+            options,
+            (trained.site.kind,),
+            penalty=0.005,
         )
 
     whole = run(tmp_path / "whole")
@@ -190,19 +244,29 @@ def test_a_killed_run_goes_on_to_the_same_numbers(
         patch.setattr(gate_training.GateLog, "on_step_end", die)
         run(tmp_path / "killed")
     resumed = run(tmp_path / "killed")
-    assert (resumed.mask, resumed.soft_loss, resumed.loss) == (whole.mask, whole.soft_loss, whole.loss)
+    assert (resumed.mask, resumed.soft_loss, resumed.loss) == (
+        whole.mask,
+        whole.soft_loss,
+        whole.loss,
+    )
     assert (tmp_path / "killed/gates.csv").read_text() == (tmp_path / "whole/gates.csv").read_text()
     ours, theirs = weights(resumed.model), weights(whole.model)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 @one_family
-def test_an_interrupted_run_leaves_no_low_rank_layers(trained: Trained, model: Model, tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_no_low_rank_layers(
+    trained: Trained, model: Model, tmp_path: Path
+) -> None:
     pytest.importorskip("peft", reason="peft is not installed (headwise[lora])")
     before = weights(model)
-    broken = replace(trained.training(tmp_path), recipe=RECIPE.model_copy(update={"accumulate": 10**6}))
+    broken = replace(
+        trained.training(tmp_path), recipe=RECIPE.model_copy(update={"accumulate": 10**6})
+    )
     options = GATES.model_copy(update={"train": "lora"})
     with pytest.raises(HeadwiseError, match="fewer than one batch"):
         prune_by_gates(model, broken, options, (trained.site.kind,), penalty=0.02)
     after = weights(model)
-    assert list(after) == list(before) and all(torch.equal(after[name], before[name]) for name in before)
+    assert list(after) == list(before) and all(
+        torch.equal(after[name], before[name]) for name in before
+    )

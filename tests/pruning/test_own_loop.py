@@ -18,7 +18,9 @@ USEFUL = 1  # the only head of the four whose output reaches the classes
 
 
 def classifier() -> hw.Model:
-    hf: PreTrainedModel = build("BertForSequenceClassification", **{**STACK, "num_hidden_layers": 1, "num_labels": 2})
+    hf: PreTrainedModel = build(
+        "BertForSequenceClassification", **{**STACK, "num_hidden_layers": 1, "num_labels": 2}
+    )
     with torch.no_grad():
         out = hf.get_submodule("bert.encoder.layer.0.attention.output.dense").weight
         out[:, [i for i in range(32) if i // 8 != USEFUL]] = 0.0
@@ -57,11 +59,18 @@ def test_a_bare_loop(model: hw.Model) -> None:
                 optimizer.zero_grad()
                 gates.step()
         with torch.no_grad():
-            again = [model.hf(**data[0] | {"input_ids": data[0]["input_ids"][None]}).logits for _ in range(2)]
+            again = [
+                model.hf(**data[0] | {"input_ids": data[0]["input_ids"][None]}).logits
+                for _ in range(2)
+            ]
         assert torch.equal(*again), "without gradients gates are not drawn"
     assert kept(gates.mask()) == [USEFUL] and max(gates.open.values()) > 0.9
     smaller = gates.remove()
-    assert smaller.heads.total == 1 and not model.hf._forward_pre_hooks and vars(model.hf).keys() == before.keys()
+    assert (
+        smaller.heads.total == 1
+        and not model.hf._forward_pre_hooks
+        and vars(model.hf).keys() == before.keys()
+    )
     inputs = {"input_ids": torch.stack([row["input_ids"] for row in data[:5]])}
     with torch.no_grad(), masked(model.hf, model.found, gates.mask()):
         torch.testing.assert_close(smaller.hf(**inputs).logits, model.hf(**inputs).logits)
@@ -69,9 +78,17 @@ def test_a_bare_loop(model: hw.Model) -> None:
 
 def test_a_trainer_steps_by_itself(model: hw.Model, tmp_path: Path) -> None:
     arguments = TrainingArguments(
-        str(tmp_path), num_train_epochs=4, per_device_train_batch_size=16, gradient_accumulation_steps=2,
-        learning_rate=1e-3, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True, logging_strategy="no",
-    )  # fmt: skip
+        str(tmp_path),
+        num_train_epochs=4,
+        per_device_train_batch_size=16,
+        gradient_accumulation_steps=2,
+        learning_rate=1e-3,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        logging_strategy="no",
+    )
     data: Any = examples(model, 512)
     with hw.GatedLoop(model, penalty=0.02, learning_rate=0.2) as gates:
         Trainer(model.hf, arguments, train_dataset=data, callbacks=[gates]).train()

@@ -47,7 +47,9 @@ class TestLagrangian:
         p = HardConcrete().p_open(torch.linspace(-3, 3, 12)).tolist()
         excess = sum(p) - (9 if share < RAMP else 6)
         doubt = sum(x * (1 - x) for x in p) if share >= RAMP else 0
-        assert float(gates.cost().detach()) == pytest.approx(0.3 * excess + 0.07 * excess**2 + 0.2 * doubt, rel=1e-5)
+        assert float(gates.cost().detach()) == pytest.approx(
+            0.3 * excess + 0.07 * excess**2 + 0.2 * doubt, rel=1e-5
+        )
 
     def test_multipliers_start_at_0_and_climb_where_there_are_too_many(self) -> None:
         gates = CountedGates(HEADS, HardConcrete(), 3.0, 6)
@@ -55,7 +57,9 @@ class TestLagrangian:
         assert [m.tolist() for m in gates.multipliers] == [[0.0]] * 3
         optimiser = torch.optim.AdamW(gates.groups(0.05, 100))
         gates.cost().backward()
-        assert gates.linear.grad is not None and gates.linear.grad.norm() == pytest.approx(CLIP), "clipped for itself"
+        assert gates.linear.grad is not None and gates.linear.grad.norm() == pytest.approx(CLIP), (
+            "clipped for itself"
+        )
         optimiser.step()
         assert [m.tolist() for m in gates.multipliers] == [[pytest.approx(0.1)]] * 3
 
@@ -70,20 +74,31 @@ class TestLagrangian:
 
 class TestChoice:
     def test_the_largest_log_alpha_stay_also_where_all_are_equal(self) -> None:
-        gates = CountedGates(HEADS, HardConcrete(), torch.tensor([1.0, 2, 3, 4, 5, 6, 7, 8, -9, -8, -7, -6]), 3)
+        gates = CountedGates(
+            HEADS, HardConcrete(), torch.tensor([1.0, 2, 3, 4, 5, 6, 7, 8, -9, -8, -7, -6]), 3
+        )
         assert gates.largest().nonzero().flatten().tolist() == [5, 6, 7]
-        gates = CountedGates(HEADS, HardConcrete(), gates.log_alpha.detach(), {"encoder-self": 2, "cross": 1})
+        gates = CountedGates(
+            HEADS, HardConcrete(), gates.log_alpha.detach(), {"encoder-self": 2, "cross": 1}
+        )
         assert gates.largest().nonzero().flatten().tolist() == [6, 7, 11]
         for wanted in range(1, 13):
             assert int(CountedGates(HEADS, HardConcrete(), 0.0, wanted).largest().sum()) == wanted
 
-    @pytest.mark.parametrize("keep", [0, 13, -1, {"encoder-self": 9, "cross": 1}, {"encoder-self": 1, "cross": 0}])
+    @pytest.mark.parametrize(
+        "keep", [0, 13, -1, {"encoder-self": 9, "cross": 1}, {"encoder-self": 1, "cross": 0}]
+    )
     def test_none_and_more_than_there_are_cannot_be_wanted(self, keep: Keep) -> None:
-        with pytest.raises(HeadwiseError, match=r"heads cannot be kept: there are .* to prune .*Give a number from 1"):
+        with pytest.raises(
+            HeadwiseError,
+            match=r"heads cannot be kept: there are .* to prune .*Give a number from 1",
+        ):
             CountedGates(HEADS, HardConcrete(), 3.0, keep)
 
     def test_numbers_for_other_kinds_are_refused(self, bench: Bench, tmp_path: Path) -> None:
-        with pytest.raises(HeadwiseError, match="given for cross, but the kinds to prune are encoder-self"):
+        with pytest.raises(
+            HeadwiseError, match="given for cross, but the kinds to prune are encoder-self"
+        ):
             bench.keep(tmp_path, {"cross": 2})
 
 
@@ -92,7 +107,9 @@ def toy(gates: CountedGates, updates: int, worth: Tensor, seed: int) -> Tensor:
     torch.manual_seed(seed)
     optimiser = torch.optim.AdamW(gates.groups(0.05, updates), betas=(0.9, 0.98), eps=1e-9)
     rates = [group["lr"] for group in optimiser.param_groups]
-    schedule = GateSchedule(gates, SETTLE, gates.largest, lambda: float((worth * (1 - gates.now)).sum()))
+    schedule = GateSchedule(
+        gates, SETTLE, gates.largest, lambda: float((worth * (1 - gates.now)).sum())
+    )
     for step in range(updates):
         state: Any = type("State", (), {"global_step": step, "max_steps": updates})
         schedule.on_step_begin(None, state, None)
@@ -108,15 +125,21 @@ def toy(gates: CountedGates, updates: int, worth: Tensor, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("wanted", [1, 2, 6, 11, 15, 16])
-def test_the_expected_count_reaches_every_target_without_a_penalty_chosen_by_hand(wanted: int) -> None:
+def test_the_expected_count_reaches_every_target_without_a_penalty_chosen_by_hand(
+    wanted: int,
+) -> None:
     """Before anything is decided. Heads are worth from 0.0001 to 0.3 nats each."""
     worth = torch.logspace(-4, -0.5, 16)
     gates = CountedGates(HeadMap({"encoder-self": (8, 8)}), HardConcrete(), 3.0, wanted)
     kept = toy(gates, 250, worth, 1)
-    assert gates.missed() < 0.5 and abs(gates.expected() - wanted) < 0.5 and gates.undecided() <= 0.25
+    assert (
+        gates.missed() < 0.5 and abs(gates.expected() - wanted) < 0.5 and gates.undecided() <= 0.25
+    )
     assert kept.sum() == wanted and torch.equal(gates.log_alpha, torch.where(kept, FAR, -FAR))
     if wanted > 2:
-        assert worth[kept].sum() >= 0.85 * worth[-wanted:].sum(), "and those that are worth most stay"
+        assert worth[kept].sum() >= 0.85 * worth[-wanted:].sum(), (
+            "and those that are worth most stay"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +150,14 @@ def three(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model
 
 
 class TestRun:
-    def test_exactly_so_many_heads_stay(self, bench: Bench, three: tuple[Model, Pruned, Path]) -> None:
+    def test_exactly_so_many_heads_stay(
+        self, bench: Bench, three: tuple[Model, Pruned, Path]
+    ) -> None:
         _, result, _ = three
-        assert result.mask.count("encoder-self") == 3 and len(result.mask) == bench.model.heads.total - 5
+        assert (
+            result.mask.count("encoder-self") == 3
+            and len(result.mask) == bench.model.heads.total - 5
+        )
         assert sum(result.model.heads.query["encoder-self"]) == 3
         assert abs(result.expected - 3) < 0.5
 
@@ -139,7 +167,9 @@ class TestRun:
         monkeypatch.setattr("headwise.pruning.target_count.TRAVEL", 0)  # they stay where they start
         _, result = bench.keep(tmp_path, 3, epochs=1, start=0.0, gate_learning_rate=1e-6)
         assert result.undecided == 1 and not result.settled
-        assert "100% were still between 0.1 and 0.9 when they were decided" in " ".join(result.notes)
+        assert "100% were still between 0.1 and 0.9 when they were decided" in " ".join(
+            result.notes
+        )
         assert result.soft_loss != result.decided_loss
 
     def test_gates_that_are_all_open_have_settled(self, bench: Bench, tmp_path: Path) -> None:
@@ -148,7 +178,11 @@ class TestRun:
         assert result.soft_loss == pytest.approx(result.decided_loss, abs=0.02)
 
     def test_the_losses_are_those_of_the_moment_of_deciding(
-        self, bench: Bench, three: tuple[Model, Pruned, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        bench: Bench,
+        three: tuple[Model, Pruned, Path],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Measured here from outside, by moving log α; the run itself is not disturbed by it."""
         found: list[float] = []
@@ -167,11 +201,18 @@ class TestRun:
 
         monkeypatch.setattr(GateSchedule, "on_step_begin", measure)
         _, result = bench.keep(tmp_path, 3, model=model)
-        assert [result.soft_loss, result.decided_loss] == pytest.approx(found, rel=1e-6)  # kept in float32
-        assert (result.soft_loss, result.decided_loss) == (three[1].soft_loss, three[1].decided_loss)
+        assert [result.soft_loss, result.decided_loss] == pytest.approx(
+            found, rel=1e-6
+        )  # kept in float32
+        assert (result.soft_loss, result.decided_loss) == (
+            three[1].soft_loss,
+            three[1].decided_loss,
+        )
         assert result.loss == three[1].loss != result.decided_loss
 
-    def test_the_removed_model_is_the_masked_one(self, bench: Bench, three: tuple[Model, Pruned, Path]) -> None:
+    def test_the_removed_model_is_the_masked_one(
+        self, bench: Bench, three: tuple[Model, Pruned, Path]
+    ) -> None:
         model, result, _ = three
         with masked(model.hf, model.found, result.mask):
             assert bench.loss(model) == result.loss
@@ -181,7 +222,9 @@ class TestRun:
         table = pd.read_csv(three[2] / "gates.csv")
         last = table[table.step == table.step.max()]
         assert (last.p_open > 0.5).sum() == 3 and not last.p_open.between(0.001, 0.999).any()
-        kept = {f"{row.kind}/{row.layer}/{row.head}" for row in last[last.p_open > 0.5].itertuples()}
+        kept = {
+            f"{row.kind}/{row.layer}/{row.head}" for row in last[last.p_open > 0.5].itertuples()
+        }
         assert kept == {str(head) for head in three[1].mask.kept if head.kind == "encoder-self"}
 
     def test_a_number_for_every_kind(self, bench: Bench, tmp_path: Path) -> None:
@@ -195,10 +238,17 @@ class TestRun:
         monkeypatch.setattr(target_count, "TRAVEL", 0.1)
         _, result = bench.keep(tmp_path, 1, epochs=1, gate_learning_rate=0.01)
         assert result.mask.count("encoder-self") == 1 and not result.settled
-        assert "heads away from the target count" in result.notes[-1] and "updates are too few" in result.notes[-1]
+        assert (
+            "heads away from the target count" in result.notes[-1]
+            and "updates are too few" in result.notes[-1]
+        )
 
     def test_a_broken_run_goes_on_bit_for_bit(
-        self, bench: Bench, three: tuple[Model, Pruned, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        bench: Bench,
+        three: tuple[Model, Pruned, Path],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Broken while the gates were settling: what they were before is in the checkpoint."""
 
@@ -213,5 +263,8 @@ class TestRun:
         _, result = bench.keep(tmp_path, 3)
         assert (tmp_path / "gates.csv").read_text() == (three[2] / "gates.csv").read_text()
         assert result.mask == three[1].mask and result.loss == three[1].loss
-        assert (result.soft_loss, result.decided_loss) == (three[1].soft_loss, three[1].decided_loss)
+        assert (result.soft_loss, result.decided_loss) == (
+            three[1].soft_loss,
+            three[1].decided_loss,
+        )
         assert (result.expected, result.undecided) == (three[1].expected, three[1].undecided)

@@ -71,7 +71,9 @@ class TestGates:
         noise = torch.rand(12, generator=torch.Generator().manual_seed(3))
         gates.draw(noise)
         r = torch.linspace(-1, 1, 12).double() - (-noise.double().log()).log()
-        torch.testing.assert_close(gates.now.detach().double(), relaxed_top(r, 4, WARM), rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            gates.now.detach().double(), relaxed_top(r, 4, WARM), rtol=0, atol=1e-6
+        )
         assert gates.now.requires_grad
 
     def test_the_temperature_falls_log_linearly_until_the_gates_settle(self) -> None:
@@ -96,7 +98,9 @@ class TestGates:
         gates.share = 0.4
         gates.draw(torch.full((12,), 0.5))
         (gates.now * torch.arange(12)).sum().backward()
-        assert gates.log_alpha.grad is not None and float(gates.log_alpha.grad.norm()) == pytest.approx(CLIP)
+        assert gates.log_alpha.grad is not None and float(
+            gates.log_alpha.grad.norm()
+        ) == pytest.approx(CLIP)
 
     @pytest.mark.parametrize("keep", [4, {"encoder-self": 3, "cross": 2}])
     @pytest.mark.parametrize("settling", [False, True])
@@ -106,12 +110,17 @@ class TestGates:
             gates.settling = settling
             with syncs() as seen:
                 gates.draw(noise)
-                (gates.cost() + gates.now.sum()).backward() if not settling else gates.settle(gates.largest(), 3)
+                (gates.cost() + gates.now.sum()).backward() if not settling else gates.settle(
+                    gates.largest(), 3
+                )
             assert seen == []
 
     @pytest.mark.parametrize("keep", [0, 13])
     def test_numbers_that_cannot_be_are_refused_as_elsewhere(self, keep: int) -> None:
-        for make in (lambda: TopGates(HEADS, 0.0, keep), lambda: CountedGates(HEADS, HardConcrete(), 0.0, keep)):
+        for make in (
+            lambda: TopGates(HEADS, 0.0, keep),
+            lambda: CountedGates(HEADS, HardConcrete(), 0.0, keep),
+        ):
             with pytest.raises(HeadwiseError, match="Give a number from 1 to 12"):
                 make()
 
@@ -142,11 +151,15 @@ def test_a_run_ends_with_exactly_so_many_heads(bench: Bench, tmp_path: Path) -> 
         assert bench.loss(model) == result.loss
     assert bench.loss(result.model) == pytest.approx(result.loss, abs=1e-5)
     table = pd.read_csv(tmp_path / "gates.csv")
-    assert table.groupby("step").p_open.sum().tolist() == pytest.approx([3] * table.step.nunique(), abs=1e-3)
+    assert table.groupby("step").p_open.sum().tolist() == pytest.approx(
+        [3] * table.step.nunique(), abs=1e-3
+    )
     assert set(table[table.step == table.step.max()].p_open) == {0, 1}
 
 
-def test_a_run_whose_heads_are_still_drawn_by_chance_has_not_settled(bench: Bench, tmp_path: Path) -> None:
+def test_a_run_whose_heads_are_still_drawn_by_chance_has_not_settled(
+    bench: Bench, tmp_path: Path
+) -> None:
     model = copy.deepcopy(bench.model)
     options = GATES.model_copy(update={"epochs": 1})
     result = prune_by_top_k(model, bench.training(tmp_path), options, ENCODER, 4)

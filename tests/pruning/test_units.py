@@ -34,7 +34,15 @@ SHARING: tuple[Unit, ...] = ("balanced", "group", "uniform")
 def llama() -> Model:
     """3 layers of 8 heads in 4 groups, float32: 4 bytes x 2 x 4 heads x 8 numbers x 3 layers a token."""
     return Model(
-        tiny("llama", num_attention_heads=8, hidden_size=64, num_key_value_heads=4, num_hidden_layers=3), None, "llama"
+        tiny(
+            "llama",
+            num_attention_heads=8,
+            hidden_size=64,
+            num_key_value_heads=4,
+            num_hidden_layers=3,
+        ),
+        None,
+        "llama",
     )
 
 
@@ -52,7 +60,9 @@ def obeys(mask: HeadMask, unit: Unit) -> bool:
     if unit == "uniform":
         return balanced and len({tuple(kept) for kept in groups}) == 1
     full = [max(groups_of(HeadMask.full(mask.heads), site)) for site in mask.heads.sites]
-    whole = all(count in (0, size) for kept, size in zip(groups, full, strict=True) for count in kept)
+    whole = all(
+        count in (0, size) for kept, size in zip(groups, full, strict=True) for count in kept
+    )
     return {"head": True, "balanced": balanced, "group": whole}[unit]
 
 
@@ -63,7 +73,16 @@ def written(parts: list[Together]) -> list[str]:
 class TestUnits:
     def test_by_hand(self) -> None:
         heads = HeadMap({"decoder-self": (4, 4)}, {"decoder-self": (2, 2)})
-        assert written(units(heads, "head")) == ["0.0", "0.1", "0.2", "0.3", "1.0", "1.1", "1.2", "1.3"]
+        assert written(units(heads, "head")) == [
+            "0.0",
+            "0.1",
+            "0.2",
+            "0.3",
+            "1.0",
+            "1.1",
+            "1.2",
+            "1.3",
+        ]
         assert written(units(heads, "balanced")) == ["0.0 0.2", "0.1 0.3", "1.0 1.2", "1.1 1.3"]
         assert written(units(heads, "group")) == ["0.0 0.1", "0.2 0.3", "1.0 1.1", "1.2 1.3"]
         assert written(units(heads, "uniform")) == ["0.0 0.2 1.0 1.2", "0.1 0.3 1.1 1.3"]
@@ -71,18 +90,34 @@ class TestUnits:
     def test_by_rank_of_a_score(self) -> None:
         heads = HeadMap({"decoder-self": (4, 4)}, {"decoder-self": (2, 2)})
         values = dict(zip(heads, [2.0, 1, 3, 4, 9, 0, 9, 0], strict=True))
-        assert written(units(heads, "balanced", None, values)) == ["0.1 0.2", "0.0 0.3", "1.1 1.3", "1.0 1.2"]
-        assert written(units(heads, "uniform", None, values)) == ["0.1 0.2 1.1 1.3", "0.0 0.3 1.0 1.2"]
+        assert written(units(heads, "balanced", None, values)) == [
+            "0.1 0.2",
+            "0.0 0.3",
+            "1.1 1.3",
+            "1.0 1.2",
+        ]
+        assert written(units(heads, "uniform", None, values)) == [
+            "0.1 0.2 1.1 1.3",
+            "0.0 0.3 1.0 1.2",
+        ]
 
     def test_the_usual_one(self) -> None:
         assert usual_unit(GROUPED) == "balanced" and usual_unit(PLAIN) == "head"
         assert usual_unit(HeadMap({"decoder-self": (4, 0)}, {"decoder-self": (4, 0)})) == "head"
-        assert units(PLAIN) == units(PLAIN, "balanced") == units(PLAIN, "group") == [(head,) for head in PLAIN]
+        assert (
+            units(PLAIN)
+            == units(PLAIN, "balanced")
+            == units(PLAIN, "group")
+            == [(head,) for head in PLAIN]
+        )
         one = HeadMap({"decoder-self": (4,)}, {"decoder-self": (1,)})
         assert units(one) == [(head,) for head in one] and units(one, "group") == [tuple(one)]
 
     @settings(max_examples=50, deadline=None)
-    @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3)), min_size=1, max_size=4), st.sampled_from(UNITS))
+    @given(
+        st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3)), min_size=1, max_size=4),
+        st.sampled_from(UNITS),
+    )
     def test_every_head_is_in_one_unit(self, layers: list[tuple[int, int]], unit: Unit) -> None:
         heads = HeadMap(
             {"decoder-self": tuple(groups * shared for groups, shared in layers)},
@@ -92,7 +127,9 @@ class TestUnits:
             with pytest.raises(HeadwiseError, match=r"different ones now .* choose another unit"):
                 units(heads, unit)
         else:
-            assert sorted(head for together in units(heads, unit) for head in together) == sorted(heads)
+            assert sorted(head for together in units(heads, unit) for head in together) == sorted(
+                heads
+            )
 
     @settings(max_examples=100, deadline=None)
     @given(st.lists(st.integers(1, 5), min_size=1, max_size=7), st.integers(0, 30))
@@ -102,12 +139,16 @@ class TestUnits:
         assert nearest(sizes, count) == (below, min((s for s in sums if s >= count), default=None))
         parts = [tuple(Head("cross", i, h) for h in range(size)) for i, size in enumerate(sizes)]
         chosen = first(parts, count)
-        assert sum(map(len, chosen)) == (below or 0) and chosen == [part for part in parts if part in chosen]
+        assert sum(map(len, chosen)) == (below or 0) and chosen == [
+            part for part in parts if part in chosen
+        ]
 
 
 class TestMasks:
     @settings(max_examples=40, deadline=None)
-    @given(st.sampled_from(UNITS), st.integers(0, 99), st.booleans(), st.sampled_from([0.1, 0.25, 0.5]))
+    @given(
+        st.sampled_from(UNITS), st.integers(0, 99), st.booleans(), st.sampled_from([0.1, 0.25, 0.5])
+    )
     def test_greedy_and_random_masks(self, unit: Unit, seed: int, once: bool, step: float) -> None:
         def score(mask: HeadMask) -> dict[Head, float]:
             return random_scores(GROUPED, seed if once else seed + len(mask))
@@ -136,19 +177,30 @@ class TestMasks:
     def test_a_unit_is_worth_the_sum_of_its_heads(self) -> None:
         heads = HeadMap({"decoder-self": (4,)}, {"decoder-self": (2,)})
         values = dict(zip(heads, [0.0, 10, 3, 4], strict=True))
-        assert greedy(heads, lambda _: values, SELF, unit="group")[-1].of(Site("decoder-self", 0)) == [0, 1]
-        assert greedy(heads, lambda _: values, SELF, unit="balanced")[-1].of(Site("decoder-self", 0)) == [1, 3]
+        assert greedy(heads, lambda _: values, SELF, unit="group")[-1].of(
+            Site("decoder-self", 0)
+        ) == [0, 1]
+        assert greedy(heads, lambda _: values, SELF, unit="balanced")[-1].of(
+            Site("decoder-self", 0)
+        ) == [1, 3]
 
     @pytest.mark.parametrize(("unit", "step"), [("balanced", 4), ("group", 2), ("uniform", 12)])
     def test_counts_that_split_a_unit_are_refused(self, unit: Unit, step: int) -> None:
-        for make in (lambda n: at_random(GROUPED, SELF, n, 1, unit), lambda n: TopGates(GROUPED, 0.0, n, unit=unit)):
-            with pytest.raises(HeadwiseError, match=rf"'{unit}' .* nearest numbers are {step} and {2 * step}\."):
+        for make in (
+            lambda n: at_random(GROUPED, SELF, n, 1, unit),
+            lambda n: TopGates(GROUPED, 0.0, n, unit=unit),
+        ):
+            with pytest.raises(
+                HeadwiseError, match=rf"'{unit}' .* nearest numbers are {step} and {2 * step}\."
+            ):
                 make(step + 1)
             make(step)
 
     def test_gates_of_different_size_need_a_number_for_each_kind(self) -> None:
         heads = HeadMap({"encoder-self": (4, 4, 4), "cross": (4, 4)})
-        with pytest.raises(HeadwiseError, match="some have 2 heads and some 3: give a number for each kind"):
+        with pytest.raises(
+            HeadwiseError, match="some have 2 heads and some 3: give a number for each kind"
+        ):
             CountedGates(heads, HardConcrete(), 0.0, 5, "uniform")
         gates = CountedGates(heads, HardConcrete(), 0.0, {"encoder-self": 6, "cross": 6}, "uniform")
         mask = gates.mask(heads, gates.largest())
@@ -166,7 +218,11 @@ class TestGates:
         assert all(len({now[head] for head in together}) == 1 for together in parts)
         assert len({*now.values()}) == len(parts)
         p = gates.probabilities()
-        assert gates.penalty().item() == pytest.approx(sum(p.values())) == pytest.approx(gates.expected())
+        assert (
+            gates.penalty().item()
+            == pytest.approx(sum(p.values()))
+            == pytest.approx(gates.expected())
+        )
 
     def test_the_gradient_of_a_unit_is_that_of_its_heads(self) -> None:
         gates = Gates(GROUPED, HardConcrete(), 0.0, "group").eval()
@@ -198,7 +254,9 @@ class TestGates:
         mask = gates.mask(GROUPED, gates.largest())
         assert len(mask) == 12 and obeys(mask, unit)
         value = dict(zip(GROUPED, worth.tolist(), strict=True))
-        best = sum(sorted(sum(value[head] for head in together) for together in parts)[len(parts) // 2 :])
+        best = sum(
+            sorted(sum(value[head] for head in together) for together in parts)[len(parts) // 2 :]
+        )
         assert sum(value[head] for head in mask.kept) > 0.9 * best
 
 
@@ -211,32 +269,46 @@ class TestCache:
 
     def test_of_an_encoder_decoder_self_and_cross(self) -> None:
         model = Model(tiny("marian"), None, "marian")
-        assert model.cache_by_kind == {"decoder-self": 2 * 4 * 2 * 8 * 4, "cross": 2 * 4 * 2 * 8 * 4}
+        assert model.cache_by_kind == {
+            "decoder-self": 2 * 4 * 2 * 8 * 4,
+            "cross": 2 * 4 * 2 * 8 * 4,
+        }
         assert model.cache_bytes == sum(model.cache_by_kind.values())
         assert Model(tiny("bert"), None, "bert").cache_bytes == 0
 
     @pytest.mark.parametrize("unit", SHARING)
     def test_removed_is_masked_and_nothing_grows(self, unit: Unit) -> None:
         model, draw = llama(), random.Random(1)
-        counts = [sum(len(together) for together in units(model.heads, unit)[:n]) for n in range(12)]
+        counts = [
+            sum(len(together) for together in units(model.heads, unit)[:n]) for n in range(12)
+        ]
         for seed in range(7):
-            mask = at_random(model.heads, SELF, draw.choice([n for n in counts if n < 24]), seed, unit)
+            mask = at_random(
+                model.heads, SELF, draw.choice([n for n in counts if n < 24]), seed, unit
+            )
             with masked(model.hf, model.found, mask):
                 expected = probe(model.hf)
             small = model.remove(mask)
             assert (expected - probe(small.hf)).abs().max() <= 1e-5
-            assert small.cache_bytes <= model.cache_bytes and small.weight_bytes < model.weight_bytes
+            assert (
+                small.cache_bytes <= model.cache_bytes and small.weight_bytes < model.weight_bytes
+            )
 
     def test_half_of_the_groups_halve_the_cache(self) -> None:
         model = llama()
-        mask = greedy(model.heads, lambda _: random_scores(model.heads, 5), SELF, keep=12, unit="group")[-1]
+        mask = greedy(
+            model.heads, lambda _: random_scores(model.heads, 5), SELF, keep=12, unit="group"
+        )[-1]
         small = model.remove(mask)
         assert 2 * small.cache_bytes == model.cache_bytes and small.heads.total == 12
 
     def test_growth_is_refused_with_its_number_unless_asked_for(self) -> None:
         model = llama()
         mask = HeadMask.full(model.heads).without([Head("decoder-self", 0, 1)])
-        with pytest.raises(HeadwiseError, match=r"cache of llama would grow from 768 to 960 bytes a token \(1\.25 t"):
+        with pytest.raises(
+            HeadwiseError,
+            match=r"cache of llama would grow from 768 to 960 bytes a token \(1\.25 t",
+        ):
             model.remove(mask)
         with pytest.warns(UserWarning, match="would grow from 768 to 960 bytes a token"):
             small = model.remove(mask, grow=True)
@@ -250,9 +322,17 @@ def test_the_shape_of_llama_3_1_8b() -> None:
     heads = HeadMap({"decoder-self": (32,) * 32}, {"decoder-self": (8,) * 32})
 
     def cache(mask: HeadMask) -> int:
-        kept = [key_value_heads([h // 4 for h in mask.of(site)], list(range(8)))[0] for site in heads.sites]
+        kept = [
+            key_value_heads([h // 4 for h in mask.of(site)], list(range(8)))[0]
+            for site in heads.sites
+        ]
         return sum(map(len, kept)) * 2 * 128 * 2
 
     whole = cache(HeadMask.full(heads))
     times = {unit: cache(at_random(heads, SELF, 768, 1, unit)) / whole for unit in UNITS}
-    assert whole == 131_072 and times == {"head": 3.0, "balanced": 1.0, "group": 0.75, "uniform": 1.0}
+    assert whole == 131_072 and times == {
+        "head": 3.0,
+        "balanced": 1.0,
+        "group": 0.75,
+        "uniform": 1.0,
+    }

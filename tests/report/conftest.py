@@ -40,14 +40,25 @@ DIFFERENCE = {
     "lambda-0.05": (-0.71, 0.11, 0.14),
     "lambda-0.2": (-3.05, -1.84, 0.001),
 }
-NOUNS = ["dog", "le chien"], ["teacher", "le professeur"], ["river", "la rivière"], ["letter", "la lettre"]
+NOUNS = (
+    ["dog", "le chien"],
+    ["teacher", "le professeur"],
+    ["river", "la rivière"],
+    ["letter", "la lettre"],
+)
 VERBS = ["sees", "voit"], ["likes", "aime"], ["hides", "cache"], ["draws", "dessine"]
-PLACES = ["near the old bridge", "près du vieux pont"], ["in the morning", "le matin"], ["in silence", "sans un mot"]
+PLACES = (
+    ["near the old bridge", "près du vieux pont"],
+    ["in the morning", "le matin"],
+    ["in silence", "sans un mot"],
+)
 
 
 def data_of(figure: Figure, panel: int = 0) -> list[dict[str, Any]]:
     """All rows that a panel draws."""
-    return [row for rows in figure.panels[panel].specification()["datasets"].values() for row in rows]
+    return [
+        row for rows in figure.panels[panel].specification()["datasets"].values() for row in rows
+    ]
 
 
 def make_run(folder: Path) -> Path:
@@ -68,7 +79,9 @@ def make_run(folder: Path) -> Path:
     interactions(HEADS).to_csv(folder / "interactions.csv", index=False)
     pruning_table().to_csv(folder / "pruning.csv", index=False)
     for setting, kept in KEPT.items():
-        mask = HeadMask(HEADS, frozenset(Head("encoder-self", i, h) for i, row in enumerate(kept) for h in row))
+        mask = HeadMask(
+            HEADS, frozenset(Head("encoder-self", i, h) for i, row in enumerate(kept) for h in row)
+        )
         mask.save(folder / "layouts" / f"{setting}.json")
         gate_log(folder / "gates" / f"{setting}.csv", kept, draw)
     sentences(folder / "translations" / "test", draw)
@@ -85,7 +98,12 @@ def run_facts() -> dict[str, Any]:
         "chosen": "lambda-0.05",
         "max_drop": 1.0,
         "settings": {
-            f"lambda-{penalty:g}": {"method": "gates", "penalty": penalty, "kinds": ["encoder-self"], "settle": 0}
+            f"lambda-{penalty:g}": {
+                "method": "gates",
+                "penalty": penalty,
+                "kinds": ["encoder-self"],
+                "settle": 0,
+            }
             for penalty in PENALTIES
         },
         "bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
@@ -113,7 +131,9 @@ def scores(draw: random.Random, heads: HeadMap = HEADS) -> pd.DataFrame:
     But for the first layer's h6: most relevant there, and not confident, as the paper's rare-token head.
     """
     strong = {(0, 3): 0.61, (1, 2): 0.84, (1, 5): 0.79, (2, 0): 0.72, (2, 4): 0.88, (0, 0): 0.47}
-    confident = {head: strong.get((head.layer, head.head), draw.uniform(0.19, 0.45)) for head in heads}
+    confident = {
+        head: strong.get((head.layer, head.head), draw.uniform(0.19, 0.45)) for head in heads
+    }
     matters = {head: value + draw.gauss(0, 0.08) for head, value in confident.items()}
     matters[Head("encoder-self", 0, 6)] = 0.9
     confident[Head("encoder-self", 0, 6)] = 0.2
@@ -131,8 +151,12 @@ def scores(draw: random.Random, heads: HeadMap = HEADS) -> pd.DataFrame:
         }
         for measure, value in values.items():
             margin = draw.uniform(0.01, 0.06) * abs(value)
-            rows.append((*head, measure, round(value, 6), value - margin, value + margin, 12841, None))
-    return pd.DataFrame(rows, columns=["kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline"])
+            rows.append(
+                (*head, measure, round(value, 6), value - margin, value + margin, 12841, None)
+            )
+    return pd.DataFrame(
+        rows, columns=["kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline"]
+    )
 
 
 SCORES = ("gradient", "lrp.ding", "lrp.alpha-beta", "confidence", "-entropy", "ablation.zero")
@@ -144,21 +168,45 @@ def faithfulness() -> pd.DataFrame:
     """faithfulness.csv: the judge's statistics of six scores, ablation's ceiling and the areas of the curves."""
     rows: list[tuple[Any, ...]] = []
     for name, value in {"": 0.93, ".half": 0.87, ".within": 0.88, ".within.half": 0.79}.items():
-        rows.append(("ablation.zero", "ablation.zero", "encoder-self", f"ceiling{name}", value, None, None, 24))
+        rows.append(
+            (
+                "ablation.zero",
+                "ablation.zero",
+                "encoder-self",
+                f"ceiling{name}",
+                value,
+                None,
+                None,
+                24,
+            )
+        )
     for measure, rank in RANKS.items():
         start = (measure, "ablation.zero", "encoder-self")
-        for name, share in {"spearman": 1.0, "kendall": 0.78, "spearman.within": 0.9, "kendall.within": 0.72}.items():
+        for name, share in {
+            "spearman": 1.0,
+            "kendall": 0.78,
+            "spearman.within": 0.9,
+            "kendall.within": 0.72,
+        }.items():
             value = round(rank * share, 4)
             rows.append((*start, name, value, value - 0.09, min(value + 0.07, 1), 24))
-        for name, value in {"precision@10%": 0.5, "precision@25%": round(rank, 1), "precision@50%": 0.75}.items():
+        for name, value in {
+            "precision@10%": 0.5,
+            "precision@25%": round(rank, 1),
+            "precision@50%": 0.75,
+        }.items():
             rows.append((*start, name, value, value - 0.2, min(value + 0.2, 1), 24))
         rows.append((measure, measure, "encoder-self", "stability", 0.97, None, None, 24))
         area = AREAS[measure]
-        rows.append((measure, "all heads", "encoder-self", "area", area, 0.93 * area, 1.08 * area, 500))
+        rows.append(
+            (measure, "all heads", "encoder-self", "area", area, 0.93 * area, 1.08 * area, 500)
+        )
     rows.append(("gradient", "all heads", "encoder-self", "area.rescored", 0.25, 0.23, 0.27, 500))
     rows.append(("random", "all heads", "encoder-self", "area", 0.8, 0.63, 0.98, 5))
     rows.append(("lrp.ding", "confidence", "encoder-self", "spearman", 0.55, None, None, 24))
-    return pd.DataFrame(rows, columns=["measure", "against", "kinds", "statistic", "value", "low", "high", "n"])
+    return pd.DataFrame(
+        rows, columns=["measure", "against", "kinds", "statistic", "value", "low", "high", "n"]
+    )
 
 
 def curves() -> pd.DataFrame:
@@ -175,8 +223,12 @@ def curves() -> pd.DataFrame:
         for gone, height in zip(removed, shape, strict=True):
             loss = 1.702 + area * height / (sum(shape) / 9)
             around = 0.04 + 0.05 * height
-            rows.append((measure, order, seed, gone, 24, round(loss, 5), loss - around, loss + around))
-    return pd.DataFrame(rows, columns=["measure", "order", "seed", "removed", "total", "loss", "low", "high"])
+            rows.append(
+                (measure, order, seed, gone, 24, round(loss, 5), loss - around, loss + around)
+            )
+    return pd.DataFrame(
+        rows, columns=["measure", "order", "seed", "removed", "total", "loss", "low", "high"]
+    )
 
 
 def conservation() -> pd.DataFrame:
@@ -201,17 +253,35 @@ def pruning_table() -> pd.DataFrame:
     for setting, values in QUALITY.items():
         kept = sum(map(len, KEPT[setting])) if setting in KEPT else 24
         penalty = float(setting.partition("-")[2]) if setting in KEPT else None
-        start = ("gates" if setting in KEPT else "none", "encoder-self", setting, penalty, 0, kept, 24)
+        start = (
+            "gates" if setting in KEPT else "none",
+            "encoder-self",
+            setting,
+            penalty,
+            0,
+            kept,
+            24,
+        )
         rows += [(*start, measure, value, None, None) for measure, value in values.items()]
         rows.append((*start, "bytes", values["parameters"] * 4 + 51_200, None, None))
         if setting in DIFFERENCE:
             low, high, p = DIFFERENCE[setting]
-            rows.append((*start, "bleu_difference", round(values["bleu"] - QUALITY["full"]["bleu"], 2), low, high))
+            rows.append(
+                (
+                    *start,
+                    "bleu_difference",
+                    round(values["bleu"] - QUALITY["full"]["bleu"], 2),
+                    low,
+                    high,
+                )
+            )
             rows.append((*start, "p_value", p, None, None))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def gate_log(path: Path, kept: list[list[int]], draw: random.Random, heads: HeadMap = HEADS) -> None:
+def gate_log(
+    path: Path, kept: list[list[int]], draw: random.Random, heads: HeadMap = HEADS
+) -> None:
     """Gates that start open; those of removed heads shut one after the other."""
     rows = []
     for head in heads:
@@ -225,7 +295,9 @@ def gate_log(path: Path, kept: list[list[int]], draw: random.Random, heads: Head
                 opened = 0.985 / (1 + math.exp((step - middle) / slope))
             rows.append((step, *head, round(opened, 4)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows, columns=["step", "kind", "layer", "head", "p_open"]).to_csv(path, index=False)
+    pd.DataFrame(rows, columns=["step", "kind", "layer", "head", "p_open"]).to_csv(
+        path, index=False
+    )
 
 
 def sentences(folder: Path, draw: random.Random) -> None:
@@ -237,7 +309,12 @@ def sentences(folder: Path, draw: random.Random) -> None:
         lines["source"].append(f"The {one} {does} the {two} {where}.")
         target = f"{un.capitalize()} {fait} {deux} {la}."
         lines["reference"].append(target)
-        for name, share in (("full", 0.03), ("lambda-0.02", 0.04), ("lambda-0.05", 0.08), ("lambda-0.2", 0.2)):
+        for name, share in (
+            ("full", 0.03),
+            ("lambda-0.02", 0.04),
+            ("lambda-0.05", 0.08),
+            ("lambda-0.2", 0.2),
+        ):
             words = [
                 draw.choice(["la", "une", "voit", "jardin"]) if draw.random() < share else word
                 for word in target.split()

@@ -13,7 +13,11 @@ from headwise.roles.label import family
 
 LEVELS = {"confidence": 0.25, "lrp.ding": 0.125, "gradient": 0.002, "ablation.zero": 0.0}
 TWINS = (1, 2, 3)
-MEASURED = {(3, 6): (0.031, 0.024, 0.039), (10, 16): (-0.012, -0.017, -0.006), (0, 8): (0.004, -0.001, 0.009)}
+MEASURED = {
+    (3, 6): (0.031, 0.024, 0.039),
+    (10, 16): (-0.012, -0.017, -0.006),
+    (0, 8): (0.004, -0.001, 0.009),
+}
 
 
 def untrained(heads: HeadMap) -> pd.DataFrame:
@@ -21,8 +25,10 @@ def untrained(heads: HeadMap) -> pd.DataFrame:
     draw = random.Random(5)
     rows = [
         (seed, *head, measure, level + draw.uniform(-0.2, 0.2) * (level or 0.005), 1200)
-        for seed in TWINS for head in heads for measure, level in LEVELS.items()
-    ]  # fmt: skip
+        for seed in TWINS
+        for head in heads
+        for measure, level in LEVELS.items()
+    ]
     table = pd.DataFrame(rows, columns=["seed", "kind", "layer", "head", "measure", "value", "n"])
     for head, value in ((0, 0.2), (1, 0.3)):
         table.loc[(table["head"] == head) & (table["measure"] == "confidence"), "value"] = value
@@ -37,12 +43,19 @@ def interactions(heads: HeadMap) -> pd.DataFrame:
         first, second = every[one], every[other]
         found = MEASURED.get((one, other))
         row = {
-            **first._asdict(), **{f"other_{name}": value for name, value in second._asdict().items()},
+            **first._asdict(),
+            **{f"other_{name}": value for name, value in second._asdict().items()},
             "screen": found[0] * 1.2 if found else draw.gauss(0, 0.001),
-        }  # fmt: skip
+        }
         if found:
             row |= dict(zip(("value", "low", "high"), found, strict=True))
-            row |= {"p": 0.002, "alone": 0.005, "other_alone": 0.01, "both": 0.015 + found[0], "n": 4000}
+            row |= {
+                "p": 0.002,
+                "alone": 0.005,
+                "other_alone": 0.01,
+                "both": 0.015 + found[0],
+                "n": 4000,
+            }
         rows.append(row)
     names = ("value", "low", "high", "p", "alone", "other_alone", "both", "n")
     table = pd.DataFrame(rows, columns=[*rows[0], *(name for name in names if name not in rows[0])])

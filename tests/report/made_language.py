@@ -17,7 +17,10 @@ def make_language(folder: Path) -> Path:
     make_run(folder)
     shutil.rmtree(folder / "translations")
     for file in [*folder.rglob("*.csv"), *folder.rglob("*.json")]:
-        file.write_text(file.read_text(encoding="utf-8").replace("encoder-self", "decoder-self"), encoding="utf-8")
+        file.write_text(
+            file.read_text(encoding="utf-8").replace("encoder-self", "decoder-self"),
+            encoding="utf-8",
+        )
     place = folder / "pruning.csv"
     table = pd.read_csv(place)
     other = table[~table["measure"].str.contains("bleu|chrf|p_value|loss|tokens_per_second")]
@@ -28,8 +31,12 @@ def make_language(folder: Path) -> Path:
         change = 10 * (full - rows["value"])
         perplexity = 12 * (1 + change / 100)
         parts.append(rows.assign(measure=f"{start}perplexity", value=perplexity))
-        parts.append(rows.assign(measure=f"{start}loss", value=[math.log(value) for value in perplexity]))
-        moved = rows.assign(measure=f"{start}perplexity_change", value=change, low=change - 1, high=change + 1)
+        parts.append(
+            rows.assign(measure=f"{start}loss", value=[math.log(value) for value in perplexity])
+        )
+        moved = rows.assign(
+            measure=f"{start}perplexity_change", value=change, low=change - 1, high=change + 1
+        )
         parts.append(moved[moved["setting"] != "full"])
     pd.concat(parts).to_csv(place, index=False)
     facts = json.loads((folder / "run.json").read_text())

@@ -30,10 +30,13 @@ def make_large(folder: Path) -> Path:
         gate_log(folder / "gates" / f"{setting}.csv", kept, draw, LARGE)
     table, facts = folder / "pruning.csv", folder / "run.json"
     table.write_text(
-        table.read_text(encoding="utf-8").replace(",encoder-self,", f",{'+'.join(KINDS)},"), encoding="utf-8"
+        table.read_text(encoding="utf-8").replace(",encoder-self,", f",{'+'.join(KINDS)},"),
+        encoding="utf-8",
     )
     facts.write_text(
-        facts.read_text(encoding="utf-8").replace('"encoder-self"', ", ".join(f'"{k}"' for k in KINDS)),
+        facts.read_text(encoding="utf-8").replace(
+            '"encoder-self"', ", ".join(f'"{k}"' for k in KINDS)
+        ),
         encoding="utf-8",
     )
     return folder

@@ -11,7 +11,11 @@ import pandas as pd
 from headwise.heads import Head, HeadMask
 from report.conftest import HEADS, make_run, scores
 
-KEPT = [[0, 3, 5], [2, 5], [0, 1, 4, 7]]  # of lambda-0.05: 7 of its 9 heads are those of the first study
+KEPT = [
+    [0, 3, 5],
+    [2, 5],
+    [0, 1, 4, 7],
+]  # of lambda-0.05: 7 of its 9 heads are those of the first study
 GONE, GAINED = ("rare.two-rarest", 0, 6), ("syntactic.nsubj.to-governor", 1, 0)
 
 
@@ -20,10 +24,13 @@ def make_other(folder: Path) -> Path:
     make_run(folder)
     plan = folder / "plan.toml"
     plan.write_text(
-        plan.read_text().replace("max_drop = 1.0", "max_drop = 0.5") + '\n[extra]\nnote = "<b>only here</b>"\n'
+        plan.read_text().replace("max_drop = 1.0", "max_drop = 0.5")
+        + '\n[extra]\nnote = "<b>only here</b>"\n'
     )
     scores(random.Random(7)).to_csv(folder / "heads.csv", index=False)
-    mask = HeadMask(HEADS, frozenset(Head("encoder-self", i, h) for i, row in enumerate(KEPT) for h in row))
+    mask = HeadMask(
+        HEADS, frozenset(Head("encoder-self", i, h) for i, row in enumerate(KEPT) for h in row)
+    )
     mask.save(folder / "layouts" / "lambda-0.05.json")
     roles = folder / "roles" / "roles.csv"
     table = pd.read_csv(roles)

@@ -23,15 +23,25 @@ def part_page(folder: Path, template: str, **told: Any) -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("there is no chromium on this machine")
     loader = FileSystemLoader(Path(theme.__file__).parent)
-    part = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(template).render(**told)
+    part = (
+        Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+        .get_template(template)
+        .render(**told)
+    )
     colours = "; ".join(f"--{name}: {theme.LIGHT[name]}" for name in theme.COLOURS)
     style = f":root {{ {colours} }} * {{ box-sizing: border-box }}"
     file = folder / "part.html"
-    file.write_text(f'<!doctype html><meta charset="utf-8"><style>{style}</style>{part}', encoding="utf-8")
+    file.write_text(
+        f'<!doctype html><meta charset="utf-8"><style>{style}</style>{part}', encoding="utf-8"
+    )
     said: list[str] = []
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        opened = browser.new_context(reduced_motion="reduce", viewport={"width": 400, "height": 900}).new_page()
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        opened = browser.new_context(
+            reduced_motion="reduce", viewport={"width": 400, "height": 900}
+        ).new_page()
         opened.on("console", lambda message: said.append(message.text))
         opened.on("pageerror", lambda error: said.append(str(error)))
         opened.goto(file.as_uri())

@@ -15,33 +15,43 @@ from report.made_language import make_language
 from report.made_sweeps import write_grid
 from report.visits import visit, wait_until_drawn
 
-CHARTS = (
-    35  # head map, 4 scores, pairs, 6 removal curves, grid, patterns, 3 heads of offsets, rare tokens, 4 maps, more:
-)
+CHARTS = 35  # head map, 4 scores, pairs, 6 removal curves, grid, patterns, 3 heads of offsets, rare tokens, 4 maps, more:
 # 3 × 3 layers of gates, BLEU on test and dev, layers, training
 TABLES = 15
 
 
 def lightness(page: Any, selector: str) -> float:
     """Mean of the channels of an element's background, 0 to 1."""
-    colour = page.evaluate(f"getComputedStyle(document.querySelector('{selector}')).backgroundColor")
+    colour = page.evaluate(
+        f"getComputedStyle(document.querySelector('{selector}')).backgroundColor"
+    )
     channels = [int(c) for c in re.findall(r"\d+", colour)[:3]]
     return sum(channels) / 765
 
 
-def opens_cleanly(browser: Any, page: Path, width: int, theme: Literal["light", "dark"], charts: int) -> None:
+def opens_cleanly(
+    browser: Any, page: Path, width: int, theme: Literal["light", "dark"], charts: int
+) -> None:
     seen = visit(browser, page, width, theme)
     assert (seen.console, seen.requests) == ([], [page.as_uri()])
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
-    sizes = seen.page.evaluate("[...document.querySelectorAll('.chart svg')].map(s => [s.clientWidth, s.clientHeight])")
+    sizes = seen.page.evaluate(
+        "[...document.querySelectorAll('.chart svg')].map(s => [s.clientWidth, s.clientHeight])"
+    )
     assert len(sizes) == charts and all(wide > 100 and high > 80 for wide, high in sizes)
-    assert (lightness(seen.page, "body") < 0.2) == (lightness(seen.page, ".card") < 0.2) == (theme == "dark")
+    assert (
+        (lightness(seen.page, "body") < 0.2)
+        == (lightness(seen.page, ".card") < 0.2)
+        == (theme == "dark")
+    )
     seen.page.context.close()
 
 
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_opens_cleanly(browser: Any, report_page: Path, width: int, theme: Literal["light", "dark"]) -> None:
+def test_it_opens_cleanly(
+    browser: Any, report_page: Path, width: int, theme: Literal["light", "dark"]
+) -> None:
     opens_cleanly(browser, report_page, width, theme, CHARTS)
 
 
@@ -49,7 +59,9 @@ def test_a_grid_opens_cleanly(browser: Any, tmp_path: Path) -> None:
     grid = read_grid(write_grid(tmp_path / "grid"))
     page = tmp_path / "grid" / "report.html"
     page.write_text(render(grid, collect(grid)), encoding="utf-8")
-    opens_cleanly(browser, page, 1280, "light", 4 + 2 * 4)  # pairs; two pairs, two sets of kinds, test and dev
+    opens_cleanly(
+        browser, page, 1280, "light", 4 + 2 * 4
+    )  # pairs; two pairs, two sets of kinds, test and dev
     opens_cleanly(browser, page, 400, "dark", 4 + 2 * 4)
 
 
@@ -94,7 +106,9 @@ def test_charts_follow_a_change_of_theme_and_of_width(browser: Any, report_page:
 
 def test_pointing_at_a_cell_shows_its_interval(browser: Any, report_page: Path) -> None:
     seen = visit(browser, report_page, 1280, "light")
-    seen.page.locator("#chart-scores-encoder-self-1 svg path[aria-roledescription='rect mark']").first.hover(force=True)
+    seen.page.locator(
+        "#chart-scores-encoder-self-1 svg path[aria-roledescription='rect mark']"
+    ).first.hover(force=True)
     tooltip = seen.page.locator("#vg-tooltip-element.visible")
     tooltip.wait_for()
     assert "encoder-self/0/0" in tooltip.inner_text()

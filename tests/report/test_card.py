@@ -26,11 +26,15 @@ test = "datasets:wmt/wmt14?config=fr-en&split=test&source=en&target=fr"
 
 
 @pytest.fixture
-def run(run_folder: Path, tiny_marian: Callable[..., MarianMTModel], monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(
+    run_folder: Path, tiny_marian: Callable[..., MarianMTModel], monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """A finished run with two of its pruned models, away from any hub."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     whole = Model(tiny_marian(), None, "whole")
-    mask = HeadMask(whole.heads, frozenset(head for head in whole.heads if head.layer != 1 and head.head > 0))
+    mask = HeadMask(
+        whole.heads, frozenset(head for head in whole.heads if head.layer != 1 and head.head > 0)
+    )
     for name in ("lambda-0.02", "lambda-0.05"):
         whole.remove(mask).save(run_folder / "pruned" / name)
     return run_folder
@@ -42,7 +46,12 @@ def test_a_run_stands_for_its_chosen_model_with_cost_and_intervals(run: Path) ->
     assert "15 of 24 encoder heads removed" in upload.card
     assert "−0.31 [−0.71, +0.11]" in upload.card and "not distinguishable" in upload.card
     assert "| 1 | 0 of 4 | 0 of 4 | 0 of 4 |" in upload.card
-    for fact in ("toy-3f2a91", "nrefs:1|case:mixed".replace("|", "\\|"), "transformers 5.23.0", "| method | gates |"):
+    for fact in (
+        "toy-3f2a91",
+        "nrefs:1|case:mixed".replace("|", "\\|"),
+        "transformers 5.23.0",
+        "| method | gates |",
+    ):
         assert fact in upload.card
     assert {item.content for item in upload.items if item.name == "config.json"} == {
         run / "pruned" / "lambda-0.05" / "config.json"
@@ -68,7 +77,9 @@ def test_the_plan_gives_base_model_and_names_of_texts_without_folders(run: Path)
 
 def test_doubts_are_in_the_card(run: Path) -> None:
     facts = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(facts | {"doubts": {"lambda-0.05": ["The gates had not settled."]}}))
+    (run / "run.json").write_text(
+        json.dumps(facts | {"doubts": {"lambda-0.05": ["The gates had not settled."]}})
+    )
     assert "- The gates had not settled." in hw.push(run, "me/small").card
 
 

@@ -42,7 +42,9 @@ def test_maps_have_a_column_of_untrained_heads_and_mark_heads_like_them(run: Run
     for panel in range(len(figure.panels)):
         cells = data_of(figure, panel)
         controls = {cell["layer"]: cell for cell in cells if cell.get("head") == "twins"}
-        assert sorted(controls) == [0, 1, 2] and all(cell["rank"] == 0 for cell in controls.values())
+        assert sorted(controls) == [0, 1, 2] and all(
+            cell["rank"] == 0 for cell in controls.values()
+        )
     confident = [cell for cell in data_of(figure, 1) if "address" in cell]
     assert all(cell["like"] == (0.2 <= cell["value"] <= 0.3) for cell in confident)
     assert 0 < sum(cell["like"] for cell in confident) < 24
@@ -76,17 +78,36 @@ def test_roles_beside_their_controls(run: Run) -> None:
     assert table is not None and syntax is not None and shares is not None
     counts = {row.cells[0]: row.cells[1] for row in table.rows}
     assert counts == {
-        "the model": "6", "the model, on random words": "0", "the model, on shuffled sentences": "0",
-        "untrained, seed 1": "0", "untrained, seed 2": "1", "untrained, seed 3": "0",
-    }  # fmt: skip
+        "the model": "6",
+        "the model, on random words": "0",
+        "the model, on shuffled sentences": "0",
+        "untrained, seed 1": "0",
+        "untrained, seed 2": "1",
+        "untrained, seed 3": "0",
+    }
     found = dict(
-        zip(syntax.columns, next(r for r in syntax.rows if r.code == "syntactic.obj.to-governor").cells, strict=True)
+        zip(
+            syntax.columns,
+            next(r for r in syntax.rows if r.code == "syntactic.obj.to-governor").cells,
+            strict=True,
+        )
     )
-    assert found["score"].startswith("0.84") and found["random words"] == "0.42" and found["shuffled"] == "0.25"
-    assert 0.1 < float(found["best untrained"].split("\n")[0]) <= 0.15 and found["effect (h)"] == "+0.83"
+    assert (
+        found["score"].startswith("0.84")
+        and found["random words"] == "0.42"
+        and found["shuffled"] == "0.25"
+    )
+    assert (
+        0.1 < float(found["best untrained"].split("\n")[0]) <= 0.15
+        and found["effect (h)"] == "+0.83"
+    )
     last = dict(zip(shares.columns, shares.rows[-1].cells, strict=True))
     assert last["untrained encoder heads"].startswith("99")
-    bands = [row for row in data_of(role_charts.offsets(run.roles)) if "which" not in row and "low" in row]  # type: ignore[arg-type]
+    bands = [
+        row
+        for row in data_of(role_charts.offsets(run.roles))
+        if "which" not in row and "low" in row
+    ]  # type: ignore[arg-type]
     assert len(bands) == 7 and all(0.05 <= row["low"] <= row["high"] <= 0.15 for row in bands)
     plain = without(run).roles
     assert plain is not None and untrained.controls_table(plain) is None
@@ -97,7 +118,12 @@ def test_roles_beside_their_controls(run: Run) -> None:
 def test_the_map_of_pairs_is_symmetric_and_frames_the_sure_ones(run: Run) -> None:
     content = pairs.build(run)
     assert content is not None
-    assert (content["same"], content["together"], content["measured"], content["pairs"]) == (1, 1, 3, 276)
+    assert (content["same"], content["together"], content["measured"], content["pairs"]) == (
+        1,
+        1,
+        3,
+        276,
+    )
     cells = {(cell["address"], cell["other"]): cell for cell in data_of(content["map"])}
     assert len(cells) == 2 * 276
     assert all(cells[other, one]["value"] == cell["value"] for (one, other), cell in cells.items())

@@ -27,17 +27,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_labels_and_lines_come_from_the_facts(run: Run) -> None:
     labels = {name: label.replace("\u00a0", " ") for name, label in run.models["label"].items()}
     for name, label in {
-        "encoder.lambda-0.04": "encoder: λ = 0.04", "encoder.keep-12": "encoder: keep 12",
+        "encoder.lambda-0.04": "encoder: λ = 0.04",
+        "encoder.keep-12": "encoder: keep 12",
         "encoder.top-6": "encoder: top-k 6",
         "encoder.greedy-weight-norm-7": "encoder: weight norm, 7 left",
         "encoder.greedy-random.2-7": "encoder: random 2, 7 left",
         "encoder.lambda-0.04.from-scratch": "encoder: λ = 0.04, same layout from scratch",
         "all.fine-tuned": "all: fine-tuned, not pruned",
-    }.items():  # fmt: skip
+    }.items():
         assert labels[name] == label
     encoder = models.of_kinds(run.models, ("encoder-self",))
     names = [name for name, _ in models.lines(encoder)]
-    assert names[:3] == ["gates, λ", "gates, target count", "top-k gates"] and names[-1] == "random orders"
+    assert (
+        names[:3] == ["gates, λ", "gates, target count", "top-k gates"]
+        and names[-1] == "random orders"
+    )
 
 
 def test_every_model_has_a_point_with_its_interval(run: Run) -> None:
@@ -50,13 +54,25 @@ def test_every_model_has_a_point_with_its_interval(run: Run) -> None:
             (model,) = models.rows(run.models.loc[[name]])
             cell = next(c for c in cells if c.get("model") == model["label"])
             low, _ = models.bounds(model, f"{part}bleu_difference")
-            assert low is not None and cell["value"] == pytest.approx(model[f"{part}bleu"], abs=1e-3)
-            assert cell["low"] == pytest.approx(base + low, abs=1e-3) and abs(cell["x"] - model["kept"]) <= 0.2
+            assert low is not None and cell["value"] == pytest.approx(
+                model[f"{part}bleu"], abs=1e-3
+            )
+            assert (
+                cell["low"] == pytest.approx(base + low, abs=1e-3)
+                and abs(cell["x"] - model["kept"]) <= 0.2
+            )
         assert {c["control"] for c in cells if "control" in c} == {
-            "random heads", "same layout from scratch", "narrower model", "best head of each layer",
-        }  # fmt: skip
+            "random heads",
+            "same layout from scratch",
+            "narrower model",
+            "best head of each layer",
+        }
         names = {c["name"] for c in cells if "name" in c}
-        assert names == {"full model", "fine-tuned, not pruned", *(["allowed loss"] if part else [])}
+        assert names == {
+            "full model",
+            "fine-tuned, not pruned",
+            *(["allowed loss"] if part else []),
+        }
     assert "fall out of the panels" in encoder.facts and "Chosen" not in everything.facts
 
 
@@ -66,7 +82,9 @@ def test_marks_of_as_many_heads_do_not_cover_each_other(run: Run) -> None:
         for c in data_of(quality_figures(run.models, run.facts)[0])
         if c.get("kept") == 12 and c.get("sort") == "learned"
     }
-    assert len(cells) == 3 == len(set(cells.values())) and all(abs(x - 12) <= 0.2 for x in cells.values())
+    assert len(cells) == 3 == len(set(cells.values())) and all(
+        abs(x - 12) <= 0.2 for x in cells.values()
+    )
 
 
 def test_random_orders_are_a_range_and_a_mean(run: Run) -> None:
@@ -90,13 +108,19 @@ def test_figures_9_and_10_count_what_layouts_keep(run: Run) -> None:
     mask = run.layouts["all.lambda-0.02"]
     lowest = sum(h.kind == "decoder-self" and h.layer == 0 for h in mask.kept)
     gone = round(100 * (1 - mask.count("decoder-self") / 24), 2)
-    found = [c["text"] for c in data_of(content["decoder"]) if c["name"] == layers.THIRDS[0] and c["gone"] == gone]
+    found = [
+        c["text"]
+        for c in data_of(content["decoder"])
+        if c["name"] == layers.THIRDS[0] and c["gone"] == gone
+    ]
     assert set(found) == {f"{lowest} of 8"} and len(content["decoder"].panels) == 4
 
 
 def test_the_papers_numbers_add_up() -> None:
     """The rows of figure 10 sum to the decoder's counts of figure 9: read twice from two pictures."""
-    kinds, thirds = (pd.read_csv(layers.PAPERS / f"voita2019_{name}.csv") for name in ("kinds", "layers"))
+    kinds, thirds = (
+        pd.read_csv(layers.PAPERS / f"voita2019_{name}.csv") for name in ("kinds", "layers")
+    )
     for kind in ("decoder-self", "cross"):
         sums = thirds[thirds["kind"] == kind][list(layers.THIRDS)].sum(axis=1).tolist()
         assert sums == kinds.loc[kinds["model"] == "WMT", kind].tolist()
@@ -116,7 +140,12 @@ def test_target_counts_for_each_kind_say_nothing_about_kinds(tmp_path: Path) -> 
 def test_table_2(run: Run) -> None:
     _, table = cost.compared_tables(run)
     whole, *rows = [row.cells for row in table.rows]
-    assert table.columns[1] == "enc/dec/cross" and whole[:4] == ["full model", "24/24/24", "72", "38.20"]
+    assert table.columns[1] == "enc/dec/cross" and whole[:4] == [
+        "full model",
+        "24/24/24",
+        "72",
+        "38.20",
+    ]
     assert [cells[1] for cells in rows] == ["/".join(map(str, counts)) for counts in JOINT.values()]
     assert all(cells[5].startswith("+0.50 [+0.10, +0.90]\np\u00a0= 0.010") for cells in rows)
 
@@ -126,12 +155,17 @@ def test_controls_are_counted_and_every_pruned_model_has_its_equal_training(run:
     assert content is not None
     counts = {row.cells[0]: row.cells[1:4] for row in content["counts"].rows}
     assert counts["Random heads"] == ["2", "0", "0"] and counts["Narrower model"] == ["0", "0", "2"]
-    rows = {(row.cells[0].replace("\u00a0", " "), row.cells[1]): row.cells for row in content["compared"].rows}
+    rows = {
+        (row.cells[0].replace("\u00a0", " "), row.cells[1]): row.cells
+        for row in content["compared"].rows
+    }
     with_tuning = [model for model, control in rows if control == "fine-tuned, not pruned"]
     assert len(with_tuning) == len(GATES) + len(JOINT)
     (model,) = models.rows(run.models.loc[["encoder.lambda-0.04"]])
     cells = rows["encoder: λ = 0.04", "fine-tuned, not pruned"]
-    assert cells[5] == models.difference(model, "bleu_difference_to_fine-tuned", "p_value_to_fine-tuned")
+    assert cells[5] == models.difference(
+        model, "bleu_difference_to_fine-tuned", "p_value_to_fine-tuned"
+    )
     assert rows["encoder: λ = 0.04", "random heads"][5] == "+0.90 [+0.50, +1.30]\np\u00a0= 0.001"
 
 
@@ -142,7 +176,9 @@ def test_what_the_interval_and_p_do_not_both_say_is_not_distinguishable(tmp_path
     table.to_csv(folder / "pruning.csv", index=False)
     content = cost.build_controls(read_run(folder))
     assert content is not None
-    assert next(row.cells[1:4] for row in content["counts"].rows if row.cells[0] == "Random heads") == ["0", "0", "2"]
+    assert next(
+        row.cells[1:4] for row in content["counts"].rows if row.cells[0] == "Random heads"
+    ) == ["0", "0", "2"]
 
 
 def test_without_test_text_tables_are_of_dev_and_say_so(tmp_path: Path) -> None:
@@ -177,6 +213,6 @@ def test_no_chart_names_a_colour(run: Run, whole: Path) -> None:
             for panel in figure.panels:
                 specification = panel.specification()
                 del specification["datasets"]
-                assert not re.search(r"#[0-9a-fA-F]{3,8}\b|rgb\(", json.dumps(specification, allow_nan=False)), (
-                    figure.name
-                )
+                assert not re.search(
+                    r"#[0-9a-fA-F]{3,8}\b|rgb\(", json.dumps(specification, allow_nan=False)
+                ), figure.name

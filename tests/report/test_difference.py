@@ -41,24 +41,32 @@ def cells(found: Table | None) -> list[list[str]]:
     return [row.cells for row in found.rows]
 
 
-def test_settings_that_differ_are_listed_with_both_values(content: dict[str, dict[str, Any]]) -> None:
+def test_settings_that_differ_are_listed_with_both_values(
+    content: dict[str, dict[str, Any]],
+) -> None:
     shown = cells(content["difference_plan"]["settings"])
     assert shown == [["prune.max_drop", "1.0", "0.5"], ["extra.note", "–", "<b>only here</b>"]]
 
 
-def test_every_score_is_paired_head_by_head(content: dict[str, dict[str, Any]], runs: tuple[Path, Path]) -> None:
+def test_every_score_is_paired_head_by_head(
+    content: dict[str, dict[str, Any]], runs: tuple[Path, Path]
+) -> None:
     found, tables = content["difference_scores"], [pd.read_csv(run / "heads.csv") for run in runs]
     keyed = [table.set_index(["kind", "layer", "head", "measure"])["value"] for table in tables]
     for panel, measure in enumerate(("lrp.ding", "confidence", "gradient", "ablation.zero")):
         one, other = (values.xs(measure, level="measure") for values in keyed)
         points = [row for row in data_of(found["points"], panel) if "address" in row]
         assert len(points) == 24
-        squares = {row["address"]: row for row in data_of(found["maps"][0], panel) if "address" in row}
+        squares = {
+            row["address"]: row for row in data_of(found["maps"][0], panel) if "address" in row
+        }
         for row in points:
             kind, layer, head = row["address"].split("/")
             key = (kind, int(layer), int(head))
             assert (row["before"], row["after"]) == pytest.approx((one[key], other[key]), rel=1e-5)
-            assert squares[row["address"]]["value"] == pytest.approx(other[key] - one[key], abs=2e-6)
+            assert squares[row["address"]]["value"] == pytest.approx(
+                other[key] - one[key], abs=2e-6
+            )
     one, other = (values.xs("gradient", level="measure") for values in keyed)
     row = next(row for row in cells(found["ranks"]) if row[0] == "Gradient")
     value, low, high = (float(text.replace("−", "-")) for text in re.findall(r"[+−][\d.]+", row[2]))
@@ -86,8 +94,11 @@ def test_heads_kept_at_equal_counts(content: dict[str, dict[str, Any]]) -> None:
     assert counts["9"] == ["7", f"{81 / 24:.1f}", *only[0], *only[1]]
     drawn = {row["address"]: row["kept"] for row in data_of(found["map"]) if "address" in row}
     assert [drawn[f"encoder-self/{head}"] for head in ("0/3", "0/6", "0/5", "1/1")] == [
-        "both", "only A", "only B", "neither",
-    ]  # fmt: skip
+        "both",
+        "only A",
+        "only B",
+        "neither",
+    ]
 
 
 def test_curves_of_both_runs_share_a_figure(content: dict[str, dict[str, Any]]) -> None:
@@ -97,12 +108,16 @@ def test_curves_of_both_runs_share_a_figure(content: dict[str, dict[str, Any]]) 
     }
 
 
-def test_models_trained_apart_are_compared_without_their_heads(runs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_models_trained_apart_are_compared_without_their_heads(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
     apart = read_difference(runs[0], another_model(make_other(tmp_path / "apart")))
     found = collect(apart)
     assert "trained apart" in apart.reason and apart.heads == []
     assert not {"difference_scores", "every_head"} & set(found)
-    assert found["difference_roles"]["changed"] is None and found["difference_layouts"]["map"] is None
+    assert (
+        found["difference_roles"]["changed"] is None and found["difference_layouts"]["map"] is None
+    )
     assert cells(found["difference_layouts"]["layouts"])[1][3:] == ["3 · 2 · 4", "3 · 2 · 4"]
     assert "Heads are not compared one by one" in render(apart, found)
 
@@ -117,14 +132,18 @@ def test_given_models_are_paired_with_a_doubt(runs: tuple[Path, Path], tmp_path:
     assert "That has a meaning where" in render(found, collect(found))
 
 
-def test_a_language_model_beside_a_translation_model(runs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_language_model_beside_a_translation_model(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
     found = read_difference(runs[0], make_language(tmp_path / "language"))
     text = render(found, collect(found))
     assert "The two have other heads" in found.reason
     assert "one run is measured in BLEU, the other in perplexity" in text
 
 
-def test_bad_input_is_refused_and_nothing_is_written(runs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_bad_input_is_refused_and_nothing_is_written(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
     one, other = runs
     (tmp_path / "grid").mkdir()
     (tmp_path / "grid" / "grid.json").write_text("{}")
@@ -156,8 +175,19 @@ def test_its_page_opens_cleanly_and_heads_are_picked(
     assert (seen.console, seen.requests) == ([], [page.as_uri()])
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
     card = seen.page.locator("#picked").inner_text()
-    assert "A · first: rare tokens" in card and "B · second: λ\u00a0=\u00a00.05, chosen: removed" in card
-    marked = set(seen.page.evaluate("[...document.querySelectorAll('figure:has(.is-picked)')].map(f => f.id)"))
-    assert {"figure-scores-of-both", "figure-score-differences-encoder-self", "figure-kept-by-both"} <= marked
+    assert (
+        "A · first: rare tokens" in card
+        and "B · second: λ\u00a0=\u00a00.05, chosen: removed" in card
+    )
+    marked = set(
+        seen.page.evaluate(
+            "[...document.querySelectorAll('figure:has(.is-picked)')].map(f => f.id)"
+        )
+    )
+    assert {
+        "figure-scores-of-both",
+        "figure-score-differences-encoder-self",
+        "figure-kept-by-both",
+    } <= marked
     assert serious(seen.page) == []
     seen.page.context.close()

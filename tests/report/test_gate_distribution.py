@@ -53,16 +53,21 @@ def test_the_numbers_are_those_of_the_gates(page: Any, low: float, high: float) 
     names = ("beta", "alpha", "noise")
     grid = [
         {**dict(zip(names, point, strict=True)), "gamma": low, "zeta": high}
-        for point in itertools.product((0.05, 0.33, 0.5, 1.0, 2.0), LOG_ALPHAS, (0.0, 0.13, 0.5, 0.98, 1.0))
+        for point in itertools.product(
+            (0.05, 0.33, 0.5, 1.0, 2.0), LOG_ALPHAS, (0.0, 0.13, 0.5, 0.98, 1.0)
+        )
     ]
     for dials, shown in zip(grid, turn(page, *grid), strict=True):
         gate = HardConcrete(dials["beta"], low, high)
         a, u = (torch.tensor([dials[name]], dtype=torch.float64) for name in ("alpha", "noise"))
         expected = {
-            "zero": gate.p_zero(a), "one": gate.p_one(a), "open": gate.p_open(a),
-            "between": 1 - gate.p_zero(a) - gate.p_one(a), "sampled": gate.sample(a, u),
+            "zero": gate.p_zero(a),
+            "one": gate.p_one(a),
+            "open": gate.p_open(a),
+            "between": 1 - gate.p_zero(a) - gate.p_one(a),
+            "sampled": gate.sample(a, u),
             "deterministic": gate.deterministic(a),
-        }  # fmt: skip
+        }
         for name, value in expected.items():
             assert float(shown[name]) == pytest.approx(float(value), abs=5.1e-5), (name, dials)
         for rule, name in (("sign", "sign"), ("deterministic", "code")):
@@ -71,26 +76,43 @@ def test_the_numbers_are_those_of_the_gates(page: Any, low: float, high: float) 
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.0, 0.33), (1.98, 0.5), (-1.5, 0.67), (0.4, 2.0)])
-def test_the_curve_is_the_density_of_what_lies_in_between(page: Any, alpha: float, beta: float) -> None:
+def test_the_curve_is_the_density_of_what_lies_in_between(
+    page: Any, alpha: float, beta: float
+) -> None:
     (shown,) = turn(page, {"alpha": alpha, "beta": beta, "gamma": -0.1, "zeta": 1.1})
     drawn = page.locator("#gate-distribution .inside")
     unit, foot = (float(drawn.get_attribute(f"data-{name}")) for name in ("unit", "foot"))
-    points = np.array([p.split(",") for p in re.split("[ML]", drawn.get_attribute("d"))[1:]], dtype=float)
+    points = np.array(
+        [p.split(",") for p in re.split("[ML]", drawn.get_attribute("d"))[1:]], dtype=float
+    )
     height = (foot - points[:, 1]) / unit
-    assert np.trapezoid(height, dx=1 / (len(points) - 1)) == pytest.approx(float(shown["between"]), abs=2e-3)
-    gate, noise = HardConcrete(beta), torch.rand(200_000, generator=torch.Generator().manual_seed(0))
+    assert np.trapezoid(height, dx=1 / (len(points) - 1)) == pytest.approx(
+        float(shown["between"]), abs=2e-3
+    )
+    gate, noise = (
+        HardConcrete(beta),
+        torch.rand(200_000, generator=torch.Generator().manual_seed(0)),
+    )
     sample = gate.sample(torch.tensor(alpha), noise).double().numpy()
     counts, edges = np.histogram(sample[(sample > 0) & (sample < 1)], bins=10, range=(0, 1))
     at = np.linspace(0, 1, len(points))
     for count, low, high in zip(counts, edges, edges[1:], strict=False):
         inside = (at >= low - 1e-9) & (at <= high + 1e-9)
-        assert np.trapezoid(height[inside], at[inside]) == pytest.approx(count / len(noise), abs=0.004)
+        assert np.trapezoid(height[inside], at[inside]) == pytest.approx(
+            count / len(noise), abs=0.004
+        )
 
 
 def test_presets_and_drawing(page: Any) -> None:
     turn(page, {"alpha": 0.0, "gamma": -0.5, "zeta": 1.5})
-    for name, zero in (("Voita's code", 0.3119), ("Voita's figure 6", 0.2317), ("Louizos et al.", 0.1682)):
-        page.get_by_role("button", name=name).click()  # the values of P(z = 0) at log α = 0, γ = −0.1, ζ = 1.1
+    for name, zero in (
+        ("Voita's code", 0.3119),
+        ("Voita's figure 6", 0.2317),
+        ("Louizos et al.", 0.1682),
+    ):
+        page.get_by_role(
+            "button", name=name
+        ).click()  # the values of P(z = 0) at log α = 0, γ = −0.1, ζ = 1.1
         assert float(page.locator("[data-name=zero]").inner_text()) == pytest.approx(zero, abs=1e-4)
     seen = set()
     for _ in range(12):

@@ -30,7 +30,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_every_model_is_played_from_its_first_step_to_its_last(run: Run) -> None:
     played = animation(films(run))
-    assert [film["label"] for film in played["films"]] == [f"λ\u00a0=\u00a0{x}" for x in ("0.02", "0.05", "0.2")]
+    assert [film["label"] for film in played["films"]] == [
+        f"λ\u00a0=\u00a0{x}" for x in ("0.02", "0.05", "0.2")
+    ]
     assert len(played["steps"]) <= FRAMES
     assert (played["steps"][0], played["steps"][-1]) == (0, 2000)
     for film, model in zip(played["films"], run.pruned, strict=True):
@@ -45,7 +47,9 @@ def test_every_model_is_played_from_its_first_step_to_its_last(run: Run) -> None
 
 def with_gates(run: Run, values: list[list[float]]) -> Run:
     """A run with a gate a column in its first pruned model, logged every ten steps."""
-    rows = [(10 * i, "encoder-self", 0, h, p) for i, row in enumerate(values) for h, p in enumerate(row)]
+    rows = [
+        (10 * i, "encoder-self", 0, h, p) for i, row in enumerate(values) for h, p in enumerate(row)
+    ]
     table = pd.DataFrame(rows, columns=["step", "kind", "layer", "head", "p_open"])
     return replace(run, gates={run.pruned[0]["setting"]: table}, layouts={})
 
@@ -57,7 +61,12 @@ def test_many_heads_stay_far_below_a_megabyte(run: Run) -> None:
 
 
 def test_when_gates_shut_is_counted_from_the_last_time_on(run: Run) -> None:
-    values = [[0.9, 0.9, 0.9, 0.9], [0.9, 0.4, 0.3, 0.9], [0.9, 0.3, 0.8, 0.6], [0.95, 0.05, 0.02, 0.6]]
+    values = [
+        [0.9, 0.9, 0.9, 0.9],
+        [0.9, 0.4, 0.3, 0.9],
+        [0.9, 0.3, 0.8, 0.6],
+        [0.95, 0.05, 0.02, 0.6],
+    ]
     table = closing_table(films(with_gates(run, values)))
     assert table is not None  # the third head was shut at step 10 too, but opened again
     assert table.rows[0].cells[1:] == ["4", "2", "10", "10", "30", "1", "1", "no"]
@@ -93,7 +102,9 @@ def test_a_gif_has_all_frames_and_plays_forever(short: Path, tmp_path: Path) -> 
 
 
 def test_an_mp4_is_written_whole(short: Path, tmp_path: Path) -> None:
-    ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="imageio-ffmpeg is not installed (headwise[video])")
+    ffmpeg = pytest.importorskip(
+        "imageio_ffmpeg", reason="imageio-ffmpeg is not installed (headwise[video])"
+    )
     facts = next(ffmpeg.read_frames(str(animate(short, tmp_path / "gates.mp4"))))
     assert facts["duration"] == pytest.approx(11 / 8 + 2, abs=0.2)
     assert facts["codec"] == "h264"
@@ -115,7 +126,9 @@ def test_without_ffmpeg_an_mp4_is_refused_with_what_to_install(
     assert not list(tmp_path.iterdir())
 
 
-def test_another_ending_and_a_run_without_gates_are_refused(run_folder: Path, tmp_path: Path) -> None:
+def test_another_ending_and_a_run_without_gates_are_refused(
+    run_folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(HeadwiseError, match=r"ends in \.gif or \.mp4"):
         animate(run_folder, tmp_path / "gates.webm")
     shutil.rmtree(run_folder / "gates")
@@ -126,7 +139,9 @@ def test_another_ending_and_a_run_without_gates_are_refused(run_folder: Path, tm
 @pytest.fixture(scope="module")
 def page(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with part_page(
-        tmp_path_factory.mktemp("part"), "sections/gate_animation.html.j2", film=animation(films(run))
+        tmp_path_factory.mktemp("part"),
+        "sections/gate_animation.html.j2",
+        film=animation(films(run)),
     ) as opened:
         opened.wait_for_selector("#gate-animation .cells i")
         yield opened
@@ -158,7 +173,9 @@ def test_the_slider_shows_each_step_and_keys_move_it(page: Any) -> None:
 def test_play_runs_from_the_beginning_to_the_end_and_pauses(page: Any) -> None:
     button, slider = page.locator("#gate-animation button"), page.locator("#gate-animation input")
     page.clock.install(time=0)
-    page.clock.pause_at(1000)  # from here the page's time is the test's: a busy machine cannot run through
+    page.clock.pause_at(
+        1000
+    )  # from here the page's time is the test's: a busy machine cannot run through
     slider.focus()
     page.keyboard.press("End")
     button.click()
@@ -179,4 +196,7 @@ def test_play_runs_from_the_beginning_to_the_end_and_pauses(page: Any) -> None:
 def test_nothing_moves_by_itself_nor_glides_where_motion_is_unwanted(page: Any) -> None:
     cell = "getComputedStyle(document.querySelector('#gate-animation i'))"
     assert page.evaluate(f"{cell}.transitionDuration") == "0s"
-    assert page.evaluate("document.querySelector('#gate-animation').getBoundingClientRect().right") <= 400
+    assert (
+        page.evaluate("document.querySelector('#gate-animation').getBoundingClientRect().right")
+        <= 400
+    )

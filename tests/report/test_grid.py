@@ -36,11 +36,19 @@ def means(grid: Grid, data: str) -> pd.DataFrame:
 def test_means_are_at_their_differences_from_the_mean_full_model(folder: Path, grid: Grid) -> None:
     row = means(grid, "en-de").loc["encoder.lambda-0.04"]
     tables = [pd.read_csv(folder / "en-de" / f"seed-{seed}" / "pruning.csv") for seed in (1, 2, 3)]
-    same = [t[(t["setting"] == row.name) & (t["measure"] == "bleu_difference")].iloc[0] for t in tables]
+    same = [
+        t[(t["setting"] == row.name) & (t["measure"] == "bleu_difference")].iloc[0] for t in tables
+    ]
     mean, kept = sum(one["value"] for one in same) / 3, [one["kept"] for one in same]
-    assert row["bleu_difference"] == pytest.approx(mean) and row["bleu_difference.low"] == pytest.approx(mean - 0.4)
+    assert row["bleu_difference"] == pytest.approx(mean) and row[
+        "bleu_difference.low"
+    ] == pytest.approx(mean - 0.4)
     assert row["bleu"] == pytest.approx(38.2 + 0.3 * 2 + mean) and row["seeds"] == 3
-    assert (row["kept_low"], row["kept_high"], row["mean_kept"]) == (min(kept), max(kept), pytest.approx(sum(kept) / 3))
+    assert (row["kept_low"], row["kept_high"], row["mean_kept"]) == (
+        min(kept),
+        max(kept),
+        pytest.approx(sum(kept) / 3),
+    )
 
 
 def test_a_model_of_one_seed_keeps_its_own_interval(tmp_path: Path) -> None:
@@ -54,7 +62,9 @@ def test_a_model_of_one_seed_keeps_its_own_interval(tmp_path: Path) -> None:
     )
     row = means(read_grid(folder), "en-fr").loc["encoder.keep-6"]
     alone = pd.read_csv(folder / "en-fr" / "seed-1" / "pruning.csv")
-    own = alone[(alone["setting"] == "encoder.keep-6") & (alone["measure"] == "bleu_difference")].iloc[0]
+    own = alone[
+        (alone["setting"] == "encoder.keep-6") & (alone["measure"] == "bleu_difference")
+    ].iloc[0]
     assert row["seeds"] == 1
     assert [row[f"bleu_difference{end}"] for end in ("", ".low", ".high")] == pytest.approx(
         [own["value"], own["low"], own["high"]]
@@ -66,14 +76,21 @@ def test_every_seed_has_a_mark_and_a_ring_around_its_choice(grid: Grid) -> None:
     assert encoder.name == "bleu-by-heads-encoder-self-en-de" and "ring" in encoder.note
     cells = data_of(encoder)
     assert {c["x"] for c in cells if "seed" in c and c["model"].endswith("0.04")} == {8, 9, 10}
-    kept = {f"seed {m.seed}": m.models.loc["encoder.lambda-0.08", "kept"] for m in grid.members if m.data == "en-de"}
+    kept = {
+        f"seed {m.seed}": m.models.loc["encoder.lambda-0.08", "kept"]
+        for m in grid.members
+        if m.data == "en-de"
+    }
     assert {c["seed"]: c["x"] for c in cells if c.get("chosen")} == kept
     assert not any(c.get("chosen") for c in data_of(everything))
 
 
 def test_tables_of_means_and_of_pairs(grid: Grid) -> None:
     table = sections.means_table(grid, "en-de", means(grid, "en-de"))
-    assert table is not None and table.columns[4:6] == ["to equal further training", "to the full model"]
+    assert table is not None and table.columns[4:6] == [
+        "to equal further training",
+        "to the full model",
+    ]
     untrained = sections.means_table(grid, "en-de", means(grid, "en-de"), trained=False)
     assert untrained is not None and untrained.rows[0].cells[0] == "full model"
     content = sections.build_pairs(grid)

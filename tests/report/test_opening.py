@@ -19,7 +19,9 @@ from report.made_sweeps import write_sweeps
 
 def facts_of(folder: Path) -> dict[str, dict[str, tuple[str, str]]]:
     groups = opening.build(read_run(folder))["groups"]
-    return {lead: {label: (text, verdict) for label, text, verdict in facts} for lead, facts in groups}
+    return {
+        lead: {label: (text, verdict) for label, text, verdict in facts} for lead, facts in groups
+    }
 
 
 def edit(folder: Path, **facts: object) -> None:
@@ -37,10 +39,18 @@ def test_the_facts_are_the_numbers_of_the_tables(whole: Path) -> None:
     assert facts["What was saved"]["Heads removed"][0] == "15 of 24 encoder heads (62\u202f%)"
     assert facts["What was saved"]["Decoding speed, tokens/s"][1] == "not distinguishable"
     text = "38.21 → 37.90: −0.31 [−0.71, +0.11], p\u00a0= 0.14"
-    assert facts["What it cost"]["BLEU to the untouched full model"] == (text, "not distinguishable")
-    assert facts["How it was chosen"]["Chosen"][0].endswith("9 heads in the whole model, the fewest within the limit")
+    assert facts["What it cost"]["BLEU to the untouched full model"] == (
+        text,
+        "not distinguishable",
+    )
+    assert facts["How it was chosen"]["Chosen"][0].endswith(
+        "9 heads in the whole model, the fewest within the limit"
+    )
     assert facts["How it was chosen"]["Fewer heads, on dev"][0] == "−2.62 with 4"
-    assert facts["What is left"]["Encoder self-attention"][0] == "9 of 24 heads; layer by layer 3 · 2 · 4 of 8"
+    assert (
+        facts["What is left"]["Encoder self-attention"][0]
+        == "9 of 24 heads; layer by layer 3 · 2 · 4 of 8"
+    )
     assert facts["Which score to believe"]["Most faithful score"][0] == "Gradient"
     assert facts["What the heads do"]["Encoder heads"][0].startswith("6 of 24 have a role")
 
@@ -54,7 +64,9 @@ def test_equal_further_training_leads_where_it_was_measured(tmp_path: Path) -> N
     rows, ends = own["value"], own.loc["bleu_difference_to_fine-tuned", ["low", "high"]]
     lost, (low, high) = rows["bleu_difference_to_fine-tuned"], ends
     found = opening.build(run)
-    assert found["headline"].endswith(f"; {minus(lost)} BLEU [{minus(low)}, {minus(high)}] to equal further training")
+    assert found["headline"].endswith(
+        f"; {minus(lost)} BLEU [{minus(low)}, {minus(high)}] to equal further training"
+    )
     label, value, detail = found["tiles"][-1]
     assert label == "BLEU on test, to equal further training" and value == f"−{abs(lost):.2f}"
     assert "to the full model" in detail and "[" in detail
@@ -71,7 +83,11 @@ def test_the_page_says_what_pruning_csv_says(tmp_path: Path) -> None:
     """Headline, tile, cost and table of controls have the same difference with the same interval, and the verdict that
     interval and p give."""
     folder = write_sweeps(tmp_path)
-    page = re.sub(r"\s+", " ", html.unescape(re.sub("<[^>]+>", " ", hw.report(folder).read_text(encoding="utf-8"))))
+    page = re.sub(
+        r"\s+",
+        " ",
+        html.unescape(re.sub("<[^>]+>", " ", hw.report(folder).read_text(encoding="utf-8"))),
+    )
     table = pd.read_csv(folder / "pruning.csv")
     chosen = json.loads((folder / "run.json").read_text())["chosen"]
     own = table[table["setting"] == chosen].set_index("measure")
@@ -81,7 +97,9 @@ def test_the_page_says_what_pruning_csv_says(tmp_path: Path) -> None:
     lead, p = own.loc["bleu_difference_to_fine-tuned"], own.loc["p_value_to_fine-tuned", "value"]
     clear = p < 0.05 and not lead["low"] <= 0 <= lead["high"]
     headline = page[page.index("heads removed;") :][:120]
-    assert "to equal further training" in headline and ("not distinguishable" in headline) is not clear
+    assert (
+        "to equal further training" in headline and ("not distinguishable" in headline) is not clear
+    )
 
 
 @pytest.mark.parametrize(

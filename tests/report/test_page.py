@@ -58,7 +58,9 @@ def test_the_table_has_a_row_a_model(report_page: Path) -> None:
     lines = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", line) for line in body[1].split("</tr>")[:-1]]
     labels = [f"λ\u00a0=\u00a0{x}" for x in ("0.02", "0.05", "0.2")]
     assert [line[0].split("<")[0] for line in lines] == ["full model", *labels]
-    numbers = "9 (38\u202f%)|37.90|−0.31 [−0.71, +0.11]|0.14|62.00|38.61|9,226,272|37.0\u202fMB|1,229"
+    numbers = (
+        "9 (38\u202f%)|37.90|−0.31 [−0.71, +0.11]|0.14|62.00|38.61|9,226,272|37.0\u202fMB|1,229"
+    )
     assert lines[2][1:] == numbers.split("|")
 
 
@@ -77,7 +79,9 @@ def test_the_table_has_a_row_a_model(report_page: Path) -> None:
         ("plan.toml", []),
     ],
 )
-def test_what_is_missing_leaves_its_section_out_with_a_sentence(run_folder: Path, gone: str, says: list[str]) -> None:
+def test_what_is_missing_leaves_its_section_out_with_a_sentence(
+    run_folder: Path, gone: str, says: list[str]
+) -> None:
     path = run_folder / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     run = read_run(run_folder)
@@ -90,7 +94,9 @@ def test_a_language_model_is_measured_in_perplexity_everywhere(tmp_path: Path) -
     run = read_run(make_language(tmp_path / "run"))
     content = collect(run)
     page = render(run, content)
-    assert "BLEU" not in page and "chrF" not in page  # library, data and labels of the charts included
+    assert (
+        "BLEU" not in page and "chrF" not in page
+    )  # library, data and labels of the charts included
     assert 'id="translations"' not in page
     figures = {figure.name: figure for figure in figures_in(list(content.values()))}
     assert {"perplexity-by-heads", "head-map"} <= set(figures)
@@ -100,11 +106,17 @@ def test_a_language_model_is_measured_in_perplexity_everywhere(tmp_path: Path) -
     ends = [12 * (1 + (change + by) / 100) for by in (0, -1, 1)]
     assert [point["value"], point["low"], point["high"]] == pytest.approx(ends, rel=1e-5)
     dev = data_of(figures["perplexity-by-heads"], 1)
-    assert next(row["value"] for row in dev if row.get("name") == "allowed loss") == pytest.approx(13.2)
+    assert next(row["value"] for row in dev if row.get("name") == "allowed loss") == pytest.approx(
+        13.2
+    )
 
 
 def test_one_head_of_a_decoder_gives_a_page(run_folder: Path) -> None:
-    heads = pd.read_csv(run_folder / "heads.csv").query("layer == 0 and head == 0").assign(kind="decoder-self")
+    heads = (
+        pd.read_csv(run_folder / "heads.csv")
+        .query("layer == 0 and head == 0")
+        .assign(kind="decoder-self")
+    )
     for path in run_folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink() if path.name != "run.json" else None
     heads.to_csv(run_folder / "heads.csv", index=False)
@@ -119,7 +131,9 @@ def test_words_of_any_length_and_script_stay_text(run_folder: Path) -> None:
     place = run_folder / "translations" / "test"
     for file in place.iterdir():
         lines = file.read_text(encoding="utf-8").split("\n")
-        file.write_text("\n".join(f"{word} {file.stem}" if line else line for line in lines), encoding="utf-8")
+        file.write_text(
+            "\n".join(f"{word} {file.stem}" if line else line for line in lines), encoding="utf-8"
+        )
     examples = run_folder / "roles" / "examples.json"
     shown = json.loads(examples.read_text())
     shown[0]["words"][3] = word
@@ -136,7 +150,9 @@ def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_that_cannot_be_written_is_named_and_nothing_half_written_stays(run_folder: Path) -> None:
+def test_a_place_that_cannot_be_written_is_named_and_nothing_half_written_stays(
+    run_folder: Path,
+) -> None:
     (run_folder / "report.html").mkdir()
     with pytest.raises(HeadwiseError, match=r"report\.html could not be written"):
         write(run_folder)

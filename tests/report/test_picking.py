@@ -42,15 +42,23 @@ def test_a_picked_head_is_marked_everywhere_and_the_address_says_so(seen: Visit)
     card_of(page).wait_for()
     assert page.evaluate("location.hash") == "#head=encoder-self/1/5"
     assert page.evaluate(PICKED) == ["encoder-self/1/5"]
-    figures = page.evaluate("[...document.querySelectorAll('figure:has(.is-picked)')].map(f => f.id)")
+    figures = page.evaluate(
+        "[...document.querySelectorAll('figure:has(.is-picked)')].map(f => f.id)"
+    )
     about_it = {
-        "figure-head-map", "figure-scores-encoder-self", "figure-functions-encoder-self", "figure-attention-maps",
-        "gate-animation", *(f"figure-gates-lambda-{x}" for x in ("0.02", "0.05", "0.2")),
-    }  # fmt: skip
+        "figure-head-map",
+        "figure-scores-encoder-self",
+        "figure-functions-encoder-self",
+        "figure-attention-maps",
+        "gate-animation",
+        *(f"figure-gates-lambda-{x}" for x in ("0.02", "0.05", "0.2")),
+    }
     assert about_it <= set(figures)
     assert page.evaluate("[...document.querySelectorAll('.table:has(.is-picked)')].length") >= 3
     assert (
-        page.evaluate(f'getComputedStyle(document.querySelector("{CELL.format("encoder-self/1/5")}")).strokeWidth')
+        page.evaluate(
+            f'getComputedStyle(document.querySelector("{CELL.format("encoder-self/1/5")}")).strokeWidth'
+        )
         == "3.5px"
     )
     before = page.evaluate(MARKED)
@@ -58,12 +66,20 @@ def test_a_picked_head_is_marked_everywhere_and_the_address_says_so(seen: Visit)
     page.wait_for_function(f"{PICKED}.join() === 'encoder-self/2/0'")
     assert page.evaluate("location.hash") == "#head=encoder-self/2/0"
     page.go_back()
-    page.wait_for_function(f"{MARKED} === {before} && document.querySelector('#picked h2').textContent.endsWith('1/5')")
+    page.wait_for_function(
+        f"{MARKED} === {before} && document.querySelector('#picked h2').textContent.endsWith('1/5')"
+    )
     page.keyboard.press("Escape")
-    assert (page.evaluate(MARKED), page.evaluate("location.hash"), card_of(page).is_hidden()) == (0, "", True)
+    assert (page.evaluate(MARKED), page.evaluate("location.hash"), card_of(page).is_hidden()) == (
+        0,
+        "",
+        True,
+    )
 
 
-def test_an_address_restores_the_head_and_survives_another_theme(browser: Any, report_page: Path) -> None:
+def test_an_address_restores_the_head_and_survives_another_theme(
+    browser: Any, report_page: Path
+) -> None:
     opened = visit(browser, report_page, 400, "light", "#head=encoder-self/2/4")
     page = opened.page
     assert card_of(page).get_attribute("aria-label") == "Head encoder-self/2/4"
@@ -85,17 +101,25 @@ def test_the_numbers_of_the_card_are_those_of_the_files(seen: Visit, report_page
     page.evaluate("location.hash = 'head=encoder-self/1/5'")
     card_of(page).wait_for()
     rows = run.heads[(run.heads["layer"] == 1) & (run.heads["head"] == 5)]
-    values = page.evaluate("[...document.querySelectorAll('#picked data')].map(d => Number(d.value))")
+    values = page.evaluate(
+        "[...document.querySelectorAll('#picked data')].map(d => Number(d.value))"
+    )
     assert values == pytest.approx(list(rows["value"]), rel=1e-5)
-    shown = page.evaluate("[...document.querySelectorAll('#picked tbody td:nth-child(2)')].map(d => d.textContent)")
+    shown = page.evaluate(
+        "[...document.querySelectorAll('#picked tbody td:nth-child(2)')].map(d => d.textContent)"
+    )
     texts = [float(text.replace("−", "-")) for text in shown]
     assert texts == pytest.approx(values, abs=1e-3)
-    ends = page.evaluate("[...document.querySelectorAll('#picked tbody td:nth-child(3)')].map(d => d.textContent)")
+    ends = page.evaluate(
+        "[...document.querySelectorAll('#picked tbody td:nth-child(3)')].map(d => d.textContent)"
+    )
     for text, low, high in zip(ends, rows["low"], rows["high"], strict=True):
-        assert [float(end) for end in text.replace("−", "-").strip("[]").split(", ")] == pytest.approx(
-            [low, high], abs=1e-3
-        )
-    confidence = run.heads[run.heads["measure"] == "confidence"].set_index(["layer", "head"])["value"]
+        assert [
+            float(end) for end in text.replace("−", "-").strip("[]").split(", ")
+        ] == pytest.approx([low, high], abs=1e-3)
+    confidence = run.heads[run.heads["measure"] == "confidence"].set_index(["layer", "head"])[
+        "value"
+    ]
     place = int(confidence.rank(ascending=False)[(1, 5)])
     text = card_of(page).inner_text()
     assert f"{place} of 24" in text
@@ -103,8 +127,13 @@ def test_the_numbers_of_the_card_are_those_of_the_files(seen: Visit, report_page
         assert evidence in text
     assert "Kept in 2 of 3 pruned models" in text
     loss = rows[rows["measure"] == "ablation.zero"].iloc[0]
-    assert f"+{1000 * loss['value']:.1f} [+{1000 * loss['low']:.1f}, +{1000 * loss['high']:.1f}]" in text
-    copied = page.evaluate("document.querySelector('#picked .examples svg')?.querySelectorAll('path').length")
+    assert (
+        f"+{1000 * loss['value']:.1f} [+{1000 * loss['low']:.1f}, +{1000 * loss['high']:.1f}]"
+        in text
+    )
+    copied = page.evaluate(
+        "document.querySelector('#picked .examples svg')?.querySelectorAll('path').length"
+    )
     drawn = "document.querySelector('#chart-attention-maps-1 svg').querySelectorAll('path').length"
     assert copied == page.evaluate(drawn) > 100  # the map of its example, whole
     assert page.evaluate("document.querySelectorAll('#picked .examples [data-head]').length") == 0
@@ -122,7 +151,9 @@ def test_heads_are_picked_with_the_keyboard(seen: Visit) -> None:
     assert (first, second) == ("encoder-self/0/0", "encoder-self/0/1")
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.dataset.head") == "encoder-self/1/1"
-    named = page.evaluate("[document.activeElement.role, document.activeElement.getAttribute('aria-label')]")
+    named = page.evaluate(
+        "[document.activeElement.role, document.activeElement.getAttribute('aria-label')]"
+    )
     assert named[0] == "button" and "encoder-self/1/1" in named[1]
     page.keyboard.press("Enter")
     page.wait_for_function("document.activeElement.id === 'picked'")
@@ -141,14 +172,22 @@ def test_tables_are_sorted_by_any_column(seen: Visit, report_page: Path) -> None
         order = [f"{r.kind}/{r.layer}/{r.head}" for r in found.itertuples()]
         header = table.locator("th", has=page.get_by_role("button", name=title, exact=True))
         header.get_by_role("button").click()
-        assert (header.get_attribute("aria-sort"), page.evaluate(addresses)) == ("descending", order)
+        assert (header.get_attribute("aria-sort"), page.evaluate(addresses)) == (
+            "descending",
+            order,
+        )
         header.get_by_role("button").click()
-        assert (header.get_attribute("aria-sort"), page.evaluate(addresses)) == ("ascending", order[::-1])
+        assert (header.get_attribute("aria-sort"), page.evaluate(addresses)) == (
+            "ascending",
+            order[::-1],
+        )
     header.get_by_role("button").click()
     assert (header.get_attribute("aria-sort"), page.evaluate(addresses)) == ("none", start)
     models = page.locator(".table[aria-label='All models']")
     models.get_by_role("button", name="size").click()
-    sizes = models.locator("tbody tr").evaluate_all("rows => rows.map(row => row.cells[0].textContent)")
+    sizes = models.locator("tbody tr").evaluate_all(
+        "rows => rows.map(row => row.cells[0].textContent)"
+    )
     assert sizes[0].startswith("full model") and sizes[-1].startswith("λ\u00a0=\u00a00.2")
 
 
@@ -164,13 +203,19 @@ def test_a_figure_gives_the_rows_it_draws(seen: Visit, report_page: Path) -> Non
     assert [(row["address"], float(row["value"]), float(row["low"])) for row in read] == [
         (row["address"], row["value"], row["low"]) for row in drawn
     ]
-    titles = list(dict.fromkeys(row["panel"] for row in read))  # heads, and those that are within the untrained range
+    titles = list(
+        dict.fromkeys(row["panel"] for row in read)
+    )  # heads, and those that are within the untrained range
     assert titles == [panel.title for panel in figure.panels]
     with page.expect_download() as waiting:
         page.locator("#gate-animation").get_by_role("button", name="CSV").click()
     film = pd.read_csv(waiting.value.path())
     log = run.gates["lambda-0.2"].query("layer == 2 and head == 7").set_index("step")["p_open"]
-    shown = film[(film["layer"] == 2) & (film["head"] == 7)].groupby("model", sort=False).get_group("λ\u00a0=\u00a00.2")
+    shown = (
+        film[(film["layer"] == 2) & (film["head"] == 7)]
+        .groupby("model", sort=False)
+        .get_group("λ\u00a0=\u00a00.2")
+    )
     assert list(shown["p_open"]) == pytest.approx(list(log[shown["step"]]), abs=0.0051)
 
 
@@ -186,7 +231,9 @@ def test_a_figure_fills_the_screen_and_comes_back(seen: Visit) -> None:
     before = page.locator("#chart-offsets-0 svg").bounding_box()["width"]
     figure.get_by_role("button", name="Full screen").click()
     page.wait_for_function("document.fullscreenElement?.id === 'figure-offsets'")
-    page.wait_for_function(f"document.querySelector('#chart-offsets-0 svg').getBoundingClientRect().width > {before}")
+    page.wait_for_function(
+        f"document.querySelector('#chart-offsets-0 svg').getBoundingClientRect().width > {before}"
+    )
     figure.get_by_role("button", name="Full screen").click()
     page.wait_for_function("document.fullscreenElement === null")
     width = "document.querySelector('#chart-offsets-0 svg').getBoundingClientRect().width"
@@ -213,7 +260,9 @@ def test_144_heads_are_picked_at_once_and_kinds_are_hidden(browser: Any, tmp_pat
         }"""
     )
     assert times[0] < 50, "the fastest: the machine may be busy"
-    shown = "[...document.querySelectorAll('#every_head tbody tr')].filter(row => !row.hidden).length"
+    shown = (
+        "[...document.querySelectorAll('#every_head tbody tr')].filter(row => !row.hidden).length"
+    )
     assert opened.page.evaluate(shown) == 144
     opened.page.get_by_role("checkbox", name="cross-attention").uncheck()
     assert opened.page.evaluate(shown) == 96
@@ -221,7 +270,9 @@ def test_144_heads_are_picked_at_once_and_kinds_are_hidden(browser: Any, tmp_pat
     opened.page.context.close()
 
 
-def test_a_run_without_scores_still_shows_and_marks_its_heads(browser: Any, run_folder: Path) -> None:
+def test_a_run_without_scores_still_shows_and_marks_its_heads(
+    browser: Any, run_folder: Path
+) -> None:
     (run_folder / "heads.csv").unlink()
     run, page = read_run(run_folder), run_folder / "report.html"
     page.write_text(render(run, collect(run)), encoding="utf-8")

@@ -44,7 +44,10 @@ def test_some_unchanged_then_the_most_changed(run_folder: Path) -> None:
     alike = [similarity(a, b) for a, b in zip(full, pruned, strict=True)]
     shown = [alike[example.number - 1] for example in chosen.shown[3:]]
     assert shown == sorted(alike)[:5]
-    assert (chosen.total, chosen.same) == (60, sum(a == b for a, b in zip(full, pruned, strict=True)))
+    assert (chosen.total, chosen.same) == (
+        60,
+        sum(a == b for a, b in zip(full, pruned, strict=True)),
+    )
     assert choose_examples(run) == chosen
 
 

@@ -38,14 +38,20 @@ def chromium() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("there is no chromium on this machine")
     with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *QUIET])
+        started = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", *QUIET]
+        )
         yield started
         started.close()
 
 
-def visit(browser: Any, page: Path, width: int, theme: Literal["light", "dark"], place: str = "") -> Visit:
+def visit(
+    browser: Any, page: Path, width: int, theme: Literal["light", "dark"], place: str = ""
+) -> Visit:
     """Open the report, at a place of it (`#head=…`), and wait until every chart is drawn."""
-    opened = Visit(browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900}).new_page())
+    opened = Visit(
+        browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900}).new_page()
+    )
     opened.page.set_default_timeout(PATIENCE)
     opened.page.on("console", lambda message: opened.console.append(message.text))
     opened.page.on("pageerror", lambda error: opened.console.append(str(error)))
@@ -56,4 +62,6 @@ def visit(browser: Any, page: Path, width: int, theme: Literal["light", "dark"],
 
 
 def wait_until_drawn(page: Any, theme: str) -> None:
-    page.wait_for_function(f"document.documentElement.dataset.drawn === '{theme}'", timeout=PATIENCE)
+    page.wait_for_function(
+        f"document.documentElement.dataset.drawn === '{theme}'", timeout=PATIENCE
+    )

@@ -24,22 +24,44 @@ from headwise.model import Model
 
 WORDS = [f"w{n}" for n in range(20)]
 SPECIAL = [
-    "<pad>", "</s>", "<unk>", "<|startoftranscript|>", "<|notimestamps|>", "<|en|>", "<|transcribe|>",
-    "<|translate|>", "<|endoftext|>",
-]  # fmt: skip
+    "<pad>",
+    "</s>",
+    "<unk>",
+    "<|startoftranscript|>",
+    "<|notimestamps|>",
+    "<|en|>",
+    "<|transcribe|>",
+    "<|translate|>",
+    "<|endoftext|>",
+]
 SHAPE = dict(
-    d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2,
-    encoder_ffn_dim=8, decoder_ffn_dim=8, pad_token_id=0, bos_token_id=None, eos_token_id=1, decoder_start_token_id=0,
+    d_model=32,
+    encoder_layers=1,
+    decoder_layers=2,
+    encoder_attention_heads=2,
+    decoder_attention_heads=2,
+    encoder_ffn_dim=8,
+    decoder_ffn_dim=8,
+    pad_token_id=0,
+    bos_token_id=None,
+    eos_token_id=1,
+    decoder_start_token_id=0,
     vocab_size=len(SPECIAL) + len(WORDS),
-)  # fmt: skip
+)
 FIRST, LATER = (0, 1), (1, 0)  # layer and head of those that know the first words, and the others
 
 
 def word_tokenizer() -> PreTrainedTokenizerFast:
-    raw = Tokenizer(models.WordLevel({word: n for n, word in enumerate(SPECIAL + WORDS)}, unk_token="<unk>"))
+    raw = Tokenizer(
+        models.WordLevel({word: n for n, word in enumerate(SPECIAL + WORDS)}, unk_token="<unk>")
+    )
     raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    raw.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    return PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    raw.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
 
 
 def hollow(model: PreTrainedModel) -> None:
@@ -96,14 +118,19 @@ def start_of(word: str) -> float:
 def listener() -> Model:
     """A Whisper of 2 seconds with two heads that look at the time of their words."""
     shape = WhisperConfig(
-        **SHAPE | dict(d_model=64, decoder_start_token_id=3), num_mel_bins=8, max_source_positions=100,
-        max_target_positions=32, median_filter_width=3,
-    )  # fmt: skip
+        **SHAPE | dict(d_model=64, decoder_start_token_id=3),
+        num_mel_bins=8,
+        max_source_positions=100,
+        max_target_positions=32,
+        median_filter_width=3,
+    )
     hf = WhisperForConditionalGeneration(shape)
     hf.generation_config.is_multilingual = True
     hollow(hf)
     encoder, decoder = hf.model.encoder, hf.model.decoder
-    fast = torch.cat([torch.arange(16), torch.arange(32, 48)])  # sines and cosines that change quickly
+    fast = torch.cat(
+        [torch.arange(16), torch.arange(32, 48)]
+    )  # sines and cosines that change quickly
     with torch.no_grad():
         for convolution in (encoder.conv1, encoder.conv2):
             convolution.weight.zero_()

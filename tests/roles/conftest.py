@@ -23,8 +23,19 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Treebank:
 def tokenizer(treebank: Treebank) -> PreTrainedTokenizerFast:
     """Its words, and an end of sentence behind them."""
     forms = sorted({word.form for sentence in treebank for word in sentence.words})
-    ids = {"<pad>": PAD, "</s>": END, "<unk>": UNKNOWN, **{form: n + 3 for n, form in enumerate(forms)}}
+    ids = {
+        "<pad>": PAD,
+        "</s>": END,
+        "<unk>": UNKNOWN,
+        **{form: n + 3 for n, form in enumerate(forms)},
+    }
     raw = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
-    raw.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()])
-    raw.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", END)])
-    return PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    raw.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()]
+    )
+    raw.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", END)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )

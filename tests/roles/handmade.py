@@ -18,13 +18,19 @@ from headwise.roles.question import Question
 END = 1
 
 
-def in_subwords(sentences: Iterable[Annotated], seed: int = 0, most: int = 3, start: bool = False) -> list[Aligned]:
+def in_subwords(
+    sentences: Iterable[Annotated], seed: int = 0, most: int = 3, start: bool = False
+) -> list[Aligned]:
     """Every word as one to `most` pieces with ids of their own, an end token behind, perhaps a start token in front."""
     draw = random.Random(seed)
     ids: dict[tuple[str, int], int] = {}
     out = []
     for sentence in sentences:
-        cut = [(index, piece) for index in range(len(sentence.words)) for piece in range(draw.randint(1, most))]
+        cut = [
+            (index, piece)
+            for index in range(len(sentence.words))
+            for piece in range(draw.randint(1, most))
+        ]
         pieces = [ids.setdefault((sentence.words[i].form, piece), len(ids) + 3) for i, piece in cut]
         words = [index for index, _ in cut]
         front = ([2], [-1]) if start else ([], [])
@@ -32,11 +38,15 @@ def in_subwords(sentences: Iterable[Annotated], seed: int = 0, most: int = 3, st
     return out
 
 
-def random_weights(passage: Passage, heads: int, seed: int = 0, keys: Passage | None = None) -> Tensor:
+def random_weights(
+    passage: Passage, heads: int, seed: int = 0, keys: Passage | None = None
+) -> Tensor:
     """Softmax of random scores over what is there (and in sight): B H Q K, zero in rows of padding."""
     keys = keys or passage
     generator = torch.Generator().manual_seed(seed)
-    scores = 2 * torch.randn(len(passage.ids), heads, passage.ids.shape[1], keys.ids.shape[1], generator=generator)
+    scores = 2 * torch.randn(
+        len(passage.ids), heads, passage.ids.shape[1], keys.ids.shape[1], generator=generator
+    )
     hidden = ~keys.there[:, None, None]
     if passage.causal:
         hidden = hidden | ~torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
@@ -59,7 +69,9 @@ def first_subword(passage: Passage, row: int, word: int) -> int:
     return int((passage.word_of[row] == word).nonzero()[0, 0])
 
 
-def values(question: Question, weights: Tensor, passage: Passage, keys: Passage | None = None) -> dict[str, Tensor]:
+def values(
+    question: Question, weights: Tensor, passage: Passage, keys: Passage | None = None
+) -> dict[str, Tensor]:
     """Σ answers / Σ counts of every measure, by head."""
     answers = question.answer(View(weights, passage, keys or passage))
     assert answers.shape == (len(passage.ids), weights.shape[1], len(question.measures))
@@ -78,7 +90,9 @@ def baselines(question: Question) -> dict[str, float]:
     return dict(zip(question.measures, best.tolist(), strict=True))
 
 
-def answered(passage: Passage, questions: Sequence[Question], weights: Tensor, kind: Kind = "encoder-self") -> Answers:
+def answered(
+    passage: Passage, questions: Sequence[Question], weights: Tensor, kind: Kind = "encoder-self"
+) -> Answers:
     """What one layer of attention answers."""
     out = Answers(kind)
     view = View(weights, passage, passage)

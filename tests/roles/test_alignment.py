@@ -29,15 +29,23 @@ from headwise.roles.passage import Passage, View
 from roles.handmade import END, baselines, first_subword, in_subwords, random_weights, values
 
 SOURCES = ["the old cat sleeps today .", "a dog eats", "today the bird sings in a tree ."]
-TARGETS = ["aujourd'hui le vieux chat dort .", "un chien mange", "l'oiseau chante dans un arbre aujourd'hui ."]
+TARGETS = [
+    "aujourd'hui le vieux chat dort .",
+    "un chien mange",
+    "l'oiseau chante dans un arbre aujourd'hui .",
+]
 
 
 @pytest.fixture
 def sides() -> tuple[Passage, Passage]:
     """Targets, as the positions that write them, and sources."""
-    target, source = ([sentence(text, str(n)) for n, text in enumerate(texts)] for texts in (TARGETS, SOURCES))
+    target, source = (
+        [sentence(text, str(n)) for n, text in enumerate(texts)] for texts in (TARGETS, SOURCES)
+    )
     device = torch.device("cpu")
-    return decoder_sides(in_subwords(target, 1), 2, 0, device)[1], Passage.of(in_subwords(source, 2), 0)
+    return decoder_sides(in_subwords(target, 1), 2, 0, device)[1], Passage.of(
+        in_subwords(source, 2), 0
+    )
 
 
 @pytest.fixture
@@ -63,7 +71,9 @@ def at_links(sides: tuple[Passage, Passage], drawn: dict[str, Links]) -> Tensor:
     return weights
 
 
-def test_a_head_that_looks_at_aligned_words_scores_one(sides: tuple[Passage, Passage], drawn: dict[str, Links]) -> None:
+def test_a_head_that_looks_at_aligned_words_scores_one(
+    sides: tuple[Passage, Passage], drawn: dict[str, Links]
+) -> None:
     question = alignment(*sides, links=drawn)
     assert values(question, at_links(sides, drawn), *sides)["alignment"] == 1
 
@@ -88,9 +98,9 @@ def test_against_a_slow_version(sides: tuple[Passage, Passage], drawn: dict[str,
     )
     diagonal = max(sum(r in each for each in offsets) for r in range(-10, 11)) / len(offsets)
     assert baselines(question)["alignment"] == pytest.approx(diagonal)
-    assert values(monotonicity(target, source), weights, target, source)["monotonicity"].tolist() == pytest.approx(
-        torch.tensor(further).float().mean(0).tolist()
-    )
+    assert values(monotonicity(target, source), weights, target, source)[
+        "monotonicity"
+    ].tolist() == pytest.approx(torch.tensor(further).float().mean(0).tolist())
 
 
 def test_rest_at_the_end_of_the_source(sides: tuple[Passage, Passage]) -> None:
@@ -99,7 +109,9 @@ def test_rest_at_the_end_of_the_source(sides: tuple[Passage, Passage]) -> None:
     weights[:, 0] = (source.ids == END).float()[:, None]
     weights[:, 1] = source.there.float()[:, None] / source.there.sum(1)[:, None, None]
     found = values(sink(target, source), weights, target, source)["sink"]
-    assert found[0] == 1 and found[1].item() == pytest.approx(baselines(sink(target, source))["sink"])
+    assert found[0] == 1 and found[1].item() == pytest.approx(
+        baselines(sink(target, source))["sink"]
+    )
 
 
 def test_a_word_is_written_where_its_pieces_are_predicted_and_read_one_place_later() -> None:
@@ -109,16 +121,23 @@ def test_a_word_is_written_where_its_pieces_are_predicted_and_read_one_place_lat
     assert ids[0].tolist() == [2, *aligned[0].ids[:-1]] and ids[1, 0] == 2
     assert written.word_of[0].tolist() == aligned[0].word_of and not written.causal
     assert read.word_of[0].tolist() == [-1, *aligned[0].word_of[:-1]] and read.causal
-    assert read.there.equal(written.there) and (read.word_of[1, len(aligned[1].ids) :] == -1).all() and size > 3
+    assert (
+        read.there.equal(written.there)
+        and (read.word_of[1, len(aligned[1].ids) :] == -1).all()
+        and size > 3
+    )
 
 
 def test_pairs_keep_their_places_when_one_is_left_out(tokenizer: PreTrainedTokenizerFast) -> None:
     long = " ".join(["the"] * 30)
     coverage = Coverage(), Coverage()
-    pairs = aligned_pairs([("the .", "a ."), (long, "a"), ("a", long), ("a", "the")], tokenizer, 10, *coverage)
+    pairs = aligned_pairs(
+        [("the .", "a ."), (long, "a"), ("a", long), ("a", "the")], tokenizer, 10, *coverage
+    )
     assert [(one.sentence.id, one.sentence.text, two.sentence.text) for one, two in pairs] == [
-        ("0", "the .", "a ."), ("3", "a", "the"),
-    ]  # fmt: skip
+        ("0", "the .", "a ."),
+        ("3", "a", "the"),
+    ]
     assert [each.too_long for each in coverage] == [1, 1]
 
 
@@ -137,8 +156,12 @@ def test_eflomal_finds_translations() -> None:
     for number in range(300):
         chosen = draw.sample(words, 6)
         order = sorted(range(6), key=lambda i: i // 2 * 2 - i)
-        source, target = (" ".join(each) for each in (chosen, [chosen[i].upper() + "x" for i in order]))
-        pairs.append(tuple(in_subwords([sentence(text, str(number))])[0] for text in (source, target)))
+        source, target = (
+            " ".join(each) for each in (chosen, [chosen[i].upper() + "x" for i in order])
+        )
+        pairs.append(
+            tuple(in_subwords([sentence(text, str(number))])[0] for text in (source, target))
+        )
     found = links(pairs)
     right = total = 0
     for one, two in pairs:

@@ -53,7 +53,9 @@ def test_the_error_against_a_slow_version(tmp_path: Path, tiny_marian) -> None:
     found = hw.alignment_heads(model, text, links)
     right = total = hits = linked = 0
     for (source, target), (sure, possible) in zip(text, read_links(links), strict=True):
-        ids, written = (model.tokenizer(side, return_tensors="pt").input_ids for side in (source, target))
+        ids, written = (
+            model.tokenizer(side, return_tensors="pt").input_ids for side in (source, target)
+        )
         before = torch.cat([torch.tensor([[0]]), written[:, :-1]], 1)
         model.hf.set_attn_implementation("eager")
         with torch.no_grad():
@@ -95,10 +97,22 @@ def test_time_warping_as_in_transformers(shape: tuple[int, int, int]) -> None:
 
 def test_the_times_that_transformers_reads() -> None:
     config = WhisperConfig(
-        vocab_size=60, d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=16,
-        decoder_attention_heads=4, decoder_ffn_dim=16, num_mel_bins=8, max_source_positions=60, max_target_positions=20,
-        pad_token_id=0, bos_token_id=1, eos_token_id=1, decoder_start_token_id=1,
-    )  # fmt: skip
+        vocab_size=60,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        encoder_ffn_dim=16,
+        decoder_attention_heads=4,
+        decoder_ffn_dim=16,
+        num_mel_bins=8,
+        max_source_positions=60,
+        max_target_positions=20,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=1,
+        decoder_start_token_id=1,
+    )
     torch.manual_seed(0)
     hf: PreTrainedModel = WhisperForConditionalGeneration(config).eval()
     with torch.no_grad():
@@ -129,61 +143,110 @@ def test_the_times_that_transformers_reads() -> None:
     with torch.no_grad():
         attentions = small.hf(**inputs, output_attentions=True).cross_attentions
     outputs = ModelOutput(sequences=outputs.sequences, cross_attentions=[attentions])
-    named = small.hf.generation_config.alignment_heads  # of the second layer, though the first has none
-    assert small.hf._extract_token_timestamps(outputs, named, num_frames=80, num_input_ids=3).isfinite().all()
+    named = (
+        small.hf.generation_config.alignment_heads
+    )  # of the second layer, though the first has none
+    assert (
+        small.hf._extract_token_timestamps(outputs, named, num_frames=80, num_input_ids=3)
+        .isfinite()
+        .all()
+    )
 
 
 def test_word_times_choose_the_heads_that_hear_them(tmp_path: Path) -> None:
     model = listener()
     found = hw.alignment_heads(model, hw.Speech.read(spoken(tmp_path)))
     assert set(found.heads) == set(PAIR) and found.measure == "alignment.seconds"
-    chosen, best = (row for _, row in found.sets.iterrows())  # transformers lets the first word begin at 0
-    assert found.confirmed and chosen["high"] < best["low"] and chosen["value"] < 0.3 < chosen["baseline"]
+    chosen, best = (
+        row for _, row in found.sets.iterrows()
+    )  # transformers lets the first word begin at 0
+    assert (
+        found.confirmed
+        and chosen["high"] < best["low"]
+        and chosen["value"] < 0.3 < chosen["baseline"]
+    )
 
 
 def test_the_command_writes_a_model_of_its_own(tmp_path: Path) -> None:
     translator().save(tmp_path / "model")
     _, links = pairs(tmp_path)
     before = (tmp_path / "model" / "generation_config.json").read_bytes()
-    files = ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target"), "--links", str(links)]
+    files = [
+        "--source",
+        str(tmp_path / "source"),
+        "--target",
+        str(tmp_path / "target"),
+        "--links",
+        str(links),
+    ]
     out = ["--out", str(tmp_path / "out"), "--save", str(tmp_path / "aligned"), "--quiet"]
-    done = CliRunner().invoke(app, ["roles", str(tmp_path / "model"), "--role", "alignment", *files, *out])
+    done = CliRunner().invoke(
+        app, ["roles", str(tmp_path / "model"), "--role", "alignment", *files, *out]
+    )
     assert done.exit_code == 0, done.exception
     assert (tmp_path / "model" / "generation_config.json").read_bytes() == before
-    written = json.loads((tmp_path / "aligned" / "generation_config.json").read_text())["alignment_heads"]
+    written = json.loads((tmp_path / "aligned" / "generation_config.json").read_text())[
+        "alignment_heads"
+    ]
     assert sorted(written) == sorted(map(list, (FIRST, LATER)))
     assert set(hw.load(tmp_path / "aligned").alignment_heads) == set(PAIR)
-    assert json.loads((tmp_path / "out" / "alignment.json").read_text())["alignment_heads"] == written
-    assert (tmp_path / "out" / "alignment.csv").exists() and (tmp_path / "out" / "alignment-sets.csv").exists()
+    assert (
+        json.loads((tmp_path / "out" / "alignment.json").read_text())["alignment_heads"] == written
+    )
+    assert (tmp_path / "out" / "alignment.csv").exists() and (
+        tmp_path / "out" / "alignment-sets.csv"
+    ).exists()
 
 
-def test_heads_that_align_no_better_than_a_rule_are_not_written(tmp_path: Path, tiny_marian) -> None:
+def test_heads_that_align_no_better_than_a_rule_are_not_written(
+    tmp_path: Path, tiny_marian
+) -> None:
     hw.Model(tiny_marian(), translator().tokenizer, "random").save(tmp_path / "model")
     _, links = pairs(tmp_path, 40)
-    files = ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target"), "--links", str(links)]
+    files = [
+        "--source",
+        str(tmp_path / "source"),
+        "--target",
+        str(tmp_path / "target"),
+        "--links",
+        str(links),
+    ]
     out = ["--out", str(tmp_path / "out"), "--save", str(tmp_path / "aligned"), "--quiet"]
-    done = CliRunner().invoke(app, ["roles", str(tmp_path / "model"), "--role", "alignment", *files, *out])
-    assert isinstance(done.exception, hw.HeadwiseError) and "No model was written" in str(done.exception)
+    done = CliRunner().invoke(
+        app, ["roles", str(tmp_path / "model"), "--role", "alignment", *files, *out]
+    )
+    assert isinstance(done.exception, hw.HeadwiseError) and "No model was written" in str(
+        done.exception
+    )
     assert not (tmp_path / "aligned").exists() and (tmp_path / "out" / "alignment.csv").exists()
 
 
 def test_the_numbers_of_alignment_heads_follow_a_removal(tmp_path: Path, tiny_marian) -> None:
     model = hw.Model(tiny_marian(), None, "tiny")
     model.alignment_heads = [Head("cross", 0, 3), Head("cross", 1, 1), Head("cross", 1, 2)]
-    mask = HeadMask.full(model.heads).without([Head("cross", 0, 0), Head("cross", 1, 1), Head("encoder-self", 0, 1)])
+    mask = HeadMask.full(model.heads).without(
+        [Head("cross", 0, 0), Head("cross", 1, 1), Head("encoder-self", 0, 1)]
+    )
     with pytest.warns(UserWarning, match="cross/1/1"):
         small = model.remove(mask)
     assert small.hf.generation_config.alignment_heads == [[0, 2], [1, 1]]
     assert model.hf.generation_config.alignment_heads == [[0, 3], [1, 1], [1, 2]]
-    assert hw.load(small.save(tmp_path / "small")).alignment_heads == [Head("cross", 0, 2), Head("cross", 1, 1)]
+    assert hw.load(small.save(tmp_path / "small")).alignment_heads == [
+        Head("cross", 0, 2),
+        Head("cross", 1, 1),
+    ]
     with pytest.warns(UserWarning, match="cross/0/2, cross/1/1"):
-        none = small.remove(HeadMask(small.heads, frozenset(h for h in small.heads if h.kind != "cross")))
+        none = small.remove(
+            HeadMask(small.heads, frozenset(h for h in small.heads if h.kind != "cross"))
+        )
     assert none.alignment_heads == [] and not hasattr(none.hf.generation_config, "alignment_heads")
     with pytest.raises(hw.HeadwiseError, match="cross/5/0"):
         model.alignment_heads = [Head("cross", 5, 0)]
 
 
-@pytest.mark.parametrize(("line", "said"), [("0-0 1:1", "Line 1"), ("0-9", "0-9"), ("0-0\n0-0", "2 sentence pairs")])
+@pytest.mark.parametrize(
+    ("line", "said"), [("0-0 1:1", "Line 1"), ("0-9", "0-9"), ("0-0\n0-0", "2 sentence pairs")]
+)
 def test_links_that_are_none(line: str, said: str, tmp_path: Path) -> None:
     text, links = pairs(tmp_path, 1)
     links.write_text(line + "\n")
@@ -198,7 +261,9 @@ def test_text_that_does_not_fit_the_model(tmp_path: Path) -> None:
     with pytest.raises(hw.HeadwiseError, match="--source"):
         hw.alignment_heads(translator(), hw.Speech.read(spoken(tmp_path, 2)))
     with pytest.raises(hw.HeadwiseError, match="no second half"):
-        hw.alignment_heads(translator(), text.head(1), write(tmp_path / "one", links.read_text().splitlines()[0]))
+        hw.alignment_heads(
+            translator(), text.head(1), write(tmp_path / "one", links.read_text().splitlines()[0])
+        )
 
 
 def write(path: Path, text: str) -> Path:
@@ -221,7 +286,9 @@ HEADER = "audio,word,start,end"
         ("a.jsonl", "[1]", "Line 1"),
     ],
 )
-def test_tables_of_speech_that_cannot_be_used(name: str, text: str, said: str, tmp_path: Path) -> None:
+def test_tables_of_speech_that_cannot_be_used(
+    name: str, text: str, said: str, tmp_path: Path
+) -> None:
     spoken(tmp_path, 1)
     (tmp_path / name).write_text(text + "\n")
     with pytest.raises(hw.HeadwiseError, match=said):
@@ -229,7 +296,10 @@ def test_tables_of_speech_that_cannot_be_used(name: str, text: str, said: str, t
 
 
 def test_speech_in_json_lines_and_audio_that_is_none(tmp_path: Path) -> None:
-    rows = [{"audio": "0.wav", "word": f"w{n}", "start": n / 10, "end": n / 10, "language": "en"} for n in range(3)]
+    rows = [
+        {"audio": "0.wav", "word": f"w{n}", "start": n / 10, "end": n / 10, "language": "en"}
+        for n in range(3)
+    ]
     (tmp_path / "0.wav").write_bytes(b"RIFF nothing")
     speech = hw.Speech.read(write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows))))
     assert len(speech) == 1 and next(iter(speech)).starts == (0, 0.1, 0.2)

@@ -15,7 +15,9 @@ from headwise.roles.answers import Answers, together
 from headwise.roles.question import Question
 
 
-def question(names: list[str], counts: Tensor, baseline: Tensor | None = None, per: str | None = None) -> Question:
+def question(
+    names: list[str], counts: Tensor, baseline: Tensor | None = None, per: str | None = None
+) -> Question:
     none = counts.new_zeros(len(counts), 0, len(names))
     return Question(names, counts, none if baseline is None else baseline, lambda view: counts, per)
 
@@ -43,7 +45,9 @@ def test_values_and_intervals_are_those_of_a_tally() -> None:
     for row, expected in zip(mine.to_dict("records"), tally.rows("a"), strict=True):
         assert row["value"] == pytest.approx(expected["value"]) and row["n"] == expected["n"]
         # The tally leaves out sentences that do not count, so that its draws are others.
-        assert [row["low"], row["high"]] == pytest.approx([expected["low"], expected["high"]], abs=0.03)
+        assert [row["low"], row["high"]] == pytest.approx(
+            [expected["low"], expected["high"]], abs=0.03
+        )
         assert row["baseline"] == pytest.approx(0.25) and row["units"] == int((counts > 0).sum())
 
 
@@ -84,4 +88,6 @@ def test_the_best_rule_on_the_whole_text_is_the_baseline() -> None:
 
 def test_a_broken_model_is_named() -> None:
     with pytest.raises(HeadwiseError, match="cross layer 1 gave values that are not numbers"):
-        Answers("cross").add([question(["a"], torch.ones(1, 1))], {1: [torch.full((1, 1, 1), torch.nan)]})
+        Answers("cross").add(
+            [question(["a"], torch.ones(1, 1))], {1: [torch.full((1, 1, 1), torch.nan)]}
+        )

@@ -35,12 +35,16 @@ SITE = Site("decoder-self", 0)
 EVERY = [*NAMES, *(word for words in SEQUENCES.values() for word in words.split())]
 
 
-def cutting(known: Sequence[str] = (), alphabet: str = ascii_letters + digits) -> PreTrainedTokenizerFast:
+def cutting(
+    known: Sequence[str] = (), alphabet: str = ascii_letters + digits
+) -> PreTrainedTokenizerFast:
     """Known words are whole, others are spelled; a start token in front."""
     pieces = ["<s>", "<unk>", *",.?", *known, *alphabet, *(f"##{letter}" for letter in alphabet)]
     vocabulary = {piece: place for place, piece in enumerate(dict.fromkeys(pieces))}
     raw = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>"))
-    raw.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()])
+    raw.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()]
+    )
     raw.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     return PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="<unk>", bos_token="<s>")
 
@@ -56,7 +60,9 @@ def passage(task: Task, cut: PreTrainedTokenizerFast, count: int = 30) -> Passag
     return Passage.of(align(cut, task.texts[:count], 512, Coverage()), 0, causal=True)
 
 
-def score(question: Question, weights: Tensor, where: Passage, output: Tensor) -> dict[str, list[float]]:
+def score(
+    question: Question, weights: Tensor, where: Passage, output: Tensor
+) -> dict[str, list[float]]:
     """Σ answers / Σ counts by measure and head: weights B H Q K, output B Q H D."""
     none = torch.zeros(0)
     call = AttentionCall(SITE, none, none, none, None, weights, output)
@@ -66,7 +72,9 @@ def score(question: Question, weights: Tensor, where: Passage, output: Tensor) -
 
 def looking(where: Passage, to: Callable[[int, int], int]) -> Tensor:
     """A head that gives nearly all weight of a token to the token `to(row, query)`: B Q K."""
-    keys = torch.tensor([[to(row, query) for query in range(where.ids.shape[1])] for row in range(len(where.ids))])
+    keys = torch.tensor(
+        [[to(row, query) for query in range(where.ids.shape[1])] for row in range(len(where.ids))]
+    )
     return torch.nn.functional.one_hot(keys, where.ids.shape[1]) + 1e-4
 
 
@@ -89,24 +97,31 @@ def test_name_movers_look_at_the_other_name_and_copy_it(known: Sequence[str]) ->
         assert words[-1] == "to" and words[places(text)["io"]] == io
     first = openings(cut, NAMES)
     mover, inhibitor = (
-        looking(where, lambda row, _, name=name: first_subword(where, row, places(where.sentences[row])[name]))
+        looking(
+            where,
+            lambda row, _, name=name: first_subword(where, row, places(where.sentences[row])[name]),
+        )
         for name in ("io", "s")
     )
     weights, question = torch.stack([mover, inhibitor], 1), task.test(where)
     copies = torch.stack([read.embeddings[first[one.id.split()[1]]] for one in where.sentences])
-    others = torch.stack([
-        read.embeddings[first[one.words[places(one)["s"]].form]] for one in where.sentences
-    ])  # fmt: skip
+    others = torch.stack(
+        [read.embeddings[first[one.words[places(one)["s"]].form]] for one in where.sentences]
+    )
     size = where.ids.shape[1]
     for written, expected in ((copies, [1, 0]), (others, [0, 0])):
         output = written[:, None, None].expand(-1, size, 2, -1)
         found = score(question, weights, where, output)
         assert found == {"name-mover": expected, "s-inhibition": [0, 1]}
     assert max(baselines(question).values()) < 0.4
-    for offset in range(1, 9):  # a head that looks back by a fixed number of words is no better than the baseline
+    for offset in range(
+        1, 9
+    ):  # a head that looks back by a fixed number of words is no better than the baseline
         fixed = looking(
             where,
-            lambda row, _, offset=offset: first_subword(where, row, len(where.sentences[row].words) - 1 - offset),
+            lambda row, _, offset=offset: first_subword(
+                where, row, len(where.sentences[row].words) - 1 - offset
+            ),
         )
         output = copies[:, None, None].expand(-1, size, 2, -1)
         back = score(question, fixed[:, None].repeat(1, 2, 1, 1), where, output)
@@ -125,10 +140,11 @@ def test_without_a_way_to_logits_only_attention_is_asked() -> None:
     for row, one in enumerate(where.sentences):
         end = (where.word_of[row] == len(one.words) - 1).nonzero()[:, 0]
         to = [
-            weights[row][:, end][:, :, where.word_of[row] == word].sum(2).mean(1) if word < len(one.words) - 1
+            weights[row][:, end][:, :, where.word_of[row] == word].sum(2).mean(1)
+            if word < len(one.words) - 1
             else torch.full((2,), -1.0)
             for word in range(len(one.words))
-        ]  # fmt: skip
+        ]
         hits += torch.stack(to).argmax(0) == places(one)["s"]
     assert found.tolist() == pytest.approx((hits / len(where.sentences)).tolist())
 
@@ -176,7 +192,9 @@ def test_retrieval_looks_at_the_next_token_of_the_needle(known: Sequence[str]) -
     question = task.test(where)
     spans = [
         {
-            m.entity: [t for t in range(where.ids.shape[1]) if m.start <= where.word_of[row, t] < m.end]
+            m.entity: [
+                t for t in range(where.ids.shape[1]) if m.start <= where.word_of[row, t] < m.end
+            ]
             for m in one.mentions
         }
         for row, one in enumerate(where.sentences)
@@ -191,10 +209,16 @@ def test_retrieval_looks_at_the_next_token_of_the_needle(known: Sequence[str]) -
         return 0 if turn is None else span["needle"][turn] + shift - 1
 
     found = [
-        values(question, looking(where, lambda row, query, s=s: following(row, query, s))[:, None], where)["retrieval"]
+        values(
+            question,
+            looking(where, lambda row, query, s=s: following(row, query, s))[:, None],
+            where,
+        )["retrieval"]
         for s in (1, 0)
-    ]  # fmt: skip
-    assert found[0] == 1 and found[1] < 0.3, "the token before the next one is the one that it just read"
+    ]
+    assert found[0] == 1 and found[1] < 0.3, (
+        "the token before the next one is the one that it just read"
+    )
     weights = random_weights(where, 2)
     hits, even, fixed, count = torch.zeros(2), 0.0, Counter[int](), 0
     for row, span in enumerate(spans):
@@ -207,15 +231,21 @@ def test_retrieval_looks_at_the_next_token_of_the_needle(known: Sequence[str]) -
             for head in range(2):
                 best = max(words, key=lambda key: float(weights[row, head, token - 1, key]))
                 hits[head] += best in right
-    assert values(question, weights, where)["retrieval"].tolist() == pytest.approx((hits / count).tolist())
-    assert baselines(question)["retrieval"] == pytest.approx(max(even, *fixed.values()) / count, rel=1e-4)
+    assert values(question, weights, where)["retrieval"].tolist() == pytest.approx(
+        (hits / count).tolist()
+    )
+    assert baselines(question)["retrieval"] == pytest.approx(
+        max(even, *fixed.values()) / count, rel=1e-4
+    )
     assert baselines(question)["retrieval"] < 0.5
 
 
 def test_needles_are_hidden_in_less_text_where_the_model_reads_little() -> None:
     cut = cutting(EVERY)
     long, short = (retrieval_task(cut, longest, 0) for longest in (4000, 300))
-    lengths = [max(len(cut(text.text)["input_ids"]) for text in task.texts) for task in (long, short)]
+    lengths = [
+        max(len(cut(text.text)["input_ids"]) for text in task.texts) for task in (long, short)
+    ]
     assert lengths[1] <= 300 < lengths[0]
     depths = {places(text)["needle"] for text in long.texts}
     assert min(depths) < 6 and max(depths) > 40
@@ -237,19 +267,30 @@ def test_delimiters() -> None:
     """A head whose weight is on marks; one whose weight is even reaches the baseline."""
     plain = [sentence("Yes, he came, but late.", "0"), sentence("One two three", "1")]
     marked = [
-        replace(one, words=tuple(replace(word, upos="PUNCT") if word.form in ",." else word for word in one.words))
+        replace(
+            one,
+            words=tuple(
+                replace(word, upos="PUNCT") if word.form in ",." else word for word in one.words
+            ),
+        )
         for one in plain
     ]
     where = Passage.of(align(cutting(), marked, 100, Coverage()), 0, causal=True)
     question = delimiter(where)
     comma = first_subword(where, 0, 1)
-    behind = [t for t in range(comma + 1, where.ids.shape[1]) if where.words[0, t] and where.ids[0, t] not in (2, 3)]
+    behind = [
+        t
+        for t in range(comma + 1, where.ids.shape[1])
+        if where.words[0, t] and where.ids[0, t] not in (2, 3)
+    ]
     assert question.counts.tolist() == [[len(behind)], [0]]
     on_marks = looking(where, lambda row, query: comma if row == 0 else 0)
     even = torch.ones_like(on_marks).tril() * where.there[:, None]
     for weights, expected in ((on_marks, 1.0), (even, baselines(question)["delimiter"])):
         normal = (weights / weights.sum(-1, keepdim=True))[:, None]
-        assert values(question, normal, where)["delimiter"].item() == pytest.approx(expected, abs=0.02)
+        assert values(question, normal, where)["delimiter"].item() == pytest.approx(
+            expected, abs=0.02
+        )
 
 
 def test_the_whole_way_of_a_language_model(treebank: Treebank) -> None:
@@ -260,6 +301,10 @@ def test_the_whole_way_of_a_language_model(treebank: Treebank) -> None:
     asked = {"delimiter", "successor", "name-mover", "s-inhibition", "retrieval"}
     rows = out.table[out.table["measure"].isin(asked)]
     assert set(rows["measure"]) == asked and len(rows) == len(asked) * len(out.labels)
-    assert (rows["low"] <= rows["value"]).all() and (rows["baseline"] > 0).all() and (rows["n"] >= 60).all()
+    assert (
+        (rows["low"] <= rows["value"]).all()
+        and (rows["baseline"] > 0).all()
+        and (rows["n"] >= 60).all()
+    )
     assert not set(out.roles["measure"]) & asked
     assert any("no head for S-inhibition" in line for line in out.absent)

@@ -27,7 +27,9 @@ from roles.handmade import answered, first_subword, in_subwords, looking, random
 HEADS = HeadMap({"encoder-self": (5,)})
 
 
-def found(first: Answers, second: Answers, bar: Bar | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
+def found(
+    first: Answers, second: Answers, bar: Bar | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     whole = together([first, second]).table()
     return find(whole, first.table(), second.table(), bar or Bar()), whole
 
@@ -41,8 +43,15 @@ def halves(treebank: Treebank) -> list[Passage]:
 def with_others(sentence: Annotated) -> Annotated:
     """Every noun is a mention, as in real corpora: otherwise the nearest mention nearly always is the antecedent."""
     taken = {each.head for each in sentence.mentions}
-    more = [mention(sentence.words, f"n{i}", 0, i, i + 1) for i, w in enumerate(sentence.words) if w.upos == "NOUN"]
-    mentions = sorted([*sentence.mentions, *(m for m in more if m.head not in taken)], key=lambda m: (m.start, -m.end))
+    more = [
+        mention(sentence.words, f"n{i}", 0, i, i + 1)
+        for i, w in enumerate(sentence.words)
+        if w.upos == "NOUN"
+    ]
+    mentions = sorted(
+        [*sentence.mentions, *(m for m in more if m.head not in taken)],
+        key=lambda m: (m.start, -m.end),
+    )
     return replace(sentence, mentions=tuple(mentions))
 
 
@@ -81,26 +90,46 @@ def crafted(passage: Passage, seed: int) -> Tensor:
         return None
 
     back = looking(passage, lambda row, q: q - 1 if q else None, noise[:, 0])
-    return torch.stack([back, *(
-        looking(passage, where, noise[:, head]) for head, where in enumerate((governor, rarest, antecedent), 1)
-    ), noise[:, 4]], 1)  # fmt: skip
+    return torch.stack(
+        [
+            back,
+            *(
+                looking(passage, where, noise[:, head])
+                for head, where in enumerate((governor, rarest, antecedent), 1)
+            ),
+            noise[:, 4],
+        ],
+        1,
+    )
 
 
 def test_heads_made_by_hand_are_recognised_exactly(halves: list[Passage]) -> None:
-    first, second = (answered(half, questions(half), crafted(half, seed)) for seed, half in enumerate(halves))
+    first, second = (
+        answered(half, questions(half), crafted(half, seed)) for seed, half in enumerate(halves)
+    )
     roles, whole = found(first, second)
     by_head = roles.groupby("head")["measure"].agg(set).to_dict()
     assert by_head == {
-        0: {"positional.-1"}, 1: {"syntactic.nsubj.to-governor"}, 2: {"rare.two-rarest"}, 3: {"coreference"},
-    }  # fmt: skip
+        0: {"positional.-1"},
+        1: {"syntactic.nsubj.to-governor"},
+        2: {"rare.two-rarest"},
+        3: {"coreference"},
+    }
     text = labels(HEADS, roles).set_index("head")["label"]
     assert text[0] == "positional −1 (1.00)" and text[4] == NO_ROLE
     assert text[1].startswith("nsubj→verb (1.00 vs 0.") and text[2] == "rare tokens (1.00)"
     message = absent(whole, roles, Bar())
-    assert not any("positional −1" in line or "nsubj→verb" in line or "rare" in line for line in message)
-    assert any(line.startswith("encoder-self: no head for positional +1 (encoder-self/0/") for line in message)
+    assert not any(
+        "positional −1" in line or "nsubj→verb" in line or "rare" in line for line in message
+    )
+    assert any(
+        line.startswith("encoder-self: no head for positional +1 (encoder-self/0/")
+        for line in message
+    )
     shares = patterns(HEADS, roles).set_index("role")["share"].to_dict()
-    assert shares == {name: 0.2 for name in ("positional", "syntactic", "rare tokens", "coreference", NO_ROLE)}
+    assert shares == {
+        name: 0.2 for name in ("positional", "syntactic", "rare tokens", "coreference", NO_ROLE)
+    }
 
 
 def test_a_role_must_hold_on_both_halves(halves: list[Passage]) -> None:
@@ -116,12 +145,14 @@ def test_random_attention_has_no_role(treebank: Treebank) -> None:
     halves = [Passage.of(in_subwords(part, most=1), 0) for part in (sentences[:60], sentences[60:])]
     asked = [questions(half) for half in halves]
     named = sum(
-        not found(*(
-            answered(half, each, random_weights(half, 4, 2 * run + number))
-            for number, (half, each) in enumerate(zip(halves, asked, strict=True))
-        ))[0].empty
+        not found(
+            *(
+                answered(half, each, random_weights(half, 4, 2 * run + number))
+                for number, (half, each) in enumerate(zip(halves, asked, strict=True))
+            )
+        )[0].empty
         for run in range(200)
-    )  # fmt: skip
+    )
     assert named / 200 <= Bar().rate
 
 
@@ -129,7 +160,9 @@ def test_p_values_of_random_attention_are_calibrated(treebank: Treebank) -> None
     """Against chance, which is exactly what random attention reaches, one test in twenty is below 0.05."""
     passage = Passage.of(in_subwords(islice(treebank, 150), most=1), 0)
     asked = [alike(passage), rare(passage, frequency(passage, torch.zeros(2000)), 400)]
-    p = pd.concat([answered(passage, asked, random_weights(passage, 8, run)).table() for run in range(60)])
+    p = pd.concat(
+        [answered(passage, asked, random_weights(passage, 8, run)).table() for run in range(60)]
+    )
     p = p[~p["measure"].str.endswith(("own", "vote"))]
     for measure, rows in p.groupby("measure"):
         assert (rows["p"] <= 0.05).mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / len(rows)), measure
@@ -142,9 +175,17 @@ def test_the_margin_is_in_points_or_relative() -> None:
 
 
 def test_roles_in_a_readers_words() -> None:
-    assert wording("positional.-1") == "positional −1" and wording("positional.2") == "positional +2"
+    assert (
+        wording("positional.-1") == "positional −1" and wording("positional.2") == "positional +2"
+    )
     assert wording("positional.0") == "positional 0" and wording("rare.two-rarest") == "rare tokens"
-    assert wording("syntactic.obj.to-governor") == "obj→verb" and wording("syntactic.amod.to-dependent") == "noun→amod"
-    assert wording("syntactic.case.to-governor") == "case→governor" and wording("previous-token") == "previous token"
+    assert (
+        wording("syntactic.obj.to-governor") == "obj→verb"
+        and wording("syntactic.amod.to-dependent") == "noun→amod"
+    )
+    assert (
+        wording("syntactic.case.to-governor") == "case→governor"
+        and wording("previous-token") == "previous token"
+    )
     assert evidence("syntactic.obj.to-governor", 0.84, 0.46) == "obj→verb (0.84 vs 0.46)"
     assert evidence("sink", 0.9, 0.1) == "sink (0.90)"

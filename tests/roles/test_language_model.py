@@ -11,7 +11,16 @@ from attention.families import tiny
 from headwise.attention import AttentionCall, discover
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
-from headwise.roles.language_model import LENGTH, REPEATS, copying, output_weights, previous, probes, repetition, sink
+from headwise.roles.language_model import (
+    LENGTH,
+    REPEATS,
+    copying,
+    output_weights,
+    previous,
+    probes,
+    repetition,
+    sink,
+)
 from headwise.roles.observe import Batch, observe
 from headwise.roles.passage import Passage, View
 from roles.handmade import baselines, random_weights, values
@@ -27,7 +36,9 @@ def test_probes_are_random_tokens_said_several_times(start: int | None) -> None:
     size = LENGTH * REPEATS + (start is not None)
     assert first.ids.shape == (20, size) and first.causal and first.there.all()
     words = first.ids[:, -LENGTH * REPEATS :].view(20, REPEATS, LENGTH)
-    assert (words == words[:, :1]).all() and all(len(set(row.tolist())) == LENGTH for row in words[:, 0])
+    assert (words == words[:, :1]).all() and all(
+        len(set(row.tolist())) == LENGTH for row in words[:, 0]
+    )
     assert not torch.equal(first.ids, second.ids) and torch.equal(first.ids, passages(start)[0].ids)
 
 
@@ -48,14 +59,20 @@ def crafted(passage: Passage, back: int) -> Tensor:
     return weights
 
 
-@pytest.mark.parametrize(("name", "offset"), [("induction", 1), ("duplicate-token", 0), ("induction.-1", -1)])
+@pytest.mark.parametrize(
+    ("name", "offset"), [("induction", 1), ("duplicate-token", 0), ("induction.-1", -1)]
+)
 def test_a_head_that_follows_repetition_scores_one(name: str, offset: int) -> None:
     """Offset +1 is induction: from the second "A" in A B … A to the B that followed the first."""
     passage = passages()[0]
     for repeats_back in (1, 2, 3):
-        found = values(repetition(passage), crafted(passage, repeats_back * LENGTH - offset), passage)
+        found = values(
+            repetition(passage), crafted(passage, repeats_back * LENGTH - offset), passage
+        )
         share = (REPEATS - repeats_back) / (REPEATS - 1)
-        assert found[name].item() == pytest.approx(share, abs=0.02)  # the first token's predecessor is the start
+        assert found[name].item() == pytest.approx(
+            share, abs=0.02
+        )  # the first token's predecessor is the start
         assert all(found[other] < 0.05 for other in found if other != name)
 
 
@@ -93,7 +110,9 @@ def test_previous_token_and_sink(start: int | None) -> None:
     assert values(sink(passage), back, passage)["sink"] == pytest.approx(1 / words)
     even = torch.ones_like(back).tril()
     even /= even.sum(-1, keepdim=True)
-    assert values(sink(passage), even, passage)["sink"].item() == pytest.approx(baselines(sink(passage))["sink"])
+    assert values(sink(passage), even, passage)["sink"].item() == pytest.approx(
+        baselines(sink(passage))["sink"]
+    )
     mine = values(previous(passage), even, passage)["previous-token"].item()
     assert mine == pytest.approx(baselines(previous(passage))["previous-token"])
 
@@ -122,8 +141,12 @@ def test_the_output_projection_is_cut_into_heads() -> None:
     site = Site("decoder-self", 1)
     whole = model.model.layers[1].self_attn.o_proj.weight
     states = torch.randn(4, 8)
-    assert torch.allclose((states[:, None] @ weights[site]).sum(0)[0], states.flatten() @ whole.T, atol=1e-5)
-    model.model.layers[1].self_attn.o_proj = torch.nn.Sequential(torch.nn.LayerNorm(32), torch.nn.Linear(32, 32))
+    assert torch.allclose(
+        (states[:, None] @ weights[site]).sum(0)[0], states.flatten() @ whole.T, atol=1e-5
+    )
+    model.model.layers[1].self_attn.o_proj = torch.nn.Sequential(
+        torch.nn.LayerNorm(32), torch.nn.Linear(32, 32)
+    )
     assert output_weights(model, discover(model)) is None
 
 
@@ -131,10 +154,18 @@ def test_the_output_projection_is_cut_into_heads() -> None:
 def test_a_model_that_has_learnt_to_repeat_has_an_induction_head() -> None:
     """Two layers, trained on random tokens said twice: a previous-token head below an induction head."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=64, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=128, bos_token_id=1, eos_token_id=2,
-    ))  # fmt: skip
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=64,
+            hidden_size=64,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            max_position_embeddings=128,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
+    )
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(600):
         ids = torch.randint(3, 64, (32, 12)).repeat(1, 2)
@@ -146,6 +177,8 @@ def test_a_model_that_has_learnt_to_repeat_has_an_induction_head() -> None:
         Batch(half, {"input_ids": p.ids, "attention_mask": p.there.long()}, {"decoder-self": (p,)})
         for half, p in probes(range(3, 64), None, 49, 0)
     )
-    table = observe(model, discover(model), batches, {"decoder-self": [repetition]})["decoder-self", 0].table()
+    table = observe(model, discover(model), batches, {"decoder-self": [repetition]})[
+        "decoder-self", 0
+    ].table()
     best = table[table["measure"] == "induction"].sort_values("value").iloc[-1]
     assert best["layer"] == 1 and best["value"] > 0.5

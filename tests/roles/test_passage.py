@@ -38,12 +38,20 @@ def test_against_a_slow_version(treebank: Treebank, first: bool) -> None:
     weights = random_weights(passage, 3)
     view = View(weights, passage, passage)
     for row, sentence in enumerate(passage.sentences):
-        pieces = [(passage.word_of[row] == word).nonzero()[:, 0].tolist() for word in range(len(sentence.words))]
+        pieces = [
+            (passage.word_of[row] == word).nonzero()[:, 0].tolist()
+            for word in range(len(sentence.words))
+        ]
         pieces = [each[:1] for each in pieces] if first else pieces
         for head in range(3):
             for q, from_ in enumerate(pieces):
-                slow = [sum(float(weights[row, head, i, j]) for i in from_ for j in to) / len(from_) for to in pieces]
-                assert view.between[row, head, q, : len(pieces)].tolist() == pytest.approx(slow, abs=1e-6)
+                slow = [
+                    sum(float(weights[row, head, i, j]) for i in from_ for j in to) / len(from_)
+                    for to in pieces
+                ]
+                assert view.between[row, head, q, : len(pieces)].tolist() == pytest.approx(
+                    slow, abs=1e-6
+                )
                 slow[q] = -1.0
                 assert view.pointed_words[row, head, q] == slow.index(max(slow))
 
@@ -61,6 +69,10 @@ def test_the_first_word_of_a_text_without_a_start_token_is_left_out_where_nothin
 ) -> None:
     sentences = list(islice(treebank, 4))
     bare = Passage.of(in_subwords(sentences), 0, causal=True)
-    assert not (bare.word_of == 0).any() and (bare.subwords[:, 0] == 0).all() and (bare.visible[:, 1] == 0).all()
+    assert (
+        not (bare.word_of == 0).any()
+        and (bare.subwords[:, 0] == 0).all()
+        and (bare.visible[:, 1] == 0).all()
+    )
     started = Passage.of(in_subwords(sentences, start=True), 0, causal=True)
     assert (started.word_of == 0).any() and (started.visible[:, 1] == 1).all()

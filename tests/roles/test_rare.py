@@ -46,7 +46,11 @@ def test_a_head_that_looks_at_the_rarest_token_scores_one(passage: Passage, coun
     weights = looking(passage, rare_one, random_weights(passage, 1)[:, 0])[:, None]
     found = values(rare(passage, counts, TOP), weights, passage)
     assert (
-        found["rare.rarest"] == found["rare.two-rarest"] == found["rare.rarest.vote"] == found["rare.rarest.own"] == 1
+        found["rare.rarest"]
+        == found["rare.two-rarest"]
+        == found["rare.rarest.vote"]
+        == found["rare.rarest.own"]
+        == 1
     )
 
 
@@ -90,7 +94,9 @@ def test_against_a_slow_version(passage: Passage, counts: Tensor) -> None:
     assert 0 < sentences < len(passage.ids)
     found, by_chance = values(question, weights, passage), baselines(question)
     for name in question.measures:
-        assert found[name].tolist() == pytest.approx(torch.tensor(hits[name]).float().mean(0).tolist())
+        assert found[name].tolist() == pytest.approx(
+            torch.tensor(hits[name]).float().mean(0).tolist()
+        )
         assert by_chance[name] == pytest.approx(sum(chance[name]) / len(chance[name]))
 
 
@@ -104,8 +110,12 @@ def test_frequencies_of_another_tokenizer_are_refused(passage: Passage) -> None:
         rare(passage, histogram({END: 5}), TOP)
 
 
-def test_frequencies_count_ids_without_special_tokens(tokenizer: PreTrainedTokenizerFast, treebank: Treebank) -> None:
+def test_frequencies_count_ids_without_special_tokens(
+    tokenizer: PreTrainedTokenizerFast, treebank: Treebank
+) -> None:
     lines = [sentence.text for sentence in islice(treebank, 50)]
     counts = frequencies(lines, tokenizer)
     assert END not in counts
-    assert counts == Counter(id for line in lines for id in tokenizer(line)["input_ids"] if id != END)
+    assert counts == Counter(
+        id for line in lines for id in tokenizer(line)["input_ids"] if id != END
+    )

@@ -18,18 +18,35 @@ from roles.handmade import baselines, first_subword, in_subwords, looking, rando
 def annotated(text: str, mentions: list[tuple[int, int, str]], upos: str = "NOUN") -> Annotated:
     """Words without grammar; mentions (start, end, entity), pronouns by their form."""
     words = tuple(
-        Word(form, form.lower(), "PRON" if form in ("he", "she", "it", "him") else upos, -1, "", "", True)
+        Word(
+            form,
+            form.lower(),
+            "PRON" if form in ("he", "she", "it", "him") else upos,
+            -1,
+            "",
+            "",
+            True,
+        )
         for form in text.split()
     )
-    return Annotated(words, "1", "d", tuple(mention(words, entity, 0, a, b) for a, b, entity in mentions))
+    return Annotated(
+        words, "1", "d", tuple(mention(words, entity, 0, a, b) for a, b, entity in mentions)
+    )
 
 
 @pytest.fixture
 def story() -> Passage:
     """Anna saw Bob . she greeted Bob , and he greeted her: mentions Anna, Bob, she (Anna), Bob, he (Bob)."""
-    sentence = annotated("Anna saw Bob and she greeted Bob and he smiled", [
-        (0, 1, "a"), (2, 3, "b"), (4, 5, "a"), (6, 7, "b"), (8, 9, "b"),
-    ])  # fmt: skip
+    sentence = annotated(
+        "Anna saw Bob and she greeted Bob and he smiled",
+        [
+            (0, 1, "a"),
+            (2, 3, "b"),
+            (4, 5, "a"),
+            (6, 7, "b"),
+            (8, 9, "b"),
+        ],
+    )
     return Passage.of(in_subwords([sentence]), 0)
 
 
@@ -42,11 +59,19 @@ def test_a_head_that_looks_at_antecedents_scores_one(story: Passage) -> None:
 
     weights = looking(story, where, random_weights(story, 1)[:, 0])[:, None]
     question = coreference(story)
-    assert all(value == 1 for name, value in values(question, weights, story).items() if name != "coreference.proper")
-    assert question.counts.tolist() == [[3, 2, 0, 1]]  # she, Bob, he; the words have no tag of proper nouns
+    assert all(
+        value == 1
+        for name, value in values(question, weights, story).items()
+        if name != "coreference.proper"
+    )
+    assert question.counts.tolist() == [
+        [3, 2, 0, 1]
+    ]  # she, Bob, he; the words have no tag of proper nouns
 
 
-def test_the_baselines_are_the_nearest_mention_and_the_nearest_with_the_same_head(story: Passage) -> None:
+def test_the_baselines_are_the_nearest_mention_and_the_nearest_with_the_same_head(
+    story: Passage,
+) -> None:
     """she: nearest Bob (wrong), no other "she"; Bob: nearest she (wrong), same head Bob; he: nearest Bob, no other.
     Both rules together are right about Bob and he."""
     rules = coreference(story).baseline[0]
@@ -64,7 +89,9 @@ def test_only_mentions_before_it_compete(story: Passage) -> None:
 
 def test_a_text_read_from_left_to_right_loses_what_is_out_of_sight() -> None:
     """Without a start token the first word is left out, and with it the mention of which it is the head."""
-    sentence = annotated("Anna saw Bob and she smiled at him", [(0, 1, "a"), (2, 3, "b"), (4, 5, "a"), (7, 8, "b")])
+    sentence = annotated(
+        "Anna saw Bob and she smiled at him", [(0, 1, "a"), (2, 3, "b"), (4, 5, "a"), (7, 8, "b")]
+    )
     for start, counted in ((True, 2), (False, 0)):
         passage = Passage.of(in_subwords([sentence], start=start), 0, causal=True)
         assert coreference(passage).counts[0, 0] == counted
@@ -78,9 +105,14 @@ def test_against_a_slow_version(treebank: Treebank) -> None:
     for row, sentence in enumerate(passage.sentences):
         for each in sentence.mentions:
             before = sorted({other.head for other in sentence.mentions if other.head < each.head})
-            right = {o.head for o in sentence.mentions if o.head < each.head and o.entity == each.entity}
+            right = {
+                o.head for o in sentence.mentions if o.head < each.head and o.entity == each.entity
+            }
             if right:
-                best = [max(before, key=lambda k, h=h: float(between[row, h, each.head, k])) in right for h in range(2)]
+                best = [
+                    max(before, key=lambda k, h=h: float(between[row, h, each.head, k])) in right
+                    for h in range(2)
+                ]
                 hits["coreference"].append(best)
                 hits[f"coreference.{each.kind}"].append(best)
     question = coreference(passage)
@@ -95,8 +127,13 @@ def test_words_that_are_alike() -> None:
     sentence = annotated("Dogs see dogs and a dog sees it .", [(0, 1, "x"), (7, 8, "x")])
     words = list(sentence.words)
     lemmas = ["dog", "see", "dog", "and", "a", "dog", "see", "it", "."]
-    words = [w.__class__(w.form, lemma, w.upos, -1, "", "", True) for w, lemma in zip(words, lemmas, strict=True)]
-    passage = Passage.of(in_subwords([Annotated(tuple(words), "1", "1", sentence.mentions)], most=1), 0)
+    words = [
+        w.__class__(w.form, lemma, w.upos, -1, "", "", True)
+        for w, lemma in zip(words, lemmas, strict=True)
+    ]
+    passage = Passage.of(
+        in_subwords([Annotated(tuple(words), "1", "1", sentence.mentions)], most=1), 0
+    )
     question = alike(passage)
     counts = dict(zip(question.measures, question.counts[0].tolist(), strict=True))
     assert counts == {"same-word": 2, "same-lemma": 5, "same-entity": 2}
@@ -118,7 +155,9 @@ def test_sentences_read_together_keep_words_mentions_and_places(treebank: Treeba
     shift = len(one.words)
     for word, before in zip(both.words[shift:], two.words, strict=True):
         assert word.governor == (before.governor + shift if before.governor >= 0 else -1)
-    assert [m.head - shift for m in both.mentions[len(one.mentions) :]] == [m.head for m in two.mentions]
+    assert [m.head - shift for m in both.mentions[len(one.mentions) :]] == [
+        m.head for m in two.mentions
+    ]
     same = [s.__class__(s.words, s.id, "d", s.mentions) for s in (one, two, three)]
     assert [len(each.words) for each in windows(same, 2)] == [len(both.words), len(three.words)]
     assert len(list(windows([one, two, three], 2))) == 3  # three documents

@@ -26,9 +26,14 @@ from roles.handmade import first_subword, in_subwords, looking, random_weights
 Marian = Callable[..., MarianMTModel]
 
 
-def roles_of(*found: tuple[int, int, str, float], kind: str = "encoder-self", baseline: float = 0.3) -> pd.DataFrame:
+def roles_of(
+    *found: tuple[int, int, str, float], kind: str = "encoder-self", baseline: float = 0.3
+) -> pd.DataFrame:
     """Rows as `Roles.roles` has them: layer, head, measure, value."""
-    rows = [(kind, layer, head, measure, value, None, None, 99, baseline) for layer, head, measure, value in found]
+    rows = [
+        (kind, layer, head, measure, value, None, None, 99, baseline)
+        for layer, head, measure, value in found
+    ]
     return pd.DataFrame(rows, columns=list(COLUMNS)).assign(role="a role", text="a role", p=0.01)
 
 
@@ -39,16 +44,24 @@ def of_words(words: str, governors: list[int], relations: list[str], id: str) ->
 
 def test_the_best_head_of_each_sort_the_papers_first() -> None:
     table = roles_of(
-        (0, 0, "positional.-1", 0.92), (1, 0, "positional.-1", 0.97), (0, 2, "positional.2", 0.95),
-        (1, 1, "syntactic.obj.to-governor", 0.6), (1, 2, "syntactic.obj.to-dependent", 0.7),
-        (0, 5, "rare.two-rarest", 0.7), (1, 7, "coreference", 0.8), (1, 3, "alignment", 0.9),
+        (0, 0, "positional.-1", 0.92),
+        (1, 0, "positional.-1", 0.97),
+        (0, 2, "positional.2", 0.95),
+        (1, 1, "syntactic.obj.to-governor", 0.6),
+        (1, 2, "syntactic.obj.to-dependent", 0.7),
+        (0, 5, "rare.two-rarest", 0.7),
+        (1, 7, "coreference", 0.8),
+        (1, 3, "alignment", 0.9),
         *((0, 1, f"syntactic.r{n}.to-governor", 0.9 - n / 100) for n in range(5)),
-    )  # fmt: skip
+    )
     chosen = best_heads(table)
     assert [row["measure"] for row in chosen] == [
-        "positional.-1", "syntactic.obj.to-dependent", *(f"syntactic.r{n}.to-governor" for n in range(4)),
-        "rare.two-rarest", "coreference",
-    ]  # fmt: skip
+        "positional.-1",
+        "syntactic.obj.to-dependent",
+        *(f"syntactic.r{n}.to-governor" for n in range(4)),
+        "rare.two-rarest",
+        "coreference",
+    ]
     assert len(chosen) == MOST and chosen[0]["layer"] == 1
     assert best_heads(table.head(0)) == []
 
@@ -63,12 +76,25 @@ def test_the_sentence_in_which_the_head_works_is_chosen() -> None:
 
     def where(row: int, query: int) -> int | None:
         word = int(passage.word_of[row, query])
-        return first_subword(passage, row, 1) if row == 1 and word == 3 else first_subword(passage, row, 5)
+        return (
+            first_subword(passage, row, 1)
+            if row == 1 and word == 3
+            else first_subword(passage, row, 5)
+        )
 
     weights = torch.stack([noise[:, 0], looking(passage, where, noise[:, 1])], 1)
     measure = "syntactic.obj.to-governor"
-    shown = Shown({"kind": "encoder-self", "layer": 0, "head": 1, "measure": measure, "role": "", "value": 1,
-                   "baseline": 0.5})  # fmt: skip
+    shown = Shown(
+        {
+            "kind": "encoder-self",
+            "layer": 0,
+            "head": 1,
+            "measure": measure,
+            "role": "",
+            "value": 1,
+            "baseline": 0.5,
+        }
+    )
     choose(shown, View(weights, passage, passage), {}, 0)
     assert shown.picture["id"] == "1" and shown.picture["cells"] == [[3, 1]]
     assert (shown.picture["right"], shown.picture["asked"]) == (1, 1)
@@ -89,14 +115,20 @@ def test_which_words_a_role_asks(treebank: Treebank) -> None:
     assert asked["coreference"] == {}
     # even its rarest token is among the three most frequent
     assert asked_words("rare.two-rarest", passage, 0, often, 3) == {}
-    with_chains = next(each for each in treebank if len({m.entity for m in each.mentions}) < len(each.mentions))
+    with_chains = next(
+        each for each in treebank if len({m.entity for m in each.mentions}) < len(each.mentions)
+    )
     found = asked_words("coreference", Passage.of(in_subwords([with_chains]), 0), 0, {}, 0)
     for query, (candidates, right) in found.items():
         entities = {m.head: m.entity for m in with_chains.mentions}
-        assert right <= candidates and all(entities[key] == entities[query] and key < query for key in right)
+        assert right <= candidates and all(
+            entities[key] == entities[query] and key < query for key in right
+        )
 
 
-def slow(model: MarianMTModel, tokenizer: Any, sentence: Annotated, layer: int, head: int) -> torch.Tensor:
+def slow(
+    model: MarianMTModel, tokenizer: Any, sentence: Annotated, layer: int, head: int
+) -> torch.Tensor:
     """Attention between words and, in the last column, to no word: from the stock model, with loops."""
     ids = tokenizer(sentence.text)["input_ids"]
     with torch.no_grad():
@@ -127,16 +159,24 @@ def test_against_a_slow_script_on_the_stock_model(
     by_id = {each.id: each for each in short}
     for each in shown:
         expected = slow(model, tokenizer, by_id[each["id"]], each["layer"], each["head"])
-        found = torch.tensor([[*row, rest] for row, rest in zip(each["weights"], each["rest"], strict=True)])
+        found = torch.tensor(
+            [[*row, rest] for row, rest in zip(each["weights"], each["rest"], strict=True)]
+        )
         assert each["words"] == [word.form for word in by_id[each["id"]].words]
         assert torch.allclose(found, expected, atol=2e-4)
     worth = {}
     for sentence in short:
         weights = slow(model, tokenizer, sentence, 1, 2)[:, :-1].fill_diagonal_(-1)
-        asked = [(i, word.governor) for i, word in enumerate(sentence.words) if word.relation == "nsubj"]
+        asked = [
+            (i, word.governor) for i, word in enumerate(sentence.words) if word.relation == "nsubj"
+        ]
         hits = sum(int(weights[i].argmax()) == up for i, up in asked)
         if hits:
-            worth[sentence.id] = hits / len(asked), min(hits, 2), sum(float(weights[i, up]) for i, up in asked)
+            worth[sentence.id] = (
+                hits / len(asked),
+                min(hits, 2),
+                sum(float(weights[i, up]) for i, up in asked),
+            )
     best = max(value[:2] for value in worth.values())
     assert worth[shown[1]["id"]][:2] == best
     assert shown[1]["right"] / shown[1]["asked"] == best[0]
@@ -151,7 +191,10 @@ def test_rare_tokens_need_frequencies_and_nothing_found_shows_nothing(
     table = roles_of((0, 0, "rare.two-rarest", 0.7))
     assert examples(model, tokenizer, found, some, table) == []
     assert examples(model, tokenizer, found, some, table.head(0), frequencies=counts) == []
-    assert examples(model, tokenizer, found, [Annotated.plain("too short")], table, frequencies=counts) == []
+    assert (
+        examples(model, tokenizer, found, [Annotated.plain("too short")], table, frequencies=counts)
+        == []
+    )
     reading = Reading(top=50)
     (shown,) = examples(model, tokenizer, found, some, table, frequencies=counts, reading=reading)
     keys = {key for _, key in shown["cells"]}
@@ -160,15 +203,21 @@ def test_rare_tokens_need_frequencies_and_nothing_found_shows_nothing(
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
-def test_other_families(family: str, treebank: Treebank, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_other_families(
+    family: str, treebank: Treebank, tokenizer: PreTrainedTokenizerFast
+) -> None:
     model = tiny(family, vocab_size=len(tokenizer))
     kind = "decoder-self" if family == "gpt2" else "encoder-self"
-    table = roles_of((1, 0, "syntactic.det.to-dependent", 0.7), (1, 1, "positional.-1", 0.9), kind=kind)
+    table = roles_of(
+        (1, 0, "syntactic.det.to-dependent", 0.7), (1, 1, "positional.-1", 0.9), kind=kind
+    )
     shown = examples(model, tokenizer, discover(model), islice(treebank, 50), table)
     assert len(shown) == 2
     for each in shown:
         sums = [sum(row) + rest for row, rest in zip(each["weights"], each["rest"], strict=True)]
-        unseen = kind == "decoder-self"  # the first word, which can only look at itself, is left out
+        unseen = (
+            kind == "decoder-self"
+        )  # the first word, which can only look at itself, is left out
         assert sums[1:] == pytest.approx([1.0] * (len(sums) - 1), abs=0.01)
         assert sums[0] == pytest.approx(0.0 if unseen else 1.0, abs=0.01)
         assert all(key < query for query, key in each["cells"]) or not unseen

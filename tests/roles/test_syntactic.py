@@ -45,16 +45,24 @@ def test_a_head_that_looks_at_governors_scores_one(treebank: Treebank) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_even_weights_on_pieces_are_no_better_than_the_baseline(treebank: Treebank, causal: bool) -> None:
+def test_even_weights_on_pieces_are_no_better_than_the_baseline(
+    treebank: Treebank, causal: bool
+) -> None:
     """A word of many pieces draws a head that has no preference at all; in random language models that looked like
     syntax. Jitter far below a piece's weight decides between words as long."""
     passage = Passage.of(in_subwords(islice(treebank, 60), most=5), 0, causal=causal)
-    scores = 0.01 * torch.randn(len(passage.ids), 40, *[passage.ids.shape[1]] * 2, generator=torch.manual_seed(0))
-    sight = passage.words[:, None, None] & (torch.ones(scores.shape[-2:]).tril() > 0 if causal else True)
+    scores = 0.01 * torch.randn(
+        len(passage.ids), 40, *[passage.ids.shape[1]] * 2, generator=torch.manual_seed(0)
+    )
+    sight = passage.words[:, None, None] & (
+        torch.ones(scores.shape[-2:]).tril() > 0 if causal else True
+    )
     weights = scores.masked_fill(~sight, -1e9).softmax(-1)
     question = syntactic(passage)
     even = question.baseline[:, -1].sum(0) / question.counts.sum(0)
-    answered = question.answer(View(weights, passage, passage)).sum(0) / question.counts.sum(0)  # H M
+    answered = question.answer(View(weights, passage, passage)).sum(0) / question.counts.sum(
+        0
+    )  # H M
     often = question.counts.sum(0) >= 20
     assert often.sum() > 5
     torch.testing.assert_close(answered.mean(0)[often], even[often], rtol=0, atol=0.05)
@@ -84,7 +92,9 @@ def test_against_a_slow_version(treebank: Treebank, causal: bool, per_arc: bool)
             counts[name] += len(right) if per_arc else bool(right)
             offsets[name].update(key - query for key in right)
             for head in range(2):
-                others = {key: float(between[row, head, query, key]) for key in range(len(sentence.words))}
+                others = {
+                    key: float(between[row, head, query, key]) for key in range(len(sentence.words))
+                }
                 del others[query]
                 if right and max(others, key=others.__getitem__) in right:
                     hits[name][head] += 1
@@ -94,7 +104,9 @@ def test_against_a_slow_version(treebank: Treebank, causal: bool, per_arc: bool)
     for name, count in counts.items():
         if count:
             assert found[name].tolist() == pytest.approx([hit / count for hit in hits[name]])
-            most = max((n for offset, n in offsets[name].items() if abs(offset) <= REACH), default=0)
+            most = max(
+                (n for offset, n in offsets[name].items() if abs(offset) <= REACH), default=0
+            )
             rare = count < 20  # there, chance or even weights may be better than the best offset
             assert best[name] == pytest.approx(most / count) or (rare and best[name] > most / count)
 
@@ -110,7 +122,9 @@ def test_attachment_against_a_slow_version(treebank: Treebank) -> None:
             if word.governor >= 0:
                 column = between[row, :, : len(sentence.words), index].clone()
                 column[:, index] = -1
-                hits[f"attachment.{word.relation}"].append((column.argmax(1) == word.governor).tolist())
+                hits[f"attachment.{word.relation}"].append(
+                    (column.argmax(1) == word.governor).tolist()
+                )
     for name, rows in hits.items():
         assert found[name].tolist() == pytest.approx(torch.tensor(rows).float().mean(0).tolist())
     assert set(found) == set(hits)

@@ -18,18 +18,37 @@ TINY: dict[str, Any] = {
     "seed": 3,
     "data": {"embedded": {"train": 300, "dev": 40, "test": 40}},
     "model": {
-        "encoder_layers": 2, "decoder_layers": 2, "heads": 4, "width": 32, "feedforward": 64, "dropout": 0.1,
-        "vocabulary": 300, "max_length": 64,  # models of so few updates write as much as they may
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "heads": 4,
+        "width": 32,
+        "feedforward": 64,
+        "dropout": 0.1,
+        "vocabulary": 300,
+        "max_length": 64,  # models of so few updates write as much as they may
     },
-    "training": {"epochs": 4, "batch_tokens": 1260, "learning_rate": 3e-3, "warmup": 20, "average": 3, "dtype": "fp32"},
+    "training": {
+        "epochs": 4,
+        "batch_tokens": 1260,
+        "learning_rate": 3e-3,
+        "warmup": 20,
+        "average": 3,
+        "dtype": "fp32",
+    },
     "pruning": {"penalties": [0.005, 1.0], "epochs": 3, "gate_learning_rate": 0.5, "warmup": 3},
     "scoring": {"untrained": 1, "random_orders": 2, "pairs": 5},
     "search": {"beam": 2},
     "speed": {"sentences": 5, "rounds": 1},
-}  # fmt: skip
+}
 TIMINGS = ("tokens_per_second", "seconds")
 QUIET = Progress(quiet=True)
-BARELY = {"measures": ["gradient"], "judge": False, "untrained": 0, "pairs": 0, "pruned": []}  # scored
+BARELY = {
+    "measures": ["gradient"],
+    "judge": False,
+    "untrained": 0,
+    "pairs": 0,
+    "pruned": [],
+}  # scored
 
 
 class Notes(Progress):
@@ -71,7 +90,11 @@ def numbers(out: Path) -> dict[str, Any]:
     for path in sorted(out.rglob("*")):
         name = str(path.relative_to(out))
         if path.name == "run.json":
-            found[name] = {key: value for key, value in json.loads(path.read_text()).items() if key != "seconds"}
+            found[name] = {
+                key: value
+                for key, value in json.loads(path.read_text()).items()
+                if key != "seconds"
+            }
         elif path.name == "pruning.csv":
             table = pd.read_csv(path)
             found[name] = table[~table.measure.isin(TIMINGS)].to_csv()
@@ -83,9 +106,16 @@ def numbers(out: Path) -> dict[str, Any]:
             "model.safetensors",
             "faithfulness.csv",
             "curves.csv",
-        ) or (path.is_file() and {"layouts", "gates", "translations", "orders", "roles"} & {*path.parts}):
+        ) or (
+            path.is_file()
+            and {"layouts", "gates", "translations", "orders", "roles"} & {*path.parts}
+        ):
             found[name] = path.read_bytes()
-    return {name: value for name, value in found.items() if ".work" not in name and not name.endswith("facts.json")}
+    return {
+        name: value
+        for name, value in found.items()
+        if ".work" not in name and not name.endswith("facts.json")
+    }
 
 
 def different(one: dict[str, Any], other: dict[str, Any]) -> list[str]:

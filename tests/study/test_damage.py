@@ -34,7 +34,11 @@ DAMAGES: dict[str, Callable[[Path, random.Random], object]] = {
     "flipped": flip,
     "emptied": lambda file, chance: file.write_bytes(b""),
 }
-TIMED = ("run.json", "pruning.csv", "plan.toml")  # compared without their times, or written from the plan every time
+TIMED = (
+    "run.json",
+    "pruning.csv",
+    "plan.toml",
+)  # compared without their times, or written from the plan every time
 
 
 def files_of(run: Path) -> list[str]:
@@ -49,7 +53,9 @@ def content_of(file: Path) -> Any:
         return file.read_bytes()
     return json.loads(
         file.read_text(),
-        object_hook=lambda facts: {key: value for key, value in facts.items() if key not in ("seconds", "model")},
+        object_hook=lambda facts: {
+            key: value for key, value in facts.items() if key not in ("seconds", "model")
+        },
     )
 
 
@@ -66,11 +72,15 @@ def after_damage(whole: Path, run: Path, name: str, damage: str, seed: int) -> s
     return "healed" if same and not different(numbers(run), numbers(whole)) else "different"
 
 
-def campaign(whole: Path, folder: Path, cases: list[tuple[str, str]], seed: int = 0) -> dict[str, list[str]]:
+def campaign(
+    whole: Path, folder: Path, cases: list[tuple[str, str]], seed: int = 0
+) -> dict[str, list[str]]:
     """The damages by how they ended."""
     found: dict[str, list[str]] = {"healed": [], "refused": [], "different": []}
     for name, damage in cases:
-        found[after_damage(whole, folder / "damaged", name, damage, seed)].append(f"{name} {damage}")
+        found[after_damage(whole, folder / "damaged", name, damage, seed)].append(
+            f"{name} {damage}"
+        )
         shutil.rmtree(folder / "damaged")
     return found
 
@@ -78,25 +88,39 @@ def campaign(whole: Path, folder: Path, cases: list[tuple[str, str]], seed: int 
 def test_a_sample_of_damaged_files(copied: Path, finished: Path) -> None:
     """One of each sort, all at once."""
     damages = {
-        "pruned/lambda-1/model.safetensors": "deleted", "pruned/lambda-0.005/config.json": "flipped",
-        "scores/gradients/gradient.npz": "flipped", "heads.csv": "flipped", "translations/dev/full.txt": "emptied",
-        "layouts/lambda-1.json": "truncated", "rescored/lambda-1/heads.csv": "deleted",
-        "roles/examples.json": "flipped", "pruning.csv": "flipped", ".tasks/evaluate.dev.lambda-1.json": "flipped",
-    }  # fmt: skip
+        "pruned/lambda-1/model.safetensors": "deleted",
+        "pruned/lambda-0.005/config.json": "flipped",
+        "scores/gradients/gradient.npz": "flipped",
+        "heads.csv": "flipped",
+        "translations/dev/full.txt": "emptied",
+        "layouts/lambda-1.json": "truncated",
+        "rescored/lambda-1/heads.csv": "deleted",
+        "roles/examples.json": "flipped",
+        "pruning.csv": "flipped",
+        ".tasks/evaluate.dev.lambda-1.json": "flipped",
+    }
     for name, damage in damages.items():
         DAMAGES[damage](copied / name, random.Random(name))
     notes = again(plan_of(TINY), copied)
     assert different(numbers(copied), numbers(finished)) == []
     for name in [*damages][:8]:
-        assert any(f"{name} is missing" in line or f"{name} has changed" in line for line in notes.lines), name
+        assert any(
+            f"{name} is missing" in line or f"{name} has changed" in line for line in notes.lines
+        ), name
     assert "  evaluate/dev/lambda-1 is made again: its record is damaged." in notes.lines
     assert again(plan_of(TINY), copied).made == []
 
 
 def test_another_text_is_refused(copied: Path, tmp_path: Path) -> None:
     """Nothing is trained again, and no result is replaced."""
-    texts = {split: [str(copied / f"corpus/{split}.{side}") for side in ("en", "fr")] for split in ("train", "dev")}
-    plan, out = plan_of(TINY, data=texts, pruning={"penalties": [1.0], "gate_learning_rate": 1.0}), tmp_path / "out"
+    texts = {
+        split: [str(copied / f"corpus/{split}.{side}") for side in ("en", "fr")]
+        for split in ("train", "dev")
+    }
+    plan, out = (
+        plan_of(TINY, data=texts, pruning={"penalties": [1.0], "gate_learning_rate": 1.0}),
+        tmp_path / "out",
+    )
     run_study(plan, out, QUIET, "train")
     before = numbers(out)
     flip(copied / "corpus/train.en", random.Random(0))

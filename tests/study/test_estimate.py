@@ -12,14 +12,32 @@ from headwise.data.text import ParallelText
 from headwise.heads import HeadMap
 from headwise.options import Architecture, Recipe, Search
 from headwise.study import estimate as estimating
-from headwise.study.estimate import PADDING, Amount, Estimate, Rates, amount, drawn, estimate, random_batch
+from headwise.study.estimate import (
+    PADDING,
+    Amount,
+    Estimate,
+    Rates,
+    amount,
+    drawn,
+    estimate,
+    random_batch,
+)
 from headwise.translation.batches import IGNORED
 from headwise.translation.subwords import learn_subwords
 
 RATES = Rates(update=0.003, encoder_update=0.002, forward=0.001, step=0.5, piece=0.25)
 HEADS = HeadMap({"encoder-self": (4,), "decoder-self": (3,), "cross": (3,)})
-PLAN = Estimate(RATES, Recipe(epochs=4, batch_tokens=100), Search(batch=8), Amount(50, 20.0), Amount(16, 10.0), HEADS)
-SMALL = Architecture(encoder_layers=1, decoder_layers=1, heads=2, width=16, feedforward=32, vocabulary=200)
+PLAN = Estimate(
+    RATES,
+    Recipe(epochs=4, batch_tokens=100),
+    Search(batch=8),
+    Amount(50, 20.0),
+    Amount(16, 10.0),
+    HEADS,
+)
+SMALL = Architecture(
+    encoder_layers=1, decoder_layers=1, heads=2, width=16, feedforward=32, vocabulary=200
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +45,10 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> list[ParallelText]:
     folder = tmp_path_factory.mktemp("texts")
     for split, count in (("train", 300), ("dev", 40)):
         write_parallel(folder, split, count)
-    return [ParallelText.open([folder / f"{split}.{side}" for side in ("en", "fr")]) for split in ("train", "dev")]
+    return [
+        ParallelText.open([folder / f"{split}.{side}" for side in ("en", "fr")])
+        for split in ("train", "dev")
+    ]
 
 
 class TestArithmetic:
@@ -43,7 +64,9 @@ class TestArithmetic:
     def test_batches_of_one_update_share_the_optimiser(self) -> None:
         """Four batches an update: 3 updates instead of 10."""
         shared = replace(PLAN, recipe=Recipe(epochs=4, batch_tokens=100, accumulate=4))
-        assert shared.training(1) - PLAN.training(1) == pytest.approx(3 * (1.2 + 0.5) - 10 * (0.3 + 0.5))
+        assert shared.training(1) - PLAN.training(1) == pytest.approx(
+            3 * (1.2 + 0.5) - 10 * (0.3 + 0.5)
+        )
 
     def test_a_translation(self) -> None:
         """Two batches of 20 pieces."""
@@ -54,7 +77,11 @@ class TestArithmetic:
 
     def test_scoring(self) -> None:
         """160 positions: 0.16 s forward, 0.4 s forward and backward."""
-        assert PLAN.scoring(["confidence"]) == PLAN.scoring(["confidence", "entropy"]) == pytest.approx(1.2 * 0.16)
+        assert (
+            PLAN.scoring(["confidence"])
+            == PLAN.scoring(["confidence", "entropy"])
+            == pytest.approx(1.2 * 0.16)
+        )
         assert PLAN.scoring(["gradient"]) == PLAN.scoring(["lrp.ding.pooled"]) == pytest.approx(0.4)
         assert PLAN.scoring(["lrp.ding"]) == pytest.approx(0.4 * 0.8 * 10)
         assert PLAN.scoring(["ablation.zero"]) == pytest.approx(6 * 0.16)
@@ -74,7 +101,9 @@ class TestSizes:
         most = sorted(every)[20]
         short = [length for length in every if length <= most]
         assert 20 < len(short) < 40
-        assert amount(text, pieces, most) == Amount(len(short), pytest.approx(PADDING * sum(short) / len(short)))
+        assert amount(text, pieces, most) == Amount(
+            len(short), pytest.approx(PADDING * sum(short) / len(short))
+        )
         assert amount(text, pieces, 1).pairs == 0
 
     @pytest.mark.parametrize("total", [1, 2, 7, 100, 101])
@@ -100,7 +129,9 @@ def test_a_random_batch_is_full() -> None:
 def test_of_a_plan(texts: list[ParallelText], norm: str) -> None:
     """No rate is more than all of the measuring took."""
     start = perf_counter()
-    found = estimate(SMALL.model_copy(update={"norm": norm}), Recipe(batch_tokens=500), Search(batch=4), *texts)
+    found = estimate(
+        SMALL.model_copy(update={"norm": norm}), Recipe(batch_tokens=500), Search(batch=4), *texts
+    )
     took = perf_counter() - start
     rates = found.rates
     assert found.heads == SMALL.head_map and found.train.pairs == 300 and found.dev.pairs == 40

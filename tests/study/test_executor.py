@@ -19,13 +19,19 @@ from headwise.study.jobs import Eta, Job, about, longest_path, plan_lines
 from headwise.study.progress import Progress
 from study.studies import Notes
 
-DIAMOND = [Job("end", ("left", "right")), Job("right", ("start",)), Job("left", ("start",)), Job("start")]
+DIAMOND = [
+    Job("end", ("left", "right")),
+    Job("right", ("start",)),
+    Job("left", ("start",)),
+    Job("start"),
+]
 
 
 def do(
-    jobs: Sequence[Job] | Callable[[], Sequence[Job]], fail: dict[str, Exception] | None = None,
+    jobs: Sequence[Job] | Callable[[], Sequence[Job]],
+    fail: dict[str, Exception] | None = None,
     progress: Progress | None = None,
-) -> tuple[list[str], Outcome]:  # fmt: skip
+) -> tuple[list[str], Outcome]:
     """Do jobs in this process: their names in order, and the outcome."""
     worked: list[str] = []
 
@@ -54,13 +60,22 @@ class TestOrder:
             found = [Job(f"point-{i}", ("train",)) for i in range(min(4, len(points)) or 1)]
             return [Job("train"), *found, Job("report", tuple(job.name for job in found))]
 
-        outcome = run_jobs(jobs, LocalExecutor(lambda job: points.append(job.name), Notes()), Notes())
-        assert outcome.done == points == ["train", "point-0", "point-1", "point-2", "point-3", "report"]
+        outcome = run_jobs(
+            jobs, LocalExecutor(lambda job: points.append(job.name), Notes()), Notes()
+        )
+        assert (
+            outcome.done
+            == points
+            == ["train", "point-0", "point-1", "point-2", "point-3", "report"]
+        )
 
     @pytest.mark.parametrize(
         ("jobs", "reason"),
         [
-            ([Job("a", ("c",)), Job("b", ("a",)), Job("c", ("b",))], "ring: (a → b → c|b → c → a|c → a → b)"),
+            (
+                [Job("a", ("c",)), Job("b", ("a",)), Job("c", ("b",))],
+                "ring: (a → b → c|b → c → a|c → a → b)",
+            ),
             ([Job("a", ("a",))], "ring: a → a"),
             ([Job("a"), Job("b"), Job("a")], "several tasks of the name a:"),
             ([Job("a", ("z", "y"))], "a needs y, z, but"),
@@ -74,14 +89,26 @@ class TestOrder:
 
 class TestFailure:
     def test_only_what_waits_for_it_is_lost(self) -> None:
-        jobs = [Job("a"), Job("b", ("a",)), Job("c", ("b",)), Job("d"), Job("e", ("c", "d")), Job("f", ("d",))]
+        jobs = [
+            Job("a"),
+            Job("b", ("a",)),
+            Job("c", ("b",)),
+            Job("d"),
+            Job("e", ("c", "d")),
+            Job("f", ("d",)),
+        ]
         worked, outcome = do(jobs, {"b": HeadwiseError("no room for b")})
         assert worked == ["a", "b", "d", "f"] and outcome.done == ["a", "d", "f"]
-        assert outcome.failed == {"b": "no room for b"} and outcome.skipped == {"c": "b failed", "e": "b failed"}
+        assert outcome.failed == {"b": "no room for b"} and outcome.skipped == {
+            "c": "b failed",
+            "e": "b failed",
+        }
 
     def test_a_single_failure_comes_back_as_itself_and_names_its_job(self) -> None:
         error = HeadsMissing("64 of 96 heads were seen.")
-        with pytest.raises(HeadsMissing, match=r"^right failed: 64 of 96 heads were seen\.$") as caught:
+        with pytest.raises(
+            HeadsMissing, match=r"^right failed: 64 of 96 heads were seen\.$"
+        ) as caught:
             do(DIAMOND, {"right": error})[1].check()
         assert caught.value is error
         disk = OSError(28, "No space left on device", "model")
@@ -94,7 +121,8 @@ class TestFailure:
     def test_several_failures_are_all_named(self) -> None:
         outcome = do(DIAMOND, {"left": HeadwiseError("Too short."), "right": ValueError("odd")})[1]
         with pytest.raises(
-            HeadwiseError, match=r"2 of 4 tasks failed, and 1 .* right: ValueError: odd left: Too short"
+            HeadwiseError,
+            match=r"2 of 4 tasks failed, and 1 .* right: ValueError: odd left: Too short",
         ):
             outcome.check()
 
@@ -141,7 +169,14 @@ def graphs(draw: st.DrawFn) -> list[Job]:
     jobs = []
     for i in range(draw(st.integers(1, 9))):
         before = draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else set()
-        jobs.append(Job(str(i), tuple(map(str, sorted(before))), draw(st.integers(0, 9)), draw(st.booleans())))
+        jobs.append(
+            Job(
+                str(i),
+                tuple(map(str, sorted(before))),
+                draw(st.integers(0, 9)),
+                draw(st.booleans()),
+            )
+        )
     return draw(st.permutations(jobs))
 
 
@@ -176,7 +211,10 @@ def test_any_graph_with_any_failures(jobs: list[Job], slots: int, data: st.DataO
     for job in jobs:
         if ("start", job.name) in executor.log:
             begun = executor.log.index(("start", job.name))
-            assert all(executor.log.index(("end", parent)) < begun and parent not in fail for parent in job.after)
+            assert all(
+                executor.log.index(("end", parent)) < begun and parent not in fail
+                for parent in job.after
+            )
     lost: set[str] = set()
     for _ in jobs:  # the slow way: as often as there are jobs
         lost |= {job.name for job in jobs if set(job.after) & (lost | fail)}
@@ -190,7 +228,9 @@ def test_any_graph_with_any_failures(jobs: list[Job], slots: int, data: st.DataO
 def test_one_process_takes_the_first_ready_one_of_the_list(jobs: list[Job]) -> None:
     worked, done = do(jobs)[0], list[str]()
     for name in worked:
-        assert name == next(job.name for job in jobs if job.name not in done and set(job.after) <= set(done))
+        assert name == next(
+            job.name for job in jobs if job.name not in done and set(job.after) <= set(done)
+        )
         done.append(name)
 
 
@@ -207,8 +247,12 @@ def test_the_longest_path_costs_most_of_all(jobs: list[Job]) -> None:
     assert all(before in by_name[after].after for before, after in pairwise(path))
 
 
-JOBS = (Job("train", (), 100), Job("prune/a", ("train",), 50), Job("prune/b", ("train",), 50),
-        Job("speed", ("prune/a", "prune/b"), 10, exclusive=True))  # fmt: skip
+JOBS = (
+    Job("train", (), 100),
+    Job("prune/a", ("train",), 50),
+    Job("prune/b", ("train",), 50),
+    Job("speed", ("prune/a", "prune/b"), 10, exclusive=True),
+)
 
 
 class TestEta:
@@ -240,7 +284,14 @@ class TestEta:
 
     @pytest.mark.parametrize(
         ("seconds", "words"),
-        [(0.2, "1 s"), (89, "89 s"), (90, "2 min"), (59 * 60, "59 min"), (4200, "1 h 10 min"), (90000, "25 h 0 min")],
+        [
+            (0.2, "1 s"),
+            (89, "89 s"),
+            (90, "2 min"),
+            (59 * 60, "59 min"),
+            (4200, "1 h 10 min"),
+            (90000, "25 h 0 min"),
+        ],
     )
     def test_rough_durations(self, seconds: float, words: str) -> None:
         assert about(seconds) == words
@@ -249,13 +300,20 @@ class TestEta:
 @pytest.mark.parametrize(
     ("held", "quiet", "lines"),
     [
-        (["train", "prune/b"], False, ["[2 of 4] prune/a · about 2 min left", "[4 of 4] speed · about 10 s left",
-                                       "  2 of 4 tasks: as before"]),
+        (
+            ["train", "prune/b"],
+            False,
+            [
+                "[2 of 4] prune/a · about 2 min left",
+                "[4 of 4] speed · about 10 s left",
+                "  2 of 4 tasks: as before",
+            ],
+        ),
         ([job.name for job in JOBS], False, ["  4 of 4 tasks: as before"]),
         ([], True, []),
     ],
     ids=["a part", "finished", "quiet"],
-)  # fmt: skip
+)
 def test_a_heading_for_what_is_made(held: list[str], quiet: bool, lines: list[str]) -> None:
     progress, out = Progress(quiet), io.StringIO()
     progress.console = Console(file=out, quiet=quiet, highlight=False)
@@ -290,4 +348,7 @@ def test_a_plan_in_lines() -> None:
         "the longest path: about 60 s (prune/b → speed)",
     ]
     assert plan_lines([replace(job, done=True) for job in JOBS])[-1] == "4 tasks, 4 of them done"
-    assert plan_lines([*map(Job, "abcd"), Job("e", tuple("abcd"))])[-2] == "e  –  after a, b and 2 more"
+    assert (
+        plan_lines([*map(Job, "abcd"), Job("e", tuple("abcd"))])[-2]
+        == "e  –  after a, b and 2 more"
+    )

@@ -18,7 +18,9 @@ POINTS = ("made", "published", "recorded")
 
 def kill(plan: Path, out: Path, task: str, point: str) -> None:
     """A study that is killed there."""
-    process = Running(Path(tempfile.mkdtemp(dir=plan.parent)) / "process", dying.study, plan, out, task, point)
+    process = Running(
+        Path(tempfile.mkdtemp(dir=plan.parent)) / "process", dying.study, plan, out, task, point
+    )
     status, _, errors = process.end()
     assert status == -9, f"{task}, {point}: {status}\n{errors[-2000:]}"
 
@@ -51,6 +53,12 @@ def test_killed_at_every_task(tiny: dict[str, Any], tmp_path: Path) -> None:
 def test_killed_between_outputs_and_record(tiny: dict[str, Any], tmp_path: Path) -> None:
     """Of a model, and of what is made from it."""
     short = {**tiny["training"], "epochs": 1, "average": 1}
-    tiny |= {"scoring": BARELY, "training": short, "pruning": {**tiny["pruning"], "penalties": [1.0]}}
+    tiny |= {
+        "scoring": BARELY,
+        "training": short,
+        "pruning": {**tiny["pruning"], "penalties": [1.0]},
+    }
     order_of(tiny, tmp_path)
-    kill_at_all(tiny, tmp_path, [("prune/lambda-1", "published"), ("evaluate/dev/lambda-1", "published")])
+    kill_at_all(
+        tiny, tmp_path, [("prune/lambda-1", "published"), ("evaluate/dev/lambda-1", "published")]
+    )

@@ -18,7 +18,13 @@ from headwise.study.study import dry_run
 from study.studies import again, facts
 
 SWEEPS = [
-    {"name": "plain", "method": "greedy", "scores": ["gradient", "random"], "orders": 1, "step": 0.5},
+    {
+        "name": "plain",
+        "method": "greedy",
+        "scores": ["gradient", "random"],
+        "orders": 1,
+        "step": 0.5,
+    },
     {"name": "mean", "method": "greedy", "scores": ["gradient"], "step": 0.5, "compensate": True},
 ]
 
@@ -31,36 +37,56 @@ def values(tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "test.txt").write_text("\n".join(sentences(8, 2)) + "\n")
     kinds = [{**sweep, "kinds": ["decoder-self"]} for sweep in SWEEPS]
     scoring = {"measures": ["gradient"], "judge": False, "untrained": 1, "pairs": 2, "pruned": []}
-    return {"data": {"train": f"{tmp_path}/train.txt", "test": f"{tmp_path}/test.txt"}, "pruning": kinds,
-            "model": str(tmp_path / "given"), "scoring": scoring, "choice": {"max_drop": 1e9}}  # fmt: skip
+    return {
+        "data": {"train": f"{tmp_path}/train.txt", "test": f"{tmp_path}/test.txt"},
+        "pruning": kinds,
+        "model": str(tmp_path / "given"),
+        "scoring": scoring,
+        "choice": {"max_drop": 1e9},
+    }
 
 
-def test_perplexity_of_every_step_and_the_choice_by_it(values: dict[str, Any], tmp_path: Path) -> None:
+def test_perplexity_of_every_step_and_the_choice_by_it(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
     out, plan = tmp_path / "out", make_plan(values)
     assert again(plan, out).made and again(plan, out).made == []
     total = hw.load(out).heads.total
     table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
-    steps = [(name, left) for name in ("plain.greedy-gradient", "plain.greedy-random.1", "mean.greedy-gradient")
-             for left in (total // 2, 1)]  # fmt: skip
-    assert {*table.index.get_level_values(0)} == {"full", *(f"{name}-{left}" for name, left in steps)}
+    steps = [
+        (name, left)
+        for name in ("plain.greedy-gradient", "plain.greedy-random.1", "mean.greedy-gradient")
+        for left in (total // 2, 1)
+    ]
+    assert {*table.index.get_level_values(0)} == {
+        "full",
+        *(f"{name}-{left}" for name, left in steps),
+    }
     for name, left in steps:
         rows = table.loc[f"{name}-{left}"]
         for start in ("", "dev_"):
             loss, perplexity, change = (
                 rows.loc[f"{start}{what}"] for what in ("loss", "perplexity", "perplexity_change")
             )
-            assert loss.kept == left and all(row.low <= row.value <= row.high for row in (loss, perplexity, change))
+            assert loss.kept == left and all(
+                row.low <= row.value <= row.high for row in (loss, perplexity, change)
+            )
             assert perplexity.value == pytest.approx(math.exp(loss.value), rel=1e-5)
             whole = table.value["full", f"{start}perplexity"]
             assert change.value == pytest.approx(100 * (perplexity.value / whole - 1), abs=1e-4)
     assert not {"bleu", "tokens_per_second"} & {*table.index.get_level_values(1)}
-    assert table.value["mean.greedy-gradient-1", "loss"] != table.value["plain.greedy-gradient-1", "loss"]
+    assert (
+        table.value["mean.greedy-gradient-1", "loss"]
+        != table.value["plain.greedy-gradient-1", "loss"]
+    )
     dev = table.value.xs("dev_perplexity_change", level=1)
     chosen = min(("plain.greedy-gradient-1", "mean.greedy-gradient-1"), key=lambda name: dev[name])
     assert facts(out)["chosen"] == chosen and facts(out)["max_drop"] == 1e9
     assert hw.load(out / "pruned" / chosen).heads.total == 1
 
-    limit = float(dev.drop("plain.greedy-random.1-1").sort_values().iloc[1]) + 1e-6  # in % of perplexity
+    limit = (
+        float(dev.drop("plain.greedy-random.1-1").sort_values().iloc[1]) + 1e-6
+    )  # in % of perplexity
     again(make_plan({**values, "choice": {"max_drop": max(limit, 0.0)}}), out)
     kept = table.kept.xs("dev_perplexity_change", level=1)
     good = [n for n in dev.index if dev[n] <= max(limit, 0.0) and "random" not in n]
@@ -75,31 +101,66 @@ def test_the_numbers_are_those_of_the_smaller_model(values: dict[str, Any], tmp_
     table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
     small = hw.load(out).remove(hw.HeadMask.read(out / "layouts/plain.greedy-gradient-1.json"))
     small.save(tmp_path / "small")
-    alone = {**values, "model": str(tmp_path / "small"), "pruning": [{**values["pruning"][0], "scores": ["random"]}]}
+    alone = {
+        **values,
+        "model": str(tmp_path / "small"),
+        "pruning": [{**values["pruning"][0], "scores": ["random"]}],
+    }
     again(make_plan(alone), tmp_path / "alone")
     own = pd.read_csv(tmp_path / "alone/pruning.csv").set_index(["setting", "measure"])
     for measure in ("loss", "dev_loss", "perplexity", "parameters"):
-        assert own.value["full", measure] == pytest.approx(table.value["plain.greedy-gradient-1", measure], rel=1e-5)
+        assert own.value["full", measure] == pytest.approx(
+            table.value["plain.greedy-gradient-1", measure], rel=1e-5
+        )
 
 
 def test_gates_stand_beside_greedy_removal(values: dict[str, Any], tmp_path: Path) -> None:
     """To a penalty and to counts, with all weights or none; perplexity is that of the models that are saved."""
     options = {"kinds": ["decoder-self"], "epochs": 2, "warmup": 1}
-    gates = {"name": "gated", "method": "gates", "keep": [3], "penalties": [0.01, 1.0], "gate_learning_rate": 2.0,
-             "refine": 1, "controls": ["fine-tuned"], **options}  # fmt: skip
+    gates = {
+        "name": "gated",
+        "method": "gates",
+        "keep": [3],
+        "penalties": [0.01, 1.0],
+        "gate_learning_rate": 2.0,
+        "refine": 1,
+        "controls": ["fine-tuned"],
+        **options,
+    }
     frozen = {"name": "frozen", "method": "top-k", "keep": [5], "train": "gates", **options}
-    tuned = {"name": "tuned", "method": "greedy", "scores": ["gradient"], "tune": True, "keep": [4], **options}
+    tuned = {
+        "name": "tuned",
+        "method": "greedy",
+        "scores": ["gradient"],
+        "tune": True,
+        "keep": [4],
+        **options,
+    }
     training = {"batch_tokens": 48, "dtype": "fp32"}
-    plan = {**values, "training": training, "pruning": [values["pruning"][0], gates, frozen, tuned],
-            "scoring": {"measures": [], "pruned": ["confidence"]}}  # fmt: skip
+    plan = {
+        **values,
+        "training": training,
+        "pruning": [values["pruning"][0], gates, frozen, tuned],
+        "scoring": {"measures": [], "pruned": ["confidence"]},
+    }
     out = tmp_path / "out"
     again(make_plan(plan), out)
     assert again(make_plan(plan), out).made == []
     table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
     kept = table.kept.groupby(level=0).first()
-    assert kept["gated.keep-3"] == 3 and kept["frozen.top-5"] == 5 and kept["gated.fine-tuned"] == kept["full"]
+    assert (
+        kept["gated.keep-3"] == 3
+        and kept["frozen.top-5"] == 5
+        and kept["gated.fine-tuned"] == kept["full"]
+    )
     text, whole = hw.Text.read(tmp_path / "test.txt"), hw.load(out)
-    for name in ("gated.keep-3", "gated.lambda-0.01", "frozen.top-5", "gated.fine-tuned", "tuned.greedy-gradient-4"):
+    for name in (
+        "gated.keep-3",
+        "gated.lambda-0.01",
+        "frozen.top-5",
+        "gated.fine-tuned",
+        "tuned.greedy-gradient-4",
+    ):
         change = table.loc[(name, "perplexity_change")]
         assert change.low <= change.value <= change.high
         found = hw.evaluate([hw.load(out / "pruned" / name)], text)
@@ -110,9 +171,14 @@ def test_gates_stand_beside_greedy_removal(values: dict[str, Any], tmp_path: Pat
     assert torch.equal(same, whole.hf.get_output_embeddings().weight), "weights were frozen"
     both = [table.value[name, "perplexity"] for name in ("gated.keep-3", "gated.fine-tuned")]
     fair = table.loc[("gated.keep-3", "perplexity_change_to_fine-tuned")]
-    assert fair.value == pytest.approx(100 * (both[0] / both[1] - 1), abs=1e-4) and fair.low <= fair.value <= fair.high
+    assert (
+        fair.value == pytest.approx(100 * (both[0] / both[1] - 1), abs=1e-4)
+        and fair.low <= fair.value <= fair.high
+    )
     assert 0 < table.value["gated.keep-3", "p_value_to_fine-tuned"] <= 1
-    assert ("frozen.top-5", "perplexity_change_to_fine-tuned") not in table.index, "its weights did not train"
+    assert ("frozen.top-5", "perplexity_change_to_fine-tuned") not in table.index, (
+        "its weights did not train"
+    )
     assert (out / "rescored/gated.keep-3/heads.csv").exists()
     assert "equal further training" in hw.report(out).read_text()
 

@@ -27,7 +27,15 @@ def done(values: dict[str, Any], out: Path, results: bool = True) -> Path:
         (out / folder / ".lock").touch()
     for folder in plan.runs if results else ():
         (out / folder / ".tasks").mkdir()
-        record = {"name": "train", "key": "x", "needs": {}, "seconds": 1, "texts": {}, "outputs": [], "files": {}}
+        record = {
+            "name": "train",
+            "key": "x",
+            "needs": {},
+            "seconds": 1,
+            "texts": {},
+            "outputs": [],
+            "files": {},
+        }
         (out / folder / ".tasks/train.json").write_text(sealed({**record, "result": {}}))
     return out
 
@@ -35,7 +43,10 @@ def done(values: dict[str, Any], out: Path, results: bool = True) -> Path:
 def refused(values: dict[str, Any], out: Path, reason: str) -> None:
     """By a run and by a dry run, before anything is written."""
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    for run in (lambda: run_study(plan_of(values), out, QUIET), lambda: dry_run(plan_of(values), out)):
+    for run in (
+        lambda: run_study(plan_of(values), out, QUIET),
+        lambda: dry_run(plan_of(values), out),
+    ):
         with pytest.raises(HeadwiseError, match=reason) as caught:
             run()
         assert "--out" in str(caught.value) and "\n" not in str(caught.value)
@@ -45,8 +56,15 @@ def refused(values: dict[str, Any], out: Path, reason: str) -> None:
 def test_a_plan_may_grow(tmp_path: Path) -> None:
     out = done(GRID, tmp_path / "grid")
     more = [LOW, HIGH, {"name": "more", "penalties": [2.0]}]
-    for change in ({}, {"seeds": [1, 2, 3]}, {"pruning": more}, {"choice": {"max_drop": 3}}, {"name": "other"},
-                   {"weights": "chosen"}, {"pruning": [{**LOW, "penalties": [0.2], "keep": [3]}, HIGH]}):  # fmt: skip
+    for change in (
+        {},
+        {"seeds": [1, 2, 3]},
+        {"pruning": more},
+        {"choice": {"max_drop": 3}},
+        {"name": "other"},
+        {"weights": "chosen"},
+        {"pruning": [{**LOW, "penalties": [0.2], "keep": [3]}, HIGH]},
+    ):
         refuse_others(plan_of(GRID, **change), out)
     pairs = {**GRID, "seeds": [], "data": {}, "pairs": {"en-fr": TEXTS}}
     out = done(pairs, tmp_path / "pairs")
@@ -57,15 +75,29 @@ def test_a_plan_may_grow(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         ({"seeds": [2, 3]}, "another plan: seed-1 was one of its runs and is not any more"),
-        ({"pruning": [HIGH]}, "the sweep 'low' of seed-1 is not in it any more; the sweep 'low' of seed-2"),
-        ({"pruning": [{**LOW, "seeds": [1]}, HIGH]}, "plan: the sweep 'low' of seed-2 is not in it"),
-        ({"pruning": [LOW, {**HIGH, "epochs": 7}]}, r"in the sweep 'high' pruning\.epochs was \d+ and is 7"),
+        (
+            {"pruning": [HIGH]},
+            "the sweep 'low' of seed-1 is not in it any more; the sweep 'low' of seed-2",
+        ),
+        (
+            {"pruning": [{**LOW, "seeds": [1]}, HIGH]},
+            "plan: the sweep 'low' of seed-2 is not in it",
+        ),
+        (
+            {"pruning": [LOW, {**HIGH, "epochs": 7}]},
+            r"in the sweep 'high' pruning\.epochs was \d+ and is 7",
+        ),
         ({"search": {"beam": 3}}, r"seed-1 holds .*search\.beam was 2 and is 3"),
-        ({"data": {}, "pairs": {"en-fr": TEXTS}}, "seed-1 was one of its runs and is not any more; seed-2 was"),
+        (
+            {"data": {}, "pairs": {"en-fr": TEXTS}},
+            "seed-1 was one of its runs and is not any more; seed-2 was",
+        ),
         ({"seeds": []}, r"of a plan of several runs \(seed-1, seed-2\), but this plan has neither"),
     ],
 )
-def test_what_results_were_made_from_may_not_change(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+def test_what_results_were_made_from_may_not_change(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
     refused({**GRID, **change}, done(GRID, tmp_path), reason)
 
 
@@ -79,9 +111,15 @@ def test_a_change_is_found_where_the_runs_that_have_results_do_not_say(tmp_path:
 
 def test_a_plan_of_one_run_and_one_of_several_do_not_share_a_folder(tmp_path: Path) -> None:
     alone = {**GRID, "seeds": []}
-    refused(GRID, done(alone, tmp_path / "one"), r"of a plan of one seed .*several runs \(seed-1, seed-2\)")
+    refused(
+        GRID,
+        done(alone, tmp_path / "one"),
+        r"of a plan of one seed .*several runs \(seed-1, seed-2\)",
+    )
     done(GRID, tmp_path / "grid")
-    refuse_others(plan_of(alone, seed=1), tmp_path / "grid/seed-1")  # which is a study like any other
+    refuse_others(
+        plan_of(alone, seed=1), tmp_path / "grid/seed-1"
+    )  # which is a study like any other
 
 
 @pytest.mark.parametrize("seeds", [[], [1, 2]])
@@ -93,7 +131,9 @@ def test_a_folder_without_results_is_anybodys(tmp_path: Path, seeds: list[int]) 
 
 
 def test_texts_may_lie_elsewhere_under_the_same_names() -> None:
-    before, moved, other = ({"data": {"train": [f"{place}.en", f"{place}.de"]}} for place in ("/a/x", "/b/x", "/a/y"))
+    before, moved, other = (
+        {"data": {"train": [f"{place}.en", f"{place}.de"]}} for place in ("/a/x", "/b/x", "/a/y")
+    )
     assert list(differences(before, moved)) == []
     assert [line.partition(" was ")[0] for line in differences(before, other)] == ["data.train"]
 
@@ -104,7 +144,9 @@ def test_a_run_of_an_earlier_version_is_not_written_over(tmp_path: Path) -> None
     refused(TINY, out, "earlier version")
 
 
-@pytest.mark.parametrize("name", ["thesis.txt", "run.json", "model/weights.bin", "plan.toml", "seed-1/notes.txt"])
+@pytest.mark.parametrize(
+    "name", ["thesis.txt", "run.json", "model/weights.bin", "plan.toml", "seed-1/notes.txt"]
+)
 def test_a_folder_with_other_files_is_refused_and_nothing_goes(tmp_path: Path, name: str) -> None:
     """Whatever lies there, even a plan.toml that no study wrote; also below a plan of several runs."""
     file = tmp_path / name
@@ -116,11 +158,18 @@ def test_a_folder_with_other_files_is_refused_and_nothing_goes(tmp_path: Path, n
 
 def test_the_folder_of_a_model_is_no_place_for_a_study(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    refused(GRID, tmp_path, "is the folder of a model, in which no study is written: choose another --out")
+    refused(
+        GRID,
+        tmp_path,
+        "is the folder of a model, in which no study is written: choose another --out",
+    )
 
 
 def test_one_process_at_a_time_works_in_the_whole(tmp_path: Path) -> None:
     """Also on other runs than the first: they share the tables."""
-    with locked_folder(tmp_path, True), pytest.raises(HeadwiseError, match=f"process is working on {tmp_path}: wait"):
+    with (
+        locked_folder(tmp_path, True),
+        pytest.raises(HeadwiseError, match=f"process is working on {tmp_path}: wait"),
+    ):
         run_study(plan_of(GRID, seeds=[3]), tmp_path, QUIET)
     assert not (tmp_path / "seed-3").exists()

@@ -22,14 +22,29 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_defaults_and_what_is_given() -> None:
-    plan = make_plan({"name": "a", "seed": 7, "data": {"embedded": {"train": 5}}, "pruning": {"penalties": [1, 0.5]}})
+    plan = make_plan(
+        {
+            "name": "a",
+            "seed": 7,
+            "data": {"embedded": {"train": 5}},
+            "pruning": {"penalties": [1, 0.5]},
+        }
+    )
     assert (plan.name, plan.seed, plan.pruning[0].penalties) == ("a", 7, [1.0, 0.5])
-    assert plan.data.embedded is not None and plan.data.embedded.train == 5 and plan.data.embedded.dev == 500
+    assert (
+        plan.data.embedded is not None
+        and plan.data.embedded.train == 5
+        and plan.data.embedded.dev == 500
+    )
     assert isinstance(plan.model, Architecture) and plan.pruning[0].kinds == ["encoder-self"]
 
 
-@pytest.mark.parametrize("path", [*EXAMPLES.glob("*.toml"), EXAMPLES.parent / "src/headwise/study/demo.toml"], ids=str)
-def test_the_plans_that_come_along_are_valid(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "path", [*EXAMPLES.glob("*.toml"), EXAMPLES.parent / "src/headwise/study/demo.toml"], ids=str
+)
+def test_the_plans_that_come_along_are_valid(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HEADWISE_DATA", str(tmp_path))
     monkeypatch.setenv("HEADWISE_TARGET", "de")
     monkeypatch.chdir(tmp_path)  # some paths are relative
@@ -45,8 +60,16 @@ def test_the_plans_that_come_along_are_valid(path: Path, tmp_path: Path, monkeyp
 
 
 def test_a_plan_written_out_is_the_same_plan(tmp_path: Path) -> None:
-    values = {**EMBEDDED, "name": "x-1", "seed": 4, "model": {"dropout": 0.3}, "training": {"learning_rate": 1e-5}}
-    plan = make_plan({**values, "choice": {"max_drop": 1.5}, "pruning": {"kinds": ["cross", "encoder-self"]}})
+    values = {
+        **EMBEDDED,
+        "name": "x-1",
+        "seed": 4,
+        "model": {"dropout": 0.3},
+        "training": {"learning_rate": 1e-5},
+    }
+    plan = make_plan(
+        {**values, "choice": {"max_drop": 1.5}, "pruning": {"kinds": ["cross", "encoder-self"]}}
+    )
     (tmp_path / "plan.toml").write_text(plan.to_toml())
     assert read_plan(tmp_path / "plan.toml") == plan
     given = make_plan({**EMBEDDED, "model": 'a "quoted" folder\\é'})
@@ -57,16 +80,31 @@ def test_a_plan_written_out_is_the_same_plan(tmp_path: Path) -> None:
 def test_changes_on_top(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text("[data.embedded]\n[training]\nepochs = 3\n")
-    changes = ["training.epochs=5", "pruning.penalties=[0.1, 0.2]", "name=plain-word", "choice.max_drop=2"]
+    changes = [
+        "training.epochs=5",
+        "pruning.penalties=[0.1, 0.2]",
+        "name=plain-word",
+        "choice.max_drop=2",
+    ]
     plan = read_plan(path, changes)
-    assert (plan.training.epochs, plan.pruning[0].penalties, plan.name) == (5, [0.1, 0.2], "plain-word")
-    assert plan.choice.max_drop == 2 and read_plan(path, ["model=some/folder"]).model == "some/folder"
+    assert (plan.training.epochs, plan.pruning[0].penalties, plan.name) == (
+        5,
+        [0.1, 0.2],
+        "plain-word",
+    )
+    assert (
+        plan.choice.max_drop == 2 and read_plan(path, ["model=some/folder"]).model == "some/folder"
+    )
 
 
-def test_environment_variables_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_filled_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = [str(file) for split in ("train", "dev") for file in write_parallel(tmp_path, split, 2)]  # type: ignore[arg-type]
     monkeypatch.setenv("PLACE", str(tmp_path))
-    plan = make_plan({"data": {"train": ["$PLACE/train.en", "${PLACE}/train.fr"], "dev": files[2:]}})
+    plan = make_plan(
+        {"data": {"train": ["$PLACE/train.en", "${PLACE}/train.fr"], "dev": files[2:]}}
+    )
     assert plan.data.train == files[:2]
 
 
@@ -81,10 +119,16 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        ({"trainin": {}}, ["unknown key 'trainin'", "allowed here: choice, data, model, name, pairs, pruning"]),
+        (
+            {"trainin": {}},
+            ["unknown key 'trainin'", "allowed here: choice, data, model, name, pairs, pruning"],
+        ),
         ({"training": {"epoch": 3}}, ["unknown key 'training.epoch'", "epochs, label_smoothing"]),
         ({"model": {"head": 3}}, ["unknown key 'model.head'", "feedforward, heads"]),
-        ({"data": {"embedded": {"valid": 3}}}, ["unknown key 'data.embedded.valid'", "dev, test, train"]),
+        (
+            {"data": {"embedded": {"valid": 3}}},
+            ["unknown key 'data.embedded.valid'", "dev, test, train"],
+        ),
         ({"training": {"epochs": "three"}}, ["'training.epochs' is 'three'", "valid integer"]),
         ({"training": {"epochs": 0}}, ["'training.epochs' is 0", "greater than or equal to 1"]),
         ({"training": {"dtype": "fp8"}}, ["'training.dtype' is 'fp8'", "auto|fp32|bf16"]),
@@ -94,75 +138,174 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ({"seed": -1}, ["'seed' is -1"]),
         ({"seed": True}, ["'seed' is True", "valid integer"]),
         ({"seeds": [1, True]}, ["'seeds.1' is True"]),
-        ({"training": {"learning_rate": float("inf")}}, ["'training.learning_rate' is inf", "finite number"]),
+        (
+            {"training": {"learning_rate": float("inf")}},
+            ["'training.learning_rate' is inf", "finite number"],
+        ),
         ({"training": {"epochs": True}}, ["'training.epochs' is True"]),
-        ({"search": {"length_penalty": float("nan")}}, ["'search.length_penalty' is nan", "finite number"]),
+        (
+            {"search": {"length_penalty": float("nan")}},
+            ["'search.length_penalty' is nan", "finite number"],
+        ),
         ({"model": {"dropout": float("nan")}}, ["'model.dropout' is nan"]),
         ({"choice": {"max_drop": float("nan")}}, ["'choice.max_drop' is nan"]),
-        ({"pruning": {"penalties": {"from": 0.1, "to": 0.2, "count": 10**9}}}, ["a count from 2 to 1000"]),
+        (
+            {"pruning": {"penalties": {"from": 0.1, "to": 0.2, "count": 10**9}}},
+            ["a count from 2 to 1000"],
+        ),
         ({"name": "a b"}, ["'name' is 'a b'"]),
-        ({"pruning": {"penalties": [0.1, -0.1]}}, ["'pruning.penalties.1' is -0.1", "greater than or equal to 0"]),
+        (
+            {"pruning": {"penalties": [0.1, -0.1]}},
+            ["'pruning.penalties.1' is -0.1", "greater than or equal to 0"],
+        ),
         ({"pruning": {"penalties": []}}, ["at least one of penalties or keep is needed"]),
-        ({"pruning": {"penalties": [float("inf")]}}, ["'pruning.penalties.0' is inf", "finite number"]),
+        (
+            {"pruning": {"penalties": [float("inf")]}},
+            ["'pruning.penalties.0' is inf", "finite number"],
+        ),
         ({"pruning": {"penalties": [True]}}, ["'pruning.penalties.0' is True", "valid number"]),
         ({"pruning": {"penalties": [0.01, 0.01]}}, ["twice"]),
-        ({"pruning": {"penalties": {"from": 0.1, "to": 0.01, "count": 3}}}, ["needs numbers 0 < from < to"]),
-        ({"pruning": {"penalties": {"from": "a", "to": 1, "count": 3}}}, ["needs numbers 0 < from < to"]),
-        ({"pruning": {"penalties": {"from": 0.1, "to": float("inf"), "count": 3}}}, ["needs numbers 0 < from < to"]),
-        ({"pruning": {"penalties": {"from": True, "to": 3, "count": 3}}}, ["needs numbers 0 < from < to"]),
+        (
+            {"pruning": {"penalties": {"from": 0.1, "to": 0.01, "count": 3}}},
+            ["needs numbers 0 < from < to"],
+        ),
+        (
+            {"pruning": {"penalties": {"from": "a", "to": 1, "count": 3}}},
+            ["needs numbers 0 < from < to"],
+        ),
+        (
+            {"pruning": {"penalties": {"from": 0.1, "to": float("inf"), "count": 3}}},
+            ["needs numbers 0 < from < to"],
+        ),
+        (
+            {"pruning": {"penalties": {"from": True, "to": 3, "count": 3}}},
+            ["needs numbers 0 < from < to"],
+        ),
         ({"pruning": {"start": float("nan")}}, ["'pruning.start' is nan", "finite number"]),
         ({"pruning": {"start": float("inf")}}, ["'pruning.start' is inf", "finite number"]),
         ({"pruning": {"start": "early"}}, ["'pruning.start' is 'early'"]),
-        ({"pruning": {"learning_rate": float("inf")}}, ["'pruning.learning_rate' is inf", "finite number"]),
+        (
+            {"pruning": {"learning_rate": float("inf")}},
+            ["'pruning.learning_rate' is inf", "finite number"],
+        ),
         ({"pruning": {"epochs": True}}, ["'pruning.epochs' is True", "valid integer"]),
         ({"pruning": {"keep": [True]}}, ["'pruning.keep.0' is True"]),
         ({"pruning": {"keep": [{"encoder-self": True}]}}, ["'pruning.keep.0", "valid integer"]),
         ({"pruning": {"penalties": {"from": 0.1, "to": 1}}}, ["has the keys from, to and count"]),
         ({"pruning": {"kinds": ["cross", "cross"]}}, ["nothing may be there twice"]),
-        ({"pruning": {"kinds": ["encoder"]}}, ["'pruning.kinds.0' is 'encoder'", "'encoder-self', 'decoder-self' or"]),
+        (
+            {"pruning": {"kinds": ["encoder"]}},
+            ["'pruning.kinds.0' is 'encoder'", "'encoder-self', 'decoder-self' or"],
+        ),
         ({"pruning": {"kinds": []}}, ["'pruning.kinds' is []"]),
         ({"pruning": {"keep": [0]}}, ["'pruning.keep.0' is 0", "greater than or equal to 1"]),
         ({"pruning": {"keep": [25]}}, ["25 heads cannot be kept: there are 24 heads"]),
-        ({"pruning": {"keep": [{"cross": 5}]}}, ["keep names cross, but the kinds are encoder-self"]),
-        ({"pruning": {"keep": [{"crosss": 3}]}}, ["'crosss' is no kind of heads; there is encoder-self, decoder-self"]),
+        (
+            {"pruning": {"keep": [{"cross": 5}]}},
+            ["keep names cross, but the kinds are encoder-self"],
+        ),
+        (
+            {"pruning": {"keep": [{"crosss": 3}]}},
+            ["'crosss' is no kind of heads; there is encoder-self, decoder-self"],
+        ),
         ({"pruning": {"keep": [{"cross": "two"}]}}, ["'pruning.keep.0", "valid integer"]),
-        ({"choice": {"max_drop": float("inf")}}, ["'choice.max_drop' is inf", "at least 0, or any"]),
+        (
+            {"choice": {"max_drop": float("inf")}},
+            ["'choice.max_drop' is inf", "at least 0, or any"],
+        ),
         ({"choice": {"max_drop": -0.5}}, ["'choice.max_drop' is -0.5", "at least 0, or any"]),
         ({"choice": {"max_drop": True}}, ["'choice.max_drop' is True", "at least 0, or any"]),
         ({"choice": {"max_drop": "all"}}, ["'choice.max_drop' is 'all'", "at least 0, or any"]),
         ({"pruning": {"keep": [3, 3]}}, ["nothing may be there twice"]),
-        ({"pruning": {"keep": [3], "rule": "deterministic"}}, ["rule would mean nothing for the method 'gates'"]),
+        (
+            {"pruning": {"keep": [3], "rule": "deterministic"}},
+            ["rule would mean nothing for the method 'gates'"],
+        ),
         ({"pruning": {"keep": [3], "penalty_scale": "code"}}, ["penalty_scale would mean nothing"]),
-        ({"pruning": {"method": "top-k", "keep": [3], "temperature": 0.5}}, ["temperature would mean nothing"]),
+        (
+            {"pruning": {"method": "top-k", "keep": [3], "temperature": 0.5}},
+            ["temperature would mean nothing"],
+        ),
         ({"pruning": {"method": "magic"}}, ["the method 'magic' is none of gates, top-k, greedy"]),
-        ({"pruning": {"method": "top-k", "penalties": [0.1]}}, ["'pruning.penalties'; allowed with method 'top-k'"]),
-        ({"pruning": {"method": "top-k", "keep": [3], "refine": 1}}, ["unknown key 'pruning.refine'", "'top-k'"]),
+        (
+            {"pruning": {"method": "top-k", "penalties": [0.1]}},
+            ["'pruning.penalties'; allowed with method 'top-k'"],
+        ),
+        (
+            {"pruning": {"method": "top-k", "keep": [3], "refine": 1}},
+            ["unknown key 'pruning.refine'", "'top-k'"],
+        ),
         ({"pruning": {"method": "top-k"}}, ["keep is needed"]),
-        ({"pruning": {"rescore": True}}, ["unknown key 'pruning.rescore'; allowed with method 'gates': average, "]),
-        ({"pruning": {"scores": ["gradient"]}}, ["unknown key 'pruning.scores'; allowed with method 'gates'"]),
-        ({"pruning": {"method": "greedy", "start": 1.0}}, ["'pruning.start'; allowed with method 'greedy'"]),
-        ({"pruning": {"method": "greedy", "penalties": [1]}}, ["'pruning.penalties'; allowed with method 'greedy'"]),
-        ({"pruning": {"method": "greedy", "epochs": 3}}, ["epochs would mean nothing for the method 'greedy' without"]),
-        ({"pruning": {"method": "greedy", "scores": ["size"]}}, ["measure 'size' is unknown", "weight-norm"]),
-        ({"pruning": {"method": "greedy", "keep": [3, 4]}}, ["'pruning.keep' is [3, 4]", "at most 1 item"]),
-        ({"pruning": {"method": "greedy", "scores": ["random"], "rescore": True}}, ["rescore would change nothing"]),
-        ({"pruning": {"method": "greedy", "scores": ["ablation.bleu"]}}, ["ablation.bleu takes too long"]),
-        ({"pruning": {"method": "greedy", "controls": ["random"]}}, ["controls stand beside models that were fine-t"]),
-        ({"pruning": {"method": "greedy", "tune": True, "compensate": True}}, ["compensate replaces fine-tuning"]),
+        (
+            {"pruning": {"rescore": True}},
+            ["unknown key 'pruning.rescore'; allowed with method 'gates': average, "],
+        ),
+        (
+            {"pruning": {"scores": ["gradient"]}},
+            ["unknown key 'pruning.scores'; allowed with method 'gates'"],
+        ),
+        (
+            {"pruning": {"method": "greedy", "start": 1.0}},
+            ["'pruning.start'; allowed with method 'greedy'"],
+        ),
+        (
+            {"pruning": {"method": "greedy", "penalties": [1]}},
+            ["'pruning.penalties'; allowed with method 'greedy'"],
+        ),
+        (
+            {"pruning": {"method": "greedy", "epochs": 3}},
+            ["epochs would mean nothing for the method 'greedy' without"],
+        ),
+        (
+            {"pruning": {"method": "greedy", "scores": ["size"]}},
+            ["measure 'size' is unknown", "weight-norm"],
+        ),
+        (
+            {"pruning": {"method": "greedy", "keep": [3, 4]}},
+            ["'pruning.keep' is [3, 4]", "at most 1 item"],
+        ),
+        (
+            {"pruning": {"method": "greedy", "scores": ["random"], "rescore": True}},
+            ["rescore would change nothing"],
+        ),
+        (
+            {"pruning": {"method": "greedy", "scores": ["ablation.bleu"]}},
+            ["ablation.bleu takes too long"],
+        ),
+        (
+            {"pruning": {"method": "greedy", "controls": ["random"]}},
+            ["controls stand beside models that were fine-t"],
+        ),
+        (
+            {"pruning": {"method": "greedy", "tune": True, "compensate": True}},
+            ["compensate replaces fine-tuning"],
+        ),
         ({"pruning": {"penalties": [0.1], "refine": 1}}, ["refine fills in between penalties"]),
         ({"pruning": {"controls": ["none"]}}, ["'pruning.controls.0' is 'none'"]),
-        ({"pruning": [{"name": "a"}, {"name": "a"}]}, ["every [[pruning]] of several needs a name of its own"]),
+        (
+            {"pruning": [{"name": "a"}, {"name": "a"}]},
+            ["every [[pruning]] of several needs a name of its own"],
+        ),
         ({"pruning": [{"name": "a"}, {"name": "b", "epochs": 0}]}, ["'pruning.1.epochs' is 0"]),
-        ({"pruning": [{"name": "a"}, {"name": "b", "penalty": 1}]}, ["unknown key 'pruning.1.penalty'", "penalties, "]),
+        (
+            {"pruning": [{"name": "a"}, {"name": "b", "penalty": 1}]},
+            ["unknown key 'pruning.1.penalty'", "penalties, "],
+        ),
         ({"seeds": [1, 1]}, ["no seed may be there twice"]),
-        ({"seeds": [1, 2], "pruning": {"seeds": [3]}}, ["the seeds [3], which are not among the plan's seeds"]),
-        ({"model": "some/folder", "pruning": {"controls": ["from-scratch"]}}, ["takes a trained model"]),
+        (
+            {"seeds": [1, 2], "pruning": {"seeds": [3]}},
+            ["the seeds [3], which are not among the plan's seeds"],
+        ),
+        (
+            {"model": "some/folder", "pruning": {"controls": ["from-scratch"]}},
+            ["takes a trained model"],
+        ),
         ({"pairs": {"en-fr": {"embedded": {}}}}, ["[data] names texts and [pairs] as well"]),
         ({"choice": {"max_drop": -1}}, ["'choice.max_drop' is -1"]),
         ({"search": {"beam": 0}}, ["'search.beam' is 0"]),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_named(data: dict[str, Any], expected: list[str]) -> None:
     found = refusal({**EMBEDDED, **data})
     assert all(part in found for part in expected), found
@@ -183,13 +326,19 @@ def test_changes_that_do_not_fit(change: str, expected: str) -> None:
 
 
 def test_texts_that_are_not_there() -> None:
-    assert "needs a train text" in refusal({}) and "needs a train text" in refusal({"data": {"dev": ["a", "b"]}})
-    assert "There is no file 'nowhere/a'" in refusal({"data": {"train": ["nowhere/a", "b"], "dev": ["c", "d"]}})
+    assert "needs a train text" in refusal({}) and "needs a train text" in refusal(
+        {"data": {"dev": ["a", "b"]}}
+    )
+    assert "There is no file 'nowhere/a'" in refusal(
+        {"data": {"train": ["nowhere/a", "b"], "dev": ["c", "d"]}}
+    )
 
 
 def test_a_test_text_that_is_not_there_shows_before_hours_of_training(tmp_path: Path) -> None:
     files = [str(file) for file in write_parallel(tmp_path, "dev", 2)]
-    assert "There is no file" in refusal({"data": {"train": files, "dev": files, "test": f"{tmp_path}/test.tsv"}})
+    assert "There is no file" in refusal(
+        {"data": {"train": files, "dev": files, "test": f"{tmp_path}/test.tsv"}}
+    )
 
 
 def test_texts_and_the_embedded_corpus_exclude_each_other(tmp_path: Path) -> None:
@@ -204,13 +353,16 @@ def test_an_unset_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(b"seed = ", "is not valid TOML"), (b"name = '\xff'", r"is no text \(UTF-8\)")]
+    ("content", "reason"),
+    [(b"seed = ", "is not valid TOML"), (b"name = '\xff'", r"is no text \(UTF-8\)")],
 )
 def test_files_that_are_no_toml(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "plan.toml").write_bytes(content)
     with pytest.raises(HeadwiseError, match=reason):
         read_plan(tmp_path / "plan.toml")
-    with pytest.raises(HeadwiseError, match=r"is a folder: give the path of a TOML file, such as .*/plan.toml"):
+    with pytest.raises(
+        HeadwiseError, match=r"is a folder: give the path of a TOML file, such as .*/plan.toml"
+    ):
         read_plan(tmp_path)
     with pytest.raises(HeadwiseError, match=r"other.toml does not exist"):
         read_plan(tmp_path / "other.toml")
@@ -219,7 +371,8 @@ def test_files_that_are_no_toml(tmp_path: Path, content: bytes, reason: str) -> 
 def test_options_by_name_are_checked_alike() -> None:
     assert checked(Search, {"beam": 3}, "evaluate") == Search(beam=3)
     with pytest.raises(
-        HeadwiseError, match=r"evaluate: unknown key 'beams'; allowed here: batch, beam, engine, length_penalty"
+        HeadwiseError,
+        match=r"evaluate: unknown key 'beams'; allowed here: batch, beam, engine, length_penalty",
     ):
         checked(Search, {"beams": 3}, "evaluate")
 
@@ -246,11 +399,24 @@ def test_a_plan_of_several_studies() -> None:
 
 def test_a_plan_of_sweeps_written_out_is_the_same_plan(tmp_path: Path) -> None:
     sweeps = [
-        {"name": "a", "kinds": ["cross", "encoder-self"], "keep": [2, {"cross": 1, "encoder-self": 3}]},
-        {"name": "b", "method": "greedy", "scores": ["gradient", "random"], "orders": 2, "rescore": True},
+        {
+            "name": "a",
+            "kinds": ["cross", "encoder-self"],
+            "keep": [2, {"cross": 1, "encoder-self": 3}],
+        },
+        {
+            "name": "b",
+            "method": "greedy",
+            "scores": ["gradient", "random"],
+            "orders": 2,
+            "rescore": True,
+        },
         {"name": "c", "method": "top-k", "keep": [4], "controls": ["fine-tuned", "random"]},
     ]
-    for values in ({**EMBEDDED, "seeds": [1, 2]}, {"pairs": {"x": {"embedded": {}}, "y": {"embedded": {"dev": 3}}}}):
+    for values in (
+        {**EMBEDDED, "seeds": [1, 2]},
+        {"pairs": {"x": {"embedded": {}}, "y": {"embedded": {"dev": 3}}}},
+    ):
         plan = make_plan({**values, "pruning": sweeps})
         (tmp_path / "plan.toml").write_text(plan.to_toml())
         assert read_plan(tmp_path / "plan.toml") == plan
@@ -260,7 +426,9 @@ def test_a_plan_of_sweeps_written_out_is_the_same_plan(tmp_path: Path) -> None:
 
 
 def test_penalties_as_a_range() -> None:
-    sweep = make_plan({**EMBEDDED, "pruning": {"penalties": {"from": 0.001, "to": 0.1, "count": 5}}}).pruning[0]
+    sweep = make_plan(
+        {**EMBEDDED, "pruning": {"penalties": {"from": 0.001, "to": 0.1, "count": 5}}}
+    ).pruning[0]
     assert sweep.model_dump()["penalties"] == [0.001, 0.00316, 0.01, 0.0316, 0.1]
 
 
@@ -272,7 +440,9 @@ def test_every_method_has_only_its_own_options() -> None:
     assert sweep(keep=[3], penalties=[0.1])["penalties"] == [0.1]
     greedy, top = sweep(method="greedy"), sweep(method="top-k", keep=[3])
     assert {*greedy} == {*GreedySweep.model_fields} and {*top} == {*TopKSweep.model_fields}
-    assert greedy["scores"] == ["gradient", "random"] and not {"penalties", "start", "refine"} & {*greedy}
+    assert greedy["scores"] == ["gradient", "random"] and not {"penalties", "start", "refine"} & {
+        *greedy
+    }
     assert not {"penalties", "scores", "refine"} & {*top} and "start" in top
 
 
@@ -291,7 +461,10 @@ class TestOneSidedText:
         """Perplexity is what models are compared by."""
         given = {"data": texts, "model": "some/model"}
         plan = make_plan(given)
-        assert plan.training.label_smoothing == 0.0 and make_plan(EMBEDDED).training.label_smoothing == 0.1
+        assert (
+            plan.training.label_smoothing == 0.0
+            and make_plan(EMBEDDED).training.label_smoothing == 0.1
+        )
         assert next(iter(plan.runs.values())).training.label_smoothing == 0.0
         asked = make_plan({**given, "training": {"label_smoothing": 0.2}})
         assert asked.training.label_smoothing == 0.2
@@ -300,4 +473,6 @@ class TestOneSidedText:
         given = {"data": texts, "model": "some/model"}
         assert "trained on pairs" in refusal({"data": texts, "pruning": {"method": "greedy"}})
         mixed = {**texts, "dev": texts["dev"].replace(".txt", ".tsv")}
-        assert "has one-sided text and pairs" in refusal({**given, "data": mixed, "pruning": {"method": "greedy"}})
+        assert "has one-sided text and pairs" in refusal(
+            {**given, "data": mixed, "pruning": {"method": "greedy"}}
+        )

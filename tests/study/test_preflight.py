@@ -34,15 +34,25 @@ def said(values: dict[str, Any], out: Path, part: str) -> bool:
 def test_a_warm_up_longer_than_the_training(tiny: dict[str, Any], tmp_path: Path) -> None:
     assert not said(tiny, tmp_path / "out", "learning rate climbs")
     tiny["training"]["warmup"] = 1000
-    assert said(tiny, tmp_path / "out", "updates, but its learning rate climbs for 1000 (training.warmup): set")
+    assert said(
+        tiny,
+        tmp_path / "out",
+        "updates, but its learning rate climbs for 1000 (training.warmup): set",
+    )
 
 
-@pytest.mark.parametrize(("rate", "says"), [(0.05, "no gate can close; a gate needs 240"), (0.3, "may not settle")])
-def test_too_few_updates_for_gates(tiny: dict[str, Any], tmp_path: Path, rate: float, says: str) -> None:
+@pytest.mark.parametrize(
+    ("rate", "says"), [(0.05, "no gate can close; a gate needs 240"), (0.3, "may not settle")]
+)
+def test_too_few_updates_for_gates(
+    tiny: dict[str, Any], tmp_path: Path, rate: float, says: str
+) -> None:
     tiny["pruning"] |= {"gate_learning_rate": rate}
     assert said(tiny, tmp_path / "out", says)
     tiny["pruning"] = {"keep": [3], "epochs": 3}
-    assert not said(tiny, tmp_path / "out", "a gate needs"), "to a target count all rates follow from the updates"
+    assert not said(tiny, tmp_path / "out", "a gate needs"), (
+        "to a target count all rates follow from the updates"
+    )
 
 
 def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:

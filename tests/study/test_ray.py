@@ -55,9 +55,15 @@ def two_cores() -> Iterator[None]:
         patch.setattr(cluster, "cores", lambda: 2)
         patch.delenv("RAY_ADDRESS", raising=False)
         before, made, make = signal.getsignal(signal.SIGTERM), list[str](), tempfile.mkdtemp
-        patch.setattr(tempfile, "mkdtemp", lambda *given, **by_name: made.append(make(*given, **by_name)) or made[-1])
+        patch.setattr(
+            tempfile,
+            "mkdtemp",
+            lambda *given, **by_name: made.append(make(*given, **by_name)) or made[-1],
+        )
         with cluster.cluster(cluster.import_ray()):
-            assert signal.getsignal(signal.SIGTERM) is before, "a command that is stopped still says how to go on"
+            assert signal.getsignal(signal.SIGTERM) is before, (
+                "a command that is stopped still says how to go on"
+            )
             folders = [Path(folder) for folder in made if "hw-ray-" in folder]
             assert folders and all(folder.is_dir() for folder in folders)
             patch.setattr(tempfile, "mkdtemp", make)
@@ -69,7 +75,9 @@ def processes(parent: int) -> list[int]:
     """A process and all that it started."""
     found = [parent]
     for task in Path(f"/proc/{parent}/task").glob("*/children"):
-        found += [process for child in task.read_text().split() for process in processes(int(child))]
+        found += [
+            process for child in task.read_text().split() for process in processes(int(child))
+        ]
     return found
 
 
@@ -80,9 +88,13 @@ def test_a_local_cluster_listens_on_the_loopback_address_and_wants_a_token() -> 
         with contextlib.suppress(OSError):
             ours |= {str(file.readlink()) for file in Path(f"/proc/{process}/fd").iterdir()}
     rows = [
-        line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
     ]
-    listening = [row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in ours]
+    listening = [
+        row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in ours
+    ]
     assert listening and {*listening} <= {
         "0100007F",
         "00000000000000000000000001000000",
@@ -103,7 +115,9 @@ def toy(folder: Path, progress: Progress) -> Work:
         with progress.task(f"make {name}"):
             progress(0.5, "half")
             act(folder, name)
-        (folder / name).write_text(f"{torch.get_num_threads()} {os.environ['OMP_NUM_THREADS']} {Path.cwd()}")
+        (folder / name).write_text(
+            f"{torch.get_num_threads()} {os.environ['OMP_NUM_THREADS']} {Path.cwd()}"
+        )
         progress.say(f"note of {name}")
 
     return work
@@ -119,7 +133,10 @@ def act(folder: Path, name: str) -> None:
             checkpoint.write_text("half")
             os.kill(os.getpid(), signal.SIGKILL)
     elif name == "exclusive":
-        begun, ended = {p.stem for p in folder.glob("*.starts")}, {p.name for p in folder.glob("*[!s]")}
+        begun, ended = (
+            {p.stem for p in folder.glob("*.starts")},
+            {p.name for p in folder.glob("*[!s]")},
+        )
         (folder / "exclusive.beside").write_text(" ".join(sorted(begun - ended - {"exclusive"})))
     elif name == "bad-input":
         raise HeadsMissing("64 of 96 heads were seen.")
@@ -149,24 +166,40 @@ def starts(folder: Path, name: str) -> int:
 def test_a_graph_on_two_workers(tmp_path: Path) -> None:
     """Two at once, one alone, three that fail: the rest is done, each in a process of one thread, in this folder."""
     jobs = [
-        Job("exclusive", ("first",), exclusive=True), Job("first"), Job("meet-a", ("first",)),
-        Job("meet-b", ("first",)), Job("bad-input", ("first",)), Job("bug", ("first",)), Job("stubborn", ("first",)),
-        Job("last", ("meet-a", "meet-b", "exclusive")), Job("lost", ("bug",)),
-    ]  # fmt: skip
+        Job("exclusive", ("first",), exclusive=True),
+        Job("first"),
+        Job("meet-a", ("first",)),
+        Job("meet-b", ("first",)),
+        Job("bad-input", ("first",)),
+        Job("bug", ("first",)),
+        Job("stubborn", ("first",)),
+        Job("last", ("meet-a", "meet-b", "exclusive")),
+        Job("lost", ("bug",)),
+    ]
     shown = Shown()
     outcome = run(tmp_path, jobs, shown)
     done = ["first", "meet-a", "meet-b", "exclusive", "last"]
-    assert sorted(outcome.done) == sorted(done) and outcome.done[0] == "first" and outcome.done[-1] == "last"
+    assert (
+        sorted(outcome.done) == sorted(done)
+        and outcome.done[0] == "first"
+        and outcome.done[-1] == "last"
+    )
     assert outcome.failed == {
-        "bad-input": "64 of 96 heads were seen.", "bug": "ValueError: odd", "stubborn": "Stubborn: onetwo",
-    }  # fmt: skip
+        "bad-input": "64 of 96 heads were seen.",
+        "bug": "ValueError: odd",
+        "stubborn": "Stubborn: onetwo",
+    }
     assert outcome.skipped == {"lost": "bug failed"}
     assert {(tmp_path / name).read_text() for name in done} == {f"1 1 {Path.cwd()}"}
     assert (tmp_path / "exclusive.beside").read_text() == ""
     text = "\n".join(shown.lines)
-    assert "[1 of 9] first" in shown.lines and all(f"  {name}: note of {name}" in shown.lines for name in done)
+    assert "[1 of 9] first" in shown.lines and all(
+        f"  {name}: note of {name}" in shown.lines for name in done
+    )
     assert {"completed": 0.5, "note": "half"} in shown.shares
-    assert "in act" in text and "  bug failed: ValueError: odd" in text  # the traceback of the unforeseen error
+    assert (
+        "in act" in text and "  bug failed: ValueError: odd" in text
+    )  # the traceback of the unforeseen error
     assert not (tmp_path / ".work/progress").exists(), "the reports of workers are cleared away"
 
     again = Shown()
@@ -183,8 +216,13 @@ def test_an_error_keeps_its_type(tmp_path: Path) -> None:
 def test_a_killed_worker_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job goes on from its checkpoint, one that is killed each time fails, and nothing finished is done again."""
     monkeypatch.setattr(cluster, "RETRIES", 1)
-    jobs = [Job("first"), Job("killed-once", ("first",)), Job("killed-always", ("first",)), Job("other"),
-            Job("last", ("killed-once", "other"))]  # fmt: skip
+    jobs = [
+        Job("first"),
+        Job("killed-once", ("first",)),
+        Job("killed-always", ("first",)),
+        Job("other"),
+        Job("last", ("killed-once", "other")),
+    ]
     outcome = run(tmp_path, jobs, Shown())
     assert sorted(outcome.done) == ["first", "killed-once", "last", "other"]
     assert outcome.failed == {"killed-always": "Its process was killed 2 times."}
@@ -217,22 +255,30 @@ def alive(process: int) -> bool:
 class TestRefused:
     def test_a_ray_without_tokens(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ray, "__version__", "2.51.1")
-        with pytest.raises(HeadwiseError, match=r"Ray 2.51.1 is installed, but headwise needs 2.52 or newer"):
+        with pytest.raises(
+            HeadwiseError, match=r"Ray 2.51.1 is installed, but headwise needs 2.52 or newer"
+        ):
             cluster.import_ray()
 
     @pytest.mark.parametrize(
-        ("threads", "device", "reason"), [(3, "cpu", "needs 3 cores"), (1, "cuda", "1 cores and 1 GPUs")]
+        ("threads", "device", "reason"),
+        [(3, "cpu", "needs 3 cores"), (1, "cuda", "1 cores and 1 GPUs")],
     )
     def test_a_job_that_no_machine_can_hold(self, threads: int, device: str, reason: str) -> None:
         with (
-            pytest.raises(HeadwiseError, match=f"{reason}, but no machine of Ray has so much .2 cores"),
+            pytest.raises(
+                HeadwiseError, match=f"{reason}, but no machine of Ray has so much .2 cores"
+            ),
             cluster.ray_executor(partial(toy, Path()), Path(), Shown(), threads, device),
         ):
             pass
 
     def test_a_cluster_that_does_not_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-        with pytest.raises(HeadwiseError, match=r"The Ray cluster 127.0.0.1:9 .RAY_ADDRESS. cannot be used: .*refused"):
+        with pytest.raises(
+            HeadwiseError,
+            match=r"The Ray cluster 127.0.0.1:9 .RAY_ADDRESS. cannot be used: .*refused",
+        ):
             cluster.connect(ray, Path())
 
 
@@ -251,6 +297,8 @@ def test_a_signal_waits_until_ray_has_answered() -> None:
 
 def test_a_gpu_by_number_is_refused(tmp_path: Path) -> None:
     """A task of Ray sees the GPU that it was given, under the number 0."""
-    executor = cluster.ray_executor(partial(toy, tmp_path), tmp_path, Progress(quiet=True), 1, "cuda:1")
+    executor = cluster.ray_executor(
+        partial(toy, tmp_path), tmp_path, Progress(quiet=True), 1, "cuda:1"
+    )
     with pytest.raises(HeadwiseError, match="give device cuda, not cuda:1"), executor:
         pass

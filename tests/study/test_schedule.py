@@ -21,12 +21,25 @@ from headwise.study.tasks.prune import FineTunedControl, prune_task
 from headwise.study.variants import Variant, comparisons
 from study.studies import QUIET, TINY, plan_of
 
-GREEDY: dict[str, Any] = {"method": "greedy", "scores": ["gradient", "random"], "orders": 2, "step": 0.25}
-STEPS = [f"greedy-{order}-{left}" for order in ("gradient", "random.1", "random.2") for left in (6, 4, 2, 1)]
+GREEDY: dict[str, Any] = {
+    "method": "greedy",
+    "scores": ["gradient", "random"],
+    "orders": 2,
+    "step": 0.25,
+}
+STEPS = [
+    f"greedy-{order}-{left}"
+    for order in ("gradient", "random.1", "random.2")
+    for left in (6, 4, 2, 1)
+]
 COST = Estimate(
-    Rates(update=0.1, encoder_update=0.1, forward=0.1, step=0.1, piece=0.1), Recipe(), Search(), Amount(10, 10.0),
-    Amount(10, 10.0), HeadMap({"encoder-self": (3, 2), "decoder-self": (4, 4), "cross": (4, 4)}),
-)  # fmt: skip
+    Rates(update=0.1, encoder_update=0.1, forward=0.1, step=0.1, piece=0.1),
+    Recipe(),
+    Search(),
+    Amount(10, 10.0),
+    Amount(10, 10.0),
+    HeadMap({"encoder-self": (3, 2), "decoder-self": (4, 4), "cross": (4, 4)}),
+)
 
 
 class Made:
@@ -37,12 +50,29 @@ class Made:
 
     def schedule(self, *sweeps: dict[str, Any], failed: dict[str, str] | None = None) -> Schedule:
         """With these sweeps; several get the names s0, s1 …"""
-        named = [{"name": f"s{i}", **sweep} for i, sweep in enumerate(sweeps)] if len(sweeps) > 1 else sweeps[0]
-        return Schedule(Run(plan_of(TINY, model=self.model, pruning=named), self.folder, QUIET), failed)
+        named = (
+            [{"name": f"s{i}", **sweep} for i, sweep in enumerate(sweeps)]
+            if len(sweeps) > 1
+            else sweeps[0]
+        )
+        return Schedule(
+            Run(plan_of(TINY, model=self.model, pruning=named), self.folder, QUIET), failed
+        )
 
     def record(self, name: str, key: str, **result: Any) -> None:
-        written = {"name": name, "key": key, "needs": {}, "seconds": 1, "texts": {}, "outputs": [], "files": {}}
-        write_text(self.folder / ".tasks" / f"{name.replace('/', '.')}.json", sealed({**written, "result": result}))
+        written = {
+            "name": name,
+            "key": key,
+            "needs": {},
+            "seconds": 1,
+            "texts": {},
+            "outputs": [],
+            "files": {},
+        }
+        write_text(
+            self.folder / ".tasks" / f"{name.replace('/', '.')}.json",
+            sealed({**written, "result": result}),
+        )
 
     def pruned(self, value: float, kept: int, bleu: float | None = None, sweep: str = "") -> None:
         """A model with so many of its 8 encoder heads, evaluated or not yet."""
@@ -53,10 +83,20 @@ class Made:
         encoder = [head for head in heads if head.kind == "encoder-self"]
         for output in run.spec(prune_task(variant)).outputs:
             write_text(self.folder / output, "made")
-        HeadMask.full(heads).without(encoder[kept:]).save(self.folder / "layouts" / f"{variant.name}.json")
-        self.record(f"prune/{variant.name}", run.key(prune_task(variant)), sweep=sweep, penalty=value, notes=[])
+        HeadMask.full(heads).without(encoder[kept:]).save(
+            self.folder / "layouts" / f"{variant.name}.json"
+        )
+        self.record(
+            f"prune/{variant.name}",
+            run.key(prune_task(variant)),
+            sweep=sweep,
+            penalty=value,
+            notes=[],
+        )
         if bleu is not None:
-            self.record(f"evaluate/dev/{variant.name}", "x", rows=[["bleu", bleu, bleu, bleu]], against={})
+            self.record(
+                f"evaluate/dev/{variant.name}", "x", rows=[["bleu", bleu, bleu, bleu]], against={}
+            )
 
 
 @pytest.fixture
@@ -76,15 +116,21 @@ class TestRefine:
     def test_the_steepest_gap_is_filled(self) -> None:
         points = {0.0: (24, 30.0), 0.01: (20, 29.9), 0.04: (10, 29.0), 0.16: (2, 28.5)}
         assert steepest(points) == 0.02
-        assert steepest({0.01: (24, 30.0), 0.04: (23, 10.0)}) is None, "no number of heads lies between"
+        assert steepest({0.01: (24, 30.0), 0.04: (23, 10.0)}) is None, (
+            "no number of heads lies between"
+        )
         assert steepest({0.0: (24, 30.0), 0.04: (3, 10.0)}) == 0.02
-        assert steepest(points, taken=[0.02]) == 0.08, "one that was tried, or failed, is not tried again"
+        assert steepest(points, taken=[0.02]) == 0.08, (
+            "one that was tried, or failed, is not tried again"
+        )
 
     def test_what_was_filled_in_stays_when_the_plan_grows(self, made: Made) -> None:
         """Between 0.01 and 0.04 lies 0.02; with 0.64 the steepest gap is another one, which has its turn after it."""
         made.pruned(0.01, 8, 30.0)
         made.pruned(0.04, 3, 29.0)
-        assert names(made.schedule({"penalties": [0.01, 0.04], "refine": 1})) == lambdas(0.01, 0.04, 0.02)
+        assert names(made.schedule({"penalties": [0.01, 0.04], "refine": 1})) == lambdas(
+            0.01, 0.04, 0.02
+        )
         made.pruned(0.02, 5, 29.5)
         grown = {"penalties": [0.01, 0.04, 0.64], "refine": 1}
         before = names(made.schedule(grown))
@@ -92,17 +138,24 @@ class TestRefine:
         assert before == names(made.schedule(grown)) == lambdas(0.01, 0.04, 0.64, 0.02)
         assert names(made.schedule({**grown, "refine": 2}))[-1] == "lambda-0.16"
         run = made.schedule({**grown, "refine": 0}).run
-        assert filled_before(run, run.plan.pruning[0]) == [], "where nothing is filled in, one off the list is gone"
+        assert filled_before(run, run.plan.pruning[0]) == [], (
+            "where nothing is filled in, one off the list is gone"
+        )
 
     def test_one_that_is_not_evaluated_yet_is_waited_for(self, made: Made) -> None:
         for value, kept, bleu in ((0.01, 8, 30.0), (0.04, 3, 29.0), (0.02, 5, None)):
             made.pruned(value, kept, bleu)
-        assert names(made.schedule({"penalties": [0.01, 0.04], "refine": 2})) == lambdas(0.01, 0.04, 0.02)
+        assert names(made.schedule({"penalties": [0.01, 0.04], "refine": 2})) == lambdas(
+            0.01, 0.04, 0.02
+        )
 
     def test_one_that_failed_counts_and_is_not_waited_for(self, made: Made) -> None:
         made.pruned(0.01, 8, 30.0)
         made.pruned(0.04, 3, 29.0)
-        found = made.schedule({"penalties": [0.01, 0.04], "refine": 1}, failed={"prune/lambda-0.02": "It was made to."})
+        found = made.schedule(
+            {"penalties": [0.01, 0.04], "refine": 1},
+            failed={"prune/lambda-0.02": "It was made to."},
+        )
         assert names(found) == lambdas(0.01, 0.04, 0.02) and found.has_failed(found.variants()[-1])
         assert "evaluate/test/lambda-0.02" not in {task.name for task in found.tasks()}
 
@@ -116,7 +169,9 @@ class TestRefine:
         """Neighbours that keep 8, 7 and 6 heads have nothing between them; 8 and 3 have."""
         for value, kept in ((0.01, 8), (0.02, 7), (0.04, 6)):
             made.pruned(value, kept, 30.0 - value, sweep="encoder")
-        (line,) = made.schedule({"name": "encoder", "penalties": [0.01, 0.02, 0.04], "refine": 2}).unfilled()
+        (line,) = made.schedule(
+            {"name": "encoder", "penalties": [0.01, 0.02, 0.04], "refine": 2}
+        ).unfilled()
         assert line.startswith("refine = 2 was asked for (encoder), and 0 λ filled in")
         for value, kept in ((0.01, 8), (0.04, 7), (0.08, 3)):
             made.pruned(value, kept, 30.0 - value)
@@ -146,17 +201,27 @@ class TestGreedySteps:
         assert names(found)[:3] == [f"greedy-gradient-{left}" for left in (3, 2, 1)]
         heads = HeadMap({"encoder-self": (2,), "decoder-self": (2,), "cross": (2,)})
         made.record("train", "x", heads=heads.to_json())
-        assert names(made.schedule(GREEDY)) == [f"greedy-{order}-1" for order in ("gradient", "random.1", "random.2")]
+        assert names(made.schedule(GREEDY)) == [
+            f"greedy-{order}-1" for order in ("gradient", "random.1", "random.2")
+        ]
 
 
 class TestControls:
     def test_a_model_that_lost_no_head_has_none(self, made: Made) -> None:
-        sweep = {"penalties": [0.01, 0.04], "controls": ["fine-tuned", "random", "from-scratch", "narrower"]}
+        sweep = {
+            "penalties": [0.01, 0.04],
+            "controls": ["fine-tuned", "random", "from-scratch", "narrower"],
+        }
         assert len(names(made.schedule(sweep))) == 3 + 2 * 3, "before they are made"
         made.pruned(0.01, 8, 30.0)
         made.pruned(0.04, 7, 30.0)
         found = made.schedule(sweep)
-        assert names(found)[:4] == ["fine-tuned", "lambda-0.01", "lambda-0.04", "lambda-0.04.random"]
+        assert names(found)[:4] == [
+            "fine-tuned",
+            "lambda-0.01",
+            "lambda-0.04",
+            "lambda-0.04.random",
+        ]
         assert names(found)[4:] == ["lambda-0.04.from-scratch", "lambda-0.04.narrower"]
         tables = Tables(found.run, found)
         notes = {variant.name: tables.without_controls(variant) for variant in found.variants()}
@@ -170,13 +235,22 @@ class TestControls:
     ) -> None:
         run = made.schedule({"kinds": list(KINDS), "keep": [3], "controls": ["random"]}).run
         full = HeadMask.full(run.heads)  # type: ignore[arg-type]
-        kept = [head for head in full.heads if head.kind == "cross" or (head.kind == "encoder-self" and not head.head)]
+        kept = [
+            head
+            for head in full.heads
+            if head.kind == "cross" or (head.kind == "encoder-self" and not head.head)
+        ]
         layout = full.without({*full.heads} - {*kept})
         layout.save(made.folder / "layouts/keep-3.json")
-        monkeypatch.setattr("headwise.study.tasks.prune.full_model", lambda run: SimpleNamespace(heads=full.heads))
+        monkeypatch.setattr(
+            "headwise.study.tasks.prune.full_model", lambda run: SimpleNamespace(heads=full.heads)
+        )
         monkeypatch.setattr(FineTunedControl, "tuned", lambda self, run, mask, work: mask)
         reference = Variant("keep-3", 0, "gates", keep=3)
-        random = [Variant(f"r-{i}", 0, "control.random", control="random", reference=reference) for i in range(5)]
+        random = [
+            Variant(f"r-{i}", 0, "control.random", control="random", reference=reference)
+            for i in range(5)
+        ]
         masks: list[Any] = [FineTunedControl(variant).make(run, made.folder) for variant in random]
         assert all(mask.count(kind) == layout.count(kind) for mask in masks for kind in KINDS)
         assert len({mask.kept for mask in masks}) > 1
@@ -193,17 +267,30 @@ class TestComparisons:
         for name, others in compared.items():
             for split in ("dev", "test"):
                 needed = {task.name for task in run.spec(tasks[f"evaluate/{split}/{name}"]).needs}
-                assert needed >= {f"translate/{split}/{other}" for other in ("full", *others.values())}
+                assert needed >= {
+                    f"translate/{split}/{other}" for other in ("full", *others.values())
+                }
         return compared
 
-    def test_what_is_trained_as_long_is_compared_with_the_fine_tuned_model(self, made: Made) -> None:
+    def test_what_is_trained_as_long_is_compared_with_the_fine_tuned_model(
+        self, made: Made
+    ) -> None:
         controls = ["fine-tuned", "random", "from-scratch", "one-per-layer", "one-per-layer-random"]
-        found = self.of(made, {"keep": [3], "controls": controls}, {"keep": [2], "controls": ["random"]},
-                        {"keep": [2], "epochs": 9, "controls": ["random"]})  # fmt: skip
+        found = self.of(
+            made,
+            {"keep": [3], "controls": controls},
+            {"keep": [2], "controls": ["random"]},
+            {"keep": [2], "epochs": 9, "controls": ["random"]},
+        )
         tuned = {"fine-tuned": "s0.fine-tuned"}
-        assert found["s0.fine-tuned"] == {} and found["s0.keep-3"] == found["s0.one-per-layer-random"] == tuned
+        assert (
+            found["s0.fine-tuned"] == {}
+            and found["s0.keep-3"] == found["s0.one-per-layer-random"] == tuned
+        )
         assert found["s0.keep-3.random"] == {"pruned": "s0.keep-3", **tuned}
-        assert found["s1.keep-2.random"] == {"pruned": "s1.keep-2", **tuned}, "it trains as the first sweep does"
+        assert found["s1.keep-2.random"] == {"pruned": "s1.keep-2", **tuned}, (
+            "it trains as the first sweep does"
+        )
         assert found["s2.keep-2.random"] == {"pruned": "s2.keep-2"}
         assert found["s0.keep-3.from-scratch"] == {"pruned": "s0.keep-3"}
         assert found["s0.one-per-layer"] == {**tuned, "random": "s0.one-per-layer-random"}
@@ -213,20 +300,42 @@ class TestComparisons:
         found = self.of(made, mean, plain)
         assert found["s0.greedy-gradient-4"] == {"uncompensated": "s1.greedy-gradient-4"}
         assert found["s0.greedy-random.1-4"] == found["s1.greedy-gradient-4"] == {}
-        for other in ({"step": 0.5}, {"kinds": ["cross"]}, {"rescore": True}, {"tune": True}, {"compensate": True}):
-            assert not any("uncompensated" in held for held in self.of(made, mean, {**plain, **other}).values())
+        for other in (
+            {"step": 0.5},
+            {"kinds": ["cross"]},
+            {"rescore": True},
+            {"tune": True},
+            {"compensate": True},
+        ):
+            assert not any(
+                "uncompensated" in held for held in self.of(made, mean, {**plain, **other}).values()
+            )
 
     def test_an_order_that_failed_is_not_waited_for(self, made: Made) -> None:
-        found = made.schedule({**GREEDY, "compensate": True}, GREEDY, failed={"order/s1.greedy-random.1": "It failed."})
+        found = made.schedule(
+            {**GREEDY, "compensate": True},
+            GREEDY,
+            failed={"order/s1.greedy-random.1": "It failed."},
+        )
         tasks = {task.name: task for task in found.tasks()}
-        needed = [task.name for task in found.run.spec(tasks["evaluate/dev/s0.greedy-random.1-4"]).needs]
+        needed = [
+            task.name for task in found.run.spec(tasks["evaluate/dev/s0.greedy-random.1-4"]).needs
+        ]
         assert needed == ["translate/dev/s0.greedy-random.1-4", "translate/dev/full"]
-        other = [task.name for task in found.run.spec(tasks["evaluate/dev/s0.greedy-random.2-4"]).needs]
-        assert "translate/dev/s1.greedy-random.2-4" in other and "translate/test/s1.greedy-random.1-4" not in tasks
+        other = [
+            task.name for task in found.run.spec(tasks["evaluate/dev/s0.greedy-random.2-4"]).needs
+        ]
+        assert (
+            "translate/dev/s1.greedy-random.2-4" in other
+            and "translate/test/s1.greedy-random.1-4" not in tasks
+        )
 
 
 def test_dev_chooses_the_fewest_heads_within_the_drop() -> None:
-    dev, kept = {"full": 30.0, "a": 29.6, "b": 29.5, "c": 29.4, "d": 31.0}, {"full": 8, "a": 3, "b": 2, "c": 1, "d": 5}
+    dev, kept = (
+        {"full": 30.0, "a": 29.6, "b": 29.5, "c": 29.4, "d": 31.0},
+        {"full": 8, "a": 3, "b": 2, "c": 1, "d": 5},
+    )
     assert [choose(dev, kept, drop) for drop in (0.5, 0.0, 9.0)] == ["b", "d", "c"]
     assert choose({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, 0.5) is None
     assert choose({"full": 30.0, "a": 1.0}, {"full": 8, "a": 0}, None) == "a", "whatever it loses"
@@ -243,12 +352,20 @@ def test_the_choice_waits_for_dev_and_test_text_for_the_choice(made: Made) -> No
     found = made.schedule({"penalties": [0.1, 1.0]})
     tasks = found.tasks()
     waits = {task.name: found.waits_of(task, tasks) for task in tasks}
-    assert waits["choose"] == [f"evaluate/dev/{name}" for name in ("full", "lambda-0.1", "lambda-1")]
-    assert all(waits[f"translate/test/{name}"] == ["choose"] for name in ("full", "lambda-0.1", "lambda-1"))
-    assert waits["speed"] == ["choose"] and [task.name for task in tasks if task.exclusive] == ["speed"]
+    assert waits["choose"] == [
+        f"evaluate/dev/{name}" for name in ("full", "lambda-0.1", "lambda-1")
+    ]
+    assert all(
+        waits[f"translate/test/{name}"] == ["choose"] for name in ("full", "lambda-0.1", "lambda-1")
+    )
+    assert waits["speed"] == ["choose"] and [task.name for task in tasks if task.exclusive] == [
+        "speed"
+    ]
     failed = made.schedule({"penalties": [0.1, 1.0]}, failed={"prune/lambda-1": "It failed."})
     (choose,) = [task for task in failed.tasks() if task.name == "choose"]
-    assert failed.waits_of(choose, tasks) == waits["choose"][:2], "it does not wait for what will never be there"
+    assert failed.waits_of(choose, tasks) == waits["choose"][:2], (
+        "it does not wait for what will never be there"
+    )
 
 
 def test_what_is_trained_from_random_weights_comes_last(made: Made) -> None:
@@ -259,7 +376,9 @@ def test_what_is_trained_from_random_weights_comes_last(made: Made) -> None:
     assert order[0] == "seed-1/train" and order.index("seed-2/prune/keep-3") < order.index(
         "seed-1/prune/keep-3.from-scratch"
     )
-    assert order.index("seed-1/prune/keep-3.from-scratch") < order.index("seed-1/translate/test/full")
+    assert order.index("seed-1/prune/keep-3.from-scratch") < order.index(
+        "seed-1/translate/test/full"
+    )
     assert jobs["seed-1/prune/keep-3.from-scratch"] == ("seed-1/train", "seed-1/prune/keep-3")
     assert jobs["seed-1/prune/keep-3"] == ("seed-1/train",) == jobs["seed-1/scores/gradients"]
     assert [job.name for job in study.jobs() if job.exclusive] == ["seed-1/speed", "seed-2/speed"]

@@ -23,10 +23,18 @@ def of(finished: Path, tiny: dict[str, Any], engine: str) -> dict[str, Any]:
     """A short study of the finished one's model."""
     pruning = {"method": "greedy", "scores": ["weight-norm"], "keep": [3]}
     search = {**tiny["search"], "engine": engine}
-    return {**tiny, "model": str(finished / "model"), "search": search, "pruning": pruning, "scoring": {"measures": []}}
+    return {
+        **tiny,
+        "model": str(finished / "model"),
+        "search": search,
+        "pruning": pruning,
+        "scoring": {"measures": []},
+    }
 
 
-def test_a_study_translates_by_the_engine_and_says_so(finished: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_a_study_translates_by_the_engine_and_says_so(
+    finished: Path, tiny: dict[str, Any], tmp_path: Path
+) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (headwise[ct2])")
     out = run_study(plan_of(of(finished, tiny, "ct2")), tmp_path / "run", QUIET)
     sources = (finished / "corpus" / "dev.en").read_text().splitlines()
@@ -35,14 +43,21 @@ def test_a_study_translates_by_the_engine_and_says_so(finished: Path, tiny: dict
     assert lines == expected
     quality = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"]).value
     assert quality["full", "chrf"] > 0 and quality["greedy-weight-norm-3", "tokens_per_second"] > 0
-    facts = [json.loads((run / "run.json").read_text())["signature"]["engine"] for run in (out, finished)]
+    facts = [
+        json.loads((run / "run.json").read_text())["signature"]["engine"] for run in (out, finished)
+    ]
     assert [engine.split()[0] for engine in facts] == ["ctranslate2", "transformers"]
     record = json.loads((out / ".tasks" / "translate.dev.greedy-weight-norm-3.json").read_text())
     assert record["result"]["engine"] == facts[0]
 
 
-def test_the_engine_is_part_of_the_key(finished: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
-    runs = [Run(plan_of(of(finished, tiny, engine)), tmp_path, QUIET) for engine in ("transformers", "ct2")]
+def test_the_engine_is_part_of_the_key(
+    finished: Path, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    runs = [
+        Run(plan_of(of(finished, tiny, engine)), tmp_path, QUIET)
+        for engine in ("transformers", "ct2")
+    ]
     for task in (Translate("dev", FULL), MeasureSpeed((FULL,))):
         assert runs[0].key(task) != runs[1].key(task)
 
@@ -59,7 +74,9 @@ def test_a_missing_engine_is_refused_before_work(
 
 def test_an_engine_without_translations_is_refused(tiny: dict[str, Any]) -> None:
     one_sided = {"data": {"train": __file__}, "model": "some/model", "search": {"engine": "ct2"}}
-    with pytest.raises(HeadwiseError, match="the engine 'ct2' translates, but the training text is one-sided"):
+    with pytest.raises(
+        HeadwiseError, match="the engine 'ct2' translates, but the training text is one-sided"
+    ):
         plan_of(one_sided)
     with pytest.raises(HeadwiseError, match=r"'search.engine' is 'marian'"):
         plan_of({**tiny, "search": {"engine": "marian"}})

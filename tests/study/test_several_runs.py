@@ -22,24 +22,66 @@ from headwise.study.tasks import prune
 from own_process import headwise, two
 from study.studies import BARELY, QUIET, TINY, again, different, facts, numbers, plan_of
 
-RECIPE = {"epochs": 1, "gate_learning_rate": 1.0, "warmup": 2}  # so few updates shut gates only at such a rate
+RECIPE = {
+    "epochs": 1,
+    "gate_learning_rate": 1.0,
+    "warmup": 2,
+}  # so few updates shut gates only at such a rate
 SWEEPS: list[dict[str, Any]] = [
-    {"name": "encoder", "penalties": [0.005, 1.0], "refine": 1, "controls": ["fine-tuned", "random"], **RECIPE},
-    {"name": "all", "kinds": ["encoder-self", "decoder-self", "cross"], "keep": [9], "seeds": [1],
-     "controls": ["from-scratch", "narrower", "one-per-layer", "one-per-layer-random"], **RECIPE},
+    {
+        "name": "encoder",
+        "penalties": [0.005, 1.0],
+        "refine": 1,
+        "controls": ["fine-tuned", "random"],
+        **RECIPE,
+    },
+    {
+        "name": "all",
+        "kinds": ["encoder-self", "decoder-self", "cross"],
+        "keep": [9],
+        "seeds": [1],
+        "controls": ["from-scratch", "narrower", "one-per-layer", "one-per-layer-random"],
+        **RECIPE,
+    },
     {"name": "top", "method": "top-k", "keep": [3], "seeds": [1], **RECIPE},
-    {"name": "greedy", "method": "greedy", "scores": ["gradient", "random", "entropy"], "step": 0.5, "rescore": True,
-     "orders": 1, "seeds": [2]},
-    {"name": "tuned", "method": "greedy", "scores": ["weight-norm"], "step": 0.9, "tune": True, "epochs": 1,
-     "seeds": [2]},
+    {
+        "name": "greedy",
+        "method": "greedy",
+        "scores": ["gradient", "random", "entropy"],
+        "step": 0.5,
+        "rescore": True,
+        "orders": 1,
+        "seeds": [2],
+    },
+    {
+        "name": "tuned",
+        "method": "greedy",
+        "scores": ["weight-norm"],
+        "step": 0.9,
+        "tune": True,
+        "epochs": 1,
+        "seeds": [2],
+    },
     {"name": "plain", "method": "greedy", "scores": ["gradient"], "step": 0.9, "seeds": [2]},
-    {"name": "mean", "method": "greedy", "scores": ["gradient"], "step": 0.9, "compensate": True, "seeds": [2]},
-]  # fmt: skip
+    {
+        "name": "mean",
+        "method": "greedy",
+        "scores": ["gradient"],
+        "step": 0.9,
+        "compensate": True,
+        "seeds": [2],
+    },
+]
 QUICK = {
-    **TINY, "seeds": [1, 2], "pruning": SWEEPS, "training": {**TINY["training"], "epochs": 1, "average": 1},
-    "scoring": {**BARELY, "pruned": ["gradient"]}, "search": {"beam": 1},
-    "data": {"embedded": {"train": 300, "dev": 20, "test": 20}}, "model": {**TINY["model"], "max_length": 48},
-}  # fmt: skip
+    **TINY,
+    "seeds": [1, 2],
+    "pruning": SWEEPS,
+    "training": {**TINY["training"], "epochs": 1, "average": 1},
+    "scoring": {**BARELY, "pruned": ["gradient"]},
+    "search": {"beam": 1},
+    "data": {"embedded": {"train": 300, "dev": 20, "test": 20}},
+    "model": {**TINY["model"], "max_length": 48},
+}
 ENCODER = {**SWEEPS[0], "refine": 0}
 
 
@@ -60,22 +102,44 @@ class TestGrid:
         assert runs == [{"folder": f"seed-{seed}", "data": "", "seed": seed} for seed in (1, 2)]
         tables = [pd.read_csv(grid / run["folder"] / "pruning.csv") for run in runs]
         for run, table in zip(runs, tables, strict=True):
-            assert {*table.seed} == {run["seed"]} and not table.duplicated(["setting", "measure"]).any()
+            assert {*table.seed} == {run["seed"]} and not table.duplicated(
+                ["setting", "measure"]
+            ).any()
         assert len(pd.read_csv(grid / "grid.csv")) == sum(map(len, tables))
         across = pd.read_csv(grid / "across.csv")
-        assert {*across[across.seeds == 2].setting} >= {"full", "encoder.lambda-1", "encoder.fine-tuned"}
+        assert {*across[across.seeds == 2].setting} >= {
+            "full",
+            "encoder.lambda-1",
+            "encoder.fine-tuned",
+        }
 
     def test_the_models_of_a_seed(self, grid: Path) -> None:
         table = pd.read_csv(grid / "seed-1/pruning.csv")
-        kept, methods = table.groupby("setting").kept.first(), table.groupby("setting").method.first()
+        kept, methods = (
+            table.groupby("setting").kept.first(),
+            table.groupby("setting").method.first(),
+        )
         assert kept["all.keep-9"] == 9 == kept["all.keep-9.from-scratch"] and kept["top.top-3"] == 3
         assert kept["encoder.fine-tuned"] == 8 and kept["all.one-per-layer"] == 6
         assert kept["encoder.lambda-0.005.random"] == kept["encoder.lambda-0.005"] < 8
-        assert methods["top.top-3"] == "top-k" and methods["all.keep-9"] == "gates" == methods["encoder.lambda-1"]
-        assert methods["all.keep-9.narrower"] == "control.narrower" and kept["all.keep-9.narrower"] == 24
-        assert {*pd.read_csv(grid / "seed-2/pruning.csv").method} >= {"greedy.gradient", "greedy.gradient.rescored",
-                                                                      "greedy.weight-norm"}  # fmt: skip
-        filled = [name for name in kept.index if name.startswith("encoder.lambda") and "random" not in name]
+        assert (
+            methods["top.top-3"] == "top-k"
+            and methods["all.keep-9"] == "gates" == methods["encoder.lambda-1"]
+        )
+        assert (
+            methods["all.keep-9.narrower"] == "control.narrower"
+            and kept["all.keep-9.narrower"] == 24
+        )
+        assert {*pd.read_csv(grid / "seed-2/pruning.csv").method} >= {
+            "greedy.gradient",
+            "greedy.gradient.rescored",
+            "greedy.weight-norm",
+        }
+        filled = [
+            name
+            for name in kept.index
+            if name.startswith("encoder.lambda") and "random" not in name
+        ]
         assert len(filled) in (2, 3), "one λ more, unless no count lies between its neighbours"
         sizes = table[table.measure == "parameters"].set_index("setting").value
         assert abs(sizes["all.keep-9.narrower"] - sizes["all.keep-9"]) < 0.004 * sizes["all.keep-9"]
@@ -90,11 +154,15 @@ class TestGrid:
             (2, "mean.greedy-gradient-1", "uncompensated", "plain.greedy-gradient-1"),
         ],
     )
-    def test_models_are_compared_with_others(self, grid: Path, seed: int, setting: str, word: str, other: str) -> None:
+    def test_models_are_compared_with_others(
+        self, grid: Path, seed: int, setting: str, word: str, other: str
+    ) -> None:
         """A control by how much the model it belongs to is above it, all else the other way round."""
         rows, sign = rows_of(grid / f"seed-{seed}"), -1 if word == "pruned" else 1
         for start in ("", "dev_"):
-            change = sign * (rows.value[setting, f"{start}bleu"] - rows.value[other, f"{start}bleu"])
+            change = sign * (
+                rows.value[setting, f"{start}bleu"] - rows.value[other, f"{start}bleu"]
+            )
             row = rows.loc[(setting, f"{start}bleu_difference_to_{word}")]
             assert row.value == pytest.approx(change, abs=1e-6) and row.low <= row.value <= row.high
             assert 0 < rows.value[setting, f"{start}p_value_to_{word}"] <= 1
@@ -103,19 +171,36 @@ class TestGrid:
     def test_greedy_orders_are_nested_and_not_stored_untuned(self, grid: Path) -> None:
         kept = pd.read_csv(grid / "seed-2/pruning.csv").groupby("setting").kept.first()
         for order in ("greedy.greedy-gradient", "greedy.greedy-random.1", "greedy.greedy-entropy"):
-            masks = [HeadMask.read(grid / f"seed-2/layouts/{order}-{count}.json") for count in (4, 1)]
-            assert masks[1].kept < masks[0].kept and kept[f"{order}-4"] == 4 and masks[0].count("cross") == 8
+            masks = [
+                HeadMask.read(grid / f"seed-2/layouts/{order}-{count}.json") for count in (4, 1)
+            ]
+            assert (
+                masks[1].kept < masks[0].kept
+                and kept[f"{order}-4"] == 4
+                and masks[0].count("cross") == 8
+            )
         chosen = facts(grid / "seed-2")["chosen"]
         stored = {path.name for path in (grid / "seed-2/pruned").iterdir()}
         assert {name for name in stored if name.startswith(("greedy.", "plain."))} <= {chosen}
-        assert hw.load(grid / "seed-2/pruned/mean.greedy-gradient-1").heads.only(["encoder-self"]).total == 1
+        assert (
+            hw.load(grid / "seed-2/pruned/mean.greedy-gradient-1")
+            .heads.only(["encoder-self"])
+            .total
+            == 1
+        )
         assert "tuned.greedy-weight-norm-1" in stored
 
     def test_greedy_steps_were_known_beforehand(self, grid: Path, tmp_path: Path) -> None:
         def steps(folder: Path) -> set[str]:
-            return {job.name for job in Study(plan_of(QUICK), folder, "cpu", QUIET).jobs() if ".greedy-" in job.name}
+            return {
+                job.name
+                for job in Study(plan_of(QUICK), folder, "cpu", QUIET).jobs()
+                if ".greedy-" in job.name
+            }
 
-        assert steps(tmp_path) == steps(grid) and "seed-2/evaluate/test/greedy.greedy-random.1-4" in steps(tmp_path)
+        assert steps(tmp_path) == steps(
+            grid
+        ) and "seed-2/evaluate/test/greedy.greedy-random.1-4" in steps(tmp_path)
 
     def test_pruned_models_are_scored_again_under_their_old_numbers(self, grid: Path) -> None:
         mask = HeadMask.read(grid / "seed-1/layouts/top.top-3.json")
@@ -129,12 +214,25 @@ class TestGrid:
 
     def test_run_json_says_what_every_setting_is(self, grid: Path) -> None:
         settings = facts(grid / "seed-1")["settings"] | facts(grid / "seed-2")["settings"]
-        assert settings["all.keep-9.from-scratch"]["reference"] == "all.keep-9" and settings["all.keep-9"]["keep"] == 9
+        assert (
+            settings["all.keep-9.from-scratch"]["reference"] == "all.keep-9"
+            and settings["all.keep-9"]["keep"] == 9
+        )
         assert settings["all.keep-9"]["settle"] > 0 == settings["encoder.lambda-1"]["settle"]
         random = settings["greedy.greedy-random.1-4"]
-        assert (random["score"], random["order"], random["turn"]) == ("random", "greedy.greedy-random.1", 1)
-        assert settings["mean.greedy-gradient-1"]["compensate"] and settings["tuned.greedy-weight-norm-1"]["tune"]
-        assert facts(grid / "seed-1")["chosen"] is None or not settings[facts(grid / "seed-1")["chosen"]]["control"]
+        assert (random["score"], random["order"], random["turn"]) == (
+            "random",
+            "greedy.greedy-random.1",
+            1,
+        )
+        assert (
+            settings["mean.greedy-gradient-1"]["compensate"]
+            and settings["tuned.greedy-weight-norm-1"]["tune"]
+        )
+        assert (
+            facts(grid / "seed-1")["chosen"] is None
+            or not settings[facts(grid / "seed-1")["chosen"]]["control"]
+        )
 
     def test_run_again_makes_nothing(self, grid: Path) -> None:
         assert again(plan_of(QUICK), grid).made == []
@@ -144,11 +242,15 @@ class TestGrid:
     def test_the_report_of_the_whole(self, grid: Path) -> None:
         hw.report(grid / "seed-2")
         page = hw.report(grid).read_text(encoding="utf-8")
-        assert "seed-2/report.html" in page and "seed-1/report.html" not in page, "only pages that are there"
+        assert "seed-2/report.html" in page and "seed-1/report.html" not in page, (
+            "only pages that are there"
+        )
 
 
 @pytest.mark.slow
-def test_a_failed_task_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_task_leaves_the_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A model fails, so its random control is never made; others are tested all the same, and the next run makes up."""
     real = prune.prune_by_gates
 
@@ -158,8 +260,13 @@ def test_a_failed_task_leaves_the_others_alone(tmp_path: Path, monkeypatch: pyte
         return real(*given)
 
     monkeypatch.setattr(prune, "prune_by_gates", fails)
-    plan, out = plan_of(QUICK, seeds=[1], pruning=[{**ENCODER, "penalties": [1.0, 0.005]}]), tmp_path / "out"
-    with pytest.raises(hw.HeadwiseError, match=r"^seed-1/prune/encoder.lambda-1 failed: This one was made to fail"):
+    plan, out = (
+        plan_of(QUICK, seeds=[1], pruning=[{**ENCODER, "penalties": [1.0, 0.005]}]),
+        tmp_path / "out",
+    )
+    with pytest.raises(
+        hw.HeadwiseError, match=r"^seed-1/prune/encoder.lambda-1 failed: This one was made to fail"
+    ):
         run_study(plan, out, QUIET)
 
     def tested() -> set[str]:
@@ -169,7 +276,9 @@ def test_a_failed_task_leaves_the_others_alone(tmp_path: Path, monkeypatch: pyte
 
     alive = {"full", "encoder.fine-tuned", "encoder.lambda-0.005", "encoder.lambda-0.005.random"}
     assert tested() == alive == {*pd.read_csv(out / "seed-1/pruning.csv").setting}
-    assert facts(out / "seed-1")["failed"] == {"prune/encoder.lambda-1": "This one was made to fail."}
+    assert facts(out / "seed-1")["failed"] == {
+        "prune/encoder.lambda-1": "This one was made to fail."
+    }
     monkeypatch.undo()
     made = again(plan, out).made
     assert not {"train", "prune/encoder.lambda-0.005", "translate/dev/full"} & {*made}
@@ -178,19 +287,38 @@ def test_a_failed_task_leaves_the_others_alone(tmp_path: Path, monkeypatch: pyte
 
 
 def by_ray(plan: Path, out: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "headwise", "study", str(plan), "--out", str(out), "--workers", "ray"]
+    command = [
+        sys.executable,
+        "-m",
+        "headwise",
+        "study",
+        str(plan),
+        "--out",
+        str(out),
+        "--workers",
+        "ray",
+    ]
     return subprocess.Popen(
-        [*command, "--threads", "1"], env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [*command, "--threads", "1"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def kill_a_worker(driver: subprocess.Popen[str], out: Path) -> None:
     """kill -9 a worker that is in the middle of a training."""
     while not list(out.glob("seed-*/.work/prune.*/checkpoint-*")):
-        assert driver.poll() is None, f"ended before a worker could be killed: {driver.stderr and driver.stderr.read()}"
+        assert driver.poll() is None, (
+            f"ended before a worker could be killed: {driver.stderr and driver.stderr.read()}"
+        )
         time.sleep(0.02)
-    workers = [p for p in psutil.Process(driver.pid).children(recursive=True) if p.name().startswith("ray::do")]
+    workers = [
+        p
+        for p in psutil.Process(driver.pid).children(recursive=True)
+        if p.name().startswith("ray::do")
+    ]
     assert workers
     workers[0].kill()
 
@@ -206,7 +334,10 @@ def test_two_workers_of_ray_give_the_same_numbers_also_when_one_is_killed(tmp_pa
     pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     data = {"embedded": {"train": 150, "dev": 20, "test": 20}}
     plan = plan_of(
-        QUICK, data=data, scoring=BARELY, pruning=[{**ENCODER, "epochs": 3, "penalties": [1.0], "controls": ["random"]}]
+        QUICK,
+        data=data,
+        scoring=BARELY,
+        pruning=[{**ENCODER, "epochs": 3, "penalties": [1.0], "controls": ["random"]}],
     )
     alone = run_study(plan, tmp_path / "alone", QUIET)
     driver = by_ray(written(plan, tmp_path / "plan.toml"), tmp_path / "shared")
@@ -216,7 +347,12 @@ def test_two_workers_of_ray_give_the_same_numbers_also_when_one_is_killed(tmp_pa
     one, other = numbers(alone), numbers(tmp_path / "shared")
     assert len([name for name in one if name.endswith("model.safetensors")]) == 6
     assert different(one, other) == [] and (tmp_path / "shared/across.csv").exists()
-    assert again(make_plan(json.loads(plan.model_dump_json(exclude_none=True))), tmp_path / "shared").made == []
+    assert (
+        again(
+            make_plan(json.loads(plan.model_dump_json(exclude_none=True))), tmp_path / "shared"
+        ).made
+        == []
+    )
 
 
 @pytest.mark.slow
@@ -226,7 +362,12 @@ def test_two_processes_give_one_result(tmp_path: Path) -> None:
     sweep = {**ENCODER, "penalties": [1.0]}
     plan = plan_of(QUICK, seeds=[], pruning=[sweep], weights="chosen", training=training)
     for status, _, errors in two(
-        tmp_path, headwise, "study", written(plan, tmp_path / "plan.toml"), "--out", tmp_path / "out"
+        tmp_path,
+        headwise,
+        "study",
+        written(plan, tmp_path / "plan.toml"),
+        "--out",
+        tmp_path / "out",
     ):
         assert status == 0, errors[-3000:]
     assert facts(tmp_path / "out")["failed"] == {} and again(plan, tmp_path / "out").made == []

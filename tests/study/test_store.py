@@ -43,11 +43,19 @@ def key(*inputs: Any) -> str:
 
 
 def obtain(
-    store: Store, name: str, inputs: Any, make: Maker, needs: Mapping[str, str] | None = None,
-    outputs: Sequence[str] | None = None, lasting: Sequence[str] = (), exact: bool = True,
-) -> Any:  # fmt: skip
+    store: Store,
+    name: str,
+    inputs: Any,
+    make: Maker,
+    needs: Mapping[str, str] | None = None,
+    outputs: Sequence[str] | None = None,
+    lasting: Sequence[str] = (),
+    exact: bool = True,
+) -> Any:
     outputs = make.outputs if outputs is None else outputs
-    return store.obtain(Making(name, key(name, inputs), needs or {}, outputs, make, lasting, exact), outputs)
+    return store.obtain(
+        Making(name, key(name, inputs), needs or {}, outputs, make, lasting, exact), outputs
+    )
 
 
 def files(store: Store) -> set[str]:
@@ -62,7 +70,9 @@ def test_made_once_and_then_read(store: Store) -> None:
     make = Maker()
     for _ in range(2):
         assert obtain(store, "a", 1, make) == {"text": "one"}
-    assert make.calls == 1 and not list((store.folder / ".work").iterdir()), "unfinished work is cleared away"
+    assert make.calls == 1 and not list((store.folder / ".work").iterdir()), (
+        "unfinished work is cleared away"
+    )
     assert obtain(store, "a", 2, Maker("two")) == {"text": "two"}
     assert (store.folder / "out/a.txt").read_text() == "two"
 
@@ -80,7 +90,9 @@ def test_what_is_gone_is_made_again(store: Store, damage: str) -> None:
 
 
 class TestKilled:
-    def test_while_it_makes_it_leaves_the_old_outputs_and_its_unfinished_work(self, store: Store) -> None:
+    def test_while_it_makes_it_leaves_the_old_outputs_and_its_unfinished_work(
+        self, store: Store
+    ) -> None:
         obtain(store, "a", 1, Maker("one"))
         with pytest.raises(KeyboardInterrupt):
             obtain(store, "a", 2, Maker("two", dies=True))
@@ -91,9 +103,13 @@ class TestKilled:
         obtain(store, "a", 1, first)
         assert first.calls == 0, "the old inputs still have their outputs"
         obtain(store, "a", 2, Maker("two"))
-        assert (store.folder / "out/a.txt").read_text() == "two" and not list((store.folder / ".work").iterdir())
+        assert (store.folder / "out/a.txt").read_text() == "two" and not list(
+            (store.folder / ".work").iterdir()
+        )
 
-    def test_between_outputs_and_record_it_is_not_done(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_between_outputs_and_record_it_is_not_done(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Or a plan changed there and back would find the outputs of the change under the old record."""
         obtain(store, "a", 1, Maker("one"))
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -108,7 +124,9 @@ class TestKilled:
         with pytest.raises(KeyboardInterrupt):
             obtain(store, "prune/lambda-0.05", 1, Maker(dies=True))
         obtain(store, "prune/lambda-0.0", 1, Maker())
-        assert [path.name.rpartition("-")[0] for path in (store.folder / ".work").iterdir()] == ["prune.lambda-0.05"]
+        assert [path.name.rpartition("-")[0] for path in (store.folder / ".work").iterdir()] == [
+            "prune.lambda-0.05"
+        ]
 
     def test_seconds_of_earlier_tries_count(self, store: Store) -> None:
         store.obtain(Making("a", key(1), {}, (), lambda work: {"seconds": 1000.0}), ())
@@ -172,13 +190,18 @@ def test_damage_is_said_and_made_again(tmp_path: Path, damage: str) -> None:
     if damage == "deleted":
         file.unlink()
     elif damage == "record flipped":
-        store.path("a").write_text(store.path("a").read_text().replace('"text": "one"', '"text": "two"'))
+        store.path("a").write_text(
+            store.path("a").read_text().replace('"text": "one"', '"text": "two"')
+        )
     else:
         file.write_text("two" if damage == "same size" else "o")
     assert obtain(store, "a", 1, make, outputs=["out"]) == {"text": "one"}
     assert make.calls == 2 and file.read_text() == "one"
     (line,) = notes.lines
-    assert line.startswith("  a is made again: ") and ("its record" if damage == "record flipped" else "out/a ") in line
+    assert (
+        line.startswith("  a is made again: ")
+        and ("its record" if damage == "record flipped" else "out/a ") in line
+    )
 
 
 class TestComesOutDifferent:
@@ -194,7 +217,9 @@ class TestComesOutDifferent:
 
     @pytest.mark.parametrize("record", [True, False])
     def test_where_it_should_be_the_same_it_is_refused(self, store: Store, record: bool) -> None:
-        with pytest.raises(HeadwiseError, match=r"a was made again in .* came out different, as on another machine"):
+        with pytest.raises(
+            HeadwiseError, match=r"a was made again in .* came out different, as on another machine"
+        ):
             self.change(store, True, record)
         assert "b" in store.records() and not (store.folder / "out/a.txt").exists()
 
@@ -204,7 +229,9 @@ class TestComesOutDifferent:
 
 
 @pytest.mark.parametrize("output", ["../victim", "/{tmp}/victim", "out/../../victim", 3])
-def test_a_record_that_names_what_is_outside_deletes_nothing(store: Store, tmp_path: Path, output: Any) -> None:
+def test_a_record_that_names_what_is_outside_deletes_nothing(
+    store: Store, tmp_path: Path, output: Any
+) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
     obtain(store, "a", 1, Maker("one"))
@@ -220,7 +247,9 @@ def test_a_record_that_names_what_is_outside_deletes_nothing(store: Store, tmp_p
 
 class TestFolder:
     def test_a_second_run_is_refused(self, store: Store) -> None:
-        refused = pytest.raises(HeadwiseError, match=r"Another process is working on .*choose another --out")
+        refused = pytest.raises(
+            HeadwiseError, match=r"Another process is working on .*choose another --out"
+        )
         with refused, locked_folder(store.folder, main=True):
             pass
 
@@ -233,7 +262,10 @@ class TestFolder:
     @pytest.mark.parametrize("place", ["file", "file/below", "/proc/no"])
     def test_one_that_cannot_be_made_is_named(self, tmp_path: Path, place: str) -> None:
         (tmp_path / "file").write_text("in the way")
-        with pytest.raises(HeadwiseError, match="that is not possible"), locked_folder(tmp_path / place, main=True):
+        with (
+            pytest.raises(HeadwiseError, match="that is not possible"),
+            locked_folder(tmp_path / place, main=True),
+        ):
             pass
 
 

@@ -34,19 +34,56 @@ def of_weights(found: dict[str, Any], there: bool = False) -> dict[str, Any]:
 class TestFinished:
     def test_the_tables(self, finished: Path) -> None:
         heads = pd.read_csv(finished / "heads.csv")
-        assert list(heads.columns) == ["kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline"]
+        assert list(heads.columns) == [
+            "kind",
+            "layer",
+            "head",
+            "measure",
+            "value",
+            "low",
+            "high",
+            "n",
+            "baseline",
+        ]
         measures = {"confidence", "lrp.ding", "lrp.ding.signed", "gradient", "ablation.zero"}
         assert len(heads) == 2 * 4 * 3 * len(measures) and set(heads.measure) == measures
         pruning = pd.read_csv(finished / "pruning.csv")
-        assert list(pruning.columns) == ["method", "kinds", "setting", "penalty", "seed", "kept", "total", "measure",
-                                         "value", "low", "high"]  # fmt: skip
+        assert list(pruning.columns) == [
+            "method",
+            "kinds",
+            "setting",
+            "penalty",
+            "seed",
+            "kept",
+            "total",
+            "measure",
+            "value",
+            "low",
+            "high",
+        ]
         assert not pruning.duplicated(["setting", "measure"]).any()
         found = pruning.groupby("setting")[["method", "penalty"]].first().sort_index()
         assert list(found.index) == ["full", "lambda-0.005", "lambda-1"]
-        assert list(found.method) == ["none", "gates", "gates"] and list(found.penalty[1:]) == [0.005, 1.0]
+        assert list(found.method) == ["none", "gates", "gates"] and list(found.penalty[1:]) == [
+            0.005,
+            1.0,
+        ]
         both = {"bleu", "chrf", "bleu_difference", "p_value"}
-        rest = {"parameters", "bytes", "memory", "cache_bytes", "tokens_per_second", "dev_loss", "soft_dev_loss",
-                "decided_dev_loss", "undecided_gates", "expected_heads", "settled", "updates", "seconds"}  # fmt: skip
+        rest = {
+            "parameters",
+            "bytes",
+            "memory",
+            "cache_bytes",
+            "tokens_per_second",
+            "dev_loss",
+            "soft_dev_loss",
+            "decided_dev_loss",
+            "undecided_gates",
+            "expected_heads",
+            "settled",
+            "updates",
+            "seconds",
+        }
         measures = set(pruning[pruning.setting == "lambda-1"].measure)
         assert measures == both | {f"dev_{name}" for name in both} | rest
         assert pruning[pruning.measure == "bleu"].low.notna().all()
@@ -62,16 +99,34 @@ class TestFinished:
 
     def test_run_json(self, finished: Path) -> None:
         found = facts(finished)
-        assert found["signature"]["seed"] == 3 and found["threads"] == 1 and found["versions"]["torch"]
+        assert (
+            found["signature"]["seed"] == 3 and found["threads"] == 1 and found["versions"]["torch"]
+        )
         assert found["chosen"] in (None, "lambda-0.005", "lambda-1") and found["max_drop"] == 0.5
-        assert found["bleu_signature"].startswith("nrefs:1") and found["chrf_signature"].startswith("nrefs:1")
-        assert all(found["seconds"][task] > 0 for task in ("train", "prune/lambda-1", "translate/test/full"))
+        assert found["bleu_signature"].startswith("nrefs:1") and found["chrf_signature"].startswith(
+            "nrefs:1"
+        )
+        assert all(
+            found["seconds"][task] > 0
+            for task in ("train", "prune/lambda-1", "translate/test/full")
+        )
         assert found["settings"]["lambda-1"] == {
-            "sweep": "", "kinds": ["encoder-self"], "unit": "head", "method": "gates", "penalty": 1.0, "keep": None,
-            "score": None, "order": None, "turn": None, "control": None, "reference": None, "tune": False,
+            "sweep": "",
+            "kinds": ["encoder-self"],
+            "unit": "head",
+            "method": "gates",
+            "penalty": 1.0,
+            "keep": None,
+            "score": None,
+            "order": None,
+            "turn": None,
+            "control": None,
+            "reference": None,
+            "tune": False,
             "compensate": False,
-            "settle": 0.0, "against": {},
-        }  # fmt: skip
+            "settle": 0.0,
+            "against": {},
+        }
         assert any("No encoder-self head is left" in note for note in found["notes"]["lambda-1"])
 
     def test_a_damaged_table_is_refused_by_the_report(self, copied: Path) -> None:
@@ -79,7 +134,8 @@ class TestFinished:
             content = (copied / name).read_text()
             (copied / name).write_text(content.replace("e", "a", 1))
             with pytest.raises(
-                hw.HeadwiseError, match=f"is damaged: {name} has changed. Run the same study again to heal it"
+                hw.HeadwiseError,
+                match=f"is damaged: {name} has changed. Run the same study again to heal it",
             ):
                 hw.report(copied)
             (copied / name).write_text(content)
@@ -98,7 +154,9 @@ def left(plan: Any, out: Path) -> list[str]:
 
 
 class TestDryRun:
-    def test_of_a_finished_study_everything_is_done(self, copied: Path, tiny: dict[str, Any]) -> None:
+    def test_of_a_finished_study_everything_is_done(
+        self, copied: Path, tiny: dict[str, Any]
+    ) -> None:
         before = sorted(copied.rglob("*"))
         lines = dry_run(make_plan(tiny), copied)
         assert (
@@ -108,9 +166,19 @@ class TestDryRun:
         assert sorted(copied.rglob("*")) == before
 
     def test_after_a_measure_was_added(self, copied: Path, tiny: dict[str, Any]) -> None:
-        tiny["scoring"]["measures"] = ["confidence", "lrp.ding", "gradient", "ablation.zero", "ablation.mean"]
+        tiny["scoring"]["measures"] = [
+            "confidence",
+            "lrp.ding",
+            "gradient",
+            "ablation.zero",
+            "ablation.mean",
+        ]
         plan = make_plan(tiny)
-        assert left(plan, copied) == ["scores/ablation.mean", "untrained", "score", "judge"] == again(plan, copied).made
+        assert (
+            left(plan, copied)
+            == ["scores/ablation.mean", "untrained", "score", "judge"]
+            == again(plan, copied).made
+        )
         assert left(plan, copied) == []
 
     def test_after_the_version_of_a_task_was_raised(
@@ -121,15 +189,29 @@ class TestDryRun:
         passes = ["scores/readings", "scores/gradients", "scores/lrp.ding", "scores/ablation.zero"]
         assert left(make_plan(tiny), copied) == [*passes, "score", "judge"]
         monkeypatch.undo()
-        monkeypatch.setattr(prune.PruneByGates, "VERSION", prune.PruneByGates.VERSION + 1, raising=False)
+        monkeypatch.setattr(
+            prune.PruneByGates, "VERSION", prune.PruneByGates.VERSION + 1, raising=False
+        )
         found = left(make_plan(tiny), copied)
-        assert {"prune/lambda-1", "measure/lambda-1", "translate/test/lambda-0.005", "choose", "speed"} <= {*found}
-        assert not {"train", "score", "roles", "evaluate/dev/full", "translate/test/full"} & {*found}
+        assert {
+            "prune/lambda-1",
+            "measure/lambda-1",
+            "translate/test/lambda-0.005",
+            "choose",
+            "speed",
+        } <= {*found}
+        assert not {"train", "score", "roles", "evaluate/dev/full", "translate/test/full"} & {
+            *found
+        }
 
-    def test_of_a_new_folder_every_task_has_its_cost(self, tiny: dict[str, Any], tmp_path: Path) -> None:
+    def test_of_a_new_folder_every_task_has_its_cost(
+        self, tiny: dict[str, Any], tmp_path: Path
+    ) -> None:
         tiny["pruning"]["refine"] = 1
         lines = dry_run(plan_of(tiny, seeds=[1, 2]), tmp_path / "out")
-        assert any("seed-1/prune/lambda-1" in line and "after seed-1/train" in line for line in lines)
+        assert any(
+            "seed-1/prune/lambda-1" in line and "after seed-1/train" in line for line in lines
+        )
         assert "tasks, one after another: about" in lines[-4] and "the longest path" in lines[-3]
         assert lines[-2].startswith("left: train 2 (about ") and ", prune 4 (about" in lines[-2]
         assert lines[-1] == "not in it: 2 λ of refine, which only results reveal"
@@ -138,11 +220,19 @@ class TestDryRun:
 
 class TestMadeAgain:
     def test_nothing_is_made_twice(self, copied: Path, tiny: dict[str, Any]) -> None:
-        before = {path: path.stat().st_mtime_ns for path in copied.rglob("*") if path.suffix != ".lock"}
-        before = {path: when for path, when in before.items() if not {".work", "corpus"} & {*path.parts}}
+        before = {
+            path: path.stat().st_mtime_ns for path in copied.rglob("*") if path.suffix != ".lock"
+        }
+        before = {
+            path: when for path, when in before.items() if not {".work", "corpus"} & {*path.parts}
+        }
         notes = again(make_plan(tiny), copied)
         assert notes.made == [] and notes.lines[-1].endswith("tasks: as before")
-        changed = {path.name for path, when in before.items() if path.is_file() and path.stat().st_mtime_ns != when}
+        changed = {
+            path.name
+            for path, when in before.items()
+            if path.is_file() and path.stat().st_mtime_ns != when
+        }
         assert changed <= {"plan.toml", "pruning.csv", "run.json", "tables.json"}, (
             "written from what is known, never made again"
         )
@@ -156,10 +246,22 @@ class TestMadeAgain:
     def test_a_new_penalty_makes_only_that(self, copied: Path, tiny: dict[str, Any]) -> None:
         tiny["pruning"]["penalties"] = [0.005, 0.5]
         notes = again(make_plan(tiny), copied)
-        tasks = ("prune", "translate/dev", "evaluate/dev", "measure", "rescored", "translate/test", "evaluate/test")
+        tasks = (
+            "prune",
+            "translate/dev",
+            "evaluate/dev",
+            "measure",
+            "rescored",
+            "translate/test",
+            "evaluate/test",
+        )
         assert {*notes.made} == {f"{task}/lambda-0.5" for task in tasks} | {"choose", "speed"}
         assert not any("damaged" in line for line in notes.lines)
-        assert {*pd.read_csv(copied / "pruning.csv").setting} == {"full", "lambda-0.005", "lambda-0.5"}
+        assert {*pd.read_csv(copied / "pruning.csv").setting} == {
+            "full",
+            "lambda-0.005",
+            "lambda-0.5",
+        }
 
     def test_a_lost_output_makes_its_task(self, copied: Path, tiny: dict[str, Any]) -> None:
         before = numbers(copied)
@@ -174,7 +276,10 @@ class TestMadeAgain:
             ({"seed": 4}, "seed was 3 and is 4"),
             ({"pruning": {**tiny["pruning"], "epochs": 4}}, "pruning.epochs was 3 and is 4"),
             ({"model": str(copied / "model")}, "model was "),
-            ({"data": {"embedded": {"train": 301, "dev": 40, "test": 40}}}, "data.embedded.train was 300 and is 301"),
+            (
+                {"data": {"embedded": {"train": 301, "dev": 40, "test": 40}}},
+                "data.embedded.train was 300 and is 301",
+            ),
         ):
             with pytest.raises(hw.HeadwiseError, match=reason):
                 again(plan_of(tiny, **change), copied)
@@ -182,22 +287,35 @@ class TestMadeAgain:
 
     def test_only_stops_after_its_stage(self, copied: Path, tiny: dict[str, Any]) -> None:
         scored = ["scores/gradients", "untrained", "score", "interactions", "judge"]
-        every = {"train": ["train"], "score": scored, "roles": ["roles"], "prune": ["prune/lambda-1"]}
+        every = {
+            "train": ["train"],
+            "score": scored,
+            "roles": ["roles"],
+            "prune": ["prune/lambda-1"],
+        }
         for gone in (*(name for names in every.values() for name in names), "translate/dev/full"):
             (copied / f".tasks/{gone.replace('/', '.')}.json").unlink()
         assert {only: again(make_plan(tiny), copied, only).made for only in every} == every
 
     def test_only_with_a_wrong_name(self, tiny: dict[str, Any], tmp_path: Path) -> None:
-        with pytest.raises(hw.HeadwiseError, match="--only all was asked for, but the stages are train, score, roles,"):
+        with pytest.raises(
+            hw.HeadwiseError,
+            match="--only all was asked for, but the stages are train, score, roles,",
+        ):
             run_study(make_plan(tiny), tmp_path / "out", QUIET, only="all")
         assert not (tmp_path / "out").exists()
 
 
 class TestOnlyChosenWeights:
-    def test_others_go_and_are_made_again_only_when_needed(self, copied: Path, tiny: dict[str, Any]) -> None:
+    def test_others_go_and_are_made_again_only_when_needed(
+        self, copied: Path, tiny: dict[str, Any]
+    ) -> None:
         before, chosen = of_weights(numbers(copied)), facts(copied)["chosen"]
         gone = "lambda-0.005" if chosen == "lambda-1" else "lambda-1"
-        weights, plan = (copied / f"pruned/{gone}/model.safetensors").read_bytes(), plan_of(tiny, weights="chosen")
+        weights, plan = (
+            (copied / f"pruned/{gone}/model.safetensors").read_bytes(),
+            plan_of(tiny, weights="chosen"),
+        )
         assert again(plan, copied).made == []
         assert {path.name for path in (copied / "pruned").iterdir()} == {chosen} - {None}
         shutil.rmtree(copied / "model")
@@ -208,7 +326,9 @@ class TestOnlyChosenWeights:
         again(make_plan(tiny), copied)
         assert (copied / f"pruned/{gone}/model.safetensors").read_bytes() == weights
 
-    def test_a_model_that_is_chosen_later_is_made_again(self, copied: Path, tiny: dict[str, Any]) -> None:
+    def test_a_model_that_is_chosen_later_is_made_again(
+        self, copied: Path, tiny: dict[str, Any]
+    ) -> None:
         tiny |= {"choice": {"max_drop": 100}}
         tiny["pruning"]["penalties"] = [0.5, 1.0]
         again(make_plan(tiny), copied)
@@ -221,14 +341,18 @@ class TestOnlyChosenWeights:
         weights = f"pruned/{other}/model.safetensors"
         assert (copied / weights).read_bytes() == before[weights]
 
-    def test_a_model_whose_gates_had_not_settled_is_never_chosen(self, copied: Path, tiny: dict[str, Any]) -> None:
+    def test_a_model_whose_gates_had_not_settled_is_never_chosen(
+        self, copied: Path, tiny: dict[str, Any]
+    ) -> None:
         """Of lambda-0.005 half of the gates are undecided; it is the only one left to choose."""
         tiny |= {"choice": {"max_drop": "any"}}
         tiny["pruning"]["penalties"] = [0.005]
         again(make_plan(tiny), copied)
         assert facts(copied)["chosen"] is None and facts(copied)["unsettled"] == ["lambda-0.005"]
         lines, _, place = summary(copied)
-        assert place is None and any("gates of lambda-0.005 had not settled" in line for line in lines)
+        assert place is None and any(
+            "gates of lambda-0.005 had not settled" in line for line in lines
+        )
         assert "had settled gates" in hw.report(copied).read_text(encoding="utf-8")
 
 
@@ -236,7 +360,12 @@ def given(tiny: dict[str, Any], copied: Path, tmp_path: Path, **pruning: Any) ->
     """A plan that takes a trained model and makes one smaller one."""
     sweep = pruning or {"penalties": [1.0], "epochs": 1, "warmup": 0, "gate_learning_rate": 1.0}
     place = Path(shutil.copytree(copied / "model", tmp_path / "given"))
-    return {**tiny, "model": str(place), "pruning": sweep, "scoring": {**BARELY, "pruned": ["gradient"]}}
+    return {
+        **tiny,
+        "model": str(place),
+        "pruning": sweep,
+        "scoring": {**BARELY, "pruned": ["gradient"]},
+    }
 
 
 def test_no_table_holds_results_of_two_models(
@@ -245,7 +374,9 @@ def test_no_table_holds_results_of_two_models(
     """Another model is given under the same name, and then all pruning fails: nothing of the old one is left."""
     plan, out = make_plan(given(tiny, copied, tmp_path)), tmp_path / "out"
     run_study(plan, out, QUIET)
-    assert {*pd.read_csv(out / "pruning.csv").setting} == {"full", "lambda-1"} and (out / "rescored/lambda-1").exists()
+    assert {*pd.read_csv(out / "pruning.csv").setting} == {"full", "lambda-1"} and (
+        out / "rescored/lambda-1"
+    ).exists()
     assert again(plan, out).made == []
     hw.load(copied / "pruned/lambda-0.005").save(tmp_path / "given")
 
@@ -258,8 +389,12 @@ def test_no_table_holds_results_of_two_models(
     table = pd.read_csv(out / "pruning.csv")
     assert {*table.setting} == {"full"} and "bleu" in {*table.measure}
     assert not (out / "pruned/lambda-1").exists() and not (out / "rescored/lambda-1").exists()
-    assert list(table[table.measure == "parameters"].value) == [hw.load(tmp_path / "given").parameters]
-    assert facts(out)["chosen"] is None and facts(out)["failed"] == {"prune/lambda-1": "This one was made to fail."}
+    assert list(table[table.measure == "parameters"].value) == [
+        hw.load(tmp_path / "given").parameters
+    ]
+    assert facts(out)["chosen"] is None and facts(out)["failed"] == {
+        "prune/lambda-1": "This one was made to fail."
+    }
 
 
 class TestChoice:
@@ -267,14 +402,27 @@ class TestChoice:
         self, copied: Path, tiny: dict[str, Any], tmp_path: Path
     ) -> None:
         greedy = {"method": "greedy", "scores": ["weight-norm", "random"], "orders": 1, "step": 0.9}
-        values = {**given(tiny, copied, tmp_path, **greedy), "choice": {"max_drop": "any"}, "weights": "chosen"}
+        values = {
+            **given(tiny, copied, tmp_path, **greedy),
+            "choice": {"max_drop": "any"},
+            "weights": "chosen",
+        }
         for _ in range(2):
             run_study(make_plan(values), tmp_path / "out", QUIET)
-            assert facts(tmp_path / "out")["chosen"] == "greedy-weight-norm-1", "a random order is a baseline"
-            assert hw.load(tmp_path / "out/pruned/greedy-weight-norm-1").heads.only(["encoder-self"]).total == 1
+            assert facts(tmp_path / "out")["chosen"] == "greedy-weight-norm-1", (
+                "a random order is a baseline"
+            )
+            assert (
+                hw.load(tmp_path / "out/pruned/greedy-weight-norm-1")
+                .heads.only(["encoder-self"])
+                .total
+                == 1
+            )
             shutil.rmtree(tmp_path / "out/pruned")
 
-    def test_run_json_names_the_limit_that_the_choice_was_made_with(self, copied: Path, tiny: dict[str, Any]) -> None:
+    def test_run_json_names_the_limit_that_the_choice_was_made_with(
+        self, copied: Path, tiny: dict[str, Any]
+    ) -> None:
         again(plan_of(tiny, choice={"max_drop": "any"}), copied)
         assert facts(copied)["max_drop"] is None and facts(copied)["chosen"] == "lambda-1"
 
@@ -297,12 +445,19 @@ class TestChoice:
         choices = [place for place, what in enumerate(order) if what == "choose"]
         assert order.index("test.en") > choices[0] > order.index("dev.en")
         after = notes.made[notes.made.index("choose") + 1 :]
-        assert "choose" not in order[order.index("test.en") :] or after, "what follows only repeats the choice"
+        assert "choose" not in order[order.index("test.en") :] or after, (
+            "what follows only repeats the choice"
+        )
         assert {task.split("/")[0] for task in after} == {"translate", "evaluate", "speed"}
         assert not any("/dev/" in task for task in after)
 
-    def test_without_test_text_there_are_dev_numbers(self, copied: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
-        texts = {split: [str(copied / f"corpus/{split}.{side}") for side in ("en", "fr")] for split in ("train", "dev")}
+    def test_without_test_text_there_are_dev_numbers(
+        self, copied: Path, tiny: dict[str, Any], tmp_path: Path
+    ) -> None:
+        texts = {
+            split: [str(copied / f"corpus/{split}.{side}") for side in ("en", "fr")]
+            for split in ("train", "dev")
+        }
         notes = again(plan_of(given(tiny, copied, tmp_path), data=texts), tmp_path / "out")
         assert any("names no test text" in line for line in notes.lines)
         measures = {*pd.read_csv(tmp_path / "out/pruning.csv").measure}
@@ -322,14 +477,23 @@ class TestTimeLeft:
     """It is measured where it is worth the seconds that this takes."""
 
     def is_measured(
-        self, values: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool = False
+        self,
+        values: dict[str, Any],
+        out: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        quiet: bool = False,
     ) -> bool:
         called: list[Study] = []
-        monkeypatch.setattr("headwise.study.study.estimates_of", lambda study: called.append(study) or {})
+        monkeypatch.setattr(
+            "headwise.study.study.estimates_of", lambda study: called.append(study) or {}
+        )
         progress = Notes()
         progress.console.quiet = quiet
         stages = ("train", "prune")
-        assert estimated(Study(make_plan(values), out, "cpu", progress), stages) == {} and not progress.lines
+        assert (
+            estimated(Study(make_plan(values), out, "cpu", progress), stages) == {}
+            and not progress.lines
+        )
         return bool(called)
 
     def test_of_many_models_or_long_texts(
@@ -353,21 +517,31 @@ class TestTimeLeft:
         monkeypatch.setattr("headwise.study.study.estimates_of", fails)
         progress = Notes()
         progress.console.quiet = False
-        assert estimated(Study(plan_of(tiny, seeds=[1, 2]), tmp_path, "cpu", progress), ("train", "prune")) == {}
+        assert (
+            estimated(
+                Study(plan_of(tiny, seeds=[1, 2]), tmp_path, "cpu", progress), ("train", "prune")
+            )
+            == {}
+        )
         assert progress.lines == ["  How long it will take is not known: TypeError: no tokenizer"]
 
 
 def kill_when(plan: Path, out: Path, reached: Callable[[], bool]) -> None:
     """Start a study, and kill -9 it as soon as it has got there."""
     folder = Path(tempfile.mkdtemp(dir=plan.parent))
-    process = Running(folder / "process", headwise, "study", plan, "--out", out, "--only", "evaluate")
+    process = Running(
+        folder / "process", headwise, "study", plan, "--out", out, "--only", "evaluate"
+    )
     process.wait_until(reached)
     process.send(signal.SIGKILL)
     assert process.end()[0] == -signal.SIGKILL
 
 
 def markers(out: Path, task: str) -> list[Path]:
-    return sorted(out.glob(f".work/{task}-*/checkpoint-*/complete"), key=lambda p: int(p.parent.name.split("-")[1]))
+    return sorted(
+        out.glob(f".work/{task}-*/checkpoint-*/complete"),
+        key=lambda p: int(p.parent.name.split("-")[1]),
+    )
 
 
 def sign(marker: Path) -> None:
@@ -376,7 +550,9 @@ def sign(marker: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_ends_with_the_same_numbers(tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_killed_again_and_again_ends_with_the_same_numbers(
+    tiny: dict[str, Any], tmp_path: Path
+) -> None:
     """kill -9 in training, in the gate phase and in evaluation; dropout is on."""
     plan, unbroken, broken = tmp_path / "plan.toml", tmp_path / "unbroken", tmp_path / "broken"
     values = plan_of(tiny, scoring=BARELY)
@@ -395,7 +571,9 @@ def test_killed_again_and_again_ends_with_the_same_numbers(tiny: dict[str, Any],
     kill_when(plan, broken, lambda: len(markers(broken, "prune.lambda-1")) >= 1)
     sign(markers(broken, "prune.lambda-1")[-1])
     assert (broken / "pruned/lambda-0.005").exists() and not (broken / "pruned/lambda-1").exists()
-    assert "dev_bleu" in {*pd.read_csv(broken / "pruning.csv").measure}, "an unfinished study is already a result"
+    assert "dev_bleu" in {*pd.read_csv(broken / "pruning.csv").measure}, (
+        "an unfinished study is already a result"
+    )
 
     kill_when(plan, broken, lambda: (broken / "translations/test/full.txt").exists())
     places = [broken / folder for folder in ("model", "pruned/lambda-0.005", "pruned/lambda-1")]
@@ -403,6 +581,8 @@ def test_killed_again_and_again_ends_with_the_same_numbers(tiny: dict[str, Any],
     assert any(" tasks: as before" in line for line in again(values, broken, "evaluate").lines)
     assert made == [place.stat().st_mtime_ns for place in places]
     seconds = facts(broken)["seconds"]
-    assert seconds["train"] > 1000 and seconds["prune/lambda-1"] > 1000 > seconds["prune/lambda-0.005"]
+    assert (
+        seconds["train"] > 1000 and seconds["prune/lambda-1"] > 1000 > seconds["prune/lambda-0.005"]
+    )
     assert different(numbers(broken), numbers(unbroken)) == []
     assert list((broken / ".work").iterdir()) == [broken / ".work/text"]

@@ -29,7 +29,14 @@ def quick_gates() -> Iterator[None]:
 
 
 class TestScoring:
-    MEASURES = ("confidence", "gradient", "lrp.ding.pooled", "gating.irrelevant", "ablation.zero", "ablation.mean")
+    MEASURES = (
+        "confidence",
+        "gradient",
+        "lrp.ding.pooled",
+        "gating.irrelevant",
+        "ablation.zero",
+        "ablation.mean",
+    )
 
     @pytest.fixture
     def plan(self, tmp_path: Path) -> Any:
@@ -38,7 +45,9 @@ class TestScoring:
             text = pairs(8, seed)
             (tmp_path / f"{split}.a").write_text("\n".join(text.sources) + "\n")
             (tmp_path / f"{split}.b").write_text("\n".join(text.targets) + "\n")
-        data = {split: [f"{tmp_path}/{split}.a", f"{tmp_path}/{split}.b"] for split in ("train", "dev")}
+        data = {
+            split: [f"{tmp_path}/{split}.a", f"{tmp_path}/{split}.b"] for split in ("train", "dev")
+        }
         scores = {"measures": list(self.MEASURES), "random_orders": 1}
         return make_plan({"data": data, "model": str(tmp_path / "given"), "scoring": scores})
 
@@ -57,26 +66,42 @@ class TestScoring:
             patch.setattr(scoring, "ablate", stopped)
             again(plan, tmp_path / "run", only="score")
         kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("scores/*/*.npz")}
-        assert {path.parent.name for path in kept} == {"readings", "gradients", "lrp.ding.pooled", "ablation.zero"}
+        assert {path.parent.name for path in kept} == {
+            "readings",
+            "gradients",
+            "lrp.ding.pooled",
+            "ablation.zero",
+        }
         assert not (tmp_path / "run" / "heads.csv").exists()
         made = again(plan, tmp_path / "run", only="score").made
-        assert [name for name in made if "scores/" in name] == ["scores/ablation.mean", "scores/gating"]
+        assert [name for name in made if "scores/" in name] == [
+            "scores/ablation.mean",
+            "scores/gating",
+        ]
         assert {path: path.stat().st_mtime_ns for path in kept} == kept
         for name in ("heads.csv", "lrp.csv", "faithfulness.csv", "curves.csv"):
-            assert (tmp_path / "run" / name).read_text() == (tmp_path / "whole" / name).read_text(), name
+            assert (tmp_path / "run" / name).read_text() == (
+                tmp_path / "whole" / name
+            ).read_text(), name
         signature = json.loads((tmp_path / "run" / "heads.json").read_text())
-        assert set(self.MEASURES) <= set(signature["measures"]) and "ablation.zero" in signature["seconds"]
+        assert (
+            set(self.MEASURES) <= set(signature["measures"])
+            and "ablation.zero" in signature["seconds"]
+        )
 
     def test_the_function_and_the_study_give_the_same(self, plan: Any, tmp_path: Path) -> None:
         again(plan, tmp_path / "run", only="score")
         text = hw.ParallelText.read(tmp_path / "dev.a", tmp_path / "dev.b")
-        table = hw.score(hw.load(tmp_path / "run"), text, self.MEASURES, seed=plan.seed, untrained=3)
+        table = hw.score(
+            hw.load(tmp_path / "run"), text, self.MEASURES, seed=plan.seed, untrained=3
+        )
         found = pd.read_csv(tmp_path / "run" / "heads.csv")
         order = ["measure", "kind", "layer", "head"]
         pd.testing.assert_frame_equal(
             found.sort_values(order, ignore_index=True),
-            table.sort_values(order, ignore_index=True).astype(found.dtypes.to_dict()), rtol=1e-4,
-        )  # fmt: skip
+            table.sort_values(order, ignore_index=True).astype(found.dtypes.to_dict()),
+            rtol=1e-4,
+        )
 
     def test_another_measure_makes_only_that(self, plan: Any, tmp_path: Path) -> None:
         again(plan, tmp_path / "run", only="score")

@@ -20,5 +20,10 @@ def letters(form: str = "<s> $A </s>", **special: str | None) -> PreTrainedToken
     made.post_processor = processors.TemplateProcessing(
         single=form, special_tokens=[(word, ids[word]) for word in form.split() if word != "$A"]
     )
-    names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
+    names = {
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "mask_token": "<mask>",
+    }
     return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", **{**names, **special})

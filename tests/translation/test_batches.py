@@ -18,7 +18,15 @@ from transformers import M2M100ForConditionalGeneration, MarianMTModel, PreTrain
 
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.translation.batches import IGNORED, Collator, Encoded, TokenBatches, batches, padded, shapes
+from headwise.translation.batches import (
+    IGNORED,
+    Collator,
+    Encoded,
+    TokenBatches,
+    batches,
+    padded,
+    shapes,
+)
 from headwise.translation.loss import summed_loss
 from headwise.translation.subwords import learn_subwords
 
@@ -77,7 +85,9 @@ class TestTokenBatches:
         lengths, rows = zip(*found, strict=True)
         assert all(a < b for a, b in pairwise(lengths)) and all(a > b for a, b in pairwise(rows))
         assert all(tokens % length == 0 for length in lengths[:-1])
-        assert lengths[-1] == max(longest), "no position beyond the longest pair: the model may have none there"
+        assert lengths[-1] == max(longest), (
+            "no position beyond the longest pair: the model may have none there"
+        )
         edges = [0, *lengths]
         for (low, high), count in zip(pairwise(edges[:-1]), rows[:-1], strict=True):
             assert sum(low < n <= high for n in longest) >= count
@@ -97,7 +107,9 @@ class TestTokenBatches:
         assert order(1, 0) == order(1, 0) and order(1, 3) == order(1, 3)
         assert order(1, 0) != order(1, 1) != order(2, 1)
         together = [Counter(map(frozenset, order(1, epoch))) for epoch in (0, 1)]
-        assert sum((together[0] & together[1]).values()) < 3, "pairs are put together again, not only batches reordered"
+        assert sum((together[0] & together[1]).values()) < 3, (
+            "pairs are put together again, not only batches reordered"
+        )
 
     def test_batches_of_all_lengths_are_mixed(self) -> None:
         data = lengths_only(random_lengths(5000))
@@ -128,10 +140,15 @@ class TestTokenBatches:
         found = list(sampler)
         used = Counter(i for batch in found for i in numbers(batch))
         assert len(found) == len(sampler) and len(found) % multiple == 0
-        assert set(used.values()) == {1} and len(TokenBatches(lengths_only(longest), 630, 0)) - len(found) < multiple
+        assert (
+            set(used.values()) == {1}
+            and len(TokenBatches(lengths_only(longest), 630, 0)) - len(found) < multiple
+        )
 
     def test_text_shorter_than_a_batch_is_refused(self) -> None:
-        with pytest.raises(HeadwiseError, match=r"12 tokens in 3 rows, fewer than one batch of 1000 tokens"):
+        with pytest.raises(
+            HeadwiseError, match=r"12 tokens in 3 rows, fewer than one batch of 1000 tokens"
+        ):
             TokenBatches(lengths_only([4, 4, 4]), 1000, seed=0)
         with pytest.raises(HeadwiseError, match="one batch of 48 tokens"):
             TokenBatches(lengths_only([4] * 6), 12, seed=0, multiple=4)
@@ -139,7 +156,9 @@ class TestTokenBatches:
         assert len(TokenBatches(lengths_only([4, 4, 4]), 1000, seed=0, shuffle=False)) == 1
 
     def test_a_batch_too_small_for_the_longest_pair_is_refused(self) -> None:
-        with pytest.raises(HeadwiseError, match=r"A batch of 12 tokens cannot hold the longest row \(13 tokens\)"):
+        with pytest.raises(
+            HeadwiseError, match=r"A batch of 12 tokens cannot hold the longest row \(13 tokens\)"
+        ):
             TokenBatches(lengths_only([4, 13, 5]), 12, seed=0)
 
 
@@ -147,8 +166,13 @@ class TestCollator:
     tokenizer: Any = SimpleNamespace(pad_token_id=PAD)
 
     def test_padding_labels_and_decoder_inputs(self) -> None:
-        pairs = [{"source": [5, 6, END], "target": [7, END]}, {"source": [8, END], "target": [9, 4, 9, END]}]
-        found = {name: t.tolist() for name, t in Collator(self.tokenizer, START, [(5, 2)])(pairs).items()}
+        pairs = [
+            {"source": [5, 6, END], "target": [7, END]},
+            {"source": [8, END], "target": [9, 4, 9, END]},
+        ]
+        found = {
+            name: t.tolist() for name, t in Collator(self.tokenizer, START, [(5, 2)])(pairs).items()
+        }
         assert found == {
             "input_ids": [[5, 6, END, PAD, PAD], [8, END, PAD, PAD, PAD]],
             "attention_mask": [[1, 1, 1, 0, 0], [1, 1, 0, 0, 0]],
@@ -157,7 +181,10 @@ class TestCollator:
         }
 
     def test_without_a_shape_each_side_is_as_long_as_its_longest(self) -> None:
-        pairs = [{"source": [5, 6, END], "target": [7, END]}, {"source": [8, END], "target": [9, 4, 9, END]}]
+        pairs = [
+            {"source": [5, 6, END], "target": [7, END]},
+            {"source": [8, END], "target": [9, 4, 9, END]},
+        ]
         batch = Collator(self.tokenizer, START)(pairs)
         assert batch["input_ids"].shape == (2, 3) and batch["labels"].shape == (2, 4)
 
@@ -174,14 +201,23 @@ class TestCollator:
         assert int((out == -7).sum()) == 6 * len(rows) - sum(map(len, rows))
 
     @pytest.mark.parametrize("family", ["tiny_marian", "tiny_m2m100"])
-    def test_empty_rows_and_padding_do_not_change_the_loss(self, family: str, request: pytest.FixtureRequest) -> None:
-        build: Callable[..., MarianMTModel | M2M100ForConditionalGeneration] = request.getfixturevalue(family)
+    def test_empty_rows_and_padding_do_not_change_the_loss(
+        self, family: str, request: pytest.FixtureRequest
+    ) -> None:
+        build: Callable[..., MarianMTModel | M2M100ForConditionalGeneration] = (
+            request.getfixturevalue(family)
+        )
         model = build()
-        pairs = [{"source": [5, 6, 9, 1], "target": [7, 8, 1]}, {"source": [8, 1], "target": [9, 4, 9, 1]}]
+        pairs = [
+            {"source": [5, 6, 9, 1], "target": [7, 8, 1]},
+            {"source": [8, 1], "target": [9, 4, 9, 1]},
+        ]
         empty: dict[str, list[int]] = {"source": [], "target": []}
 
         def loss(rows: list[dict[str, list[int]]], length: int) -> tuple[float, torch.Tensor]:
-            batch = Collator(self.tokenizer, model.config.decoder_start_token_id, [(length, len(rows))])(rows)
+            batch = Collator(
+                self.tokenizer, model.config.decoder_start_token_id, [(length, len(rows))]
+            )(rows)
             labels = batch.pop("labels")
             model.zero_grad()
             states = model.base_model(**batch, use_cache=False).last_hidden_state
@@ -215,7 +251,9 @@ class TestEncoded:
         self, text: ParallelText, tokenizer: PreTrainedTokenizerBase
     ) -> None:
         data = Encoded(text, tokenizer, max_length=12)
-        expected = [(tokenizer(source).input_ids, tokenizer(target).input_ids) for source, target in text]
+        expected = [
+            (tokenizer(source).input_ids, tokenizer(target).input_ids) for source, target in text
+        ]
         short = [i for i, pair in enumerate(expected) if max(map(len, pair)) <= 12]
         assert data.rows.tolist() == short and 0 < data.dropped == len(text) - len(data)
         assert [(row["source"], row["target"]) for row in data.__getitems__(range(len(data)))] == [
@@ -234,7 +272,10 @@ class TestEncoded:
     def test_a_folder_keeps_the_ids_on_disk(
         self, text: ParallelText, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
     ) -> None:
-        on_disk, in_memory = Encoded(text, tokenizer, 50, tmp_path / "ids"), Encoded(text, tokenizer, 50)
+        on_disk, in_memory = (
+            Encoded(text, tokenizer, 50, tmp_path / "ids"),
+            Encoded(text, tokenizer, 50),
+        )
         (file,) = (tmp_path / "ids").iterdir()
         assert file.stat().st_size > 1000
         assert all(on_disk[i] == in_memory[i] for i in range(len(text)))
@@ -245,23 +286,34 @@ class TestEncoded:
         first = Encoded(text, tokenizer, 50, tmp_path)
         (file,) = tmp_path.iterdir()
         before = file.stat().st_mtime_ns
-        tokenizer(["a house"] * 2, truncation=True, max_length=2, padding=True)  # leaves its mark on the tokenizer
+        tokenizer(
+            ["a house"] * 2, truncation=True, max_length=2, padding=True
+        )  # leaves its mark on the tokenizer
         again = Encoded(text, tokenizer, 12, tmp_path)
         assert [file] == list(tmp_path.iterdir()) and file.stat().st_mtime_ns == before
         assert again.rows.tolist() == [row for row, size in enumerate(first.longest) if size <= 12]
         assert again[0] == first[int(again.rows[0])]
         other = learn_subwords((side for pair in text for side in pair), 40)
         assert Encoded(text, other, 50, tmp_path)[0]["source"] == other(text[0][0]).input_ids
-        assert Encoded(text.head(7), tokenizer, 50, tmp_path).longest.tolist() == first.longest[:7].tolist()
+        assert (
+            Encoded(text.head(7), tokenizer, 50, tmp_path).longest.tolist()
+            == first.longest[:7].tolist()
+        )
         assert len(list(tmp_path.iterdir())) == 3
 
-    def test_all_pairs_too_long_is_refused(self, text: ParallelText, tokenizer: PreTrainedTokenizerBase) -> None:
-        with pytest.raises(HeadwiseError, match="All 400 pairs are longer than max_length = 1 tokens"):
+    def test_all_pairs_too_long_is_refused(
+        self, text: ParallelText, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
+        with pytest.raises(
+            HeadwiseError, match="All 400 pairs are longer than max_length = 1 tokens"
+        ):
             Encoded(text, tokenizer, max_length=1)
 
 
 class TestBatches:
-    def test_the_whole_text_once_with_its_places(self, text: ParallelText, tokenizer: PreTrainedTokenizerBase) -> None:
+    def test_the_whole_text_once_with_its_places(
+        self, text: ParallelText, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
         data = Encoded(text, tokenizer, max_length=12)
         found: Iterator[dict[str, torch.Tensor]] = batches(data, tokenizer, START, tokens=240)
         places = []
@@ -279,4 +331,6 @@ class TestBatches:
         self, text: ParallelText, tokenizer: PreTrainedTokenizerBase
     ) -> None:
         data = Encoded(text, tokenizer, max_length=50)
-        assert sum(int((batch["rows"] >= 0).sum()) for batch in batches(data, tokenizer, START, tokens=3)) == len(data)
+        assert sum(
+            int((batch["rows"] >= 0).sum()) for batch in batches(data, tokenizer, START, tokens=3)
+        ) == len(data)

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
-from transformers import AutoModelForSeq2SeqLM, M2M100ForConditionalGeneration, MarianMTModel, PreTrainedModel
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    M2M100ForConditionalGeneration,
+    MarianMTModel,
+    PreTrainedModel,
+)
 
 from headwise.attention import discover, remove
 from headwise.errors import HeadwiseError
@@ -24,7 +29,14 @@ NORMS = ("post", "pre")
 
 
 def shape(norm: str, **changes: Any) -> Architecture:
-    small = {"encoder_layers": 2, "decoder_layers": 3, "heads": 4, "width": 32, "feedforward": 48, "max_length": 40}
+    small = {
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "heads": 4,
+        "width": 32,
+        "feedforward": 48,
+        "max_length": 40,
+    }
     return Architecture(norm=norm, **{**small, **changes})  # type: ignore[arg-type]
 
 
@@ -35,7 +47,11 @@ def model(request: pytest.FixtureRequest) -> PreTrainedModel:
 
 def batch() -> dict[str, torch.Tensor]:
     source = torch.tensor([TOKENIZER("The dog sees the cat.")["input_ids"]])
-    return {"input_ids": source, "attention_mask": torch.ones_like(source), "decoder_input_ids": source[:, :6]}
+    return {
+        "input_ids": source,
+        "attention_mask": torch.ones_like(source),
+        "decoder_input_ids": source[:, :6],
+    }
 
 
 def logits(model: PreTrainedModel) -> torch.Tensor:
@@ -48,24 +64,36 @@ def perturbed(model: PreTrainedModel) -> PreTrainedModel:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:
-                parameter += torch.randn(parameter.shape, generator=torch.Generator().manual_seed(7)) * 0.1
+                parameter += (
+                    torch.randn(parameter.shape, generator=torch.Generator().manual_seed(7)) * 0.1
+                )
     return model
 
 
 class TestShape:
-    def test_it_is_a_stock_architecture_of_the_shape_asked_for(self, model: PreTrainedModel) -> None:
+    def test_it_is_a_stock_architecture_of_the_shape_asked_for(
+        self, model: PreTrainedModel
+    ) -> None:
         assert type(model) in (MarianMTModel, M2M100ForConditionalGeneration) and not model.training
         heads = discover(model).heads
-        assert heads.query == {"encoder-self": (4, 4), "decoder-self": (4, 4, 4), "cross": (4, 4, 4)}
+        assert heads.query == {
+            "encoder-self": (4, 4),
+            "decoder-self": (4, 4, 4),
+            "cross": (4, 4, 4),
+        }
         assert logits(model).shape == (1, 6, WORDS)
 
     def test_norms_stand_before_or_after(self) -> None:
         """After (Vaswani et al. 2017) the encoder's output is normal; before, a last norm makes it so."""
         assert type(build(shape("post"), TOKENIZER, 1)) is MarianMTModel
         pre = build(shape("pre"), TOKENIZER, 1)
-        assert type(pre) is M2M100ForConditionalGeneration and hasattr(pre.get_encoder(), "layer_norm")
+        assert type(pre) is M2M100ForConditionalGeneration and hasattr(
+            pre.get_encoder(), "layer_norm"
+        )
 
-    def test_the_longest_sentence_fits_and_is_what_decoding_stops_at(self, model: PreTrainedModel) -> None:
+    def test_the_longest_sentence_fits_and_is_what_decoding_stops_at(
+        self, model: PreTrainedModel
+    ) -> None:
         ids = torch.full((1, 40), 5)
         with torch.no_grad():
             assert bool(model(input_ids=ids, decoder_input_ids=ids).logits.isfinite().all())
@@ -74,7 +102,9 @@ class TestShape:
     def test_decoding_starts_with_the_start_token(self, model: PreTrainedModel) -> None:
         assert model.config.decoder_start_token_id == TOKENIZER.bos_token_id == 2
         assert model.generation_config.decoder_start_token_id == 2
-        written = model.generate(**{k: v for k, v in batch().items() if "decoder" not in k}, max_length=5)
+        written = model.generate(
+            **{k: v for k, v in batch().items() if "decoder" not in k}, max_length=5
+        )
         assert written[0, 0] == 2 and model.generation_config.forced_eos_token_id is None
         assert (model.config.pad_token_id, model.config.eos_token_id) == (0, 1)
 
@@ -88,7 +118,9 @@ class TestShape:
     def test_the_seed_makes_the_weights(self) -> None:
         for norm in NORMS:
             one, same, other = (build(shape(norm), TOKENIZER, seed) for seed in (1, 1, 2))
-            assert torch.equal(logits(one), logits(same)) and not torch.equal(logits(one), logits(other))
+            assert torch.equal(logits(one), logits(same)) and not torch.equal(
+                logits(one), logits(other)
+            )
 
     def test_the_first_loss_is_that_of_guessing(self, model: PreTrainedModel) -> None:
         """A fresh model of sane size knows nothing: its words are about equally likely."""
@@ -134,11 +166,16 @@ class TestEmbeddings:
 
     def test_the_rows_of_padding_are_zero(self, model: PreTrainedModel) -> None:
         for stack in (model.get_encoder(), model.get_decoder()):
-            assert not stack.embed_tokens.weight[0].any() and stack.embed_tokens.weight[1:].any(1).all()
+            assert (
+                not stack.embed_tokens.weight[0].any()
+                and stack.embed_tokens.weight[1:].any(1).all()
+            )
 
 
 class TestSaving:
-    def test_a_round_trip_gives_the_same_logits(self, model: PreTrainedModel, tmp_path: Path) -> None:
+    def test_a_round_trip_gives_the_same_logits(
+        self, model: PreTrainedModel, tmp_path: Path
+    ) -> None:
         expected = logits(perturbed(model))
         model.save_pretrained(tmp_path)
         again = drop_unused(AutoModelForSeq2SeqLM.from_pretrained(tmp_path)).eval()
@@ -154,7 +191,9 @@ class TestSaving:
     def test_removal_keeps_the_embeddings_apart(self, model: PreTrainedModel) -> None:
         perturbed(model)
         found = discover(model)
-        smaller: Any = remove(model, found, HeadMask.full(found.heads).without([Head("encoder-self", 0, 1)]))
+        smaller: Any = remove(
+            model, found, HeadMask.full(found.heads).without([Head("encoder-self", 0, 1)])
+        )
         assert smaller.get_input_embeddings() is smaller.get_encoder().embed_tokens
         assert smaller.get_input_embeddings() is not model.get_input_embeddings()
         before = smaller.get_decoder().embed_tokens.weight.clone()
@@ -164,7 +203,9 @@ class TestSaving:
 
 
 class TestDropUnused:
-    def test_it_leaves_models_that_share_their_embeddings_alone(self, request: pytest.FixtureRequest) -> None:
+    def test_it_leaves_models_that_share_their_embeddings_alone(
+        self, request: pytest.FixtureRequest
+    ) -> None:
         for family in ("tiny_marian", "tiny_m2m100"):
             model = request.getfixturevalue(family)()
             names = list(model.state_dict())

@@ -36,24 +36,30 @@ def counted(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("exactly", [None, 4])
 def test_blank_lines_stay_blank_and_are_not_decoded(
-    tiny_marian: Callable[..., MarianMTModel], tokenizer: PreTrainedTokenizerBase, exactly: int | None,
+    tiny_marian: Callable[..., MarianMTModel],
+    tokenizer: PreTrainedTokenizerBase,
+    exactly: int | None,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     model, search = tiny_marian(), Search(beam=2, batch=3)
     expected, cost = translate(Generate(model, tokenizer), SENTENCES, search, exactly=exactly)
     assert all(expected)
     mixed = [BLANK[0], SENTENCES[0], BLANK[1], *SENTENCES[1:3], BLANK[2], SENTENCES[3], BLANK[3]]
     given, shares = counted(model, monkeypatch), list[float]()
-    lines, again = translate(Generate(model, tokenizer), mixed, search, lambda share, _: shares.append(share), exactly)
+    lines, again = translate(
+        Generate(model, tokenizer), mixed, search, lambda share, _: shares.append(share), exactly
+    )
     assert lines == ["", expected[0], "", *expected[1:3], "", expected[3], ""]
     assert given == [3, 1] and shares == [0.75, 1] and again["tokens"] == cost["tokens"]
 
 
 @pytest.mark.parametrize("sentences", [[], BLANK])
 def test_nothing_to_say(
-    tiny_marian: Callable[..., MarianMTModel], tokenizer: PreTrainedTokenizerBase, sentences: list[str],
+    tiny_marian: Callable[..., MarianMTModel],
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: list[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     model = tiny_marian()
     given = counted(model, monkeypatch)
     lines, cost = translate(Generate(model, tokenizer), sentences, Search())

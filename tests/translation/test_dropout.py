@@ -36,7 +36,9 @@ def test_neighbours_fall_independently() -> None:
     share = round(0.3 * 256) / 256
     assert fallen.mean(0).tolist() == pytest.approx([share] * 8, abs=0.005)
     centred = fallen - share
-    together = centred.T @ centred / len(centred) - torch.eye(8, dtype=torch.float64) * share * (1 - share)
+    together = centred.T @ centred / len(centred) - torch.eye(8, dtype=torch.float64) * share * (
+        1 - share
+    )
     assert float(together.abs().max()) < 0.003
 
 
@@ -69,7 +71,11 @@ def test_the_gradient_goes_through_what_was_kept() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.integers(0, 5), max_size=4), st.floats(0, 1), st.sampled_from([torch.float32, torch.bfloat16]))
+@given(
+    st.lists(st.integers(0, 5), max_size=4),
+    st.floats(0, 1),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+)
 def test_any_shape_and_dtype(shape: list[int], p: float, dtype: torch.dtype) -> None:
     x = torch.ones(shape, dtype=dtype)
     out = dropout(x, p)
@@ -88,13 +94,19 @@ class TestFastDropout:
 
         ours, module = drawn(lambda t: dropout(t, 0.2)), nn.Dropout(0.2)
         with FastDropout():
-            for layer in (module, lambda t: functional.dropout(t, p=0.2), lambda t: functional.dropout(input=t, p=0.2)):
+            for layer in (
+                module,
+                lambda t: functional.dropout(t, p=0.2),
+                lambda t: functional.dropout(input=t, p=0.2),
+            ):
                 assert torch.equal(drawn(layer), ours)
             assert torch.equal(module.eval()(x), x)
             assert torch.equal(functional.dropout(x, 0.2, False), x)
         assert not torch.equal(drawn(nn.Dropout(0.2)), ours)
 
-    def test_a_model_in_training_resumes_exactly(self, tiny_marian: Callable[..., MarianMTModel]) -> None:
+    def test_a_model_in_training_resumes_exactly(
+        self, tiny_marian: Callable[..., MarianMTModel]
+    ) -> None:
         model = tiny_marian(dropout=0.3).train()
         ids = torch.arange(4, 12)[None]
         batch = {"input_ids": ids, "decoder_input_ids": ids, "labels": ids}
@@ -105,8 +117,12 @@ class TestFastDropout:
             again = [model(**batch).loss.item() for _ in range(2)]
         assert [first, second] == again and first != second
 
-    def test_only_a_model_that_drops_pays_for_it(self, tiny_marian: Callable[..., MarianMTModel]) -> None:
+    def test_only_a_model_that_drops_pays_for_it(
+        self, tiny_marian: Callable[..., MarianMTModel]
+    ) -> None:
         for options in ({"dropout": 0.1}, {"dropout": 0.0, "attention_dropout": 0.1}):
             assert isinstance(fast_dropout(tiny_marian(**options)), FastDropout)
-        assert isinstance(fast_dropout(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))), FastDropout)
+        assert isinstance(
+            fast_dropout(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))), FastDropout
+        )
         assert not isinstance(fast_dropout(tiny_marian(dropout=0.0)), FastDropout)

@@ -14,10 +14,15 @@ from headwise.translation.loss import CHUNK, FusedCrossEntropy, all_positions, s
 from syncs import syncs
 
 SIZE, WORDS = 12, 37
-WITHIN = {torch.float64: (1e-10, 1e-11), torch.float32: (1e-4, 4e-5)}  # relative, absolute, of gradients
+WITHIN = {
+    torch.float64: (1e-10, 1e-11),
+    torch.float32: (1e-4, 4e-5),
+}  # relative, absolute, of gradients
 
 
-def case(rows: int, length: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Tensor, ...]:
+def case(
+    rows: int, length: int, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> tuple[Tensor, ...]:
     """States B T M, weight V M, bias 1 V, and labels B T of which about a third are filling."""
     generator = torch.Generator().manual_seed(seed)
     states = torch.randn(rows, length, SIZE, generator=generator, dtype=torch.float64).to(dtype)
@@ -28,10 +33,16 @@ def case(rows: int, length: int, dtype: torch.dtype = torch.float64, seed: int =
     return states.requires_grad_(), weight.requires_grad_(), bias, labels
 
 
-def stock(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
+def stock(
+    states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+) -> Tensor:
     logits = linear(states, weight, None if bias is None else bias[0])
     return cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+        logits.flatten(0, 1),
+        labels.flatten(),
+        ignore_index=IGNORED,
+        reduction="sum",
+        label_smoothing=smoothing,
     )
 
 
@@ -39,13 +50,18 @@ def stock(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, s
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("rows", [1, 3 * CHUNK // 20])  # one chunk, and several with a rest
 @pytest.mark.parametrize("biased", [True, False])
-def test_value_and_gradients_are_torchs(dtype: torch.dtype, smoothing: float, rows: int, biased: bool) -> None:
+def test_value_and_gradients_are_torchs(
+    dtype: torch.dtype, smoothing: float, rows: int, biased: bool
+) -> None:
     states, weight, bias, labels = case(rows, 20, dtype)
     expected, found = (
-        loss(states, weight, bias if biased else None, labels, smoothing) for loss in (stock, summed_loss)
+        loss(states, weight, bias if biased else None, labels, smoothing)
+        for loss in (stock, summed_loss)
     )
     assert found.dtype == dtype and found.shape == ()
-    torch.testing.assert_close(found, expected, rtol=1e-12 if dtype == torch.float64 else 1e-5, atol=0)
+    torch.testing.assert_close(
+        found, expected, rtol=1e-12 if dtype == torch.float64 else 1e-5, atol=0
+    )
     for ours, theirs in zip(
         torch.autograd.grad(3 * found, (states, weight)),
         torch.autograd.grad(3 * expected, (states, weight)),
@@ -59,7 +75,9 @@ def test_value_and_gradients_are_torchs(dtype: torch.dtype, smoothing: float, ro
 @given(st.integers(1, 40), st.integers(1, 40), st.floats(0, 0.9), st.integers(0, 1000))
 def test_any_shape(rows: int, length: int, smoothing: float, seed: int) -> None:
     states, weight, bias, labels = case(rows, length, seed=seed)
-    expected, found = (loss(states, weight, bias, labels, smoothing) for loss in (stock, summed_loss))
+    expected, found = (
+        loss(states, weight, bias, labels, smoothing) for loss in (stock, summed_loss)
+    )
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
     grads = [torch.autograd.grad(loss, states)[0] for loss in (found, expected)]
     torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-11)
@@ -95,10 +113,14 @@ def test_the_sentence_and_the_whole_batch_agree() -> None:
     """Summed, so that batches and processes add up."""
     states, weight, bias, labels = case(5, 20)
     parts = [summed_loss(states[i : i + 1], weight, bias, labels[i : i + 1], 0.1) for i in range(5)]
-    torch.testing.assert_close(torch.stack(parts).sum(), summed_loss(states, weight, bias, labels, 0.1))
+    torch.testing.assert_close(
+        torch.stack(parts).sum(), summed_loss(states, weight, bias, labels, 0.1)
+    )
 
 
-def test_without_gradients_the_value_is_the_same_and_none_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_gradients_the_value_is_the_same_and_none_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Gradients cost twice the loss itself: a dev loss must not pay for them."""
     states, weight, bias, labels = case(30, 20)
     expected = summed_loss(states, weight, bias, labels, 0.1)
@@ -120,7 +142,9 @@ def test_bfloat16_under_autocast_is_close() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         found = summed_loss(states, weight, bias, labels, 0.1)
     assert found.dtype == torch.float32
-    assert found.item() != summed_loss(states, weight, bias, labels, 0.1).item(), "the product is in bfloat16"
+    assert found.item() != summed_loss(states, weight, bias, labels, 0.1).item(), (
+        "the product is in bfloat16"
+    )
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=0)
     for ours, theirs in zip(torch.autograd.grad(found, (states, weight)), exact, strict=True):
         assert ours.dtype == torch.float32
@@ -143,7 +167,9 @@ def test_elsewhere_than_on_cpu_nothing_waits(cap: float | None, size: int) -> No
     bias = bias.flatten().requires_grad_()
     logits = linear(states, weight, bias).flatten(0, 1)
     logits = logits if cap is None else cap * torch.tanh(logits / cap)
-    expected = cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=0.1)
+    expected = cross_entropy(
+        logits, labels.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=0.1
+    )
     with syncs() as seen:
         flat, gold = all_positions(states.flatten(0, 1), labels.flatten())
         found = FusedCrossEntropy.apply(flat, weight, bias, gold, 0.1, cap, size)  # type: ignore[no-untyped-call]

@@ -41,9 +41,15 @@ FAMILIES: dict[str, Any] = {
         "T5ForConditionalGeneration", **T5, scale_decoder_outputs=False, tie_word_embeddings=False
     ),
     "umt5": lambda: build("UMT5ForConditionalGeneration", **T5),
-    "switch": lambda: build("SwitchTransformersForConditionalGeneration", **T5, num_experts=2, expert_capacity=64),
+    "switch": lambda: build(
+        "SwitchTransformersForConditionalGeneration", **T5, num_experts=2, expert_capacity=64
+    ),
     "t5gemma": lambda: build(
-        "T5GemmaForConditionalGeneration", encoder=dict(GEMMA), decoder=dict(GEMMA), vocab_size=50, pad_token_id=0
+        "T5GemmaForConditionalGeneration",
+        encoder=dict(GEMMA),
+        decoder=dict(GEMMA),
+        vocab_size=50,
+        pad_token_id=0,
     ),
     "pair-of-berts": pair_of_berts,
 }
@@ -69,11 +75,14 @@ def test_loss_and_gradients_are_those_of_the_model_s_logits(family: str) -> None
         found.backward()
     torch.testing.assert_close(found, expected)
     for name, gradient in gradients.items():
-        torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-3, atol=1e-4, msg=name)
+        torch.testing.assert_close(
+            model.get_parameter(name).grad, gradient, rtol=1e-3, atol=1e-4, msg=name
+        )
 
 
 @pytest.mark.parametrize(
-    "change", [lambda logits: logits * 1.1, lambda logits: logits.sin(), lambda logits: logits * torch.nan]
+    "change",
+    [lambda logits: logits * 1.1, lambda logits: logits.sin(), lambda logits: logits * torch.nan],
 )
 def test_a_model_that_does_more_to_its_logits_is_refused(change: Any) -> None:
     model = marian()
@@ -85,7 +94,10 @@ def test_a_model_that_does_more_to_its_logits_is_refused(change: Any) -> None:
         return out
 
     model.forward = other
-    with pytest.raises(HeadwiseError, match="MarianMTModel cannot be trained: its loss is"), loss_forward(model):
+    with (
+        pytest.raises(HeadwiseError, match="MarianMTModel cannot be trained: its loss is"),
+        loss_forward(model),
+    ):
         pass
     assert vars(model)["forward"] is other
 

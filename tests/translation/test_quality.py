@@ -14,8 +14,22 @@ from headwise.errors import HeadwiseError
 from headwise.translation.quality import difference, quality
 
 WORDS = [
-    "the", "a", "red", "blue", "old", "small", "cat", "dog", "house", "tree", "man", "sees", "likes", "eats", "near",
-]  # fmt: skip
+    "the",
+    "a",
+    "red",
+    "blue",
+    "old",
+    "small",
+    "cat",
+    "dog",
+    "house",
+    "tree",
+    "man",
+    "sees",
+    "likes",
+    "eats",
+    "near",
+]
 
 
 def corpus(lines: int, seed: int = 0) -> list[str]:
@@ -27,7 +41,8 @@ def worsened(references: list[str], share: float, seed: int = 1) -> list[str]:
     """Every word is another one with this chance."""
     random = np.random.default_rng(seed)
     return [
-        " ".join(str(random.choice(WORDS)) if random.random() < share else w for w in r.split()) for r in references
+        " ".join(str(random.choice(WORDS)) if random.random() < share else w for w in r.split())
+        for r in references
     ]
 
 
@@ -44,7 +59,11 @@ class TestQuality:
             metric.corpus_score(GOOD, [REFERENCES])
             assert found.signature == str(metric.get_signature())
         assert (bleu.name, chrf.name) == ("bleu", "chrf")
-        assert "case:mixed" in bleu.signature and "tok:13a" in bleu.signature and "nc:6" in chrf.signature
+        assert (
+            "case:mixed" in bleu.signature
+            and "tok:13a" in bleu.signature
+            and "nc:6" in chrf.signature
+        )
 
     def test_the_interval_is_that_of_sacrebleus_bootstrap(self) -> None:
         bleu = quality(GOOD, REFERENCES)[0]
@@ -54,7 +73,11 @@ class TestQuality:
 
     def test_a_perfect_and_an_empty_translation(self) -> None:
         bleu, chrf = quality(REFERENCES, REFERENCES)
-        assert bleu.low == pytest.approx(100) and bleu.value == pytest.approx(100) and chrf.value == pytest.approx(100)
+        assert (
+            bleu.low == pytest.approx(100)
+            and bleu.value == pytest.approx(100)
+            and chrf.value == pytest.approx(100)
+        )
         bleu, chrf = quality([""] * len(REFERENCES), REFERENCES)
         assert bleu.value == bleu.high == chrf.value == chrf.high == 0
 
@@ -71,9 +94,13 @@ class TestQuality:
         for action in (
             lambda: quality(REFERENCES[:lines], REFERENCES[:references]),
             lambda: difference(REFERENCES[:lines], REFERENCES[:lines], REFERENCES[:references]),
-            lambda: difference(REFERENCES[:references], REFERENCES[:lines], REFERENCES[:references]),
+            lambda: difference(
+                REFERENCES[:references], REFERENCES[:lines], REFERENCES[:references]
+            ),
         ):
-            with pytest.raises(HeadwiseError, match=rf"{lines} translations .* with {references} references"):
+            with pytest.raises(
+                HeadwiseError, match=rf"{lines} translations .* with {references} references"
+            ):
                 action()
 
 
@@ -85,10 +112,17 @@ class TestDifference:
 
     def test_a_clearly_better_system(self) -> None:
         found, back = difference(GOOD, BAD, REFERENCES), difference(BAD, GOOD, REFERENCES)
-        expected = sacrebleu.corpus_bleu(GOOD, [REFERENCES]).score - sacrebleu.corpus_bleu(BAD, [REFERENCES]).score
+        expected = (
+            sacrebleu.corpus_bleu(GOOD, [REFERENCES]).score
+            - sacrebleu.corpus_bleu(BAD, [REFERENCES]).score
+        )
         assert found.value == pytest.approx(expected) and 0 < found.low < found.value < found.high
         assert found.p == pytest.approx(1 / 1001)
-        assert back.value == -found.value and back.p == found.p and back.low == pytest.approx(-found.high)
+        assert (
+            back.value == -found.value
+            and back.p == found.p
+            and back.low == pytest.approx(-found.high)
+        )
 
     def test_two_systems_that_are_equally_good(self) -> None:
         """Half the lines of each are the other's: neither is better but by chance, and the interval holds 0."""
@@ -129,7 +163,8 @@ class TestDifference:
                     if swaps[i]:
                         one[i], two[i] = two[i], one[i]
                 values.append(
-                    sacrebleu.corpus_bleu(one, [references]).score - sacrebleu.corpus_bleu(two, [references]).score
+                    sacrebleu.corpus_bleu(one, [references]).score
+                    - sacrebleu.corpus_bleu(two, [references]).score
                 )
             assert found.value == pytest.approx(values[0])
             assert found.p == np.mean([abs(value) >= abs(values[0]) - 1e-9 for value in values])

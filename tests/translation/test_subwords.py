@@ -44,7 +44,9 @@ class TestTheWayBack:
         text = unicodedata.normalize("NFC", text)
         assert back(text) == text
 
-    @pytest.mark.parametrize("text", [*LINES, "", "a", "!", "a ", "a  b", "(((", "'s", "l'été?", "3.5.3", "« »"])
+    @pytest.mark.parametrize(
+        "text", [*LINES, "", "a", "!", "a ", "a  b", "(((", "'s", "l'été?", "3.5.3", "« »"]
+    )
     def test_tricky_text(self, text: str) -> None:
         assert back(text) == text
 
@@ -76,7 +78,9 @@ class TestPieces:
         for piece in TOKENIZER.convert_ids_to_tokens(ids(text)[:-1]):
             inner = piece.removeprefix("▁")
             assert "▁" not in inner
-            assert len(inner) <= 1 or not any(unicodedata.category(letter).startswith("P") for letter in inner)
+            assert len(inner) <= 1 or not any(
+                unicodedata.category(letter).startswith("P") for letter in inner
+            )
 
     @quickly
     @given(texts | words)
@@ -85,10 +89,16 @@ class TestPieces:
         encoded = TOKENIZER(text, return_offsets_mapping=True)
         covered: set[int] = set()
         for piece, (start, end) in zip(
-            TOKENIZER.convert_ids_to_tokens(encoded["input_ids"])[:-1], encoded["offset_mapping"], strict=False
+            TOKENIZER.convert_ids_to_tokens(encoded["input_ids"])[:-1],
+            encoded["offset_mapping"],
+            strict=False,
         ):
-            if piece != "▁":  # the blank that is put before the first word has the place of its first letter
-                assert piece.removeprefix("▁").replace("▁", " ") == text[start:end].removeprefix(" ")
+            if (
+                piece != "▁"
+            ):  # the blank that is put before the first word has the place of its first letter
+                assert piece.removeprefix("▁").replace("▁", " ") == text[start:end].removeprefix(
+                    " "
+                )
                 covered.update(range(start, end))
         assert all(letter == " " for i, letter in enumerate(text) if i not in covered)
 
@@ -104,18 +114,28 @@ class TestTheVocabulary:
         """Even when the text has more letters than that: then the rarest are unknown."""
         tokenizer = learn_subwords(LINES, size)
         assert len(tokenizer) <= size and len(tokenizer) > min(size, 100) - 5
-        assert set(back("a cat", tokenizer)) <= set("a cat") and ids("e", tokenizer).count(SPECIAL.index(UNKNOWN)) == 0
+        assert (
+            set(back("a cat", tokenizer)) <= set("a cat")
+            and ids("e", tokenizer).count(SPECIAL.index(UNKNOWN)) == 0
+        )
 
     def test_marks_have_the_first_ids(self) -> None:
         assert TOKENIZER.convert_tokens_to_ids(list(SPECIAL)) == [0, 1, 2, 3]
-        assert (TOKENIZER.pad_token, TOKENIZER.eos_token, TOKENIZER.bos_token, TOKENIZER.unk_token) == SPECIAL
+        assert (
+            TOKENIZER.pad_token,
+            TOKENIZER.eos_token,
+            TOKENIZER.bos_token,
+            TOKENIZER.unk_token,
+        ) == SPECIAL
 
     def test_frequent_words_become_one_piece(self) -> None:
         tokenizer = learn_subwords(["the cat and the dog and the bird"] * 20, 60)
         assert tokenizer.convert_ids_to_tokens(ids("the and", tokenizer)) == ["▁the", "▁and", END]
 
     def test_learning_is_repeatable(self) -> None:
-        assert learn_subwords(iter(LINES), 200).get_vocab() == learn_subwords(LINES, 200).get_vocab()
+        assert (
+            learn_subwords(iter(LINES), 200).get_vocab() == learn_subwords(LINES, 200).get_vocab()
+        )
 
     def test_text_without_letters_is_refused(self) -> None:
         with pytest.raises(HeadwiseError, match="no letters"):

@@ -32,9 +32,24 @@ from headwise.translation.batches import Collator, Encoded, TokenBatches
 from headwise.translation.build import build
 from headwise.translation.loss_forward import dev_loss, loss_forward
 from headwise.translation.subwords import learn_subwords
-from headwise.translation.train import Training, average, bfloat16, fit, resume_point, training_arguments
+from headwise.translation.train import (
+    Training,
+    average,
+    bfloat16,
+    fit,
+    resume_point,
+    training_arguments,
+)
 
-SHAPE = Architecture(encoder_layers=1, decoder_layers=1, heads=4, width=32, feedforward=32, dropout=0.1, vocabulary=300)
+SHAPE = Architecture(
+    encoder_layers=1,
+    decoder_layers=1,
+    heads=4,
+    width=32,
+    feedforward=32,
+    dropout=0.1,
+    vocabulary=300,
+)
 RECIPE = Recipe(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
 State = dict[str, Tensor]
 
@@ -78,13 +93,20 @@ class Bench:
         return build(shape, self.tokenizer, seed=1)
 
     def run(
-        self, work: Path, recipe: Recipe = RECIPE, steps: Steps | None = None, shape: Architecture = SHAPE,
-        progress: Report = silent, **more: Any,
-    ) -> tuple[PreTrainedModel, dict[str, float]]:  # fmt: skip
+        self,
+        work: Path,
+        recipe: Recipe = RECIPE,
+        steps: Steps | None = None,
+        shape: Architecture = SHAPE,
+        progress: Report = silent,
+        **more: Any,
+    ) -> tuple[PreTrainedModel, dict[str, float]]:
         model = self.model(shape)
         callbacks: list[Any] = [steps] if steps else []
         training = Training(self.data, self.dev, recipe, work, 5, progress)
-        return model, fit(model, self.tokenizer, discover(model), training, callbacks=callbacks, **more)
+        return model, fit(
+            model, self.tokenizer, discover(model), training, callbacks=callbacks, **more
+        )
 
     def dev_loss(self, model: PreTrainedModel) -> float:
         with loss_forward(model):
@@ -134,7 +156,9 @@ class TestLog:
         assert dev.value.is_monotonic_decreasing
         assert {*range(20, 3 * epoch + 1, 20), *dev.step} == set(log[log.measure == "loss"].step)
 
-    def test_the_rate_follows_its_schedule(self, unbroken: tuple[State, str, int], tmp_path: Path) -> None:
+    def test_the_rate_follows_its_schedule(
+        self, unbroken: tuple[State, str, int], tmp_path: Path
+    ) -> None:
         (tmp_path / "log.csv").write_text(unbroken[1])
         log = pd.read_csv(tmp_path / "log.csv")
         for row in log[log.measure == "learning_rate"].itertuples():
@@ -142,7 +166,9 @@ class TestLog:
             rate = 3e-3 * min(step / 10, math.sqrt(10 / max(step, 1)))
             assert row.value == pytest.approx(rate, rel=1e-3)
 
-    def test_the_loss_is_the_mean_over_all_tokens_of_an_update(self, bench: Bench, tmp_path: Path) -> None:
+    def test_the_loss_is_the_mean_over_all_tokens_of_an_update(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
         """Accumulated batches have different numbers of target tokens: the sum over both by the count over both."""
         shape = SHAPE.model_copy(update={"dropout": 0.0})
         sampler = TokenBatches(bench.data, 1260, seed=5, multiple=4)
@@ -161,12 +187,16 @@ class TestLog:
 
 
 class TestResume:
-    @pytest.mark.parametrize("where", ["before a checkpoint", "just after one", "in the middle of an epoch"])
+    @pytest.mark.parametrize(
+        "where", ["before a checkpoint", "just after one", "in the middle of an epoch"]
+    )
     def test_a_broken_run_goes_on_bit_for_bit(
         self, bench: Bench, unbroken: tuple[State, str, int], tmp_path: Path, where: str
     ) -> None:
         weights, log, epoch = unbroken
-        crash = {"before a checkpoint": 2, "just after one": epoch + 1}.get(where, epoch + epoch // 2)
+        crash = {"before a checkpoint": 2, "just after one": epoch + 1}.get(
+            where, epoch + epoch // 2
+        )
         with pytest.raises(Crash):
             bench.run(tmp_path, steps=Steps(crash))
         steps = Steps()
@@ -177,7 +207,11 @@ class TestResume:
         assert (tmp_path / "log.csv").read_text() == log
 
     def test_killed_while_a_checkpoint_is_written(
-        self, bench: Bench, unbroken: tuple[State, str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        bench: Bench,
+        unbroken: tuple[State, str, int],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         weights, log, epoch = unbroken
         save, second = TrainerState.save_to_json, f"checkpoint-{2 * epoch}"
@@ -191,7 +225,9 @@ class TestResume:
         with pytest.raises(Crash):
             bench.run(tmp_path)
         monkeypatch.undo()
-        assert (tmp_path / second / "model.safetensors").exists() and not (tmp_path / second / "complete").exists()
+        assert (tmp_path / second / "model.safetensors").exists() and not (
+            tmp_path / second / "complete"
+        ).exists()
         steps = Steps()
         model, _ = bench.run(tmp_path, steps=steps)
         assert steps.seen[0] == epoch + 1
@@ -210,14 +246,18 @@ class TestResume:
         assert resume_point(tmp_path) == tmp_path / "checkpoint-20"
         assert names(tmp_path) == ["checkpoint-20", "checkpoint-9"]
 
-    def test_finished_but_not_yet_used(self, bench: Bench, unbroken: tuple[State, str, int], tmp_path: Path) -> None:
+    def test_finished_but_not_yet_used(
+        self, bench: Bench, unbroken: tuple[State, str, int], tmp_path: Path
+    ) -> None:
         first = bench.run(tmp_path)[1]
         steps = Steps()
         model, cost = bench.run(tmp_path, steps=steps)
         assert steps.seen == [] and cost == first
         assert_equal(state_of(model), unbroken[0])
 
-    @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"])
+    @pytest.mark.parametrize(
+        "name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"]
+    )
     def test_a_pickle_in_a_checkpoint_is_not_run(
         self, bench: Bench, unbroken: tuple[State, str, int], tmp_path: Path, name: str
     ) -> None:
@@ -258,11 +298,15 @@ class TestAverage:
         model, cost = bench.run(tmp_path, keep=3)
         assert len(names(tmp_path)) == 3
         epoch = int(cost["updates"]) // 3
-        last = [load_file(tmp_path / f"checkpoint-{n * epoch}" / "model.safetensors") for n in (2, 3)]
+        last = [
+            load_file(tmp_path / f"checkpoint-{n * epoch}" / "model.safetensors") for n in (2, 3)
+        ]
         assert average(model, tmp_path, 2) == 2
         found = model.state_dict()
         for name in last[0]:
-            expected = ((last[0][name].double() + last[1][name].double()) / 2).to(last[0][name].dtype)
+            expected = ((last[0][name].double() + last[1][name].double()) / 2).to(
+                last[0][name].dtype
+            )
             assert torch.equal(found[name], expected), name
         assert average(model, tmp_path, 9) == 3
         assert average(model, tmp_path, 1) == 1
@@ -277,10 +321,18 @@ class TestUndone:
     def left(self, model: PreTrainedModel) -> tuple[Any, ...]:
         marked = [name for name, module in model.named_modules() if "headwise" in vars(module)]
         modes = [module.training for module in model.modules()]
-        return model.config._attn_implementation, model.config.use_cache, "forward" in vars(model), marked, modes
+        return (
+            model.config._attn_implementation,
+            model.config.use_cache,
+            "forward" in vars(model),
+            marked,
+            modes,
+        )
 
     @pytest.mark.parametrize("crash_at", [None, 2])
-    def test_training_leaves_the_model_as_it_was(self, bench: Bench, tmp_path: Path, crash_at: int | None) -> None:
+    def test_training_leaves_the_model_as_it_was(
+        self, bench: Bench, tmp_path: Path, crash_at: int | None
+    ) -> None:
         model = bench.model()
         model.model.encoder.train()
         before, training = self.left(model), Training(bench.data, bench.dev, RECIPE, tmp_path)
@@ -291,19 +343,30 @@ class TestUndone:
     def test_the_forward_of_the_loss(self, bench: Bench) -> None:
         """Inside the block the summed loss, with a penalty per token only in training; afterwards the stock forward."""
         model = bench.model(SHAPE.model_copy(update={"dropout": 0.0}))
-        batch = Collator(bench.tokenizer, model.config.decoder_start_token_id)(bench.data.__getitems__([0, 1]))
+        batch = Collator(bench.tokenizer, model.config.decoder_start_token_id)(
+            bench.data.__getitems__([0, 1])
+        )
         count, drawn = int((batch["labels"] >= 0).sum()), []
         with torch.no_grad():
             expected = float(model(**batch).loss) * count
             with loss_forward(model, lambda: drawn.append(1), lambda: torch.tensor(0.25)):
-                assert float(model.eval()(**batch, smoothing=0.0)) == pytest.approx(expected, rel=1e-5)
-                assert float(model.train()(**batch, smoothing=0.0)) == pytest.approx(expected + count / 4, rel=1e-5)
-            assert drawn == [1, 1] and float(model(**batch).loss) * count == pytest.approx(expected, rel=1e-5)
+                assert float(model.eval()(**batch, smoothing=0.0)) == pytest.approx(
+                    expected, rel=1e-5
+                )
+                assert float(model.train()(**batch, smoothing=0.0)) == pytest.approx(
+                    expected + count / 4, rel=1e-5
+                )
+            assert drawn == [1, 1] and float(model(**batch).loss) * count == pytest.approx(
+                expected, rel=1e-5
+            )
 
 
 class TestErrors:
     def test_a_corpus_shorter_than_a_batch(self, bench: Bench, tmp_path: Path) -> None:
-        with pytest.raises(HeadwiseError, match="fewer than one batch of 50400 tokens: give more text or lower batch_"):
+        with pytest.raises(
+            HeadwiseError,
+            match="fewer than one batch of 50400 tokens: give more text or lower batch_",
+        ):
             bench.run(tmp_path, RECIPE.model_copy(update={"batch_tokens": 50400}))
         assert names(tmp_path) == []
 
@@ -311,34 +374,55 @@ class TestErrors:
     def test_a_training_that_diverged_stops_at_once_and_leaves_nothing(
         self, bench: Bench, tmp_path: Path, rate: float, epochs: int
     ) -> None:
-        recipe, steps = RECIPE.model_copy(update={"learning_rate": rate, "warmup": 0, "epochs": epochs}), Steps()
-        with pytest.raises(HeadwiseError, match=r"diverged: the loss is not a number \(nan\) after \d+ updates; lower"):
+        recipe, steps = (
+            RECIPE.model_copy(update={"learning_rate": rate, "warmup": 0, "epochs": epochs}),
+            Steps(),
+        )
+        with pytest.raises(
+            HeadwiseError,
+            match=r"diverged: the loss is not a number \(nan\) after \d+ updates; lower",
+        ):
             bench.run(tmp_path, recipe, steps)
-        assert len(steps.seen) <= 20 and names(tmp_path) == [] and not (tmp_path / "log.csv").exists()
+        assert (
+            len(steps.seen) <= 20 and names(tmp_path) == [] and not (tmp_path / "log.csv").exists()
+        )
 
     def test_a_dev_loss_that_is_no_number_stops_it_too(
         self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("headwise.translation.train.dev_loss", lambda *_: math.inf)
         steps = Steps()
-        with pytest.raises(HeadwiseError, match=r"not a number \(inf\) after \d+ updates; lower learning_rate.* 0.003"):
+        with pytest.raises(
+            HeadwiseError,
+            match=r"not a number \(inf\) after \d+ updates; lower learning_rate.* 0.003",
+        ):
             bench.run(tmp_path, steps=steps)
         assert len(steps.seen) > 0 and names(tmp_path) == []
 
-    def test_one_that_was_once_taken_for_finished_is_refused(self, bench: Bench, tmp_path: Path) -> None:
+    def test_one_that_was_once_taken_for_finished_is_refused(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
         bench.run(tmp_path)
         (last,) = (path for path in tmp_path.glob("checkpoint-*") if path == resume_point(tmp_path))
         state = json.loads((last / "trainer_state.json").read_text())
-        next(entry for entry in reversed(state["log_history"]) if "eval_loss" in entry)["eval_loss"] = math.nan
+        next(entry for entry in reversed(state["log_history"]) if "eval_loss" in entry)[
+            "eval_loss"
+        ] = math.nan
         (last / "trainer_state.json").write_text(json.dumps(state))
         with pytest.raises(HeadwiseError, match="The training diverged"):
             bench.run(tmp_path)
 
-    @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("write failed")])
+    @pytest.mark.parametrize(
+        "error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("write failed")]
+    )
     def test_a_full_disk_is_reported_and_training_can_go_on(
-        self, bench: Bench, unbroken: tuple[State, str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        self,
+        bench: Bench,
+        unbroken: tuple[State, str, int],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
         error: Exception,
-    ) -> None:  # fmt: skip
+    ) -> None:
         save: Callable[..., None] = torch.save
 
         def full(value: Any, path: Any, *more: Any, **options: Any) -> None:
@@ -347,7 +431,10 @@ class TestErrors:
             save(value, path, *more, **options)
 
         monkeypatch.setattr(torch, "save", full)
-        with pytest.raises(HeadwiseError, match=rf"The checkpoint .*checkpoint-{2 * unbroken[2]} could not be written"):
+        with pytest.raises(
+            HeadwiseError,
+            match=rf"The checkpoint .*checkpoint-{2 * unbroken[2]} could not be written",
+        ):
             bench.run(tmp_path)
         monkeypatch.undo()
         steps = Steps()
@@ -369,20 +456,34 @@ def test_bfloat16_only_where_it_is_native_or_asked_for(monkeypatch: pytest.Monke
 
 class TestHalfPrecision:
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-    def test_it_trains_as_in_float32_and_keeps_its_type(self, bench: Bench, tmp_path: Path, dtype: torch.dtype) -> None:
+    def test_it_trains_as_in_float32_and_keeps_its_type(
+        self, bench: Bench, tmp_path: Path, dtype: torch.dtype
+    ) -> None:
         """Every weight moves as it does in float32, up to the rounding at the start and at the end."""
         trained = {}
         for kind in (dtype, torch.float32):
             model = bench.model().to(dtype).to(kind)
-            model.final_logits_bias = model.final_logits_bias.float()  # as T5 keeps some of its weights
+            model.final_logits_bias = (
+                model.final_logits_bias.float()
+            )  # as T5 keeps some of its weights
             work = tmp_path / str(kind)
-            fit(model, bench.tokenizer, discover(model), Training(bench.data, bench.dev, RECIPE, work, 5), keep=3)
+            fit(
+                model,
+                bench.tokenizer,
+                discover(model),
+                Training(bench.data, bench.dev, RECIPE, work, 5),
+                keep=3,
+            )
             average(model, work, 2)
             trained[kind] = model
         half, whole = trained[dtype], trained[torch.float32]
-        assert half.final_logits_bias.dtype == torch.float32 and {p.dtype for p in half.parameters()} == {dtype}
+        assert half.final_logits_bias.dtype == torch.float32 and {
+            p.dtype for p in half.parameters()
+        } == {dtype}
         for name, tensor in whole.named_parameters():
-            assert torch.equal(half.get_parameter(name), tensor.to(half.get_parameter(name).dtype)), name
+            assert torch.equal(
+                half.get_parameter(name), tensor.to(half.get_parameter(name).dtype)
+            ), name
 
 
 class TestDevice:
@@ -403,7 +504,9 @@ class TestDevice:
         self, bench: Bench, tmp_path: Path, two_gpus: None, device: str
     ) -> None:
         recipe = RECIPE.model_copy(update={"dtype": "fp32"})
-        arguments = training_arguments(Training(bench.data, bench.dev, recipe, tmp_path), 2, torch.device(device))
+        arguments = training_arguments(
+            Training(bench.data, bench.dev, recipe, tmp_path), 2, torch.device(device)
+        )
         assert arguments.n_gpu <= 1
         assert arguments.device == torch.device(device) == Accelerator(cpu=device == "cpu").device
         assert arguments.train_batch_size == arguments.per_device_train_batch_size

@@ -42,13 +42,19 @@ def _lines(table: str) -> list[str]:
 
 
 def _names(table: str, gender: Gender) -> list[Noun]:
-    return [Noun((name, name), (name, name), gender, "p", counted=False, named=True) for name in table.split()]
+    return [
+        Noun((name, name), (name, name), gender, "p", counted=False, named=True)
+        for name in table.split()
+    ]
 
 
 def _towns() -> list[Noun]:
     known = [entry.split() for entry in common_words.TOWNS.replace("\n", " ").split(",")]
     invented = [[name, name] for name in rare_words.invented_names("town", TOWNS)]
-    return [Noun((one, one), (un, un), "f", "c", counted=False, named=True) for one, un in (*known, *invented)]
+    return [
+        Noun((one, one), (un, un), "f", "c", counted=False, named=True)
+        for one, un in (*known, *invented)
+    ]
 
 
 def _titles() -> Urn[Title]:
@@ -72,11 +78,16 @@ NOUNS: dict[str, Urn[Noun]] = {
     "i": _zipf(read_nouns(common_words.IDEAS, "i") + rare_words.rare_ideas(), exponent=1.1),
     "c": _zipf(_towns()),
 }
-NAMES = _zipf(sum(zip(_names(common_words.WOMEN, "f"), _names(common_words.MEN, "m"), strict=True), ()))
+NAMES = _zipf(
+    sum(zip(_names(common_words.WOMEN, "f"), _names(common_words.MEN, "m"), strict=True), ())
+)
 INVENTED = _zipf(rare_words.invented_names("surname", SURNAMES), offset=40)
 ADDRESSED = _titles()
 _VERBS = [read_verb(line) for line in _lines(common_words.VERBS)]
-_ADJECTIVES = [read_adjective(line) for line in _lines(common_words.ADJECTIVES) + _lines(rare_words.RARE_ADJECTIVES)]
+_ADJECTIVES = [
+    read_adjective(line)
+    for line in _lines(common_words.ADJECTIVES) + _lines(rare_words.RARE_ADJECTIVES)
+]
 
 OFTEN = _zipf(_adverbs(common_words.FREQUENCY))
 HOW = _zipf(_adverbs(common_words.MANNER + "," + rare_words.RARE_MANNER, manner=True))
@@ -87,29 +98,52 @@ HOW_MUCH = _zipf(_adverbs(common_words.DEGREES))
 IN, AT_TOWN = Preposition("in", ("dans",)), Preposition("in", ("à",))
 NEAR, BEHIND = Preposition("near", ("près", "de")), Preposition("behind", ("derrière",))
 WITH, FOR = Preposition("with", ("avec",)), Preposition("for", ("pour",))
-OF, FROM, UNDER = Preposition("of", ("de",)), Preposition("from", ("de",)), Preposition("under", ("sous",))
+OF, FROM, UNDER = (
+    Preposition("of", ("de",)),
+    Preposition("from", ("de",)),
+    Preposition("under", ("sous",)),
+)
 
 PLACES: Urn[tuple[Preposition, Kind]] = Urn(
-    ((IN, "l"), (NEAR, "l"), (AT_TOWN, "c"), (BEHIND, "l"), (WITH, "p"), (NEAR, "c")), (40, 16, 18, 8, 14, 4)
+    ((IN, "l"), (NEAR, "l"), (AT_TOWN, "c"), (BEHIND, "l"), (WITH, "p"), (NEAR, "c")),
+    (40, 16, 18, 8, 14, 4),
 )
 COMPLEMENTS: dict[str, Urn[tuple[Preposition, Kind]]] = {
-    "p": Urn(((FROM, "c"), (OF, "p"), (NEAR, "l"), (WITH, "t"), (IN, "l"), (WITH, "a")), (30, 15, 15, 25, 10, 10)),
-    "a": Urn(((OF, "p"), (NEAR, "l"), (BEHIND, "l"), (UNDER, "t"), (FROM, "c")), (30, 25, 15, 20, 10)),
+    "p": Urn(
+        ((FROM, "c"), (OF, "p"), (NEAR, "l"), (WITH, "t"), (IN, "l"), (WITH, "a")),
+        (30, 15, 15, 25, 10, 10),
+    ),
+    "a": Urn(
+        ((OF, "p"), (NEAR, "l"), (BEHIND, "l"), (UNDER, "t"), (FROM, "c")), (30, 25, 15, 20, 10)
+    ),
     "t": Urn(((OF, "p"), (IN, "l"), (NEAR, "t"), (UNDER, "t"), (FROM, "c")), (30, 25, 20, 10, 15)),
     "l": Urn(((OF, "p"), (NEAR, "l"), (OF, "c"), (BEHIND, "l")), (25, 25, 30, 20)),
     "i": Urn(((OF, "p"), (OF, "i"), (OF, "c")), (50, 35, 15)),
 }
 
 WANT = Modal(
-    "want", ("want", "wants", "want", "want"), "wanted", True,
-    ("veux", "veut", "voulons", "veulent"), ("voulais", "voulait", "voulions", "voulaient"),
-)  # fmt: skip
+    "want",
+    ("want", "wants", "want", "want"),
+    "wanted",
+    True,
+    ("veux", "veut", "voulons", "veulent"),
+    ("voulais", "voulait", "voulions", "voulaient"),
+)
 CAN = Modal(
-    "can", ("can", "can", "can", "can"), "could", False,
-    ("peux", "peut", "pouvons", "peuvent"), ("pouvais", "pouvait", "pouvions", "pouvaient"),
-)  # fmt: skip
+    "can",
+    ("can", "can", "can", "can"),
+    "could",
+    False,
+    ("peux", "peut", "pouvons", "peuvent"),
+    ("pouvais", "pouvait", "pouvions", "pouvaient"),
+)
 MUST = Modal(
-    "must", ("must", "must", "must", "must"), "", False, ("dois", "doit", "devons", "doivent"), ("", "", "", "")
+    "must",
+    ("must", "must", "must", "must"),
+    "",
+    False,
+    ("dois", "doit", "devons", "doivent"),
+    ("", "", "", ""),
 )
 
 AND = Link("and", ("et",), "CCONJ", "cc", "conj", comma=False)
@@ -120,7 +154,10 @@ WHEN = Link("when", ("quand",), "ADV", "advmod", "advcl", comma=False)
 IF = Link("if", ("si",), "SCONJ", "mark", "advcl", comma=False)
 
 REPORTING = Urn(
-    [read_verb(line) for line in ("say/said dire p:", "think/thought penser p: s", "know/knew savoir p: s")],
+    [
+        read_verb(line)
+        for line in ("say/said dire p:", "think/thought penser p: s", "know/knew savoir p: s")
+    ],
     (50, 30, 20),
 )
 

@@ -75,7 +75,9 @@ class Clauses:
             return self.main(tense)
         referent = referents[int(self.draw() * len(referents))]
         if chance < 0.5:
-            return self._about(_refer(referent), tense, [other for other in referents if other is not referent])
+            return self._about(
+                _refer(referent), tense, [other for other in referents if other is not referent]
+            )
         verb = verbs("p", _kind(referent), pronoun=True)
         if verb is None:
             return self._about(_refer(referent), tense)
@@ -89,10 +91,17 @@ class Clauses:
         tense: Tense = "past" if draw() < 0.6 else "present"
         subject = self._speaker() if draw() < 0.15 else self._subject("p")
         verb = choices.some(verbs("p", _ANYTHING)).pick(draw)
-        first = Clause(subject, tense, verb, self._object(verb.objects, subject, bool(verb.french_preposition)))
+        first = Clause(
+            subject, tense, verb, self._object(verb.objects, subject, bool(verb.french_preposition))
+        )
         target = first.object
         urn = verbs("p", _kind(target), pronoun=True) if target else None
-        if isinstance(target, NounPhrase | Pair) and urn and self.phrases.sole(target) and draw() < 0.7:
+        if (
+            isinstance(target, NounPhrase | Pair)
+            and urn
+            and self.phrases.sole(target)
+            and draw() < 0.7
+        ):
             again = Clause(subject, tense, urn.pick(draw), _refer(target))
         else:
             verb = choices.some(verbs("p", _ANYTHING, pronoun=True)).pick(draw)
@@ -108,12 +117,16 @@ class Clauses:
         if tense == "past":
             referents = self._referents()
             if referents and draw() < 0.5:
-                clause.complement = self._description(_refer(referents[int(draw() * len(referents))]), "past")
+                clause.complement = self._description(
+                    _refer(referents[int(draw() * len(referents))]), "past"
+                )
             else:
                 clause.complement = self._description(self._subject(_KINDS.pick(draw)), "past")
         else:
             chance = draw()
-            clause.complement = self.second("past" if chance < 0.4 else "present" if chance < 0.7 else "future")
+            clause.complement = self.second(
+                "past" if chance < 0.4 else "present" if chance < 0.7 else "future"
+            )
         return clause
 
     def question(self) -> Clause:
@@ -143,7 +156,12 @@ class Clauses:
 
     def _subject(self, kind: str) -> Phrase:
         phrase = self.phrases.phrase(kind, "subject")
-        if isinstance(phrase, NounPhrase) and not phrase.noun.named and not phrase.heavy and self.draw() < 0.17:
+        if (
+            isinstance(phrase, NounPhrase)
+            and not phrase.noun.named
+            and not phrase.heavy
+            and self.draw() < 0.17
+        ):
             phrase.relative = self._relative(phrase)
         return phrase
 
@@ -215,14 +233,23 @@ class Clauses:
         if alone:
             return self.phrases.noun_phrase(kinds[int(draw() * len(kinds))], "object", possessor)
         phrase = self.phrases.phrase(kinds, "object", possessor)
-        if isinstance(phrase, NounPhrase) and not phrase.noun.named and not phrase.heavy and draw() < 0.1:
+        if (
+            isinstance(phrase, NounPhrase)
+            and not phrase.noun.named
+            and not phrase.heavy
+            and draw() < 0.1
+        ):
             phrase.relative = self._relative(phrase)
         return phrase
 
     def _finish(self, clause: Clause) -> Clause:
         """Add what a clause with a verb may have besides: recipient, modal verb, negation, adverbs, a place."""
         draw = self.draw
-        verb, subject, heavy = clause.verb, clause.subject, bool(clause.object and clause.object.heavy)
+        verb, subject, heavy = (
+            clause.verb,
+            clause.subject,
+            bool(clause.object and clause.object.heavy),
+        )
         assert verb and subject
         if verb.recipient and not heavy and draw() < 0.45:
             clause.recipient = self.phrases.simple("p")
@@ -243,7 +270,11 @@ class Clauses:
         chance = draw()
         subject = clause.subject
         counted = isinstance(subject, NounPhrase) and subject.determiner in ("every", "many")
-        if chance < 0.14 and not counted and not (clause.modal is choices.CAN and clause.tense == "present"):
+        if (
+            chance < 0.14
+            and not counted
+            and not (clause.modal is choices.CAN and clause.tense == "present")
+        ):
             self._negate(clause, "not" if chance < 0.1 else "never")
         if draw() < 0.18 and clause.negation != "never":
             adverb = (choices.HOW if how and draw() < 0.5 else choices.OFTEN).pick(draw)

@@ -251,5 +251,7 @@ FREQUENCY = "often souvent, always toujours, sometimes parfois, rarely rarement,
 NEGATED = frozenset({"often", "always", "really"})
 MANNER = "slowly lentement, quickly rapidement, quietly silencieusement, easily facilement, carefully prudemment"
 CLOSING = "here ici, again de_nouveau, everywhere partout"
-OPENING = "suddenly soudain, finally finalement, fortunately heureusement, unfortunately malheureusement"
+OPENING = (
+    "suddenly soudain, finally finalement, fortunately heureusement, unfortunately malheureusement"
+)
 DEGREES = "very très, too trop, so si, rather plutôt, really vraiment"

@@ -6,7 +6,10 @@ from corpus.clauses import Clauses
 from corpus.meaning import Link, Sentence, Tense
 
 _TENSES: Urn[Tense] = Urn(("past", "present", "future"), (50, 32, 18))
-_SHAPES = Urn(("simple", "linked", "shared", "condition", "reported", "question", "existence"), (36, 34, 8, 6, 7, 4, 5))
+_SHAPES = Urn(
+    ("simple", "linked", "shared", "condition", "reported", "question", "existence"),
+    (36, 34, 8, 6, 7, 4, 5),
+)
 # a link, the tense of the first clause and of the second
 _LINKS: Urn[tuple[Link, Tense, Tense]] = Urn(
     (
@@ -45,5 +48,9 @@ def compose(draw: Draw) -> Sentence:
         return Sentence(clauses.question())
     if shape == "existence":
         first = clauses.existence()
-        return Sentence(first, choices.BUT, clauses.second(first.tense)) if draw() < 0.4 else Sentence(first)
+        return (
+            Sentence(first, choices.BUT, clauses.second(first.tense))
+            if draw() < 0.4
+            else Sentence(first)
+        )
     return Sentence(clauses.main(_TENSES.pick(draw), opened=True))

@@ -122,7 +122,9 @@ def _modifiers(tree: Tree, modifiers: tuple[Modifier, ...], joined: bool) -> lis
         conjunction = tree.add("and", "and", "CCONJ", "cc") if joined and found else 0
         degree = tree.add("very", "very", "ADV", "advmod") if modifier.very else 0
         word = modifier.adjective.english
-        number = tree.add(word, word, "ADJ", "conj" if conjunction else "amod", found[0] if conjunction else 0)
+        number = tree.add(
+            word, word, "ADJ", "conj" if conjunction else "amod", found[0] if conjunction else 0
+        )
         tree.attach((n for n in (conjunction, degree) if n), number)
         if not conjunction:
             found.append(number)
@@ -190,11 +192,19 @@ def _be(tree: Tree, clause: Clause, deprel: str) -> list[int]:
     """Add the subject and the forms of "be", in the order of a statement or of a question."""
     person = clause.subject.person if clause.subject else HE_OR_SHE
     if clause.tense == "future":
-        waiting = [*_subject(tree, clause), tree.add("will", "will", "AUX", "aux"), *_between(tree, clause)]
+        waiting = [
+            *_subject(tree, clause),
+            tree.add("will", "will", "AUX", "aux"),
+            *_between(tree, clause),
+        ]
         return [*waiting, tree.add("be", "be", "AUX", deprel)]
     form = BE[clause.tense][person]
     if clause.question:
-        return [tree.add(form, "be", "AUX", deprel), *_subject(tree, clause), *_between(tree, clause)]
+        return [
+            tree.add(form, "be", "AUX", deprel),
+            *_subject(tree, clause),
+            *_between(tree, clause),
+        ]
     return [*_subject(tree, clause), tree.add(form, "be", "AUX", deprel), *_between(tree, clause)]
 
 
@@ -220,7 +230,9 @@ def _description(tree: Tree, clause: Clause, deprel: str, waiting: list[int]) ->
     head = tree.add(form, clause.adjective.english, "ADJ", deprel)
     tree.attach(waiting, head)
     if clause.standard:
-        tree.attach((_prepositional(tree, Preposition("than", ("que",)), clause.standard, "obl"),), head)
+        tree.attach(
+            (_prepositional(tree, Preposition("than", ("que",)), clause.standard, "obl"),), head
+        )
     return head
 
 
@@ -232,7 +244,10 @@ def _action(tree: Tree, clause: Clause, deprel: str, waiting: list[int]) -> int:
         head = tree.add(clause.verb.participle, clause.verb.base, "VERB", deprel)
         tree.attach(waiting, head)
         if clause.agent:
-            tree.attach((_prepositional(tree, Preposition("by", ("par",)), clause.agent, "obl:agent"),), head)
+            tree.attach(
+                (_prepositional(tree, Preposition("by", ("par",)), clause.agent, "obl:agent"),),
+                head,
+            )
         _places(tree, clause, head)
         return head
     form = _verb_group(tree, clause, waiting)
@@ -258,7 +273,10 @@ def _verb_group(tree: Tree, clause: Clause, waiting: list[int]) -> str:
     if clause.tense == "future":
         auxiliary = lemma = "will"
     elif modal and not modal.to:
-        auxiliary, lemma = (modal.present[person] if clause.tense == "present" else modal.past), modal.base
+        auxiliary, lemma = (
+            (modal.present[person] if clause.tense == "present" else modal.past),
+            modal.base,
+        )
     elif clause.question or clause.negation == "not":
         auxiliary = DO[clause.tense][person]
     if clause.question:
@@ -283,7 +301,9 @@ def _objects(tree: Tree, clause: Clause, verb: Verb, head: int) -> None:
         else:
             tree.attach((_nominal(tree, clause.object, "obj", objective=True),), head)
     if clause.recipient:
-        tree.attach((_prepositional(tree, Preposition("to", ("à",)), clause.recipient, "obl"),), head)
+        tree.attach(
+            (_prepositional(tree, Preposition("to", ("à",)), clause.recipient, "obl"),), head
+        )
     if clause.complement:
         mark = tree.add("that", "that", "SCONJ", "mark")
         tree.attach((_clause(tree, clause.complement, "ccomp", [mark]),), head)

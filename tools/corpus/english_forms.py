@@ -24,7 +24,11 @@ def article(word: str) -> str:
     """The English indefinite article before this word: an apple, a university, an honest man."""
     if word.startswith(_SILENT_H):
         return "an"
-    return "an" if word[0].lower() in "aeiou" and not word.lower().startswith(_CONSONANT_SOUNDS) else "a"
+    return (
+        "an"
+        if word[0].lower() in "aeiou" and not word.lower().startswith(_CONSONANT_SOUNDS)
+        else "a"
+    )
 
 
 def english_plural(noun: str) -> str:

@@ -48,7 +48,11 @@ class Example:
             remarks = [f"Entity={entities[position]}"] if position in entities else []
             remarks += ["SpaceAfter=No"] if position in self.tree.glued else []
             misc = "|".join(remarks) or "_"
-            lines.append("\t".join([str(position), form, lemma, upos, "_", "_", str(head), relation, "_", misc]))
+            lines.append(
+                "\t".join(
+                    [str(position), form, lemma, upos, "_", "_", str(head), relation, "_", misc]
+                )
+            )
         return "\n".join(lines) + "\n\n"
 
 
@@ -70,6 +74,8 @@ def _entities(tree: Tree) -> dict[int, str]:
     mentions = [(first, last, f"e{chain}") for chain, spans in chains for first, last in spans]
     for first, last, name in sorted(mentions, key=lambda mention: (mention[0], -mention[1])):
         found[first] = found.get(first, "") + (f"({name})" if first == last else f"({name}")
-    for _, last, name in sorted((m for m in mentions if m[0] != m[1]), key=lambda mention: -mention[0]):
+    for _, last, name in sorted(
+        (m for m in mentions if m[0] != m[1]), key=lambda mention: -mention[0]
+    ):
         found[last] = found.get(last, "") + f"{name})"
     return found

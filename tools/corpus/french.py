@@ -87,7 +87,12 @@ def _core(phrase: NounPhrase) -> list[str]:
     if phrase.joined:
         after = [after[1], ["et"], after[0]]
     surname = [phrase.surname] if phrase.surname else []
-    return [*(word for group in before for word in group), noun, *surname, *(word for group in after for word in group)]
+    return [
+        *(word for group in before for word in group),
+        noun,
+        *surname,
+        *(word for group in after for word in group),
+    ]
 
 
 def _determiner(phrase: NounPhrase, words: list[str], determiner: str) -> list[str]:
@@ -96,7 +101,9 @@ def _determiner(phrase: NounPhrase, words: list[str], determiner: str) -> list[s
         return []
     column = 2 if phrase.plural else int(phrase.gender == "f")
     if determiner in _ARTICLES:
-        adjective_first = determiner in ("some", "any") and words[0] != phrase.noun.french[phrase.plural]
+        adjective_first = (
+            determiner in ("some", "any") and words[0] != phrase.noun.french[phrase.plural]
+        )
         return ["de"] if adjective_first else [_ARTICLES[determiner][column]]
     if determiner == "this":
         return ["cet" if column == 0 and elides(words[0]) else ("ce", "cette", "ces")[column]]
@@ -167,14 +174,20 @@ def _action(clause: Clause) -> list[str]:
     if clause.passive:
         words = _passive(clause)
     elif clause.modal:
-        forms = clause.modal.french_present if clause.tense == "present" else clause.modal.french_past
+        forms = (
+            clause.modal.french_present if clause.tense == "present" else clause.modal.french_past
+        )
         words = _negated(clause, [forms[person]], [*clitic, verb.french.infinitive])
     elif clause.tense == "past" and (not verb.stative or clause.negation == "never"):
         auxiliary = ETRE if verb.with_etre else AVOIR
         participle = verb.french.participle[_agreement(clause)]
         words = _negated(clause, [*clitic, auxiliary.present[person]], [participle])
     else:
-        tenses = {"present": verb.french.present, "past": verb.french.imperfect, "future": verb.french.future}
+        tenses = {
+            "present": verb.french.present,
+            "past": verb.french.imperfect,
+            "future": verb.french.future,
+        }
         words = _negated(clause, [*clitic, tenses[clause.tense][person]], [])
     if target and not isinstance(target, Pronoun) and clause.gap != "object":
         if verb.french_preposition:
@@ -204,4 +217,7 @@ def _passive(clause: Clause) -> list[str]:
         words = _negated(clause, [ETRE.future[person]], [participle])
     else:
         words = _negated(clause, [AVOIR.present[person]], ["été", participle])
-    return [*words, *(_prepositional(Preposition("by", ("par",)), clause.agent) if clause.agent else [])]
+    return [
+        *words,
+        *(_prepositional(Preposition("by", ("par",)), clause.agent) if clause.agent else []),
+    ]

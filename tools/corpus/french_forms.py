@@ -168,7 +168,9 @@ def elides(word: str) -> bool:
     if known is None:
         lower = word.lower()
         letter = unicodedata.normalize("NFD", lower[:1])[:1]
-        known = _KNOWN[word] = letter in "aeiouhœ" and lower.removesuffix("s") not in _ASPIRATED_STEMS
+        known = _KNOWN[word] = (
+            letter in "aeiouhœ" and lower.removesuffix("s") not in _ASPIRATED_STEMS
+        )
     return known
 
 

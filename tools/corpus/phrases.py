@@ -10,7 +10,15 @@ from corpus.vocabulary import Noun, Preposition
 Role = Literal["subject", "object", "place", "inner"]
 _POSSESSIVE = {"he": "his", "she": "her", "it": "its", "they": "their"}
 
-_OPEN = ("the", "a", "some", "this", "two", "three", "many")  # determiners that let "of Marie" follow the noun
+_OPEN = (
+    "the",
+    "a",
+    "some",
+    "this",
+    "two",
+    "three",
+    "many",
+)  # determiners that let "of Marie" follow the noun
 
 # how often an adjective, a second one, a phrase behind the noun, a pair and an owner come, by the role of the phrase
 _RICHNESS: dict[Role, tuple[float, float, float, float, float]] = {
@@ -97,7 +105,9 @@ class Phrases:
         """Whether no other phrase so far could be meant by its pronoun; never so for a town, of unknown gender."""
         pronoun = pronoun_for(phrase)
         rivals = [mention for mention in self.mentions if pronoun_for(mention) == pronoun]
-        return rivals == [phrase] and not (isinstance(phrase, NounPhrase) and phrase.noun.kind == "c")
+        return rivals == [phrase] and not (
+            isinstance(phrase, NounPhrase) and phrase.noun.kind == "c"
+        )
 
     def _mentioned(self, phrase: NounPhrase) -> NounPhrase:
         self.mentions.append(phrase)
@@ -118,7 +128,15 @@ class Phrases:
         chance = self.draw()
         if indefinite:
             if phrase.plural:
-                return "some" if chance < 0.45 else "many" if chance < 0.65 else "two" if chance < 0.85 else "three"
+                return (
+                    "some"
+                    if chance < 0.45
+                    else "many"
+                    if chance < 0.65
+                    else "two"
+                    if chance < 0.85
+                    else "three"
+                )
             return "a"
         if not phrase.noun.counted:
             return "the" if chance < 0.75 else "this" if chance < 0.9 else "our"

@@ -202,9 +202,41 @@ mysteriously mystérieusement, politely poliment, sadly tristement, timidly timi
 """
 
 
-_ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "br", "dr", "kr", "tr", "st")
+_ONSETS = (
+    "b",
+    "d",
+    "f",
+    "g",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "r",
+    "s",
+    "t",
+    "v",
+    "br",
+    "dr",
+    "kr",
+    "tr",
+    "st",
+)
 _ENDS = {
-    "surname": ("nek", "lan", "dor", "vin", "mak", "rel", "tov", "ber", "ski", "rand", "zen", "lum"),
+    "surname": (
+        "nek",
+        "lan",
+        "dor",
+        "vin",
+        "mak",
+        "rel",
+        "tov",
+        "ber",
+        "ski",
+        "rand",
+        "zen",
+        "lum",
+    ),
     "town": ("mora", "burg", "stad", "lona", "vik", "grad", "dalia", "port"),
 }
 

@@ -12,7 +12,9 @@ class Tree:
         self.rows: list[tuple[str, str, str, str]] = []  # form, lemma, part of speech, relation
         self.heads: list[int] = []
         self.glued: set[int] = set()  # words without a space behind them
-        self.spans: dict[int, tuple[int, int]] = {}  # first and last word of each phrase, by its id()
+        self.spans: dict[
+            int, tuple[int, int]
+        ] = {}  # first and last word of each phrase, by its id()
         self.references: list[tuple[Phrase, int]] = []  # an antecedent, and the pronoun for it
 
     def add(self, form: str, lemma: str, upos: str, deprel: str, head: int = 0) -> int:

@@ -94,7 +94,9 @@ def nouns(table: str, kind: Kind, *, counted: bool = True) -> list[Noun]:
         one, _, many = english.partition("/")
         un, _, des = french.partition("/")
         sex: Gender = "f" if gender == "f" else "m"
-        found.append(Noun((one, many or english_plural(one)), (un, des or plural(un)), sex, kind, counted))
+        found.append(
+            Noun((one, many or english_plural(one)), (un, des or plural(un)), sex, kind, counted)
+        )
     return found
 
 
@@ -140,7 +142,9 @@ def adjective(line: str) -> Adjective:
     return Adjective(
         english=positive,
         comparative=comparative,
-        french=(masculine,) * 4 if fixed else adjective_forms(masculine, others[0] if others else ""),
+        french=(masculine,) * 4
+        if fixed
+        else adjective_forms(masculine, others[0] if others else ""),
         before_vowel=others[1] if len(others) > 1 else masculine,
         place=int(place),
         kinds=kinds,

@@ -26,9 +26,13 @@ from headwise.roles.word_times import speech_trials
 
 
 def alignment_heads(
-    model: Model, text: ParallelText | Speech, links: str | PathLike[str] | None = None, one_layer: bool = False,
-    seed: int = 0, progress: Report = silent,
-) -> AlignmentHeads:  # fmt: skip
+    model: Model,
+    text: ParallelText | Speech,
+    links: str | PathLike[str] | None = None,
+    one_layer: bool = False,
+    seed: int = 0,
+    progress: Report = silent,
+) -> AlignmentHeads:
     """Rank the cross heads of an encoder-decoder by how well they align, and choose a set of them.
 
     text: sentence pairs, or for Whisper speech with word times. links: a file of reference links (`0-0 1-2`, possible
@@ -37,29 +41,47 @@ def alignment_heads(
     `model.alignment_heads = found.heads`, then `model.save(folder)`.
     """
     if "cross" not in model.heads.kinds:
-        raise HeadwiseError(f"{model.name} has no cross attention, which alignment is read from: give another model.")
+        raise HeadwiseError(
+            f"{model.name} has no cross attention, which alignment is read from: give another model."
+        )
     spoken = getattr(model.hf, "main_input_name", "") == "input_features"
     if spoken != isinstance(text, Speech):
-        needed = "speech with word times (--audio)" if spoken else "sentence pairs (--source and --target)"
-        raise HeadwiseError(f"{model.name} is a {type(model.hf).__name__}: alignment heads are found on {needed}.")
+        needed = (
+            "speech with word times (--audio)"
+            if spoken
+            else "sentence pairs (--source and --target)"
+        )
+        raise HeadwiseError(
+            f"{model.name} is a {type(model.hf).__name__}: alignment heads are found on {needed}."
+        )
     if spoken and links is not None:
         raise HeadwiseError("Links were given for speech, which has word times: leave them out.")
     with_tokenizer(model)
     coverage: dict[str, Coverage] = {}
     trials: Trials
     if isinstance(text, Speech):
-        trials = speech_trials(model.hf, model.tokenizer, list(text), coverage.setdefault("speech", Coverage()))
+        trials = speech_trials(
+            model.hf, model.tokenizer, list(text), coverage.setdefault("speech", Coverage())
+        )
     else:
-        subject = Subject(model.hf, model.tokenizer, model.found, Reading(max_length=max_tokens(model)), coverage)
+        subject = Subject(
+            model.hf, model.tokenizer, model.found, Reading(max_length=max_tokens(model)), coverage
+        )
         pairs: Sequence[Any] = list(text)
         trials = pair_trials(subject, pairs, None if links is None else read_links(links))
-    found = choose(model.hf, model.found, counted(trials, progress), model.alignment_heads, one_layer, seed)
+    found = choose(
+        model.hf, model.found, counted(trials, progress), model.alignment_heads, one_layer, seed
+    )
     found.table.attrs["signature"] = {
-        "model": model.name, "heads": model.heads.to_json(), "text": text.name,
+        "model": model.name,
+        "heads": model.heads.to_json(),
+        "text": text.name,
         "links": None if links is None else str(links),
-        "one_layer": one_layer, "seed": seed, "coverage": {name: asdict(each) for name, each in coverage.items()},
+        "one_layer": one_layer,
+        "seed": seed,
+        "coverage": {name: asdict(each) for name, each in coverage.items()},
         **environment_info(),
-    }  # fmt: skip
+    }
     return found
 
 
@@ -82,7 +104,8 @@ def save_alignment(found: AlignmentHeads, folder: Path) -> None:
     write_text(folder / "alignment.csv", found.table.to_csv(index=False, float_format="%.6g"))
     write_text(folder / "alignment-sets.csv", found.sets.to_csv(index=False, float_format="%.6g"))
     facts = {
-        "alignment_heads": [[head.layer, head.head] for head in found.heads], "confirmed": found.confirmed,
+        "alignment_heads": [[head.layer, head.head] for head in found.heads],
+        "confirmed": found.confirmed,
         "signature": found.table.attrs["signature"],
-    }  # fmt: skip
+    }
     write_text(folder / "alignment.json", json.dumps(facts, indent=1) + "\n")

@@ -23,7 +23,9 @@ from headwise.translation.labelled import Labelled
 from headwise.translation.language import Lines, Packed
 
 AnyText = ParallelText | Text | LabelledText
-Brought = Sequence[Mapping[str, torch.Tensor]]  # batches of the model's own keyword tensors, with labels
+Brought = Sequence[
+    Mapping[str, torch.Tensor]
+]  # batches of the model's own keyword tensors, with labels
 EVERY = 10  # sentence that is held out where no dev text is given
 
 
@@ -98,7 +100,9 @@ class Fold:
         start = 0
         for batch in self.batches.whole():
             size = len(batch["labels"])
-            mine = (torch.arange(start, start + size) % 2 == self.which) & (batch["labels"] != IGNORED).any(1)
+            mine = (torch.arange(start, start + size) % 2 == self.which) & (
+                batch["labels"] != IGNORED
+            ).any(1)
             start += size
             if bool(mine.any()):
                 yield {name: tensor[mine] for name, tensor in batch.items()}
@@ -124,7 +128,11 @@ def is_causal(model: Model) -> bool:
 
 
 def training_data(
-    model: Model, text: AnyText, batch_tokens: int, cache: Path | None = None, limit: int | None = None
+    model: Model,
+    text: AnyText,
+    batch_tokens: int,
+    cache: Path | None = None,
+    limit: int | None = None,
 ) -> Data:
     """A text as a model trains on it: pairs of at most `limit` tokens a side, labelled texts of at most so many, or
     one-sided text packed into rows.
@@ -157,7 +165,9 @@ def translator(model: Model) -> Model:
     """The model itself; raises HeadwiseError when it does not translate."""
     kind = type(model.hf).__name__
     if not model.hf.config.is_encoder_decoder or not model.hf.can_generate():
-        raise HeadwiseError(f"{model.name} is a {kind}, but a translation model (encoder and decoder) is needed here.")
+        raise HeadwiseError(
+            f"{model.name} is a {kind}, but a translation model (encoder and decoder) is needed here."
+        )
     return with_tokenizer(model)
 
 
@@ -165,13 +175,17 @@ def max_tokens(model: Model) -> int:
     """The longest sentence, in tokens, that a model gets."""
     config: Any = model.hf.config
     generation: Any = getattr(model.hf, "generation_config", None)
-    limit = int(getattr(generation, "max_length", None) or 512) if config.is_encoder_decoder else 512
+    limit = (
+        int(getattr(generation, "max_length", None) or 512) if config.is_encoder_decoder else 512
+    )
     return min(limit, getattr(config, "max_position_embeddings", 512))
 
 
 def held_out(text: AnyText) -> tuple[AnyText, AnyText]:
     """All but every tenth of a text, and every tenth."""
     if len(text) < EVERY:
-        raise HeadwiseError(f"Every tenth sentence is held out, but there are only {len(text)}: give dev text as well.")
+        raise HeadwiseError(
+            f"Every tenth sentence is held out, but there are only {len(text)}: give dev text as well."
+        )
     places = range(len(text))
     return text.take([i for i in places if (i + 1) % EVERY]), text.take(places[EVERY - 1 :: EVERY])

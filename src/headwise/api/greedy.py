@@ -29,7 +29,9 @@ from headwise.statistics import bootstrap, interval, paired_bootstrap_p, proport
 from headwise.units import alike, units
 
 Rows = list[tuple[str, float, float | None, float | None]]  # measure, value, low, high
-Change = tuple[float, float | None, float | None, float | None]  # in %, its 95 % interval, p; the last three or none
+Change = tuple[
+    float, float | None, float | None, float | None
+]  # in %, its 95 % interval, p; the last three or none
 
 
 @dataclass
@@ -83,7 +85,10 @@ class Losses:
 
     @classmethod
     def measure(
-        cls, text: Batches, masks: Sequence[HeadMask], cut: Callable[[HeadMask], Model] | None = None
+        cls,
+        text: Batches,
+        masks: Sequence[HeadMask],
+        cut: Callable[[HeadMask], Model] | None = None,
     ) -> Losses:
         """All masks go over the text together and share what they can; with `cut`, which makes the smaller model of a
         mask, each model goes over it alone."""
@@ -91,24 +96,30 @@ class Losses:
         whole = HeadMask.full(model.heads)
         if classifies(model.hf):
             return cls.of_classes(text, [whole, *masks], cut)
-        silenced = removal_losses(model.hf, model.found, text, [whole, *masks] if cut is None else [whole])
+        silenced = removal_losses(
+            model.hf, model.found, text, [whole, *masks] if cut is None else [whole]
+        )
         columns, tokens = [silenced[0]], silenced[1]
         progress = text.progress
         for place, mask in enumerate(masks if cut is not None else ()):
             assert cut is not None
             smaller = cut(mask)
             text.progress = part(progress, place / len(masks), (place + 1) / len(masks))
-            columns.append(removal_losses(smaller.hf, smaller.found, text, [HeadMask.full(smaller.heads)])[0])
+            columns.append(
+                removal_losses(smaller.hf, smaller.found, text, [HeadMask.full(smaller.heads)])[0]
+            )
         text.progress = progress
         summed = np.concatenate(columns, axis=1)
         if not np.isfinite(summed).all():
-            raise HeadwiseError("The loss with heads removed is not a number (NaN or infinite): the model is broken.")
+            raise HeadwiseError(
+                "The loss with heads removed is not a number (NaN or infinite): the model is broken."
+            )
         return cls(summed, tokens)
 
     @classmethod
     def of_classes(
         cls, text: Batches, masks: Sequence[HeadMask], cut: Callable[[HeadMask], Model] | None
-    ) -> Losses:  # fmt: skip
+    ) -> Losses:
         """Losses and right answers of a classifier, a pass over the text for each mask."""
         model, progress, found = text.model, text.progress, list[tuple[np.ndarray, np.ndarray]]()
         for place, mask in enumerate(masks):
@@ -119,7 +130,9 @@ class Losses:
         text.progress = progress
         lost, right = (np.stack(columns, 1) for columns in zip(*found, strict=True))
         if not np.isfinite(lost).all():
-            raise HeadwiseError("The loss with heads removed is not a number (NaN or infinite): the model is broken.")
+            raise HeadwiseError(
+                "The loss with heads removed is not a number (NaN or infinite): the model is broken."
+            )
         return cls(lost, np.ones(len(lost)), right)
 
     def beside(self, others: Sequence[Losses]) -> Losses:
@@ -143,7 +156,9 @@ class Losses:
         loss = (self.summed.sum(0) / self.tokens.sum())[None]
         drawn = bootstrap(self.summed, self.tokens, seed) if len(self.tokens) > 1 else None
 
-        def row(name: str, change: Callable[[np.ndarray], np.ndarray]) -> tuple[str, float, float | None, float | None]:
+        def row(
+            name: str, change: Callable[[np.ndarray], np.ndarray]
+        ) -> tuple[str, float, float | None, float | None]:
             low, high = interval(change(drawn)) if drawn is not None else (None, None)
             return (
                 name,
@@ -160,9 +175,18 @@ class Losses:
             if column:
                 drawn = 100 * bootstrap(self.right, self.tokens, seed)
                 low, high = map(float, interval(drawn[:, column] - drawn[:, 0]))
-                found.append(("accuracy_change", self.gain(column), *((low, high) if count > 1 else (None, None))))
+                found.append(
+                    (
+                        "accuracy_change",
+                        self.gain(column),
+                        *((low, high) if count > 1 else (None, None)),
+                    )
+                )
             return found
-        rows = [row("loss", lambda x: x[:, column]), row("perplexity", lambda x: np.exp(x[:, column]))]
+        rows = [
+            row("loss", lambda x: x[:, column]),
+            row("perplexity", lambda x: np.exp(x[:, column])),
+        ]
         if column:
             rows.append(row("perplexity_change", lambda x: 100 * np.expm1(x[:, column] - x[:, 0])))
         return rows
@@ -170,7 +194,9 @@ class Losses:
     def change(self, column: int, other: Losses, its_column: int, seed: int) -> Change:
         """The change of perplexity against another model on the same sentences, by a paired bootstrap."""
         if not np.array_equal(self.tokens, other.tokens):
-            raise HeadwiseError("Two models were measured on different texts, so their perplexity cannot be compared.")
+            raise HeadwiseError(
+                "Two models were measured on different texts, so their perplexity cannot be compared."
+            )
         both = np.stack([self.summed[:, column], other.summed[:, its_column]], axis=1)
         loss = both.sum(0) / self.tokens.sum()
         value = float(100 * np.expm1(loss[0] - loss[1]))
@@ -179,7 +205,12 @@ class Losses:
         drawn = bootstrap(both, self.tokens, seed)
         differences = drawn[:, 0] - drawn[:, 1]
         low, high = interval(100 * np.expm1(differences))
-        return value, float(low), float(high), paired_bootstrap_p(float(loss[0] - loss[1]), differences)
+        return (
+            value,
+            float(low),
+            float(high),
+            paired_bootstrap_p(float(loss[0] - loss[1]), differences),
+        )
 
 
 def answers(model: PreTrainedModel, text: Batches) -> tuple[np.ndarray, np.ndarray]:
@@ -190,7 +221,11 @@ def answers(model: PreTrainedModel, text: Batches) -> tuple[np.ndarray, np.ndarr
         for batch in text:
             tensors = on_device(model, batch)
             logits, labels = predict(model, tensors), tensors["labels"]
-            lost, right = fetched([sentence_losses(logits, labels), logits[:, 0].argmax(-1) == labels[:, 0]])
+            lost, right = fetched(
+                [sentence_losses(logits, labels), logits[:, 0].argmax(-1) == labels[:, 0]]
+            )
             parts.append((lost.astype(np.float64), right.astype(np.float64)))
         parts = gathered(parts)
-    return np.concatenate([lost for lost, _ in parts]), np.concatenate([right for _, right in parts])
+    return np.concatenate([lost for lost, _ in parts]), np.concatenate(
+        [right for _, right in parts]
+    )

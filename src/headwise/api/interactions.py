@@ -34,12 +34,28 @@ from headwise.statistics import bootstrap, corrected, interval, paired_bootstrap
 
 PAIRS = 20  # that are measured
 LEAST = 20  # sentences
-SCREEN, SENTENCES = 12, 300  # sentences that all pairs are tried on, and that the strongest are measured on
+SCREEN, SENTENCES = (
+    12,
+    300,
+)  # sentences that all pairs are tried on, and that the strongest are measured on
 MOST = 128  # heads that are paired
 COLUMNS = (
-    "kind", "layer", "head", "other_kind", "other_layer", "other_head", "screen",
-    "value", "low", "high", "p", "alone", "other_alone", "both", "n",
-)  # fmt: skip
+    "kind",
+    "layer",
+    "head",
+    "other_kind",
+    "other_layer",
+    "other_head",
+    "screen",
+    "value",
+    "low",
+    "high",
+    "p",
+    "alone",
+    "other_alone",
+    "both",
+    "n",
+)
 Pair = tuple[Head, Head]
 
 
@@ -58,7 +74,9 @@ def interactions(
     if type(pairs) is not int or pairs < 1:
         raise HeadwiseError(f"pairs is {pairs!r}: give the number of pairs to measure, at least 1.")
     if not isinstance(text, ParallelText | Text | LabelledText):
-        raise HeadwiseError("Pairs of heads are measured on text, and batches were given: give text.")
+        raise HeadwiseError(
+            "Pairs of heads are measured on text, and batches were given: give text."
+        )
     if not predicts(model.hf):
         raise HeadwiseError(
             f"{model.name}, a {type(model.hf).__name__}, predicts nothing, so pairs of heads cost nothing."
@@ -75,7 +93,9 @@ def interactions(
         screened = dict(zip(every, screen.interactions().sum(0) / screen.tokens.sum(), strict=True))
         chosen = sorted(every, key=lambda pair: -abs(screened[pair]))[:pairs]
         needed = [head for head in heads if any(head in pair for pair in chosen)]
-        found = effects(model, second, needed, chosen, part(report, 0.6, 1.0), f"{len(chosen)} pairs")
+        found = effects(
+            model, second, needed, chosen, part(report, 0.6, 1.0), f"{len(chosen)} pairs"
+        )
         rows = found.rows(seed)
     table = pd.DataFrame(
         [
@@ -85,9 +105,15 @@ def interactions(
         columns=list(COLUMNS),
     )
     table.attrs["signature"] = {
-        "model": model.name, "heads": model.heads.to_json(), "text": text.fingerprint, "screened": len(first),
-        "sentences": len(second), "longest": max_tokens(model), "seed": seed, **environment_info(),
-    }  # fmt: skip
+        "model": model.name,
+        "heads": model.heads.to_json(),
+        "text": text.fingerprint,
+        "screened": len(first),
+        "sentences": len(second),
+        "longest": max_tokens(model),
+        "seed": seed,
+        **environment_info(),
+    }
     return table
 
 
@@ -111,12 +137,16 @@ def loudest(model: Model, text: AnyText, seed: int) -> list[Head]:
 class Effects:
     """What each sentence loses (summed over its tokens) without single heads and without pairs."""
 
-    def __init__(self, heads: Sequence[Head], pairs: Sequence[Pair], lost: np.ndarray, tokens: np.ndarray) -> None:
+    def __init__(
+        self, heads: Sequence[Head], pairs: Sequence[Pair], lost: np.ndarray, tokens: np.ndarray
+    ) -> None:
         """lost: sentences x (the whole model, heads, pairs); tokens: predicted tokens by sentence."""
         change = lost[:, 1:] - lost[:, :1]
         place = {head: number for number, head in enumerate(heads)}
         self.pairs, self.tokens, self.both = pairs, tokens, change[:, len(heads) :]
-        self.one, self.other = (change[:, [place[pair[which]] for pair in pairs]] for which in (0, 1))
+        self.one, self.other = (
+            change[:, [place[pair[which]] for pair in pairs]] for which in (0, 1)
+        )
 
     def interactions(self) -> np.ndarray:
         """Sentences x pairs."""
@@ -128,27 +158,47 @@ class Effects:
         sums, count = self.interactions(), self.tokens.sum()
         values, draws = sums.sum(0) / count, bootstrap(sums, self.tokens, seed)
         low, high = interval(draws)
-        p = corrected(np.array([paired_bootstrap_p(v, d) for v, d in zip(values, draws.T, strict=True)]))
+        p = corrected(
+            np.array([paired_bootstrap_p(v, d) for v, d in zip(values, draws.T, strict=True)])
+        )
         alone, other, both = (part.sum(0) / count for part in (self.one, self.other, self.both))
         return {
             self.pairs[at]: {
-                "value": values[at], "low": low[at], "high": high[at], "p": p[at], "alone": alone[at],
-                "other_alone": other[at], "both": both[at], "n": int(count),
+                "value": values[at],
+                "low": low[at],
+                "high": high[at],
+                "p": p[at],
+                "alone": alone[at],
+                "other_alone": other[at],
+                "both": both[at],
+                "n": int(count),
             }
             for at in np.argsort(-np.abs(values), kind="stable")
-        }  # fmt: skip
+        }
 
 
 def effects(
-    model: Model, text: AnyText, heads: Sequence[Head], pairs: Sequence[Pair], progress: Report = silent, what: str = ""
+    model: Model,
+    text: AnyText,
+    heads: Sequence[Head],
+    pairs: Sequence[Pair],
+    progress: Report = silent,
+    what: str = "",
 ) -> Effects:
     """Exact removal of single heads and of pairs on a text; layers before the first of them run once a batch."""
     whole = HeadMask.full(model.heads)
-    masks = [whole, *(whole.without([head]) for head in heads), *(whole.without(pair) for pair in pairs)]
+    masks = [
+        whole,
+        *(whole.without([head]) for head in heads),
+        *(whole.without(pair) for pair in pairs),
+    ]
     batches = Batches(model, text, lambda share, _: progress(share, what))
     return Effects(heads, pairs, *removal_losses(model.hf, model.found, batches, masks))
 
 
 def address(pair: Pair) -> dict[str, Any]:
     """The first columns of a row."""
-    return {**pair[0]._asdict(), **{f"other_{name}": value for name, value in pair[1]._asdict().items()}}
+    return {
+        **pair[0]._asdict(),
+        **{f"other_{name}": value for name, value in pair[1]._asdict().items()},
+    }

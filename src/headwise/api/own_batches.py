@@ -15,7 +15,14 @@ from torch import Tensor
 from headwise.attention import AttentionCall, capture, evaluating, start_token
 from headwise.attention.discover import output_of
 from headwise.errors import HeadwiseError
-from headwise.importance.objective import IGNORED, asked_tokens, inputs_of, on_device, predict, sentence_losses
+from headwise.importance.objective import (
+    IGNORED,
+    asked_tokens,
+    inputs_of,
+    on_device,
+    predict,
+    sentence_losses,
+)
 from headwise.model import Model
 
 NEAR = 1e-2  # share of the model's own loss; half precision differs by more than rounding
@@ -72,8 +79,14 @@ class OwnBatches:
         ids = tensors.get("input_ids")
         if hf.config.is_encoder_decoder:
             if "decoder_input_ids" not in tensors:
-                tensors["decoder_input_ids"] = shifted(labels, start_token(hf), hf.config.pad_token_id or 0)
-        elif ids is not None and labels.shape == ids.shape and "decoder-self" in self.model.heads.kinds:
+                tensors["decoder_input_ids"] = shifted(
+                    labels, start_token(hf), hf.config.pad_token_id or 0
+                )
+        elif (
+            ids is not None
+            and labels.shape == ids.shape
+            and "decoder-self" in self.model.heads.kinds
+        ):
             ahead = torch.full_like(labels, IGNORED)
             ahead[:, :-1] = labels[:, 1:]
             tensors["labels"] = ahead
@@ -102,7 +115,9 @@ class OwnBatches:
         with evaluating(hf), torch.no_grad():
             tensors = on_device(hf, self.aligned(batch))
             wanted = getattr(
-                output_of(hf, {name: tensor.to(hf.device) for name, tensor in batch.items()}), "loss", None
+                output_of(hf, {name: tensor.to(hf.device) for name, tensor in batch.items()}),
+                "loss",
+                None,
             )
             labels = tensors["labels"]
             got = sentence_losses(predict(hf, tensors), labels).sum() / asked_tokens(labels).sum()

@@ -37,19 +37,44 @@ Method = Literal["gates", "top-k", "greedy"]
 
 
 def prune(
-    model: Model, text: AnyText, dev: AnyText | None = None, *, penalty: float | None = None, keep: Keep | None = None,
-    max_drop: float | None = None, kinds: Sequence[Kind] | None = None, method: Method | None = None, seed: int = 1,
-    work: str | Path | None = None, progress: Report | None = None, unit: Unit | None = None, score: str | None = None,
-    rescore: bool | None = None, step: float | None = None, compensate: bool | None = None,
-    search: Search | None = None, epochs: int | None = None, learning_rate: float | None = None,
-    warmup: int | None = None, schedule: str | None = None, average: int | None = None,
-    train: Literal["all", "gates", "lora"] | None = None, gate_learning_rate: float | None = None,
+    model: Model,
+    text: AnyText,
+    dev: AnyText | None = None,
+    *,
+    penalty: float | None = None,
+    keep: Keep | None = None,
+    max_drop: float | None = None,
+    kinds: Sequence[Kind] | None = None,
+    method: Method | None = None,
+    seed: int = 1,
+    work: str | Path | None = None,
+    progress: Report | None = None,
+    unit: Unit | None = None,
+    score: str | None = None,
+    rescore: bool | None = None,
+    step: float | None = None,
+    compensate: bool | None = None,
+    search: Search | None = None,
+    epochs: int | None = None,
+    learning_rate: float | None = None,
+    warmup: int | None = None,
+    schedule: str | None = None,
+    average: int | None = None,
+    train: Literal["all", "gates", "lora"] | None = None,
+    gate_learning_rate: float | None = None,
     penalty_scale: Literal["paper", "code"] | None = None,
-    temperature: float | None = None, start: float | Literal["glorot"] | None = None,
-    rule: Literal["sign", "deterministic"] | None = None, settle: float | None = None, batch_tokens: int | None = None,
-    accumulate: int | None = None, label_smoothing: float | None = None, weight_decay: float | None = None,
-    clip: float | None = None, patience: int | None = None, dtype: str | None = None,
-) -> Model:  # fmt: skip
+    temperature: float | None = None,
+    start: float | Literal["glorot"] | None = None,
+    rule: Literal["sign", "deterministic"] | None = None,
+    settle: float | None = None,
+    batch_tokens: int | None = None,
+    accumulate: int | None = None,
+    label_smoothing: float | None = None,
+    weight_decay: float | None = None,
+    clip: float | None = None,
+    patience: int | None = None,
+    dtype: str | None = None,
+) -> Model:
     """A smaller model. One of three says how far to prune:
 
     penalty: λ of the gates, whatever number of heads that leaves. keep: exactly so many heads, in total or of every
@@ -75,39 +100,61 @@ def prune(
     default a bar. Warns when the gates of a run had not settled or missed the
     target. Raises HeadwiseError for options that mean nothing together.
     """
-    options = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
+    options = {
+        name: value for name, value in locals().items() if name in OPTIONS and value is not None
+    }
     if not isinstance(model, Model):
-        raise HeadwiseError(f"{model!r} was to be pruned, which is no model of headwise: hw.load(…) makes one.")
+        raise HeadwiseError(
+            f"{model!r} was to be pruned, which is no model of headwise: hw.load(…) makes one."
+        )
     goals = {"penalty": penalty, "keep": keep, "max_drop": max_drop}
     given = [name for name, value in goals.items() if value is not None]
     if len(given) != 1:
         found = f"{' and '.join(given)} were given together" if given else "none was given"
-        raise HeadwiseError(f"prune needs one of {', '.join(goals)}, but {found}: say once how far to prune.")
+        raise HeadwiseError(
+            f"prune needs one of {', '.join(goals)}, but {found}: say once how far to prune."
+        )
     gated = penalty is not None or (model.hf.config.is_encoder_decoder and max_drop is None)
     method = method or ("gates" if gated else "greedy")
     if method not in SWEEPS:
-        raise HeadwiseError(f"prune: method '{method}' was asked for; there is {', '.join(SWEEPS)}.")
+        raise HeadwiseError(
+            f"prune: method '{method}' was asked for; there is {', '.join(SWEEPS)}."
+        )
     if not {"penalty": method == "gates", "keep": True, "max_drop": method == "greedy"}[given[0]]:
-        raise HeadwiseError(f"prune: {given[0]} means nothing with method '{method}': see the help of hw.prune.")
+        raise HeadwiseError(
+            f"prune: {given[0]} means nothing with method '{method}': see the help of hw.prune."
+        )
     for name, value in (("penalty", penalty), ("max_drop", max_drop)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf
+        ):
             raise HeadwiseError(f"prune: {name}={value!r} was given: give a number of at least 0.")
     if isinstance(kinds, str):
-        raise HeadwiseError(f"prune: kinds is '{kinds}': give a list of kinds, such as ['encoder-self'].")
+        raise HeadwiseError(
+            f"prune: kinds is '{kinds}': give a list of kinds, such as ['encoder-self']."
+        )
     if max_drop is not None and not predicts(model.hf):
         raise HeadwiseError(
             f"prune: {model.name} predicts neither words nor classes, so max_drop cannot be measured: give keep."
         )
-    recipe = {name: options.pop(name) for name in list(options) if name in RECIPE_ONLY and method != "greedy"}
+    recipe = {
+        name: options.pop(name)
+        for name in list(options)
+        if name in RECIPE_ONLY and method != "greedy"
+    }
     sweep_options = {
-        "method": method, "kinds": list(kinds if kinds is not None else usual_kinds(model, keep)),
+        "method": method,
+        "kinds": list(kinds if kinds is not None else usual_kinds(model, keep)),
         "keep": [] if keep is None else [dict(keep) if isinstance(keep, Mapping) else keep],
-        **({} if penalty is None else {"penalties": [penalty]}), **options,
-    }  # fmt: skip
+        **({} if penalty is None else {"penalties": [penalty]}),
+        **options,
+    }
     text, dev = (text, dev) if dev is not None else held_out(text)
     if method == "greedy":
         if work is not None:
-            raise HeadwiseError("prune: work means nothing with method 'greedy', which trains nothing: leave it out.")
+            raise HeadwiseError(
+                "prune: work means nothing with method 'greedy', which trains nothing: leave it out."
+            )
         with shown("prune", progress) as report:
             return prune_greedily(model, text, dev, sweep_options, max_drop, seed, report)
     sweep = checked(SWEEPS[method], sweep_options, "prune")
@@ -138,27 +185,41 @@ OPTIONS = {*ORDER, *RECIPE_ONLY, *GateOptions.model_fields}
 
 
 def prune_greedily(
-    model: Model, text: AnyText, dev: AnyText, options: dict[str, Any], max_drop: float | None, seed: int,
+    model: Model,
+    text: AnyText,
+    dev: AnyText,
+    options: dict[str, Any],
+    max_drop: float | None,
+    seed: int,
     progress: Report,
-) -> Model:  # fmt: skip
+) -> Model:
     """Heads go in the order of a score on `text`; quality, and so the choice of `max_drop`, is measured on `dev`."""
-    search, score = options.pop("search", None) or Search(), options.pop("score", None) or usual_score(model)
+    search, score = (
+        options.pop("search", None) or Search(),
+        options.pop("score", None) or usual_score(model),
+    )
     sweep = checked(GreedySweep, {**options, "scores": [score]}, "prune")
     if len(sweep.scores) > 1:
-        raise HeadwiseError(f"prune: heads go in the order of one score, but '{score}' stands for several.")
+        raise HeadwiseError(
+            f"prune: heads go in the order of one score, but '{score}' stands for several."
+        )
     try:
         sweep.refuse_counts(model.heads)
     except ValueError as error:
         raise HeadwiseError(f"prune: {error}") from None
     first = units(model.heads.only(sweep.kinds), sweep.unit)[0]
     with warnings.catch_warnings(action="ignore"):
-        model.remove(HeadMask.full(model.heads).without(first), grow=True)  # what cannot be cut out is refused at once
+        model.remove(
+            HeadMask.full(model.heads).without(first), grow=True
+        )  # what cannot be cut out is refused at once
     batches = Batches(model, text, part(progress, 0.0, 0.5))
     order = Ranking(model, batches, sweep.scores[0], sweep.rescore, seed)
     masks = [HeadMask.full(model.heads), *greedy_masks(order, sweep).values()]
     batches.progress = silent
     means = mean_outputs(model.hf, model.found, batches.intact()) if sweep.compensate else None
-    cut = partial(model.remove, means=means, grow=True)  # the masks obey the unit that was asked for
+    cut = partial(
+        model.remove, means=means, grow=True
+    )  # the masks obey the unit that was asked for
     if max_drop is None:
         return cut(masks[-1])
     rest = part(progress, 0.5, 1.0)

@@ -34,11 +34,17 @@ COUNTED = 1_000_000  # sentences of the training text that frequencies are count
 
 
 def roles(
-    model: Model, treebank: Treebank, confirm: Treebank | None = None, pairs: ParallelText | None = None,
-    training: AnyText | Mapping[int, int] | None = None, seed: int = 0,
-    progress: Callable[[int], None] | None = None, reading: Reading | None = None,
-    links: str | PathLike[str] | None = None, untrained: int = 0,
-) -> Roles:  # fmt: skip
+    model: Model,
+    treebank: Treebank,
+    confirm: Treebank | None = None,
+    pairs: ParallelText | None = None,
+    training: AnyText | Mapping[int, int] | None = None,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+    reading: Reading | None = None,
+    links: str | PathLike[str] | None = None,
+    untrained: int = 0,
+) -> Roles:
     """What each head does: positional, syntactic, rare-token, coreference and alignment heads, and those of language
     models, each with a baseline and an interval; `.labels` has one line a head (docs/methods/roles.md).
 
@@ -54,9 +60,18 @@ def roles(
     gold = None if links is None else read_links(links)
     twins = twin_seeds(untrained, seed)
     found = test_roles(
-        model.hf, model.tokenizer, model.found, treebank, confirm=confirm, pairs=pairs, frequencies=counts,
-        reading=reading, seed=seed, progress=forward, links=gold,
-    )  # fmt: skip
+        model.hf,
+        model.tokenizer,
+        model.found,
+        treebank,
+        confirm=confirm,
+        pairs=pairs,
+        frequencies=counts,
+        reading=reading,
+        seed=seed,
+        progress=forward,
+        links=gold,
+    )
     if not twins:
         return found
     subject = Subject(model.hf, model.tokenizer, model.found, reading)
@@ -65,9 +80,19 @@ def roles(
     for own in twins:
         twin = untrained_twin(model, own)
         of_twin = test_roles(
-            twin.hf, twin.tokenizer, twin.found, few[0] or (), confirm=few[1], pairs=pairs, frequencies=counts,
-            reading=reading, seed=seed, progress=forward, links=gold, intervals=False,
-        )  # fmt: skip
+            twin.hf,
+            twin.tokenizer,
+            twin.found,
+            few[0] or (),
+            confirm=few[1],
+            pairs=pairs,
+            frequencies=counts,
+            reading=reading,
+            seed=seed,
+            progress=forward,
+            links=gold,
+            intervals=False,
+        )
         parts.append(control_rows(f"{UNTRAINED}.{own}", of_twin))
     found.controls = pd.concat(parts, ignore_index=True)
     return found
@@ -80,11 +105,15 @@ def sentences_read(treebank: Treebank, confirm: Treebank | None, untrained: int)
     return sum(texts) + again * sum(min(size, SENTENCES) for size in texts)
 
 
-def token_counts(model: Model, training: AnyText | Mapping[int, int] | None) -> Mapping[int, int] | None:
+def token_counts(
+    model: Model, training: AnyText | Mapping[int, int] | None
+) -> Mapping[int, int] | None:
     """How often each token id occurs in the source side of a text, or what is counted already."""
     if training is None or isinstance(training, Mapping):
         return training
-    lines: Iterable[str] = training.sources if isinstance(training, ParallelText) else training.lines
+    lines: Iterable[str] = (
+        training.sources if isinstance(training, ParallelText) else training.lines
+    )
     return frequencies(islice(lines, COUNTED), model.tokenizer)
 
 
@@ -94,11 +123,19 @@ def role_examples(
     """Example sentences for the best head of each category of roles."""
     reading = Reading(max_length=max_tokens(model))
     return examples(
-        model.hf, model.tokenizer, model.found, treebank, found.roles, frequencies=counts, reading=reading
-    )  # fmt: skip
+        model.hf,
+        model.tokenizer,
+        model.found,
+        treebank,
+        found.roles,
+        frequencies=counts,
+        reading=reading,
+    )
 
 
-def save_roles(found: Roles, shown: list[dict[str, Any]], signature: Mapping[str, Any], folder: Path) -> None:
+def save_roles(
+    found: Roles, shown: list[dict[str, Any]], signature: Mapping[str, Any], folder: Path
+) -> None:
     """Write table.csv, roles.csv, labels.csv, patterns.csv, controls.csv (where there are any), examples.json and
     facts.json."""
     for name in TABLES:
@@ -106,19 +143,31 @@ def save_roles(found: Roles, shown: list[dict[str, Any]], signature: Mapping[str
         (folder / f"{name}.csv").unlink(missing_ok=True)
         if name != "controls" or len(table):
             write_text(folder / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
-    coverage = {name: {**asdict(text), "unknown_share": text.unknown_share} for name, text in found.coverage.items()}
+    coverage = {
+        name: {**asdict(text), "unknown_share": text.unknown_share}
+        for name, text in found.coverage.items()
+    }
     facts = {
-        "absent": found.absent, "seldom": found.seldom, "warnings": found.warnings, "coverage": coverage,
+        "absent": found.absent,
+        "seldom": found.seldom,
+        "warnings": found.warnings,
+        "coverage": coverage,
         "signature": dict(signature),
-    }  # fmt: skip
+    }
     write_text(folder / "facts.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     write_text(folder / "examples.json", json.dumps(shown, ensure_ascii=False) + "\n")
 
 
-def roles_signature(model: Model, treebank: Treebank, confirm: Treebank | None, seed: int) -> dict[str, Any]:
+def roles_signature(
+    model: Model, treebank: Treebank, confirm: Treebank | None, seed: int
+) -> dict[str, Any]:
     """How roles were found."""
     return {
-        "model": model.name, "heads": model.heads.to_json(), "treebank": treebank.name,
-        "fingerprint": treebank.fingerprint, "confirmed_on": confirm.name if confirm else "the other half",
-        "seed": seed, **environment_info(),
-    }  # fmt: skip
+        "model": model.name,
+        "heads": model.heads.to_json(),
+        "treebank": treebank.name,
+        "fingerprint": treebank.fingerprint,
+        "confirmed_on": confirm.name if confirm else "the other half",
+        "seed": seed,
+        **environment_info(),
+    }

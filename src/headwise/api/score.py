@@ -10,7 +10,14 @@ import pandas as pd
 
 from headwise.api.batches import AnyText, Batches, Brought, translator
 from headwise.api.greedy import Losses
-from headwise.api.scoring import RANDOM_ORDERS, judge, refuse_unjudgeable, score_all, table_of_scores, usual_measures
+from headwise.api.scoring import (
+    RANDOM_ORDERS,
+    judge,
+    refuse_unjudgeable,
+    score_all,
+    table_of_scores,
+    usual_measures,
+)
 from headwise.api.untrained import score_untrained, with_baseline
 from headwise.api.validation import checked
 from headwise.data.text import ParallelText
@@ -27,9 +34,14 @@ SENTENCES, TOKENS, ROUNDS = 100, 16, 3  # that decoding speed is measured on
 
 
 def score(
-    model: Model, text: AnyText | Brought, measures: Sequence[str] | None = None, seed: int = 0, judged: bool = False,
-    progress: Report | None = None, untrained: int = 0,
-) -> pd.DataFrame:  # fmt: skip
+    model: Model,
+    text: AnyText | Brought,
+    measures: Sequence[str] | None = None,
+    seed: int = 0,
+    judged: bool = False,
+    progress: Report | None = None,
+    untrained: int = 0,
+) -> pd.DataFrame:
     """Scores of every head: a tidy table, one row a head and measure (docs/methods).
 
     text: parallel for translation models, labelled for classifiers, one-sided for all others; a masked model predicts a
@@ -46,13 +58,17 @@ def score(
     text of the wrong kind, and models that compute no numbers.
     """
     if isinstance(measures, str):
-        raise HeadwiseError(f"score: measures is '{measures}': give a list of names, such as ['confidence'].")
+        raise HeadwiseError(
+            f"score: measures is '{measures}': give a list of names, such as ['confidence']."
+        )
     batches = Batches(model, text)
     measures = usual_measures(model, batches) if measures is None else measures
     if judged:
         refuse_unjudgeable(batches, resolve_measures(measures))
     with shown("score", progress) as report:
-        controls = score_untrained(model, text, measures, untrained, seed, part(report, 0.0, 0.2 if untrained else 0.0))
+        controls = score_untrained(
+            model, text, measures, untrained, seed, part(report, 0.0, 0.2 if untrained else 0.0)
+        )
         share = part(report, 0.2 if untrained else 0.0, 0.8 if judged else 1.0)
         scores = score_all(model, batches, measures, seed, share)
         table = with_baseline(table_of_scores(model, batches, measures, scores, seed), controls)
@@ -62,16 +78,24 @@ def score(
         if judged:
             report(0.8, "judge")
             verdict = judge(model, batches, scores.tallies, RANDOM_ORDERS, seed)
-            table.attrs |= {"faithfulness": verdict.faithfulness.to_dict("records"),
-                            "curves": verdict.curves.to_dict("records")}  # fmt: skip
+            table.attrs |= {
+                "faithfulness": verdict.faithfulness.to_dict("records"),
+                "curves": verdict.curves.to_dict("records"),
+            }
         report(1.0, "done")
     return table
 
 
 def evaluate(
-    models: Model | Sequence[Model], text: AnyText, progress: Report | None = None, *, beam: int = 5,
-    length_penalty: float = 1.0, batch: int = 25, engine: str = "transformers",
-) -> pd.DataFrame:  # fmt: skip
+    models: Model | Sequence[Model],
+    text: AnyText,
+    progress: Report | None = None,
+    *,
+    beam: int = 5,
+    length_penalty: float = 1.0,
+    batch: int = 25,
+    engine: str = "transformers",
+) -> pd.DataFrame:
     """What models are worth, a row for each and each measure: model, measure, value, low, high, made.
 
     On parallel text BLEU and chrF of translation models with 95 % intervals, their paired BLEU difference to the first,
@@ -84,12 +108,16 @@ def evaluate(
     """
     several = [models] if isinstance(models, Model) else list(models)
     if not several or not all(isinstance(model, Model) for model in several):
-        raise HeadwiseError(f"evaluate was given {str(models)[:100]!r}: give models that hw.load(…) made.")
+        raise HeadwiseError(
+            f"evaluate was given {str(models)[:100]!r}: give models that hw.load(…) made."
+        )
     names = distinct_names(several)
     search = {"beam": beam, "length_penalty": length_penalty, "batch": batch, "engine": engine}
     how = checked(Search, search, "evaluate")
     if how.engine != "transformers" and not isinstance(text, ParallelText):
-        raise HeadwiseError(f"evaluate: the engine {how.engine} translates, but the text is one-sided: leave it out.")
+        raise HeadwiseError(
+            f"evaluate: the engine {how.engine} translates, but the text is one-sided: leave it out."
+        )
     with shown("evaluate", progress) as report:
         if isinstance(text, ParallelText):
             rows = translations(several, names, text, how, report)
@@ -101,11 +129,18 @@ def evaluate(
 
 
 def translations(
-    models: Sequence[Model], names: Sequence[str], text: ParallelText, search: Search, progress: Report
+    models: Sequence[Model],
+    names: Sequence[str],
+    text: ParallelText,
+    search: Search,
+    progress: Report,
 ) -> list[tuple[Any, ...]]:
     """Rows of `evaluate` for models that translate."""
     references, rows, baseline = list(text.targets), list[tuple[Any, ...]](), list[str]()
-    writers = {name: writer_of(translator(model), search.engine) for name, model in zip(names, models, strict=True)}
+    writers = {
+        name: writer_of(translator(model), search.engine)
+        for name, model in zip(names, models, strict=True)
+    }
     for done, (name, model) in enumerate(zip(names, models, strict=True)):
         share = part(progress, 0.8 * done / len(models), 0.8 * (done + 1) / len(models))
         lines, cost = translate(writers[name], list(text.sources), search, share)
@@ -130,11 +165,20 @@ def size_rows(name: str, model: Model) -> list[tuple[Any, ...]]:
     return [
         (name, "parameters", model.parameters, None, None, ""),
         (name, "memory", model.weight_bytes, None, None, "bytes of the weights"),
-        (name, "cache_bytes", model.cache_bytes, None, None, "bytes of the key/value cache per token"),
+        (
+            name,
+            "cache_bytes",
+            model.cache_bytes,
+            None,
+            None,
+            "bytes of the key/value cache per token",
+        ),
     ]
 
 
-def losses(models: Sequence[Model], names: Sequence[str], text: AnyText, progress: Report) -> list[tuple[Any, ...]]:
+def losses(
+    models: Sequence[Model], names: Sequence[str], text: AnyText, progress: Report
+) -> list[tuple[Any, ...]]:
     """Rows of `evaluate` for models that predict words of one-sided text, or the class of a text."""
     found: list[Losses] = []
     for done, model in enumerate(models):
@@ -152,7 +196,10 @@ def losses(models: Sequence[Model], names: Sequence[str], text: AnyText, progres
     return [
         (name, *row)
         for place, (name, model) in enumerate(zip(names, models, strict=True))
-        for row in (*((*row, made) for row in all_of.rows(place, 0)), *(row[1:] for row in size_rows(name, model)))
+        for row in (
+            *((*row, made) for row in all_of.rows(place, 0)),
+            *(row[1:] for row in size_rows(name, model)),
+        )
     ]
 
 
@@ -166,4 +213,6 @@ def distinct_names(models: Sequence[Model]) -> list[str]:
         for model in models
     ]
     turns = [heads[: place + 1].count(name) for place, name in enumerate(heads)]
-    return [name if turn == 1 else f"{name} ({turn})" for name, turn in zip(heads, turns, strict=True)]
+    return [
+        name if turn == 1 else f"{name} ({turn})" for name, turn in zip(heads, turns, strict=True)
+    ]

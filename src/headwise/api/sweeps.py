@@ -36,7 +36,11 @@ class Sweep(TuningOptions):
     @classmethod
     def known_kinds(cls, keeps: Any) -> Any:
         """Checked before the type: a number or a table would only miss a number."""
-        named = (kind for keep in keeps if isinstance(keep, dict) for kind in keep) if isinstance(keeps, list) else ()
+        named = (
+            (kind for keep in keeps if isinstance(keep, dict) for kind in keep)
+            if isinstance(keeps, list)
+            else ()
+        )
         if other := [kind for kind in named if kind not in KINDS]:
             raise ValueError(f"'{other[0]}' is no kind of heads; there is {', '.join(KINDS)}")
         return keeps
@@ -52,7 +56,9 @@ class Sweep(TuningOptions):
     def same_kinds(self) -> Sweep:
         for keep in self.keep:
             if isinstance(keep, dict) and set(keep) != set(self.kinds):
-                raise ValueError(f"keep names {', '.join(keep)}, but the kinds are {', '.join(self.kinds)}")
+                raise ValueError(
+                    f"keep names {', '.join(keep)}, but the kinds are {', '.join(self.kinds)}"
+                )
         return self
 
     @property
@@ -63,11 +69,16 @@ class Sweep(TuningOptions):
     @property
     def weight_training(self) -> dict[str, Any]:
         """How weights are fine-tuned, whatever happens to gates: equal for models that compare fairly."""
-        return {"train": "all", **self.model_dump(include={*TuningOptions.model_fields, "kinds", "train"})}
+        return {
+            "train": "all",
+            **self.model_dump(include={*TuningOptions.model_fields, "kinds", "train"}),
+        }
 
     def refuse_other_training(self, train: str) -> None:
         if train != "all" and self.controls:
-            raise ValueError(f"controls train all weights, so they compare with no model of train = '{train}'")
+            raise ValueError(
+                f"controls train all weights, so they compare with no model of train = '{train}'"
+            )
 
     def titled(self, name: str) -> str:
         return f"{self.name}.{name}" if self.name else name
@@ -83,8 +94,14 @@ class Sweep(TuningOptions):
             raise ValueError(str(error)) from None
 
     def refuse_ignored(self, options: Sequence[str], method: str) -> None:
-        if unfit := [option for option in options if getattr(self, option) != type(self).model_fields[option].default]:
-            raise ValueError(f"{', '.join(unfit)} would mean nothing for the method '{method}' as it is asked for")
+        if unfit := [
+            option
+            for option in options
+            if getattr(self, option) != type(self).model_fields[option].default
+        ]:
+            raise ValueError(
+                f"{', '.join(unfit)} would mean nothing for the method '{method}' as it is asked for"
+            )
 
 
 class GateSweep(Sweep, GateOptions):
@@ -111,9 +128,13 @@ class GateSweep(Sweep, GateOptions):
         if set(value) != {"from", "to", "count"}:
             raise ValueError("a range of penalties has the keys from, to and count")
         low, high, count = value["from"], value["to"], value["count"]
-        numbers = all(type(end) in (int, float) and math.isfinite(end) for end in (low, high))  # no booleans
+        numbers = all(
+            type(end) in (int, float) and math.isfinite(end) for end in (low, high)
+        )  # no booleans
         if not (numbers and isinstance(count, int) and 2 <= count <= 1000 and 0 < low < high):
-            raise ValueError("a range of penalties needs numbers 0 < from < to, and a count from 2 to 1000")
+            raise ValueError(
+                "a range of penalties needs numbers 0 < from < to, and a count from 2 to 1000"
+            )
         return [float(f"{low * (high / low) ** (i / (count - 1)):.3g}") for i in range(count)]
 
     @field_validator("penalties")
@@ -170,7 +191,9 @@ class GreedySweep(Sweep):
     def rankable(cls, names: list[str]) -> list[str]:
         try:
             full = [
-                name for given in names for name in ([given] if given in WITHOUT_TEXT else resolve_measures([given]))
+                name
+                for given in names
+                for name in ([given] if given in WITHOUT_TEXT else resolve_measures([given]))
             ]
         except HeadwiseError as error:
             raise ValueError(f"{error} Here there are {' and '.join(WITHOUT_TEXT)}, too.") from None
@@ -183,27 +206,45 @@ class GreedySweep(Sweep):
         if self.tune and self.compensate:
             raise ValueError("compensate replaces fine-tuning, so tune cannot be set as well")
         if not self.tune and self.controls:
-            raise ValueError("controls stand beside models that were fine-tuned: set tune, or leave controls out")
+            raise ValueError(
+                "controls stand beside models that were fine-tuned: set tune, or leave controls out"
+            )
         if not self.tune:
             self.refuse_ignored(tuple(TuningOptions.model_fields), f"{self.method}' without 'tune")
         if self.rescore and set(self.scores) <= {*WITHOUT_TEXT}:
-            raise ValueError(f"rescore would change nothing: {', '.join(self.scores)} stays as it is")
+            raise ValueError(
+                f"rescore would change nothing: {', '.join(self.scores)} stays as it is"
+            )
         return self
 
     def counts(self, heads: HeadMap) -> list[int]:
         """How many heads of the sweep's kinds every step leaves, falling; where all are to stay, all."""
-        least = 1 if not self.keep else self.keep[0] if isinstance(self.keep[0], int) else sum(self.keep[0].values())
+        least = (
+            1
+            if not self.keep
+            else self.keep[0]
+            if isinstance(self.keep[0], int)
+            else sum(self.keep[0].values())
+        )
         some = heads.only(self.kinds)
         return sizes(units(some, self.unit), self.step, least) or [some.total]
 
 
 AnySweep = Annotated[
-    Annotated[GateSweep, Tag("gates")] | Annotated[TopKSweep, Tag("top-k")] | Annotated[GreedySweep, Tag("greedy")],
-    Discriminator(lambda data: data.get("method", "gates") if isinstance(data, dict) else data.method),
+    Annotated[GateSweep, Tag("gates")]
+    | Annotated[TopKSweep, Tag("top-k")]
+    | Annotated[GreedySweep, Tag("greedy")],
+    Discriminator(
+        lambda data: data.get("method", "gates") if isinstance(data, dict) else data.method
+    ),
 ]
 SWEEPS: dict[str, type[Sweep]] = {"gates": GateSweep, "top-k": TopKSweep, "greedy": GreedySweep}
 
 
 def keep_name(keep: Keep) -> str:
     """What a target count is called: `10`, `encoder-self-4+cross-6`."""
-    return str(keep) if isinstance(keep, int) else "+".join(f"{kind}-{count}" for kind, count in keep.items())
+    return (
+        str(keep)
+        if isinstance(keep, int)
+        else "+".join(f"{kind}-{count}" for kind, count in keep.items())
+    )

@@ -24,7 +24,10 @@ from headwise.progress import Report, part, silent
 from headwise.translation.build import drop_unused
 
 SENTENCES = 50  # of a text, that twins are scored on
-DEAR = (*GATINGS, BLEU)  # measures that train, or translate for every head: twins are not scored by them
+DEAR = (
+    *GATINGS,
+    BLEU,
+)  # measures that train, or translate for every head: twins are not scored by them
 COLUMNS = ("seed", "kind", "layer", "head", "measure", "value", "n")
 LAYER = ["kind", "layer", "measure"]
 
@@ -44,7 +47,9 @@ def untrained(model: Model, seed: int = 0) -> Model:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         hf = drop_unused(type(model.hf)._from_config(config, dtype=torch.float32))
-    with warnings.catch_warnings(action="ignore"):  # of heads that are not seen, and caches that grow: as in the model
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # of heads that are not seen, and caches that grow: as in the model
         twin = Model(hf, model.tokenizer, f"{model.name}, untrained", allow_partial=True)
         twin = twin if model.layout is None else twin.remove(model.layout, grow=True)
     if twin.heads != model.heads:
@@ -59,14 +64,20 @@ def untrained(model: Model, seed: int = 0) -> Model:
 def twin_seeds(count: int, seed: int) -> list[int]:
     """The seeds of so many untrained twins, those after `seed`."""
     if type(count) is not int or count < 0:
-        raise HeadwiseError(f"untrained is {count!r}: give the number of untrained twins, 0 for none.")
+        raise HeadwiseError(
+            f"untrained is {count!r}: give the number of untrained twins, 0 for none."
+        )
     return [seed + number for number in range(1, count + 1)]
 
 
 def score_untrained(
-    model: Model, text: AnyText | Brought, measures: Iterable[str], count: int, seed: int = 0,
+    model: Model,
+    text: AnyText | Brought,
+    measures: Iterable[str],
+    count: int,
+    seed: int = 0,
     progress: Report = silent,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """The scores of untrained twins on SENTENCES sentences of a text, spread evenly over it: one row a twin, head and
     measure, columns COLUMNS. No measure of DEAR. seed: of everything that draws; the twins have the next ones."""
     names = [name for name in resolve_measures(measures) if name not in DEAR]

@@ -11,7 +11,15 @@ from headwise.api.sweeps import SWEEPS
 from headwise.errors import HeadwiseError
 
 Options = TypeVar("Options", bound=BaseModel)
-TYPE_NAMES = ("Architecture", "str", "list[str]", "int", "float", "dict[str,int]", *SWEEPS)  # in the place of an error
+TYPE_NAMES = (
+    "Architecture",
+    "str",
+    "list[str]",
+    "int",
+    "float",
+    "dict[str,int]",
+    *SWEEPS,
+)  # in the place of an error
 
 
 def checked(kind: type[Options], values: dict[str, Any], source: str) -> Options:
@@ -23,13 +31,17 @@ def checked(kind: type[Options], values: dict[str, Any], source: str) -> Options
     loc = problem["loc"]
     if loc[:1] == ("pruning",) and isinstance(values.get("pruning"), dict):
         loc = (*loc[:1], *loc[2:])  # one table was written, so it has no number
-    path = [str(part) for part in loc if str(part) not in TYPE_NAMES and "constrained" not in str(part)]
+    path = [
+        str(part) for part in loc if str(part) not in TYPE_NAMES and "constrained" not in str(part)
+    ]
     key = ".".join(path)
     if problem["type"] == "extra_forbidden":
         method = next((str(part) for part in loc if part in SWEEPS), "")
         table = SWEEPS[method] if method else table_at(kind, path[:-1])
         where = f" with method '{method}'" if method else " here"
-        raise HeadwiseError(f"{source}: unknown key '{key}'; allowed{where}: {', '.join(sorted(table.model_fields))}.")
+        raise HeadwiseError(
+            f"{source}: unknown key '{key}'; allowed{where}: {', '.join(sorted(table.model_fields))}."
+        )
     reason = problem["msg"].removeprefix("Value error, ").rstrip(".")
     reason = reason[0].lower() + reason[1:] if reason[1:2].islower() else reason
     if isinstance(problem["input"], dict | BaseModel):
@@ -43,8 +55,12 @@ def checked(kind: type[Options], values: dict[str, Any], source: str) -> Options
 def table_at(table: type[BaseModel], path: Sequence[str]) -> type[BaseModel]:
     """The table of a plan at a path of keys."""
     for part in path:
-        if part in table.model_fields:  # else a number of several tables, or a name of the user's own
+        if (
+            part in table.model_fields
+        ):  # else a number of several tables, or a name of the user's own
             annotation = table.model_fields[part].annotation
             kinds = (annotation, *get_args(annotation))
-            table = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
+            table = next(
+                kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)
+            )
     return table

@@ -7,6 +7,15 @@ from headwise.attention.offload import device_of, is_offloaded
 from headwise.attention.removal import remove
 
 __all__ = [
-    "capture", "masked", "classifies", "discover", "Discovery", "AttentionCall", "evaluating", "remove", "start_token",
-    "device_of", "is_offloaded",
-]  # fmt: skip
+    "capture",
+    "masked",
+    "classifies",
+    "discover",
+    "Discovery",
+    "AttentionCall",
+    "evaluating",
+    "remove",
+    "start_token",
+    "device_of",
+    "is_offloaded",
+]

@@ -44,7 +44,9 @@ def capture(
     states: dict[nn.Module, HookState] = {}
     for site, module in found.modules.items():
         outer: HookState | None = module.__dict__.get(kernel.NAME)
-        state = states.setdefault(module, HookState(explicit or (outer is not None and outer.explicit)))
+        state = states.setdefault(
+            module, HookState(explicit or (outer is not None and outer.explicit))
+        )
         before = outer.passes[len(state.passes)][1] if outer else []
         hooks = Hooks(watch, weights, gates.get(site), replace.get(site))
         state.passes.append((site, [*before, hooks]))
@@ -74,7 +76,9 @@ def refuse_strangers(model: nn.Module, found: Discovery, sites: Iterable[Site]) 
     """A hook on a layer that the model does not have is an error."""
     for site in sites:
         if site not in found.modules:
-            raise HeadwiseError(f"A gate or replacement was given for {site}, but this model has no such layer.")
+            raise HeadwiseError(
+                f"A gate or replacement was given for {site}, but this model has no such layer."
+            )
     if not set(found.modules.values()) <= set(model.modules()):
         raise HeadwiseError(
             f"The map of heads belongs to another model than this {type(model).__name__} "
@@ -95,9 +99,15 @@ def masked(model: nn.Module, found: Discovery, mask: HeadMask) -> Iterator[None]
 def kept_heads(model: nn.Module, found: Discovery, mask: HeadMask) -> dict[Site, Tensor]:
     """By site, whether a mask keeps each head: booleans H on the model's device, which get there in one transfer."""
     device = device_of(model)
-    kept = torch.tensor([head in mask.kept for head in found.heads], dtype=torch.bool, device=device)
+    kept = torch.tensor(
+        [head in mask.kept for head in found.heads], dtype=torch.bool, device=device
+    )
     return dict(
-        zip(found.heads.sites, kept.split([found.heads.count(site) for site in found.heads.sites]), strict=True)
+        zip(
+            found.heads.sites,
+            kept.split([found.heads.count(site) for site in found.heads.sites]),
+            strict=True,
+        )
     )
 
 

@@ -30,8 +30,20 @@ from headwise.attention.offload import device_of, undisturbed
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.heads import HeadMap, Kind, Site
 
-SOURCE_LENGTH, TARGET_LENGTH = 9, 5  # different, so that the kind of attention follows from the shape of a call
-WITHOUT_HEADS = {"linear_attention", "conv", "moe", "mlp", "dense", "sparse", "mamba", "recurrent"}  # types of layers
+SOURCE_LENGTH, TARGET_LENGTH = (
+    9,
+    5,
+)  # different, so that the kind of attention follows from the shape of a call
+WITHOUT_HEADS = {
+    "linear_attention",
+    "conv",
+    "moe",
+    "mlp",
+    "dense",
+    "sparse",
+    "mamba",
+    "recurrent",
+}  # types of layers
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -58,7 +70,9 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     heads than the probe saw, unless `allow_partial`; raises HeadwiseError when it saw none or too many, or when the
     model computes something else through our attention function.
     """
-    calls: list[tuple[nn.Module, Kind, tuple[torch.Size, ...]]] = []  # shapes of queries, keys and values
+    calls: list[
+        tuple[nn.Module, Kind, tuple[torch.Size, ...]]
+    ] = []  # shapes of queries, keys and values
     entered: Counter[nn.Module] = Counter()
     outputs: dict[nn.Module, inline.Output] = {}
 
@@ -86,7 +100,12 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
         with kernel.patched(kernel.NAME, empty), inline.finding(model, note_inline):
             through = probe(model)
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
-    modules, names, cached, name_of = {}, {}, {}, {module: name for name, module in model.named_modules()}
+    modules, names, cached, name_of = (
+        {},
+        {},
+        {},
+        {module: name for name, module in model.named_modules()},
+    )
     for module, kind, (query, key, value) in calls:
         site = Site(kind, len(layers[kind]))
         modules[site], names[site] = module, name_of[module]
@@ -104,7 +123,11 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
                 "times for one layer, so its calls are not its heads: headwise cannot work on it."
             )
     config: Any = model.config
-    with nullcontext() if config._attn_implementation in ("eager", "sdpa") else routed(model, "eager"):
+    with (
+        nullcontext()
+        if config._attn_implementation in ("eager", "sdpa")
+        else routed(model, "eager")
+    ):
         stock = probe(model)
     if (moved := difference(stock, through)) is not None:
         raise HeadwiseError(
@@ -141,7 +164,9 @@ def example(model: nn.Module) -> dict[str, Tensor]:
         size = config.image_size
         height, width = (size, size) if isinstance(size, int) else size
         count = config.num_channels * height * width
-        image = torch.linspace(0, count, count, device=device).sin().to(next(model.parameters()).dtype)
+        image = (
+            torch.linspace(0, count, count, device=device).sin().to(next(model.parameters()).dtype)
+        )
         return {"pixel_values": image.view(1, config.num_channels, height, width)}
     words: int | None = getattr(config.get_text_config(), "vocab_size", None)
     if words is None:
@@ -149,12 +174,20 @@ def example(model: nn.Module) -> dict[str, Tensor]:
             f"{type(model).__name__} reads no token ids (its configuration has no vocabulary): headwise works on "
             "models of text, on encoders of images (ViT) and on Whisper."
         )
-    ids = torch.arange(SOURCE_LENGTH, device=device).repeat(2, 1) % max(words - 4, 1) + min(4, words - 1)
+    ids = torch.arange(SOURCE_LENGTH, device=device).repeat(2, 1) % max(words - 4, 1) + min(
+        4, words - 1
+    )
     inputs: dict[str, Tensor] = {}
-    if getattr(model, "main_input_name", "") == "input_features" and hasattr(config, "num_mel_bins"):
+    if getattr(model, "main_input_name", "") == "input_features" and hasattr(
+        config, "num_mel_bins"
+    ):
         frames = 2 * config.max_source_positions  # two convolutions halve them
-        inputs["input_features"] = torch.linspace(-1, 1, config.num_mel_bins * frames, device=device)
-        inputs["input_features"] = inputs["input_features"].sin().view(1, config.num_mel_bins, frames)
+        inputs["input_features"] = torch.linspace(
+            -1, 1, config.num_mel_bins * frames, device=device
+        )
+        inputs["input_features"] = (
+            inputs["input_features"].sin().view(1, config.num_mel_bins, frames)
+        )
         ids = ids[:1]
     else:
         pad = getattr(config.get_text_config(), "pad_token_id", None)
@@ -176,7 +209,9 @@ def probe(model: nn.Module) -> Tensor:
         with evaluating(model), torch.no_grad(), undisturbed(model), precise(model):
             out: Tensor = output_of(model, inputs)[0]
         mask = inputs.get("attention_mask")
-        one_stack = mask is not None and out.shape[:2] == mask.shape and "decoder_input_ids" not in inputs
+        one_stack = (
+            mask is not None and out.shape[:2] == mask.shape and "decoder_input_ids" not in inputs
+        )
         return out[mask.bool()] if mask is not None and one_stack else out
     except HeadwiseError:
         raise
@@ -194,7 +229,9 @@ def difference(expected: Tensor, got: Tensor) -> float | None:
     Where the expected one is not a number (some families, padded on the left, in float64) nothing is compared.
     """
     moved = torch.where((expected == got) | expected.isnan(), 0.0, (got - expected).abs()).max()
-    precision = torch.finfo(torch.float32).eps  # norms and rotations are in float32, whatever the type of the weights
+    precision = torch.finfo(
+        torch.float32
+    ).eps  # norms and rotations are in float32, whatever the type of the weights
     return None if bool(moved <= precision**0.5 * largest(expected)) else float(moved)
 
 
@@ -205,14 +242,22 @@ def largest(output: Tensor) -> Tensor:
 
 def precise(model: nn.Module) -> AbstractContextManager[Any]:
     """A `with` block in which a model of half precision computes in float32, one matrix at a time."""
-    return Float32() if any(parameter.dtype in HALF for parameter in model.parameters()) else nullcontext()
+    return (
+        Float32()
+        if any(parameter.dtype in HALF for parameter in model.parameters())
+        else nullcontext()
+    )
 
 
 class Float32(TorchFunctionMode):
     """Every operation gets its tensors of half precision, and the types it is asked for, as float32."""
 
     def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
     ) -> Any:
         if function in (Tensor.half, Tensor.bfloat16):
             function = Tensor.float
@@ -235,12 +280,17 @@ def output_of(model: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
 def without_cache(model: nn.Module) -> dict[str, bool]:
     """What asks a model's forward for no cache."""
     config: Any = model.config
-    return {"use_cache": False} if config.is_encoder_decoder or "use_cache" in config.to_dict() else {}
+    return (
+        {"use_cache": False} if config.is_encoder_decoder or "use_cache" in config.to_dict() else {}
+    )
 
 
 def classifies(model: nn.Module) -> bool:
     """Whether a model gives logits of classes for a whole text or image."""
-    named = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES, MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    named = (
+        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+    )
     return any(type(model).__name__ in mapping.values() for mapping in named)
 
 
@@ -251,9 +301,14 @@ def start_token(model: nn.Module) -> int:
     """
     known: Any = model
     generation = getattr(known, "generation_config", None)
-    places = [(generation, "decoder_start_token_id"), (known.config, "decoder_start_token_id"),
-              (generation, "bos_token_id")]  # fmt: skip
-    start = next((found for place, name in places if (found := getattr(place, name, None)) is not None), None)
+    places = [
+        (generation, "decoder_start_token_id"),
+        (known.config, "decoder_start_token_id"),
+        (generation, "bos_token_id"),
+    ]
+    start = next(
+        (found for place, name in places if (found := getattr(place, name, None)) is not None), None
+    )
     words = known.get_output_embeddings().weight.shape[0]
     if type(start) is not int or not 0 <= start < words:
         raise HeadwiseError(
@@ -276,9 +331,13 @@ def declared(model: nn.Module) -> int | None:
         config = config.get_text_config()
 
     def first(*names: str) -> int:
-        return next((int(getattr(config, n)) for n in names if isinstance(getattr(config, n, None), int)), 0)
+        return next(
+            (int(getattr(config, n)) for n in names if isinstance(getattr(config, n, None), int)), 0
+        )
 
-    heads = first("encoder_attention_heads", "num_attention_heads", "num_heads", "n_head", "n_heads")
+    heads = first(
+        "encoder_attention_heads", "num_attention_heads", "num_heads", "n_head", "n_heads"
+    )
     layers = first("encoder_layers", "num_layers", "num_hidden_layers", "n_layer", "n_layers")
     decoder_layers = first("decoder_layers", "num_decoder_layers") or layers
     decoder_heads = first("decoder_attention_heads") or heads
@@ -290,7 +349,9 @@ def declared(model: nn.Module) -> int | None:
     return heads * (sum(type not in WITHOUT_HEADS for type in types) if types else layers) or None
 
 
-def check(model: nn.Module, heads: HeadMap, modules: Mapping[Site, nn.Module], allow_partial: bool) -> None:
+def check(
+    model: nn.Module, heads: HeadMap, modules: Mapping[Site, nn.Module], allow_partial: bool
+) -> None:
     """Compare the map with the configuration or, where that has no number, with the modules named attention."""
     if not heads.kinds:
         raise HeadwiseError(
@@ -329,8 +390,16 @@ def called_attention(module: nn.Module) -> bool:
 @contextmanager
 def routed(model: nn.Module, name: str = kernel.NAME) -> Iterator[None]:
     """Use an attention function (ours); afterwards every configuration in the model has its own again."""
-    configs = {id(config): config for module in model.modules() if (config := getattr(module, "config", None))}
-    parts = [getattr(config, name) for config in configs.values() for name in getattr(config, "sub_configs", ())]
+    configs = {
+        id(config): config
+        for module in model.modules()
+        if (config := getattr(module, "config", None))
+    }
+    parts = [
+        getattr(config, name)
+        for config in configs.values()
+        for name in getattr(config, "sub_configs", ())
+    ]
     before: list[tuple[Any, Any]] = [
         (config, config._attn_implementation)
         for config in [*configs.values(), *parts]
@@ -352,7 +421,10 @@ def routed(model: nn.Module, name: str = kernel.NAME) -> Iterator[None]:
 
 @contextmanager
 def seam(
-    model: nn.Module, found: Discovery, states: Mapping[nn.Module, kernel.HookState], watched: bool = True
+    model: nn.Module,
+    found: Discovery,
+    states: Mapping[nn.Module, kernel.HookState],
+    watched: bool = True,
 ) -> Iterator[None]:
     """A `with` block in which the hooks of `states` act. watched: whether any of them watches or replaces."""
     with ExitStack() as block:
@@ -362,7 +434,9 @@ def seam(
         spies = {found.modules[site]: inline.Spy() for site in found.inline}
         if watched:
             block.enter_context(kernel.patched("forward", inline.spied(spies)))
-        for module, output in {found.modules[site]: output for site, output in found.inline.items()}.items():
+        for module, output in {
+            found.modules[site]: output for site, output in found.inline.items()
+        }.items():
             arrive = partial(inline.arrive, module, states[module], output, spies[module])
             block.callback(output.projection.register_forward_pre_hook(arrive).remove)
         yield

@@ -25,7 +25,9 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 
 SOFTMAX = {nn.functional.softmax, torch.softmax, Tensor.softmax}
-HIDDEN = torch.finfo(torch.float16).min / 2  # scores below are of hidden keys, whatever the type of the weights
+HIDDEN = (
+    torch.finfo(torch.float16).min / 2
+)  # scores below are of hidden keys, whatever the type of the weights
 FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 PRODUCTS = {torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm}
 
@@ -63,11 +65,19 @@ class Spy(TorchFunctionMode):
         self.fused: dict[str, Any] = {}
 
     def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
     ) -> Any:
         out = function(*args, **(kwargs or {}))
         if function in SOFTMAX:
-            self.scores, self.weights, self.product = args[0] if args else (kwargs or {})["input"], out, None
+            self.scores, self.weights, self.product = (
+                args[0] if args else (kwargs or {})["input"],
+                out,
+                None,
+            )
         elif function in PRODUCTS and self.weights is not None and self.product is None:
             self.value, self.product = args[1], out
         elif function is nn.functional.scaled_dot_product_attention:
@@ -91,7 +101,9 @@ class Spy(TorchFunctionMode):
         query, key = self.fused["query"], self.fused["key"]
         every = torch.ones(1, 1, queries, key.shape[2], dtype=torch.bool, device=query.device)
         given: Tensor | None = self.fused.get("attn_mask")
-        mask = given if given is not None else every.tril() if self.fused.get("is_causal") else every
+        mask = (
+            given if given is not None else every.tril() if self.fused.get("is_causal") else every
+        )
         weights = kernel.weigh(query, key, mask, self.fused.get("scale"), {}) if weighed else None
         return kernel.AttentionCall(site, query, key, value, mask[:, :1], weights, output)
 
@@ -108,7 +120,9 @@ def spied(modules: Mapping[nn.Module, Spy]) -> dict[nn.Module, Callable[..., Any
 
 
 @contextmanager
-def finding(model: nn.Module, note: Callable[[nn.Module, Output, kernel.AttentionCall], None]) -> Iterator[None]:
+def finding(
+    model: nn.Module, note: Callable[[nn.Module, Output, kernel.AttentionCall], None]
+) -> Iterator[None]:
     """A `with` block for one forward, in which `note` gets every layer whose own code computes attention."""
     outs = dict(projections(model))
     spies = {module: Spy() for module in outs}
@@ -132,13 +146,20 @@ def match(projection: nn.Module, states: Tensor, product: Tensor) -> Output | No
         if product.shape[-2] != queries or product.numel() != states.numel():
             continue
         found = Output(projection, product.shape[-1], time_first)
-        if torch.equal(found.states(product.reshape(batch, -1, *product.shape[-2:]).transpose(1, 2)), states):
+        if torch.equal(
+            found.states(product.reshape(batch, -1, *product.shape[-2:]).transpose(1, 2)), states
+        ):
             return found
     return None
 
 
 def arrive(
-    module: nn.Module, state: kernel.HookState, output: Output, spy: Spy, _: nn.Module, inputs: tuple[Any, ...]
+    module: nn.Module,
+    state: kernel.HookState,
+    output: Output,
+    spy: Spy,
+    _: nn.Module,
+    inputs: tuple[Any, ...],
 ) -> Any:
     """The hooks of a site, at the input of its output projection. Only the innermost capture acts."""
     if module.__dict__.get(kernel.NAME) is not state:

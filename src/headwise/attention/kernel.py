@@ -25,7 +25,15 @@ from headwise.heads import Site
 NAME = "headwise"
 Gate = Tensor | Callable[[], Tensor]
 # Arguments of an attention call that hold numbers and that `weigh` and sdpa handle, or that change no output.
-_KNOWN = {"softcap", "s_aux", "position_bias", "input_ids", "position_ids", "cache_position", "num_items_in_batch"}
+_KNOWN = {
+    "softcap",
+    "s_aux",
+    "position_bias",
+    "input_ids",
+    "position_ids",
+    "cache_position",
+    "num_items_in_batch",
+}
 
 
 @dataclass
@@ -48,7 +56,9 @@ class AttentionCall:
         pairs = queries[:, None, :, None] & keys[:, None, None, :]
         if self.mask is not None:
             mask = self.mask[..., : keys.shape[1]]
-            return pairs & (mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2)
+            return pairs & (
+                mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+            )
         return pairs.tril() if self.site.kind == "decoder-self" else pairs
 
 
@@ -67,7 +77,9 @@ class HookState:
     the hooks of every open capture, the outermost first."""
 
     def __init__(self, explicit: bool = False) -> None:
-        self.explicit = explicit  # always compute the weights: on CPU the backward pass is much faster
+        self.explicit = (
+            explicit  # always compute the weights: on CPU the backward pass is much faster
+        )
         self.passes: list[tuple[Site, list[Hooks]]] = []
         self.calls = 0
 
@@ -78,16 +90,31 @@ class HookState:
 
 
 def attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-    scaling: float | None = None, dropout: float = 0.0, **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
     """Attention for `AttentionInterface`: query B H Q D, key and value B G K D in, heads' outputs B Q H D out.
 
     A TorchFunctionMode gets it as one function: relevance propagation treats an attention layer as one step.
     """
     if has_torch_function((query, key, value)):
         handled: tuple[Tensor, Tensor | None] = handle_torch_function(
-            attend, (query, key, value), module, query, key, value, attention_mask, scaling, dropout, **kwargs
+            attend,
+            (query, key, value),
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            scaling,
+            dropout,
+            **kwargs,
         )
         return handled
     refuse_unknown(kwargs)
@@ -98,7 +125,9 @@ def attend(
     weights = None
     weighed = any(hooks.weights for hooks in opened)
     if state.explicit or weighed:
-        output, weights = explicit(module, query, key, value, attention_mask, scaling, dropout, kwargs, weighed)
+        output, weights = explicit(
+            module, query, key, value, attention_mask, scaling, dropout, kwargs, weighed
+        )
     else:
         output = stock(module, query, key, value, attention_mask, scaling, dropout, kwargs)
     call = AttentionCall(site, query, key, value, attention_mask, weights, output)
@@ -132,22 +161,37 @@ def refuse_unknown(kwargs: Mapping[str, Any]) -> None:
 
 
 def stock(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-    scaling: float | None, dropout: float, kwargs: dict[str, Any],
-) -> Tensor:  # fmt: skip
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    dropout: float,
+    kwargs: dict[str, Any],
+) -> Tensor:
     """The stock fast kernel; the explicit one for soft caps and attention sinks, which the fast one lacks."""
     if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
-        return explicit(module, query, key, value, mask, scaling, dropout, kwargs, weighed=False)[0].contiguous()
+        return explicit(module, query, key, value, mask, scaling, dropout, kwargs, weighed=False)[
+            0
+        ].contiguous()
     output: Tensor = sdpa_attention_forward(
         module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs
-    )[0]  # fmt: skip
+    )[0]
     return output
 
 
 def explicit(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-    scaling: float | None, dropout: float, kwargs: dict[str, Any], weighed: bool = True,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    dropout: float,
+    kwargs: dict[str, Any],
+    weighed: bool = True,
+) -> tuple[Tensor, Tensor | None]:
     """The heads' outputs B Q H D by plain matrix products and, when asked for, the weights B H Q K (before dropout).
 
     A query with no visible key (padding before the text) has only zeros, as with sdpa.
@@ -156,7 +200,9 @@ def explicit(
     weights = weigh(query, key, mask, scaling, kwargs)
     dropped = nn.functional.dropout(weights, dropout, module.training) if dropout else weights
     output = torch.matmul(dropped.to(value.dtype), repeat(value, query.shape[1]))
-    if mask is not None and mask.dtype == torch.bool:  # without asking the device whether there is such a query
+    if (
+        mask is not None and mask.dtype == torch.bool
+    ):  # without asking the device whether there is such a query
         seeing = mask[..., : key.shape[2]].any(-1, keepdim=True)
         output, weights = output * seeing, weights * seeing if weighed else weights
     return output.transpose(1, 2), weights if weighed else None
@@ -171,10 +217,14 @@ def allowed(
     flag = kwargs.get("is_causal")
     if not (getattr(module, "is_causal", True) if flag is None else flag):
         return None
-    return torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
+    return torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[
+        None, None
+    ]
 
 
-def weigh(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None, kwargs: dict[str, Any]) -> Tensor:
+def weigh(
+    query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None, kwargs: dict[str, Any]
+) -> Tensor:
     """Attention weights B H Q K: softmax(scale · q kᵀ + bias), in float32 at least, exactly 0 on masked keys (but equal
     where a query sees no key)."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -188,7 +238,9 @@ def weigh(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None
         hidden = torch.finfo(scores.dtype).min
         scores = scores.masked_fill(~mask, hidden) if mask.dtype == torch.bool else scores + mask
     wide = torch.promote_types(scores.dtype, torch.float32)
-    if kwargs.get("s_aux") is not None:  # one learned sink logit per head, dropped after the softmax
+    if (
+        kwargs.get("s_aux") is not None
+    ):  # one learned sink logit per head, dropped after the softmax
         sink = kwargs["s_aux"].reshape(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
         weights = torch.softmax(torch.cat([scores, sink], -1).to(wide), -1)[..., :-1]
     else:
@@ -198,7 +250,11 @@ def weigh(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None
 
 def repeat(states: Tensor, heads: int) -> Tensor:
     """Grouped queries: every key/value head serves several query heads. B G K D in, B H K D out."""
-    return states if states.shape[1] == heads else states.repeat_interleave(heads // states.shape[1], 1)
+    return (
+        states
+        if states.shape[1] == heads
+        else states.repeat_interleave(heads // states.shape[1], 1)
+    )
 
 
 def spread(gate: Tensor, output: Tensor) -> Tensor:

@@ -34,10 +34,14 @@ class Form:
 
 
 FORMS = (
-    Form({"q_proj": "q", "k_proj": "k", "v_proj": "v"}, ("out_proj", "o_proj", "dense", "Wo")),  # most families
+    Form(
+        {"q_proj": "q", "k_proj": "k", "v_proj": "v"}, ("out_proj", "o_proj", "dense", "Wo")
+    ),  # most families
     Form({"query": "q", "key": "k", "value": "v"}, ("output.dense",)),  # BERT
     Form({"query_proj": "q", "key_proj": "k", "value_proj": "v"}, ("output.dense",)),  # DeBERTa
-    Form({"q_b_proj": "q", "kv_b_proj": "kv"}, ("o_proj", "dense")),  # latent attention (DeepSeek), small queries, too
+    Form(
+        {"q_b_proj": "q", "kv_b_proj": "kv"}, ("o_proj", "dense")
+    ),  # latent attention (DeepSeek), small queries, too
     Form({"q_proj": "q", "kv_b_proj": "kv"}, ("o_proj", "dense")),  # latent attention
     Form({"q_lin": "q", "k_lin": "k", "v_lin": "v"}, ("out_lin",)),  # DistilBERT
     Form({"Wq": "q", "Wk": "k", "Wv": "v"}, ("dense",)),  # CTRL
@@ -93,7 +97,9 @@ class Matrices:
 
     def rows(self) -> dict[str, str]:
         """The form's inputs, and the projections that gate the heads' outputs."""
-        gates = dict.fromkeys((name for name in GATES if is_linear(getattr(self.module, name, None))), "q")
+        gates = dict.fromkeys(
+            (name for name in GATES if is_linear(getattr(self.module, name, None))), "q"
+        )
         return {**self.form.inputs, **gates}
 
     def parts(self, name: str) -> Iterator[tuple[str, Tensor]]:
@@ -103,15 +109,24 @@ class Matrices:
             parts = ["q", "k", "v"]
         counts = [self.heads if "q" in part else self.groups for part in parts]
         projection = getattr(self.module, name)
-        rows = torch.arange(projection.weight.shape[isinstance(projection, Conv1D)]).unflatten(0, (sum(counts), -1))
+        rows = torch.arange(projection.weight.shape[isinstance(projection, Conv1D)]).unflatten(
+            0, (sum(counts), -1)
+        )
         return zip(parts, rows.split(counts), strict=True)
 
     def cut(self, kept: list[int], key_heads: list[int]) -> None:
         """Keep only some query heads and key/value heads. Every cut projection becomes an `nn.Linear`."""
         for name, whole in self.inputs().items():
-            rows = torch.cat([rows[kept if "q" in part else key_heads].flatten() for part, rows in self.parts(name)])
+            rows = torch.cat(
+                [
+                    rows[kept if "q" in part else key_heads].flatten()
+                    for part, rows in self.parts(name)
+                ]
+            )
             setattr(self.module, name, linear(whole, rows=rows))
-        columns = torch.arange(self.heads * self.size).unflatten(0, (self.heads, -1))[kept].flatten()
+        columns = (
+            torch.arange(self.heads * self.size).unflatten(0, (self.heads, -1))[kept].flatten()
+        )
         setattr(self.parent, self.out_name, linear(self.out, columns=columns))
 
 
@@ -166,12 +181,16 @@ def linear(like: nn.Linear, rows: Tensor | None = None, columns: Tensor | None =
     Offloaded weights stay where they are: their part is taken whenever it is loaded.
     """
     outputs, inputs = like.weight.shape[::-1] if isinstance(like, Conv1D) else like.weight.shape
-    outputs, inputs = (full if part is None else len(part) for full, part in ((outputs, rows), (inputs, columns)))
+    outputs, inputs = (
+        full if part is None else len(part) for full, part in ((outputs, rows), (inputs, columns))
+    )
 
     def weight() -> Tensor:
         whole = by_output(like).detach()
         part = whole if rows is None else whole[rows]
-        return (part if columns is None else part[:, columns]).clone(memory_format=torch.contiguous_format)
+        return (part if columns is None else part[:, columns]).clone(
+            memory_format=torch.contiguous_format
+        )
 
     def bias() -> Tensor:
         whole: Tensor = loaded(like, "bias").detach()

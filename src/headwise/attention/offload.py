@@ -18,14 +18,24 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 
-MOVES = ("to", "cuda", "npu", "xpu", "mlu", "sdaa", "musa")  # methods that Accelerate replaces on a model
+MOVES = (
+    "to",
+    "cuda",
+    "npu",
+    "xpu",
+    "mlu",
+    "sdaa",
+    "musa",
+)  # methods that Accelerate replaces on a model
 
 
 def hook_of(module: nn.Module) -> AlignDevicesHook | None:
     """The hook that loads a module's own weights, where they are offloaded."""
     hook: Any = getattr(module, "_hf_hook", None)
     parts = getattr(hook, "hooks", (hook,))
-    return next((part for part in parts if isinstance(part, AlignDevicesHook) and part.offload), None)
+    return next(
+        (part for part in parts if isinstance(part, AlignDevicesHook) and part.offload), None
+    )
 
 
 def is_offloaded(model: nn.Module) -> bool:
@@ -39,7 +49,9 @@ def device_of(model: nn.Module) -> torch.device:
     if not first.is_meta:
         return first.device
     hooks = (hook_of(module) for module in model.modules())
-    return next((torch.device(hook.execution_device) for hook in hooks if hook is not None), first.device)
+    return next(
+        (torch.device(hook.execution_device) for hook in hooks if hook is not None), first.device
+    )
 
 
 def loaded(module: nn.Module, name: str = "weight") -> Any:
@@ -74,11 +86,15 @@ class Parts(Mapping[str, Any]):
         return len(self.makers)
 
 
-def offload_like(new: nn.Module, old: nn.Module, makers: Mapping[str, Callable[[], Tensor]]) -> None:
+def offload_like(
+    new: nn.Module, old: nn.Module, makers: Mapping[str, Callable[[], Tensor]]
+) -> None:
     """Load the weights of a new module (on `meta`) as those of an offloaded one are: for the time of its forward."""
     hook = hook_of(old)
     assert hook is not None
-    loads = AlignDevicesHook(hook.execution_device, offload=True, weights_map=Parts(makers), skip_keys=hook.skip_keys)
+    loads = AlignDevicesHook(
+        hook.execution_device, offload=True, weights_map=Parts(makers), skip_keys=hook.skip_keys
+    )
     add_hook_to_module(new, loads)
 
 
@@ -87,9 +103,13 @@ def set_bias(linear: nn.Linear, bias: Tensor) -> None:
     weight, hook = linear.weight, hook_of(linear)
     value = bias.detach().to(device="cpu" if weight.is_meta else weight.device, dtype=weight.dtype)
     if hook is not None and weight.is_meta:
-        hook.weights_map = Parts({"weight": partial(hook.weights_map.__getitem__, "weight"), "bias": lambda: value})
+        hook.weights_map = Parts(
+            {"weight": partial(hook.weights_map.__getitem__, "weight"), "bias": lambda: value}
+        )
     shown = value.to(weight.device)
-    linear.bias = nn.Parameter(shown, requires_grad=(weight if linear.bias is None else linear.bias).requires_grad)
+    linear.bias = nn.Parameter(
+        shown, requires_grad=(weight if linear.bias is None else linear.bias).requires_grad
+    )
 
 
 def twin(model: nn.Module) -> nn.Module:
@@ -111,7 +131,9 @@ def shared(parameter: nn.Parameter) -> nn.Parameter:
     if not parameter.is_meta and not parameter.is_inference() and parameter.is_floating_point():
         for one in (parameter, other):
             trains = one.requires_grad
-            one.requires_grad_(True)  # hooks are for such parameters; one that is frozen now may be trained later
+            one.requires_grad_(
+                True
+            )  # hooks are for such parameters; one that is frozen now may be trained later
             one.register_post_accumulate_grad_hook(partial(part_from, parameter.data_ptr()))
             one.requires_grad_(trains)
     return other
@@ -141,7 +163,10 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             return usual(*args, **kwargs)
 
     for hook in hooks:
-        hook.pre_forward, hook.post_forward = partial(run, hook.pre_forward), partial(run, hook.post_forward)
+        hook.pre_forward, hook.post_forward = (
+            partial(run, hook.pre_forward),
+            partial(run, hook.post_forward),
+        )
     try:
         yield
     finally:
@@ -165,10 +190,15 @@ def reloading(model: nn.Module) -> Iterator[None]:
     if not is_offloaded(model):
         yield
         return
-    there: dict[int, tuple[nn.Module, str]] = {}  # by where its numbers are: the weights that are loaded now
+    there: dict[
+        int, tuple[nn.Module, str]
+    ] = {}  # by where its numbers are: the weights that are loaded now
 
     def run(module: nn.Module, usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        own = {p.untyped_storage().data_ptr(): (module, name) for name, p in module.named_parameters(recurse=False)}
+        own = {
+            p.untyped_storage().data_ptr(): (module, name)
+            for name, p in module.named_parameters(recurse=False)
+        }
         there.update(own)
         try:
             return usual(*args, **kwargs)

@@ -20,7 +20,11 @@ FEW = 4  # positions whose logits the model itself computes, for comparison
 
 def constants(model: nn.Module, head: nn.Module) -> tuple[Tensor | None, float | None]:
     """What models add to their logits, V or 1 V, and the cap c of those that make x into c · tanh(x/c)."""
-    biases = [bias for bias in (loaded(head, "bias"), getattr(model, "final_logits_bias", None)) if bias is not None]
+    biases = [
+        bias
+        for bias in (loaded(head, "bias"), getattr(model, "final_logits_bias", None))
+        if bias is not None
+    ]
     config: Any = model.config
     cap: float | None = getattr(getattr(config, "decoder", config), "final_logit_softcapping", None)
     return (torch.stack([bias.flatten() for bias in biases]).sum(0) if biases else None), cap

@@ -37,7 +37,9 @@ def narrow(module: nn.Module, kept: list[int], heads: int) -> None:
     if given:
         chosen = torch.tensor(kept, dtype=torch.long, device=device_of(module))
         before = getattr(module, "bias_heads", None)  # a buffer follows the model to its device
-        module.register_buffer("bias_heads", chosen if before is None else before[chosen], persistent=False)
+        module.register_buffer(
+            "bias_heads", chosen if before is None else before[chosen], persistent=False
+        )
     if given and not shares_bias(module):
         module.__dict__.setdefault("forward", partial(forward_given, module, heads))
     elif shares_bias(module):
@@ -46,17 +48,27 @@ def narrow(module: nn.Module, kept: list[int], heads: int) -> None:
     elif hasattr(module, TABLE):
         table = cast(nn.Embedding, getattr(module, TABLE))
         columns = table.weight.detach()[:, kept]
-        setattr(module, TABLE, nn.Embedding.from_pretrained(columns, freeze=not table.weight.requires_grad))
+        setattr(
+            module,
+            TABLE,
+            nn.Embedding.from_pretrained(columns, freeze=not table.weight.requires_grad),
+        )
 
 
 def forward(
-    module: Any, hidden_states: Tensor, mask: Any = None, key_value_states: Any = None,
-    position_bias: Tensor | None = None, **more: Any,
-) -> tuple[Tensor, Tensor | None, Any]:  # fmt: skip
+    module: Any,
+    hidden_states: Tensor,
+    mask: Any = None,
+    key_value_states: Any = None,
+    position_bias: Tensor | None = None,
+    **more: Any,
+) -> tuple[Tensor, Tensor | None, Any]:
     """The layer's own forward with its part of a bias 1 H Q K; passes the full bias on."""
     own = None if position_bias is None else position_bias.index_select(1, module.bias_heads)
     module.__dict__["whole_bias"] = position_bias
-    output, _, weights = type(module).forward(module, hidden_states, mask, key_value_states, own, **more)
+    output, _, weights = type(module).forward(
+        module, hidden_states, mask, key_value_states, own, **more
+    )
     return output, module.__dict__.pop("whole_bias"), weights
 
 

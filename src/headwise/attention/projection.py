@@ -44,7 +44,9 @@ def output_weights(model: nn.Module, found: Discovery) -> dict[Site, Tensor]:
 
     states: dict[nn.Module, kernel.HookState] = {}
     for site, module in found.modules.items():
-        states.setdefault(module, kernel.HookState()).passes.append((site, [kernel.Hooks(watch=watch)]))
+        states.setdefault(module, kernel.HookState()).passes.append(
+            (site, [kernel.Hooks(watch=watch)])
+        )
     with seam(model, found, states), ExitStack() as block:
         for module in model.modules():
             if isinstance(module, (nn.Linear, Conv1D)):

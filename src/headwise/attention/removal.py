@@ -20,7 +20,13 @@ from transformers.cache_utils import DynamicLayer, QuantizedCache
 from transformers.utils.output_capturing import _active_collector
 
 from headwise.attention import kernel
-from headwise.attention.capture import capture, kept_heads, masked, refuse_other_heads, refuse_strangers
+from headwise.attention.capture import (
+    capture,
+    kept_heads,
+    masked,
+    refuse_other_heads,
+    refuse_strangers,
+)
 from headwise.attention.discover import Discovery, difference, probe, routed
 from headwise.attention.matrices import Matrices, matrices
 from headwise.attention.offload import hook_of, loaded, set_bias, twin
@@ -35,13 +41,17 @@ class EmptyAttention(nn.Module):
     """An attention layer without heads: its output projection's bias, and an entry in the key/value cache, from which
     positions are counted. emptied: its kind of attention."""
 
-    def __init__(self, module: nn.Module, out_name: str | None, head_size: int, emptied: Kind) -> None:
+    def __init__(
+        self, module: nn.Module, out_name: str | None, head_size: int, emptied: Kind
+    ) -> None:
         super().__init__()
         self.layer_idx = getattr(module, "layer_idx", getattr(module, "layer_id", None))
         self.head_size = head_size
         self.emptied = emptied
         self.config = getattr(module, "config", None)
-        self.recorded: list[str] = []  # else `output_attentions` leaves this layer out, and the later ones move up
+        self.recorded: list[
+            str
+        ] = []  # else `output_attentions` leaves this layer out, and the later ones move up
         self.hands_on = shares_bias(module)
         self.order = list(parameters(module))[2:]  # of the arguments after the hidden states
         if out_name:
@@ -63,8 +73,13 @@ class EmptyAttention(nn.Module):
         past = first(given, "past_key_values", "layer_past")
         if past is not None and self.emptied != "cross":
             cache = getattr(past, "self_attention_cache", past)
-            if isinstance(cache, QuantizedCache) and not cache.layers[self.layer_idx].is_initialized:
-                cache.layers[self.layer_idx] = DynamicLayer()  # one zero a token makes no group to quantise
+            if (
+                isinstance(cache, QuantizedCache)
+                and not cache.layers[self.layer_idx].is_initialized
+            ):
+                cache.layers[self.layer_idx] = (
+                    DynamicLayer()
+                )  # one zero a token makes no group to quantise
             place = hidden_states.new_zeros(batch, 1, queries, 1)
             keys = cache.update(place, place, self.layer_idx)[0].shape[2]
         nothing = hidden_states.new_zeros(batch, queries, 0)
@@ -72,7 +87,9 @@ class EmptyAttention(nn.Module):
         if given.get("residual") is not None:  # Bloom adds it here
             output = output + given["residual"]
         weights = None
-        if getattr(self.config, "_attn_implementation", None) == "eager":  # the layers around it give theirs
+        if (
+            getattr(self.config, "_attn_implementation", None) == "eager"
+        ):  # the layers around it give theirs
             weights = hidden_states.new_zeros(batch, 0, queries, keys)
             collected = _active_collector.get() or {}
             for name in self.recorded:
@@ -90,7 +107,9 @@ class EmptyAttention(nn.Module):
         for hooks in opened:
             if hooks.watch:
                 shown = weights if hooks.weights else None
-                hooks.watch(kernel.AttentionCall(site, query, key, key, None, shown, query.transpose(1, 2)))
+                hooks.watch(
+                    kernel.AttentionCall(site, query, key, key, None, shown, query.transpose(1, 2))
+                )
 
 
 def first(given: Mapping[str, Any], *names: str) -> Any:
@@ -110,7 +129,9 @@ class LayerConfig:
         return getattr(self.shared, name)
 
 
-def remove(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | None = None) -> nn.Module:
+def remove(
+    model: nn.Module, found: Discovery, mask: HeadMask, means: Means | None = None
+) -> nn.Module:
     """A model in which only the heads of `mask` are left, with smaller weight matrices. It shares the weights that are
     not cut with the first one, until one of the two is trained (`offload.twin`).
 
@@ -141,7 +162,9 @@ def remove(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | No
 
 def removed_heads(found: Discovery, mask: HeadMask) -> dict[Site, list[int]]:
     """By site, the heads that a mask removes; without layers that keep all."""
-    removed = {site: sorted({*range(found.heads.count(site))} - {*mask.of(site)}) for site in found.names}
+    removed = {
+        site: sorted({*range(found.heads.count(site))} - {*mask.of(site)}) for site in found.names
+    }
     return {site: heads for site, heads in removed.items() if heads}
 
 
@@ -153,18 +176,28 @@ def layer_at(modules: dict[str, nn.Module], found: Discovery, site: Site) -> Mat
             f"Heads of {name} cannot be removed: one module serves several layers (its weights are shared). "
             "They can be masked."
         )
-    return matrices(modules, name, found.heads.count(site), found.heads.key_value[site.kind][site.layer])
+    return matrices(
+        modules, name, found.heads.count(site), found.heads.key_value[site.kind][site.layer]
+    )
 
 
 def compensate(
-    modules: dict[str, nn.Module], layer: Matrices, removed: list[int], means: Tensor | None, config: Any
+    modules: dict[str, nn.Module],
+    layer: Matrices,
+    removed: list[int],
+    means: Tensor | None,
+    config: Any,
 ) -> None:
     """b ← b + Σ_h W_o^h c̄_h over the heads `removed` of one attention layer. means c̄: H D."""
     outputs = layer.outputs().detach().double()
     shape = outputs.shape[1:]
     if means is None or means.shape != shape or not bool(means.isfinite().all()):
         size = "none" if means is None else " × ".join(map(str, means.shape))
-        given = "some that are not finite numbers" if means is not None and means.shape == shape else size
+        given = (
+            "some that are not finite numbers"
+            if means is not None and means.shape == shape
+            else size
+        )
         raise HeadwiseError(
             f"Heads of {layer.name} were to be replaced by their mean outputs, {shape[0]} × {shape[1]} numbers, but "
             f"{given} came: collect the means of this model over some text."
@@ -182,7 +215,9 @@ def make_biases(modules: Mapping[str, nn.Module], names: Iterable[str]) -> None:
     for name in names:
         linear = modules.get(name)
         if type(linear) is not nn.Linear:
-            raise HeadwiseError(f"The configuration names a bias in {name}, but there is no such linear layer.")
+            raise HeadwiseError(
+                f"The configuration names a bias in {name}, but there is no such linear layer."
+            )
         if linear.bias is None:
             set_bias(linear, torch.zeros(linear.out_features))
 
@@ -191,7 +226,9 @@ def cut(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: list[i
     """Cut one attention layer down to the heads `kept`."""
     module, size = layer.module, layer.size
     origin: list[int] = getattr(module, "key_value_origin", list(range(layer.groups)))
-    key_heads, per_group = key_value_heads([head // (layer.heads // layer.groups) for head in kept], origin)
+    key_heads, per_group = key_value_heads(
+        [head // (layer.heads // layer.groups) for head in kept], origin
+    )
     layer.cut(kept, key_heads)
     narrow(module, kept, layer.heads)
     for name, whole in list(module.named_parameters(recurse=False)):
@@ -200,21 +237,32 @@ def cut(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: list[i
                 raise HeadwiseError(
                     f"Heads of {layer.name} cannot be removed: its {name} are offloaded. Load the model whole."
                 )
-            setattr(module, name, nn.Parameter(whole.detach()[kept].clone(), requires_grad=whole.requires_grad))
+            setattr(
+                module,
+                name,
+                nn.Parameter(whole.detach()[kept].clone(), requires_grad=whole.requires_grad),
+            )
     for attribute, count in (
-        ("num_heads", len(kept)), ("num_attention_heads", len(kept)), ("n_heads", len(kept)),
+        ("num_heads", len(kept)),
+        ("num_attention_heads", len(kept)),
+        ("n_heads", len(kept)),
         ("n_head", len(kept)),
-        ("all_head_size", len(kept) * size), ("split_size", len(kept) * size), ("embed_dim", len(kept) * size),
+        ("all_head_size", len(kept) * size),
+        ("split_size", len(kept) * size),
+        ("embed_dim", len(kept) * size),
         ("num_key_value_heads", len(key_heads)),
-        ("num_kv_heads", len(key_heads)), ("num_key_value_groups", per_group),
-    ):  # fmt: skip
+        ("num_kv_heads", len(key_heads)),
+        ("num_key_value_groups", per_group),
+    ):
         if hasattr(module, attribute):
             setattr(module, attribute, count)
     if layer.form.by_config:
         module.config = LayerConfig(module.config, num_attention_heads=len(kept))  # type: ignore[assignment]
     module.key_value_origin = [origin[head] for head in key_heads]  # type: ignore[assignment]
     if not kept:
-        empty = EmptyAttention(module, layer.out_name if layer.parent is module else None, size, site.kind)
+        empty = EmptyAttention(
+            module, layer.out_name if layer.parent is module else None, size, site.kind
+        )
         owner, _, own_name = layer.name.rpartition(".")
         setattr(modules[owner], own_name, empty)
         empty.recorded = recorded_as(modules, layer.name, module)
@@ -232,9 +280,17 @@ def recorded_as(modules: Mapping[str, nn.Module], name: str, module: nn.Module) 
     found = []
     for key, listed in rules.items():
         for rule in listed if isinstance(listed, list) else [listed]:
-            kind, layer = getattr(rule, "target_class", rule), getattr(rule, "layer_name", None) or ""
+            kind, layer = (
+                getattr(rule, "target_class", rule),
+                getattr(rule, "layer_name", None) or "",
+            )
             here = not layer or f".{layer.strip('.')}." in f".{name}."
-            if key != "hidden_states" and here and isinstance(kind, type) and isinstance(module, kind):
+            if (
+                key != "hidden_states"
+                and here
+                and isinstance(kind, type)
+                and isinstance(module, kind)
+            ):
                 found.append(key)
     return found
 
@@ -253,17 +309,24 @@ def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int],
     return served_by, 1
 
 
-def with_others(call: kernel.AttentionCall, heads: int | Sequence[int] | Tensor, stand_in: Tensor | float) -> Tensor:
+def with_others(
+    call: kernel.AttentionCall, heads: int | Sequence[int] | Tensor, stand_in: Tensor | float
+) -> Tensor:
     """The outputs B Q H D of a call with other values for some heads."""
     output = call.output.clone()
     output[:, :, heads] = stand_in if isinstance(stand_in, float) else stand_in.to(output)
     return output
 
 
-def averaged(model: nn.Module, found: Discovery, mask: HeadMask, means: Means) -> AbstractContextManager[None]:
+def averaged(
+    model: nn.Module, found: Discovery, mask: HeadMask, means: Means
+) -> AbstractContextManager[None]:
     """The model in which heads outside a mask always give their mean outputs. means: H D by site."""
     kept = kept_heads(model, found, mask)
-    replace = {site: partial(mixed, kept=kept[site], others=means[site]) for site in removed_heads(found, mask)}
+    replace = {
+        site: partial(mixed, kept=kept[site], others=means[site])
+        for site in removed_heads(found, mask)
+    }
     return capture(model, found, replace=replace)
 
 
@@ -272,7 +335,9 @@ def mixed(call: kernel.AttentionCall, kept: Tensor, others: Tensor) -> Tensor:
     return torch.where(kept[:, None], call.output, others.to(call.output))
 
 
-def confirm(model: nn.Module, found: Discovery, mask: HeadMask, means: Means | None, smaller: nn.Module) -> None:
+def confirm(
+    model: nn.Module, found: Discovery, mask: HeadMask, means: Means | None, smaller: nn.Module
+) -> None:
     """Compare the smaller model with the masked (or averaged) one on the probe, in float32, both through the seam.
 
     Fails for families with more parameters per head than their projections (sinks, norms over all heads).

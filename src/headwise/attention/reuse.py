@@ -86,7 +86,10 @@ def recording(
         watch(attention)
 
     with capture(model, found, watch=note):  # which may change forwards, too
-        forwards = {block: partial(run, stack, block.forward) for block, stack in blocks(model, found).items()}
+        forwards = {
+            block: partial(run, stack, block.forward)
+            for block, stack in blocks(model, found).items()
+        }
         with kernel.patched("forward", forwards):
             yield kept
 
@@ -100,14 +103,18 @@ def in_turn(kept: Recording, trials: Sequence[Trial], most: int) -> Iterator[lis
 
 
 @contextmanager
-def trying(model: nn.Module, found: Discovery, kept: Recording, trials: Sequence[Trial]) -> Iterator[None]:
+def trying(
+    model: nn.Module, found: Discovery, kept: Recording, trials: Sequence[Trial]
+) -> Iterator[None]:
     """A `with` block for one forward of the recorded batch, repeated for each trial: trial t has rows t·B to (t+1)·B.
 
     Blocks before the first site that any trial changes are not computed again.
     """
     first = kept.first([site for trial in trials for site in trial])
     skipped = kept.calls[:first]
-    last = {call.stack: call for call in skipped}  # only the last output of a list of layers is used
+    last = {
+        call.stack: call for call in skipped
+    }  # only the last output of a list of layers is used
     ran = 0
 
     def run(usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -118,7 +125,11 @@ def trying(model: nn.Module, found: Discovery, kept: Recording, trials: Sequence
         call = skipped[ran - 1]
         for site in call.sites:  # a module that serves several layers counts its passes
             found.modules[site].__dict__[kernel.NAME].calls += 1
-        return repeated(call.output, kept.size, len(trials)) if call is last[call.stack] else call.output
+        return (
+            repeated(call.output, kept.size, len(trials))
+            if call is last[call.stack]
+            else call.output
+        )
 
     changes: dict[Site, dict[int, Change]] = defaultdict(dict)
     for place, trial in enumerate(trials):
@@ -136,13 +147,21 @@ def changed(changes: Mapping[int, Change], size: int, attention: AttentionCall) 
     output = attention.output.clone()
     for place, change in changes.items():
         rows = slice(place * size, (place + 1) * size)
-        mask = attention.mask if attention.mask is None or len(attention.mask) == 1 else attention.mask[rows]
+        mask = (
+            attention.mask
+            if attention.mask is None or len(attention.mask) == 1
+            else attention.mask[rows]
+        )
         output[rows] = change(
             replace(
-                attention, query=attention.query[rows], key=attention.key[rows], value=attention.value[rows], mask=mask,
+                attention,
+                query=attention.query[rows],
+                key=attention.key[rows],
+                value=attention.value[rows],
+                mask=mask,
                 output=attention.output[rows],
             )
-        )  # fmt: skip
+        )
     return output
 
 

@@ -29,9 +29,12 @@ from headwise.cli.truth import truth
 from headwise.errors import HeadwiseError
 
 app = typer.Typer(
-    help="The story of every attention head in a Transformer.", no_args_is_help=True, add_completion=False,
-    pretty_exceptions_enable=False, rich_markup_mode=None,
-)  # fmt: skip
+    help="The story of every attention head in a Transformer.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 
 
 def show_version(asked: bool) -> None:
@@ -43,15 +46,29 @@ def show_version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="print the version")
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="print the version"),
     ] = False,
 ) -> None:
     """The story of every attention head in a Transformer."""
 
 
 for command in (
-    demo, study, train, score, roles, prune, evaluate, translate, export, models, push, report, lab, truth,
-):  # fmt: skip
+    demo,
+    study,
+    train,
+    score,
+    roles,
+    prune,
+    evaluate,
+    translate,
+    export,
+    models,
+    push,
+    report,
+    lab,
+    truth,
+):
     app.command()(command)
 data_app = typer.Typer(help="Public text: list it, fetch it with checksums.", no_args_is_help=True)
 data_app.command("list")(data_list)
@@ -83,8 +100,18 @@ def complain(text: str) -> int:
 
 def main() -> None:
     """The `headwise` command."""
-    quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}
-    for name, value in {**quiet, "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "true"}.items():
+    quiet = {
+        "TRANSFORMERS_VERBOSITY": "error",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_VERBOSITY": "error",
+    }
+    for name, value in {
+        **quiet,
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        "TOKENIZERS_PARALLELISM": "true",
+    }.items():
         os.environ.setdefault(name, value)
-    atexit.register(gc.freeze)  # to look for garbage among the libraries' million objects at the end takes a second
+    atexit.register(
+        gc.freeze
+    )  # to look for garbage among the libraries' million objects at the end takes a second
     sys.exit(guarded(lambda: app(prog_name="headwise")))

@@ -23,7 +23,8 @@ def data_list() -> None:
 
 
 def data_get(
-    name: str, out: Annotated[Path | None, typer.Option("--out", help="folder; a cache by default")] = None
+    name: str,
+    out: Annotated[Path | None, typer.Option("--out", help="folder; a cache by default")] = None,
 ) -> None:
     """Fetch one set, check it, and say where it lies."""
     from headwise.data.catalogue import get

@@ -36,7 +36,10 @@ def stoppable() -> Iterator[None]:
     One process of several, which `torchrun` ends when another has failed, may be waiting for that one outside Python,
     where nothing can be raised: there SIGTERM keeps its handler.
     """
-    owner, before = os.getpid(), {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    owner, before = (
+        os.getpid(),
+        {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)},
+    )
     alone = os.environ.get("WORLD_SIZE", "1") == "1"
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -62,9 +65,15 @@ def not_written(error: BaseException) -> NotWritten | None:
     if isinstance(error, NotWritten):
         return error
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
-        return NotWritten(f"{error.filename or 'A file'} could not be written ({error.strerror}): free some space.")
-    if isinstance(error, SafetensorError) or (isinstance(error, RuntimeError) and TORCH in str(error)):
-        return NotWritten(f"Weights could not be read or written ({' '.join(str(error).split())[:200]}).")
+        return NotWritten(
+            f"{error.filename or 'A file'} could not be written ({error.strerror}): free some space."
+        )
+    if isinstance(error, SafetensorError) or (
+        isinstance(error, RuntimeError) and TORCH in str(error)
+    ):
+        return NotWritten(
+            f"Weights could not be read or written ({' '.join(str(error).split())[:200]})."
+        )
     return None
 
 

@@ -19,15 +19,21 @@ def export(
     model: ModelName,
     to: Annotated[str | None, typer.Option("--to", help="gguf, ct2, onnx, mlx or torch")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="new folder to write to")] = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", help="type of the weights, such as f16 or q8_0")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="only say which engines can run this model")] = False,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="type of the weights, such as f16 or q8_0")
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="only say which engines can run this model")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Write a model, pruned or not, for llama.cpp, CTranslate2, ONNX Runtime, MLX or PyTorch."""
     import headwise as hw
 
     if not list_ and to is None:
-        raise HeadwiseError("No engine was named: give --to gguf, ct2, onnx, mlx or torch, or ask with --list.")
+        raise HeadwiseError(
+            "No engine was named: give --to gguf, ct2, onnx, mlx or torch, or ask with --list."
+        )
     if to is not None:
         refuse_unknown(to)
     loaded = hw.load(model)
@@ -47,7 +53,11 @@ def runs_in(model: Model, place: Path) -> str:
     """Where a pruned model can run, and the next command to try."""
     from headwise.engines.export import ENGINES
 
-    taken = [f"{engine.runs_in} ({name})" for name, engine in ENGINES.items() if engine.refuse(model) is None]
+    taken = [
+        f"{engine.runs_in} ({name})"
+        for name, engine in ENGINES.items()
+        if engine.refuse(model) is None
+    ]
     return f"Runs in {', '.join(taken)}: headwise export {place} --to … (--list says why not elsewhere)"
 
 

@@ -17,17 +17,26 @@ MOST = 500  # sentences to pick
 
 def lab(
     model: ModelName,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="port to listen on; 0: a free one")] = 0,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="port to listen on; 0: a free one")
+    ] = 0,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="open the browser")] = True,
     host: Annotated[
-        str, typer.Option("--host", help="address to listen on; other machines get in only beyond loopback")
+        str,
+        typer.Option(
+            "--host", help="address to listen on; other machines get in only beyond loopback"
+        ),
     ] = "127.0.0.1",
     treebank: Annotated[
-        list[str] | None, typer.Option("--treebank", help="CoNLL-U: sentences to pick, with their trees; repeatable")
+        list[str] | None,
+        typer.Option("--treebank", help="CoNLL-U: sentences to pick, with their trees; repeatable"),
     ] = None,
-    text: Annotated[str | None, typer.Option("--text", help="sentences to pick, one a line")] = None,
-    device: Device = "cpu", quiet: Quiet = False,
-) -> None:  # fmt: skip
+    text: Annotated[
+        str | None, typer.Option("--text", help="sentences to pick, one a line")
+    ] = None,
+    device: Device = "cpu",
+    quiet: Quiet = False,
+) -> None:
     """Type a sentence, see every head's attention, switch heads off and watch the output change, in the browser.
 
     MODEL may be the folder of a study: its scores, roles and pruned model are shown, too.

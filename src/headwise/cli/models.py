@@ -10,7 +10,9 @@ import typer
 
 
 def models(
-    name: Annotated[str, typer.Argument(help="part of a family's or a class's name; all without one")] = "",
+    name: Annotated[
+        str, typer.Argument(help="part of a family's or a class's name; all without one")
+    ] = "",
 ) -> None:
     """What headwise does with each family of models, and why not more. A pipe gets CSV."""
     from headwise.families import COLUMNS, SIGNS, families

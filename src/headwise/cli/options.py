@@ -30,37 +30,62 @@ def known(models: Names) -> Names:
     return models
 
 
-ModelName = Annotated[str, typer.Argument(callback=known, help="a folder, a hub id, or the folder of a finished study")]
+ModelName = Annotated[
+    str,
+    typer.Argument(callback=known, help="a folder, a hub id, or the folder of a finished study"),
+]
 Out = Annotated[Path, typer.Option("--out", help="folder to write to")]
 Device = Annotated[
     str,
-    typer.Option("--device", help="cpu, cuda, cuda:1, mps, or auto: the best of these that is there", callback=usable),
+    typer.Option(
+        "--device",
+        help="cpu, cuda, cuda:1, mps, or auto: the best of these that is there",
+        callback=usable,
+    ),
 ]
 Dtype = Annotated[
-    str | None, typer.Option("--dtype", help="of the weights: float32, bfloat16 or float16; by default as saved")
+    str | None,
+    typer.Option(
+        "--dtype", help="of the weights: float32, bfloat16 or float16; by default as saved"
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="seed of everything that draws")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the result")]
 Beam = Annotated[int, typer.Option("--beam", min=1, help="hypotheses that are followed at once")]
 EngineName = Annotated[
-    str, typer.Option("--engine", help="what translates: transformers, or ct2 (CTranslate2, on the CPU)")
+    str,
+    typer.Option(
+        "--engine", help="what translates: transformers, or ct2 (CTranslate2, on the CPU)"
+    ),
 ]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="change the plan: key=value, such as training.epochs=3; repeatable")
+    list[str] | None,
+    typer.Option("--set", help="change the plan: key=value, such as training.epochs=3; repeatable"),
 ]
-Source = Annotated[str | None, typer.Option("--source", help="source side of parallel text; or one .tsv/.jsonl file")]
+Source = Annotated[
+    str | None,
+    typer.Option("--source", help="source side of parallel text; or one .tsv/.jsonl file"),
+]
 Target = Annotated[str | None, typer.Option("--target", help="target side of parallel text")]
-DevSource = Annotated[str | None, typer.Option("--dev-source", help="source side of the text that choices are made on")]
+DevSource = Annotated[
+    str | None,
+    typer.Option("--dev-source", help="source side of the text that choices are made on"),
+]
 DevTarget = Annotated[str | None, typer.Option("--dev-target", help="target side of the dev text")]
 OneSided = Annotated[str | None, typer.Option("--text", help="one-sided text, for language models")]
 
 LabelledFile = Annotated[
     str | None,
-    typer.Option("--labelled", help="texts with labels, for classifiers: .tsv, .csv or .jsonl, columns text and label"),
+    typer.Option(
+        "--labelled",
+        help="texts with labels, for classifiers: .tsv, .csv or .jsonl, columns text and label",
+    ),
 ]
 
 
-def text_spec(source: str | None, target: str | None, text: str | None = None, which: str = "") -> Any:
+def text_spec(
+    source: str | None, target: str | None, text: str | None = None, which: str = ""
+) -> Any:
     """Text as a plan names it, from the options: two files, one file, or None. which: `dev-` or `test-`."""
     if text is not None and (source or target):
         raise HeadwiseError(
@@ -69,9 +94,15 @@ def text_spec(source: str | None, target: str | None, text: str | None = None, w
     if text is not None:
         return text if text.startswith("datasets:") else str(existing_file(text))
     if target and not source:
-        raise HeadwiseError(f"--{which}target was given without --{which}source: name both sides of the text.")
+        raise HeadwiseError(
+            f"--{which}target was given without --{which}source: name both sides of the text."
+        )
     whole = source is None or source.startswith("datasets:")
-    if not whole and not target and not str(source).lower().removesuffix(".gz").endswith((".tsv", ".jsonl")):
+    if (
+        not whole
+        and not target
+        and not str(source).lower().removesuffix(".gz").endswith((".tsv", ".jsonl"))
+    ):
         raise HeadwiseError(
             f"--{which}source {source} was given without --{which}target: name both sides of the text, "
             "or one .tsv or .jsonl file with both."
@@ -104,9 +135,13 @@ def study_in(model: str) -> Run | None:
 
 
 def read_text(
-    source: str | None, target: str | None, text: str | None, model: str, split: Split = "dev",
+    source: str | None,
+    target: str | None,
+    text: str | None,
+    model: str,
+    split: Split = "dev",
     labelled: str | None = None,
-) -> AnyText:  # fmt: skip
+) -> AnyText:
     """Text from the options: pairs for translation models, labelled for classifiers, one-sided for all others. Without
     any, that of the study whose folder the model is given by: `split`, or dev where it has no test text."""
     import headwise as hw
@@ -114,7 +149,9 @@ def read_text(
     spec = text_spec(source, target, text)
     if labelled is not None:
         if spec is not None:
-            raise HeadwiseError("--labelled was given and --text or --source as well: give one of them.")
+            raise HeadwiseError(
+                "--labelled was given and --text or --source as well: give one of them."
+            )
         return hw.LabelledText.read(labelled)
     if spec is not None:
         return hw.Text.read(spec) if text is not None else hw.ParallelText.open(spec)
@@ -129,5 +166,7 @@ def folder(out: Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise HeadwiseError(f"{out} was to be written to, but that is not possible ({error.strerror}).") from None
+        raise HeadwiseError(
+            f"{out} was to be written to, but that is not possible ({error.strerror})."
+        ) from None
     return out

@@ -38,38 +38,65 @@ if TYPE_CHECKING:
 
 
 def prune(
-    model: ModelName, source: Source = None, target: Target = None, dev_source: DevSource = None,
+    model: ModelName,
+    source: Source = None,
+    target: Target = None,
+    dev_source: DevSource = None,
     dev_target: DevTarget = None,
-    test_source: Annotated[str | None, typer.Option("--test-source", help="text for the final numbers")] = None,
-    test_target: Annotated[str | None, typer.Option("--test-target", help="its target side")] = None,
+    test_source: Annotated[
+        str | None, typer.Option("--test-source", help="text for the final numbers")
+    ] = None,
+    test_target: Annotated[
+        str | None, typer.Option("--test-target", help="its target side")
+    ] = None,
     text: OneSided = None,
-    dev_text: Annotated[str | None, typer.Option("--dev-text", help="one-sided text that choices are made on")] = None,
+    dev_text: Annotated[
+        str | None, typer.Option("--dev-text", help="one-sided text that choices are made on")
+    ] = None,
     labelled: LabelledFile = None,
     dev_labelled: Annotated[
         str | None, typer.Option("--dev-labelled", help="labelled text that choices are made on")
     ] = None,
-    penalty: Annotated[list[float] | None, typer.Option("--penalty", help="λ of the gates, repeatable")] = None,
+    penalty: Annotated[
+        list[float] | None, typer.Option("--penalty", help="λ of the gates, repeatable")
+    ] = None,
     keep: Annotated[
-        list[str] | None, typer.Option("--keep", help="how many heads stay: N, or KIND=N for each kind; repeatable")
+        list[str] | None,
+        typer.Option("--keep", help="how many heads stay: N, or KIND=N for each kind; repeatable"),
     ] = None,
     max_drop: Annotated[
         float | None,
-        typer.Option("--max-drop", help="BLEU, % of perplexity or points of accuracy that may be lost on dev (0.5)"),
+        typer.Option(
+            "--max-drop",
+            help="BLEU, % of perplexity or points of accuracy that may be lost on dev (0.5)",
+        ),
     ] = None,
-    kinds: Annotated[str | None, typer.Option("--kinds", help="encoder-self,decoder-self,cross")] = None,
+    kinds: Annotated[
+        str | None, typer.Option("--kinds", help="encoder-self,decoder-self,cross")
+    ] = None,
     unit: Annotated[
-        str | None, typer.Option("--unit", help="what goes at once: head, balanced, group or uniform")
+        str | None,
+        typer.Option("--unit", help="what goes at once: head, balanced, group or uniform"),
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="gates, top-k or greedy (no training; for any model)")
+        str | None,
+        typer.Option("--method", help="gates, top-k or greedy (no training; for any model)"),
     ] = None,
-    score: Annotated[str | None, typer.Option("--score", help="greedy: a measure, random or weight-norm")] = None,
-    rescore: Annotated[bool, typer.Option("--rescore", help="greedy: score again after every step")] = False,
+    score: Annotated[
+        str | None, typer.Option("--score", help="greedy: a measure, random or weight-norm")
+    ] = None,
+    rescore: Annotated[
+        bool, typer.Option("--rescore", help="greedy: score again after every step")
+    ] = False,
     compensate: Annotated[
         bool, typer.Option("--compensate", help="greedy: mean outputs stay in the biases")
     ] = False,
-    out: Out = Path("runs/prune"), seed: Seed = 1, device: Device = "cpu", quiet: Quiet = False, set_: Set = None,
-) -> None:  # fmt: skip
+    out: Out = Path("runs/prune"),
+    seed: Seed = 1,
+    device: Device = "cpu",
+    quiet: Quiet = False,
+    set_: Set = None,
+) -> None:
     """Prune heads: with gates to a penalty or a number of heads (on language models if --method or --penalty says so),
     or greedily without training. Chooses on the dev text (by default every tenth sentence); writes smaller models,
     tables and a report; of a classifier (--labelled) one smaller model and its accuracy. MODEL may be the folder of a
@@ -78,21 +105,36 @@ def prune(
     from headwise.study import make_plan
     from headwise.study.plan import Data
 
-    data = {"train": text_spec(source, target, text), "dev": text_spec(dev_source, dev_target, dev_text, "dev-"),
-            "test": text_spec(test_source, test_target, None, "test-")}  # fmt: skip
+    data = {
+        "train": text_spec(source, target, text),
+        "dev": text_spec(dev_source, dev_target, dev_text, "dev-"),
+        "test": text_spec(test_source, test_target, None, "test-"),
+    }
     named = {key: spec for key, spec in data.items() if spec}
     if labelled is not None or dev_labelled is not None:
         if named or labelled is None:
-            raise HeadwiseError("Labelled text is --labelled and perhaps --dev-labelled, without any other text.")
+            raise HeadwiseError(
+                "Labelled text is --labelled and perhaps --dev-labelled, without any other text."
+            )
         if set_:
-            raise HeadwiseError("--set changes a plan, and a classifier is pruned without one: leave it out.")
+            raise HeadwiseError(
+                "--set changes a plan, and a classifier is pruned without one: leave it out."
+            )
         counts = target_counts(keep or [])
         goals = [
-            *(("penalty", value) for value in penalty or []), *(("keep", count) for count in counts),
+            *(("penalty", value) for value in penalty or []),
+            *(("keep", count) for count in counts),
             *(("max_drop", value) for value in [max_drop] if value is not None),
-        ]  # fmt: skip
-        options = {"method": method, "score": score, "rescore": rescore or None, "compensate": compensate or None,
-                   "unit": unit, "kinds": chosen_kinds(kinds, counts), "seed": seed}  # fmt: skip
+        ]
+        options = {
+            "method": method,
+            "score": score,
+            "rescore": rescore or None,
+            "compensate": compensate or None,
+            "unit": unit,
+            "kinds": chosen_kinds(kinds, counts),
+            "seed": seed,
+        }
         classifier(model, labelled, dev_labelled, goals, options, device, out, quiet)
         return
     if data["train"] is None:
@@ -119,28 +161,52 @@ def prune(
                     "by a loss: give one number of heads with --keep N, without --max-drop, --penalty and --set."
                 )
             order = {"score": score, "rescore": rescore, "compensate": compensate, "unit": unit}
-            texts = [hw.Text.read(named[split]) if split in named else None for split in ("train", "dev")]
+            texts = [
+                hw.Text.read(named[split]) if split in named else None for split in ("train", "dev")
+            ]
             cut(loaded, texts, counts[0], chosen, order, seed, out, quiet)
             return
         chosen = chosen or list(loaded.heads.kinds)
-    refuse_twice({"pruning.penalties": penalty, "pruning.keep": counts, "choice.max_drop": max_drop}, set_ or [])
+    refuse_twice(
+        {"pruning.penalties": penalty, "pruning.keep": counts, "choice.max_drop": max_drop},
+        set_ or [],
+    )
     sweep = {
-        "method": method, "kinds": chosen, "unit": unit, "penalties": penalty, "keep": counts,
+        "method": method,
+        "kinds": chosen,
+        "unit": unit,
+        "penalties": penalty,
+        "keep": counts,
         "scores": [score or "gradient"] if method == "greedy" or score else None,
-        "rescore": rescore, "compensate": compensate,
-    }  # fmt: skip
-    one = (method != "greedy" and len(penalty or []) + len(counts) == 1) or (method == "greedy" and counts)
+        "rescore": rescore,
+        "compensate": compensate,
+    }
+    one = (method != "greedy" and len(penalty or []) + len(counts) == 1) or (
+        method == "greedy" and counts
+    )
     given: dict[str, Any] = {
-        "name": "prune", "seed": seed, "model": model, "data": named,
+        "name": "prune",
+        "seed": seed,
+        "model": model,
+        "data": named,
         "pruning": {key: value for key, value in sweep.items() if value},
-        "choice": {"max_drop": "any" if one and max_drop is None else 0.5 if max_drop is None else max_drop},
+        "choice": {
+            "max_drop": "any" if one and max_drop is None else 0.5 if max_drop is None else max_drop
+        },
         "scoring": {"measures": [], "pruned": []},
-    }  # fmt: skip
+    }
     run_plan(make_plan(given, set_ or [], "headwise prune"), out, quiet, device, result="pruned")
 
 
 def cut(
-    model: Model, texts: Sequence[Any], keep: Any, kinds: Any, order: dict[str, Any], seed: int, out: Path, quiet: bool
+    model: Model,
+    texts: Sequence[Any],
+    keep: Any,
+    kinds: Any,
+    order: dict[str, Any],
+    seed: int,
+    out: Path,
+    quiet: bool,
 ) -> None:
     """Prune a model that predicts no words, such as one of sentence embeddings, by a score that needs none.
 
@@ -154,8 +220,19 @@ def cut(
 
     progress = Progress(quiet)
     with progress.task("prune"):
-        small = hw.prune(model, *texts, keep=keep, kinds=kinds, method="greedy", seed=seed, progress=progress, **order)
-    place = small.save(folder(out) / "pruned" / f"{order['score'] or usual_score(model)}-{keep_name(keep)}")
+        small = hw.prune(
+            model,
+            *texts,
+            keep=keep,
+            kinds=kinds,
+            method="greedy",
+            seed=seed,
+            progress=progress,
+            **order,
+        )
+    place = small.save(
+        folder(out) / "pruned" / f"{order['score'] or usual_score(model)}-{keep_name(keep)}"
+    )
     progress.say(
         f"{small.heads.total} of {model.heads.total} heads left, {small.parameters:,} of {model.parameters:,} "
         f"parameters, {small.weight_bytes:,} of {model.weight_bytes:,} bytes of weights. "
@@ -168,9 +245,15 @@ def cut(
 
 
 def classifier(
-    name: str, labelled: str, dev_labelled: str | None, goals: Sequence[tuple[str, Any]], options: dict[str, Any],
-    device: str, out: Path, quiet: bool,
-) -> None:  # fmt: skip
+    name: str,
+    labelled: str,
+    dev_labelled: str | None,
+    goals: Sequence[tuple[str, Any]],
+    options: dict[str, Any],
+    device: str,
+    out: Path,
+    quiet: bool,
+) -> None:
     """Prune a classifier to one goal, and measure both models on dev. Writes the model and quality.csv, no report."""
     import headwise as hw
     from headwise.api.batches import held_out
@@ -186,10 +269,17 @@ def classifier(
         )
     ((goal, value),) = goals
     text: AnyText = hw.LabelledText.read(labelled)
-    text, dev = held_out(text) if dev_labelled is None else (text, hw.LabelledText.read(dev_labelled))
-    progress, made_by = Progress(quiet), options["method"] or ("gates" if goal == "penalty" else "greedy")
+    text, dev = (
+        held_out(text) if dev_labelled is None else (text, hw.LabelledText.read(dev_labelled))
+    )
+    progress, made_by = (
+        Progress(quiet),
+        options["method"] or ("gates" if goal == "penalty" else "greedy"),
+    )
     with progress.task("prune"):
-        small = hw.prune(hw.load(name, device), text, dev, progress=progress, **{goal: value}, **options)
+        small = hw.prune(
+            hw.load(name, device), text, dev, progress=progress, **{goal: value}, **options
+        )
     setting = keep_name(value) if goal == "keep" else f"{value:g}"
     place = small.save(folder(out) / "pruned" / f"{made_by}-{goal.replace('_', '-')}-{setting}")
     with progress.task("evaluate"):
@@ -207,15 +297,22 @@ def classifier(
 
 def target_counts(keep: list[str]) -> list[int | dict[str, int]]:
     """Target counts: `10`, each a model of its own; or one model with a number for every kind named."""
-    parts = [(kind.strip(), number.strip()) for kind, _, number in (word.rpartition("=") for word in keep)]
+    parts = [
+        (kind.strip(), number.strip())
+        for kind, _, number in (word.rpartition("=") for word in keep)
+    ]
     for (kind, number), word in zip(parts, keep, strict=True):
         if not number.isdecimal() or (not kind and "=" in word) or len(number) > 6:
-            raise HeadwiseError(f"--keep {word[:100]} was given: write a number of heads, or KIND=NUMBER.")
+            raise HeadwiseError(
+                f"--keep {word[:100]} was given: write a number of heads, or KIND=NUMBER."
+            )
     kinds = [kind for kind, _ in parts if kind]
     if not kinds:
         return [int(number) for _, number in parts]
     if len(kinds) < len(parts) or len(set(kinds)) < len(kinds):
-        raise HeadwiseError(f"--keep {' --keep '.join(keep)} was given: give each kind one number, or all heads one.")
+        raise HeadwiseError(
+            f"--keep {' --keep '.join(keep)} was given: give each kind one number, or all heads one."
+        )
     return [{kind: int(number) for kind, number in parts}]
 
 

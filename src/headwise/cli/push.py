@@ -12,16 +12,25 @@ from headwise.cli.options import Quiet
 
 
 def push(
-    model: Annotated[str, typer.Argument(help="the folder of a model, or of a finished study, for its chosen model")],
+    model: Annotated[
+        str,
+        typer.Argument(help="the folder of a model, or of a finished study, for its chosen model"),
+    ],
     repo: Annotated[str, typer.Argument(help="owner/name on the hub")],
     export: Annotated[
-        list[Path] | None, typer.Option("--export", help="a folder that headwise export wrote, to go along; repeatable")
+        list[Path] | None,
+        typer.Option(
+            "--export", help="a folder that headwise export wrote, to go along; repeatable"
+        ),
     ] = None,
     base_model: Annotated[
-        str | None, typer.Option("--base-model", help="hub id of the model that this one was made from")
+        str | None,
+        typer.Option("--base-model", help="hub id of the model that this one was made from"),
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="make a new repository public")] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="write the files to this new folder, and send none")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="write the files to this new folder, and send none")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="send without asking")] = False,
     quiet: Quiet = False,
 ) -> None:

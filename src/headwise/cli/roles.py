@@ -33,47 +33,77 @@ def roles(
         list[Path] | None, typer.Option("--treebank", help="CoNLL-U file with trees; repeatable")
     ] = None,
     confirm: Annotated[
-        list[Path] | None, typer.Option("--confirm", help="treebank to confirm roles on, instead of the other half")
+        list[Path] | None,
+        typer.Option("--confirm", help="treebank to confirm roles on, instead of the other half"),
     ] = None,
-    source: Source = None, target: Target = None,
+    source: Source = None,
+    target: Target = None,
     training: Annotated[
-        Path | None, typer.Option("--training", help="source side of the training text, for rare-token heads")
+        Path | None,
+        typer.Option("--training", help="source side of the training text, for rare-token heads"),
     ] = None,
     role: Annotated[
-        str | None, typer.Option("--role", help="alignment: rank cross heads by alignment error, and choose a set")
+        str | None,
+        typer.Option(
+            "--role", help="alignment: rank cross heads by alignment error, and choose a set"
+        ),
     ] = None,
     links: Annotated[
-        Path | None, typer.Option("--links", help="reference links of the pairs, such as 0-0 1-2 1p3; else eflomal's")
+        Path | None,
+        typer.Option(
+            "--links", help="reference links of the pairs, such as 0-0 1-2 1p3; else eflomal's"
+        ),
     ] = None,
     audio: Annotated[
-        Path | None, typer.Option("--audio", help="alignment, for Whisper: table of audio, word, start, end")
+        Path | None,
+        typer.Option("--audio", help="alignment, for Whisper: table of audio, word, start, end"),
     ] = None,
     one_layer: Annotated[
-        bool, typer.Option("--one-layer", help="alignment: heads of one layer, for CTranslate2 and Marian")
+        bool,
+        typer.Option(
+            "--one-layer", help="alignment: heads of one layer, for CTranslate2 and Marian"
+        ),
     ] = False,
     save: Annotated[
-        Path | None, typer.Option("--save", help="alignment: folder for the model with its alignment heads")
+        Path | None,
+        typer.Option("--save", help="alignment: folder for the model with its alignment heads"),
     ] = None,
     untrained: Annotated[
-        int, typer.Option(min=0, help="so many untrained twins as a control, with random words and shuffled sentences")
+        int,
+        typer.Option(
+            min=0,
+            help="so many untrained twins as a control, with random words and shuffled sentences",
+        ),
     ] = 0,
-    out: Out = Path("runs/roles"), device: Device = "cpu", dtype: Dtype = None,
-    seed: Seed = 0, quiet: Quiet = False,
-) -> None:  # fmt: skip
+    out: Out = Path("runs/roles"),
+    device: Device = "cpu",
+    dtype: Dtype = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
     """What does every head do? Writes labels.csv, roles.csv and the table of all tests; --source and --target are
     sentence pairs that cross attention is tested on. MODEL may be the folder of a study: its trees and training text
     are taken where none are named. With --role alignment, only cross heads are tested, in more depth."""
     import headwise as hw
 
     if role is not None:
-        others = {"--treebank": treebank, "--confirm": confirm, "--training": training, "--untrained": untrained}
+        others = {
+            "--treebank": treebank,
+            "--confirm": confirm,
+            "--training": training,
+            "--untrained": untrained,
+        }
         refuse_options(role, others)
-        alignment(model, source, target, links, audio, one_layer, save, out, device, dtype, seed, quiet)
+        alignment(
+            model, source, target, links, audio, one_layer, save, out, device, dtype, seed, quiet
+        )
         return
     refuse_options(None, {"--audio": audio, "--one-layer": one_layer, "--save": save})
     spec = text_spec(source, target)
     if links is not None and spec is None:
-        raise HeadwiseError(f"--links {links} was given without sentence pairs: name them with --source and --target.")
+        raise HeadwiseError(
+            f"--links {links} was given without sentence pairs: name them with --source and --target."
+        )
     study = None if treebank and training else study_in(model)
     own = study.treebanks if study else None
     if treebank:
@@ -85,7 +115,13 @@ def roles(
     again = hw.Treebank.read(*confirm) if confirm else again
     counted = hw.Text.read(training) if training else study.text("train") if study else None
     pairs = None if spec is None else hw.ParallelText.open(spec)
-    from headwise.api.roles import role_examples, roles_signature, save_roles, sentences_read, token_counts
+    from headwise.api.roles import (
+        role_examples,
+        roles_signature,
+        save_roles,
+        sentences_read,
+        token_counts,
+    )
     from headwise.cli.tables import HEADS, role_map, show_maps
     from headwise.study.progress import Progress
 
@@ -99,9 +135,14 @@ def roles(
 
     with progress.task("roles"):
         counts = token_counts(loaded, counted)
-        found = hw.roles(loaded, trees, again, pairs, counts, seed, forward, links=links, untrained=untrained)
+        found = hw.roles(
+            loaded, trees, again, pairs, counts, seed, forward, links=links, untrained=untrained
+        )
         save_roles(
-            found, role_examples(loaded, trees, found, counts), roles_signature(loaded, trees, again, seed), place
+            found,
+            role_examples(loaded, trees, found, counts),
+            roles_signature(loaded, trees, again, seed),
+            place,
         )
     for line in [*found.warnings, *found.absent]:
         progress.say(f"  {line}")
@@ -115,16 +156,28 @@ def roles(
 def refuse_options(role: str | None, others: Mapping[str, Any]) -> None:
     """Refuse an unknown role, and options that do not go with --role alignment, or not without it."""
     if role not in (None, "alignment"):
-        raise HeadwiseError(f"--role {role} was given: there is --role alignment; leave it out to test every role.")
+        raise HeadwiseError(
+            f"--role {role} was given: there is --role alignment; leave it out to test every role."
+        )
     if given := next((name for name, value in others.items() if value), None):
         needed = "is only for --role alignment" if role is None else "is not for --role alignment"
         raise HeadwiseError(f"{given} was given, which {needed}: leave it out.")
 
 
 def alignment(
-    model: str, source: str | None, target: str | None, links: Path | None, audio: Path | None, one_layer: bool,
-    save: Path | None, out: Path, device: str, dtype: str | None, seed: int, quiet: bool,
-) -> None:  # fmt: skip
+    model: str,
+    source: str | None,
+    target: str | None,
+    links: Path | None,
+    audio: Path | None,
+    one_layer: bool,
+    save: Path | None,
+    out: Path,
+    device: str,
+    dtype: str | None,
+    seed: int,
+    quiet: bool,
+) -> None:
     """Rank cross heads, choose those that align, and write a model that names them."""
     import headwise as hw
     from headwise.api.alignment import save_alignment
@@ -134,7 +187,9 @@ def alignment(
         raise HeadwiseError("--audio was given, and text as well: give one of them.")
     text = read_text(source, target, None, model) if audio is None else hw.Speech.read(audio)
     if not isinstance(text, hw.ParallelText | hw.Speech):
-        raise HeadwiseError("One-sided text was given: alignment needs pairs, --source FILE --target FILE.")
+        raise HeadwiseError(
+            "One-sided text was given: alignment needs pairs, --source FILE --target FILE."
+        )
     if save is not None:
         written_before(save)  # refuses a folder of another model before the work begins
     progress, place = Progress(quiet), folder(out)
@@ -144,7 +199,9 @@ def alignment(
     save_alignment(found, place)
     for row in found.sets.to_dict("records"):
         interval = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-        progress.say(f"  {row['set']}: {row['measure']} {interval}, without attention {row['baseline']:.3f}")
+        progress.say(
+            f"  {row['set']}: {row['measure']} {interval}, without attention {row['baseline']:.3f}"
+        )
         progress.say(f"    {row['heads']}")
     typer.echo(str(place / "alignment.csv"))
     if save is None:

@@ -29,16 +29,30 @@ if TYPE_CHECKING:
 
 
 def score(
-    model: ModelName, source: Source = None, target: Target = None,
-    text: OneSided = None, labelled: LabelledFile = None,
+    model: ModelName,
+    source: Source = None,
+    target: Target = None,
+    text: OneSided = None,
+    labelled: LabelledFile = None,
     measures: Annotated[
-        list[str] | None, typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable")
+        list[str] | None,
+        typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable"),
     ] = None,
-    judged: Annotated[bool, typer.Option("--judge", help="compare the scores with exact ablation")] = False,
-    untrained: Annotated[int, typer.Option(min=0, help="so many untrained twins as a control of the scores")] = 0,
-    pairs: Annotated[int, typer.Option(min=0, help="so many pairs of heads, switched off together")] = 0,
-    out: Out = Path("runs/score"), device: Device = "cpu", dtype: Dtype = None, seed: Seed = 0, quiet: Quiet = False,
-) -> None:  # fmt: skip
+    judged: Annotated[
+        bool, typer.Option("--judge", help="compare the scores with exact ablation")
+    ] = False,
+    untrained: Annotated[
+        int, typer.Option(min=0, help="so many untrained twins as a control of the scores")
+    ] = 0,
+    pairs: Annotated[
+        int, typer.Option(min=0, help="so many pairs of heads, switched off together")
+    ] = 0,
+    out: Out = Path("runs/score"),
+    device: Device = "cpu",
+    dtype: Dtype = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
     """How much does every head matter? Writes heads.csv, and with --judge which score to believe, with --untrained what
     models without training score, with --pairs which heads do the same work. MODEL may be the folder of a study:
     without a text, its dev text is taken."""
@@ -64,21 +78,36 @@ def score(
         with progress.task("pairs of heads"):
             together = hw.interactions(loaded, given, pairs, seed, progress)
     if main:
-        for line in [*save_tables(table, place), *extremes(table), *(save_pairs(together, place) if pairs else ())]:
+        for line in [
+            *save_tables(table, place),
+            *extremes(table),
+            *(save_pairs(together, place) if pairs else ()),
+        ]:
             progress.say(line)
         show_maps(progress.console, loaded.heads, score_maps(table), SCORED)
         progress.say(memory_line())
-        given_text = {"--source": source, "--target": target, "--text": text, "--labelled": labelled}
-        options = [word for option, value in given_text.items() if value for word in (option, value)]
+        given_text = {
+            "--source": source,
+            "--target": target,
+            "--text": text,
+            "--labelled": labelled,
+        }
+        options = [
+            word for option, value in given_text.items() if value for word in (option, value)
+        ]
         if predicts(loaded.hf) and not judged:
             again = [*names, "ablation.zero"] if names else []
             options += [word for name in dict.fromkeys(again) for word in ("--measure", name)]
             progress.say(f"Next: {shlex.join(['headwise', 'score', model, *options, '--judge'])}")
         elif isinstance(given, hw.ParallelText):
-            progress.say(f"Next: {shlex.join(['headwise', 'prune', model, *options, '--penalty', '0.01'])}")
+            progress.say(
+                f"Next: {shlex.join(['headwise', 'prune', model, *options, '--penalty', '0.01'])}"
+            )
         else:
             score = next(
-                name for name in ("gradient", "confidence", "ablation.zero", *table.measure) if name in {*table.measure}
+                name
+                for name in ("gradient", "confidence", "ablation.zero", *table.measure)
+                if name in {*table.measure}
             )
             options += ["--keep", str(max(1, loaded.heads.total // 2)), "--score", score]
             progress.say(f"Next: {shlex.join(['headwise', 'prune', model, *options])}")
@@ -91,7 +120,9 @@ def extremes(table: pd.DataFrame) -> list[str]:
     for measure, rows in table.groupby("measure", sort=False):
         ranked = rows.sort_values("value", ascending=False, kind="stable")
         best, worst = (
-            ", ".join(f"{row.kind}/{row.layer}/{row.head} {row.value:.3g}" for row in some.itertuples())
+            ", ".join(
+                f"{row.kind}/{row.layer}/{row.head} {row.value:.3g}" for row in some.itertuples()
+            )
             for some in (ranked.head(3), ranked.tail(3).iloc[::-1])
         )
         lines.append(f"    {measure}: {best} … {worst}")
@@ -103,7 +134,9 @@ def save_pairs(table: pd.DataFrame, place: Path) -> list[str]:
     from headwise.heads import save_scores
 
     save_scores(table, place.with_name("interactions.csv"))
-    lines = ["  Pairs of heads, what both cost together beyond what they cost alone (nats a token):"]
+    lines = [
+        "  Pairs of heads, what both cost together beyond what they cost alone (nats a token):"
+    ]
     for row in table[table["value"].notna()].head(5).itertuples():
         heads = f"{row.kind}/{row.layer}/{row.head} and {row.other_kind}/{row.other_layer}/{row.other_head}"
         lines.append(f"    {heads}: {row.value:+.4f} [{row.low:+.4f}, {row.high:+.4f}]")
@@ -121,7 +154,9 @@ def save_tables(table: pd.DataFrame, place: Path) -> list[str]:
     save_scores(table, place)
     attrs, signature = table.attrs, table.attrs["signature"]
     tables: dict[str, pd.DataFrame] = {
-        name: pd.DataFrame(attrs[name]) for name in ("untrained", "faithfulness", "curves") if name in attrs
+        name: pd.DataFrame(attrs[name])
+        for name in ("untrained", "faithfulness", "curves")
+        if name in attrs
     }
     if attrs["relevance"]:
         tables["lrp"] = balance_table(attrs["relevance"])
@@ -135,9 +170,17 @@ def save_tables(table: pd.DataFrame, place: Path) -> list[str]:
         ranks = judged[(judged.statistic == "spearman") & (judged.against == "ablation.zero")]
         ranks = ranks[ranks.groupby("measure").n.transform("max") == ranks.n]
         lines += ["  Rank correlation with exact ablation, over all heads:"]
-        lines += [f"    {row.measure}: {row.value:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in ranks.itertuples()]
+        lines += [
+            f"    {row.measure}: {row.value:.2f} [{row.low:.2f}, {row.high:.2f}]"
+            for row in ranks.itertuples()
+        ]
     if dropped := signature["dropped"]:
         why = f"too short to ask for a token, or longer than {signature['longest']}"
-        lines.append(f"  {dropped} of {dropped + signature['sentences']} sentences were left out: {why}")
+        lines.append(
+            f"  {dropped} of {dropped + signature['sentences']} sentences were left out: {why}"
+        )
     lines += [f"  {reason}" for reason in signature["absent"]]
-    return [*lines, f"Wrote {', '.join([str(place), 'heads.json', *(f'{name}.csv' for name in tables)])}."]
+    return [
+        *lines,
+        f"Wrote {', '.join([str(place), 'heads.json', *(f'{name}.csv' for name in tables)])}.",
+    ]

@@ -32,9 +32,14 @@ if TYPE_CHECKING:
 
 
 def run_plan(
-    plan: Plan, out: Path, quiet: bool, device: str, only: str | None = None, result: str = "report.html",
+    plan: Plan,
+    out: Path,
+    quiet: bool,
+    device: str,
+    only: str | None = None,
+    result: str = "report.html",
     **workers: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Run a plan, print its summary and the path of the result: the chosen model where `result` is `pruned`. workers:
     options of `run_study`."""
     from headwise.study.ownership import refuse_others
@@ -66,31 +71,49 @@ def run_plan(
 
 
 def demo(
-    out: Out = Path("runs/demo"), seed: Seed = 1, device: Device = "cpu", quiet: Quiet = False, set_: Set = None
+    out: Out = Path("runs/demo"),
+    seed: Seed = 1,
+    device: Device = "cpu",
+    quiet: Quiet = False,
+    set_: Set = None,
 ) -> None:
     """The whole story on the embedded corpus: minutes on two CPU cores, no download."""
     from headwise.study import read_plan
 
-    plan = read_plan(Path(str(files("headwise.study") / "demo.toml")), [f"seed={seed}", *(set_ or [])])
+    plan = read_plan(
+        Path(str(files("headwise.study") / "demo.toml")), [f"seed={seed}", *(set_ or [])]
+    )
     run_plan(plan, out, quiet, device)
 
 
 def study(
     plan: Annotated[Path, typer.Argument(help="a TOML plan; examples/ has some")],
     out: Annotated[Path | None, typer.Option("--out", help="folder to write to")] = None,
-    only: Annotated[str | None, typer.Option("--only", help="stop after: train, score, roles, prune, evaluate")] = None,
-    set_: Set = None, seed: Annotated[int | None, typer.Option("--seed", min=0)] = None, device: Device = "cpu",
-    workers: Annotated[str | None, typer.Option("--workers", help="ray: share the work out to Ray's workers")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="threads of every part of the work")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done, and its cost")] = False,
+    only: Annotated[
+        str | None, typer.Option("--only", help="stop after: train, score, roles, prune, evaluate")
+    ] = None,
+    set_: Set = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0)] = None,
+    device: Device = "cpu",
+    workers: Annotated[
+        str | None, typer.Option("--workers", help="ray: share the work out to Ray's workers")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="threads of every part of the work")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only say what would be done, and its cost")
+    ] = False,
     quiet: Quiet = False,
-) -> None:  # fmt: skip
+) -> None:
     """The whole story on your data, as a plan says; resumable."""
     from headwise.study import read_plan
 
     read = read_plan(plan, [*(set_ or []), *([] if seed is None else [f"seed={seed}"])])
     if seed is not None and read.seeds:
-        raise HeadwiseError(f"--seed {seed} was given, but the plan has seeds = {read.seeds}: --set seeds=[{seed}].")
+        raise HeadwiseError(
+            f"--seed {seed} was given, but the plan has seeds = {read.seeds}: --set seeds=[{seed}]."
+        )
     place = out or Path("runs") / read.name
     if dry_run:
         from headwise.study.study import dry_run as lines
@@ -101,19 +124,35 @@ def study(
 
 
 def train(
-    source: Source = None, target: Target = None, dev_source: DevSource = None, dev_target: DevTarget = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="the most passes over the text (40)")] = None,
-    out: Out = Path("runs/train"), seed: Seed = 1, device: Device = "cpu", quiet: Quiet = False, set_: Set = None,
-) -> None:  # fmt: skip
+    source: Source = None,
+    target: Target = None,
+    dev_source: DevSource = None,
+    dev_target: DevTarget = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", min=1, help="the most passes over the text (40)")
+    ] = None,
+    out: Out = Path("runs/train"),
+    seed: Seed = 1,
+    device: Device = "cpu",
+    quiet: Quiet = False,
+    set_: Set = None,
+) -> None:
     """Train a translation model and say what it is worth on dev; shape and recipe by --set model.… and --set
     training.…"""
     from headwise.study import make_plan
 
-    data = {"train": text_spec(source, target), "dev": text_spec(dev_source, dev_target, None, "dev-")}
+    data = {
+        "train": text_spec(source, target),
+        "dev": text_spec(dev_source, dev_target, None, "dev-"),
+    }
     if data["train"] is None:
         raise HeadwiseError("No text was given: name it with --source FILE --target FILE.")
     refuse_twice({"training.epochs": epochs}, set_ or [])
-    given: dict[str, Any] = {"name": "train", "seed": seed, "data": {key: spec for key, spec in data.items() if spec}}
+    given: dict[str, Any] = {
+        "name": "train",
+        "seed": seed,
+        "data": {key: spec for key, spec in data.items() if spec},
+    }
     if epochs is not None:
         given["training"] = {"epochs": epochs}
     run_plan(make_plan(given, set_ or [], "headwise train"), out, quiet, device, "train", "model")
@@ -121,10 +160,15 @@ def train(
 
 def report(
     run: Annotated[Path, typer.Argument(help="the folder of a finished study")],
-    other: Annotated[Path | None, typer.Argument(help="another run: what differs between the two")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="folder of the page of two runs (runs/difference)")] = None,
+    other: Annotated[
+        Path | None, typer.Argument(help="another run: what differs between the two")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder of the page of two runs (runs/difference)")
+    ] = None,
     animation: Annotated[
-        Path | None, typer.Option("--animation", help="write a film of the gates to this .gif or .mp4 instead")
+        Path | None,
+        typer.Option("--animation", help="write a film of the gates to this .gif or .mp4 instead"),
     ] = None,
 ) -> None:
     """Write the report page and its figures again; of two runs, a page of what differs."""
@@ -132,7 +176,9 @@ def report(
         from headwise.report.animation import animate
 
         if other is not None or out is not None:
-            raise HeadwiseError("--animation films the gates of one run: leave out the second run and --out.")
+            raise HeadwiseError(
+                "--animation films the gates of one run: leave out the second run and --out."
+            )
         typer.echo(str(animate(run, animation)))
         return
     from headwise.report import write

@@ -30,16 +30,26 @@ def summary(out: Path) -> tuple[list[str], Mapping[str, HeadMask], Path | None]:
     lines = [f"{facts['headline']}."]
     for title, group in facts["groups"]:
         lines += [f"  {title}", *(f"    {label}: {text}" for label, text, *_ in group)]
-    lines += ["  Pruned models", *(f"    {model_line(model)}" for model in run.pruned)] if run.pruned else []
+    lines += (
+        ["  Pruned models", *(f"    {model_line(model)}" for model in run.pruned)]
+        if run.pruned
+        else []
+    )
     lines += doubts(run)
     lines.append(f"Wrote {out}/{', '.join(name for name in WRITTEN if (out / name).exists())}.")
     ordered = [model["setting"] for model in run.pruned if model["method"] != RANDOM]
-    layouts = {name: run.layouts[name] for name in ([chosen] if chosen else ordered) if name in run.layouts}
+    layouts = {
+        name: run.layouts[name] for name in ([chosen] if chosen else ordered) if name in run.layouts
+    }
     if not chosen:
         return lines, layouts, None
     place = out / "pruned" / chosen
     translates = "bleu_signature" in run.facts
-    then = f"echo 'A sentence.' | headwise translate {place}" if translates else f"headwise score {place} --text FILE"
+    then = (
+        f"echo 'A sentence.' | headwise translate {place}"
+        if translates
+        else f"headwise score {place} --text FILE"
+    )
     return [*lines, f"Next: {then}"], layouts, place
 
 
@@ -55,9 +65,17 @@ def trained(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]
         return []
     run = Run(plan, out, progress, device)
     with locked_folder(out, True), run.store.alone(), progress.task("evaluate"):
-        facts, _, quality = map(run.need, (FULL_MODEL, Translate("dev", FULL), Evaluate("dev", FULL)))
-    scores = ", ".join(f"{name} {value:.1f} [{low:.1f}, {high:.1f}]" for name, value, low, high in quality["rows"])
-    lines = [f"  On dev: loss {facts['dev_loss']:.3f}, {scores}"] if "dev_loss" in facts else [f"  On dev: {scores}"]
+        facts, _, quality = map(
+            run.need, (FULL_MODEL, Translate("dev", FULL), Evaluate("dev", FULL))
+        )
+    scores = ", ".join(
+        f"{name} {value:.1f} [{low:.1f}, {high:.1f}]" for name, value, low, high in quality["rows"]
+    )
+    lines = (
+        [f"  On dev: loss {facts['dev_loss']:.3f}, {scores}"]
+        if "dev_loss" in facts
+        else [f"  On dev: {scores}"]
+    )
     return [*lines, f"Wrote {out}/model, train/log.csv.", f"Next: headwise score {out} --judge"]
 
 
@@ -66,7 +84,10 @@ def dev_change(model: Model) -> tuple[float, str] | None:
     from headwise.report.models import bounds, value
     from headwise.report.words import interval, signed
 
-    for measure, unit, sign in (("dev_bleu_difference", "BLEU", -1), ("dev_perplexity_change", "% perplexity", 1)):
+    for measure, unit, sign in (
+        ("dev_bleu_difference", "BLEU", -1),
+        ("dev_perplexity_change", "% perplexity", 1),
+    ):
         if (found := value(model, measure)) is not None:
             words = (signed(found), interval(*bounds(model, measure)), f"{unit} on dev")
             return sign * found, " ".join(word for word in words if word)
@@ -93,7 +114,11 @@ def doubts(run: Run) -> list[str]:
     from headwise.report.models import RANDOM, value
 
     limit, whole = run.facts.get("max_drop"), value(run.full, "dev_bleu")
-    losses = {str(m["setting"]): lost for m in run.pruned if m["method"] != RANDOM and (lost := dev_change(m))}
+    losses = {
+        str(m["setting"]): lost
+        for m in run.pruned
+        if m["method"] != RANDOM and (lost := dev_change(m))
+    }
     unsettled = run.facts.get("unsettled") or []
     if unsettled and not run.facts.get("chosen"):
         return [
@@ -110,4 +135,8 @@ def doubts(run: Run) -> list[str]:
             f"{losses[nearest][1]}. Allow more, keep more heads, or try smaller penalties."
         ]
     generous = whole is not None and limit > whole and run.facts.get("chosen")
-    return [f"Note: {too_generous('max_drop', limit, whole)}"] if generous and whole is not None else []
+    return (
+        [f"Note: {too_generous('max_drop', limit, whole)}"]
+        if generous and whole is not None
+        else []
+    )

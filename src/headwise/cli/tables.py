@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 SCALE = DARK["heatmap"].split()
 HUES = [DARK["accent"], DARK["second"], *DARK["categories"].split()]
-KEPT, REMOVED = Style(color="cyan"), Style(color="magenta")  # as the terminal has them, on light or dark
+KEPT, REMOVED = (
+    Style(color="cyan"),
+    Style(color="magenta"),
+)  # as the terminal has them, on light or dark
 NOTHING = "·"
 ADDRESS = ["kind", "layer", "head"]
 LESS_IS_BETTER = "perplexity_change"
@@ -48,7 +51,9 @@ def show_maps(console: Console, heads: HeadMap, maps: Sequence[Map], caption: st
     if maps:
         console.print(f"  {caption}", markup=False, soft_wrap=True)
     names = {site: f"{site.kind}/{site.layer}" for site in heads.sites}
-    room = console.width - 4 - max(map(len, names.values()), default=0)  # 2 before the names, 2 between columns
+    room = (
+        console.width - 4 - max(map(len, names.values()), default=0)
+    )  # 2 before the names, 2 between columns
     most = max((heads.count(site) for site in heads.sites), default=0)
     band, left = list[Map](), room
     for one in maps:
@@ -62,7 +67,9 @@ def show_maps(console: Console, heads: HeadMap, maps: Sequence[Map], caption: st
         print_band(console, heads, names, band, room)
 
 
-def print_band(console: Console, heads: HeadMap, names: Mapping[Site, str], maps: Sequence[Map], room: int) -> None:
+def print_band(
+    console: Console, heads: HeadMap, names: Mapping[Site, str], maps: Sequence[Map], room: int
+) -> None:
     """Print maps side by side. room: characters for them."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     table.add_column("", no_wrap=True)
@@ -72,7 +79,9 @@ def print_band(console: Console, heads: HeadMap, names: Mapping[Site, str], maps
         cells = []
         for one in maps:
             line, number = max(1, room // one.block), range(heads.count(site))
-            blocks = [one.blocks.get(Head(*site, head), (NOTHING.rjust(one.block), "")) for head in number]
+            blocks = [
+                one.blocks.get(Head(*site, head), (NOTHING.rjust(one.block), "")) for head in number
+            ]
             lines = [Text.assemble(*blocks[start : start + line]) for start in number[::line]]
             cells.append(Text("\n").join(lines))
         table.add_row(name, *cells)
@@ -108,15 +117,25 @@ def role_map(heads: HeadMap, roles: pd.DataFrame) -> Map:
     rows = best[[*ADDRESS, "measure"]].itertuples(index=False, name=None)
     found = {Head(*address): category(measure) for *address, measure in rows}
     counts = Counter(found.values()).most_common()
-    hues = {name: Style(bgcolor=HUES[i % len(HUES)], color=DARK["on-high"]) for i, (name, _) in enumerate(counts)}
+    hues = {
+        name: Style(bgcolor=HUES[i % len(HUES)], color=DARK["on-high"])
+        for i, (name, _) in enumerate(counts)
+    }
     blocks = {head: (f" {NOTHING} ", Style()) for head in heads}
     blocks |= {head: (f" {name[:2]}", hues[name]) for head, name in found.items()}
-    return Map("best role", ", ".join(f"{name[:2]}: {name} {count}" for name, count in counts) or "none", 3, blocks)
+    return Map(
+        "best role",
+        ", ".join(f"{name[:2]}: {name} {count}" for name, count in counts) or "none",
+        3,
+        blocks,
+    )
 
 
 def kept_map(title: str, mask: HeadMask) -> Map:
     """Which heads a layout keeps."""
-    blocks = {head: (" ■", KEPT) if head in mask.kept else (f" {NOTHING}", REMOVED) for head in mask.heads}
+    blocks = {
+        head: (" ■", KEPT) if head in mask.kept else (f" {NOTHING}", REMOVED) for head in mask.heads
+    }
     return Map(title, f"{len(mask)} of {mask.heads.total}", 2, blocks)
 
 
@@ -124,7 +143,12 @@ def show_kept(console: Console, layouts: Mapping[str, HeadMask | None]) -> None:
     """Print the layouts of pruned models of one model, by name."""
     masks = {name: mask for name, mask in layouts.items() if mask is not None}
     for heads in dict.fromkeys(mask.heads for mask in masks.values()):
-        show_maps(console, heads, [kept_map(name, mask) for name, mask in masks.items() if mask.heads == heads], REMAIN)
+        show_maps(
+            console,
+            heads,
+            [kept_map(name, mask) for name, mask in masks.items() if mask.heads == heads],
+            REMAIN,
+        )
 
 
 def show_quality(console: Console, table: pd.DataFrame) -> None:
@@ -139,7 +163,12 @@ def show_quality(console: Console, table: pd.DataFrame) -> None:
         shown.add_row(str(measure), *(cells.get(model, Text("")) for model in table.model.unique()))
     console.print(Padding(shown, (0, 0, 0, 2)))
     for made, rows in table[table.made != ""].groupby("made", sort=False):
-        console.print(f"  {', '.join(rows.measure.unique())}: {made}", style="dim", markup=False, soft_wrap=True)
+        console.print(
+            f"  {', '.join(rows.measure.unique())}: {made}",
+            style="dim",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def valued(measure: str, value: float, low: float, high: float) -> Text:

@@ -32,12 +32,22 @@ MANY = 100  # sentences: fewer are translated before a bar says anything
 
 def evaluate(
     models: Annotated[
-        list[str], typer.Argument(callback=known, help="models; the first is what the others are compared with")
+        list[str],
+        typer.Argument(
+            callback=known, help="models; the first is what the others are compared with"
+        ),
     ],
-    source: Source = None, target: Target = None, text: OneSided = None, labelled: LabelledFile = None,
-    out: Out = Path("runs/evaluate"), device: Device = "cpu", dtype: Dtype = None, quiet: Quiet = False, beam: Beam = 5,
+    source: Source = None,
+    target: Target = None,
+    text: OneSided = None,
+    labelled: LabelledFile = None,
+    out: Out = Path("runs/evaluate"),
+    device: Device = "cpu",
+    dtype: Dtype = None,
+    quiet: Quiet = False,
+    beam: Beam = 5,
     engine: EngineName = "transformers",
-) -> None:  # fmt: skip
+) -> None:
     """What models are worth: BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text,
     with intervals and the difference to the first. The first may be the folder of a study: without a text, its test
     text is taken, or else its dev text."""
@@ -50,7 +60,11 @@ def evaluate(
     place = folder(out) / "quality.csv"
     with progress.task("evaluate"):
         table = hw.evaluate(
-            [hw.load(name, device, dtype=dtype) for name in models], given, progress, beam=beam, engine=engine
+            [hw.load(name, device, dtype=dtype) for name in models],
+            given,
+            progress,
+            beam=beam,
+            engine=engine,
         )
     write_text(place, table.to_csv(index=False, float_format="%.6g"))
     show_quality(progress.console, table)
@@ -60,10 +74,17 @@ def evaluate(
 
 def translate(
     model: ModelName,
-    source: Annotated[Path, typer.Option("--source", help="a sentence a line; standard input by default")] = Path("-"),
-    out: Annotated[Path | None, typer.Option("--out", help="file to write; standard output by default")] = None,
-    beam: Beam = 5, device: Device = "cpu", quiet: Quiet = False, engine: EngineName = "transformers",
-) -> None:  # fmt: skip
+    source: Annotated[
+        Path, typer.Option("--source", help="a sentence a line; standard input by default")
+    ] = Path("-"),
+    out: Annotated[
+        Path | None, typer.Option("--out", help="file to write; standard output by default")
+    ] = None,
+    beam: Beam = 5,
+    device: Device = "cpu",
+    quiet: Quiet = False,
+    engine: EngineName = "transformers",
+) -> None:
     """Translate sentences, one a line, with any translation model or a pruned one."""
     import headwise as hw
     from headwise.data.text import read_lines
@@ -74,7 +95,10 @@ def translate(
     loaded, progress = hw.load(model, device), Progress(quiet or len(lines) < MANY)
     with progress.task("translate"):
         text = "".join(
-            f"{line}\n" for line in (loaded.translate(lines, progress, beam=beam, engine=engine) if lines else [])
+            f"{line}\n"
+            for line in (
+                loaded.translate(lines, progress, beam=beam, engine=engine) if lines else []
+            )
         )
     if out:
         write_text(out, text)
@@ -87,5 +111,7 @@ def standard_input() -> list[str]:
     try:
         text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise HeadwiseError(f"Standard input is not UTF-8 ({error.reason} at byte {error.start + 1}).") from None
+        raise HeadwiseError(
+            f"Standard input is not UTF-8 ({error.reason} at byte {error.start + 1})."
+        ) from None
     return [line.strip() for line in text.removesuffix("\n").split("\n")] if text else []

@@ -12,14 +12,19 @@ from headwise.cli.options import Out, Quiet, folder
 
 def truth(
     measures: Annotated[
-        list[str] | None, typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable; by default all")
+        list[str] | None,
+        typer.Option("--measure", help="a name, or lrp, ablation, all; repeatable; by default all"),
     ] = None,
     page: Annotated[
-        Path | None, typer.Option("--page", help="Markdown file with marks that the tables are written between")
+        Path | None,
+        typer.Option("--page", help="Markdown file with marks that the tables are written between"),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="how many times each model is built")] = 5,
-    out: Out = Path("runs/truth"), quiet: Quiet = False,
-) -> None:  # fmt: skip
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="how many times each model is built")
+    ] = 5,
+    out: Out = Path("runs/truth"),
+    quiet: Quiet = False,
+) -> None:
     """How often is each score, and each test of roles, right? Builds models whose heads are known, and writes
     truth-scores.csv, truth-heads.csv (the share of heads on the right side of each built one), truth-roles.csv, and
     the tables as truth.md."""
@@ -41,5 +46,7 @@ def truth(
         fill(page, made)
     for table in (score_table(tables["scores"]), role_table(tables["roles"])):
         progress.say(table.to_string(index=False))
-    progress.say(f"Wrote {', '.join([*(f'truth-{name}.csv' for name in tables), 'truth.md'])} to {place}.")
+    progress.say(
+        f"Wrote {', '.join([*(f'truth-{name}.csv' for name in tables), 'truth.md'])} to {place}."
+    )
     typer.echo(str(place / "truth-scores.csv"))

@@ -99,16 +99,30 @@ class Annotated:
             return self
         new = merged_indices(len(self.words), glued)
         units = [list(unit) for _, unit in groupby(range(len(self.words)), new.__getitem__)]
-        spans = tuple((self.spans[unit[0]][0], max(self.spans[index][1] for index in unit)) for unit in units)
+        spans = tuple(
+            (self.spans[unit[0]][0], max(self.spans[index][1] for index in unit)) for unit in units
+        )
         words: list[Word] = []
         steps = depths(self.words)
         for unit, span in zip(units, spans, strict=True):
             leader = self.words[min(unit, key=steps.__getitem__)]
             governor = leader.governor if leader.governor < 0 else new[leader.governor]
             form = leader.form if len(unit) == 1 else self.text[slice(*span)]
-            words.append(replace(leader, form=form, governor=governor, space_after=self.words[unit[-1]].space_after))
-        mentions = (replace(m, start=new[m.start], end=new[m.end - 1] + 1, head=new[m.head]) for m in self.mentions)
-        return replace(self, words=tuple(words), mentions=tuple(mentions), written=(self.text, spans))
+            words.append(
+                replace(
+                    leader,
+                    form=form,
+                    governor=governor,
+                    space_after=self.words[unit[-1]].space_after,
+                )
+            )
+        mentions = (
+            replace(m, start=new[m.start], end=new[m.end - 1] + 1, head=new[m.head])
+            for m in self.mentions
+        )
+        return replace(
+            self, words=tuple(words), mentions=tuple(mentions), written=(self.text, spans)
+        )
 
 
 def merged_indices(count: int, glued: Collection[int]) -> list[int]:
@@ -120,7 +134,9 @@ def lay_out(tokens: Sequence[tuple[str, bool]]) -> tuple[str, tuple[Span, ...]]:
     """The text of tokens (form, whether a blank follows), and the span of each in it; no blank at the end."""
     starts = accumulate((len(form) + space for form, space in tokens), initial=0)
     text = "".join(form + " " * space for form, space in tokens).rstrip(" ")
-    return text, tuple((start, start + len(form)) for start, (form, _) in zip(starts, tokens, strict=False))
+    return text, tuple(
+        (start, start + len(form)) for start, (form, _) in zip(starts, tokens, strict=False)
+    )
 
 
 class Cycle(Exception):
@@ -138,12 +154,19 @@ def depths(words: Sequence[Word]) -> list[int]:
                 raise Cycle([*path][[*path].index(index) :])
             path[index] = None
             index = words[index].governor
-        found.update((word, steps) for steps, word in enumerate(reversed(path), start=found[index] + 1))
+        found.update(
+            (word, steps) for steps, word in enumerate(reversed(path), start=found[index] + 1)
+        )
     return [found[index] for index in range(len(words))]
 
 
 def mention(
-    words: Sequence[Word], entity: str, sentence: int, start: int, end: int, steps: Sequence[int] | None = None
+    words: Sequence[Word],
+    entity: str,
+    sentence: int,
+    start: int,
+    end: int,
+    steps: Sequence[int] | None = None,
 ) -> Mention:
     """The mention of these words: its head is the word nearest the root, the first of several, whose governor therefore
     lies outside. steps: `depths(words)`, where the caller has them.
@@ -168,21 +191,31 @@ def entity_mentions(
     spans: list[tuple[int, int, str]] = []
     for index, is_word, value in rows:
         if not _BRACKETS.fullmatch(value):
-            raise HeadwiseError(f"{where}: the coreference '{value}' is not a run of brackets such as '(e1' and 'e1)'.")
+            raise HeadwiseError(
+                f"{where}: the coreference '{value}' is not a run of brackets such as '(e1' and 'e1)'."
+            )
         for opener, closed_at_once, closer in _BRACKET.findall(value):
             entity = (opener or closer).split("-")[0]
             if opener:
                 opened[entity].append(index)
             if closer and not opened[entity]:
-                raise HeadwiseError(f"{where}: the coreference '{value}' closes '{entity}', which is not open.")
+                raise HeadwiseError(
+                    f"{where}: the coreference '{value}' closes '{entity}', which is not open."
+                )
             if closer or closed_at_once:
                 spans.append((opened[entity].pop(), index + is_word, entity))
     if left := [entity for entity, starts in opened.items() if starts]:
-        raise HeadwiseError(f"{where}: the mention of entity '{left[0]}' is opened but never closed.")
+        raise HeadwiseError(
+            f"{where}: the mention of entity '{left[0]}' is opened but never closed."
+        )
     parts = [_PART.search(entity) for _, _, entity in spans]
-    usable = [span for span, part in zip(spans, parts, strict=True) if span[0] < span[1] and not part]
+    usable = [
+        span for span, part in zip(spans, parts, strict=True) if span[0] < span[1] and not part
+    ]
     continued = sum(part is not None and part[1] != "1" for part in parts)
     in_order = sorted(usable, key=lambda span: (span[0], -span[1]))
     steps = depths(words)
-    mentions = (mention(words, entity, sentence, start, end, steps) for start, end, entity in in_order)
+    mentions = (
+        mention(words, entity, sentence, start, end, steps) for start, end, entity in in_order
+    )
     return tuple(mentions), len(spans) - len(usable) - continued

@@ -30,7 +30,9 @@ CHUNK = 1 << 16
 UNSURE = 2  # where only an estimate of a file's size is known, so many times as much may arrive
 STRICT = ConfigDict(strict=True, extra="forbid")
 
-FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]  # no way out of the folder
+FileName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
+]  # no way out of the folder
 Progress = Callable[[str, int, int], None]  # name of the file, bytes so far, bytes of the whole
 
 
@@ -79,7 +81,9 @@ def catalogue(path: Path | None = None) -> list[Entry]:
     try:
         return TypeAdapter(list[Entry]).validate_json(source.read_bytes())
     except OSError as error:
-        raise HeadwiseError(f"The catalogue {source} cannot be opened ({error.strerror}).") from None
+        raise HeadwiseError(
+            f"The catalogue {source} cannot be opened ({error.strerror})."
+        ) from None
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
@@ -137,7 +141,9 @@ def get(
         ) from error
     if missing and entry.unchecked:
         logging.getLogger(__name__).warning(
-            "%s: no checksum is known for %s, only the commit in the address.", name, ", ".join(entry.unchecked)
+            "%s: no checksum is known for %s, only the commit in the address.",
+            name,
+            ", ".join(entry.unchecked),
         )
     return home
 
@@ -148,7 +154,9 @@ def _named(name: str, entries: Sequence[Entry]) -> Entry:
         return names[name]
     close = get_close_matches(name, names, n=1)
     hint = f"; did you mean {close[0]}" if close else ""
-    raise HeadwiseError(f"There is no data set '{name}' in the catalogue, only {', '.join(names)}{hint}.")
+    raise HeadwiseError(
+        f"There is no data set '{name}' in the catalogue, only {', '.join(names)}{hint}."
+    )
 
 
 def _is_right(path: Path, file: RemoteFile, progress: Progress | None) -> bool:
@@ -162,7 +170,9 @@ def _is_right(path: Path, file: RemoteFile, progress: Progress | None) -> bool:
 def _checksum(path: Path, file: RemoteFile) -> str | None:
     """The SHA-256 that a file must have: the catalogue's, or else that of its first download."""
     kept = path.with_name(f"{path.name}.sha256")
-    return file.sha256 or (kept.read_text(encoding="utf-8", errors="replace")[:64] if kept.is_file() else None)
+    return file.sha256 or (
+        kept.read_text(encoding="utf-8", errors="replace")[:64] if kept.is_file() else None
+    )
 
 
 def _fetch(file: RemoteFile, home: Path, progress: Progress | None) -> None:
@@ -220,7 +230,9 @@ class ResumingDownloader:
 
     def __call__(self, url: str, output_file: str, store: object) -> None:
         if self.file.sha256 is None:
-            self.part.unlink(missing_ok=True)  # without a checksum a wrong continuation would go unnoticed
+            self.part.unlink(
+                missing_ok=True
+            )  # without a checksum a wrong continuation would go unnoticed
         if self.file.sha256 is None or self.here < self.file.bytes:
             self._download(url)
         self.found = pooch.file_hash(str(self.part))
@@ -233,17 +245,23 @@ class ResumingDownloader:
                 for chunk in response.iter_content(CHUNK):
                     out.write(chunk)
                     if out.tell() > self.file.most:
-                        raise self._wrong_size("too long", f"more than {self.file.most:,} bytes arrived")
+                        raise self._wrong_size(
+                            "too long", f"more than {self.file.most:,} bytes arrived"
+                        )
                     if self.progress:
                         self.progress(self.file.name, out.tell(), self.file.bytes)
             if self.file.sha256 and self.here < self.file.bytes:
-                if "Content-Length" in response.headers:  # all of it came, so the server's own file is short
+                if (
+                    "Content-Length" in response.headers
+                ):  # all of it came, so the server's own file is short
                     raise self._wrong_size("truncated", f"found {self.here:,}")
                 raise requests.ConnectionError("the server closed the connection before the end")
 
     def _response(self, url: str) -> requests.Response:
         """The server's answer to the request for the rest of the file; the body is not read yet."""
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={self.here}-"} if self.here else {})
+        headers = {"Accept-Encoding": "identity"} | (
+            {"Range": f"bytes={self.here}-"} if self.here else {}
+        )
         try:
             response = requests.get(url, headers=headers, stream=True, timeout=TIMEOUT)
         except requests.RequestException as error:

@@ -24,20 +24,63 @@ _ESCAPED = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{"
 _ESCAPED |= {"/.": ".", "/?": "?", "/-": "-"}
 
 _UPOS = {
-    "CC": "CCONJ", "CD": "NUM", "DT": "DET", "EX": "PRON", "FW": "X", "IN": "ADP", "JJ": "ADJ", "JJR": "ADJ",
-    "JJS": "ADJ", "MD": "AUX", "NN": "NOUN", "NNS": "NOUN", "NNP": "PROPN", "NNPS": "PROPN", "PDT": "DET",
-    "POS": "PART", "PRP": "PRON", "PRP$": "PRON", "RB": "ADV", "RBR": "ADV", "RBS": "ADV", "RP": "ADP", "TO": "PART",
-    "UH": "INTJ", "VB": "VERB", "VBD": "VERB", "VBG": "VERB", "VBN": "VERB", "VBP": "VERB", "VBZ": "VERB",
-    "WDT": "PRON", "WP": "PRON", "WP$": "PRON", "WRB": "ADV", "$": "SYM", "#": "SYM",
-    "SYM": "SYM", "HYPH": "PUNCT", "NFP": "PUNCT",
-}  # fmt: skip
+    "CC": "CCONJ",
+    "CD": "NUM",
+    "DT": "DET",
+    "EX": "PRON",
+    "FW": "X",
+    "IN": "ADP",
+    "JJ": "ADJ",
+    "JJR": "ADJ",
+    "JJS": "ADJ",
+    "MD": "AUX",
+    "NN": "NOUN",
+    "NNS": "NOUN",
+    "NNP": "PROPN",
+    "NNPS": "PROPN",
+    "PDT": "DET",
+    "POS": "PART",
+    "PRP": "PRON",
+    "PRP$": "PRON",
+    "RB": "ADV",
+    "RBR": "ADV",
+    "RBS": "ADV",
+    "RP": "ADP",
+    "TO": "PART",
+    "UH": "INTJ",
+    "VB": "VERB",
+    "VBD": "VERB",
+    "VBG": "VERB",
+    "VBN": "VERB",
+    "VBP": "VERB",
+    "VBZ": "VERB",
+    "WDT": "PRON",
+    "WP": "PRON",
+    "WP$": "PRON",
+    "WRB": "ADV",
+    "$": "SYM",
+    "#": "SYM",
+    "SYM": "SYM",
+    "HYPH": "PUNCT",
+    "NFP": "PUNCT",
+}
 _NOUNS = {"NN", "NNS", "NNP", "NNPS", "NML", "NX", "PRP", "WP"}
 _VERBS = {"VB", "VBD", "VBG", "VBN", "VBP", "VBZ"}
 
 # How to find the head of a phrase, step by step: the first (1) or last (-1) child with one of these labels.
 Steps = Sequence[tuple[int, set[str]]]
-_NOMINAL: Steps = [(-1, _NOUNS), (1, {"NP", "WHNP"}), (-1, {"CD", "QP", "$"}), (-1, {"JJ", "JJS", "ADJP"})]
-_CLAUSE: Steps = [(1, {"VP"}), (1, {"S", "SQ", "SINV", "SBAR", "SBARQ"}), (1, _VERBS), (1, {"NP", "ADJP", "PP"})]
+_NOMINAL: Steps = [
+    (-1, _NOUNS),
+    (1, {"NP", "WHNP"}),
+    (-1, {"CD", "QP", "$"}),
+    (-1, {"JJ", "JJS", "ADJP"}),
+]
+_CLAUSE: Steps = [
+    (1, {"VP"}),
+    (1, {"S", "SQ", "SINV", "SBAR", "SBARQ"}),
+    (1, _VERBS),
+    (1, {"NP", "ADJP", "PP"}),
+]
 _STEPS: dict[str, Steps] = {
     **dict.fromkeys(("NP", "NML", "NX", "NAC", "WHNP"), _NOMINAL),
     **dict.fromkeys(("TOP", "S", "SQ", "SINV", "SBAR", "SBARQ"), _CLAUSE),
@@ -77,12 +120,16 @@ def read_conll2012(file: Path) -> Iterator[Annotated]:
         elif line.startswith("#end"):
             document = ""
     if rows or document:
-        raise HeadwiseError(f"'{file}' ends at line {number} without '#end document': get the whole file.")
+        raise HeadwiseError(
+            f"'{file}' ends at line {number} without '#end document': get the whole file."
+        )
 
 
 def _sentence(rows: list[list[str]], document: str, index: int, where: str) -> Annotated:
     if not document:
-        raise HeadwiseError(f"{where} is in no document: write '{BEGIN} (NAME); part 000' before it.")
+        raise HeadwiseError(
+            f"{where} is in no document: write '{BEGIN} (NAME); part 000' before it."
+        )
     tags = [row[4] for row in rows]
     words: list[Word] = []
     for row, governor in zip(rows, _governors([row[5] for row in rows], tags, where), strict=True):
@@ -90,15 +137,22 @@ def _sentence(rows: list[list[str]], document: str, index: int, where: str) -> A
         lemma = form if row[6] == "-" else row[6]
         upos = _UPOS.get(tag, "X" if tag.isalpha() else "PUNCT")
         words.append(Word(form, lemma, upos, governor, "", "", True))
-    brackets = [(n, True, row[-1].replace("|", "")) for n, row in enumerate(rows) if row[-1] not in "-_"]
+    brackets = [
+        (n, True, row[-1].replace("|", "")) for n, row in enumerate(rows) if row[-1] not in "-_"
+    ]
     mentions, skipped = entity_mentions(brackets, words, index, where)
-    return Annotated(tuple(words), f"{document}/{index + 1}", document, mentions, skipped_mentions=skipped)
+    return Annotated(
+        tuple(words), f"{document}/{index + 1}", document, mentions, skipped_mentions=skipped
+    )
 
 
 def _governors(phrases: Sequence[str], tags: Sequence[str], where: str) -> list[int]:
     """The governor of every word, -1 for one: each child of a phrase depends on the head of the phrase."""
     governors = [-1] * len(tags)
-    opened: list[tuple[str, list[tuple[str, int]]]] = [("", []), ("TOP", [])]  # label; children: label and head word
+    opened: list[tuple[str, list[tuple[str, int]]]] = [
+        ("", []),
+        ("TOP", []),
+    ]  # label; children: label and head word
     for word, signs in enumerate([*phrases, ")"]):
         for sign in _SIGN.finditer(signs):
             if sign[1]:
@@ -108,13 +162,17 @@ def _governors(phrases: Sequence[str], tags: Sequence[str], where: str) -> list[
             else:
                 label, children = opened.pop()
                 if not opened or not children:
-                    raise HeadwiseError(f"{where} has, in its sixth column, phrases with brackets that do not match.")
+                    raise HeadwiseError(
+                        f"{where} has, in its sixth column, phrases with brackets that do not match."
+                    )
                 head = _head(label, children)
                 for _, child in children:
                     governors[child] = head if child != head else -1
                 opened[-1][1].append((label, head))
     if len(opened) != 1 or governors.count(-1) != 1:
-        raise HeadwiseError(f"{where} has, in its sixth column, no phrases, or brackets that do not match.")
+        raise HeadwiseError(
+            f"{where} has, in its sixth column, no phrases, or brackets that do not match."
+        )
     return governors
 
 

@@ -13,7 +13,13 @@ from itertools import chain
 from pathlib import Path
 
 from conllu.exceptions import ParseException
-from conllu.parser import DEFAULT_FIELDS, parse_dict_value, parse_id_value, parse_int_value, parse_line
+from conllu.parser import (
+    DEFAULT_FIELDS,
+    parse_dict_value,
+    parse_id_value,
+    parse_int_value,
+    parse_line,
+)
 
 from headwise.data.annotated import Annotated, Cycle, Span, Word, depths, entity_mentions, lay_out
 from headwise.data.lines import whole_lines
@@ -96,7 +102,9 @@ def _add(block: _Block, line: str, number: int) -> None:
         return
     where = f"Line {number} of '{block.file}'"
     if (columns := line.count("\t") + 1) != len(DEFAULT_FIELDS):
-        raise HeadwiseError(f"{where} has {columns} columns: a row of CoNLL-U has 10, separated by tabs.")
+        raise HeadwiseError(
+            f"{where} has {columns} columns: a row of CoNLL-U has 10, separated by tabs."
+        )
     try:
         row = parse_line(_TWO_BLANKS.sub(" ", line), DEFAULT_FIELDS, _PARSERS)
     except (ParseException, ValueError) as error:  # ValueError: a number of more than 4,300 digits
@@ -105,11 +113,19 @@ def _add(block: _Block, line: str, number: int) -> None:
     space_after = misc.get("SpaceAfter") != "No"
     match id:
         case int() if id == count + 1:
-            head, relation, lemma = row["head"], row["deprel"], form if row["lemma"] == "_" else row["lemma"]
+            head, relation, lemma = (
+                row["head"],
+                row["deprel"],
+                form if row["lemma"] == "_" else row["lemma"],
+            )
             if head is None or head < 0:
-                raise HeadwiseError(f"{where} has no head: every word of a tree has one, 0 for the root.")
+                raise HeadwiseError(
+                    f"{where} has no head: every word of a tree has one, 0 for the root."
+                )
             base = relation.partition(":")[0]
-            block.words.append(Word(form, lemma, row["upos"], head - 1, base, relation, space_after))
+            block.words.append(
+                Word(form, lemma, row["upos"], head - 1, base, relation, space_after)
+            )
             block.lines.append(number)
         case (int(first), "-", int(last)) if first == count + 1 < last and not _inside_token(block):
             block.tokens[count] = (last, form, space_after)
@@ -117,7 +133,9 @@ def _add(block: _Block, line: str, number: int) -> None:
             pass
         case _:
             shown = line.partition("\t")[0]
-            raise HeadwiseError(f"{where} has the id '{shown}' in place of {count + 1}: words count 1, 2, 3.")
+            raise HeadwiseError(
+                f"{where} has the id '{shown}' in place of {count + 1}: words count 1, 2, 3."
+            )
     is_word = isinstance(id, int)
     if "Entity" in misc and (is_word or id[1] == "."):
         block.entities.append((count, is_word, misc["Entity"] or ""))
@@ -142,14 +160,20 @@ def _check_tree(block: _Block) -> None:
             )
     roots = [index for index, word in enumerate(words) if word.governor < 0]
     if len(roots) != 1:
-        found = " and ".join(f"'{words[index].form}' at line {block.lines[index]}" for index in roots)
-        raise HeadwiseError(f"{block.where} has {len(roots) or 'no'} roots{found and ', ' + found}: a tree has one.")
+        found = " and ".join(
+            f"'{words[index].form}' at line {block.lines[index]}" for index in roots
+        )
+        raise HeadwiseError(
+            f"{block.where} has {len(roots) or 'no'} roots{found and ', ' + found}: a tree has one."
+        )
     try:
         depths(words)
     except Cycle as error:
         cycle: list[int] = error.args[0]
         forms = " → ".join(f"'{words[index].form}'" for index in [*cycle, cycle[0]])
-        raise HeadwiseError(f"Line {block.lines[cycle[0]]} of '{file}' is in a cycle of heads: {forms}.") from None
+        raise HeadwiseError(
+            f"Line {block.lines[cycle[0]]} of '{file}' is in a cycle of heads: {forms}."
+        ) from None
 
 
 def _written(block: _Block) -> tuple[str, tuple[Span, ...]] | None:
@@ -159,7 +183,9 @@ def _written(block: _Block) -> tuple[str, tuple[Span, ...]] | None:
     """
     if not block.tokens:
         return None
-    units: list[tuple[list[str], str, bool]] = []  # forms of the words, form of the token, whether a blank follows
+    units: list[
+        tuple[list[str], str, bool]
+    ] = []  # forms of the words, form of the token, whether a blank follows
     index = 0
     while index < len(block.words):
         word = block.words[index]
@@ -170,7 +196,9 @@ def _written(block: _Block) -> tuple[str, tuple[Span, ...]] | None:
     spans: list[Span] = []
     for (forms, _, _), (start, stop) in zip(units, places, strict=True):
         if "".join(forms) == text[start:stop]:
-            spans += [(start + a, start + b) for a, b in lay_out([(form, False) for form in forms])[1]]
+            spans += [
+                (start + a, start + b) for a, b in lay_out([(form, False) for form in forms])[1]
+            ]
         else:
             spans += [(start, stop)] * len(forms)
     return text, tuple(spans)

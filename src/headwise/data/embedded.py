@@ -21,7 +21,11 @@ _FILES = ("train.en", "train.fr", "dev.en", "dev.fr", "test.en", "test.fr", "dev
 
 def pairs(split: Split, count: int | None = None) -> list[tuple[str, str]]:
     """The first `count` pairs (English, French) of a split, by default all; HeadwiseError when it has fewer."""
-    return list(zip(*(_first(f"{split}.{language}", split, count) for language in ("en", "fr")), strict=True))
+    return list(
+        zip(
+            *(_first(f"{split}.{language}", split, count) for language in ("en", "fr")), strict=True
+        )
+    )
 
 
 def write_parallel(folder: str | Path, split: Split, count: int | None = None) -> tuple[Path, Path]:
@@ -51,7 +55,9 @@ def fingerprint() -> str:
 def _first(name: str, split: Split, count: int | None) -> list[str]:
     """The first lines of a file, or the first blocks of the treebank."""
     if split not in get_args(Split):
-        raise HeadwiseError(f"The embedded corpus has no split {split!r}: it has train, dev and test.")
+        raise HeadwiseError(
+            f"The embedded corpus has no split {split!r}: it has train, dev and test."
+        )
     count = SIZES[split] if count is None else count
     if not 0 <= count <= SIZES[split]:
         raise HeadwiseError(

@@ -36,7 +36,9 @@ def whole_lines(file: Path) -> Iterator[str]:
     try:
         with file.open("rb") as stream:
             unpacked = _unpacked(stream)
-            for number, line in enumerate(iter(lambda: unpacked.readline(LONGEST + 1), b""), start=1):
+            for number, line in enumerate(
+                iter(lambda: unpacked.readline(LONGEST + 1), b""), start=1
+            ):
                 if len(line) > LONGEST:
                     raise HeadwiseError(
                         f"Line {number} of '{file}' is longer than {LONGEST >> 20} MiB: write a sentence a line."
@@ -63,7 +65,9 @@ def existing_file(path: str | PathLike[str]) -> Path:
             return file
         hint = _similar(file)
     except (OSError, RuntimeError, ValueError) as error:  # of "~nobody/x", and of a NUL in the name
-        raise HeadwiseError(f"Cannot read '{file}': {getattr(error, 'strerror', None) or error}.") from error
+        raise HeadwiseError(
+            f"Cannot read '{file}': {getattr(error, 'strerror', None) or error}."
+        ) from error
     raise HeadwiseError(f"There is no file '{file}'{hint}.")
 
 

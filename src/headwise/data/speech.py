@@ -51,12 +51,21 @@ class Speech:
         for audio, group in groupby(rows, key=lambda row: row[1][0]):
             words = list(group)
             starts = [row[2] for _, row in words]
-            if wrong := next((n for (n, _), a, b in zip(words[1:], starts, starts[1:], strict=False) if b < a), None):
-                raise HeadwiseError(f"Row {wrong} of {file} starts before the row above it: sort the words by time.")
+            if wrong := next(
+                (n for (n, _), a, b in zip(words[1:], starts, starts[1:], strict=False) if b < a),
+                None,
+            ):
+                raise HeadwiseError(
+                    f"Row {wrong} of {file} starts before the row above it: sort the words by time."
+                )
             source = existing_file(file.parent / audio)
-            utterances.append(Utterance(source, tuple(row[1] for _, row in words), tuple(starts), words[0][1][3]))
+            utterances.append(
+                Utterance(source, tuple(row[1] for _, row in words), tuple(starts), words[0][1][3])
+            )
         if not utterances:
-            raise HeadwiseError(f"{file} has no words: it needs a row for each, with {', '.join(COLUMNS)}.")
+            raise HeadwiseError(
+                f"{file} has no words: it needs a row for each, with {', '.join(COLUMNS)}."
+            )
         return cls(tuple(utterances), file.name)
 
     def __len__(self) -> int:
@@ -82,14 +91,18 @@ def rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         except ValueError:
             row = None
         if not isinstance(row, dict):
-            raise HeadwiseError(f"Line {number} of {file} is no JSON object: write one for each word.")
+            raise HeadwiseError(
+                f"Line {number} of {file} is no JSON object: write one for each word."
+            )
         yield number, row
 
 
 def spoken(row: Mapping[str, Any], file: Path, number: int) -> tuple[str, str, float, str]:
     """Audio, word, start and language of a row."""
     if missing := [column for column in COLUMNS if row.get(column) in (None, "")]:
-        raise HeadwiseError(f"Row {number} of {file} lacks {missing[0]}: each row needs {', '.join(COLUMNS)}.")
+        raise HeadwiseError(
+            f"Row {number} of {file} lacks {missing[0]}: each row needs {', '.join(COLUMNS)}."
+        )
     try:
         start, end = float(row["start"]), float(row["end"])
     except (TypeError, ValueError):
@@ -110,7 +123,11 @@ def samples(file: Path, rate: int) -> np.ndarray:
         if file.suffix.lower() == ".wav":
             found, read = wavfile.read(file)
             if read.dtype.kind in "iu":
-                middle, half = (128, 128) if read.dtype == np.uint8 else (0, 2 ** (8 * read.dtype.itemsize - 1))
+                middle, half = (
+                    (128, 128)
+                    if read.dtype == np.uint8
+                    else (0, 2 ** (8 * read.dtype.itemsize - 1))
+                )
                 read = (read.astype(np.float64) - middle) / half
         else:
             try:
@@ -123,7 +140,9 @@ def samples(file: Path, rate: int) -> np.ndarray:
     except HeadwiseError:
         raise
     except Exception as error:  # from scipy or soundfile, about the user's file
-        raise HeadwiseError(f"{file} cannot be read as audio ({type(error).__name__}: {error}).") from None
+        raise HeadwiseError(
+            f"{file} cannot be read as audio ({type(error).__name__}: {error})."
+        ) from None
     one = read.mean(1) if read.ndim > 1 else read
     if not np.isfinite(one).all():
         raise HeadwiseError(f"{file} has samples that are not finite numbers.")

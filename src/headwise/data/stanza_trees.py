@@ -29,7 +29,9 @@ def write_parsed(file: Path, language: str, cache: str | PathLike[str] | None) -
             'pip install "headwise[parse]", or give a treebank.'
         ) from error
     folder = scratch_folder() if cache is None else Path(cache).expanduser()
-    whole = folder / f"{file.name}-{file_key(f'parse {language} {stanza.__version__}', file)}.conllu"
+    whole = (
+        folder / f"{file.name}-{file_key(f'parse {language} {stanza.__version__}', file)}.conllu"
+    )
     if whole.exists():
         return whole
     pipeline = _pipeline(stanza, language, file)
@@ -62,7 +64,9 @@ def _parsed(pipeline: Any, file: Path) -> Iterator[str]:
     """The CoNLL-U text, sentence after sentence."""
     numbered = ((number, line) for number, line in enumerate(read_lines(file), start=1) if line)
     while batch := list(islice(numbered, BATCH)):
-        for (number, line), document in zip(batch, pipeline.bulk_process([line for _, line in batch]), strict=True):
+        for (number, line), document in zip(
+            batch, pipeline.bulk_process([line for _, line in batch]), strict=True
+        ):
             for part, sentence in enumerate(document.sentences):
                 id = f"{number}.{part + 1}" if part else f"{number}"
                 yield f"# sent_id = {id}\n# text = {line}\n{sentence:c}\n\n"

@@ -40,7 +40,9 @@ class StoredText:
 
     columns: ClassVar[tuple[str, ...]]
 
-    def __init__(self, dataset: Dataset, name: str, *, blank: int = 0, fingerprint: str | None = None) -> None:
+    def __init__(
+        self, dataset: Dataset, name: str, *, blank: int = 0, fingerprint: str | None = None
+    ) -> None:
         self.dataset = dataset
         self.name = name
         self.blank = blank
@@ -70,7 +72,9 @@ class StoredText:
     def head(self, count: int) -> Self:
         """The first `count` rows (all of them when there are fewer), on the same file."""
         if count < 1:
-            raise HeadwiseError(f"Cannot take the first {count} sentences of '{self.name}': ask for 1 or more.")
+            raise HeadwiseError(
+                f"Cannot take the first {count} sentences of '{self.name}': ask for 1 or more."
+            )
         return self.take(range(min(count, len(self))))
 
     def take(self, indices: Iterable[int]) -> Self:
@@ -79,7 +83,11 @@ class StoredText:
 
     @classmethod
     def _write(
-        cls, rows: Iterable[tuple[str, ...]], name: str, cache: str | PathLike[str] | None, key: str | None = None
+        cls,
+        rows: Iterable[tuple[str, ...]],
+        name: str,
+        cache: str | PathLike[str] | None,
+        key: str | None = None,
     ) -> Self:
         """Writes the rows to disk, or finds them in `cache` under the same key.
 
@@ -88,7 +96,9 @@ class StoredText:
         folder = Path(tempfile.gettempdir() if cache is None else cache).expanduser()
         try:
             folder = scratch_folder() if cache is None else folder
-            dataset, record = (_stored(folder, key) if key else None) or _fill(folder, rows, name, cls.columns, key)
+            dataset, record = (_stored(folder, key) if key else None) or _fill(
+                folder, rows, name, cls.columns, key
+            )
         except OSError as error:
             raise HeadwiseError(
                 f"Cannot keep the text '{name}' in '{folder}': {error.strerror or error}; name another cache folder."
@@ -129,7 +139,11 @@ def _stored(folder: Path, key: str) -> tuple[Dataset, dict[str, Any]] | None:
 
 
 def _fill(
-    folder: Path, rows: Iterable[tuple[str, ...]], name: str, columns: tuple[str, ...], key: str | None
+    folder: Path,
+    rows: Iterable[tuple[str, ...]],
+    name: str,
+    columns: tuple[str, ...],
+    key: str | None,
 ) -> tuple[Dataset, dict[str, Any]]:
     """Writes KEY.arrow, then KEY.json (it says that the other is complete); without a key, named by content."""
     with part_file(folder) as part:
@@ -166,7 +180,9 @@ def part_file(folder: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def _write_arrow(path: Path, rows: Iterable[tuple[str, ...]], name: str, columns: tuple[str, ...]) -> dict[str, Any]:
+def _write_arrow(
+    path: Path, rows: Iterable[tuple[str, ...]], name: str, columns: tuple[str, ...]
+) -> dict[str, Any]:
     schema = pa.schema([(column, pa.string()) for column in columns])
     digest, blank, written = hashlib.sha256(), 0, 0
 
@@ -192,7 +208,11 @@ def _write_arrow(path: Path, rows: Iterable[tuple[str, ...]], name: str, columns
             writer.write_batch(pa.record_batch(sides, schema=schema))
             written += len(batch)
     if written == 0:
-        found = f"all {blank:,} are blank" + (" on one side" if len(columns) > 1 else "") if blank else "there are none"
+        found = (
+            f"all {blank:,} are blank" + (" on one side" if len(columns) > 1 else "")
+            if blank
+            else "there are none"
+        )
         raise HeadwiseError(f"No sentences in '{name}': {found}.")
     return {"rows": written, "blank": blank, "fingerprint": digest.hexdigest()}
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:  # it takes seconds to load
     from transformers import PreTrainedTokenizerBase
 
 SPECIAL = -1  # the word of a special token
-Place = Span | None  # the characters of a subword in the text: empty without letters, None for a special token
+Place = (
+    Span | None
+)  # the characters of a subword in the text: empty without letters, None for a special token
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,10 @@ class Coverage:
 
 
 def align(
-    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Annotated | str], max_length: int, coverage: Coverage
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[Annotated | str],
+    max_length: int,
+    coverage: Coverage,
 ) -> list[Aligned]:
     """The sentences in subwords, in their order, without those that do not fit; `coverage` counts both.
 
@@ -78,8 +83,13 @@ def align(
     control character that the tokenizer drops).
     """
     kept: list[Aligned] = []
-    given = [Annotated.plain(sentence) if isinstance(sentence, str) else sentence for sentence in sentences]
-    for sentence, (ids, places) in zip(given, _placed(tokenizer, [one.text for one in given]), strict=True):
+    given = [
+        Annotated.plain(sentence) if isinstance(sentence, str) else sentence
+        for sentence in sentences
+    ]
+    for sentence, (ids, places) in zip(
+        given, _placed(tokenizer, [one.text for one in given]), strict=True
+    ):
         inner = [id for id, place in zip(ids, places, strict=True) if place is not None]
         coverage.sentences += 1
         coverage.subwords += len(inner)
@@ -98,19 +108,31 @@ def align(
     return kept
 
 
-def _placed(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Iterator[tuple[list[int], list[Place]]]:
+def _placed(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> Iterator[tuple[list[int], list[Place]]]:
     """The ids of each text and the place of every subword."""
     if not tokenizer.is_fast:
         yield from (_placed_by_letters(tokenizer, text) for text in texts)
     elif texts:
-        found = tokenizer(texts, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
+        found = tokenizer(
+            texts, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False
+        )
         for ids, offsets, special in zip(
             found["input_ids"], found["offset_mapping"], found["special_tokens_mask"], strict=True
         ):
-            yield ids, [None if is_special else place for place, is_special in zip(offsets, special, strict=True)]
+            yield (
+                ids,
+                [
+                    None if is_special else place
+                    for place, is_special in zip(offsets, special, strict=True)
+                ],
+            )
 
 
-def _placed_by_letters(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], list[Place]]:
+def _placed_by_letters(
+    tokenizer: PreTrainedTokenizerBase, text: str
+) -> tuple[list[int], list[Place]]:
     """The same for a tokenizer without positions: it looks for the letters of the subwords in the text.
 
     A subword whose letters are not found (an unknown one) gets the letters between its neighbours.
@@ -118,7 +140,9 @@ def _placed_by_letters(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[l
     subwords: list[str] = tokenizer.tokenize(text)
     inner: list[int] = tokenizer.convert_tokens_to_ids(subwords)
     ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
-    before = next((n for n in range(len(ids) - len(inner) + 1) if ids[n : n + len(inner)] == inner), None)
+    before = next(
+        (n for n in range(len(ids) - len(inner) + 1) if ids[n : n + len(inner)] == inner), None
+    )
     if before is None:
         return ids, [None] * len(ids)  # the subwords in `ids` are unknown: no word gets one
     letters = [place for place, letter in enumerate(text) if not letter.isspace()]
@@ -126,7 +150,10 @@ def _placed_by_letters(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[l
     known = ["" if subword == tokenizer.unk_token else subword for subword in bare]
     matches, _ = get_charmap("".join(known), "".join(text[place] for place in letters))
     ends = list(accumulate(map(len, known), initial=0))
-    found = [[letters[letter] for one in matches[start:end] for letter in one] for start, end in pairwise(ends)]
+    found = [
+        [letters[letter] for one in matches[start:end] for letter in one]
+        for start, end in pairwise(ends)
+    ]
     places: list[Place] = []
     earlier = 0
     for index, subword in enumerate(bare):
@@ -134,7 +161,9 @@ def _placed_by_letters(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[l
             places.append((min(here), max(here) + 1))
             earlier = max(earlier, max(here) + 1)
         else:
-            later = min((letter for some in found[index + 1 :] for letter in some), default=len(text))
+            later = min(
+                (letter for some in found[index + 1 :] for letter in some), default=len(text)
+            )
             places.append((earlier, max(earlier, later) if subword else earlier))
     return ids, [None] * before + places + [None] * (len(ids) - before - len(inner))
 
@@ -148,11 +177,16 @@ def _aligned(sentence: Annotated, ids: list[int], places: list[Place]) -> Aligne
     for word, span in enumerate(sentence.spans):
         for letter in range(*span):
             words_at[letter].append(word)
-    covered = [Counter(word for letter in range(*(place or (0, 0))) for word in words_at[letter]) for place in places]
+    covered = [
+        Counter(word for letter in range(*(place or (0, 0))) for word in words_at[letter])
+        for place in places
+    ]
     owners = [max(words, key=words.__getitem__, default=None) for words in covered]
     glued: set[int] = set()  # words that are one with the word before them
     for word in set(range(len(sentence.words))) - set(owners):
-        holder = next((owner for owner, words in zip(owners, covered, strict=True) if word in words), None)
+        holder = next(
+            (owner for owner, words in zip(owners, covered, strict=True) if word in words), None
+        )
         if holder is None:
             return None
         glued.update(range(min(word, holder) + 1, max(word, holder) + 1))

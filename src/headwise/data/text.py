@@ -38,10 +38,14 @@ class Text(StoredText):
     def read(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
         """The sentences of a file, gzip or plain, a sentence a line. `cache`: a folder for the memory-mapped copy."""
         file = existing_file(path)
-        return cls._write(((line,) for line in read_lines(file)), file.name, cache, file_key("text", file))
+        return cls._write(
+            ((line,) for line in read_lines(file)), file.name, cache, file_key("text", file)
+        )
 
     @classmethod
-    def from_lines(cls, lines: Iterable[str], name: str = "lines", cache: AnyPath | None = None) -> Self:
+    def from_lines(
+        cls, lines: Iterable[str], name: str = "lines", cache: AnyPath | None = None
+    ) -> Self:
         """Sentences that are already in Python; a newline inside a sentence becomes a blank."""
         return cls._write(((_one_line(line),) for line in lines), name, cache)
 
@@ -66,7 +70,11 @@ class LabelledText(StoredText):
 
     @classmethod
     def read(
-        cls, spec: AnyPath, text_key: str = "text", label_key: str = "label", cache: AnyPath | None = None
+        cls,
+        spec: AnyPath,
+        text_key: str = "text",
+        label_key: str = "label",
+        cache: AnyPath | None = None,
     ) -> Self:
         """A file ending in .tsv, .csv (its first line names the columns) or .jsonl (.gz may follow), or "datasets:…".
 
@@ -88,11 +96,17 @@ class LabelledText(StoredText):
                 "with the columns text and label, or datasets:NAME."
             )
         file = existing_file(spec)
-        found = (_labelled_objects if kind.endswith(".jsonl") else _labelled_table)(file, text_key, label_key)
-        return cls._write(found, file.name, cache, file_key(f"labelled {text_key} {label_key}", file))
+        found = (_labelled_objects if kind.endswith(".jsonl") else _labelled_table)(
+            file, text_key, label_key
+        )
+        return cls._write(
+            found, file.name, cache, file_key(f"labelled {text_key} {label_key}", file)
+        )
 
     @classmethod
-    def from_rows(cls, rows: Iterable[tuple[str, str | int]], name: str = "rows", cache: AnyPath | None = None) -> Self:
+    def from_rows(
+        cls, rows: Iterable[tuple[str, str | int]], name: str = "rows", cache: AnyPath | None = None
+    ) -> Self:
         """(text, label) that are already in Python."""
         return cls._write(((_one_line(text), str(label)) for text, label in rows), name, cache)
 
@@ -141,7 +155,11 @@ class ParallelText(StoredText):
             name, options = _dataset_spec(spec, ("source", "target", "split", "config"))
             keys = options.get("source", source_key), options.get("target", target_key)
             return cls.from_dataset(
-                name, *keys, options.get("split", "train"), config=options.get("config"), cache=cache
+                name,
+                *keys,
+                options.get("split", "train"),
+                config=options.get("config"),
+                cache=cache,
             )
         kind = Path(spec).name.lower().removesuffix(".gz")
         if kind.endswith(".tsv"):
@@ -157,7 +175,12 @@ class ParallelText(StoredText):
     def read(cls, source: AnyPath, target: AnyPath, cache: AnyPath | None = None) -> Self:
         """Line k of one file with line k of the other; gzip or plain."""
         files = existing_file(source), existing_file(target)
-        return cls._write(_side_by_side(*files), f"{files[0].name}+{files[1].name}", cache, file_key("pairs", *files))
+        return cls._write(
+            _side_by_side(*files),
+            f"{files[0].name}+{files[1].name}",
+            cache,
+            file_key("pairs", *files),
+        )
 
     @classmethod
     def from_tsv(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
@@ -167,7 +190,11 @@ class ParallelText(StoredText):
 
     @classmethod
     def from_jsonl(
-        cls, path: AnyPath, source_key: str = "source", target_key: str = "target", cache: AnyPath | None = None
+        cls,
+        path: AnyPath,
+        source_key: str = "source",
+        target_key: str = "target",
+        cache: AnyPath | None = None,
     ) -> Self:
         """One JSON object a line, the sides under these keys, or under these keys of its "translation"; gzip or plain.
 
@@ -194,14 +221,22 @@ class ParallelText(StoredText):
             dataset = _loaded(dataset, config, split)
         if isinstance(dataset, Mapping):  # a DatasetDict
             if split not in dataset:
-                raise HeadwiseError(f"The dataset has no split '{split}': it has {', '.join(dataset)}.")
+                raise HeadwiseError(
+                    f"The dataset has no split '{split}': it has {', '.join(dataset)}."
+                )
             dataset = dataset[split]
-        return cls._write(_dataset_rows(dataset, name, source_key, target_key), f"{name}[{split}]", cache)
+        return cls._write(
+            _dataset_rows(dataset, name, source_key, target_key), f"{name}[{split}]", cache
+        )
 
     @classmethod
-    def from_pairs(cls, pairs: Iterable[tuple[str, str]], name: str = "pairs", cache: AnyPath | None = None) -> Self:
+    def from_pairs(
+        cls, pairs: Iterable[tuple[str, str]], name: str = "pairs", cache: AnyPath | None = None
+    ) -> Self:
         """Pairs that are already in Python; a newline inside a sentence becomes a blank."""
-        return cls._write(((_one_line(source), _one_line(target)) for source, target in pairs), name, cache)
+        return cls._write(
+            ((_one_line(source), _one_line(target)) for source, target in pairs), name, cache
+        )
 
     @property
     def sources(self) -> Sequence[str]:
@@ -233,9 +268,11 @@ def _dataset_spec(spec: str, known: Sequence[str]) -> tuple[str, dict[str, str]]
 def _labelled_table(file: Path, text_key: str, label_key: str) -> Iterator[tuple[str, str]]:
     tabs = file.name.lower().removesuffix(".gz").endswith(".tsv")
     reader = csv.DictReader(
-        whole_lines(file), delimiter="\t" if tabs else ",", quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL,
+        whole_lines(file),
+        delimiter="\t" if tabs else ",",
+        quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL,
         strict=True,
-    )  # fmt: skip
+    )
     try:
         for record in reader:
             where = f"Line {reader.line_num} of '{file}'"
@@ -246,7 +283,9 @@ def _labelled_table(file: Path, text_key: str, label_key: str) -> Iterator[tuple
                 )
             yield _labelled(record, text_key, label_key, where)
     except csv.Error as error:
-        raise HeadwiseError(f"Line {reader.line_num} of '{file}' is no line of a table ({error}).") from error
+        raise HeadwiseError(
+            f"Line {reader.line_num} of '{file}' is no line of a table ({error})."
+        ) from error
 
 
 def _labelled_objects(file: Path, text_key: str, label_key: str) -> Iterator[tuple[str, str]]:
@@ -254,13 +293,19 @@ def _labelled_objects(file: Path, text_key: str, label_key: str) -> Iterator[tup
         yield _labelled(record, text_key, label_key, where)
 
 
-def _labelled_dataset(dataset: Dataset, name: str, text_key: str, label_key: str) -> Iterator[tuple[str, str]]:
+def _labelled_dataset(
+    dataset: Dataset, name: str, text_key: str, label_key: str
+) -> Iterator[tuple[str, str]]:
     used = [column for column in (text_key, label_key) if column in dataset.column_names]
-    for number, record in enumerate(dataset.with_format(None).select_columns(used or dataset.column_names), start=1):
+    for number, record in enumerate(
+        dataset.with_format(None).select_columns(used or dataset.column_names), start=1
+    ):
         yield _labelled(record, text_key, label_key, f"Row {number} of the dataset '{name}'")
 
 
-def _labelled(record: Mapping[str, Any], text_key: str, label_key: str, where: str) -> tuple[str, str]:
+def _labelled(
+    record: Mapping[str, Any], text_key: str, label_key: str, where: str
+) -> tuple[str, str]:
     """Text and label of a record; a whole number is a label, too."""
     label = record.get(label_key)
     number = isinstance(label, int) and not isinstance(label, bool)
@@ -296,14 +341,21 @@ def _json_rows(file: Path, source_key: str, target_key: str) -> Iterator[tuple[s
         yield _side(record, source_key, where), _side(record, target_key, where)
 
 
-def _json_records(file: Path, source_key: str, target_key: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _json_records(
+    file: Path, source_key: str, target_key: str
+) -> Iterator[tuple[Mapping[str, Any], str]]:
     """The object of every line, and which line it is."""
     for number, line in enumerate(read_lines(file), start=1):
         where = f"Line {number} of '{file}'"
         try:
             record = json.loads(line) if line else {source_key: "", target_key: ""}
-        except (ValueError, RecursionError) as error:  # a ValueError of its own: a number of more than 4,300 digits
-            raise HeadwiseError(f"{where} is not JSON ({error}): write one object a line.") from error
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # a ValueError of its own: a number of more than 4,300 digits
+            raise HeadwiseError(
+                f"{where} is not JSON ({error}): write one object a line."
+            ) from error
         if not isinstance(record, dict):
             raise HeadwiseError(
                 f'{where} is not a JSON object: write {{"{source_key}": ..., "{target_key}": ...}} a line.'
@@ -311,8 +363,14 @@ def _json_records(file: Path, source_key: str, target_key: str) -> Iterator[tupl
         yield record, where
 
 
-def _dataset_rows(dataset: Dataset, name: str, source_key: str, target_key: str) -> Iterator[tuple[str, str]]:
-    used = [column for column in dataset.column_names if column in {source_key, target_key, "translation"}]
+def _dataset_rows(
+    dataset: Dataset, name: str, source_key: str, target_key: str
+) -> Iterator[tuple[str, str]]:
+    used = [
+        column
+        for column in dataset.column_names
+        if column in {source_key, target_key, "translation"}
+    ]
     if not used:
         raise HeadwiseError(
             f"The dataset '{name}' has no column '{source_key}', '{target_key}' or 'translation': "
@@ -322,7 +380,10 @@ def _dataset_rows(dataset: Dataset, name: str, source_key: str, target_key: str)
     for batch in dataset.with_format(None).select_columns(used).iter(batch_size=1000):
         for values in zip(*(batch[column] for column in used), strict=True):
             number += 1
-            record, where = dict(zip(used, values, strict=True)), f"Row {number} of the dataset '{name}'"
+            record, where = (
+                dict(zip(used, values, strict=True)),
+                f"Row {number} of the dataset '{name}'",
+            )
             yield _side(record, source_key, where), _side(record, target_key, where)
 
 
@@ -334,7 +395,9 @@ def _side(record: Mapping[str, Any], key: str, where: str) -> str:
         raise HeadwiseError(f"{where} has no '{key}': it has {', '.join(fields) or 'nothing'}.")
     value = fields[key]
     if value is not None and not isinstance(value, str):
-        raise HeadwiseError(f"{where} has no text under '{key}' but {type(value).__name__}: {str(value)[:40]!r}.")
+        raise HeadwiseError(
+            f"{where} has no text under '{key}' but {type(value).__name__}: {str(value)[:40]!r}."
+        )
     return _one_line(value or "")
 
 
@@ -350,4 +413,6 @@ def _loaded(name: str, config: str | None, split: str) -> Dataset:
         return load_dataset(name, config, split=split)
     except Exception as error:  # the hub, the disk and the loader each raise their own kinds
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise HeadwiseError(f"`datasets` cannot load '{name}' (split '{split}'): {reason}") from error
+        raise HeadwiseError(
+            f"`datasets` cannot load '{name}' (split '{split}'): {reason}"
+        ) from error

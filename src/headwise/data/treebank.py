@@ -46,7 +46,9 @@ class Treebank:
     name: in results, by default the names of the files. language: as the caller gave it.
     """
 
-    def __init__(self, files: tuple[Path, ...], language: str | None = None, name: str | None = None) -> None:
+    def __init__(
+        self, files: tuple[Path, ...], language: str | None = None, name: str | None = None
+    ) -> None:
         self.files = files
         self.language = language
         self.name = name or "+".join(file.name for file in files)
@@ -64,14 +66,18 @@ class Treebank:
         return cls(tuple(existing_file(path) for path in paths), language)
 
     @classmethod
-    def parse(cls, path: str | PathLike[str], language: str, cache: str | PathLike[str] | None = None) -> Self:
+    def parse(
+        cls, path: str | PathLike[str], language: str, cache: str | PathLike[str] | None = None
+    ) -> Self:
         """The sentences of a text file, one a line, with the trees that Stanza finds ("en", "ru": its language codes).
 
         The trees are written to a CoNLL-U file, in a temporary folder until Python ends or in `cache`, where a later
         run finds them again. Raises HeadwiseError when Stanza or its models are not installed.
         """
         file = existing_file(path)
-        return cls((write_parsed(file, language, cache),), language, f"{file.name} (trees by Stanza)")
+        return cls(
+            (write_parsed(file, language, cache),), language, f"{file.name} (trees by Stanza)"
+        )
 
     def __len__(self) -> int:
         return self.counts.sentences
@@ -97,7 +103,9 @@ class Treebank:
 
     def _by_document(self) -> Iterator[Iterator[Annotated]]:
         if file_key("treebank", *self.files) != self._key:
-            raise HeadwiseError(f"'{self.name}' has changed on disk since it was opened: open it again.")
+            raise HeadwiseError(
+                f"'{self.name}' has changed on disk since it was opened: open it again."
+            )
         for file in self.files:
             for _, sentences in groupby(_read(file), lambda sentence: sentence.document):
                 yield sentences
@@ -116,7 +124,9 @@ class Treebank:
             total["entities"] += len(entities)
             total["chains"] += sum(count > 1 for count in entities.values())
         if not total["sentences"]:
-            raise HeadwiseError(f"There is no sentence in '{self.name}', only comments and blank lines.")
+            raise HeadwiseError(
+                f"There is no sentence in '{self.name}', only comments and blank lines."
+            )
         return Counts(**total)
 
 

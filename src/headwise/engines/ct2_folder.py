@@ -23,7 +23,11 @@ from headwise.model import Model
 TRANSLATORS = ("marian", "m2m_100", "bart", "mbart", "pegasus", "t5", "mt5", "whisper")
 LANGUAGE_MODELS = ("llama", "mistral", "qwen2", "qwen3")
 SHARED_BIAS = ("t5", "mt5")  # the bias by relative position of the first layer serves all
-NORMS = {"bart": (False, True), "mbart": (True, True), "pegasus": (True, False)}  # before a layer; of embeddings
+NORMS = {
+    "bart": (False, True),
+    "mbart": (True, True),
+    "pegasus": (True, False),
+}  # before a layer; of embeddings
 NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "int8": "int8"}
 PROJECTIONS = (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("out_proj", "o_proj", "o"))
 
@@ -48,7 +52,9 @@ def refuse(model: Model) -> str | None:
 def shares(model: Model) -> set[int]:
     """How many query heads share a key/value head, over the layers that have heads."""
     counts = ((site, model.heads.count(site)) for site in model.heads.sites)
-    return {heads // model.heads.key_value[site.kind][site.layer] for site, heads in counts if heads}
+    return {
+        heads // model.heads.key_value[site.kind][site.layer] for site, heads in counts if heads
+    }
 
 
 def fullest(model: Model) -> dict[str, int]:
@@ -67,11 +73,22 @@ class Padded(nn.Module):
     """
 
     def __init__(
-        self, attention: Any, names: tuple[str, ...], groups: int, share: int, size: int, width: int, biased: bool,
+        self,
+        attention: Any,
+        names: tuple[str, ...],
+        groups: int,
+        share: int,
+        size: int,
+        width: int,
+        biased: bool,
         order: list[int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
-        rows = (torch.tensor(order, dtype=torch.long)[:, None] * size + torch.arange(size)).flatten() if order else None
+        rows = (
+            (torch.tensor(order, dtype=torch.long)[:, None] * size + torch.arange(size)).flatten()
+            if order
+            else None
+        )
         for name, heads in zip(names, (groups * share, groups, groups), strict=False):
             before = getattr(attention, name, None)
             bias = biased if before is None else before.bias is not None
@@ -80,7 +97,9 @@ class Padded(nn.Module):
         bias = biased or bias_of(before) is not None
         setattr(self, names[3], padded(before, width, groups * share * size, bias, columns_of=rows))
         for name in ("q_norm", "k_norm"):
-            setattr(self, name, getattr(attention, name, None) or nn.RMSNorm(size))  # read for Qwen3 alone
+            setattr(
+                self, name, getattr(attention, name, None) or nn.RMSNorm(size)
+            )  # read for Qwen3 alone
         self.has_relative_attention_bias = False
 
 
@@ -89,7 +108,12 @@ def bias_of(projection: Any) -> Tensor | None:
 
 
 def padded(
-    before: Any, rows: int, columns: int, bias: bool, rows_of: Tensor | None = None, columns_of: Tensor | None = None
+    before: Any,
+    rows: int,
+    columns: int,
+    bias: bool,
+    rows_of: Tensor | None = None,
+    columns_of: Tensor | None = None,
 ) -> nn.Linear:
     """A linear layer of zeros, with another one (or none) in its first rows and columns, perhaps in another order."""
     made = nn.Linear(columns, rows, bias=bias)
@@ -101,7 +125,9 @@ def padded(
             weight = weight if columns_of is None else weight[:, columns_of]
             made.weight[: weight.shape[0], : weight.shape[1]] = weight
             if before.bias is not None:
-                made.bias[: len(before.bias)] = before.bias if rows_of is None else before.bias[rows_of]
+                made.bias[: len(before.bias)] = (
+                    before.bias if rows_of is None else before.bias[rows_of]
+                )
     return made
 
 
@@ -123,8 +149,13 @@ def equal_heads(model: Model) -> Any:
         biased = any(bias_of(getattr(other, names[0], None)) is not None for other in others)
         order = []
         if site == Site("cross", layer):
-            order = [*first, *(head for head in range(model.heads.count(site)) if head not in first)]
-        made = Padded(modules[name], names, groups, share, model.found.head_size, width(hf), biased, order)
+            order = [
+                *first,
+                *(head for head in range(model.heads.count(site)) if head not in first),
+            ]
+        made = Padded(
+            modules[name], names, groups, share, model.found.head_size, width(hf), biased, order
+        )
         if site.kind != "cross" and hf.config.model_type in SHARED_BIAS:
             made.has_relative_attention_bias = True
             made.relative_attention_bias = position_bias(modules, model, site, groups)
@@ -139,20 +170,32 @@ def equal_heads(model: Model) -> Any:
     else:
         config.num_attention_heads, config.num_key_value_heads = heads["decoder"], stacks["decoder"]
         config.head_dim = model.found.head_size
-    if config.model_type in NORMS:  # what transformers computes; the loader asks the configuration, which may be silent
+    if (
+        config.model_type in NORMS
+    ):  # what transformers computes; the loader asks the configuration, which may be silent
         config.normalize_before, config.normalize_embedding = NORMS[config.model_type]
-    if config.model_type == "whisper" and not model.alignment_heads:  # what CTranslate2 takes, without heads of zeros
+    if (
+        config.model_type == "whisper" and not model.alignment_heads
+    ):  # what CTranslate2 takes, without heads of zeros
         half = config.decoder_layers // 2
-        listed = [[head.layer, head.head] for head in model.heads.only(["cross"]) if head.layer >= half]
+        listed = [
+            [head.layer, head.head] for head in model.heads.only(["cross"]) if head.layer >= half
+        ]
         hf.generation_config.alignment_heads = listed
     return hf
 
 
-def position_bias(modules: dict[str, nn.Module], model: Model, site: Site, heads: int) -> nn.Embedding:
+def position_bias(
+    modules: dict[str, nn.Module], model: Model, site: Site, heads: int
+) -> nn.Embedding:
     """The bias by relative position of a layer's own heads, then zeros: in T5 the table of all heads is in the first
     layer of the stack that has heads."""
     layers = [modules[model.found.names[other]] for other in of(model, site)]
-    tables: list[Any] = [layer.relative_attention_bias for layer in layers if hasattr(layer, "relative_attention_bias")]
+    tables: list[Any] = [
+        layer.relative_attention_bias
+        for layer in layers
+        if hasattr(layer, "relative_attention_bias")
+    ]
     config: Any = model.hf.config
     made = nn.Embedding(config.relative_attention_num_buckets, heads)
     with torch.no_grad():
@@ -179,9 +222,7 @@ def aligning(model: Model) -> tuple[int, list[int], str]:
     layer = heads[0].layer
     first = list(dict.fromkeys(head.head for head in heads if head.layer == layer))
     left = [str(head) for head in heads if head.layer != layer]
-    note = (
-        f"CTranslate2 averages heads of one layer to align: {', '.join(left)} were left out (--one-layer avoids this)"
-    )
+    note = f"CTranslate2 averages heads of one layer to align: {', '.join(left)} were left out (--one-layer avoids this)"
     return layer, first, note if left else ""
 
 
@@ -234,7 +275,10 @@ def our_loader(converters: Any, hf: Any) -> Any:
     """A loader for a Marian model that does not start from an embedding of zeros, which CTranslate2 takes for granted:
     those that headwise trains start from a token. None for every other model."""
     config = hf.config
-    if config.model_type != "marian" or config.decoder_start_token_id == config.pad_token_id == config.vocab_size - 1:
+    if (
+        config.model_type != "marian"
+        or config.decoder_start_token_id == config.pad_token_id == config.vocab_size - 1
+    ):
         return None
     config.normalize_before, config.normalize_embedding = False, False
     return converters.BartLoader()
@@ -258,8 +302,12 @@ def set_heads(spec: Any, model: Model) -> None:
         part = getattr(spec, stack)
         part.num_heads = np.dtype("int16").type(groups * share)
         for layer in part.layer:
-            for attention in (value for value in vars(layer).values() if isinstance(value, MultiHeadAttentionSpec)):
-                vars(attention)["head_dim"] = np.dtype("int32").type(model.found.head_size)  # not all loaders state it
+            for attention in (
+                value for value in vars(layer).values() if isinstance(value, MultiHeadAttentionSpec)
+            ):
+                vars(attention)["head_dim"] = np.dtype("int32").type(
+                    model.found.head_size
+                )  # not all loaders state it
     layer, first, _ = aligning(model)
     if first:
         spec.decoder.alignment_layer = np.dtype("int16").type(layer)
@@ -272,9 +320,14 @@ def set_start(spec: Any, model: Model) -> None:
     Not for Marian models that start from zeros, Whisper, and mBART-25, whose user gives the language as a prefix.
     """
     zeros = getattr(getattr(spec, "decoder", None), "start_from_zero_embedding", False)
-    kind, prefixed = model.hf.config.model_type, type(model.tokenizer).__name__.startswith("MBartTokenizer")
+    kind, prefixed = (
+        model.hf.config.model_type,
+        type(model.tokenizer).__name__.startswith("MBartTokenizer"),
+    )
     if kind in TRANSLATORS and kind != "whisper" and not zeros and not prefixed:
-        spec.config.decoder_start_token = model.tokenizer.convert_ids_to_tokens(start_token(model.hf))
+        spec.config.decoder_start_token = model.tokenizer.convert_ids_to_tokens(
+            start_token(model.hf)
+        )
 
 
 def set_t5(spec: Any, hf: Any) -> None:
@@ -285,8 +338,12 @@ def set_t5(spec: Any, hf: Any) -> None:
 
     for part, module in ((spec.encoder, hf.encoder), (spec.decoder, hf.decoder)):
         for layer, block in zip(part.layer, module.block, strict=True):
-            layer.self_attention.relative_attention_bias = block.layer[0].SelfAttention.relative_attention_bias.weight
-    if not getattr(hf.config, "scale_decoder_outputs", False):  # MT5 never does, whatever its configuration ties
+            layer.self_attention.relative_attention_bias = block.layer[
+                0
+            ].SelfAttention.relative_attention_bias.weight
+    if not getattr(
+        hf.config, "scale_decoder_outputs", False
+    ):  # MT5 never does, whatever its configuration ties
         spec.decoder.scale_outputs = OPTIONAL
 
 

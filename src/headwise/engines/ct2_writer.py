@@ -24,10 +24,26 @@ from headwise.translation.decode import Generate, Writer, ending, longest
 
 PATIENCE = 4
 FOLLOWED = {  # by both engines, or given to `generate` with every call, or without a meaning in beam search
-    "alignment_heads", "bad_words_ids", "bos_token_id", "cache_implementation", "decoder_start_token_id", "do_sample",
-    "early_stopping", "eos_token_id", "length_penalty", "max_length", "min_length", "num_beams",
-    "pad_token_id", "renormalize_logits", "temperature", "top_k", "top_p", "transformers_version", "use_cache",
-}  # fmt: skip
+    "alignment_heads",
+    "bad_words_ids",
+    "bos_token_id",
+    "cache_implementation",
+    "decoder_start_token_id",
+    "do_sample",
+    "early_stopping",
+    "eos_token_id",
+    "length_penalty",
+    "max_length",
+    "min_length",
+    "num_beams",
+    "pad_token_id",
+    "renormalize_logits",
+    "temperature",
+    "top_k",
+    "top_p",
+    "transformers_version",
+    "use_cache",
+}
 
 
 def writer_of(model: Model, engine: Engine) -> Writer:
@@ -52,7 +68,9 @@ def refuse_engine(engine: Engine, device: str, model: Model | None = None) -> No
 def differs(model: Model) -> str | None:
     """Why CTranslate2 would search in another way than `generate`; None where it would not."""
     settings, kind = model.hf.generation_config, model.hf.config.model_type
-    given = {name for name in settings.to_diff_dict() if not name.startswith(("_", "output_", "return_"))}
+    given = {
+        name for name in settings.to_diff_dict() if not name.startswith(("_", "output_", "return_"))
+    }
     if not model.hf.config.is_encoder_decoder or kind == "whisper":
         return f"a {kind} does not translate text"
     if settings.forced_eos_token_id in ending(model.hf):
@@ -76,19 +94,32 @@ class CTranslate2:
         refuse_captured(model.hf, "Translating with ct2")
         self.engine, self.tokenizer = f"ctranslate2 {version('ctranslate2')}", model.tokenizer
         self.longest, self.ends = longest(model.hf), ending(model.hf)
-        self.forced = model.hf.generation_config.forced_eos_token_id is not None  # the last token of a cut translation
+        self.forced = (
+            model.hf.generation_config.forced_eos_token_id is not None
+        )  # the last token of a cut translation
         with tempfile.TemporaryDirectory() as scratch:
             export(model, "ct2", folder := Path(scratch) / "ct2")
             self.translator: Any = ctranslate2.Translator(
-                str(folder), compute_type="float32", intra_threads=torch.get_num_threads(), inter_threads=1
+                str(folder),
+                compute_type="float32",
+                intra_threads=torch.get_num_threads(),
+                inter_threads=1,
             )
 
-    def write(self, sources: list[list[int]], search: Search, length: int, exactly: bool) -> list[list[int]]:
+    def write(
+        self, sources: list[list[int]], search: Search, length: int, exactly: bool
+    ) -> list[list[int]]:
         known = self.tokenizer
         found = self.translator.translate_batch(
-            [known.convert_ids_to_tokens(source) for source in sources], beam_size=search.beam, patience=PATIENCE,
-            length_penalty=search.length_penalty, disable_unk=known.unk_token_id is not None,
-            end_token=self.ends or None, return_end_token=True, max_input_length=0,
-            max_decoding_length=length - (self.forced and not exactly), min_decoding_length=length if exactly else 0,
-        )  # fmt: skip
+            [known.convert_ids_to_tokens(source) for source in sources],
+            beam_size=search.beam,
+            patience=PATIENCE,
+            length_penalty=search.length_penalty,
+            disable_unk=known.unk_token_id is not None,
+            end_token=self.ends or None,
+            return_end_token=True,
+            max_input_length=0,
+            max_decoding_length=length - (self.forced and not exactly),
+            min_decoding_length=length if exactly else 0,
+        )
         return [known.convert_tokens_to_ids(one.hypotheses[0]) for one in found]

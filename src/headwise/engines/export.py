@@ -27,9 +27,23 @@ class Engine:
 
 
 ENGINES = {
-    "gguf": Engine("llama.cpp", gguf_file.refuse, gguf_file.write, ("gguf",), ("f16", "f32", "bf16", "q8_0")),
-    "ct2": Engine("CTranslate2", ct2_folder.refuse, ct2_folder.write, ("ctranslate2",), ("f32", "f16", "bf16", "int8")),
-    "onnx": Engine("ONNX Runtime", graph_files.refuse, graph_files.write_onnx, ("onnxruntime", "onnxscript"), ("f32",)),
+    "gguf": Engine(
+        "llama.cpp", gguf_file.refuse, gguf_file.write, ("gguf",), ("f16", "f32", "bf16", "q8_0")
+    ),
+    "ct2": Engine(
+        "CTranslate2",
+        ct2_folder.refuse,
+        ct2_folder.write,
+        ("ctranslate2",),
+        ("f32", "f16", "bf16", "int8"),
+    ),
+    "onnx": Engine(
+        "ONNX Runtime",
+        graph_files.refuse,
+        graph_files.write_onnx,
+        ("onnxruntime", "onnxscript"),
+        ("f32",),
+    ),
     "mlx": Engine("MLX", mlx_folder.refuse, mlx_folder.write, (), ("f16", "f32", "bf16")),
     "torch": Engine("PyTorch", graph_files.refuse, graph_files.write_torch, (), ("f32",)),
 }
@@ -52,7 +66,9 @@ def export(model: Model, to: str, folder: str | Path, dtype: str | None = None) 
     engine, folder = ENGINES[to], Path(folder)
     need(to, f"Exporting to {to}")
     if dtype is not None and dtype not in engine.types:
-        raise HeadwiseError(f"{dtype} was asked for, but {to} is written as {', '.join(engine.types)}.")
+        raise HeadwiseError(
+            f"{dtype} was asked for, but {to} is written as {', '.join(engine.types)}."
+        )
     refuse_offloaded(model.hf, "An export")
     refuse_captured(model.hf, "An export")
     if reason := engine.refuse(model):

@@ -23,13 +23,18 @@ from headwise.model import Model
 
 FILE = "model.gguf"
 ARCHITECTURES = {"llama": "deci", "mistral": "deci", "qwen2": "deci", "qwen3": "openelm"}
-STATIC_ROTATIONS = ("default", "linear", "llama3", "yarn")  # frequencies that do not depend on the length of the text
+STATIC_ROTATIONS = (
+    "default",
+    "linear",
+    "llama3",
+    "yarn",
+)  # frequencies that do not depend on the length of the text
 # How llama.cpp cuts text before byte-pair merges, by the pattern in tokenizer.json (None: GPT-2's own).
 PRE_TOKENIZERS = {
     None: "gpt-2",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": "llama-bpe",  # noqa: E501
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": "qwen2",  # noqa: E501
-}  # fmt: skip
+}
 
 
 class Counts(NamedTuple):
@@ -53,7 +58,9 @@ def refuse(model: Model) -> str | None:
     if ARCHITECTURES[kind] == "openelm":
         empty = [site.layer for site in model.heads.sites if not model.heads.count(site)]
         if empty:
-            return f"llama.cpp needs a head in every layer of a {kind}, but layer {empty[0]} has none"
+            return (
+                f"llama.cpp needs a head in every layer of a {kind}, but layer {empty[0]} has none"
+            )
         if not tied(model):
             return f"llama.cpp reads a {kind} with uneven heads only with tied embeddings"
         if any(attention.o_proj.bias is not None for attention in attentions(model)):
@@ -84,7 +91,9 @@ def counts(model: Model) -> list[Counts]:
     query, key_value = model.heads.query["decoder-self"], model.heads.key_value["decoder-self"]
     modules = (model.found.modules[Site("decoder-self", layer)] for layer in range(len(query)))
     return [
-        Counts(1, 1, True) if not heads and (layer == 0 or output_bias(module) is not None) else Counts(heads, groups)
+        Counts(1, 1, True)
+        if not heads and (layer == 0 or output_bias(module) is not None)
+        else Counts(heads, groups)
         for layer, (heads, groups, module) in enumerate(zip(query, key_value, modules, strict=True))
     ]
 
@@ -96,7 +105,11 @@ def output_bias(attention: Any) -> Tensor | None:
 
 def paired(rows: Tensor, heads: int) -> Tensor:
     """Rows of a query or key projection, head by head, from half-split rotary order to neighbouring pairs."""
-    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+    return (
+        rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+        .swapaxes(1, 2)
+        .reshape(rows.shape)
+    )
 
 
 def tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
@@ -131,7 +144,11 @@ def tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
             yield from parts(f"{block}.attn_v", attention.v_proj)
             yield from parts(f"{block}.attn_output", attention.o_proj)
         yield from parts(f"{block}.ffn_norm", layer.post_attention_layernorm)
-        for ours, theirs in (("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down")):
+        for ours, theirs in (
+            ("gate_proj", "ffn_gate"),
+            ("up_proj", "ffn_up"),
+            ("down_proj", "ffn_down"),
+        ):
             yield from parts(f"{block}.{theirs}", getattr(layer.mlp, ours))
 
 
@@ -145,7 +162,11 @@ def parts(name: str, module: Any) -> Iterator[tuple[str, Tensor]]:
 
 def stand_in(block: str, attention: Any, model: Model) -> Iterator[tuple[str, Tensor]]:
     """One head of zeros, with the output bias of a layer that has no head."""
-    bias, size, embedded = output_bias(attention), model.found.head_size, model.hf.get_input_embeddings().weight
+    bias, size, embedded = (
+        output_bias(attention),
+        model.found.head_size,
+        model.hf.get_input_embeddings().weight,
+    )
     width = embedded.shape[1]
     for name in ("attn_q", "attn_k", "attn_v"):
         yield f"{block}.{name}.weight", embedded.new_zeros(size, width)
@@ -158,7 +179,9 @@ def frequency_factors(rotary: Any) -> Tensor | None:
     """What llama.cpp divides each rotary frequency by; None for plain rotary positions."""
     actual = rotary.inv_freq.float()
     theta = rotary.config.rope_parameters["rope_theta"]
-    plain = theta ** (-torch.arange(len(actual), dtype=torch.float32, device=actual.device) / len(actual))
+    plain = theta ** (
+        -torch.arange(len(actual), dtype=torch.float32, device=actual.device) / len(actual)
+    )
     factors = plain / actual
     return None if bool(torch.allclose(factors, torch.ones_like(factors), atol=1e-6)) else factors
 
@@ -175,9 +198,13 @@ def vocabulary(model: Model) -> dict[str, Any]:
     content = json.loads(backend.to_str())
     core, added = content["model"], {entry["id"]: entry for entry in content["added_tokens"]}
     if core["type"] != "BPE":
-        raise HeadwiseError(f"its tokenizer is of type {core['type']}: only byte pairs (BPE) are written")
+        raise HeadwiseError(
+            f"its tokenizer is of type {core['type']}: only byte pairs (BPE) are written"
+        )
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in core["merges"]]
-    names: list[str | None] = [None] * max(model.hf.config.vocab_size, max(core["vocab"].values()) + 1)
+    names: list[str | None] = [None] * max(
+        model.hf.config.vocab_size, max(core["vocab"].values()) + 1
+    )
     for text, number in core["vocab"].items():
         names[number] = text
     for number, entry in added.items():
@@ -187,8 +214,20 @@ def vocabulary(model: Model) -> dict[str, Any]:
     if core.get("byte_fallback"):
         rank = {pair.replace(" ", ""): place for place, pair in reversed(list(enumerate(merges)))}
         scores = [float(-rank.get(token, len(merges))) for token in tokens]
-        return {"model": "llama", "pre": "default", "tokens": tokens, "kinds": kinds, "scores": scores}
-    return {"model": "gpt2", "pre": pre_tokenizer(content), "tokens": tokens, "kinds": kinds, "merges": merges}
+        return {
+            "model": "llama",
+            "pre": "default",
+            "tokens": tokens,
+            "kinds": kinds,
+            "scores": scores,
+        }
+    return {
+        "model": "gpt2",
+        "pre": pre_tokenizer(content),
+        "tokens": tokens,
+        "kinds": kinds,
+        "merges": merges,
+    }
 
 
 def kind_of_token(name: str | None, added: Mapping[str, Any] | None) -> int:
@@ -205,11 +244,15 @@ def pre_tokenizer(content: Mapping[str, Any]) -> str:
     steps = content["pre_tokenizer"] or {}
     steps = steps.get("pretokenizers", [steps])
     if not any(step.get("type") == "ByteLevel" for step in steps):
-        raise HeadwiseError("its tokenizer works on letters, not on bytes: llama.cpp reads only byte-level byte pairs")
+        raise HeadwiseError(
+            "its tokenizer works on letters, not on bytes: llama.cpp reads only byte-level byte pairs"
+        )
     patterns = [step["pattern"].get("Regex") for step in steps if step.get("type") == "Split"]
     pattern = patterns[0] if patterns else None
     if pattern not in PRE_TOKENIZERS or len(patterns) > 1:
-        raise HeadwiseError("its tokenizer cuts text by a pattern that llama.cpp is not known to have")
+        raise HeadwiseError(
+            "its tokenizer cuts text by a pattern that llama.cpp is not known to have"
+        )
     return PRE_TOKENIZERS[pattern]
 
 
@@ -232,9 +275,15 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
             kept_wide.append(name)
         quantised = gguf.GGMLQuantizationType[kind.upper()]
         block, size = gguf.GGML_QUANT_SIZES[quantised]
-        shape = tensor.shape if kind in ("f32", "f16") else (*tensor.shape[:-1], tensor.shape[-1] // block * size)
+        shape = (
+            tensor.shape
+            if kind in ("f32", "f16")
+            else (*tensor.shape[:-1], tensor.shape[-1] // block * size)
+        )
         stored = {"f32": np.float32, "f16": np.float16}.get(kind, np.uint8)
-        writer.add_tensor_info(name, shape, np.dtype(stored), tensor.numel() // block * size, quantised)
+        writer.add_tensor_info(
+            name, shape, np.dtype(stored), tensor.numel() // block * size, quantised
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
@@ -245,9 +294,13 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
     writer.close()
     notes = []
     if kept_wide:
-        notes.append(f"{len(kept_wide)} tensors are float16: their rows do not divide into blocks of 32")
+        notes.append(
+            f"{len(kept_wide)} tensors are float16: their rows do not divide into blocks of 32"
+        )
     if window := sliding_window(config):
-        notes.append(f"context of {window} tokens: the model's attention window, which the file cannot say")
+        notes.append(
+            f"context of {window} tokens: the model's attention window, which the file cannot say"
+        )
     return notes
 
 
@@ -285,7 +338,9 @@ def add_facts(writer: Any, model: Model, dtype: str) -> None:
     if rotary.attention_scaling != 1:
         writer.add_rope_scaling_attn_factors(rotary.attention_scaling)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_file_type(gguf.LlamaFileType[{"f32": "ALL_F32"}.get(dtype, f"MOSTLY_{dtype.upper()}")])
+    writer.add_file_type(
+        gguf.LlamaFileType[{"f32": "ALL_F32"}.get(dtype, f"MOSTLY_{dtype.upper()}")]
+    )
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
 
 
@@ -293,9 +348,13 @@ def add_vocabulary(writer: Any, model: Model) -> None:
     """The tokenizer, its special tokens and its chat template."""
     words, tokenizer = vocabulary(model), model.tokenizer
     add: dict[str, Callable[[Any], None]] = {
-        "model": writer.add_tokenizer_model, "pre": writer.add_tokenizer_pre, "tokens": writer.add_token_list,
-        "kinds": writer.add_token_types, "scores": writer.add_token_scores, "merges": writer.add_token_merges,
-    }  # fmt: skip
+        "model": writer.add_tokenizer_model,
+        "pre": writer.add_tokenizer_pre,
+        "tokens": writer.add_token_list,
+        "kinds": writer.add_token_types,
+        "scores": writer.add_token_scores,
+        "merges": writer.add_token_merges,
+    }
     for name, value in words.items():
         add[name](value)
     for name in ("bos", "eos", "unk", "pad", "sep"):

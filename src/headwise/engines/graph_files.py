@@ -17,7 +17,10 @@ from headwise.errors import HeadwiseError
 from headwise.model import Model
 
 TOLERANCE = 1e-4  # of the largest number that the model gives
-SIZES = ({"batch": 1, "tokens": 4, "past": 0, "source": 7}, {"batch": 3, "tokens": 1, "past": 9, "source": 1})
+SIZES = (
+    {"batch": 1, "tokens": 4, "past": 0, "source": 7},
+    {"batch": 3, "tokens": 1, "past": 9, "source": 1},
+)
 
 Run = Callable[[dict[str, Tensor]], list[Tensor]]
 
@@ -37,23 +40,37 @@ def write_onnx(model: Model, folder: Path, dtype: str) -> list[str]:
             program = graph.program()
             try:
                 made = torch.onnx.export(
-                    program, (), kwargs={"inputs": graph.inputs}, dynamo=True, verbose=False, optimize=True,
-                    input_names=list(graph.inputs), output_names=list(graph.outputs),
-                )  # fmt: skip
+                    program,
+                    (),
+                    kwargs={"inputs": graph.inputs},
+                    dynamo=True,
+                    verbose=False,
+                    optimize=True,
+                    input_names=list(graph.inputs),
+                    output_names=list(graph.outputs),
+                )
             except Exception as error:  # of the converter, about an operation that ONNX lacks
-                reason, _, _ = " ".join(str(error.__cause__ or error).split()).partition(" : [")  # a node's whole entry
-                raise HeadwiseError(f"This model's graph cannot be written as ONNX ({reason[:200]}).") from error
+                reason, _, _ = " ".join(str(error.__cause__ or error).split()).partition(
+                    " : ["
+                )  # a node's whole entry
+                raise HeadwiseError(
+                    f"This model's graph cannot be written as ONNX ({reason[:200]})."
+                ) from error
             assert made is not None
             made.save(str(path))
             session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
             check(graph, partial(run_onnx, session), "ONNX Runtime")
-    return finish(model, folder, f"checked in ONNX Runtime: within {TOLERANCE:g} of the largest number")
+    return finish(
+        model, folder, f"checked in ONNX Runtime: within {TOLERANCE:g} of the largest number"
+    )
 
 
 def run_onnx(session: Any, inputs: Mapping[str, Tensor]) -> list[Tensor]:
     """The outputs of an ONNX Runtime session. Inputs that the graph does not read are not among its own."""
     read = {one.name for one in session.get_inputs()}
-    outputs = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items() if name in read})
+    outputs = session.run(
+        None, {name: tensor.numpy() for name, tensor in inputs.items() if name in read}
+    )
     return [torch.from_numpy(output) for output in outputs]
 
 
@@ -98,7 +115,9 @@ def check(graph: Graph, run: Run, engine: str) -> None:
         wanted = graph.module(inputs)
         try:
             found = run(inputs)
-        except Exception as error:  # of the engine: the model's code asks for sizes that it was traced with
+        except (
+            Exception
+        ) as error:  # of the engine: the model's code asks for sizes that it was traced with
             reason = " ".join(str(error).split())[:200]
             raise HeadwiseError(
                 f"{engine} cannot run the graph '{graph.name}' with texts of another length ({reason}). Nothing was "

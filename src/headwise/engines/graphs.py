@@ -19,7 +19,12 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Kind
 from headwise.model import Model
 
-BATCH, TOKENS, PAST, SOURCE = 2, 3, 4, 5  # sizes of the example: all different, and none of them 0 or 1
+BATCH, TOKENS, PAST, SOURCE = (
+    2,
+    3,
+    4,
+    5,
+)  # sizes of the example: all different, and none of them 0 or 1
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,9 @@ class Graph:
             )
         except Exception as error:  # of the tracer, about code of transformers
             reason = " ".join(str(error).split())[:200]
-            raise HeadwiseError(f"This model's code cannot be turned into a graph ({reason}).") from error
+            raise HeadwiseError(
+                f"This model's code cannot be turned into a graph ({reason})."
+            ) from error
 
 
 class PastLayer(DynamicLayer):
@@ -58,7 +65,9 @@ class PastLayer(DynamicLayer):
         self.keys, self.values = keys, values
 
     def get_seq_length(self) -> int:
-        return int(self.keys.shape[-2]) if not torch.compiler.is_exporting() else self.keys.shape[-2]
+        return (
+            int(self.keys.shape[-2]) if not torch.compiler.is_exporting() else self.keys.shape[-2]
+        )
 
 
 def cache_of(inputs: dict[str, Tensor], prefix: str, layers: int) -> Cache:
@@ -94,7 +103,10 @@ class LanguageModel(nn.Module):
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         past = cache_of(inputs, "past", self.layers)
         logits = self.hf(
-            input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], past_key_values=past, use_cache=True
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            past_key_values=past,
+            use_cache=True,
         ).logits
         return (logits, *(state for layer in past.layers for state in (layer.keys, layer.values)))
 
@@ -128,11 +140,16 @@ class DecoderStep(nn.Module):
         cache.self_attention_cache, cache.cross_attention_cache = past, cross
         cache.is_updated = {layer: layer in self.crossing for layer in range(self.layers)}
         mask = inputs["attention_mask"]
-        unread = mask.new_zeros((*mask.shape, 1), dtype=self.hf.dtype)  # stands for states that the cache has read
+        unread = mask.new_zeros(
+            (*mask.shape, 1), dtype=self.hf.dtype
+        )  # stands for states that the cache has read
         logits = self.hf(
-            encoder_outputs=(unread,), attention_mask=mask, decoder_input_ids=inputs["decoder_input_ids"],
-            past_key_values=cache, use_cache=True,
-        ).logits  # fmt: skip
+            encoder_outputs=(unread,),
+            attention_mask=mask,
+            decoder_input_ids=inputs["decoder_input_ids"],
+            past_key_values=cache,
+            use_cache=True,
+        ).logits
         return (logits, *(state for layer in past.layers for state in (layer.keys, layer.values)))
 
 
@@ -161,14 +178,20 @@ def graphs(model: Model) -> list[Graph]:
         "decoder_input_ids": ids[:, :TOKENS].clone(memory_format=torch.contiguous_format),
         "attention_mask": source["attention_mask"],
     }
-    sizes = {"decoder_input_ids": {0: "batch", 1: "tokens"}, "attention_mask": {0: "batch", 1: "source"}}
+    sizes = {
+        "decoder_input_ids": {0: "batch", 1: "tokens"},
+        "attention_mask": {0: "batch", 1: "source"},
+    }
     return [
         Graph("encoder", Source(model.hf, crossing), source, source_sizes, tuple(cross)),
         Graph(
-            "decoder", DecoderStep(model.hf, layers, crossing), step | past | cross, sizes | past_sizes | cross_sizes,
+            "decoder",
+            DecoderStep(model.hf, layers, crossing),
+            step | past | cross,
+            sizes | past_sizes | cross_sizes,
             ("logits", *after),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def states(

@@ -50,7 +50,10 @@ def tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
             yield f"{block}.attn.k_norm.weight", attention.k_norm.weight
         yield f"{block}.attn_norm.weight", layer.input_layernorm.weight
         yield f"{block}.ffn_norm.weight", layer.post_attention_layernorm.weight
-        yield f"{block}.ffn.proj_1.weight", torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight])
+        yield (
+            f"{block}.ffn.proj_1.weight",
+            torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight]),
+        )
         yield f"{block}.ffn.proj_2.weight", layer.mlp.down_proj.weight
 
 
@@ -63,15 +66,24 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
     config: Any = model.hf.config
     layers = len(model.heads.query["decoder-self"])
     facts = {
-        "model_type": "openelm", "head_dim": model.found.head_size, "num_transformer_layers": layers,
-        "model_dim": config.hidden_size, "vocab_size": config.vocab_size, "ffn_dim_divisor": 1,
+        "model_type": "openelm",
+        "head_dim": model.found.head_size,
+        "num_transformer_layers": layers,
+        "model_dim": config.hidden_size,
+        "vocab_size": config.vocab_size,
+        "ffn_dim_divisor": 1,
         "num_query_heads": list(model.heads.query["decoder-self"]),
         "num_kv_heads": list(model.heads.key_value["decoder-self"]),
         "ffn_multipliers": [config.intermediate_size / config.hidden_size] * layers,
-        "normalize_qk_projections": normalised(model), "rms_norm_eps": config.rms_norm_eps,
-        "rope_freq_constant": config.rope_parameters["rope_theta"], "eos_token_id": config.eos_token_id,
-    }  # fmt: skip
-    weights = {name: tensor.detach().to(TYPES[dtype]).contiguous().clone() for name, tensor in tensors(model)}
+        "normalize_qk_projections": normalised(model),
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_freq_constant": config.rope_parameters["rope_theta"],
+        "eos_token_id": config.eos_token_id,
+    }
+    weights = {
+        name: tensor.detach().to(TYPES[dtype]).contiguous().clone()
+        for name, tensor in tensors(model)
+    }
     save_file(weights, folder / "model.safetensors", {"format": "mlx"})
     (folder / "config.json").write_text(json.dumps(facts, indent=1) + "\n")
     if model.tokenizer is not None:

@@ -68,9 +68,12 @@ class Batch:
 
 
 def ablate(
-    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], measures: Iterable[str],
+    model: nn.Module,
+    found: Discovery,
+    batches: Iterable[Mapping[str, Tensor]],
+    measures: Iterable[str],
     tokens: int = TOKENS,
-) -> dict[str, Tally]:  # fmt: skip
+) -> dict[str, Tally]:
     """The change of the loss when a head's output is replaced, in nats per predicted token: above 0 for a useful head.
 
     ablation.zero: by zero (Michel et al. 2019, section 3.2); ablation.all-but-one: all *other* heads of its layer are
@@ -92,16 +95,25 @@ def ablate(
         tallies = {name: Tally(found.heads) for name in measures}
         for batch in recordings(model, found, batches):
             for name, tally in tallies.items():
-                counts = batch.asked * ((batch.asked > 0).sum() > 1) if name == "ablation.example" else batch.asked
-                changes = one_by_one(model, found, batch, partial(CHANGES[name], batch=batch, means=means), tokens)
+                counts = (
+                    batch.asked * ((batch.asked > 0).sum() > 1)
+                    if name == "ablation.example"
+                    else batch.asked
+                )
+                changes = one_by_one(
+                    model, found, batch, partial(CHANGES[name], batch=batch, means=means), tokens
+                )
                 add_all((tally, site, change, counts) for site, change in changes.items())
     return tallies
 
 
 def removal_losses(
-    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], masks: Sequence[HeadMask],
+    model: nn.Module,
+    found: Discovery,
+    batches: Iterable[Mapping[str, Tensor]],
+    masks: Sequence[HeadMask],
     tokens: int = TOKENS,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray]:
     """The loss of every sentence with only the heads of each mask, summed over its tokens (sentences x masks), and its
     number of predicted tokens. From all processes, in the order of a single one."""
     for mask in masks:
@@ -118,14 +130,22 @@ def removal_losses(
     with agreeing(), evaluating(model), torch.no_grad():
         for batch in recordings(model, found, batches):
             lost, counts = fetched([losses(model, found, batch, trials, tokens).T, batch.asked])
-            parts.append((lost[counts > 0].astype(np.float64), counts[counts > 0].astype(np.float64)))
+            parts.append(
+                (lost[counts > 0].astype(np.float64), counts[counts > 0].astype(np.float64))
+            )
         parts = gathered(parts)
     if not parts:
-        raise HeadwiseError("The loss without some heads cannot be computed: the text has no sentence.")
-    return np.concatenate([lost for lost, _ in parts]), np.concatenate([counts for _, counts in parts])
+        raise HeadwiseError(
+            "The loss without some heads cannot be computed: the text has no sentence."
+        )
+    return np.concatenate([lost for lost, _ in parts]), np.concatenate(
+        [counts for _, counts in parts]
+    )
 
 
-def recordings(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]) -> Iterator[Batch]:
+def recordings(
+    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]
+) -> Iterator[Batch]:
     """A forward of the full model on every batch. A model whose layers cannot be run from the middle on (more than one
     state goes between them, or they run in rounds) runs in full each time."""
     reuse = True
@@ -147,7 +167,11 @@ def reusable(model: nn.Module, found: Discovery, batch: Batch) -> bool:
     for reuse in (True, False):
         try:
             again = losses(model, found, batch, [unchanged, unchanged], tokens)
-        except (RuntimeError, AssertionError, HeadwiseError):  # assertions about shapes (FSMT: time first)
+        except (
+            RuntimeError,
+            AssertionError,
+            HeadwiseError,
+        ):  # assertions about shapes (FSMT: time first)
             if not reuse:
                 raise
         else:
@@ -163,7 +187,11 @@ def reusable(model: nn.Module, found: Discovery, batch: Batch) -> bool:
 def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]) -> Batch:
     """A forward of the full model."""
     tensors = on_device(model, batch)
-    there, places, layers = positions(tensors), asked_places(tensors["labels"]), dict[Site, Tensor]()
+    there, places, layers = (
+        positions(tensors),
+        asked_places(tensors["labels"]),
+        dict[Site, Tensor](),
+    )
 
     def note(call: AttentionCall) -> None:
         layers[call.site] = sound(call, there)
@@ -179,18 +207,29 @@ def one_by_one(
 ) -> dict[Site, Tensor]:
     """By site, the change of each sentence's loss when one of its heads is changed: B H."""
     heads = {site: range(found.heads.count(site)) for site in found.modules}
-    trials: list[Trial] = [{site: partial(change, head=head)} for site, all_of in heads.items() for head in all_of]
+    trials: list[Trial] = [
+        {site: partial(change, head=head)} for site, all_of in heads.items() for head in all_of
+    ]
     changes = losses(model, found, batch, trials, tokens) - batch.losses
-    return dict(zip(heads, changes.T.split([len(all_of) for all_of in heads.values()], 1), strict=True))
+    return dict(
+        zip(heads, changes.T.split([len(all_of) for all_of in heads.values()], 1), strict=True)
+    )
 
 
-def losses(model: nn.Module, found: Discovery, batch: Batch, trials: Sequence[Trial], tokens: int) -> Tensor:
+def losses(
+    model: nn.Module, found: Discovery, batch: Batch, trials: Sequence[Trial], tokens: int
+) -> Tensor:
     """The loss of each sentence in each trial, T B. Trials that start in the same block share a forward."""
     out, order, found_losses = batch.losses.repeat(len(trials), 1), list[int](), list[Tensor]()
-    longest = max(batch.tensors["labels"].shape[1], *(there.shape[1] for there in batch.there.values()))
+    longest = max(
+        batch.tensors["labels"].shape[1], *(there.shape[1] for there in batch.there.values())
+    )
     together = max(1, tokens // (len(batch.losses) * longest))
     for now in in_turn(batch.kept, trials, together):
-        tensors = {name: tensor.repeat(len(now), *[1] * (tensor.dim() - 1)) for name, tensor in batch.tensors.items()}
+        tensors = {
+            name: tensor.repeat(len(now), *[1] * (tensor.dim() - 1))
+            for name, tensor in batch.tensors.items()
+        }
         turns = torch.arange(len(now), device=out.device)[:, None] * len(batch.losses)
         asked = (batch.places[0] + turns).flatten(), batch.places[1].repeat(len(now))
         with trying(model, found, batch.kept, [trials[place] for place in now]):
@@ -202,7 +241,9 @@ def losses(model: nn.Module, found: Discovery, batch: Batch, trials: Sequence[Tr
     return out
 
 
-def mean_outputs(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]) -> dict[Site, Tensor]:
+def mean_outputs(
+    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]
+) -> dict[Site, Tensor]:
     """The mean output of every head over all query tokens of the text, from all processes: H D by site."""
     if isinstance(batches, Iterator):
         raise HeadwiseError(
@@ -211,7 +252,9 @@ def mean_outputs(model: nn.Module, found: Discovery, batches: Iterable[Mapping[s
     sums: dict[Site, Tensor] = {}
     counts: dict[Site, int] = defaultdict(int)
     there: dict[str, Tensor] = {}
-    now: dict[Site, tuple[Tensor, Tensor, Tensor]] = {}  # of this batch: whether it is sound, a sum, a count
+    now: dict[
+        Site, tuple[Tensor, Tensor, Tensor]
+    ] = {}  # of this batch: whether it is sound, a sum, a count
 
     def watch(call: AttentionCall) -> None:
         queries = there[sides(call.site)[0]]
@@ -225,7 +268,9 @@ def mean_outputs(model: nn.Module, found: Discovery, batches: Iterable[Mapping[s
             there.update(positions(tensors))
             output_of(model, inputs_of(tensors))
             refuse_unsound({site: flag for site, (flag, _, _) in now.items()})
-            arrays = fetched([total for _, total, _ in now.values()] + [count for _, _, count in now.values()])
+            arrays = fetched(
+                [total for _, total, _ in now.values()] + [count for _, _, count in now.values()]
+            )
             for place, site in enumerate(now):
                 sums[site] = sums.get(site, 0) + torch.from_numpy(arrays[place]).double()
                 counts[site] += int(arrays[len(now) + place])
@@ -254,7 +299,9 @@ def uniform(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tenso
 
 CHANGES: dict[str, Callable[..., Tensor]] = {
     "ablation.zero": lambda call, head, batch, means: with_others(call, head, 0.0),
-    "ablation.mean": lambda call, head, batch, means: with_others(call, head, means[call.site][head]),
+    "ablation.mean": lambda call, head, batch, means: with_others(
+        call, head, means[call.site][head]
+    ),
     "ablation.example": example,
     "ablation.uniform": uniform,
     "ablation.all-but-one": lambda call, head, batch, means: with_others(

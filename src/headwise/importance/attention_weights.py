@@ -48,9 +48,13 @@ class Side:
 
 
 def read(
-    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], special: Iterable[int],
-    measures: Iterable[Reading] = READINGS, exclude: Exclude = "keyquery",
-) -> dict[str, Tally]:  # fmt: skip
+    model: nn.Module,
+    found: Discovery,
+    batches: Iterable[Mapping[str, Tensor]],
+    special: Iterable[int],
+    measures: Iterable[Reading] = READINGS,
+    exclude: Exclude = "keyquery",
+) -> dict[str, Tally]:
     """Several readings of every head from one pass over the text: a tally by name.
 
     special: the ids of end of sentence, start, padding. exclude: where they are left out: as keys of confidence and as
@@ -81,7 +85,9 @@ def read(
             add_all(parts)
             parts.clear()
     if "attention-to-end" in tallies:
-        shares = from_all((bool(now), ended))  # one process may have no sentence, or none with an end
+        shares = from_all(
+            (bool(now), ended)
+        )  # one process may have no sentence, or none with an end
         if any(some for some, _ in shares) and not any(end for _, end in shares):
             del tallies["attention-to-end"]
     return tallies
@@ -92,8 +98,12 @@ def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, Tally]:
     tallies: dict[str, Tally] = {}
     for name in measures:
         if name not in READINGS:
-            raise HeadwiseError(f"'{name}' is not a reading of one forward pass: choose from {', '.join(READINGS)}.")
-        seeing = [kind for kind in heads.kinds if name != "attention-to-end" or kind != "decoder-self"]
+            raise HeadwiseError(
+                f"'{name}' is not a reading of one forward pass: choose from {', '.join(READINGS)}."
+            )
+        seeing = [
+            kind for kind in heads.kinds if name != "attention-to-end" or kind != "decoder-self"
+        ]
         if seeing:
             tallies[name] = Tally(heads.only(seeing), relative if name == "dormancy" else None)
     return tallies
@@ -113,8 +123,12 @@ def readings(
     return {
         "confidence": lambda: pointing(weights(), looked_at, asked),
         "entropy": lambda: spreading(weights(), asked),
-        "attention-to-end": lambda: sharing(weights(), keys.end, call.visible(asked, keys.end).any(-1).any(1)),
-        "attention-to-first": lambda: sharing(weights(), keys.first, call.visible(asked, keys.first).any(-1).any(1)),
+        "attention-to-end": lambda: sharing(
+            weights(), keys.end, call.visible(asked, keys.end).any(-1).any(1)
+        ),
+        "attention-to-first": lambda: sharing(
+            weights(), keys.first, call.visible(asked, keys.first).any(-1).any(1)
+        ),
         "dormancy": lambda: contribution(call.output, forms[call.site], asked),
     }
 
@@ -129,12 +143,17 @@ def sides(site: Site) -> tuple[str, str]:
 def tokens(batch: Mapping[str, Tensor], special: Tensor) -> dict[str, Side]:
     """The two sides of a batch; for a model of one stack, of the same text."""
     there = source_places(batch)
-    ids = batch["input_ids"] if "input_ids" in batch else torch.full_like(there, -1, dtype=torch.long)
+    ids = (
+        batch["input_ids"] if "input_ids" in batch else torch.full_like(there, -1, dtype=torch.long)
+    )
     source = side(ids, there, special)
     if "decoder_input_ids" in batch:
         ids, there = batch["decoder_input_ids"], batch["labels"] != IGNORED
     target = side(ids, there, special)
-    return {"source": source, "target": Side(target.tokens, target.words & ~target.first, target.first, target.end)}
+    return {
+        "source": source,
+        "target": Side(target.tokens, target.words & ~target.first, target.first, target.end),
+    }
 
 
 def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:

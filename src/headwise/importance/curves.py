@@ -88,7 +88,10 @@ def recovery(shares: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
     gain = loss[..., :1] - loss[..., -1:]
     with np.errstate(invalid="ignore", divide="ignore"):
         faithful = np.where(gain > 0, (loss[..., :1] - loss) / gain, np.nan)
-    return {"cpr": np.trapezoid(faithful, shares), "cmd": np.trapezoid(np.abs(1 - faithful), shares)}
+    return {
+        "cpr": np.trapezoid(faithful, shares),
+        "cmd": np.trapezoid(np.abs(1 - faithful), shares),
+    }
 
 
 def circuit_sizes(total: int) -> list[int]:
@@ -97,9 +100,12 @@ def circuit_sizes(total: int) -> list[int]:
 
 
 def removal_curves(
-    heads: HeadMap, values: Mapping[str, Mapping[Head, float]], lose: Lose,
-    rescore: Mapping[str, Rescore] | None = None, seeds: Sequence[int] = tuple(range(10)),
-) -> list[Curve]:  # fmt: skip
+    heads: HeadMap,
+    values: Mapping[str, Mapping[Head, float]],
+    lose: Lose,
+    rescore: Mapping[str, Rescore] | None = None,
+    seeds: Sequence[int] = tuple(range(10)),
+) -> list[Curve]:
     """The curve of each measure, by its `values` and, where given, by `rescore`; and those of random orders.
 
     values: of each head that may be removed, the same heads in all measures; other heads stay. lose: from masks to
@@ -113,26 +119,39 @@ def removal_curves(
     steps = sorted({*removal_steps(total), *(total - kept for kept in circuit_sizes(total))})
     masks = {
         frozenset(order[:gone]): HeadMask.full(heads).without(order[:gone])
-        for order in orders.values() for gone in steps
-    }  # fmt: skip
+        for order in orders.values()
+        for gone in steps
+    }
     losses, counts = lose(list(masks.values()))
     if losses.shape != (len(counts), len(masks)):
         shape = f"{len(counts)} sentences x {len(masks)} masks"
         raise HeadwiseError(f"Losses must have the shape {shape}, not {losses.shape}.")
     if not np.isfinite(losses).all():
-        raise HeadwiseError("A loss with heads removed is not a number (NaN or infinite): the model is broken there.")
+        raise HeadwiseError(
+            "A loss with heads removed is not a number (NaN or infinite): the model is broken there."
+        )
     column = {gone: place for place, gone in enumerate(masks)}
     kinds = "+".join(kind for kind in heads.kinds if any(head.kind == kind for head in chosen))
     return [
-        Curve(*name, kinds, total, tuple(steps), losses[:, [column[frozenset(order[:gone])] for gone in steps]], counts)
+        Curve(
+            *name,
+            kinds,
+            total,
+            tuple(steps),
+            losses[:, [column[frozenset(order[:gone])] for gone in steps]],
+            counts,
+        )
         for name, order in orders.items()
-    ]  # fmt: skip
+    ]
 
 
 def _orders(
-    heads: HeadMap, chosen: list[Head], values: Mapping[str, Mapping[Head, float]], rescore: Mapping[str, Rescore],
+    heads: HeadMap,
+    chosen: list[Head],
+    values: Mapping[str, Mapping[Head, float]],
+    rescore: Mapping[str, Rescore],
     seeds: Sequence[int],
-) -> dict[tuple[str, Order, int | None], list[Head]]:  # fmt: skip
+) -> dict[tuple[str, Order, int | None], list[Head]]:
     """Every order of removal, by measure, kind of order and seed."""
     orders: dict[tuple[str, Order, int | None], list[Head]] = {}
     for measure, found in values.items():
@@ -152,7 +171,9 @@ def _same_heads(values: Mapping[str, Mapping[Head, float]]) -> list[Head]:
     for measure in rest:
         if values[measure].keys() != values[first].keys():
             sizes = f"{first} has {len(values[first])}, {measure} {len(values[measure])}"
-            raise HeadwiseError(f"Removal curves need the same heads in all scores, but {sizes}: score the same heads.")
+            raise HeadwiseError(
+                f"Removal curves need the same heads in all scores, but {sizes}: score the same heads."
+            )
     return list(values[first])
 
 
@@ -166,7 +187,9 @@ def removal_steps(total: int) -> list[int]:
     return sorted({-(-total * step // STEPS) for step in range(STEPS)})
 
 
-def rescored_order(heads: HeadMap, chosen: Collection[Head], rescore: Rescore, sign: int = 1) -> list[Head]:
+def rescored_order(
+    heads: HeadMap, chosen: Collection[Head], rescore: Rescore, sign: int = 1
+) -> list[Head]:
     """The order when the remaining heads are scored again after every step."""
     gone: list[Head] = []
     for removed in [*removal_steps(len(chosen))[1:], len(chosen)]:
@@ -184,10 +207,18 @@ def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
         at = curve.places(steps)
         bounds = interval(curve.resampled(seed)[:, at])
         rows += [
-            {"measure": curve.measure, "order": curve.order, "seed": curve.seed, "removed": removed,
-             "total": curve.total, "loss": float(loss), "low": float(low), "high": float(high)}
+            {
+                "measure": curve.measure,
+                "order": curve.order,
+                "seed": curve.seed,
+                "removed": removed,
+                "total": curve.total,
+                "loss": float(loss),
+                "low": float(low),
+                "high": float(high),
+            }
             for removed, loss, low, high in zip(steps, curve.loss[at], *bounds, strict=True)
-        ]  # fmt: skip
+        ]
     return rows
 
 
@@ -203,16 +234,28 @@ def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
         drawn = curve.areas(curve.resampled(seed))
         for name, value in curve.areas(curve.loss).items():
             low, high = interval(drawn[name])
-            rows.append(_area_row(curve, name, float(value), float(low), float(high), len(curve.counts)))
+            rows.append(
+                _area_row(curve, name, float(value), float(low), float(high), len(curve.counts))
+            )
     if random := [curve for curve in curves if curve.order == "random"]:
         areas = [curve.areas(curve.loss) for curve in random]
         for name in areas[0]:
             each = [float(one[name]) for one in areas]
-            rows.append(_area_row(random[0], name, float(np.mean(each)), min(each), max(each), len(each)))
+            rows.append(
+                _area_row(random[0], name, float(np.mean(each)), min(each), max(each), len(each))
+            )
     return rows
 
 
 def _area_row(curve: Curve, name: str, value: float, low: float, high: float, n: int) -> Row:
     statistic = f"{name}.rescored" if curve.order == "rescored" else name
-    return {"measure": curve.measure, "against": "all heads", "kinds": curve.kinds, "statistic": statistic,
-            "value": value, "low": low, "high": high, "n": n}  # fmt: skip
+    return {
+        "measure": curve.measure,
+        "against": "all heads",
+        "kinds": curve.kinds,
+        "statistic": statistic,
+        "value": value,
+        "low": low,
+        "high": high,
+        "n": n,
+    }

@@ -32,7 +32,13 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_unsound
 from headwise.importance.measures import GATINGS
-from headwise.importance.objective import IGNORED, asked_tokens, differentiable, losses_of, on_device
+from headwise.importance.objective import (
+    IGNORED,
+    asked_tokens,
+    differentiable,
+    losses_of,
+    on_device,
+)
 from headwise.progress import Report, silent
 from headwise.statistics import t_margin
 
@@ -40,9 +46,14 @@ FURTHEST = 4.0  # a gate lies between σ(−4) = 0.018 and σ(4) = 0.982
 
 
 def gate_heads(
-    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], seeds: Sequence[int] = (0,),
-    steps: int = 200, pull: float = 2e-4, progress: Report = silent,
-) -> list[dict[str, Any]]:  # fmt: skip
+    model: nn.Module,
+    found: Discovery,
+    batches: Iterable[Mapping[str, Tensor]],
+    seeds: Sequence[int] = (0,),
+    steps: int = 200,
+    pull: float = 2e-4,
+    progress: Report = silent,
+) -> list[dict[str, Any]]:
     """Tidy rows: how far each head facilitates, interferes and is irrelevant, each between 0 and 1.
 
     Every seed has three fits of `steps` updates, one batch each. Of a longer text as many random batches are used; n is
@@ -55,9 +66,15 @@ def gate_heads(
     with differentiable(model), evaluating(model), frozen(model), torch.enable_grad():
         for turn, seed in enumerate(seeds):
             generator = torch.Generator().manual_seed(seed)
-            start = torch.rand(found.heads.total, generator=generator).logit().clamp(-FURTHEST, FURTHEST)
+            start = (
+                torch.rand(found.heads.total, generator=generator)
+                .logit()
+                .clamp(-FURTHEST, FURTHEST)
+            )
 
-            def fitted(start: Tensor, pull: float, generator: torch.Generator = generator) -> Tensor:
+            def fitted(
+                start: Tensor, pull: float, generator: torch.Generator = generator
+            ) -> Tensor:
                 return fit(model, found, in_turn(chosen, steps, generator), start, pull)
 
             free = fitted(start, 0.0)
@@ -72,7 +89,11 @@ def gate_heads(
 
 
 def fit(
-    model: nn.Module, found: Discovery, batches: Sequence[Mapping[str, Tensor]], start: Tensor, pull: float
+    model: nn.Module,
+    found: Discovery,
+    batches: Sequence[Mapping[str, Tensor]],
+    start: Tensor,
+    pull: float,
 ) -> Tensor:
     """The a of all heads, in the order of the map, after one update per batch."""
     a = start.to(device_of(model)).clone().requires_grad_()
@@ -100,14 +121,18 @@ def sample(
 ) -> list[Mapping[str, Tensor]]:
     """At most `count` random batches with predicted tokens, by reservoir sampling."""
     chosen: list[Mapping[str, Tensor]] = []
-    asking = (batch for batch in batches if "labels" in batch and bool((batch["labels"] != IGNORED).any()))
+    asking = (
+        batch for batch in batches if "labels" in batch and bool((batch["labels"] != IGNORED).any())
+    )
     for number, batch in enumerate(asking):
         if number < count:
             chosen.append(batch)
         elif (place := int(torch.randint(number + 1, (), generator=generator))) < count:
             chosen[place] = batch
     if not chosen:
-        raise HeadwiseError("Gates cannot be fitted: the text has no word to predict. Give a longer text.")
+        raise HeadwiseError(
+            "Gates cannot be fitted: the text has no word to predict. Give a longer text."
+        )
     return chosen
 
 
@@ -115,7 +140,9 @@ def in_turn(
     batches: Sequence[Mapping[str, Tensor]], steps: int, generator: torch.Generator
 ) -> list[Mapping[str, Tensor]]:
     """`steps` batches: all of them in one random order after another."""
-    rounds = (torch.randperm(len(batches), generator=generator) for _ in range(-(-steps // len(batches))))
+    rounds = (
+        torch.randperm(len(batches), generator=generator) for _ in range(-(-steps // len(batches)))
+    )
     return [batches[i] for i in torch.cat(list(rounds))[:steps].tolist()]
 
 
@@ -127,9 +154,17 @@ def rows(heads: HeadMap, fits: np.ndarray, words: int) -> list[dict[str, Any]]:
         margin = t_margin(fits)
         low, high = (value - margin).clip(0, 1), (value + margin).clip(0, 1)
     return [
-        {"kind": head.kind, "layer": head.layer, "head": head.head, "measure": measure, "value": value[m, i],
-         "low": None if low is None else low[m, i], "high": None if high is None else high[m, i], "n": words,
-         "baseline": None}
+        {
+            "kind": head.kind,
+            "layer": head.layer,
+            "head": head.head,
+            "measure": measure,
+            "value": value[m, i],
+            "low": None if low is None else low[m, i],
+            "high": None if high is None else high[m, i],
+            "n": words,
+            "baseline": None,
+        }
         for m, measure in enumerate(GATINGS)
         for i, head in enumerate(heads)
-    ]  # fmt: skip
+    ]

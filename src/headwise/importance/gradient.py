@@ -23,11 +23,20 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_weights import sides
 from headwise.importance.measures import GRADIENTS
-from headwise.importance.objective import IGNORED, asked_tokens, differentiable, losses_of, on_device, source_places
+from headwise.importance.objective import (
+    IGNORED,
+    asked_tokens,
+    differentiable,
+    losses_of,
+    on_device,
+    source_places,
+)
 from headwise.importance.tally import Tally, add_all, fetched, refuse_broken
 
 
-def gradients(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]) -> dict[str, Tally]:
+def gradients(
+    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]
+) -> dict[str, Tally]:
     """How much the loss changes when a head is scaled a little. With s_h = Σ_q ⟨c_h[q], ∂L/∂c_h[q]⟩ of a sentence:
 
     gradient: E|s_h| over sentences (Michel et al. 2019, equation 2); gradient.normalised: the same, divided by the ℓ2
@@ -42,7 +51,13 @@ def gradients(model: nn.Module, found: Discovery, batches: Iterable[Mapping[str,
     """
     tallies = {name: Tally(found.heads) for name in GRADIENTS}
     tallies["gradient.normalised"] = Tally(found.heads, scale=unit)
-    with differentiable(model), evaluating(model), frozen(model), reloading(model), torch.enable_grad():
+    with (
+        differentiable(model),
+        evaluating(model),
+        frozen(model),
+        reloading(model),
+        torch.enable_grad(),
+    ):
         for batch in batches:
             tensors = on_device(model, batch)
             asked, there = asked_tokens(tensors["labels"]), positions(tensors)
@@ -90,7 +105,9 @@ def reduced(
     moves = (call.output.to(wide) * gradient.to(wide)).sum(-1)  # B Q H
     total = moves.sum(1)
     some = asked > 0
-    weights = torch.matmul(gradient.transpose(1, 2), repeat(call.value, gradient.shape[2]).transpose(-1, -2))
+    weights = torch.matmul(
+        gradient.transpose(1, 2), repeat(call.value, gradient.shape[2]).transpose(-1, -2)
+    )
     pairs = call.visible(queries, keys)
     once = total.abs(), some
     return {
@@ -98,7 +115,10 @@ def reduced(
         "gradient.normalised": once,
         "gradient.token": ((moves.abs() * queries[..., None]).sum(1), queries.sum(1) * some),
         "gradient.batch": (total.sum(0, keepdim=True).abs(), some.any()[None]),
-        "attention-gradient": ((weights.abs() * pairs).sum((2, 3), dtype=wide), pairs.sum((1, 2, 3)) * some),
+        "attention-gradient": (
+            (weights.abs() * pairs).sum((2, 3), dtype=wide),
+            pairs.sum((1, 2, 3)) * some,
+        ),
         "attribution.zero": (-total, asked),
     }
 
@@ -125,7 +145,9 @@ def refuse_unsound(layers: Mapping[Site, Tensor], losses: Tensor | None = None) 
     for site, flag in zip(layers, flags, strict=False):
         refuse_broken(site, np.where(flag, 0.0, np.nan))
     if finite and not flags[-1]:
-        raise HeadwiseError("The loss is not a number (NaN or infinite): the model is broken after its attention.")
+        raise HeadwiseError(
+            "The loss is not a number (NaN or infinite): the model is broken after its attention."
+        )
 
 
 def unit(values: np.ndarray) -> np.ndarray:

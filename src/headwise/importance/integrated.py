@@ -20,9 +20,12 @@ STEPS = 5  # as Hanna et al. 2024 use
 
 
 def integrated_gradients(
-    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], steps: int = STEPS,
+    model: nn.Module,
+    found: Discovery,
+    batches: Iterable[Mapping[str, Tensor]],
+    steps: int = STEPS,
     tokens: int = TOKENS,
-) -> dict[str, Tally]:  # fmt: skip
+) -> dict[str, Tally]:
     """attribution.steps: the slope of the loss, averaged while all heads of the layer go from silent to full. With one
     gate ξ for every head of a layer, all other layers whole, and L in nats per predicted token,
 
@@ -36,25 +39,40 @@ def integrated_gradients(
     tokens: positions in one forward. Evaluation mode. Raises HeadwiseError for values that are not finite.
     """
     tally = Tally(found.heads)
-    with differentiable(model), evaluating(model), frozen(model), reloading(model), torch.enable_grad():
+    with (
+        differentiable(model),
+        evaluating(model),
+        frozen(model),
+        reloading(model),
+        torch.enable_grad(),
+    ):
         for batch in recordings(model, found, batches):
-            worth = {site: -slopes(model, found, batch, site, steps, tokens) / steps for site in found.modules}
+            worth = {
+                site: -slopes(model, found, batch, site, steps, tokens) / steps
+                for site in found.modules
+            }
             add_all((tally, site, values, batch.asked) for site, values in worth.items())
     return {"attribution.steps": tally}
 
 
-def slopes(model: nn.Module, found: Discovery, batch: Batch, site: Site, steps: int, tokens: int) -> Tensor:
+def slopes(
+    model: nn.Module, found: Discovery, batch: Batch, site: Site, steps: int, tokens: int
+) -> Tensor:
     """Σ_k ∂L/∂ξ_h at ξ = k / steps, by sentence and head of one layer: B H."""
     wide = torch.promote_types(next(model.parameters()).dtype, torch.float32)
     total = batch.losses.new_zeros(len(batch.losses), found.heads.count(site), dtype=wide)
     if not total.shape[1]:
         return total
     longest = max(there.shape[1] for there in batch.there.values())
-    together = max(1, tokens // (len(total) * longest))  # the gradients of more would be in memory at once
+    together = max(
+        1, tokens // (len(total) * longest)
+    )  # the gradients of more would be in memory at once
     for start in range(1, steps + 1, together):
         shares = range(start, min(start + together, steps + 1))
         gates = [torch.full_like(total, share / steps, requires_grad=True) for share in shares]
-        lost = losses(model, found, batch, [{site: partial(faded, gate=gate)} for gate in gates], tokens)
+        lost = losses(
+            model, found, batch, [{site: partial(faded, gate=gate)} for gate in gates], tokens
+        )
         total += torch.stack(torch.autograd.grad(lost.sum(), gates)).sum(0)
     return total
 

@@ -31,7 +31,9 @@ Row = dict[str, Any]
 Correlate = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def agreement(scores: Mapping[str, Tally], truth: Tally, seed: int = 0, against: str = "ablation.zero") -> list[Row]:
+def agreement(
+    scores: Mapping[str, Tally], truth: Tally, seed: int = 0, against: str = "ablation.zero"
+) -> list[Row]:
     """How far each score ranks the heads as the truth does: rows of FAITHFULNESS, by kind and over all kinds.
 
     `spearman`, `kendall` (tau-b) over all heads; `spearman.within`, `kendall.within`: the mean over layers of the
@@ -50,14 +52,23 @@ def agreement(scores: Mapping[str, Tally], truth: Tally, seed: int = 0, against:
         rows += _repeated(true, scope, "ceiling", start)
     for measure, tally in scores.items():
         shared = truth.heads.only(kind for kind in truth.heads.kinds if kind in tally.heads.kinds)
-        places = np.array([place for place, head in enumerate(truth.heads) if head.kind in shared.kinds], dtype=int)
+        places = np.array(
+            [place for place, head in enumerate(truth.heads) if head.kind in shared.kinds],
+            dtype=int,
+        )
         score = _measured(measure, tally, shared, seed + 1)
         for kinds, scope in _scopes(list(shared)).items():
             start = {"measure": measure, "against": against, "kinds": kinds, "n": len(scope.heads)}
             spread = _statistics(scope, score.resamples, true.resamples[:, places])
-            for name, value in _statistics(scope, score.values[None], true.values[None, places]).items():
-                low, high = centred_interval(float(value[0]), spread[name], 0 if name in TOP else -1)
-                rows.append({**start, "statistic": name, "value": float(value[0]), "low": low, "high": high})
+            for name, value in _statistics(
+                scope, score.values[None], true.values[None, places]
+            ).items():
+                low, high = centred_interval(
+                    float(value[0]), spread[name], 0 if name in TOP else -1
+                )
+                rows.append(
+                    {**start, "statistic": name, "value": float(value[0]), "low": low, "high": high}
+                )
             rows += _repeated(score, scope, "stability", {**start, "against": measure})
     return rows
 
@@ -92,14 +103,18 @@ def _measured(measure: str, tally: Tally, heads: HeadMap, seed: int) -> _Measure
             )
         sums, counts = tally.sentences(site, measure)
         scale = tally.scaled
-        half = np.random.default_rng((seed, SPLITS)).permuted(np.tile(np.arange(len(counts)) % 2, (SPLITS, 1)), axis=1)
+        half = np.random.default_rng((seed, SPLITS)).permuted(
+            np.tile(np.arange(len(counts)) % 2, (SPLITS, 1)), axis=1
+        )
         values.append(scale(sums.sum(0) / counts.sum()))
         with np.errstate(invalid="ignore"):
             ones.append(scale((half @ sums) / (half @ counts)[:, None]))
             others.append(scale(((1 - half) @ sums) / ((1 - half) @ counts)[:, None]))
         drawn = bootstrap(sums, counts, seed)
         resamples.append(scale(drawn if len(counts) > 1 else np.full_like(drawn, np.nan)))
-    one, other, drawn = (direction(measure) * np.concatenate(parts, axis=1) for parts in (ones, others, resamples))
+    one, other, drawn = (
+        direction(measure) * np.concatenate(parts, axis=1) for parts in (ones, others, resamples)
+    )
     return _Measured(direction(measure) * np.concatenate(values), (one, other), drawn)
 
 
@@ -119,7 +134,10 @@ def _scopes(heads: Sequence[Head]) -> dict[str, _Scope]:
     for group in groups:
         places = np.array([place for place, head in enumerate(heads) if head.kind in group])
         sites = dict.fromkeys((heads[place].kind, heads[place].layer) for place in places)
-        layers = [np.array([p for p in places if (heads[p].kind, heads[p].layer) == site]) for site in sites]
+        layers = [
+            np.array([p for p in places if (heads[p].kind, heads[p].layer) == site])
+            for site in sites
+        ]
         scopes["+".join(group)] = _Scope(places, [layer for layer in layers if len(layer) > 1])
     return scopes
 
@@ -150,7 +168,10 @@ def _repeated(measured: _Measured, scope: _Scope, statistic: str, start: Row) ->
     whole, whole_within = (2 * r / (1 + r) if r > 0 else r for r in (overall, within))
     found = {"": whole, ".half": overall, ".within": whole_within, ".within.half": within}
     ends = {"low": math.nan, "high": math.nan}
-    return [{**start, "statistic": f"{statistic}{name}", "value": value, **ends} for name, value in found.items()]
+    return [
+        {**start, "statistic": f"{statistic}{name}", "value": value, **ends}
+        for name, value in found.items()
+    ]
 
 
 def direction(measure: str) -> int:
@@ -175,7 +196,10 @@ def kendall(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     size = max(1, PAIRS // max(1, len(i)))
     found = []
     for start in range(0, len(one), size):
-        x, y = (np.sign(values[start : start + size, i] - values[start : start + size, j]) for values in (one, other))
+        x, y = (
+            np.sign(values[start : start + size, i] - values[start : start + size, j])
+            for values in (one, other)
+        )
         with np.errstate(invalid="ignore"):
             found.append((x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1)))
     return np.concatenate(found)
@@ -194,7 +218,9 @@ def _top(values: np.ndarray, count: int) -> np.ndarray:
     edge = np.sort(values, axis=1)[:, -count, None]
     above, tied = values > edge, values == edge
     with np.errstate(invalid="ignore"):
-        found: np.ndarray = above + tied * (count - above.sum(1, keepdims=True)) / tied.sum(1, keepdims=True)
+        found: np.ndarray = above + tied * (count - above.sum(1, keepdims=True)) / tied.sum(
+            1, keepdims=True
+        )
     return found
 
 
@@ -231,8 +257,17 @@ def exceptions(
             "spearman": spearman(x[:, scope.heads], y[:, scope.heads]),
             "spearman.within": _within(scope, x, y, spearman),
         }
-        start = {"measure": names[0], "against": names[1], "kinds": kinds, "low": math.nan, "high": math.nan}
-        rows += [{**start, "statistic": n, "value": float(v[0]), "n": len(scope.heads)} for n, v in found.items()]
+        start = {
+            "measure": names[0],
+            "against": names[1],
+            "kinds": kinds,
+            "low": math.nan,
+            "high": math.nan,
+        }
+        rows += [
+            {**start, "statistic": n, "value": float(v[0]), "n": len(scope.heads)}
+            for n, v in found.items()
+        ]
         for layer in scope.layers:
             places[layer] = (rankdata(x[0, layer]) - rankdata(y[0, layer])) / (len(layer) - 1)
     most = sorted(zip(heads, places.tolist(), strict=True), key=lambda pair: -abs(pair[1]))

@@ -48,13 +48,17 @@ def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor
                 f"Sentence {int(blank.nonzero()[0, 0])} of a batch has no token: leave blank lines out of the text."
             )
     device = device_of(model)
-    tensors = {name: tensor.clone() if tensor.is_inference() else tensor for name, tensor in batch.items()}
+    tensors = {
+        name: tensor.clone() if tensor.is_inference() else tensor for name, tensor in batch.items()
+    }
     return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def inputs_of(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What the model's forward gets of a batch."""
-    return {name: tensor for name, tensor in batch.items() if name not in ("rows", "labels", "places")}
+    return {
+        name: tensor for name, tensor in batch.items() if name not in ("rows", "labels", "places")
+    }
 
 
 def source_places(batch: Mapping[str, Tensor]) -> Tensor:
@@ -69,7 +73,9 @@ def predicts(model: nn.Module) -> bool:
 
 def predict(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """The logits B T V of one forward; those of classes are B 1 V. Raises HeadwiseError for a model without."""
-    logits: Tensor | None = getattr(output_of(model, inputs_of(batch)), "logits", None) if predicts(model) else None
+    logits: Tensor | None = (
+        getattr(output_of(model, inputs_of(batch)), "logits", None) if predicts(model) else None
+    )
     if logits is None:
         raise HeadwiseError(
             f"{type(model).__name__} predicts no words, so its heads cannot be scored by what it predicts: "
@@ -84,7 +90,9 @@ def asked_places(labels: Tensor) -> Places:
     return sentences, positions
 
 
-def losses_of(model: nn.Module, batch: Mapping[str, Tensor], places: Places | None = None) -> Tensor:
+def losses_of(
+    model: nn.Module, batch: Mapping[str, Tensor], places: Places | None = None
+) -> Tensor:
     """`sentence_losses` of one forward, B. Large batches times vocabularies never have all their logits in memory: they
     are made CHUNK at a time, and in the backward pass again.
 
@@ -99,7 +107,11 @@ def losses_of(model: nn.Module, batch: Mapping[str, Tensor], places: Places | No
         own = predict(model, batch)
     states = seen[0]
     project = projection(model, states.device)
-    if project is None or len(seen) > 1 or not same_logits(project(states[:1, : own.shape[1]]), own):
+    if (
+        project is None
+        or len(seen) > 1
+        or not same_logits(project(states[:1, : own.shape[1]]), own)
+    ):
         return sentence_losses(predict(model, batch), labels, places)
     asked = asked_places(labels) if places is None else places
     sentences, positions = asked
@@ -138,10 +150,12 @@ def sentence_losses(logits: Tensor, labels: Tensor, places: Places | None = None
     wide = torch.promote_types(logits.dtype, torch.float32)
     asked = asked_places(labels) if places is None else places
     size = max(1, len(asked[0]) if logits.requires_grad else CHUNK // logits.shape[-1])
-    lost = torch.cat([
-        nn.functional.cross_entropy(logits[part].to(wide), labels[part], reduction="none")
-        for part in zip(*(each.split(size) for each in asked), strict=True)
-    ])  # fmt: skip
+    lost = torch.cat(
+        [
+            nn.functional.cross_entropy(logits[part].to(wide), labels[part], reduction="none")
+            for part in zip(*(each.split(size) for each in asked), strict=True)
+        ]
+    )
     return lost.new_zeros(len(labels)).index_add(0, asked[0], lost)
 
 

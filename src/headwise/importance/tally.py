@@ -57,13 +57,17 @@ class Tally:
     def whole(self, site: Site) -> Part:
         """Sums (sentences x heads) and counts (sentences) of one layer."""
         parts = self.parts[site] or [(np.zeros((0, self.heads.count(site))), np.zeros(0))]
-        return np.concatenate([sums for sums, _ in parts]), np.concatenate([counts for _, counts in parts])
+        return np.concatenate([sums for sums, _ in parts]), np.concatenate(
+            [counts for _, counts in parts]
+        )
 
     def sentences(self, site: Site, measure: str = "this measure") -> Part:
         """`whole` for sentences with counted tokens. Raises HeadwiseError where there are none."""
         sums, counts = self.whole(site)
         if not counts.any():
-            raise HeadwiseError(f"No token of the text counts for '{measure}' in {site}: the text is too short.")
+            raise HeadwiseError(
+                f"No token of the text counts for '{measure}' in {site}: the text is too short."
+            )
         return sums[counts > 0], counts[counts > 0]
 
     def scaled(self, values: np.ndarray) -> np.ndarray:
@@ -115,10 +119,17 @@ class Tally:
             value = self.scaled(sums.sum(0) / counts.sum())
             low, high = interval(self.scaled(bootstrap(sums, counts, seed)))
             out += [
-                {**Head(*site, head)._asdict(), "measure": measure, "value": value[head], "low": low[head],
-                 "high": high[head], "n": int(counts.sum()), "baseline": None}
+                {
+                    **Head(*site, head)._asdict(),
+                    "measure": measure,
+                    "value": value[head],
+                    "low": low[head],
+                    "high": high[head],
+                    "n": int(counts.sum()),
+                    "baseline": None,
+                }
                 for head in range(self.heads.count(site))
-            ]  # fmt: skip
+            ]
         return out
 
 
@@ -132,12 +143,21 @@ def add_all(parts: Iterable[tuple[Tally, Site, Tensor, Tensor]]) -> None:
 
 def fetched(tensors: Sequence[Tensor]) -> list[np.ndarray]:
     """Tensors as arrays, in one transfer from each device. Half precision becomes float32."""
-    wide = [t.detach().float() if t.is_floating_point() and t.itemsize < 4 else t.detach() for t in tensors]
+    wide = [
+        t.detach().float() if t.is_floating_point() and t.itemsize < 4 else t.detach()
+        for t in tensors
+    ]
     out: dict[int, np.ndarray] = {}
     for device in dict.fromkeys(t.device for t in wide):
         places = [place for place, t in enumerate(wide) if t.device == device]
-        places.sort(key=lambda place: -wide[place].itemsize)  # so each begins at a multiple of the size of its numbers
-        whole = torch.cat([wide[place].contiguous().flatten().view(torch.uint8) for place in places]).cpu().numpy()
+        places.sort(
+            key=lambda place: -wide[place].itemsize
+        )  # so each begins at a multiple of the size of its numbers
+        whole = (
+            torch.cat([wide[place].contiguous().flatten().view(torch.uint8) for place in places])
+            .cpu()
+            .numpy()
+        )
         ends = np.cumsum([wide[place].nbytes for place in places])
         for place, part in zip(places, np.split(whole, ends[:-1]), strict=True):
             kind = np.dtype(str(wide[place].dtype).removeprefix("torch."))
@@ -148,7 +168,9 @@ def fetched(tensors: Sequence[Tensor]) -> list[np.ndarray]:
 def refuse_broken(site: Site, values: np.ndarray) -> None:
     """Raise HeadwiseError, with the name of the layer, for values that are not finite numbers."""
     if not np.isfinite(values).all():
-        raise HeadwiseError(f"{site} gave values that are not numbers (NaN or infinite): the model is broken there.")
+        raise HeadwiseError(
+            f"{site} gave values that are not numbers (NaN or infinite): the model is broken there."
+        )
 
 
 def halved(units: np.ndarray) -> np.ndarray:
@@ -175,7 +197,11 @@ def agreeing() -> Iterator[None]:
         from_all(None)
     except Exception as error:
         if KNOWN not in getattr(error, "__notes__", ()):
-            reason = str(error) if isinstance(error, HeadwiseError) else f"{type(error).__name__}: {error}"
+            reason = (
+                str(error)
+                if isinstance(error, HeadwiseError)
+                else f"{type(error).__name__}: {error}"
+            )
             error.add_note(KNOWN)
             gather_object([(reason, None)])
         raise

@@ -41,4 +41,8 @@ def pieces(
         if what == "equal":
             yield "same", "".join(one[a:b])
         else:
-            yield from ((kind, "".join(part)) for kind, part in (("gone", one[a:b]), ("new", two[c:d])) if part)
+            yield from (
+                (kind, "".join(part))
+                for kind, part in (("gone", one[a:b]), ("new", two[c:d]))
+                if part
+            )

@@ -87,12 +87,18 @@ class Asker:
 
     def __init__(self, model: Model, most: int = MOST, trees: Trees | None = None) -> None:
         if model.tokenizer is None:
-            raise HeadwiseError(f"{model.name} has no tokenizer, so no sentence can be typed: put one into its folder.")
+            raise HeadwiseError(
+                f"{model.name} has no tokenizer, so no sentence can be typed: put one into its folder."
+            )
         hf: Any = model.hf
         if getattr(hf, "main_input_name", "input_ids") != "input_ids":
-            raise HeadwiseError(f"{model.name} is a {type(hf).__name__}, which reads no text: give a model of text.")
+            raise HeadwiseError(
+                f"{model.name} is a {type(hf).__name__}, which reads no text: give a model of text."
+            )
         if classifies(hf):
-            raise HeadwiseError(f"{model.name} is a classifier: the lab is for models that write, or that read words.")
+            raise HeadwiseError(
+                f"{model.name} is a classifier: the lab is for models that write, or that read words."
+            )
         self.model, self.hf, self.tokenizer = model, hf, model.tokenizer
         self.most, self.trees = min(most, longest(hf)), trees or {}
 
@@ -107,7 +113,9 @@ class Asker:
 
     def prepared(self, text: str, beam: int, place: int | None) -> Base:
         """A sentence as tensors, with the tokens that the model is asked about."""
-        source = with_tree(self.tokenizer, read(self.tokenizer, text, self.most), self.trees.get(text.strip()))
+        source = with_tree(
+            self.tokenizer, read(self.tokenizer, text, self.most), self.trees.get(text.strip())
+        )
         ids = torch.tensor([source.ids], device=self.hf.device)
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         empty = Base(inputs, source, None, (), None, "", Heard(torch.empty(0)), {})
@@ -121,17 +129,27 @@ class Asker:
         elif place is None or not 0 <= place < len(source.ids):
             place = len(source.ids) - 1
         best = output_of(self.hf, inputs).logits[0].argmax(-1).tolist()
-        known = [(at, number) for at, number in enumerate(source.ids[1:])] if self.task == "causal" else []
+        known = (
+            [(at, number) for at, number in enumerate(source.ids[1:])]
+            if self.task == "causal"
+            else []
+        )
         columns = [Column(at, number, False) for at, number in known]
-        places = [at for at, number in enumerate(source.ids) if number == self.tokenizer.mask_token_id]
-        columns += [Column(at, best[at], True) for at in (places if self.task == "masked" else [place])]
+        places = [
+            at for at, number in enumerate(source.ids) if number == self.tokenizer.mask_token_id
+        ]
+        columns += [
+            Column(at, best[at], True) for at in (places if self.task == "masked" else [place])
+        ]
         return replace(empty, inputs=inputs, source=source, columns=tuple(columns), place=place)
 
     def hidden(self, source: Sentence, place: int | None) -> tuple[Sentence, int]:
         """The sentence with a token replaced by the mask token, if it has none yet: at a place, or in the middle."""
         mask, special = self.tokenizer.mask_token_id, set(self.tokenizer.all_special_ids)
         if mask is None:
-            raise HeadwiseError("This model's tokenizer has no mask token, so nothing can be asked of it.")
+            raise HeadwiseError(
+                "This model's tokenizer has no mask token, so nothing can be asked of it."
+            )
         if mask in source.ids:
             masks = [at for at, number in enumerate(source.ids) if number == mask]
             return source, place if place in masks else masks[0]
@@ -146,13 +164,18 @@ class Asker:
         source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
         length = most_written(source["input_ids"].shape[1], longest(self.hf))
         with one_thread():
-            written: list[int] = decode(self.hf, self.tokenizer, source, Search(beam=beam), length)[0].tolist()
+            written: list[int] = decode(self.hf, self.tokenizer, source, Search(beam=beam), length)[
+                0
+            ].tolist()
         return written
 
     def with_translation(self, base: Base, target: Sequence[int]) -> Base:
         """The sentence with a translation: its tokens are what the model is asked about."""
         words = sentence_of(self.tokenizer, target)
-        inputs = {**base.inputs, "decoder_input_ids": torch.tensor([target[:-1] or target], device=self.hf.device)}
+        inputs = {
+            **base.inputs,
+            "decoder_input_ids": torch.tensor([target[:-1] or target], device=self.hf.device),
+        }
         columns = tuple(Column(place, number, True) for place, number in enumerate(target[1:]))
         text = str(self.tokenizer.decode(target, skip_special_tokens=True)).strip()
         return replace(base, inputs=inputs, target=words, columns=columns, text=text)
@@ -160,13 +183,20 @@ class Asker:
     def heard(self, base: Base) -> Heard:
         """What one forward says."""
         if self.task == "embedding":
-            return Heard(torch.empty(0), vectors=output_of(self.hf.base_model, base.inputs)[0][0].float().cpu())
+            return Heard(
+                torch.empty(0),
+                vectors=output_of(self.hf.base_model, base.inputs)[0][0].float().cpu(),
+            )
         logs = output_of(self.hf, base.inputs).logits[0].float().log_softmax(-1).cpu()
         places, tokens = [c.place for c in base.columns], [c.token for c in base.columns]
         if base.target:
             return Heard(logs[places, tokens])
         best = [int(logs[c.place].argmax()) for c in base.columns if c.counted]
-        return Heard(logs[places, tokens], logs[base.place], " ".join(sentence_of(self.tokenizer, best).tokens))
+        return Heard(
+            logs[places, tokens],
+            logs[base.place],
+            " ".join(sentence_of(self.tokenizer, best).tokens),
+        )
 
     def logs(self, base: Base, copies: int = 1) -> Tensor:
         """The columns' log-probabilities in every one of some copies of a sentence, B C. Of an embedding model one
@@ -193,7 +223,9 @@ class Asker:
 
     def likely(self, before: Tensor, after: Tensor) -> list[dict[str, Any]]:
         """The tokens that are likeliest before or after, with both probabilities."""
-        best = dict.fromkeys([*before.topk(LIKELY).indices.tolist(), *after.topk(LIKELY).indices.tolist()])
+        best = dict.fromkeys(
+            [*before.topk(LIKELY).indices.tolist(), *after.topk(LIKELY).indices.tolist()]
+        )
         tokens = sentence_of(self.tokenizer, list(best)).tokens
         return [
             {"token": token, "before": math.exp(before[number]), "after": math.exp(after[number])}
@@ -209,7 +241,11 @@ def logits_at(hf: Any, places: Tensor, shape: tuple[int, int]) -> Iterator[None]
         fits = given[0].dim() == 3 and given[0].shape[:2] == shape
         return (given[0][:, places], *given[1:]) if fits else None
 
-    hook = hf.get_output_embeddings().register_forward_pre_hook(shorten) if len(places) < shape[1] else None
+    hook = (
+        hf.get_output_embeddings().register_forward_pre_hook(shorten)
+        if len(places) < shape[1]
+        else None
+    )
     try:
         yield
     finally:

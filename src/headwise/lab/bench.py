@@ -53,14 +53,21 @@ class Bench:
                     f"{name} was to be changed, but this model has no such head ({describe(self.model.heads)})."
                 )
             if not 0 <= value <= 1:
-                raise HeadwiseError(f"{name} was to be turned to {value}: give a number from 0 (off) to 1 (on).")
+                raise HeadwiseError(
+                    f"{name} was to be turned to {value}: give a number from 0 (off) to 1 (on)."
+                )
             gates[places[head]] = value
         return gates
 
     def look(
-        self, text: str, gates: Mapping[str, float] | None = None, ablation: Ablation = "zero", beam: int = 5,
-        place: int | None = None, check: Check = refuse_nobody,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        text: str,
+        gates: Mapping[str, float] | None = None,
+        ablation: Ablation = "zero",
+        beam: int = 5,
+        place: int | None = None,
+        check: Check = refuse_nobody,
+    ) -> dict[str, Any]:
         """The output before and after a change, what it costs, and every head's attention after it.
 
         gates: by head, from 0 (off) to 1. place: of the token that is hidden (masked models), or after which the next
@@ -75,7 +82,9 @@ class Bench:
                 with turned_down(self.model, vector, ablation, means_for(base, ablation), check):
                     target = self.asker.translated(base.inputs, beam)
             same = base.target is None or target == base.target.ids
-            with turned_down(self.model, vector, ablation, means_for(base, ablation), check, keep(maps)):
+            with turned_down(
+                self.model, vector, ablation, means_for(base, ablation), check, keep(maps)
+            ):
                 heard = self.asker.heard(base)
                 out = base if same else self.asker.with_translation(base, target or [])
                 new = heard if same else self.asker.heard(out)
@@ -88,31 +97,55 @@ class Bench:
             "after": after,
             "changes": compared(base.text, after),
             "columns": [
-                {"token": token, "place": c.place, "counted": c.counted, "before": old, "after": now}
+                {
+                    "token": token,
+                    "place": c.place,
+                    "counted": c.counted,
+                    "before": old,
+                    "after": now,
+                }
                 for c, token, old, now in zip(
-                    base.columns, self.asker.names(base), was.logs.tolist(), heard.logs.tolist(), strict=False
+                    base.columns,
+                    self.asker.names(base),
+                    was.logs.tolist(),
+                    heard.logs.tolist(),
+                    strict=False,
                 )
             ],
             "log_probability": {
-                "before": total(base.columns, was.logs), "after": total(base.columns, heard.logs),
+                "before": total(base.columns, was.logs),
+                "after": total(base.columns, heard.logs),
                 "new": total(out.columns, new.logs),
             },
-            "next": None if was.next is None or heard.next is None else self.asker.likely(was.next, heard.next),
+            "next": None
+            if was.next is None or heard.next is None
+            else self.asker.likely(was.next, heard.next),
             "place": base.place,
             "maps": [
-                {"kind": site.kind, "layer": site.layer, "shape": list(each.shape), "data": packed(each)}
+                {
+                    "kind": site.kind,
+                    "layer": site.layer,
+                    "shape": list(each.shape),
+                    "data": packed(each),
+                }
                 for site, each in maps.items()
             ],
             "similarity": None
             if was.vectors is None or heard.vectors is None
             else similar(was.vectors, heard.vectors).item(),
             "seconds": time.perf_counter() - began,
-        }  # fmt: skip
+        }
 
     def ablate(
-        self, text: str, gates: Mapping[str, float] | None = None, ablation: Ablation = "zero", beam: int = 5,
-        place: int | None = None, check: Check = refuse_nobody, progress: Report = silent,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        text: str,
+        gates: Mapping[str, float] | None = None,
+        ablation: Ablation = "zero",
+        beam: int = 5,
+        place: int | None = None,
+        check: Check = refuse_nobody,
+        progress: Report = silent,
+    ) -> dict[str, Any]:
         """The change of the log-probability of every predicted token when one more head is switched off: exactly, all
         heads as rows of one batch. Above 0: the token becomes likelier without the head."""
         began = time.perf_counter()
@@ -142,17 +175,25 @@ class Bench:
                 base = self.asker.prepared(text, beam, place)
             with turned_down(self.model, ones, "zero", {}, check, note):
                 heard = self.asker.heard(base)
-            self.known[key] = replace(base, heard=heard, text=base.text or heard.likeliest, means=means)
+            self.known[key] = replace(
+                base, heard=heard, text=base.text or heard.likeliest, means=means
+            )
             while len(self.known) > KNOWN:
                 self.known.popitem(last=False)
         self.known.move_to_end(key)
         return self.known[key]
 
-    def without_each(self, base: Base, gates: Tensor, ablation: Ablation, check: Check, progress: Report) -> Tensor:
+    def without_each(
+        self, base: Base, gates: Tensor, ablation: Ablation, check: Check, progress: Report
+    ) -> Tensor:
         """The change of the columns' log-probabilities without each head, heads x columns: see `effects`."""
-        return without_each(self.asker, base, gates, ablation, means_for(base, ablation), check, progress)
+        return without_each(
+            self.asker, base, gates, ablation, means_for(base, ablation), check, progress
+        )
 
-    def written(self, base: Base, gates: Tensor, ablation: Ablation, beam: int, check: Check) -> str:
+    def written(
+        self, base: Base, gates: Tensor, ablation: Ablation, beam: int, check: Check
+    ) -> str:
         """The output as text: a translation, or the likeliest tokens at the asked places."""
         with turned_down(self.model, gates, ablation, means_for(base, ablation), check):
             return (

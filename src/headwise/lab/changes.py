@@ -26,16 +26,22 @@ Check = Callable[[], None]  # raises when the work is no longer wanted
 
 @contextmanager
 def turned_down(
-    model: Model, gates: Tensor, ablation: Ablation, means: Means, check: Check,
+    model: Model,
+    gates: Tensor,
+    ablation: Ablation,
+    means: Means,
+    check: Check,
     watch: Callable[[AttentionCall], None] | None = None,
-) -> Iterator[None]:  # fmt: skip
+) -> Iterator[None]:
     """The model with its heads turned down, in the order of its map. gates: H, or B H for a row of a batch each.
 
     Layers whose gates are all 1 compute as ever. watch: sees every call with its weights. check: asked at every layer.
     """
     counts = [model.heads.count(site) for site in model.heads.sites]
     parts = dict(zip(model.heads.sites, gates.to(model.hf.device).split(counts, -1), strict=True))
-    changed = {site: part for site, part in parts.items() if part.numel() and bool((part != 1).any())}
+    changed = {
+        site: part for site, part in parts.items() if part.numel() and bool((part != 1).any())
+    }
 
     def see(call: AttentionCall) -> None:
         check()
@@ -47,7 +53,9 @@ def turned_down(
         with capture(model.hf, model.found, gates=changed, **options):  # type: ignore[arg-type]
             yield
     else:
-        replace = {site: partial(mixed, gate=gate, means=means.get(site)) for site, gate in changed.items()}
+        replace = {
+            site: partial(mixed, gate=gate, means=means.get(site)) for site, gate in changed.items()
+        }
         with capture(model.hf, model.found, replace=replace, **options):  # type: ignore[arg-type]
             yield
 
@@ -69,4 +77,6 @@ def uniform(call: AttentionCall) -> Tensor:
         seen = torch.ones(queries, keys, dtype=torch.bool, device=call.query.device)
         seen = seen.tril(keys - queries) if call.site.kind == "decoder-self" else seen
     weights = seen / seen.sum(-1, keepdim=True).clamp_min(1)
-    return torch.matmul(weights.to(call.value), repeat(call.value, call.query.shape[1])).transpose(1, 2)
+    return torch.matmul(weights.to(call.value), repeat(call.value, call.query.shape[1])).transpose(
+        1, 2
+    )

@@ -20,7 +20,13 @@ LOGITS, POSITIONS = 1 << 26, 1 << 13  # numbers and positions of a forward with 
 
 
 def without_each(
-    asker: Asker, base: Base, gates: Tensor, ablation: Ablation, means: Means, check: Check, progress: Report
+    asker: Asker,
+    base: Base,
+    gates: Tensor,
+    ablation: Ablation,
+    means: Means,
+    check: Check,
+    progress: Report,
 ) -> Tensor:
     """The change of the columns' log-probabilities when one more head is off, on top of the gates: heads x columns; of
     an embedding model one column, the change of the similarity to the full model."""
@@ -59,7 +65,11 @@ def reusable(asker: Asker, base: Base, kept: Recording, before: Tensor) -> bool:
     try:
         with trying(asker.hf, asker.model.found, kept, [unchanged, unchanged]):
             again = asker.logs(base, 2)
-    except (RuntimeError, AssertionError, HeadwiseError):  # it needs more than what goes from layer to layer
+    except (
+        RuntimeError,
+        AssertionError,
+        HeadwiseError,
+    ):  # it needs more than what goes from layer to layer
         return False
     return torch.allclose(again, before.expand_as(again), rtol=1e-4, atol=1e-4)
 
@@ -68,4 +78,6 @@ def off(call: AttentionCall, head: int, ablation: Ablation, means: Means) -> Ten
     """The outputs B Q H D of a call in which one head gives what stands in for it."""
     if ablation == "zero":
         return with_others(call, head, 0.0)
-    return with_others(call, head, means[call.site][head] if ablation == "mean" else uniform(call)[:, :, head])
+    return with_others(
+        call, head, means[call.site][head] if ablation == "mean" else uniform(call)[:, :, head]
+    )

@@ -84,7 +84,9 @@ def host_names(host: str, port: int) -> Callable[[str], bool]:
     def known(given: str) -> bool:
         name, _, number = given.rpartition(":") if not given.endswith("]") else (given, "", "")
         name, number = (name, number) if name else (given, "80")
-        return number == str(port) and (name.lower() in names or (beyond and is_address(name.strip("[]"))))
+        return number == str(port) and (
+            name.lower() in names or (beyond and is_address(name.strip("[]")))
+        )
 
     return known
 

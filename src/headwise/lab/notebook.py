@@ -31,7 +31,9 @@ DECLARED = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", 
 LISTED = re.compile(r"export\{([^}]+)\};?")
 
 
-def lab(model: Model | str | PathLike[str], text: str = "", treebank: Treebank | None = None) -> AnyWidget:
+def lab(
+    model: Model | str | PathLike[str], text: str = "", treebank: Treebank | None = None
+) -> AnyWidget:
     """The lab as a widget for Jupyter, marimo, VS Code and Colab: heads are watched and switched off there.
 
     model: as `headwise lab` takes it, or a loaded one; a study's folder brings its scores, roles and pruned model.
@@ -40,9 +42,13 @@ def lab(model: Model | str | PathLike[str], text: str = "", treebank: Treebank |
     installed (`headwise[notebook]`).
     """
     if not isinstance(model, Model | str | PathLike):
-        raise HeadwiseError(f"The lab was given {str(model)[:100]!r}: give a model of hw.load(…), or a folder.")
+        raise HeadwiseError(
+            f"The lab was given {str(model)[:100]!r}: give a model of hw.load(…), or a folder."
+        )
     if find_spec("anywidget") is None:
-        raise HeadwiseError("The lab in a notebook needs anywidget: pip install 'headwise[notebook]'.")
+        raise HeadwiseError(
+            "The lab in a notebook needs anywidget: pip install 'headwise[notebook]'."
+        )
     import anywidget
     import traitlets
 
@@ -51,7 +57,10 @@ def lab(model: Model | str | PathLike[str], text: str = "", treebank: Treebank |
         _css = theme(".headwise-lab") + page_files()["lab.css"][0].decode()
         state = traitlets.Unicode("").tag(sync=True)
 
-    made, widget = Lab.open(model, treebank=treebank), Widget(state=urlencode({"text": text} if text else {}))
+    made, widget = (
+        Lab.open(model, treebank=treebank),
+        Widget(state=urlencode({"text": text} if text else {})),
+    )
     widget.on_msg(lambda shown, asked, buffers: answer(made, shown, asked))
     return widget
 
@@ -63,9 +72,11 @@ def answer(made: Lab, widget: Any, asked: Mapping[str, Any]) -> None:
     work.start()
     try:
         found = made.answer(
-            name, asked.get("question") or {}, work,
+            name,
+            asked.get("question") or {},
+            work,
             lambda share, note: widget.send({"id": number, "progress": share, "note": note}),
-        )  # fmt: skip
+        )
         said = {"answer": json.loads(json.dumps(found, allow_nan=False))}
     except KeyboardInterrupt:  # the notebook's own stop button
         said = {"error": "Stopped."}
@@ -86,9 +97,13 @@ def joined(entry: str, name: str) -> str:
         source = (folder / place).read_text(encoding="utf-8")
         needs[place] = {found[1] for found in IMPORT.findall(source)}
         waiting += needs[place]
-        listed = [pair.split(" as ") for names in LISTED.findall(source) for pair in names.split(",")]
+        listed = [
+            pair.split(" as ") for names in LISTED.findall(source) for pair in names.split(",")
+        ]
         given = [f"{pair[-1]}: {pair[0]}" for pair in listed] + DECLARED.findall(source)
-        source = IMPORT.sub(lambda found: f"const {{ {found[1]} }} = modules[{json.dumps(found[2])}];", source)
+        source = IMPORT.sub(
+            lambda found: f"const {{ {found[1]} }} = modules[{json.dumps(found[2])}];", source
+        )
         source = DECLARED.sub("", LISTED.sub("", source))
         if re.search(r"^(import|export)\b", source, re.MULTILINE):
             raise ValueError(f"{place} imports or exports in a form that cannot be joined.")

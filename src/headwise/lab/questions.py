@@ -20,7 +20,11 @@ from headwise.loading import load
 from headwise.model import Model
 from headwise.report.run import Run
 
-SHORT, LONG, SHOWN = 4, 16, 24  # words of a sentence that can be picked, and how many there are of a treebank
+SHORT, LONG, SHOWN = (
+    4,
+    16,
+    24,
+)  # words of a sentence that can be picked, and how many there are of a treebank
 
 
 class Question(BaseModel):
@@ -42,11 +46,17 @@ class Lab:
     """A model, perhaps the pruned one of its run, and what is known of its heads. `answer` is all that a page needs."""
 
     def __init__(
-        self, model: Model, pruned: Model | None = None, run: Run | None = None, trees: Trees | None = None,
+        self,
+        model: Model,
+        pruned: Model | None = None,
+        run: Run | None = None,
+        trees: Trees | None = None,
         examples: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """trees: by the text of a sentence. examples: sentences to pick, by where they are from."""
-        self.benches = {"full": Bench(model, trees=trees)} | ({"pruned": Bench(pruned, trees=trees)} if pruned else {})
+        self.benches = {"full": Bench(model, trees=trees)} | (
+            {"pruned": Bench(pruned, trees=trees)} if pruned else {}
+        )
         self.about = {
             "name": model.name,
             "title": run.folder.resolve().name if run else Path(model.name).name,
@@ -60,9 +70,12 @@ class Lab:
 
     @classmethod
     def open(
-        cls, model: Model | str | PathLike[str], device: str = "cpu", treebank: Treebank | None = None,
+        cls,
+        model: Model | str | PathLike[str],
+        device: str = "cpu",
+        treebank: Treebank | None = None,
         text: Sequence[str] = (),
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """The lab of a model; of a study's folder with its scores, roles, treebank and the pruned model that it chose.
 
         treebank: its sentences can be picked and have their trees drawn. text: more sentences to pick. Without any
@@ -75,7 +88,9 @@ class Lab:
             treebank = Treebank.read(*files)
         if treebank:
             trees = trees_of(treebank)
-            examples["With dependencies"] = pickable(trees, {one for some in examples.values() for one in some})
+            examples["With dependencies"] = pickable(
+                trees, {one for some in examples.values() for one in some}
+            )
         else:
             trees = example_trees()
             if not any(examples.values()):
@@ -83,7 +98,13 @@ class Lab:
         loaded = model if isinstance(model, Model) else load(str(model), device)
         return cls(loaded, load(pruned, device) if pruned else None, run, trees, examples)
 
-    def answer(self, name: str, given: Mapping[str, Any], work: Work, progress: Callable[[float, str], None]) -> Any:
+    def answer(
+        self,
+        name: str,
+        given: Mapping[str, Any],
+        work: Work,
+        progress: Callable[[float, str], None],
+    ) -> Any:
         """The answer to a question, ready for JSON. Raises HeadwiseError for one that cannot be answered."""
         if name == "about":
             return self.about
@@ -95,8 +116,13 @@ class Lab:
                 f"The question is not understood ({'.'.join(map(str, wrong['loc']))}: {wrong['msg']})."
             ) from None
         if asked.model not in self.benches:
-            raise HeadwiseError("There is no pruned model to compare with: open the folder of a run that chose one.")
-        bench, options = self.benches[asked.model], asked.model_dump(exclude={"model", "begun", "steps"})
+            raise HeadwiseError(
+                "There is no pruned model to compare with: open the folder of a run that chose one."
+            )
+        bench, options = (
+            self.benches[asked.model],
+            asked.model_dump(exclude={"model", "begun", "steps"}),
+        )
         if name == "look":
             return bench.look(**options, check=work.check)
         if name == "ablate":
@@ -115,9 +141,16 @@ def layout(model: Model, pruned: Model) -> dict[str, list[list[int]]]:
             f"{pruned.name} was not pruned from {model.name}: they cannot stand side by side. "
             "Open the run's model/ folder instead."
         )
-    return {kind: [kept.of(site) for site in model.heads.sites if site.kind == kind] for kind in model.heads.kinds}
+    return {
+        kind: [kept.of(site) for site in model.heads.sites if site.kind == kind]
+        for kind in model.heads.kinds
+    }
 
 
 def pickable(trees: Trees, without: Container[str] = ()) -> list[str]:
     """A few sentences that are neither short nor long."""
-    return [text for text, tree in trees.items() if SHORT <= len(tree.words) <= LONG and text not in without][:SHOWN]
+    return [
+        text
+        for text, tree in trees.items()
+        if SHORT <= len(tree.words) <= LONG and text not in without
+    ][:SHOWN]

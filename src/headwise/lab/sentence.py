@@ -46,16 +46,24 @@ def read(tokenizer: Any, text: str, most: int) -> Sentence:
 def sentence_of(tokenizer: Any, ids: Sequence[int], note: str = "") -> Sentence:
     """Token ids with their texts and words."""
     named = tokenizer.convert_ids_to_tokens(list(ids))
-    raw = [f"[{number}]" if token is None else str(token) for token, number in zip(named, ids, strict=True)]
+    raw = [
+        f"[{number}]" if token is None else str(token)
+        for token, number in zip(named, ids, strict=True)
+    ]
     special = set(tokenizer.all_special_ids)
-    joined = any(token.startswith("##") for token in raw) or not any(token.startswith(MARKS) for token in raw)
+    joined = any(token.startswith("##") for token in raw) or not any(
+        token.startswith(MARKS) for token in raw
+    )
     words: list[int] = []
     for place, (token, number) in enumerate(zip(raw, ids, strict=True)):
         alone = number in special or (place and ids[place - 1] in special)
         begins = not token.startswith("##") if joined else token.startswith(MARKS)
         words.append(words[-1] + bool(alone or begins) if words else 0)
     return Sentence(
-        list(ids), [shown(tokenizer, number, token) for number, token in zip(ids, raw, strict=True)], words, note
+        list(ids),
+        [shown(tokenizer, number, token) for number, token in zip(ids, raw, strict=True)],
+        words,
+        note,
     )
 
 

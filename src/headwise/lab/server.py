@@ -48,7 +48,10 @@ def application(lab: Lab, token: str, hosts: Callable[[str], bool]) -> Any:
                 async for part in request.stream():
                     body += part
                     if len(body) > BODY:
-                        return JSONResponse({"error": f"A question has at most {BODY:,} bytes: shorten the text."}, 413)
+                        return JSONResponse(
+                            {"error": f"A question has at most {BODY:,} bytes: shorten the text."},
+                            413,
+                        )
         except TimeoutError:
             return JSONResponse({"error": "The question took too long to arrive."}, 408)
         try:
@@ -64,7 +67,11 @@ def application(lab: Lab, token: str, hosts: Callable[[str], bool]) -> Any:
 
     async def file(request: Request) -> Response:
         found = files.get(request.path_params["name"] or "index.html")
-        return Response("There is no such file.", 404) if found is None else Response(found[0], media_type=found[1])
+        return (
+            Response("There is no such file.", 404)
+            if found is None
+            else Response(found[0], media_type=found[1])
+        )
 
     app.add_route("/ask/{name}", ask, ["POST"])
     app.add_route("/{name:path}", file, ["GET"])
@@ -72,11 +79,20 @@ def application(lab: Lab, token: str, hosts: Callable[[str], bool]) -> Any:
 
 
 async def answered(
-    lab: Lab, turns: Turns, thread: ThreadPoolExecutor, user: str, name: str, given: Mapping[str, Any],
+    lab: Lab,
+    turns: Turns,
+    thread: ThreadPoolExecutor,
+    user: str,
+    name: str,
+    given: Mapping[str, Any],
     gone: Callable[[], Awaitable[bool]],
-) -> AsyncIterator[str]:  # fmt: skip
+) -> AsyncIterator[str]:
     """Lines of JSON: `waiting` (questions before this one), `progress` and `note`, at last `answer` or `error`."""
-    loop, lines, work = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any]](), Work(SECONDS.get(name, 30.0))
+    loop, lines, work = (
+        asyncio.get_running_loop(),
+        asyncio.Queue[dict[str, Any]](),
+        Work(SECONDS.get(name, 30.0)),
+    )
 
     def progress(share: float, note: str) -> None:
         loop.call_soon_threadsafe(lines.put_nowait, {"progress": round(share, 3), "note": note})
@@ -103,7 +119,9 @@ async def answered(
             if "answer" in line or "error" in line:
                 return
     finally:
-        work.stopped = True  # the thread notices at the next layer, and only then another turn begins
+        work.stopped = (
+            True  # the thread notices at the next layer, and only then another turn begins
+        )
         if not work.started:
             task.cancel()
 
@@ -133,14 +151,24 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def serve(
-    lab: Lab, host: str = "127.0.0.1", port: int = 0, show: bool = True, say: Callable[[str], None] = print
+    lab: Lab,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    show: bool = True,
+    say: Callable[[str], None] = print,
 ) -> None:
     """Serve the lab until it is interrupted. show: open the browser. say: gets the address."""
     import uvicorn
 
     opened = listening(host, port)
     number, token = opened.getsockname()[1], secrets.token_urlsafe(16)
-    name = "127.0.0.1" if is_loopback(host) else socket.gethostname() if host in ("0.0.0.0", "::") else host
+    name = (
+        "127.0.0.1"
+        if is_loopback(host)
+        else socket.gethostname()
+        if host in ("0.0.0.0", "::")
+        else host
+    )
     address = f"http://{f'[{name}]' if ':' in name else name}:{number}/{token}/"
 
     class Server(uvicorn.Server):
@@ -151,7 +179,12 @@ def serve(
                 webbrowser.open(address)
 
     config = uvicorn.Config(
-        application(lab, token, host_names(host, number)), log_level="warning", access_log=False, server_header=False,
-        limit_concurrency=400, timeout_graceful_shutdown=2, lifespan="off",
-    )  # fmt: skip
+        application(lab, token, host_names(host, number)),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=400,
+        timeout_graceful_shutdown=2,
+        lifespan="off",
+    )
     Server(config).run(sockets=[opened])

@@ -20,10 +20,17 @@ from headwise.progress import Report, silent
 
 
 def smallest(
-    bench: Bench, text: str, gates: Mapping[str, float] | None = None, ablation: Ablation = "zero", beam: int = 5,
-    place: int | None = None, begun: Sequence[str] = (), steps: int | None = None, check: Check = refuse_nobody,
+    bench: Bench,
+    text: str,
+    gates: Mapping[str, float] | None = None,
+    ablation: Ablation = "zero",
+    beam: int = 5,
+    place: int | None = None,
+    begun: Sequence[str] = (),
+    steps: int | None = None,
+    check: Check = refuse_nobody,
     progress: Report = silent,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """A small set of heads that changes the output when it is switched off, on top of the gates given.
 
     Greedy: each step switches off the head that lowers the output's log-probability most; once the output is another
@@ -34,7 +41,9 @@ def smallest(
     its heads as `begun` goes on: so a notebook can stop in between.
     """
     if bench.task == "embedding":
-        raise HeadwiseError("This model writes no output that could change: look at the similarity instead.")
+        raise HeadwiseError(
+            "This model writes no output that could change: look at the similarity instead."
+        )
     began, first = time.perf_counter(), bench.gates(gates or {})
     with evaluating(bench.model.hf), torch.no_grad():
         base = bench.base(text, beam, place, check)
@@ -50,7 +59,9 @@ def smallest(
             if len(chosen) - len(begun) == steps:
                 return {"unfinished": True, "heads": [str(bench.heads[head]) for head in chosen]}
             note = f"{len(chosen)} heads off, trying the next"
-            values = bench.without_each(base, now, ablation, check, lambda share, _, note=note: progress(share, note))  # type: ignore[misc]
+            values = bench.without_each(
+                base, now, ablation, check, lambda share, _, note=note: progress(share, note)
+            )  # type: ignore[misc]
             cost = values.sum(1)
             cost[now == 0] = math.inf
             chosen.append(int(cost.argmin()))
@@ -68,7 +79,12 @@ def smallest(
 
 
 def spared(
-    now: Tensor, first: Tensor, chosen: list[int], start: str, output: str, output_with: Callable[[Tensor], str]
+    now: Tensor,
+    first: Tensor,
+    chosen: list[int],
+    start: str,
+    output: str,
+    output_with: Callable[[Tensor], str],
 ) -> tuple[Tensor, list[int], str]:
     """Switch heads on again, one after the other, as long as the output stays another one than `start`."""
     for head in chosen if len(chosen) > 1 else ():

@@ -59,7 +59,11 @@ def story(run: Run | None) -> dict[str, Any]:
 def sentences(run: Run) -> list[str]:
     """A few short source sentences of its dev text."""
     file = run.folder / "translations" / "dev" / "source.txt"
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else run.translations.get("source", [])
+    lines = (
+        file.read_text(encoding="utf-8").splitlines()
+        if file.is_file()
+        else run.translations.get("source", [])
+    )
     return [line for line in lines if 4 <= len(line.split()) <= 16][:SENTENCES]
 
 
@@ -88,8 +92,12 @@ def roles(run: Run) -> dict[str, list[dict[str, Any]]]:
     if run.roles is not None:
         for row in run.roles.roles.to_dict("records"):
             head = str(Head(row["kind"], row["layer"], row["head"]))
-            numbers = {name: number(row[name]) for name in ("value", "low", "high", "n", "baseline")}
-            found.setdefault(head, []).append({"role": row["role"], "measure": row["measure"], **numbers})
+            numbers = {
+                name: number(row[name]) for name in ("value", "low", "high", "n", "baseline")
+            }
+            found.setdefault(head, []).append(
+                {"role": row["role"], "measure": row["measure"], **numbers}
+            )
     return found
 
 

@@ -38,7 +38,9 @@ def run_files(folder: Path) -> list[Path]:
 def example_trees() -> dict[str, Annotated]:
     """English sentences of the embedded corpus."""
     with TemporaryDirectory() as folder:
-        return trees_of(Treebank.read(embedded.write_treebank(Path(folder) / "dev.conllu", EXAMPLES)))
+        return trees_of(
+            Treebank.read(embedded.write_treebank(Path(folder) / "dev.conllu", EXAMPLES))
+        )
 
 
 def with_tree(tokenizer: Any, sentence: Sentence, known: Annotated | None) -> Sentence:
@@ -63,7 +65,11 @@ def with_tree(tokenizer: Any, sentence: Sentence, known: Annotated | None) -> Se
         words=[word if word >= 0 else -1 - place for place, word in enumerate(aligned[0].word_of)],
         tree={
             "words": [word.form for word in tree.words],
-            "arcs": [[word.governor, at, word.relation] for at, word in enumerate(tree.words) if word.governor >= 0],
+            "arcs": [
+                [word.governor, at, word.relation]
+                for at, word in enumerate(tree.words)
+                if word.governor >= 0
+            ],
             "links": links,
         },
     )

@@ -81,4 +81,6 @@ class Work:
         if self.stopped:
             raise HeadwiseError("Stopped.")
         if time.monotonic() > self.ends:
-            raise HeadwiseError(f"This took longer than {self.seconds:.0f} s and was stopped: give a shorter sentence.")
+            raise HeadwiseError(
+                f"This took longer than {self.seconds:.0f} s and was stopped: give a shorter sentence."
+            )

@@ -26,9 +26,14 @@ from headwise.units import first, target_counts, units
 
 
 def control_mask(
-    control: Control, heads: HeadMap, kinds: Sequence[Kind], seed: int, reference: HeadMask | None,
-    score: Callable[[], Mapping[Head, float]], unit: Unit | None = None,
-) -> HeadMask:  # fmt: skip
+    control: Control,
+    heads: HeadMap,
+    kinds: Sequence[Kind],
+    seed: int,
+    reference: HeadMask | None,
+    score: Callable[[], Mapping[Head, float]],
+    unit: Unit | None = None,
+) -> HeadMask:
     """The heads that a fine-tuned control keeps. reference: the mask of the model it belongs to; score: asked only for
     the best heads."""
     if control == "fine-tuned":
@@ -39,7 +44,9 @@ def control_mask(
         return one_per_layer(heads, kinds, score())
     if control == "one-per-layer-random":
         return one_per_layer(heads, kinds, random_scores(heads, seed))
-    raise HeadwiseError(f"The control '{control}' has no heads of its own to keep: it is trained from random weights.")
+    raise HeadwiseError(
+        f"The control '{control}' has no heads of its own to keep: it is trained from random weights."
+    )
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,12 @@ class Tuned:
 
 
 def tune(
-    model: Model, training: Training, options: TuningOptions, kinds: tuple[Kind, ...], mask: HeadMask
-) -> Tuned:  # fmt: skip
+    model: Model,
+    training: Training,
+    options: TuningOptions,
+    kinds: tuple[Kind, ...],
+    mask: HeadMask,
+) -> Tuned:
     """Remove the heads outside `mask`, then fine-tune the smaller model as a pruning run does, but without gates.
 
     The number of updates, batches and their order, rates, schedule and averaging are the same; the decoder is frozen
@@ -86,7 +97,11 @@ def tune(
 
 
 def from_scratch(
-    shape: Architecture, tokenizer: PreTrainedTokenizerBase, training: Training, mask: HeadMask, device: str = "cpu"
+    shape: Architecture,
+    tokenizer: PreTrainedTokenizerBase,
+    training: Training,
+    mask: HeadMask,
+    device: str = "cpu",
 ) -> tuple[Model, dict[str, Any]]:
     """The layout of `mask` trained from random weights, as the full model was (Voita et al. 2019, section 6.3).
 
@@ -110,8 +125,13 @@ def narrower(shape: Architecture, vocabulary: int, parameters: int) -> Architect
     vocabulary: the size of the tokenizer's vocabulary. Raises HeadwiseError when even the narrowest model is larger.
     """
     widths = [width for width in range(shape.heads, shape.width + 1, shape.heads) if width >= 4]
-    shapes = [filled(shape.model_copy(update={"width": width}), vocabulary, parameters) for width in widths]
-    fitting = [other for other in shapes if weights(other, vocabulary) - parameters <= unit(other) / 2]
+    shapes = [
+        filled(shape.model_copy(update={"width": width}), vocabulary, parameters)
+        for width in widths
+    ]
+    fitting = [
+        other for other in shapes if weights(other, vocabulary) - parameters <= unit(other) / 2
+    ]
     if not fitting:
         raise HeadwiseError(
             f"There is no narrower model of {parameters:,} weights: the narrowest with {shape.heads} heads "
@@ -139,15 +159,19 @@ def weights(shape: Architecture, vocabulary: int) -> int:
     attention = (layers + shape.decoder_layers) * 4 * (wide * wide + wide)
     feedforward = layers * (2 * wide * shape.feedforward + shape.feedforward + wide)
     norms = (2 * layers + shape.decoder_layers) * 2 * wide
-    if shape.norm == "post":  # Marian: two embeddings, and two tables of positions that do not train
+    if (
+        shape.norm == "post"
+    ):  # Marian: two embeddings, and two tables of positions that do not train
         positions = max(shape.max_length + 8, 64)
         return attention + feedforward + norms + 2 * vocabulary * wide + 2 * positions * wide
-    return attention + feedforward + norms + 2 * 2 * wide + 3 * vocabulary * wide  # M2M100: last norms, output layer
+    return (
+        attention + feedforward + norms + 2 * 2 * wide + 3 * vocabulary * wide
+    )  # M2M100: last norms, output layer
 
 
 def at_random(
     heads: HeadMap, kinds: Sequence[Kind], keep: Keep, seed: int, unit: Unit | None = None
-) -> HeadMask:  # fmt: skip
+) -> HeadMask:
     """A mask with `keep` random heads of `kinds`, in whole units, and all heads of other kinds.
 
     keep: a number in total, or one for each of `kinds`. With one kind both are the same draw.

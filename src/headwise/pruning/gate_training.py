@@ -74,7 +74,9 @@ class GateLog(TrainerCallback):
         text = self.path.read_text() if self.path.exists() else ""
         rows = text[: text.rfind("\n") + 1].splitlines()[1:]  # the last line may be half-written
         rows = [row for row in rows if int(row.partition(",")[0]) <= state.global_step]
-        write_text(self.path, "".join(f"{line}\n" for line in ["step,kind,layer,head,p_open", *rows]))
+        write_text(
+            self.path, "".join(f"{line}\n" for line in ["step,kind,layer,head,p_open", *rows])
+        )
         if not rows:
             self.write(0)
 
@@ -87,7 +89,8 @@ class GateLog(TrainerCallback):
     def write(self, step: int) -> None:
         with self.path.open("a") as file:
             file.writelines(
-                f"{step},{h.kind},{h.layer},{h.head},{p:.5f}\n" for h, p in self.gates.probabilities().items()
+                f"{step},{h.kind},{h.layer},{h.head},{p:.5f}\n"
+                for h, p in self.gates.probabilities().items()
             )
 
 
@@ -101,11 +104,17 @@ def freeze(model: PreTrainedModel, kinds: tuple[Kind, ...]) -> list[str]:
     if set(kinds) != {"encoder-self"} or not model.config.is_encoder_decoder:
         return []
     encoder = {id(p) for p in model.get_encoder().parameters()}
-    decoder = {id(p) for part in (model.get_decoder(), model.get_output_embeddings()) for p in part.parameters()}
+    decoder = {
+        id(p)
+        for part in (model.get_decoder(), model.get_output_embeddings())
+        for p in part.parameters()
+    }
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in encoder - decoder and parameter.requires_grad)
     if encoder & decoder:
-        return ["The decoder was frozen, and with it the source embeddings, which are tied to its own."]
+        return [
+            "The decoder was frozen, and with it the source embeddings, which are tied to its own."
+        ]
     return ["The decoder was frozen; the encoder and the source embeddings trained."]
 
 
@@ -115,7 +124,9 @@ def to_train(model: nn.Module) -> list[nn.Parameter]:
 
 
 @contextmanager
-def trainable(model: PreTrainedModel, train: Train, kinds: tuple[Kind, ...], seed: int) -> Iterator[list[str]]:
+def trainable(
+    model: PreTrainedModel, train: Train, kinds: tuple[Kind, ...], seed: int
+) -> Iterator[list[str]]:
     """Inside the block the weights that `train` names require gradients; gives notes for the report.
 
     gates: all are frozen, and the gates alone are in training mode. lora: the linear layers that would train get
@@ -136,7 +147,10 @@ def trainable(model: PreTrainedModel, train: Train, kinds: tuple[Kind, ...], see
         return
     layers = lora_layers(model, seed)
     try:
-        yield [*notes, f"{len(layers.targeted_module_names)} linear layers trained by low-rank changes of rank {RANK}."]
+        yield [
+            *notes,
+            f"{len(layers.targeted_module_names)} linear layers trained by low-rank changes of rank {RANK}.",
+        ]
     except BaseException:
         layers.unload()
         raise
@@ -162,13 +176,24 @@ def lora_layers(model: PreTrainedModel, seed: int) -> Any:
             "train = 'lora' needs peft, which is not installed: pip install 'headwise[lora]', or train = 'all'."
         ) from None
     head, sorts = model.get_output_embeddings(), (nn.Linear, Conv1D)
-    linear = {n: m for n, m in model.named_modules() if isinstance(m, sorts) and m is not head and to_train(m)}
+    linear = {
+        n: m
+        for n, m in model.named_modules()
+        if isinstance(m, sorts) and m is not head and to_train(m)
+    }
     transposed = any(isinstance(module, Conv1D) for module in linear.values())
     if not linear:
-        raise HeadwiseError(f"{type(model).__name__} has no linear layer that could train: set train = 'all'.")
-    with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):  # where some layers are transposed
+        raise HeadwiseError(
+            f"{type(model).__name__} has no linear layer that could train: set train = 'all'."
+        )
+    with (
+        torch.random.fork_rng(),
+        warnings.catch_warnings(action="ignore"),
+    ):  # where some layers are transposed
         torch.manual_seed(seed)
-        config = LoraConfig(r=RANK, lora_alpha=RANK, target_modules=list(linear), fan_in_fan_out=transposed)
+        config = LoraConfig(
+            r=RANK, lora_alpha=RANK, target_modules=list(linear), fan_in_fan_out=transposed
+        )
         return LoraModel(model, config, "headwise")
 
 
@@ -179,7 +204,9 @@ class GateSchedule(TrainerCallback):
     weights as they are, measured when gates are decided.
     """
 
-    def __init__(self, gates: Gates, settle: float, kept: Callable[[], Tensor], loss: Callable[[], float]) -> None:
+    def __init__(
+        self, gates: Gates, settle: float, kept: Callable[[], Tensor], loss: Callable[[], float]
+    ) -> None:
         self.gates, self.settle, self.kept, self.loss = gates, settle, kept, loss
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -203,29 +230,46 @@ def start_of(options: GateOptions, heads: HeadMap, seed: int) -> float | Tensor:
 
 def prune_by_gates(
     model: Model, training: Training, options: GateOptions, kinds: tuple[Kind, ...], penalty: float
-) -> Pruned:  # fmt: skip
+) -> Pruned:
     """Train gates on every head of `kinds` with λ = `penalty`, decide them, remove heads.
 
     Trains `model` in place; resumes from `training.work`. training: as the full model was trained.
     """
     heads = model.heads.only(kinds)
     start = start_of(options, heads, training.seed)
-    gates = Gates(heads, HardConcrete(options.temperature), start, options.unit).to(device_of(model.hf))
+    gates = Gates(heads, HardConcrete(options.temperature), start, options.unit).to(
+        device_of(model.hf)
+    )
     pruned = train_gates(
-        model, training, options, gates, cost=lambda: penalty * gates.penalty(options.penalty_scale),
-        kept=lambda: gates.kept(options.rule), settle=options.settle or 0.0,
-        groups=[{"params": [gates.log_alpha], "lr": options.gate_learning_rate, "weight_decay": 0.0}],
-    )  # fmt: skip
+        model,
+        training,
+        options,
+        gates,
+        cost=lambda: penalty * gates.penalty(options.penalty_scale),
+        kept=lambda: gates.kept(options.rule),
+        settle=options.settle or 0.0,
+        groups=[
+            {"params": [gates.log_alpha], "lr": options.gate_learning_rate, "weight_decay": 0.0}
+        ],
+    )
     for kind in kinds:
         if pruned.mask.count(kind) == 0:
-            pruned.notes.append(f"No {kind} head is left: λ is so large that only the residual connection remains.")
+            pruned.notes.append(
+                f"No {kind} head is left: λ is so large that only the residual connection remains."
+            )
     return pruned
 
 
 def train_gates(
-    model: Model, training: Training, options: GateOptions, gates: Gates, cost: Callable[[], Tensor],
-    kept: Callable[[], Tensor], groups: list[dict[str, Any]], settle: float,
-) -> Pruned:  # fmt: skip
+    model: Model,
+    training: Training,
+    options: GateOptions,
+    gates: Gates,
+    cost: Callable[[], Tensor],
+    kept: Callable[[], Tensor],
+    groups: list[dict[str, Any]],
+    settle: float,
+) -> Pruned:
     """Train model and gates in place, decide the gates, remove heads.
 
     cost: the penalty per target token. kept: the decision (U). groups: parameter groups beside the model's weights.
@@ -236,16 +280,24 @@ def train_gates(
     def loss() -> float:
         return dev_loss(hf, dev, model.tokenizer, tokens)
 
-    with same_gradients(hf), trainable(hf, options.train, gates.heads.kinds, training.seed) as notes:
-        own = [{"params": weights, "lr": options.learning_rate}] if (weights := to_train(hf)) else []
+    with (
+        same_gradients(hf),
+        trainable(hf, options.train, gates.heads.kinds, training.seed) as notes,
+    ):
+        own = (
+            [{"params": weights, "lr": options.learning_rate}] if (weights := to_train(hf)) else []
+        )
         hf.add_module(GATES, gates)
         try:
             spent = fit(
-                hf, model.tokenizer, model.found, replace(training, recipe=options.within(training.recipe)),
+                hf,
+                model.tokenizer,
+                model.found,
+                replace(training, recipe=options.within(training.recipe)),
                 Gated(gates.by_site(), gates.draw, cost, [*own, *groups]),
                 [GateSchedule(gates, settle, kept, loss), GateLog(gates, work / "gates.csv")],
                 keep=max(options.average, 2),
-            )  # fmt: skip
+            )
             last = {name: tensor.clone() for name, tensor in gates.state_dict().items()}
             average(hf, work, options.average)
             if settle:
@@ -258,9 +310,15 @@ def train_gates(
 
 
 def decide(
-    model: Model, gates: Gates, dev: Data, kept: Tensor, tokens: int, notes: list[str], cost: dict[str, float],
+    model: Model,
+    gates: Gates,
+    dev: Data,
+    kept: Tensor,
+    tokens: int,
+    notes: list[str],
+    cost: dict[str, float],
     early: bool = False,
-) -> Pruned:  # fmt: skip
+) -> Pruned:
     """Decide every gate, compare the dev loss before and after, and remove heads with closed gates. kept: U.
 
     early: the gates were decided, and the two losses measured, before the end of the run.
@@ -279,6 +337,15 @@ def decide(
             with capture(model.hf, model.found, gates=gates.by_site()), gates.held(gates.soft()):
                 soft, decided = dev_loss(model.hf, dev, model.tokenizer, tokens), loss
     return Pruned(
-        mask, model.remove(mask, grow=True), soft_loss=soft, decided_loss=decided, loss=loss, undecided=undecided,
-        expected=gates.expected(), settled=not doubts, notes=[*notes, *doubts], doubts=doubts, cost=cost,
-    )  # fmt: skip
+        mask,
+        model.remove(mask, grow=True),
+        soft_loss=soft,
+        decided_loss=decided,
+        loss=loss,
+        undecided=undecided,
+        expected=gates.expected(),
+        settled=not doubts,
+        notes=[*notes, *doubts],
+        doubts=doubts,
+        cost=cost,
+    )

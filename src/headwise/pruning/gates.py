@@ -23,7 +23,9 @@ from headwise.options import Rule, Scale, Unit
 from headwise.units import units
 
 EDGE = 1e-6  # noise and P(open) stay this far from 0 and 1
-FAR = 9.0  # |log α| of a settled gate: P(open) is within 3e-4 of 0 or 1 at every temperature up to 1
+FAR = (
+    9.0  # |log α| of a settled gate: P(open) is within 3e-4 of 0 or 1 at every temperature up to 1
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,9 @@ class HardConcrete:
 
     def p_open(self, log_alpha: Tensor) -> Tensor:
         """P(z ≠ 0), the term of L_C, clamped to EDGE … 1 − EDGE as in the released code."""
-        return torch.sigmoid(log_alpha - self.temperature * math.log(-self.low / self.high)).clamp(EDGE, 1 - EDGE)
+        return torch.sigmoid(log_alpha - self.temperature * math.log(-self.low / self.high)).clamp(
+            EDGE, 1 - EDGE
+        )
 
     def p_zero(self, log_alpha: Tensor) -> Tensor:
         """P(z = 0)."""
@@ -50,7 +54,9 @@ class HardConcrete:
 
     def p_one(self, log_alpha: Tensor) -> Tensor:
         """P(z = 1)."""
-        return torch.sigmoid(log_alpha - self.temperature * math.log((1 - self.low) / (self.high - 1)))
+        return torch.sigmoid(
+            log_alpha - self.temperature * math.log((1 - self.low) / (self.high - 1))
+        )
 
     def deterministic(self, log_alpha: Tensor) -> Tensor:
         """The released code's gate at test time: without noise and temperature."""
@@ -93,14 +99,20 @@ class Gates(nn.Module):
     heads_in: Tensor
 
     def __init__(
-        self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, unit: Unit | None = None
-    ) -> None:  # fmt: skip
+        self,
+        heads: HeadMap,
+        distribution: HardConcrete,
+        start: float | Tensor,
+        unit: Unit | None = None,
+    ) -> None:
         super().__init__()
         self.heads, self.distribution, self.units = heads, distribution, units(heads, unit)
         unit_of = {head: place for place, together in enumerate(self.units) for head in together}
         head_at = {head: place for place, head in enumerate(heads)}
         self.register_buffer(
-            "unit_of", torch.tensor([unit_of[head] for head in heads], dtype=torch.long), persistent=False
+            "unit_of",
+            torch.tensor([unit_of[head] for head in heads], dtype=torch.long),
+            persistent=False,
         )
         sizes = [float(len(together)) for together in self.units]
         self.register_buffer("heads_in", torch.tensor(sizes), persistent=False)
@@ -128,7 +140,9 @@ class Gates(nn.Module):
         """Gates for one forward (U): with noise in training."""
         if not self.training:
             return self.distribution.deterministic(self.log_alpha)
-        return self.distribution.sample(self.trained, torch.rand_like(self.log_alpha) if noise is None else noise)
+        return self.distribution.sample(
+            self.trained, torch.rand_like(self.log_alpha) if noise is None else noise
+        )
 
     def soft(self) -> Tensor:
         """Every gate without noise, before it is decided (U)."""
@@ -175,7 +189,9 @@ class Gates(nn.Module):
     def mask(self, whole: HeadMap, kept: Tensor) -> HeadMask:
         """Decided gates (U) as a mask over all heads of the model; heads without a gate stay."""
         decided = zip(self.units, kept.tolist(), strict=True)
-        return HeadMask.full(whole).without(head for together, keep in decided if not keep for head in together)
+        return HeadMask.full(whole).without(
+            head for together, keep in decided if not keep for head in together
+        )
 
     def expected(self) -> float:
         """The expected number of open heads, Σ P(open), when their gates were last trained."""

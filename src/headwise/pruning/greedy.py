@@ -23,9 +23,14 @@ Quality = Callable[[HeadMask], float]
 
 
 def greedy(
-    heads: HeadMap, score: Score, kinds: Sequence[Kind], step: float = 0.1, once: bool = True, keep: Keep = 1,
+    heads: HeadMap,
+    score: Score,
+    kinds: Sequence[Kind],
+    step: float = 0.1,
+    once: bool = True,
+    keep: Keep = 1,
     unit: Unit | None = None,
-) -> list[HeadMask]:  # fmt: skip
+) -> list[HeadMask]:
     """Nested masks over all heads, from the full model to `keep` heads of `kinds`.
 
     score: the importance of heads (low ones go first) in the model with only the heads of a mask. It is called once, on
@@ -36,9 +41,15 @@ def greedy(
     for a score that lacks a head or is not a number, and for a step outside (0, 1].
     """
     if not 0 < step <= 1:
-        raise HeadwiseError(f"Heads cannot be removed in steps of {step}: give a share above 0 and up to 1.")
+        raise HeadwiseError(
+            f"Heads cannot be removed in steps of {step}: give a share above 0 and up to 1."
+        )
     chosen = heads.only(kinds)
-    floors = {chosen.kinds: keep} if isinstance(keep, int) else {(kind,): keep[kind] for kind in chosen.kinds}
+    floors = (
+        {chosen.kinds: keep}
+        if isinstance(keep, int)
+        else {(kind,): keep[kind] for kind in chosen.kinds}
+    )
     masks, left = [HeadMask.full(heads)], units(chosen, unit)
     for size in sizes(left, step, sum(floors.values())):
         if not once or len(masks) == 1:
@@ -49,7 +60,9 @@ def greedy(
         for own, floor in floors.items():
             some = [together for together in left if together[0].kind in own]
             going.update(first(some, sum(map(len, some)) - floor))
-        removed = {*first([together for together in left if together in going], sum(map(len, left)) - size)}
+        removed = {
+            *first([together for together in left if together in going], sum(map(len, left)) - size)
+        }
         masks.append(masks[-1].without(head for together in removed for head in together))
         left = [together for together in left if together not in removed]
     return masks
@@ -71,17 +84,23 @@ def refuse_holes(values: Mapping[Head, float], heads: Sequence[Head]) -> None:
         )
 
 
-def smallest_within(masks: Sequence[HeadMask], quality: Quality, max_drop: float) -> tuple[HeadMask, list[float]]:
+def smallest_within(
+    masks: Sequence[HeadMask], quality: Quality, max_drop: float
+) -> tuple[HeadMask, list[float]]:
     """The mask with the fewest heads whose quality is at most `max_drop` below that of the first mask, the full model.
 
     Every mask is tried, because quality may fall and rise again; all qualities are returned too. Higher is better.
     """
     if not max_drop >= 0:
-        raise HeadwiseError(f"The largest loss of quality cannot be {max_drop}: give a number of at least 0.")
+        raise HeadwiseError(
+            f"The largest loss of quality cannot be {max_drop}: give a number of at least 0."
+        )
     found = [quality(mask) for mask in masks]
     good = [mask for mask, value in zip(masks, found, strict=True) if value >= found[0] - max_drop]
     if not good:
-        raise HeadwiseError("The quality of the full model is not a number (NaN): nothing can be compared with it.")
+        raise HeadwiseError(
+            "The quality of the full model is not a number (NaN): nothing can be compared with it."
+        )
     return min(good, key=len), found
 
 

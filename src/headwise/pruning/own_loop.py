@@ -38,9 +38,14 @@ class GatedLoop(TrainerCallback):
     """
 
     def __init__(
-        self, model: Model, penalty: float, kinds: Sequence[Kind] | None = None, learning_rate: float = 0.05,
-        temperature: float = 0.33, start: float = 3.0,
-    ) -> None:  # fmt: skip
+        self,
+        model: Model,
+        penalty: float,
+        kinds: Sequence[Kind] | None = None,
+        learning_rate: float = 0.05,
+        temperature: float = 0.33,
+        start: float = 3.0,
+    ) -> None:
         heads = model.heads if kinds is None else model.heads.only(kinds)
         self.model, self.penalty = model, penalty
         self.gates = Gates(heads, HardConcrete(temperature), start).to(device_of(model.hf))

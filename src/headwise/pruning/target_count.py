@@ -51,17 +51,28 @@ class TargetGates(Gates):
     sizes: Tensor
 
     def __init__(
-        self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, keep: Keep, unit: Unit | None = None
-    ) -> None:  # fmt: skip
+        self,
+        heads: HeadMap,
+        distribution: HardConcrete,
+        start: float | Tensor,
+        keep: Keep,
+        unit: Unit | None = None,
+    ) -> None:
         super().__init__(heads, distribution, start, unit)
         groups = target_counts(heads, keep, 1, unit)
-        inside = [[together for together in self.units if together[0].kind in kinds] for kinds in groups]
-        targets = [count // size_of(own) for own, count in zip(inside, groups.values(), strict=True)]
+        inside = [
+            [together for together in self.units if together[0].kind in kinds] for kinds in groups
+        ]
+        targets = [
+            count // size_of(own) for own, count in zip(inside, groups.values(), strict=True)
+        ]
         places = (slice(start, end) for start, end in pairwise([0, *accumulate(map(len, inside))]))
         self.counts = list(zip(places, targets, strict=True))
         rows = [[float(together[0].kind in kinds) for together in self.units] for kinds in groups]
         self.register_buffer("members", torch.tensor(rows), persistent=False)
-        self.register_buffer("targets", torch.tensor([float(target) for target in targets]), persistent=False)
+        self.register_buffer(
+            "targets", torch.tensor([float(target) for target in targets]), persistent=False
+        )
         self.register_buffer("sizes", self.members.sum(1), persistent=False)
         self.log_alpha.register_hook(clip)
 
@@ -71,7 +82,9 @@ class TargetGates(Gates):
 
     def groups(self, rate: float, updates: int) -> list[dict[str, Any]]:
         """Parameter groups for a run of this number of updates."""
-        return [{"params": [self.log_alpha], "lr": max(rate, TRAVEL / updates), "weight_decay": 0.0}]
+        return [
+            {"params": [self.log_alpha], "lr": max(rate, TRAVEL / updates), "weight_decay": 0.0}
+        ]
 
     def largest(self) -> Tensor:
         """The target count of gates with the largest log α in every group (U); of equal ones the first."""
@@ -86,10 +99,17 @@ class CountedGates(TargetGates):
     """Hard Concrete gates with multipliers (G each) that control the expected number of open ones."""
 
     def __init__(
-        self, heads: HeadMap, distribution: HardConcrete, start: float | Tensor, keep: Keep, unit: Unit | None = None
-    ) -> None:  # fmt: skip
+        self,
+        heads: HeadMap,
+        distribution: HardConcrete,
+        start: float | Tensor,
+        keep: Keep,
+        unit: Unit | None = None,
+    ) -> None:
         super().__init__(heads, distribution, start, keep, unit)
-        self.linear, self.quadratic, self.doubt = (nn.Parameter(torch.zeros(len(self.targets))) for _ in range(3))
+        self.linear, self.quadratic, self.doubt = (
+            nn.Parameter(torch.zeros(len(self.targets))) for _ in range(3)
+        )
         for multiplier in self.multipliers:
             multiplier.register_hook(clip)
 
@@ -109,16 +129,27 @@ class CountedGates(TargetGates):
         p = self.distribution.p_open(self.log_alpha)
         excess = self.members @ p - self.target()
         found: Tensor = (self.linear * excess + self.quadratic * excess.square()).sum()
-        return found if self.share < RAMP else found + (self.doubt * (self.members @ (p * (1 - p)))).sum()
+        return (
+            found
+            if self.share < RAMP
+            else found + (self.doubt * (self.members @ (p * (1 - p)))).sum()
+        )
 
     def groups(self, rate: float, updates: int) -> list[dict[str, Any]]:
         """Gates descend, multipliers ascend."""
-        ascent = {"params": self.multipliers, "lr": ASCENT / updates, "weight_decay": 0.0, "maximize": True}
+        ascent = {
+            "params": self.multipliers,
+            "lr": ASCENT / updates,
+            "weight_decay": 0.0,
+            "maximize": True,
+        }
         return [*super().groups(rate, updates), ascent]
 
     def missed(self) -> float:
         """The largest distance of an expected number of units from its target, when gates were last trained."""
-        return float((self.members @ self.distribution.p_open(self.loose) - self.targets).abs().max())
+        return float(
+            (self.members @ self.distribution.p_open(self.loose) - self.targets).abs().max()
+        )
 
 
 def size_of(parts: Sequence[Together]) -> int:
@@ -139,7 +170,7 @@ def clip(gradient: Tensor) -> Tensor:
 
 def prune_to_count(
     model: Model, training: Training, options: GateOptions, kinds: tuple[Kind, ...], keep: Keep
-) -> Pruned:  # fmt: skip
+) -> Pruned:
     """Train gates on every head of `kinds` so that exactly `keep` heads stay: a number in total, or one per kind.
 
     Trains `model` in place; resumes from `training.work`. training: as the full model was trained. Raises HeadwiseError
@@ -147,7 +178,11 @@ def prune_to_count(
     """
     heads = heads_of(model, keep, kinds)
     gates = CountedGates(
-        heads, HardConcrete(options.temperature), start_of(options, heads, training.seed), keep, options.unit
+        heads,
+        HardConcrete(options.temperature),
+        start_of(options, heads, training.seed),
+        keep,
+        options.unit,
     )
     pruned = train_to_count(gates, model, training, options)
     if gates.missed() <= WITHIN:
@@ -158,14 +193,20 @@ def prune_to_count(
         f"so the order of log α chose the heads: {updates_of(training, options)} updates are too few. "
         "Train longer."
     )
-    return replace(pruned, settled=False, notes=[*pruned.notes, note], doubts=[*pruned.doubts, note])
+    return replace(
+        pruned, settled=False, notes=[*pruned.notes, note], doubts=[*pruned.doubts, note]
+    )
 
 
-def train_to_count(gates: TargetGates, model: Model, training: Training, options: GateOptions) -> Pruned:
+def train_to_count(
+    gates: TargetGates, model: Model, training: Training, options: GateOptions
+) -> Pruned:
     """Train model and gates; in the last part of the run the largest gates stay."""
     gates = gates.to(device_of(model.hf))
     groups = gates.groups(options.gate_learning_rate, updates_of(training, options))
-    return train_gates(model, training, options, gates, gates.cost, gates.largest, groups, settle_share(options))
+    return train_gates(
+        model, training, options, gates, gates.cost, gates.largest, groups, settle_share(options)
+    )
 
 
 def settle_share(options: GateOptions) -> float:

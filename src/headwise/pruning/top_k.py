@@ -24,7 +24,13 @@ from headwise.model import Model
 from headwise.options import GateOptions, Keep, Unit
 from headwise.pruning.gate_training import Pruned, start_of
 from headwise.pruning.gates import EDGE, HardConcrete
-from headwise.pruning.target_count import SETTLE, TargetGates, heads_of, settle_share, train_to_count
+from headwise.pruning.target_count import (
+    SETTLE,
+    TargetGates,
+    heads_of,
+    settle_share,
+    train_to_count,
+)
 from headwise.translation.train import Training
 
 WARM, COLD = 0.1, 1e-8
@@ -50,8 +56,13 @@ class TopGates(TargetGates):
     """
 
     def __init__(
-        self, heads: HeadMap, start: float | Tensor, keep: Keep, settle: float = SETTLE, unit: Unit | None = None
-    ) -> None:  # fmt: skip
+        self,
+        heads: HeadMap,
+        start: float | Tensor,
+        keep: Keep,
+        settle: float = SETTLE,
+        unit: Unit | None = None,
+    ) -> None:
         super().__init__(heads, HardConcrete(), start, keep, unit)
         self.settle_share = settle
 
@@ -66,7 +77,9 @@ class TopGates(TargetGates):
         if not self.training or self.settling:
             return self.largest().to(self.log_alpha)
         noise = torch.rand_like(self.log_alpha) if noise is None else noise
-        place = "cpu" if self.log_alpha.device.type == "mps" else self.log_alpha.device  # which has no float64
+        place = (
+            "cpu" if self.log_alpha.device.type == "mps" else self.log_alpha.device
+        )  # which has no float64
         r = self.log_alpha.to(place, torch.float64) + gumbel(noise.to(place, torch.float64))
         drawn = [relaxed_top(r[group], count, self.temperature) for group, count in self.counts]
         return torch.cat(drawn).to(self.log_alpha)
@@ -83,7 +96,9 @@ class TopGates(TargetGates):
         found = torch.zeros_like(log_alpha)
         for group, count in self.counts:
             inside = r[:, group]
-            found[group] = torch.zeros_like(inside).scatter(1, inside.topk(count).indices, 1.0).mean(0)
+            found[group] = (
+                torch.zeros_like(inside).scatter(1, inside.topk(count).indices, 1.0).mean(0)
+            )
         return found
 
 
@@ -94,11 +109,13 @@ def gumbel(noise: Tensor) -> Tensor:
 
 def prune_by_top_k(
     model: Model, training: Training, options: GateOptions, kinds: tuple[Kind, ...], keep: Keep
-) -> Pruned:  # fmt: skip
+) -> Pruned:
     """Train relaxed top-K gates on every head of `kinds`; exactly `keep` heads stay, in total or of every kind.
 
     Trains in place, resumes and raises as `prune_to_count` does.
     """
     heads = heads_of(model, keep, kinds)
-    gates = TopGates(heads, start_of(options, heads, training.seed), keep, settle_share(options), options.unit)
+    gates = TopGates(
+        heads, start_of(options, heads, training.seed), keep, settle_share(options), options.unit
+    )
     return train_to_count(gates, model, training, options)

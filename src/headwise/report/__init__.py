@@ -20,11 +20,15 @@ def write(run: str | Path, other: str | Path | None = None, out: str | Path | No
 
     if other is None:
         if out is not None:
-            raise HeadwiseError(f"The report of one run stands in its folder: name a second run, or leave out {out}.")
+            raise HeadwiseError(
+                f"The report of one run stands in its folder: name a second run, or leave out {out}."
+            )
         return page.write(page.read(Path(run)), Path(run))
     found, folder = read_difference(Path(run), Path(other)), Path(out or "runs/difference")
     if any((folder / name).exists() for name in ("run.json", "grid.json")):
-        raise HeadwiseError(f"{folder} is the folder of a run, which has a report of its own: name another folder.")
+        raise HeadwiseError(
+            f"{folder} is the folder of a run, which has a report of its own: name another folder."
+        )
     return page.write(found, folder)
 
 

@@ -34,7 +34,9 @@ def animate(run: Path, path: Path) -> Path:
     path = Path(path)
     writers = {".gif": _gif, ".mp4": _mp4}
     if path.suffix.lower() not in writers:
-        raise HeadwiseError(f"The animation cannot be written to {path}: name a file that ends in .gif or .mp4.")
+        raise HeadwiseError(
+            f"The animation cannot be written to {path}: name a file that ends in .gif or .mp4."
+        )
     found = read_run(Path(run))
     shown = films(found)
     if not shown:
@@ -110,7 +112,9 @@ def _map(film: Film, opened: np.ndarray, left: int, top: int) -> list[str]:
     """One model: a square a head, the fuller the more surely it is open; framed where it is kept in the end."""
     parts = [
         _text(left, top, film.model["label"], LIGHT["ink"], 14, 600),
-        _text(left, top + 17, f"{opened.sum():.1f} of {len(film.heads)} open", LIGHT["muted"], 12, 400),
+        _text(
+            left, top + 17, f"{opened.sum():.1f} of {len(film.heads)} open", LIGHT["muted"], 12, 400
+        ),
     ]
     values = iter(zip(film.heads, opened, strict=True))
     top += PAD
@@ -132,8 +136,13 @@ def _map(film: Film, opened: np.ndarray, left: int, top: int) -> list[str]:
 
 def _blend(share: float) -> str:
     """From the colour of the card, where a gate is shut, to the accent, where it is open."""
-    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (LIGHT["card"], LIGHT["accent"])]
-    return "#" + "".join(f"{round(low + share * (high - low)):02x}" for low, high in zip(*ends, strict=True))
+    ends = [
+        [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+        for colour in (LIGHT["card"], LIGHT["accent"])
+    ]
+    return "#" + "".join(
+        f"{round(low + share * (high - low)):02x}" for low, high in zip(*ends, strict=True)
+    )
 
 
 def _text(x: int, y: int, words: str, colour: str, size: int, weight: int) -> str:

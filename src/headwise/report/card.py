@@ -15,7 +15,16 @@ from headwise.report.sections import opening
 from headwise.report.words import interval
 
 Rows = Sequence[tuple[str, str]]
-MADE = ("method", "kinds", "unit", "penalty", "keep", "score", "tune", "compensate")  # of the facts of a setting
+MADE = (
+    "method",
+    "kinds",
+    "unit",
+    "penalty",
+    "keep",
+    "score",
+    "tune",
+    "compensate",
+)  # of the facts of a setting
 DATASETS = "datasets:"  # how a plan names a text of the hub
 
 
@@ -26,9 +35,17 @@ def kept_table(mask: HeadMask) -> str:
     sites = [[Site(kind, layer) for kind in kinds] for layer in range(layers)]
     known = set(mask.heads.sites)
     rows = [
-        [f"{len(mask.of(site))} of {mask.heads.count(site)}" if site in known else "" for site in row] for row in sites
+        [
+            f"{len(mask.of(site))} of {mask.heads.count(site)}" if site in known else ""
+            for site in row
+        ]
+        for row in sites
     ]
-    lines = [["layer", *kinds], ["---"] * (1 + len(kinds)), *([str(n), *row] for n, row in enumerate(rows))]
+    lines = [
+        ["layer", *kinds],
+        ["---"] * (1 + len(kinds)),
+        *([str(n), *row] for n, row in enumerate(rows)),
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -59,13 +76,28 @@ def made(run: Run, model: Model) -> Rows:
     """Method, texts by name, seed, signature and versions."""
     settings = (run.facts.get("settings") or {}).get(model["setting"]) or {}
     signature: Mapping[str, Any] = run.facts.get("signature") or {}
-    rows = [(name, words(settings[name])) for name in MADE if settings.get(name) not in (None, False, [])]
+    rows = [
+        (name, words(settings[name]))
+        for name in MADE
+        if settings.get(name) not in (None, False, [])
+    ]
     rows += [(f"{split} text", name) for split, name in texts(run).items()]
-    rows += [(f"signature: {name}", words(known)) for name, known in signature.items() if known not in (None, [])]
+    rows += [
+        (f"signature: {name}", words(known))
+        for name, known in signature.items()
+        if known not in (None, [])
+    ]
     for name in ("bleu_signature", "chrf_signature"):
-        rows += [(name.replace("_signature", " (sacreBLEU)"), str(run.facts[name]))] if run.facts.get(name) else []
+        rows += (
+            [(name.replace("_signature", " (sacreBLEU)"), str(run.facts[name]))]
+            if run.facts.get(name)
+            else []
+        )
     versions: Mapping[str, Any] = run.facts.get("versions") or {}
-    return [*rows, ("versions", ", ".join(f"{name} {version}" for name, version in versions.items()))]
+    return [
+        *rows,
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+    ]
 
 
 def words(known: Any) -> str:
@@ -89,7 +121,9 @@ def texts(run: Run) -> dict[str, str]:
         spec = data.get(split) or ("embedded corpus of headwise" if data.get("embedded") else None)
         files = [spec] if isinstance(spec, str) else spec or []
         if files:
-            found[split] = ", ".join(name if name.startswith(DATASETS) else PurePath(name).name for name in files)
+            found[split] = ", ".join(
+                name if name.startswith(DATASETS) else PurePath(name).name for name in files
+            )
     return found
 
 
@@ -106,7 +140,11 @@ def results(run: Run, model: Model) -> list[dict[str, Any]]:
     for measure in ("bleu", "perplexity"):
         if (found := value(model, measure)) is not None:
             ends = interval(*bounds(model, measure)).replace("+", "")
-            notes = [measure, f"95 % interval {ends}" if ends else "", str(run.facts.get(f"{measure}_signature") or "")]
+            notes = [
+                measure,
+                f"95 % interval {ends}" if ends else "",
+                str(run.facts.get(f"{measure}_signature") or ""),
+            ]
             text = "; ".join(note for note in notes if note)
             return [{"dataset_id": name, "task_id": task, "value": round(found, 4), "notes": text}]
     return []

@@ -20,15 +20,32 @@ ROOM = 16  # heads a layer, above which cells have no room for words
 TYPES = {"Q": "quantitative", "N": "nominal", "O": "ordinal"}
 SCALE = ("domain", "range", "zero", "nice", "clamp", "reverse", "type")
 CHANNEL = ("sort", "bandPosition", "stack")
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-left", "triangle-right")
+SHAPES = (
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "cross",
+    "triangle-down",
+    "triangle-left",
+    "triangle-right",
+)
 LETTERS = 40  # of the names of a legend that fit beside each other on a phone
-PHONE: Spec = {"orient": "bottom", "title": None, "labelLimit": 0, "columnPadding": 6, "labelFontSize": 11}
+PHONE: Spec = {
+    "orient": "bottom",
+    "title": None,
+    "labelLimit": 0,
+    "columnPadding": 6,
+    "labelFontSize": 11,
+}
 
 
 def data(rows: Rows) -> list[Spec]:
     """Rows as the data of a chart, six digits a number (more are not seen); values that are missing are left out."""
     records = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else rows
-    return [{str(k): _plain(v) for k, v in row.items() if v is not None and v == v} for row in records]
+    return [
+        {str(k): _plain(v) for k, v in row.items() if v is not None and v == v} for row in records
+    ]
 
 
 def _plain(value: Any) -> Any:
@@ -75,7 +92,12 @@ def _legend(names: Sequence[str]) -> Spec:
 
 def legend_columns(names: Sequence[str]) -> int:
     """Two columns of a legend where its names fit a phone, else one."""
-    return 2 if sum(max((len(name) for name in names[start::2]), default=0) for start in (0, 1)) <= LETTERS else 1
+    return (
+        2
+        if sum(max((len(name) for name in names[start::2]), default=0) for start in (0, 1))
+        <= LETTERS
+        else 1
+    )
 
 
 def when(test: str, one: Any, other: Any) -> Spec:
@@ -92,13 +114,22 @@ def tips(*fields: str) -> list[Spec]:
     ]
 
 
-def mark(kind: str, rows: Rows, look: Mapping[str, Any] | None = None, where: str = "", **channels: Any) -> Spec:
+def mark(
+    kind: str, rows: Rows, look: Mapping[str, Any] | None = None, where: str = "", **channels: Any
+) -> Spec:
     """One layer: a mark, its look, a test for the rows that have it, and its channels; those that are None are left
     out.
     """
-    encoding = {name: channel for name, channel in channels.items() if channel is not None and channel != []}
+    encoding = {
+        name: channel for name, channel in channels.items() if channel is not None and channel != []
+    }
     transform = {"transform": [{"filter": where}]} if where else {}
-    return {"data": data(rows), **transform, "mark": {"type": kind, **(look or {})}, "encoding": encoding}
+    return {
+        "data": data(rows),
+        **transform,
+        "mark": {"type": kind, **(look or {})},
+        "encoding": encoding,
+    }
 
 
 def layered(layers: Sequence[Spec], height: int, description: str, **scales: str) -> Spec:
@@ -116,7 +147,9 @@ def specification(chart: Spec) -> Spec:
             return [stored(one) for one in part]
         if not isinstance(part, dict):
             return part
-        return {key: named(value) if key == "data" else stored(value) for key, value in part.items()}
+        return {
+            key: named(value) if key == "data" else stored(value) for key, value in part.items()
+        }
 
     def named(rows: list[Spec]) -> Spec:
         return {"name": names.setdefault(json.dumps(rows), f"data-{len(names)}")}
@@ -125,9 +158,20 @@ def specification(chart: Spec) -> Spec:
     return found | {"datasets": {name: json.loads(text) for text, name in names.items()}}
 
 
-def text(cells: Rows, name: str, style: str, x: Any, y: Any, where: str = "", tip: Any = None, **look: Any) -> Spec:
+def text(
+    cells: Rows,
+    name: str,
+    style: str,
+    x: Any,
+    y: Any,
+    where: str = "",
+    tip: Any = None,
+    **look: Any,
+) -> Spec:
     """A text at every cell, in a style of the theme."""
-    return mark("text", cells, {"style": style, **look}, where, x=x, y=y, text=field(name), tooltip=tip)
+    return mark(
+        "text", cells, {"style": style, **look}, where, x=x, y=y, text=field(name), tooltip=tip
+    )
 
 
 def beside(rows: Rows, y: Any, name: str) -> Spec:
@@ -136,47 +180,96 @@ def beside(rows: Rows, y: Any, name: str) -> Spec:
 
 
 def stacked(
-    cells: Rows, y: Any, x: str, filled: Any, order: str, *, title: str, tip: Sequence[Any],
-    texts: Sequence[tuple[str, str]], faint: Any = None,
-) -> list[Spec]:  # fmt: skip
+    cells: Rows,
+    y: Any,
+    x: str,
+    filled: Any,
+    order: str,
+    *,
+    title: str,
+    tip: Sequence[Any],
+    texts: Sequence[tuple[str, str]],
+    faint: Any = None,
+) -> list[Spec]:
     """Bars of parts with their numbers in them. `texts`: conditions, and the style of the numbers they select."""
     along = axis(x, title, stack="zero", tickMinStep=1, tickCount=6, grid=False)
     shared = {"y": y, "order": field(order), "tooltip": tip}
-    layers = [mark("bar", cells, {"cornerRadius": 2}, x=along, color=filled, opacity=faint, **shared)]
+    layers = [
+        mark("bar", cells, {"cornerRadius": 2}, x=along, color=filled, opacity=faint, **shared)
+    ]
     middle, number = field(x, stack="zero", bandPosition=0.5), field(x)
     for test, style in texts:
-        shown = {"condition": {"test": f"({test}) && datum['{number['field']}'] > 0", **number}, "value": ""}
+        shown = {
+            "condition": {"test": f"({test}) && datum['{number['field']}'] > 0", **number},
+            "value": "",
+        }
         layers.append(mark("text", cells, {"style": style}, x=middle, text=shown, **shared))
     return layers
 
 
 def curve(
-    points: Rows, x: Spec, y: Spec, ink: Any, *, tip: Sequence[Any] = (), band: float = 0.0, dots: int = 0,
-    width: float = 2, opacity: float = 1.0, detail: Any = None, shape: Any = None, clip: bool = False,
-) -> list[Spec]:  # fmt: skip
+    points: Rows,
+    x: Spec,
+    y: Spec,
+    ink: Any,
+    *,
+    tip: Sequence[Any] = (),
+    band: float = 0.0,
+    dots: int = 0,
+    width: float = 2,
+    opacity: float = 1.0,
+    detail: Any = None,
+    shape: Any = None,
+    clip: bool = False,
+) -> list[Spec]:
     """Lines through points from left to right. `band`: opacity of the area from `low` to `high`; `dots`: their size."""
     shared: Spec = {"x": x, "color": ink, "detail": detail}
     ends: Spec = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
     look = {"strokeWidth": width, "opacity": opacity, "strokeJoin": "round", "clip": clip}
     order = {"field": x["field"], "type": x["type"]}
-    layers = [mark("area", points, {"opacity": band, "clip": clip}, "isValid(datum.low)", **shared, **ends)]
-    layers.append(mark("line", points, look, f"isValid(datum.{y['field']})", y=y, order=order, **shared))
+    layers = [
+        mark(
+            "area", points, {"opacity": band, "clip": clip}, "isValid(datum.low)", **shared, **ends
+        )
+    ]
+    layers.append(
+        mark("line", points, look, f"isValid(datum.{y['field']})", y=y, order=order, **shared)
+    )
     look = {"filled": True, "size": dots, "opacity": 1, "clip": clip}
     layers.append(mark("point", points, look, y=y, tooltip=list(tip), shape=shape, **shared))
     return [layer for layer, drawn in zip(layers, (band, True, dots), strict=True) if drawn]
 
 
 def intervals(
-    points: Rows, x: Spec, y: Spec, ink: Any = None, *, along: str = "y", tip: Sequence[Any] = (), style: str = "point",
-    size: int = 70, rule: Mapping[str, Any] | None = None, shape: Any = None, bar: bool = False,
-    clip: bool = False, **look: Any,
-) -> list[Spec]:  # fmt: skip
+    points: Rows,
+    x: Spec,
+    y: Spec,
+    ink: Any = None,
+    *,
+    along: str = "y",
+    tip: Sequence[Any] = (),
+    style: str = "point",
+    size: int = 70,
+    rule: Mapping[str, Any] | None = None,
+    shape: Any = None,
+    bar: bool = False,
+    clip: bool = False,
+    **look: Any,
+) -> list[Spec]:
     """Points (or bars) with their 95 % intervals from `low` to `high`, drawn along one channel."""
     places: Spec = {"x": x, "y": y}
     ends: Spec = {along: {**places[along], "field": "low"}, f"{along}2": {"field": "high"}}
     whiskers = {"strokeWidth": 1.5, "opacity": 0.8, "clip": clip, **(rule or {})}
     own = None if "style" in whiskers else ink
-    lines = mark("rule", points, whiskers, "isValid(datum.low)", **{**places, **ends}, color=own, tooltip=list(tip))
+    lines = mark(
+        "rule",
+        points,
+        whiskers,
+        "isValid(datum.low)",
+        **{**places, **ends},
+        color=own,
+        tooltip=list(tip),
+    )
     if bar:
         filled = {"cornerRadiusEnd": 2, "opacity": 0.85}
         return [mark("bar", points, filled, **places, color=ink, tooltip=list(tip)), lines]
@@ -184,7 +277,9 @@ def intervals(
     return [lines, mark("point", points, look, **places, color=ink, shape=shape, tooltip=list(tip))]
 
 
-def levels(rows: Rows, value: Spec, style: str = "level", dash: Any = None, along: str = "y") -> Spec:
+def levels(
+    rows: Rows, value: Spec, style: str = "level", dash: Any = None, along: str = "y"
+) -> Spec:
     """Straight lines across a chart, one a row."""
     channels: Spec = {along: value, "strokeDash": dash}
     tip = None if dash is None else tips("name:N", "value:Q||.2f")

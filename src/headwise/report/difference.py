@@ -66,13 +66,17 @@ class Difference:
     @property
     def _shared(self) -> list[Head]:
         """The heads of every kind that has the same heads in both."""
-        one, other = ({k: [h for h in heads_of(run) if h.kind == k] for k in KINDS} for run in self.both)
+        one, other = (
+            {k: [h for h in heads_of(run) if h.kind == k] for k in KINDS} for run in self.both
+        )
         return [head for kind in KINDS if one[kind] == other[kind] for head in one[kind]]
 
 
 def _counted(heads: set[Head]) -> str:
     kinds = [kind for kind in KINDS if any(head.kind == kind for head in heads)]
-    return listed([f"{sum(head.kind == kind for head in heads)} of {KIND_NAMES[kind]}" for kind in kinds])
+    return listed(
+        [f"{sum(head.kind == kind for head in heads)} of {KIND_NAMES[kind]}" for kind in kinds]
+    )
 
 
 def read_difference(one: Path, other: Path) -> Difference:
@@ -83,7 +87,9 @@ def read_difference(one: Path, other: Path) -> Difference:
         if (folder / "grid.json").is_file() and not (folder / "run.json").is_file():
             raise HeadwiseError(f"{folder} holds several runs: name one of the run folders in it.")
     if one.resolve() == other.resolve():
-        raise HeadwiseError(f"A difference report needs two runs, but {one} and {other} are the same folder.")
+        raise HeadwiseError(
+            f"A difference report needs two runs, but {one} and {other} are the same folder."
+        )
     runs = read_run(one), read_run(other)
     measures = [set() if run.heads is None else set(run.heads["measure"]) for run in runs]
     both = {
@@ -92,11 +98,15 @@ def read_difference(one: Path, other: Path) -> Difference:
         "evaluated models": all(not run.models.empty for run in runs),
     }
     if not any(both.values()):
-        raise HeadwiseError(f"{one} and {other} have nothing to compare: none of {', '.join(both)} is in both.")
+        raise HeadwiseError(
+            f"{one} and {other} have nothing to compare: none of {', '.join(both)} is in both."
+        )
     names = [_short(run.name) for run in runs]
     if names[0] == names[1]:
         names = [_short(f"{run.folder.resolve().parent.name}/{run.name}") for run in runs]
-    return Difference({f"{letter} · {name}": run for letter, name, run in zip("AB", names, runs, strict=True)})
+    return Difference(
+        {f"{letter} · {name}": run for letter, name, run in zip("AB", names, runs, strict=True)}
+    )
 
 
 def _short(name: str) -> str:

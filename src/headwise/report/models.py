@@ -16,11 +16,42 @@ import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS
-from headwise.report.words import HEADS_OF_KIND, NO_BREAK, interval, measure_name, probability_fact, signed
+from headwise.report.words import (
+    HEADS_OF_KIND,
+    NO_BREAK,
+    interval,
+    measure_name,
+    probability_fact,
+    signed,
+)
 
 Model = Mapping[str, Any]  # a row of the table, with its setting
-COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", "measure", "value", "low", "high")
-FACTS = ("sweep", "keep", "score", "order", "turn", "control", "reference", "tune", "compensate", "settle", "against")
+COLUMNS = (
+    "method",
+    "kinds",
+    "setting",
+    "penalty",
+    "seed",
+    "kept",
+    "total",
+    "measure",
+    "value",
+    "low",
+    "high",
+)
+FACTS = (
+    "sweep",
+    "keep",
+    "score",
+    "order",
+    "turn",
+    "control",
+    "reference",
+    "tune",
+    "compensate",
+    "settle",
+    "against",
+)
 LEARNED = ("gates", "top-k")
 RANDOM, RANDOM_LINE = "greedy.random", "random orders"
 CONTROLS = {
@@ -76,16 +107,22 @@ def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
             "give every run a setting of its own."
         )
     known = facts.get("settings") or {}
-    if not isinstance(known, Mapping) or not all(isinstance(one, Mapping) for one in known.values()):
+    if not isinstance(known, Mapping) or not all(
+        isinstance(one, Mapping) for one in known.values()
+    ):
         raise HeadwiseError(
             "run.json should hold facts of each setting under settings, but does not: run the study again."
         )
     frame = (
-        table.drop_duplicates("setting").set_index("setting")[["method", "kinds", "kept", "total", "penalty"]].copy()
+        table.drop_duplicates("setting")
+        .set_index("setting")[["method", "kinds", "kept", "total", "penalty"]]
+        .copy()
     )
     frame["kinds"] = [tuple(str(kinds).split("+")) for kinds in frame["kinds"]]
     for fact in FACTS:
-        frame[fact] = pd.Series([known.get(name, {}).get(fact) for name in frame.index], frame.index, dtype=object)
+        frame[fact] = pd.Series(
+            [known.get(name, {}).get(fact) for name in frame.index], frame.index, dtype=object
+        )
     frame["learned"] = frame["method"].isin(LEARNED)
     frame["mean_kept"] = frame["kept"].astype(float)
     is_pruned = (frame["method"] != "none") & ~frame["method"].str.startswith("control.")
@@ -111,7 +148,8 @@ def sorted_by_heads(frame: pd.DataFrame) -> pd.DataFrame:
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The models one by one."""
     return [
-        {str(k): v for k, v in row.items()} for row in frame.rename_axis("setting").reset_index().to_dict("records")
+        {str(k): v for k, v in row.items()}
+        for row in frame.rename_axis("setting").reset_index().to_dict("records")
     ]
 
 
@@ -155,7 +193,14 @@ def ordered(frame: pd.DataFrame) -> list[Model]:
     """All models for a table: the full one, then kinds by kinds from many heads to few, controls below theirs."""
     place = {kinds: i for i, kinds in enumerate(groups(frame))}
     others = rows(frame[frame["method"] != "none"])
-    others.sort(key=lambda m: (place[m["kinds"]], -m["kept"], m["reference"] or m["setting"], bool(m["control"])))
+    others.sort(
+        key=lambda m: (
+            place[m["kinds"]],
+            -m["kept"],
+            m["reference"] or m["setting"],
+            bool(m["control"]),
+        )
+    )
     return [*rows(frame[frame["method"] == "none"]), *others]
 
 
@@ -193,7 +238,9 @@ def bounds(model: Model | None, measure: str) -> tuple[float | None, float | Non
     return value(model, f"{measure}.low"), value(model, f"{measure}.high")
 
 
-def difference(model: Model | None, measure: str, p: str = "", join: str = "\n", unit: str = "") -> str:
+def difference(
+    model: Model | None, measure: str, p: str = "", join: str = "\n", unit: str = ""
+) -> str:
     """`−0.31 [−0.71, +0.11]`, and p on a line below; empty where it was not measured."""
     found, chance = value(model, measure), value(model, p)
     if found is None:
@@ -240,7 +287,11 @@ def _own_label(model: Model) -> str:
         if pd.notna(model["penalty"]):
             return f"λ\u00a0=\u00a0{model['penalty']:g}"
         keep = model["keep"]
-        count = "/".join(_counts(keep)) if isinstance(keep, Mapping) else f"{model['kept'] if keep is None else keep:g}"
+        count = (
+            "/".join(_counts(keep))
+            if isinstance(keep, Mapping)
+            else f"{model['kept'] if keep is None else keep:g}"
+        )
         return f"{'top-k' if model['method'] == 'top-k' else 'keep'}\u00a0{count}"
     if model["method"] == RANDOM:
         return f"random {model['turn'] or ''}".strip() + f", {model['kept']}\u00a0left"
@@ -258,11 +309,17 @@ def _line(model: Model) -> str:
     method = model["method"]
     if method in LEARNED:
         return (
-            "top-k gates" if method == "top-k" else "gates, λ" if pd.notna(model["penalty"]) else "gates, target count"
+            "top-k gates"
+            if method == "top-k"
+            else "gates, λ"
+            if pd.notna(model["penalty"])
+            else "gates, target count"
         )
     if not method.startswith("greedy."):
         return ""
-    after = ", then trained" if model["tune"] else ", mean outputs kept" if model["compensate"] else ""
+    after = (
+        ", then trained" if model["tune"] else ", mean outputs kept" if model["compensate"] else ""
+    )
     if method == RANDOM:
         return RANDOM_LINE + after
     again = ", scored again" if method.endswith(".rescored") else ""

@@ -36,7 +36,9 @@ def write(found: Found, out: Path) -> Path:
     content = collect(found)
     page = out / "report.html"
     with ThreadPoolExecutor() as threads:  # drawing leaves Python to the other threads
-        drawn = threads.map(lambda figure: figure.save(out / "figures"), figures_in(list(content.values())))
+        drawn = threads.map(
+            lambda figure: figure.save(out / "figures"), figures_in(list(content.values()))
+        )
         text = render(found, content)
         list(drawn)  # raises what drawing raised
     write_text(page, text)
@@ -73,7 +75,11 @@ def render(found: Found, content: dict[str, dict[str, Any]]) -> str:
             for name, palette in (("light", LIGHT), ("dark", DARK))
         },
         font=FONT,
-        charts={f"{f.name}-{i}": packed(panel.specification()) for f in figures for i, panel in enumerate(f.panels)},
+        charts={
+            f"{f.name}-{i}": packed(panel.specification())
+            for f in figures
+            for i, panel in enumerate(f.panels)
+        },
         configurations={"light": vega_config(LIGHT), "dark": vega_config(DARK)},
         library=_library(),
     )
@@ -102,12 +108,16 @@ def _templates() -> Environment:
     )
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
     parts: Any = environment.get_template("parts.html.j2").module
-    environment.globals |= {name: getattr(parts, name) for name in ("drawing", "table", "titled", "fact_list")}
+    environment.globals |= {
+        name: getattr(parts, name) for name in ("drawing", "table", "titled", "fact_list")
+    }
     return environment
 
 
 @cache
 def _library() -> str:
     """Vega, Vega-Lite and vega-embed as one script, made safe to stand inside a script element."""
-    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+    bundle: str = vl_convert.javascript_bundle(
+        "window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE
+    )
     return re.sub(r"<(?=/script|!--)", r"\\x3C", bundle, flags=re.IGNORECASE)

@@ -67,10 +67,19 @@ class Figure:
     def specification(self) -> charts.Spec:
         """All panels in one Vega-Lite specification, for the files."""
         titled = len(self.panels) > 1
-        parts = [p.chart | {"width": p.width} | ({"title": p.title} if titled else {}) for p in self.panels]
+        parts = [
+            p.chart | {"width": p.width} | ({"title": p.title} if titled else {})
+            for p in self.panels
+        ]
         title = {"text": self.title, "subtitle": self.note, "fontSize": 16, "offset": 16}
         resolve = {"scale": {"color": "shared", "strokeDash": "independent"}}
-        together = {"concat": parts, "columns": self.columns, "resolve": resolve, "title": title, "padding": 16}
+        together = {
+            "concat": parts,
+            "columns": self.columns,
+            "resolve": resolve,
+            "title": title,
+            "padding": 16,
+        }
         return charts.specification(SCHEMA | together)
 
     def save(self, folder: Path) -> None:
@@ -99,7 +108,9 @@ class Table:
     rows: list[Row]
 
 
-Columns = dict[str, Callable[[Any], str]]  # of a table: the title of each, and a function of what a row is about
+Columns = dict[
+    str, Callable[[Any], str]
+]  # of a table: the title of each, and a function of what a row is about
 
 
 def table(
@@ -115,7 +126,10 @@ def table(
     known = list(items)
     cells = {title: [write(item) or NONE for item in known] for title, write in columns.items()}
     used = [title for i, title in enumerate(cells) if not i or set(cells[title]) != {NONE}]
-    rows = [Row([cells[title][i] for title in used], badge(item), code(item)) for i, item in enumerate(known)]
+    rows = [
+        Row([cells[title][i] for title in used], badge(item), code(item))
+        for i, item in enumerate(known)
+    ]
     return Table(label, used, rows) if rows else None
 
 
@@ -128,5 +142,11 @@ def figures_in(content: Any) -> list[Figure]:
     """Every figure in a section's content, in lists and mappings too."""
     if isinstance(content, Figure):
         return [content]
-    inside = content.values() if isinstance(content, dict) else content if isinstance(content, list | tuple) else ()
+    inside = (
+        content.values()
+        if isinstance(content, dict)
+        else content
+        if isinstance(content, list | tuple)
+        else ()
+    )
     return [figure for part in inside for figure in figures_in(part)]

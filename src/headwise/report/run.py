@@ -23,9 +23,22 @@ GATES = ("step", "kind", "layer", "head", "p_open")
 LRP = ("measure", "mode", "what", "value")
 UNTRAINED = ("seed", "kind", "layer", "head", "measure", "value", "n")
 INTERACTIONS = (
-    "kind", "layer", "head", "other_kind", "other_layer", "other_head", "screen", "value", "low", "high", "p", "alone",
-    "other_alone", "both", "n",
-)  # fmt: skip
+    "kind",
+    "layer",
+    "head",
+    "other_kind",
+    "other_layer",
+    "other_head",
+    "screen",
+    "value",
+    "low",
+    "high",
+    "p",
+    "alone",
+    "other_alone",
+    "both",
+    "n",
+)
 ACROSS = ("data", "setting", "measure", "value", "low", "high")
 FILES = {  # the tables of a run folder, and the columns that each must have
     "training": ("train/log.csv", LOG),
@@ -44,9 +57,23 @@ ROLES = {
 }
 CONTROLS = ("control", "kind", "layer", "head", "measure", "value", "n", "baseline", "found")
 TEXT = (  # all other columns hold numbers
-    "setting", "kind", "measure", "against", "kinds", "statistic", "order", "mode", "what", "role", "text", "label",
-    "method", "data", "control", "other_kind",
-)  # fmt: skip
+    "setting",
+    "kind",
+    "measure",
+    "against",
+    "kinds",
+    "statistic",
+    "order",
+    "mode",
+    "what",
+    "role",
+    "text",
+    "label",
+    "method",
+    "data",
+    "control",
+    "other_kind",
+)
 
 WHOLE = ("layer", "head", "other_layer", "other_head", "step", "kept", "total")
 
@@ -160,7 +187,9 @@ def read_run(folder: Path) -> Run:
     """Read a run folder. Raises HeadwiseError when it is none, or when one of its files is not what it should be."""
     if not (folder / "run.json").is_file():
         found = "a folder without run.json" if folder.is_dir() else "no folder"
-        raise HeadwiseError(f"A report needs the --out folder of a finished study, but {folder} is {found}.")
+        raise HeadwiseError(
+            f"A report needs the --out folder of a finished study, but {folder} is {found}."
+        )
     refuse_damaged(folder)
     facts, known = read_models(folder)
     names = list(known.index[known["method"] != "none"])
@@ -185,7 +214,15 @@ def read_run(folder: Path) -> Run:
     )
 
 
-NOT_READ = ("model/", "pruned/", "scores/", "losses/", "orders/", "corpus/", "train/tensorboard/")  # may stay behind
+NOT_READ = (
+    "model/",
+    "pruned/",
+    "scores/",
+    "losses/",
+    "orders/",
+    "corpus/",
+    "train/tensorboard/",
+)  # may stay behind
 
 
 def refuse_damaged(folder: Path) -> None:
@@ -196,14 +233,18 @@ def refuse_damaged(folder: Path) -> None:
             continue
         read = {name: facts for name, facts in files.items() if not name.startswith(NOT_READ)}
         if wrong := damaged(folder, read):
-            raise HeadwiseError(f"{folder} is damaged: {'; '.join(wrong[:3])}. Run the same study again to heal it.")
+            raise HeadwiseError(
+                f"{folder} is damaged: {'; '.join(wrong[:3])}. Run the same study again to heal it."
+            )
 
 
 def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
     """run.json, and the models of pruning.csv; none without that file."""
     facts: Mapping[str, Any] = read_json(folder / "run.json", dict)
     table = read_table(folder / "pruning.csv", models.COLUMNS)
-    return facts, models.wide(pd.DataFrame(columns=models.COLUMNS) if table is None else table, facts)
+    return facts, models.wide(
+        pd.DataFrame(columns=models.COLUMNS) if table is None else table, facts
+    )
 
 
 def read_grid(folder: Path) -> Grid:
@@ -249,8 +290,16 @@ def _roles(folder: Path) -> Roles | None:
     missing += [name for name in ("facts.json", "examples.json") if not (folder / name).is_file()]
     if missing:
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
-    facts, examples = read_json(folder / "facts.json", dict), read_json(folder / "examples.json", list)
-    return Roles(**found, facts=facts, examples=examples, controls=read_table(folder / "controls.csv", CONTROLS))
+    facts, examples = (
+        read_json(folder / "facts.json", dict),
+        read_json(folder / "examples.json", list),
+    )
+    return Roles(
+        **found,
+        facts=facts,
+        examples=examples,
+        controls=read_table(folder / "controls.csv", CONTROLS),
+    )
 
 
 def read_json(path: Path, kind: type[T]) -> T:
@@ -258,10 +307,14 @@ def read_json(path: Path, kind: type[T]) -> T:
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise HeadwiseError(f"{path} cannot be read as JSON ({error}): run the study again.") from None
+        raise HeadwiseError(
+            f"{path} cannot be read as JSON ({error}): run the study again."
+        ) from None
     if not isinstance(held, kind):
         should = "object" if kind is dict else "list"
-        raise HeadwiseError(f"{path} should hold one JSON {should}, not {type(held).__name__}: run the study again.")
+        raise HeadwiseError(
+            f"{path} should hold one JSON {should}, not {type(held).__name__}: run the study again."
+        )
     return held
 
 
@@ -272,10 +325,14 @@ def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
     try:
         table = pd.read_csv(path, encoding="utf-8", dtype=dict.fromkeys(TEXT, str))
     except (OSError, ValueError) as error:
-        raise HeadwiseError(f"{path} cannot be read as a table ({error}): run its task again.") from None
+        raise HeadwiseError(
+            f"{path} cannot be read as a table ({error}): run its task again."
+        ) from None
     missing = [column for column in columns if column not in table.columns]
     if missing:
-        raise HeadwiseError(f"{path} has no column {', '.join(missing)}; it should have {', '.join(columns)}.")
+        raise HeadwiseError(
+            f"{path} has no column {', '.join(missing)}; it should have {', '.join(columns)}."
+        )
     for column in (column for column in columns if column not in TEXT):
         numbers = pd.to_numeric(table[column], errors="coerce")
         wrong = table.loc[numbers.isna() & table[column].notna(), column]
@@ -285,11 +342,19 @@ def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
             )
         if column in WHOLE and not (numbers.ge(0) & numbers.mod(1).eq(0)).all():
             wrong = table.loc[~(numbers.ge(0) & numbers.mod(1).eq(0)), column]
-            raise HeadwiseError(f"{path} should have whole numbers in {column}, but has {wrong.iloc[0]!r}.")
+            raise HeadwiseError(
+                f"{path} should have whole numbers in {column}, but has {wrong.iloc[0]!r}."
+            )
         table[column] = numbers.astype(int) if column in WHOLE else numbers
-    if "kind" in columns and (other := [kind for kind in table["kind"].unique() if kind not in KINDS]):
-        raise HeadwiseError(f"{path} should have kinds of heads ({', '.join(KINDS)}), but has {other[0]!r}.")
-    return table.replace([math.inf, -math.inf], math.nan)  # a chart cannot show a loss that is no number
+    if "kind" in columns and (
+        other := [kind for kind in table["kind"].unique() if kind not in KINDS]
+    ):
+        raise HeadwiseError(
+            f"{path} should have kinds of heads ({', '.join(KINDS)}), but has {other[0]!r}."
+        )
+    return table.replace(
+        [math.inf, -math.inf], math.nan
+    )  # a chart cannot show a loss that is no number
 
 
 def _text(path: Path) -> str | None:
@@ -299,15 +364,25 @@ def _text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise HeadwiseError(f"{path} cannot be read as text ({error}): run its task again.") from None
+        raise HeadwiseError(
+            f"{path} cannot be read as text ({error}): run its task again."
+        ) from None
 
 
 def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
     """The lines of every translation file that is there; all have as many."""
-    texts = {name: _text(folder / f"{name}.txt") for name in ("source", "reference", "full", *names)}
-    lines = {name: text.removesuffix("\n").split("\n") for name, text in texts.items() if text is not None}
+    texts = {
+        name: _text(folder / f"{name}.txt") for name in ("source", "reference", "full", *names)
+    }
+    lines = {
+        name: text.removesuffix("\n").split("\n")
+        for name, text in texts.items()
+        if text is not None
+    }
     counts = {name: len(rows) for name, rows in lines.items()}
     if len(set(counts.values())) > 1:
         found = ", ".join(f"{name}.txt {count}" for name, count in counts.items())
-        raise HeadwiseError(f"The files in {folder} should have equally many lines, but have: {found}. Evaluate again.")
+        raise HeadwiseError(
+            f"The files in {folder} should have equally many lines, but have: {found}. Evaluate again."
+        )
     return lines

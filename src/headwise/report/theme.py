@@ -11,15 +11,28 @@ from typing import Any
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 COLOURS = {  # on light paper, on dark paper
-    "paper": ("#fcfcfa", "#12161b"), "card": ("#ffffff", "#191f26"), "ink": ("#1c2127", "#e7eaed"),
-    "muted": ("#5c6670", "#9aa5b0"), "line": ("#dfe3e6", "#2c343d"), "accent": ("#0a5c9e", "#6db6f2"),
-    "second": ("#b3560b", "#f0a35e"), "quiet": ("#8d979f", "#74808b"), "changed": ("#ffe3c2", "#5b3a14"),
-    "on-low": ("#1c2127", "#e7eaed"), "on-high": ("#ffffff", "#12161b"),
+    "paper": ("#fcfcfa", "#12161b"),
+    "card": ("#ffffff", "#191f26"),
+    "ink": ("#1c2127", "#e7eaed"),
+    "muted": ("#5c6670", "#9aa5b0"),
+    "line": ("#dfe3e6", "#2c343d"),
+    "accent": ("#0a5c9e", "#6db6f2"),
+    "second": ("#b3560b", "#f0a35e"),
+    "quiet": ("#8d979f", "#74808b"),
+    "changed": ("#ffe3c2", "#5b3a14"),
+    "on-low": ("#1c2127", "#e7eaed"),
+    "on-high": ("#ffffff", "#12161b"),
     "picked": ("#d6006c", "#ff6bb5"),
-}  # fmt: skip
+}
 SCALES = {  # two sequential scales, and what follows accent, quiet and second in charts with many categories
-    "heatmap": ("#f1f5ea #c5e3c8 #70bdbe #2178a6 #175389 #132f61", "#232f3a #1f4565 #1f6283 #329498 #86cba0 #eef4bd"),
-    "layers": ("#d9eaef #a3cedb #62a8c4 #2b74a3 #1a4478 #111f45", "#223b53 #25547a #2c7196 #4f9fb1 #96cec0 #e2f0d0"),
+    "heatmap": (
+        "#f1f5ea #c5e3c8 #70bdbe #2178a6 #175389 #132f61",
+        "#232f3a #1f4565 #1f6283 #329498 #86cba0 #eef4bd",
+    ),
+    "layers": (
+        "#d9eaef #a3cedb #62a8c4 #2b74a3 #1a4478 #111f45",
+        "#223b53 #25547a #2c7196 #4f9fb1 #96cec0 #e2f0d0",
+    ),
     "categories": (
         "#1f7a4d #7a3fa0 #0f7478 #3b62c9 #8a5a44 #b0306a #6b6a12 #4a5a8a #a3451f #2f6f2f #8b2f8b #7d5a00",
         "#7ccf9a #c79bf0 #5fd0cf #9db4ff #d0a58d #f08fb4 #d3cf6a #aab8e6 #f2a488 #a5d99a #e39be0 #e0b55c",
@@ -31,7 +44,9 @@ LIGHT, DARK = ({name: pair[paper] for name, pair in (COLOURS | SCALES).items()} 
 
 def vega_config(palette: Palette) -> dict[str, Any]:
     """The Vega-Lite configuration of a palette: every colour and font that a chart may use."""
-    ink, muted, line, accent, second = (palette[name] for name in ("ink", "muted", "line", "accent", "second"))
+    ink, muted, line, accent, second = (
+        palette[name] for name in ("ink", "muted", "line", "accent", "second")
+    )
     titles = {"titleColor": muted, "titleFontWeight": "normal", "titleFontSize": 12}
     labels: dict[str, Any] = {"labelColor": muted, "labelFontSize": 12, **titles}
     scales = {name: palette[name].split() for name in SCALES}
@@ -49,17 +64,29 @@ def vega_config(palette: Palette) -> dict[str, Any]:
             "diverging": [second, palette["card"], accent],
         },
         "axis": {
-            **labels, **{f"{part}Color": line for part in ("grid", "domain", "tick")}, "titlePadding": 8,
-            "labelPadding": 6, "tickSize": 4,
+            **labels,
+            **{f"{part}Color": line for part in ("grid", "domain", "tick")},
+            "titlePadding": 8,
+            "labelPadding": 6,
+            "tickSize": 4,
         },
         "axisBand": {"grid": False, "ticks": False, "domain": False},
         "legend": {
-            **labels, "gradientStrokeColor": line, "gradientThickness": 10, "symbolBaseFillColor": muted,
+            **labels,
+            "gradientStrokeColor": line,
+            "gradientThickness": 10,
+            "symbolBaseFillColor": muted,
             "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
         },
         "title": {
-            "color": ink, "subtitleColor": muted, "anchor": "start", "fontSize": 13, "fontWeight": 600,
-            "subtitleFontSize": 12, "subtitlePadding": 6, "offset": 10,
+            "color": ink,
+            "subtitleColor": muted,
+            "anchor": "start",
+            "fontSize": 13,
+            "fontWeight": 600,
+            "subtitleFontSize": 12,
+            "subtitlePadding": 6,
+            "offset": 10,
         },
         "style": {
             "label": {"color": muted, "fontSize": 12},
@@ -75,4 +102,4 @@ def vega_config(palette: Palette) -> dict[str, Any]:
             "limit": {"color": second, "strokeWidth": 1.5, "strokeDash": [5, 4]},
             "limit-label": {"color": second, "fontSize": 12},
         },
-    }  # fmt: skip
+    }

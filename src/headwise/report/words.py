@@ -10,7 +10,11 @@ KIND_NAMES = {
     "decoder-self": "decoder self-attention",
     "cross": "cross-attention",
 }
-HEADS_OF_KIND = {"encoder-self": "encoder heads", "decoder-self": "decoder heads", "cross": "cross-attention heads"}
+HEADS_OF_KIND = {
+    "encoder-self": "encoder heads",
+    "decoder-self": "decoder heads",
+    "cross": "cross-attention heads",
+}
 NO_BREAK = "\u202f"
 NONE = "–"
 LRP_RULES = {"ding": "LRP-Ding", "alpha-beta": "LRP-αβ", "attnlrp": "AttnLRP", "cp": "CP-LRP"}
@@ -90,7 +94,11 @@ def measure_name(measure: str) -> str:
     low = measure.startswith("-")
     family, _, rest = measure.removeprefix("-").partition(".")
     way, _, reading = rest.partition(".")
-    name = LRP_RULES.get(way, f"LRP-{way}") if family == "lrp" else f"{way} {family}".strip().replace("-", " ")
+    name = (
+        LRP_RULES.get(way, f"LRP-{way}")
+        if family == "lrp"
+        else f"{way} {family}".strip().replace("-", " ")
+    )
     return name + (f", {reading}" if reading else "") + (", low first" if low else "")
 
 

@@ -72,20 +72,30 @@ def monotonicity(target: Passage, source: Passage) -> Question:
 def sentence(text: str, name: str) -> Annotated:
     """A sentence in words and punctuation marks, without annotation."""
     places = [match.span() for match in _WORD.finditer(text)]
-    words = tuple(Word(text[a:b], text[a:b], "X", -1, "", "", text[b : b + 1].isspace()) for a, b in places)
+    words = tuple(
+        Word(text[a:b], text[a:b], "X", -1, "", "", text[b : b + 1].isspace()) for a, b in places
+    )
     return Annotated(words, name, name, written=(text, tuple(places)))
 
 
 def aligned_pairs(
-    text: Iterable[tuple[str, str]], tokenizer: Any, limit: int, sources: Coverage, targets: Coverage,
+    text: Iterable[tuple[str, str]],
+    tokenizer: Any,
+    limit: int,
+    sources: Coverage,
+    targets: Coverage,
     words: Callable[[str, str], Annotated] = sentence,
-) -> list[tuple[Aligned, Aligned]]:  # fmt: skip
+) -> list[tuple[Aligned, Aligned]]:
     """Sentence pairs in subwords, in their order, with their number as id; pairs with a side that does not fit are left
     out and counted for that side. words: from a text and its id to its words."""
     pairs = list(text)
-    read = align(tokenizer, [words(one, str(n)) for n, (one, _) in enumerate(pairs)], limit, sources)
+    read = align(
+        tokenizer, [words(one, str(n)) for n, (one, _) in enumerate(pairs)], limit, sources
+    )
     with writing(tokenizer):
-        written = align(tokenizer, [words(two, str(n)) for n, (_, two) in enumerate(pairs)], limit, targets)
+        written = align(
+            tokenizer, [words(two, str(n)) for n, (_, two) in enumerate(pairs)], limit, targets
+        )
     by_id = {aligned.sentence.id: aligned for aligned in written}
     return [(one, by_id[one.sentence.id]) for one in read if one.sentence.id in by_id]
 
@@ -124,13 +134,21 @@ def links(pairs: Sequence[tuple[Aligned, Aligned]]) -> dict[str, Links]:
     with tempfile.TemporaryDirectory() as folder:
         files = {name: Path(folder) / name for name in ("source", "target", "forward", "backward")}
         for name, side in (("source", 0), ("target", 1)):
-            lines = (" ".join(word.form.lower() for word in pair[side].sentence.words) for pair in pairs)
+            lines = (
+                " ".join(word.form.lower() for word in pair[side].sentence.words) for pair in pairs
+            )
             files[name].write_text("".join(line + "\n" for line in lines), encoding="utf-8")
         options = ["-s", "source", "-t", "target", "-f", "forward", "-r", "backward"]
-        done = subprocess.run([program, *options], cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [program, *options], cwd=folder, capture_output=True, text=True, check=False
+        )
         if done.returncode or not all(file.exists() for file in files.values()):
-            raise HeadwiseError(f"{PROGRAM} failed on {len(pairs)} sentence pairs: {done.stderr.strip()[-300:]}")
-        drawn = [files[name].read_text(encoding="utf-8").splitlines() for name in ("forward", "backward")]
+            raise HeadwiseError(
+                f"{PROGRAM} failed on {len(pairs)} sentence pairs: {done.stderr.strip()[-300:]}"
+            )
+        drawn = [
+            files[name].read_text(encoding="utf-8").splitlines() for name in ("forward", "backward")
+        ]
     return {
         pair[0].sentence.id: pharaoh(forward) & pharaoh(backward)
         for pair, forward, backward in zip(pairs, *drawn, strict=True)
@@ -139,7 +157,9 @@ def links(pairs: Sequence[tuple[Aligned, Aligned]]) -> dict[str, Links]:
 
 def pharaoh(line: str) -> Links:
     """Links written as `0-0 1-2`."""
-    return frozenset((int(source), int(target)) for source, target in (link.split("-") for link in line.split()))
+    return frozenset(
+        (int(source), int(target)) for source, target in (link.split("-") for link in line.split())
+    )
 
 
 def decoder_sides(
@@ -172,29 +192,41 @@ def read_links(path: str | PathLike[str]) -> list[Gold]:
                 "1-2, with p in place of - where it is only possible."
             )
         parts = [(match[2] == "-", (int(match[1]), int(match[3]))) for match in found if match]
-        out.append((frozenset(link for sure, link in parts if sure), frozenset(link for _, link in parts)))
+        out.append(
+            (frozenset(link for sure, link in parts if sure), frozenset(link for _, link in parts))
+        )
     return out
 
 
 def refuse_other_pairs(text: Sequence[tuple[str, str]], gold: Sequence[Gold]) -> None:
     """Raise HeadwiseError for links that are not those of the text."""
     if len(text) != len(gold):
-        raise HeadwiseError(f"There are links for {len(gold)} sentence pairs, but {len(text)} pairs: give a line each.")
-    for number, ((source, target), (_, possible)) in enumerate(zip(text, gold, strict=True), start=1):
+        raise HeadwiseError(
+            f"There are links for {len(gold)} sentence pairs, but {len(text)} pairs: give a line each."
+        )
+    for number, ((source, target), (_, possible)) in enumerate(
+        zip(text, gold, strict=True), start=1
+    ):
         words = len(source.split()), len(target.split())
-        if wrong := next((link for link in sorted(possible) if link[0] >= words[0] or link[1] >= words[1]), None):
+        if wrong := next(
+            (link for link in sorted(possible) if link[0] >= words[0] or link[1] >= words[1]), None
+        ):
             raise HeadwiseError(
                 f"Line {number} has the link {wrong[0]}-{wrong[1]}, but the pair has {words[0]} and {words[1]} words: "
                 "links count words between blanks, from 0."
             )
 
 
-def merged(pair: tuple[Aligned, Aligned], text: Sequence[tuple[str, str]], gold: Sequence[Gold]) -> Gold:
+def merged(
+    pair: tuple[Aligned, Aligned], text: Sequence[tuple[str, str]], gold: Sequence[Gold]
+) -> Gold:
     """The links of a pair, in the words that are left where subwords cover several words."""
     number = int(pair[0].sentence.id)
     place = []
     for side, line in zip(pair, text[number], strict=True):
         starts = [start for start, _ in side.sentence.spans]
         place.append([bisect_right(starts, start) - 1 for start, _ in Annotated.plain(line).spans])
-    sure, possible = (frozenset((place[0][s], place[1][t]) for s, t in some) for some in gold[number])
+    sure, possible = (
+        frozenset((place[0][s], place[1][t]) for s, t in some) for some in gold[number]
+    )
     return sure, possible

@@ -20,7 +20,9 @@ from headwise.roles.passes import Subject, pair_batches
 from headwise.roles.question import REACH, same_way
 
 
-def pair_trials(subject: Subject, text: Sequence[tuple[str, str]], gold: Sequence[Gold] | None) -> Trials:
+def pair_trials(
+    subject: Subject, text: Sequence[tuple[str, str]], gold: Sequence[Gold] | None
+) -> Trials:
     """Trials on sentence pairs, with reference links or, without any, with those of eflomal."""
     read, written = (subject.coverage.setdefault(name, Coverage()) for name in ("source", "target"))
     if gold is None:
@@ -28,20 +30,28 @@ def pair_trials(subject: Subject, text: Sequence[tuple[str, str]], gold: Sequenc
         reference = {name: (both, both) for name, both in links(pairs).items()}
     else:
         refuse_other_pairs(text, gold)
-        pairs = aligned_pairs(text, subject.tokenizer, subject.limit, read, written, words=Annotated.plain)
+        pairs = aligned_pairs(
+            text, subject.tokenizer, subject.limit, read, written, words=Annotated.plain
+        )
         reference = {pair[0].sentence.id: merged(pair, text, gold) for pair in pairs}
     if not pairs:
-        raise HeadwiseError(f"No sentence pair can be used: none has at most {subject.limit} subwords on both sides.")
+        raise HeadwiseError(
+            f"No sentence pair can be used: none has at most {subject.limit} subwords on both sides."
+        )
 
     def trials(half: int) -> Iterator[Trial]:
-        for batch in pair_batches(subject, [pair for pair in pairs if half_of(pair[0].sentence) == half]):
+        for batch in pair_batches(
+            subject, [pair for pair in pairs if half_of(pair[0].sentence) == half]
+        ):
             target, source = batch.sides["cross"]
             yield trial(batch.inputs, target, source, reference)
 
     return trials
 
 
-def trial(inputs: dict[str, Tensor], target: Passage, source: Passage, reference: Mapping[str, Gold]) -> Trial:
+def trial(
+    inputs: dict[str, Tensor], target: Passage, source: Passage, reference: Mapping[str, Gold]
+) -> Trial:
     """A batch of sentence pairs.
 
     A target word is aligned with the source word to which the positions that write it attend most, A. With the sure
@@ -52,7 +62,10 @@ def trial(inputs: dict[str, Tensor], target: Passage, source: Passage, reference
     shape = (len(target.ids), target.subwords.shape[1], source.subwords.shape[1] + 1)
     numbered = list(enumerate(reference[sentence.id] for sentence in target.sentences))
     sure, possible = (
-        marked([(number, written, read) for number, gold in numbered for read, written in gold[which]], shape)
+        marked(
+            [(number, written, read) for number, gold in numbered for read, written in gold[which]],
+            shape,
+        )
         for which in (0, 1)
     )
     there = target.subwords > 0
@@ -62,15 +75,25 @@ def trial(inputs: dict[str, Tensor], target: Passage, source: Passage, reference
     def judged(answers: Tensor) -> Counts:
         at = answers[..., None]
         hits = [
-            matrix[:, None].expand(-1, answers.shape[1], -1, -1).gather(3, at)[..., 0] & there[:, None]
+            matrix[:, None].expand(-1, answers.shape[1], -1, -1).gather(3, at)[..., 0]
+            & there[:, None]
             for matrix in (sure, possible)
         ]
         right = hits[0].sum(-1) + hits[1].sum(-1)
         asked = length[:, None].expand_as(right)
         words = linked.sum(-1)[:, None].expand_as(right)
-        return {"alignment.error": (asked - right, asked), "alignment": ((hits[1] & linked[:, None]).sum(-1), words)}
+        return {
+            "alignment.error": (asked - right, asked),
+            "alignment": ((hits[1] & linked[:, None]).sum(-1), words),
+        }
 
-    return Trial(inputs, partial(between, target, source), partial(pointed, source), diagonals(target, source), judged)
+    return Trial(
+        inputs,
+        partial(between, target, source),
+        partial(pointed, source),
+        diagonals(target, source),
+        judged,
+    )
 
 
 def marked(places: Sequence[tuple[int, int, int]], shape: tuple[int, int, int]) -> Tensor:

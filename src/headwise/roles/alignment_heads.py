@@ -44,7 +44,9 @@ class Trial:
 
 
 Trials = Callable[[Half], Iterable[Trial]]
-Units = dict[str, tuple[np.ndarray, np.ndarray]]  # by measure, sums and divisors, each units x candidates
+Units = dict[
+    str, tuple[np.ndarray, np.ndarray]
+]  # by measure, sums and divisors, each units x candidates
 
 
 @dataclass
@@ -69,7 +71,12 @@ class AlignmentHeads:
 
 
 def choose(
-    model: PreTrainedModel, found: Discovery, trials: Trials, now: Sequence[Head], one_layer: bool, seed: int
+    model: PreTrainedModel,
+    found: Discovery,
+    trials: Trials,
+    now: Sequence[Head],
+    one_layer: bool,
+    seed: int,
 ) -> AlignmentHeads:
     """Rank all cross heads, and grow a set of them. trials: of each half of the text, as often as they are asked for.
 
@@ -84,28 +91,43 @@ def choose(
             "or recordings."
         )
     measure = next(iter(halves[0][0]))
-    layers = [[n for n, head in enumerate(heads) if head.layer == layer] for layer in {head.layer: 0 for head in heads}]
+    layers = [
+        [n for n, head in enumerate(heads) if head.layer == layer]
+        for layer in {head.layer: 0 for head in heads}
+    ]
     groups = layers if one_layer else [list(range(len(heads)))]
-    sets = grow(groups, ratio(halves[0][0][measure]), lambda mixing: ask(model, found, trials(0), mixing)[0][measure])
+    sets = grow(
+        groups,
+        ratio(halves[0][0][measure]),
+        lambda mixing: ask(model, found, trials(0), mixing)[0][measure],
+    )
     chosen = [heads[n] for n in sets]
     best = [heads[int(np.nanargmin(ratio(halves[0][0][measure])))]]
     named = {"chosen": chosen, "best head": best, "now": [head for head in now if head in heads]}
     named = {name: some for name, some in named.items() if some}
     mixing = np.array([[float(head in some) for head in heads] for some in named.values()])
     confirmed, rules = ask(model, found, trials(1), mixing)
-    confirmation = rows(confirmed, rules, seed).query("measure == @measure").assign(
-        set=list(named), heads=[" ".join(map(str, some)) for some in named.values()]
-    )  # fmt: skip
+    confirmation = (
+        rows(confirmed, rules, seed)
+        .query("measure == @measure")
+        .assign(set=list(named), heads=[" ".join(map(str, some)) for some in named.values()])
+    )
     whole, baselines = (joined([halves[half][side] for half in (0, 1)]) for side in (0, 1))
     table = rows(whole, baselines, seed).assign(
-        kind="cross", layer=[head.layer for head in heads] * len(whole), head=[head.head for head in heads] * len(whole)
+        kind="cross",
+        layer=[head.layer for head in heads] * len(whole),
+        head=[head.head for head in heads] * len(whole),
     )
     columns = ["set", "heads", *COLUMNS[3:]]
-    return AlignmentHeads(chosen, measure, table[list(COLUMNS)], confirmation[columns].reset_index(drop=True))
+    return AlignmentHeads(
+        chosen, measure, table[list(COLUMNS)], confirmation[columns].reset_index(drop=True)
+    )
 
 
 def grow(
-    groups: list[list[int]], alone: np.ndarray, asked: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+    groups: list[list[int]],
+    alone: np.ndarray,
+    asked: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
 ) -> list[int]:
     """The set of least error that greedy growth finds inside any of the groups, in the order of choice.
 
@@ -136,7 +158,9 @@ def grow(
     return sets[int(np.argmin(errors))]
 
 
-def ask(model: PreTrainedModel, found: Discovery, trials: Iterable[Trial], mixing: np.ndarray) -> tuple[Units, Units]:
+def ask(
+    model: PreTrainedModel, found: Discovery, trials: Iterable[Trial], mixing: np.ndarray
+) -> tuple[Units, Units]:
     """Sums and divisors of sets of heads, and of the rules without attention. mixing: sets x heads, 1 for a member."""
     sites = [site for site in found.heads.sites if site.kind == "cross"]
     drawn: tuple[list[Counts], list[Counts]] = ([], [])
@@ -162,14 +186,19 @@ def ask(model: PreTrainedModel, found: Discovery, trials: Iterable[Trial], mixin
 def units(drawn: Sequence[Counts]) -> Units:
     """Batches of counts as arrays of units, fetched from their device together."""
     names = list(drawn[0]) if drawn else []
-    parts = [torch.cat([counts[name][side] for counts in drawn]) for name in names for side in (0, 1)]
+    parts = [
+        torch.cat([counts[name][side] for counts in drawn]) for name in names for side in (0, 1)
+    ]
     arrays = [np.asarray(part, dtype=np.float64) for part in fetched(parts)] if parts else []
     return {name: (arrays[2 * n], arrays[2 * n + 1]) for n, name in enumerate(names)}
 
 
 def joined(several: Sequence[Units]) -> Units:
     return {
-        name: (np.concatenate([one[name][0] for one in several]), np.concatenate([one[name][1] for one in several]))
+        name: (
+            np.concatenate([one[name][0] for one in several]),
+            np.concatenate([one[name][1] for one in several]),
+        )
         for name in several[0]
     }
 
@@ -191,8 +220,16 @@ def rows(asked: Units, rules: Units, seed: int) -> pd.DataFrame:
             low, high = ratio_interval(sums, divisors, value, seed)
         rule = ratio(rules[name])
         best = np.nanmin(rule) if name == first else np.nanmax(rule)
-        tables.append(pd.DataFrame({
-            "measure": name, "value": value, "low": low, "high": high, "n": divisors.sum(0).astype(int),
-            "baseline": best,
-        }))  # fmt: skip
+        tables.append(
+            pd.DataFrame(
+                {
+                    "measure": name,
+                    "value": value,
+                    "low": low,
+                    "high": high,
+                    "n": divisors.sum(0).astype(int),
+                    "baseline": best,
+                }
+            )
+        )
     return pd.concat(tables, ignore_index=True)

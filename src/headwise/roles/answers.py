@@ -33,7 +33,9 @@ class Answers:
         self.kind = kind
         self.columns: dict[str, int] = {}
         self.ruled: set[str] = set()  # measures that have a baseline
-        self.per: dict[str, str] = {}  # a measure, and the measure it is divided by instead of its count
+        self.per: dict[
+            str, str
+        ] = {}  # a measure, and the measure it is divided by instead of its count
         self.parts: dict[str | int, list[np.ndarray]] = defaultdict(list)
 
     @property
@@ -47,7 +49,11 @@ class Answers:
     def add(self, questions: Sequence[Question], sums: Mapping[int, Sequence[Tensor]]) -> None:
         """Add a batch: the questions, and by layer the answers B H M to each question."""
         counts, baseline, *layers = regrouped(
-            [[question.counts for question in questions], [question.baseline for question in questions], *sums.values()]
+            [
+                [question.counts for question in questions],
+                [question.baseline for question in questions],
+                *sums.values(),
+            ]
         )
         for layer, answers in zip(sums, layers, strict=True):
             for answer in answers:
@@ -56,7 +62,9 @@ class Answers:
             for name in question.measures:
                 self.columns.setdefault(name, len(self.columns))
             if question.per:
-                self.per.update(dict.fromkeys(set(question.measures) - {question.per}, question.per))
+                self.per.update(
+                    dict.fromkeys(set(question.measures) - {question.per}, question.per)
+                )
             if question.baseline.shape[1]:
                 self.ruled.update(question.measures)
         names = [question.measures for question in questions]
@@ -82,7 +90,13 @@ class Answers:
         sizes = [max(part.shape[axis] for part in parts) for axis in range(1, parts[0].ndim - 1)]
         sizes.append(len(self.columns))
         filled = (
-            np.pad(part, [(0, 0), *((0, size - have) for size, have in zip(sizes, part.shape[1:], strict=True))])
+            np.pad(
+                part,
+                [
+                    (0, 0),
+                    *((0, size - have) for size, have in zip(sizes, part.shape[1:], strict=True)),
+                ],
+            )
             for part in parts
         )
         return np.concatenate(list(filled))
@@ -106,14 +120,32 @@ class Answers:
             with np.errstate(invalid="ignore", divide="ignore"):
                 value = sums.sum(0) / divisors.sum(0)
                 p = jackknife_p(sums - rule[:, None, columns], counts[:, None, columns])
-                low, high = ratio_interval(sums, divisors, value, seed) if seed is not None else (value * np.nan,) * 2
+                low, high = (
+                    ratio_interval(sums, divisors, value, seed)
+                    if seed is not None
+                    else (value * np.nan,) * 2
+                )
                 baseline = (rule.sum(0) / counts.sum(0))[columns]
-            shared = {"n": counts.sum(0)[columns], "baseline": baseline, "units": (counts > 0).sum(0)[columns]}
-            tables.append(pd.DataFrame({
-                "kind": self.kind, "layer": layer, "head": np.repeat(np.arange(size), len(names)),
-                "measure": names * size, "value": value.ravel(), "low": low.ravel(), "high": high.ravel(),
-                **{name: np.tile(numbers, size) for name, numbers in shared.items()}, "p": p.ravel(),
-            }))  # fmt: skip
+            shared = {
+                "n": counts.sum(0)[columns],
+                "baseline": baseline,
+                "units": (counts > 0).sum(0)[columns],
+            }
+            tables.append(
+                pd.DataFrame(
+                    {
+                        "kind": self.kind,
+                        "layer": layer,
+                        "head": np.repeat(np.arange(size), len(names)),
+                        "measure": names * size,
+                        "value": value.ravel(),
+                        "low": low.ravel(),
+                        "high": high.ravel(),
+                        **{name: np.tile(numbers, size) for name, numbers in shared.items()},
+                        "p": p.ravel(),
+                    }
+                )
+            )
         return pd.concat(tables, ignore_index=True)
 
     def divisors(self, counts: np.ndarray, sums: np.ndarray) -> np.ndarray:
@@ -130,7 +162,9 @@ class Answers:
             return np.full((len(rules), rules.shape[2]), np.nan)
         best = rules.sum(0).argmax(0)
         chosen: np.ndarray = np.take_along_axis(rules, best[None, None], axis=1)[:, 0]
-        chosen[:, [column for name, column in self.columns.items() if name not in self.ruled]] = np.nan
+        chosen[:, [column for name, column in self.columns.items() if name not in self.ruled]] = (
+            np.nan
+        )
         return chosen
 
 

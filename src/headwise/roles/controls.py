@@ -29,7 +29,9 @@ def random_words(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:
     return [
         replace(
             sentence,
-            words=tuple(replace(word, form=draw.choice(forms), space_after=True) for word in sentence.words),
+            words=tuple(
+                replace(word, form=draw.choice(forms), space_after=True) for word in sentence.words
+            ),
             written=None,
         )
         for sentence in sentences
@@ -42,14 +44,18 @@ def shuffled(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:
     for sentence in sentences:
         order = draw.sample(range(len(sentence.words)), len(sentence.words))
         new = {old: place for place, old in enumerate(order)} | {-1: -1}
-        words = (replace(w, governor=new[w.governor], space_after=True) for w in map(sentence.words.__getitem__, order))
+        words = (
+            replace(w, governor=new[w.governor], space_after=True)
+            for w in map(sentence.words.__getitem__, order)
+        )
         found.append(replace(sentence, words=tuple(words), mentions=(), written=None))
     return found
 
 
 CHANGES: dict[str, Callable[[Sequence[Annotated], int], list[Annotated]]] = {
-    RANDOM_WORDS: random_words, SHUFFLED: shuffled,
-}  # fmt: skip
+    RANDOM_WORDS: random_words,
+    SHUFFLED: shuffled,
+}
 
 
 def some(text: Iterable[Annotated], context: int) -> list[Annotated]:
@@ -60,16 +66,23 @@ def some(text: Iterable[Annotated], context: int) -> list[Annotated]:
 
 
 def on_changed_text(
-    subject: Subject, treebank: Iterable[Annotated], confirm: Iterable[Annotated] | None,
-    frequencies: Mapping[int, int] | None, bar: Bar, seed: int, progress: Progress,
-) -> pd.DataFrame:  # fmt: skip
+    subject: Subject,
+    treebank: Iterable[Annotated],
+    confirm: Iterable[Annotated] | None,
+    frequencies: Mapping[int, int] | None,
+    bar: Bar,
+    seed: int,
+    progress: Progress,
+) -> pd.DataFrame:
     """The roles of a model on the text with random words and with shuffled sentences; `control_rows` of both."""
     context = subject.reading.context
     text, other = some(treebank, context), None if confirm is None else some(confirm, context)
     parts = []
     for name, change in CHANGES.items():
         again = None if other is None else change(other, seed + 1)
-        answers = on_treebank(replace(subject, coverage={}), change(text, seed), again, frequencies, progress)
+        answers = on_treebank(
+            replace(subject, coverage={}), change(text, seed), again, frequencies, progress
+        )
         parts.append(control_rows(name, conclude(subject.found.heads, [answers], bar, None, {})))
     return pd.concat(parts, ignore_index=True)
 

@@ -37,9 +37,10 @@ def coreference(passage: Passage) -> Question:
     always chooses something, and would beat the second without any more knowledge.
     """
     chosen = [
-        choice for choice in choices(passage.sentences)
+        choice
+        for choice in choices(passage.sentences)
         if {choice.query, *choice.candidates} <= passage.present[choice.sentence]
-    ]  # fmt: skip
+    ]
     device, size, width = passage.ids.device, len(passage.ids), passage.subwords.shape[1]
     sentence = torch.tensor([choice.sentence for choice in chosen], dtype=torch.long, device=device)
     query = torch.tensor([choice.query for choice in chosen], dtype=torch.long, device=device)
@@ -47,8 +48,9 @@ def coreference(passage: Passage) -> Question:
     right = marks([choice.antecedents for choice in chosen], width, device)
     speaks = torch.tensor(
         [[True, *(measure.endswith(choice.kind) for measure in MEASURES[1:])] for choice in chosen],
-        dtype=torch.float, device=device,
-    ).view(-1, len(MEASURES))  # fmt: skip
+        dtype=torch.float,
+        device=device,
+    ).view(-1, len(MEASURES))
 
     def summed(values: Tensor) -> Tensor:
         """Values of choices, N x …, summed by sentence and measure: B x … x M."""
@@ -61,8 +63,15 @@ def coreference(passage: Passage) -> Question:
         pointed = weights.argmax(-1)
         return summed(right.gather(1, pointed).float())
 
-    rules = torch.tensor([by_rule(choice, passage.sentences[choice.sentence]) for choice in chosen]).view(-1, 3)
-    return Question(MEASURES, summed(torch.ones(len(chosen), device=device)), summed(rules.float().to(device)), answer)
+    rules = torch.tensor(
+        [by_rule(choice, passage.sentences[choice.sentence]) for choice in chosen]
+    ).view(-1, 3)
+    return Question(
+        MEASURES,
+        summed(torch.ones(len(chosen), device=device)),
+        summed(rules.float().to(device)),
+        answer,
+    )
 
 
 def choices(sentences: Sequence[Annotated]) -> Iterator[Choice]:
@@ -70,7 +79,9 @@ def choices(sentences: Sequence[Annotated]) -> Iterator[Choice]:
     for number, sentence in enumerate(sentences):
         for mention in sentence.mentions:
             before = [other for other in sentence.mentions if other.head < mention.head]
-            antecedents = frozenset(other.head for other in before if other.entity == mention.entity)
+            antecedents = frozenset(
+                other.head for other in before if other.entity == mention.entity
+            )
             if antecedents:
                 candidates = tuple(sorted({other.head for other in before}))
                 yield Choice(number, mention.head, mention.kind, candidates, antecedents)
@@ -80,7 +91,10 @@ def by_rule(choice: Choice, sentence: Annotated) -> tuple[bool, bool, bool]:
     """Which rules find an antecedent: the nearest mention, the nearest with the same head word, both in turn."""
     form = sentence.words[choice.query].form.lower()
     same = [c for c in choice.candidates if sentence.words[c].form.lower() == form]
-    nearest, alike = (max(places) in choice.antecedents if places else False for places in (choice.candidates, same))
+    nearest, alike = (
+        max(places) in choice.antecedents if places else False
+        for places in (choice.candidates, same)
+    )
     return nearest, alike, alike if same else nearest
 
 
@@ -102,14 +116,18 @@ def alike(passage: Passage) -> Question:
 
     def arcs() -> Iterator[Arc]:
         for number, sentence in enumerate(passage.sentences):
-            words = [(index, word) for index, word in enumerate(sentence.words) if word.upos != "PUNCT"]
+            words = [
+                (index, word) for index, word in enumerate(sentence.words) if word.upos != "PUNCT"
+            ]
             forms = {index: word.form.lower() for index, word in words}
             for one, other in pairs(forms.items()):
                 yield Arc(number, one, other, "same-word")
             for one, other in pairs((index, word.lemma) for index, word in words if word.lemma):
                 if forms[one] != forms[other]:
                     yield Arc(number, one, other, "same-lemma")
-            for one, other in set(pairs((mention.head, mention.entity) for mention in sentence.mentions)):
+            for one, other in set(
+                pairs((mention.head, mention.entity) for mention in sentence.mentions)
+            ):
                 yield Arc(number, one, other, "same-entity")
 
     return pointing(arcs(), passage, passage, "chance")
@@ -120,7 +138,13 @@ def pairs(named: Iterable[tuple[int, Hashable]]) -> Iterator[tuple[int, int]]:
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for index, name in named:
         groups[name].append(index)
-    return ((one, other) for group in groups.values() for one in group for other in group if one != other)
+    return (
+        (one, other)
+        for group in groups.values()
+        for one in group
+        for other in group
+        if one != other
+    )
 
 
 def windows(sentences: Iterable[Annotated], context: int) -> Iterator[Annotated]:
@@ -146,9 +170,15 @@ def joined(sentences: Sequence[Annotated]) -> Annotated:
     for sentence in sentences:
         start, at = len(words), len(text) + bool(text)
         text = f"{text} {sentence.text}" if text else sentence.text
-        words += [replace(w, governor=w.governor + start if w.governor >= 0 else -1) for w in sentence.words]
+        words += [
+            replace(w, governor=w.governor + start if w.governor >= 0 else -1)
+            for w in sentence.words
+        ]
         mentions += [
-            replace(m, start=m.start + start, end=m.end + start, head=m.head + start) for m in sentence.mentions
+            replace(m, start=m.start + start, end=m.end + start, head=m.head + start)
+            for m in sentence.mentions
         ]
         spans += [(left + at, right + at) for left, right in sentence.spans]
-    return replace(sentences[0], words=tuple(words), mentions=tuple(mentions), written=(text, tuple(spans)))
+    return replace(
+        sentences[0], words=tuple(words), mentions=tuple(mentions), written=(text, tuple(spans))
+    )

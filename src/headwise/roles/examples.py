@@ -28,9 +28,21 @@ from headwise.roles.passes import Reading, Subject, treebank_batches
 MOST = 8  # examples
 LENGTH = 6, 16  # words of an example
 CANDIDATES = 1000  # sentences to choose from
-FIRST = ("positional.-1", "positional.1", "previous-token", "nsubj", "obj", "amod", "advmod", "rare", "coreference")
+FIRST = (
+    "positional.-1",
+    "positional.1",
+    "previous-token",
+    "nsubj",
+    "obj",
+    "amod",
+    "advmod",
+    "rare",
+    "coreference",
+)
 
-Allowed = dict[int, tuple[set[int], set[int]]]  # by word: the words it may attend to, and the right ones among them
+Allowed = dict[
+    int, tuple[set[int], set[int]]
+]  # by word: the words it may attend to, and the right ones among them
 
 
 @dataclass
@@ -47,9 +59,15 @@ class Shown:
 
 
 def examples(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, sentences: Iterable[Annotated],
-    roles: pd.DataFrame, *, frequencies: Mapping[int, int] | None = None, reading: Reading | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    found: Discovery,
+    sentences: Iterable[Annotated],
+    roles: pd.DataFrame,
+    *,
+    frequencies: Mapping[int, int] | None = None,
+    reading: Reading | None = None,
+) -> list[dict[str, Any]]:
     """One sentence for the best head of each category of roles, at most MOST, ready for JSON.
 
     It is the best of the first CANDIDATES sentences of LENGTH words, not a typical one: the largest share of the words
@@ -69,7 +87,12 @@ def examples(
     return [each.picture | {"sentences": count} for each in shown if each.picture]
 
 
-def search(subject: Subject, text: Iterable[Annotated], shown: Sequence[Shown], frequencies: Mapping[int, int]) -> int:
+def search(
+    subject: Subject,
+    text: Iterable[Annotated],
+    shown: Sequence[Shown],
+    frequencies: Mapping[int, int],
+) -> int:
     """Find every role's best sentence, in one pass; returns the number of candidates."""
     short = (each for each in text if LENGTH[0] <= len(each.words) <= LENGTH[1])
     batches = treebank_batches(subject, islice(short, CANDIDATES), lambda sentence: 0, Coverage())
@@ -99,28 +122,50 @@ def search(subject: Subject, text: Iterable[Annotated], shown: Sequence[Shown], 
 def best_heads(roles: pd.DataFrame) -> list[dict[str, Any]]:
     """The best head of each category of roles that a sentence can show; of a relation, the better direction."""
     best: dict[str, dict[str, Any]] = {}
-    for role in roles.assign(above=roles["value"] - roles["baseline"]).sort_values("above").to_dict("records"):
+    for role in (
+        roles.assign(above=roles["value"] - roles["baseline"])
+        .sort_values("above")
+        .to_dict("records")
+    ):
         first, *rest = role["measure"].split(".")
-        categories = {"positional": role["measure"], "syntactic": rest[0] if rest else "", "rare": first}
+        categories = {
+            "positional": role["measure"],
+            "syntactic": rest[0] if rest else "",
+            "rare": first,
+        }
         if first in categories or first in ("previous-token", "coreference"):
             best[categories.get(first, first)] = {str(name): value for name, value in role.items()}
-    others = sorted(set(best) - set(FIRST), key=lambda name: (name.startswith("positional"), -best[name]["above"]))
+    others = sorted(
+        set(best) - set(FIRST),
+        key=lambda name: (name.startswith("positional"), -best[name]["above"]),
+    )
     chosen = [name for name in (*FIRST, *others) if name in best][:MOST]
     order = {"positional": 0, "previous-token": 1, "syntactic": 2, "rare": 3, "coreference": 4}
-    return [best[name] for name in sorted(chosen, key=lambda name: order[best[name]["measure"].partition(".")[0]])]
+    return [
+        best[name]
+        for name in sorted(chosen, key=lambda name: order[best[name]["measure"].partition(".")[0]])
+    ]
 
 
-def asked_words(measure: str, passage: Passage, number: int, frequencies: Mapping[int, int], top: int) -> Allowed:
+def asked_words(
+    measure: str, passage: Passage, number: int, frequencies: Mapping[int, int], top: int
+) -> Allowed:
     """The words of a sentence that a measure asks about. Without coreference each may attend to all visible words."""
     sentence = passage.sentences[number]
     if measure == "coreference":
-        return {one.query: (set(one.candidates), set(one.antecedents)) for one in choices([sentence])}
+        return {
+            one.query: (set(one.candidates), set(one.antecedents)) for one in choices([sentence])
+        }
     there = passage.present[number]
     rare = rarest(passage, number, frequencies, top) if measure.startswith("rare.") else set()
     right, itself = set(right_words(measure, sentence, rare)), measure.startswith("positional.")
     asked: Allowed = {}
     for query in there:
-        visible = {key for key in there if (itself or key != query) and (key <= query or not passage.causal)}
+        visible = {
+            key
+            for key in there
+            if (itself or key != query) and (key <= query or not passage.causal)
+        }
         if keys := {key for key in visible if (query, key) in right}:
             asked[query] = visible, keys
     return asked
@@ -154,13 +199,19 @@ def choose(shown: Shown, view: View, frequencies: Mapping[int, int], top: int) -
         allowed = asked_words(shown.role["measure"], view.keys, number, frequencies, top)
         if not allowed:
             continue
-        hits = [max(sorted(may), key=weights[query].__getitem__) in right for query, (may, right) in allowed.items()]
+        hits = [
+            max(sorted(may), key=weights[query].__getitem__) in right
+            for query, (may, right) in allowed.items()
+        ]
         there = [sum(weights[query][key] for key in right) for query, (_, right) in allowed.items()]
         # the share of right answers, then two of them rather than one, then their weight
         worth = sum(hits) / len(hits), float(min(sum(hits), 2)), sum(there) / len(there)
         if sum(hits) and worth > shown.worth:
             shown.worth = worth
-            shown.picture = picture(shown.role, view, number, allowed) | {"right": sum(hits), "asked": len(hits)}
+            shown.picture = picture(shown.role, view, number, allowed) | {
+                "right": sum(hits),
+                "asked": len(hits),
+            }
 
 
 def picture(role: Mapping[str, Any], view: View, number: int, allowed: Allowed) -> dict[str, Any]:
@@ -179,11 +230,16 @@ def picture(role: Mapping[str, Any], view: View, number: int, allowed: Allowed) 
         "weights": rounded(view.between[number, head, :size, :size]),
         "rest": rounded(rest[:size]),
         "arcs": [
-            [word.governor, index, word.relation] for index, word in enumerate(sentence.words) if word.governor >= 0
+            [word.governor, index, word.relation]
+            for index, word in enumerate(sentence.words)
+            if word.governor >= 0
         ],
         "cells": sorted([query, key] for query, (_, right) in allowed.items() for key in right),
     }
 
 
 def rounded(weights: Tensor) -> Any:
-    return [[round(w, 4) for w in row] if isinstance(row, list) else round(row, 4) for row in weights.tolist()]
+    return [
+        [round(w, 4) for w in row] if isinstance(row, list) else round(row, 4)
+        for row in weights.tolist()
+    ]

@@ -54,10 +54,16 @@ def openings(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
     """The first subword of each word inside a text, for the words whose first subword no other one has."""
     aligned = align(tokenizer, [f"and {word}" for word in words], 512, Coverage())
     found = {
-        one.sentence.words[1].form: one.ids[one.word_of.index(1)] for one in aligned if len(one.sentence.words) == 2
+        one.sentence.words[1].form: one.ids[one.word_of.index(1)]
+        for one in aligned
+        if len(one.sentence.words) == 2
     }
     shared = Counter(found.values())
-    return {word: first for word, first in found.items() if shared[first] == 1 and first != tokenizer.unk_token_id}
+    return {
+        word: first
+        for word, first in found.items()
+        if shared[first] == 1 and first != tokenizer.unk_token_id
+    }
 
 
 def marked(sentence: Annotated, spans: Iterable[tuple[str, int, int]]) -> Annotated:

@@ -28,15 +28,35 @@ ENOUGH = 30, 10  # the least tokens and sentences on a half for a test
 AT_LEAST = {
     "positional": 0.9,  # Voita et al. 2019
     "rare.two-rarest": 0.5,  # the least of what Voita et al. 2019 report
-    "sink": 0.5, "previous-token": 0.5, "duplicate-token": 0.5, "induction": 0.5,  # Clark et al. 2019: over half
-    "delimiter": 0.5, "successor": 0.5, "name-mover": 0.5, "s-inhibition": 0.5,
-}  # fmt: skip
-ABOVE_BASELINE = ("syntactic", "coreference", "alignment", "retrieval")  # 0.1 in Wu et al. 2024, without a baseline
+    "sink": 0.5,
+    "previous-token": 0.5,
+    "duplicate-token": 0.5,
+    "induction": 0.5,  # Clark et al. 2019: over half
+    "delimiter": 0.5,
+    "successor": 0.5,
+    "name-mover": 0.5,
+    "s-inhibition": 0.5,
+}
+ABOVE_BASELINE = (
+    "syntactic",
+    "coreference",
+    "alignment",
+    "retrieval",
+)  # 0.1 in Wu et al. 2024, without a baseline
 PUNCTUATION = "syntactic.punct."  # scored, but not a role: attention to full stops needs no syntax
-GOVERNORS = {"nsubj": "verb", "obj": "verb", "iobj": "verb", "advmod": "verb", "amod": "noun", "det": "noun"}
+GOVERNORS = {
+    "nsubj": "verb",
+    "obj": "verb",
+    "iobj": "verb",
+    "advmod": "verb",
+    "amod": "noun",
+    "det": "noun",
+}
 SELF = ["positional.-1", "positional.1"]
 SYNTAX = [
-    f"syntactic.{rel}.{way}" for rel in ("nsubj", "obj", "amod", "advmod") for way in ("to-governor", "to-dependent")
+    f"syntactic.{rel}.{way}"
+    for rel in ("nsubj", "obj", "amod", "advmod")
+    for way in ("to-governor", "to-dependent")
 ]
 EXPECTED = {
     "encoder-self": [*SELF, *SYNTAX, "rare.two-rarest", "coreference"],
@@ -79,7 +99,11 @@ def family(measure: str) -> str | None:
     if measure in AT_LEAST or measure in ABOVE_BASELINE:
         return measure
     first = measure.partition(".")[0]
-    return first if first in ("positional", "syntactic") and not measure.startswith(PUNCTUATION) else None
+    return (
+        first
+        if first in ("positional", "syntactic") and not measure.startswith(PUNCTUATION)
+        else None
+    )
 
 
 def wording(measure: str) -> str:
@@ -112,8 +136,12 @@ def find(whole: pd.DataFrame, first: pd.DataFrame, second: pd.DataFrame, bar: Ba
     roles = whole.drop(columns="p").merge(asked[[*KEY, "p"]], on=KEY)
     roles["effect"] = effects(roles["value"], roles["baseline"])
     roles["role"] = roles["measure"].map(wording)
-    roles["text"] = [evidence(row["measure"], row["value"], row["baseline"]) for row in roles.to_dict("records")]
-    return roles.sort_values([*KEY[:3], "value"], ascending=[True, True, True, False], ignore_index=True)
+    roles["text"] = [
+        evidence(row["measure"], row["value"], row["baseline"]) for row in roles.to_dict("records")
+    ]
+    return roles.sort_values(
+        [*KEY[:3], "value"], ascending=[True, True, True, False], ignore_index=True
+    )
 
 
 def passed(asked: pd.DataFrame, end: str, bar: Bar) -> pd.DataFrame:
@@ -121,13 +149,17 @@ def passed(asked: pd.DataFrame, end: str, bar: Bar) -> pd.DataFrame:
     if asked.empty:
         return asked
     p = corrected(asked[f"p{end}"].to_numpy())
-    reach = np.array([bar.of(m, b) for m, b in zip(asked["measure"], asked[f"baseline{end}"], strict=True)])
+    reach = np.array(
+        [bar.of(m, b) for m, b in zip(asked["measure"], asked[f"baseline{end}"], strict=True)]
+    )
     kept = (p <= bar.rate) & (asked[f"value{end}"] >= reach)
     out: pd.DataFrame = asked.assign(**{f"p{end}": p})[kept]
     return out
 
 
-def effects(values: Sequence[float] | pd.Series, baselines: Sequence[float] | pd.Series) -> np.ndarray:
+def effects(
+    values: Sequence[float] | pd.Series, baselines: Sequence[float] | pd.Series
+) -> np.ndarray:
     """The effect sizes of scores against their baselines: Cohen's h, as both are shares."""
     return cohen_h(np.asarray(values, dtype=float), np.asarray(baselines, dtype=float))
 
@@ -152,8 +184,14 @@ def patterns(heads: HeadMap, roles: pd.DataFrame) -> pd.DataFrame:
     """
     found: dict[Head, set[str]] = {}
     for row in roles.to_dict("records"):
-        found.setdefault(Head(row["kind"], row["layer"], row["head"]), set()).add(category(row["measure"]))
-    counts = Counter((head.kind, head.layer, name) for head in heads for name in sorted(found.get(head, {NO_ROLE})))
+        found.setdefault(Head(row["kind"], row["layer"], row["head"]), set()).add(
+            category(row["measure"])
+        )
+    counts = Counter(
+        (head.kind, head.layer, name)
+        for head in heads
+        for name in sorted(found.get(head, {NO_ROLE}))
+    )
     rows = [(*key, count, count / heads.query[key[0]][key[1]]) for key, count in counts.items()]
     return pd.DataFrame(rows, columns=["kind", "layer", "role", "heads", "share"])
 
@@ -172,7 +210,9 @@ def absent(whole: pd.DataFrame, roles: pd.DataFrame, bar: Bar) -> list[str]:
         decoder_only = kind == "decoder-self" and "induction" in set(here["measure"])
         for measure in EXPECTED["language model" if decoder_only else kind]:
             if not ((roles["kind"] == kind) & (roles["measure"] == measure)).any():
-                missing.append(f"{kind}: no head for {wording(measure)} ({reason(here, measure, bar)})")
+                missing.append(
+                    f"{kind}: no head for {wording(measure)} ({reason(here, measure, bar)})"
+                )
     return missing
 
 
@@ -191,5 +231,7 @@ def reason(here: pd.DataFrame, measure: str, bar: Bar) -> str:
         return f"the baseline already reaches {best['baseline']:.2f} on this text"
     name = f"{best['kind']}/{best['layer']}/{best['head']} reaches {best['value']:.2f}"
     return (
-        f"{name}, {needed:.2f} is needed" if best["value"] < needed else f"{name}, but not significantly on both halves"
+        f"{name}, {needed:.2f} is needed"
+        if best["value"] < needed
+        else f"{name}, but not significantly on both halves"
     )

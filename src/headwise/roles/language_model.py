@@ -20,7 +20,11 @@ from headwise.roles.question import Question, over
 
 LENGTH, REPEATS = 25, 4  # Olsson et al. 2022
 PROBES = 20  # in each half
-PREFIX = {"induction": 1, "duplicate-token": 0, "induction.-1": -1}  # offset from an earlier copy of the token
+PREFIX = {
+    "induction": 1,
+    "duplicate-token": 0,
+    "induction.-1": -1,
+}  # offset from an earlier copy of the token
 
 
 def sink(queries: Passage, other: Passage | None = None) -> Question:
@@ -53,7 +57,9 @@ def previous(passage: Passage) -> Question:
     def answer(view: View) -> Tensor:
         return over(asked, neighbour(view.weights, -1))[..., None]
 
-    return Question(["previous-token"], asked.sum(1)[:, None].float(), chance[:, None, None], answer)
+    return Question(
+        ["previous-token"], asked.sum(1)[:, None].float(), chance[:, None, None], answer
+    )
 
 
 def delimiter(passage: Passage) -> Question:
@@ -64,7 +70,11 @@ def delimiter(passage: Passage) -> Question:
     """
     marks = torch.zeros_like(passage.subwords)
     for row, sentence in enumerate(passage.sentences):
-        places = [place for place, word in enumerate(sentence.words) if word.upos == "PUNCT" and place < marks.shape[1]]
+        places = [
+            place
+            for place, word in enumerate(sentence.words)
+            if word.upos == "PUNCT" and place < marks.shape[1]
+        ]
         marks[row, places] = 1
     rest = (passage.membership @ marks[..., None])[..., 0] > 0  # B S
     before = rest.cumsum(1)
@@ -79,7 +89,11 @@ def delimiter(passage: Passage) -> Question:
 
 
 def probes(
-    tokens: Sequence[int], start: int | None, longest: int, seed: int, counts: Mapping[int, int] | None = None
+    tokens: Sequence[int],
+    start: int | None,
+    longest: int,
+    seed: int,
+    counts: Mapping[int, int] | None = None,
 ) -> Iterator[tuple[int, Passage]]:
     """For each half, PROBES sequences of LENGTH random tokens repeated REPEATS times, after a start token if any.
 
@@ -97,7 +111,9 @@ def probes(
         )
     random = torch.Generator().manual_seed(seed)
     for half in (0, 1):
-        drawn = torch.stack([torch.randperm(len(tokens), generator=random)[:length] for _ in range(PROBES)])
+        drawn = torch.stack(
+            [torch.randperm(len(tokens), generator=random)[:length] for _ in range(PROBES)]
+        )
         ids = torch.tensor(tokens)[drawn].repeat(1, REPEATS)
         word_of = torch.arange(ids.shape[1]).repeat(PROBES, 1)
         if start is not None:
@@ -124,7 +140,9 @@ def repetition(passage: Passage) -> Question:
     features = looked.flatten(1, 2)
 
     def answer(view: View) -> Tensor:
-        return view.weights.reshape(*view.weights.shape[:2], length * length) @ features.to(view.weights.dtype)
+        return view.weights.reshape(*view.weights.shape[:2], length * length) @ features.to(
+            view.weights.dtype
+        )
 
     counts = asked.sum(1, keepdim=True).expand(-1, len(PREFIX)).float()
     return Question(list(PREFIX), counts, chance[:, None], answer)
@@ -161,7 +179,12 @@ def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor
         own = (raised * which[:, None].expand(-1, raised.shape[1], -1, -1).gather(2, at)).sum(-1)
         return over(words, 2 * own / raised.sum(-1).clamp_min(1e-12) - 1)[..., None]
 
-    return Question(["copying"], words.sum(1)[:, None].float(), words.new_zeros(len(words), 0, 1).float(), answer)
+    return Question(
+        ["copying"],
+        words.sum(1)[:, None].float(),
+        words.new_zeros(len(words), 0, 1).float(),
+        answer,
+    )
 
 
 def output_weights(model: nn.Module, found: Discovery) -> dict[Site, Tensor] | None:

@@ -24,9 +24,28 @@ from headwise.roles.question import Arc, Question, pointing
 
 TEXTS = 200
 NAMES = (
-    "Anna", "Ben", "Clara", "David", "Emma", "Frank", "Grace", "Henry", "Ivan", "John", "Kate", "Laura", "Mary", "Nina",
-    "Oscar", "Paul", "Rosa", "Sam", "Tom", "Victor", "William",
-)  # fmt: skip
+    "Anna",
+    "Ben",
+    "Clara",
+    "David",
+    "Emma",
+    "Frank",
+    "Grace",
+    "Henry",
+    "Ivan",
+    "John",
+    "Kate",
+    "Laura",
+    "Mary",
+    "Nina",
+    "Oscar",
+    "Paul",
+    "Rosa",
+    "Sam",
+    "Tom",
+    "Victor",
+    "William",
+)
 FEWEST = 6  # names that the tokenizer must tell apart
 PLACES = ("store", "park", "school", "office", "station", "garden")
 THINGS = ("drink", "book", "ring", "letter", "ball", "picture")
@@ -63,7 +82,9 @@ def written(draw: random.Random, known: list[str], number: int) -> Annotated:
     )
     receiver = other if subject == one else one
     plain = sentence(text, f"{number} {receiver}")
-    places = {word.form: place for place, word in enumerate(plain.words)}  # the last place of each form
+    places = {
+        word.form: place for place, word in enumerate(plain.words)
+    }  # the last place of each form
     spans = (("io", places[receiver]), ("s", places[subject]))
     return marked(plain, ((name, place, place + 1) for name, place in spans))
 
@@ -76,7 +97,9 @@ def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -
     the IO most, on the direct path (left out without a readout). Baseline: the best rule of `pointing`; names are in
     both orders and at many distances. first: the first subword of each name.
     """
-    found = [{mention.entity: mention.head for mention in one.mentions} for one in passage.sentences]
+    found = [
+        {mention.entity: mention.head for mention in one.mentions} for one in passage.sentences
+    ]
     ends = [len(one.words) - 1 for one in passage.sentences]
     measures = {"io": "name-mover", "s": "s-inhibition"} if readout else {"s": "s-inhibition"}
     arcs = [
@@ -90,7 +113,9 @@ def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -
     device, rows = passage.ids.device, torch.arange(len(ends), device=passage.ids.device)
     end = last_tokens(passage)[rows, torch.tensor(ends, device=device)]
     known, tokens = list(first), torch.tensor(list(first.values()), device=device)
-    io = torch.tensor([known.index(one.id.partition(" ")[2]) for one in passage.sentences], device=device)
+    io = torch.tensor(
+        [known.index(one.id.partition(" ")[2]) for one in passage.sentences], device=device
+    )
 
     def answer(view: View) -> Tensor:
         assert view.call is not None

@@ -38,9 +38,12 @@ class Batch:
 
 
 def observe(
-    model: PreTrainedModel, found: Discovery, batches: Iterable[Batch], tests: Tests,
+    model: PreTrainedModel,
+    found: Discovery,
+    batches: Iterable[Batch],
+    tests: Tests,
     progress: Callable[[int], None] = lambda sentences: None,
-) -> dict[tuple[Kind, Half], Answers]:  # fmt: skip
+) -> dict[tuple[Kind, Half], Answers]:
     """Apply every test to every layer of its kind, in one pass; the answers by kind and half of the text.
 
     progress: called after every batch with its number of sentences.
@@ -54,7 +57,9 @@ def observe(
             sides, questions = now[call.site.kind]
             assert call.weights is not None
             view = View(call.weights, sides[0], sides[-1], call)
-            answers[call.site.kind][call.site.layer] = [question.answer(view) for question in questions]
+            answers[call.site.kind][call.site.layer] = [
+                question.answer(view) for question in questions
+            ]
 
     with evaluating(model), torch.no_grad(), capture(model, found, watch=watch, weights=True):
         for batch in batches:
@@ -63,7 +68,9 @@ def observe(
                 answers[kind] = {}
             forward(model, batch.inputs)
             for kind in batch.sides:
-                gathered.setdefault((kind, batch.half), Answers(kind)).add(now[kind][1], answers[kind])
+                gathered.setdefault((kind, batch.half), Answers(kind)).add(
+                    now[kind][1], answers[kind]
+                )
             progress(len(batch.inputs["input_ids"]))
     return gathered
 
@@ -86,9 +93,12 @@ def half_of(sentence: Annotated) -> Half:
 
 
 def aligned_batches(
-    sentences: Iterable[Annotated], tokenizer: Any, max_length: int, coverage: Coverage,
+    sentences: Iterable[Annotated],
+    tokenizer: Any,
+    max_length: int,
+    coverage: Coverage,
     half: Callable[[Annotated], Half] = half_of,
-) -> Iterator[tuple[Half, list[Aligned]]]:  # fmt: skip
+) -> Iterator[tuple[Half, list[Aligned]]]:
     """Batches of sentences in subwords, of one half and similar length each; `coverage` counts what is left out."""
     waiting: tuple[list[Aligned], list[Aligned]] = ([], [])
     stream = iter(sentences)

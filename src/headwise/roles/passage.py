@@ -41,9 +41,13 @@ class Passage:
 
     @classmethod
     def of(
-        cls, aligned: Sequence[Aligned], pad: int, device: torch.device | str = "cpu", causal: bool = False,
+        cls,
+        aligned: Sequence[Aligned],
+        pad: int,
+        device: torch.device | str = "cpu",
+        causal: bool = False,
         first_subword: bool = False,
-    ) -> Passage:  # fmt: skip
+    ) -> Passage:
         """Sentences in subwords, padded on the right."""
         length = max(len(each.ids) for each in aligned)
         ids = torch.full((len(aligned), length), pad)
@@ -54,11 +58,18 @@ class Passage:
         lengths = torch.tensor([len(each.ids) for each in aligned])
         there = torch.arange(length) < lengths[:, None]
         sentences = [each.sentence for each in aligned]
-        return cls(ids.to(device), there.to(device), word_of.to(device), sentences, causal, first_subword)
+        return cls(
+            ids.to(device), there.to(device), word_of.to(device), sentences, causal, first_subword
+        )
 
     def to(self, device: torch.device) -> Passage:
         """The same on another device."""
-        return replace(self, ids=self.ids.to(device), there=self.there.to(device), word_of=self.word_of.to(device))
+        return replace(
+            self,
+            ids=self.ids.to(device),
+            there=self.there.to(device),
+            word_of=self.word_of.to(device),
+        )
 
     @cached_property
     def words(self) -> Tensor:
@@ -74,7 +85,11 @@ class Passage:
     @cached_property
     def as_key(self) -> Tensor:
         """The weight of every token in the attention to every word: B S W."""
-        return self.membership * (self.membership.cumsum(1) == 1) if self.first_subword else self.membership
+        return (
+            self.membership * (self.membership.cumsum(1) == 1)
+            if self.first_subword
+            else self.membership
+        )
 
     @cached_property
     def as_query(self) -> Tensor:
@@ -106,7 +121,9 @@ class View:
     call: the full attention call, if there is a model. Of keys with equal weights the first counts as the largest.
     """
 
-    def __init__(self, weights: Tensor, queries: Passage, keys: Passage, call: AttentionCall | None = None) -> None:
+    def __init__(
+        self, weights: Tensor, queries: Passage, keys: Passage, call: AttentionCall | None = None
+    ) -> None:
         self.weights, self.queries, self.keys, self.call = weights, queries, keys, call
 
     @cached_property
@@ -118,7 +135,9 @@ class View:
     def between(self) -> Tensor:
         """Attention between words, B H W V: the sum over the key's subwords, the mean over the query's."""
         batch, heads, queries, keys = self.weights.shape
-        to = self.weights.reshape(batch, heads * queries, keys) @ self.keys.as_key.to(self.weights.dtype)
+        to = self.weights.reshape(batch, heads * queries, keys) @ self.keys.as_key.to(
+            self.weights.dtype
+        )
         from_ = self.queries.as_query.transpose(1, 2)[:, None].to(to.dtype)
         return torch.matmul(from_, to.view(batch, heads, queries, to.shape[-1]))
 

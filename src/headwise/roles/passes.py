@@ -30,7 +30,15 @@ from headwise.roles.alignment import (
 from headwise.roles.answers import Answers
 from headwise.roles.coreference import alike, coreference, windows
 from headwise.roles.generated import Readout
-from headwise.roles.language_model import copying, delimiter, output_weights, previous, probes, repetition, sink
+from headwise.roles.language_model import (
+    copying,
+    delimiter,
+    output_weights,
+    previous,
+    probes,
+    repetition,
+    sink,
+)
 from headwise.roles.names import names_task
 from headwise.roles.observe import Batch, Half, Tests, aligned_batches, batched, half_of, observe
 from headwise.roles.passage import Passage
@@ -95,9 +103,12 @@ class Subject:
 
 
 def on_treebank(
-    subject: Subject, treebank: Iterable[Annotated], confirm: Iterable[Annotated] | None,
-    frequencies: Mapping[int, int] | None, progress: Progress,
-) -> ByHalf:  # fmt: skip
+    subject: Subject,
+    treebank: Iterable[Annotated],
+    confirm: Iterable[Annotated] | None,
+    frequencies: Mapping[int, int] | None,
+    progress: Progress,
+) -> ByHalf:
     """All tests on a treebank, in one pass (after a short one for the mean that `variability` needs)."""
     kind, coverage = subject.kind, subject.coverage.setdefault("treebank", Coverage())
     sample = treebank_batches(subject, islice(treebank, SAMPLE), lambda sentence: 0, Coverage())
@@ -108,10 +119,15 @@ def on_treebank(
             "that the tokenizer drops. Give other text, or raise max_length."
         )
     tests: list[Callable[[Passage], Any]] = [
-        partial(positional, edges=subject.reading.edges), partial(syntactic, per_arc=subject.reading.per_arc),
-        attachment, coreference, alike, shape, sink,
+        partial(positional, edges=subject.reading.edges),
+        partial(syntactic, per_arc=subject.reading.per_arc),
+        attachment,
+        coreference,
+        alike,
+        shape,
+        sink,
         partial(variability, mean=means(first[kind, 0])),
-    ]  # fmt: skip
+    ]
     if kind == "decoder-self":
         tests += [previous, delimiter]
     if frequencies is not None and kind == "encoder-self":
@@ -119,18 +135,25 @@ def on_treebank(
     texts: list[tuple[Iterable[Annotated], Callable[[Annotated], Half]]] = [(treebank, half_of)]
     if confirm is not None:
         texts = [(treebank, lambda sentence: 0), (confirm, lambda sentence: 1)]
-    batches = (batch for text, half in texts for batch in treebank_batches(subject, text, half, coverage))
+    batches = (
+        batch for text, half in texts for batch in treebank_batches(subject, text, half, coverage)
+    )
     return observe(subject.model, subject.found, batches, {kind: tests}, progress)
 
 
 def treebank_batches(
-    subject: Subject, treebank: Iterable[Annotated], half: Callable[[Annotated], Half], coverage: Coverage
+    subject: Subject,
+    treebank: Iterable[Annotated],
+    half: Callable[[Annotated], Half],
+    coverage: Coverage,
 ) -> Iterator[Batch]:
     """Sentences, or windows of several, as batches for self-attention."""
     reading, kind, device = subject.reading, subject.kind, device_of(subject.model)
     text = windows(treebank, reading.context)
     for which, aligned in aligned_batches(text, subject.tokenizer, subject.limit, coverage, half):
-        passage = Passage.of(aligned, subject.pad, device, kind == "decoder-self", reading.first_subword)
+        passage = Passage.of(
+            aligned, subject.pad, device, kind == "decoder-self", reading.first_subword
+        )
         yield Batch(which, inputs_of(passage), {kind: (passage,)})
 
 
@@ -139,7 +162,10 @@ def inputs_of(passage: Passage) -> dict[str, Tensor]:
 
 
 def on_pairs(
-    subject: Subject, text: Sequence[tuple[str, str]], progress: Progress, gold: Sequence[Gold] | None = None
+    subject: Subject,
+    text: Sequence[tuple[str, str]],
+    progress: Progress,
+    gold: Sequence[Gold] | None = None,
 ) -> ByHalf:
     """The tests of cross attention and of a decoder's self-attention, on sentence pairs, with reference links or,
     without any, with those of eflomal."""
@@ -148,10 +174,18 @@ def on_pairs(
         pairs = aligned_pairs(text, subject.tokenizer, subject.limit, coverage[0], coverage[1])
     else:
         refuse_other_pairs(text, gold)
-        pairs = aligned_pairs(text, subject.tokenizer, subject.limit, coverage[0], coverage[1], words=Annotated.plain)
+        pairs = aligned_pairs(
+            text, subject.tokenizer, subject.limit, coverage[0], coverage[1], words=Annotated.plain
+        )
     if not pairs:
-        raise HeadwiseError(f"No sentence pair can be used: none has at most {subject.limit} subwords on both sides.")
-    linked = links(pairs) if gold is None else {pair[0].sentence.id: merged(pair, text, gold)[1] for pair in pairs}
+        raise HeadwiseError(
+            f"No sentence pair can be used: none has at most {subject.limit} subwords on both sides."
+        )
+    linked = (
+        links(pairs)
+        if gold is None
+        else {pair[0].sentence.id: merged(pair, text, gold)[1] for pair in pairs}
+    )
     tests: Tests = {
         "cross": [partial(alignment, links=linked), monotonicity, sink],
         "decoder-self": [partial(positional, edges=subject.reading.edges), sink],
@@ -167,7 +201,9 @@ def pair_batches(subject: Subject, pairs: Sequence[tuple[Aligned, Aligned]]) -> 
         rows = [pair for pair in pairs if half_of(pair[0].sentence) == half]
         for batch in batched(rows, lambda pair: max(len(side.ids) for side in pair)):
             source = Passage.of([pair[0] for pair in batch], subject.pad, device)
-            ids, written, read = decoder_sides([pair[1] for pair in batch], start, subject.pad, device)
+            ids, written, read = decoder_sides(
+                [pair[1] for pair in batch], start, subject.pad, device
+            )
             inputs = {**inputs_of(source), "decoder_input_ids": ids}
             yield Batch(half, inputs, {"cross": (written, source), "decoder-self": (read,)})
 
@@ -177,28 +213,37 @@ def on_probes(subject: Subject, frequencies: Mapping[int, int] | None, seed: int
     tokenizer, model = subject.tokenizer, subject.model
     special = set(tokenizer.all_special_ids)
     words = [
-        each for each in range(min(len(tokenizer), model.config.get_text_config().vocab_size)) if each not in special
+        each
+        for each in range(min(len(tokenizer), model.config.get_text_config().vocab_size))
+        if each not in special
     ]
     tests = [repetition]
     if readout := read_out(subject):
         tests.append(partial(copying, outputs=readout.outputs, embeddings=readout.embeddings))
     drawn = probes(words, tokenizer.bos_token_id, subject.limit, seed, frequencies)
     batches = (
-        Batch(half, inputs_of(p := passage.to(device_of(model))), {"decoder-self": (p,)}) for half, passage in drawn
+        Batch(half, inputs_of(p := passage.to(device_of(model))), {"decoder-self": (p,)})
+        for half, passage in drawn
     )
     return observe(model, subject.found, batches, {"decoder-self": tests})
 
 
 def read_out(subject: Subject) -> Readout | None:
     """The direct path to logits; None where heads go through something else first."""
-    embeddings, outputs = subject.model.get_output_embeddings(), output_weights(subject.model, subject.found)
+    embeddings, outputs = (
+        subject.model.get_output_embeddings(),
+        output_weights(subject.model, subject.found),
+    )
     return None if embeddings is None or outputs is None else Readout(outputs, loaded(embeddings))
 
 
 def on_templates(subject: Subject, seed: int) -> list[ByHalf]:
     """The tests of language models on texts made from templates, but for those that the tokenizer does not allow."""
     tokenizer, readout, found = subject.tokenizer, read_out(subject), list[ByHalf]()
-    tasks = [partial(names_task, tokenizer, readout, seed), partial(retrieval_task, tokenizer, subject.limit, seed)]
+    tasks = [
+        partial(names_task, tokenizer, readout, seed),
+        partial(retrieval_task, tokenizer, subject.limit, seed),
+    ]
     if readout:
         tasks.append(partial(successor_task, tokenizer, readout, seed))
     for make in tasks:
@@ -213,7 +258,9 @@ def on_templates(subject: Subject, seed: int) -> list[ByHalf]:
         if len(answers) == 2:
             found.append(answers)
         else:
-            subject.refused.append(f"The texts of {task.name} do not fit into {subject.limit} subwords: left out.")
+            subject.refused.append(
+                f"The texts of {task.name} do not fit into {subject.limit} subwords: left out."
+            )
     return found
 
 

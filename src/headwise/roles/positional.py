@@ -22,7 +22,10 @@ def positional(passage: Passage, edges: bool = False) -> Question:
     length = queries.shape[1]
     there = [queries & shifted(queries, offset) for offset in OFFSETS]
     if passage.causal:
-        there = [each if offset <= 0 else torch.zeros_like(each) for each, offset in zip(there, OFFSETS, strict=True)]
+        there = [
+            each if offset <= 0 else torch.zeros_like(each)
+            for each, offset in zip(there, OFFSETS, strict=True)
+        ]
     asked = [queries] * len(OFFSETS) if edges else there
     sight = queries.cumsum(1) if passage.causal else queries.sum(1, keepdim=True).expand(-1, length)
     counts = torch.stack([each.sum(1) for each in asked], -1).float()
@@ -32,7 +35,9 @@ def positional(passage: Passage, edges: bool = False) -> Question:
     def answer(view: View) -> Tensor:
         offset = view.pointed - here
         shares = [over(each, offset == r) for each, r in zip(there, OFFSETS, strict=True)]
-        weights = [over(each, neighbour(view.weights, r)) for each, r in zip(there, OFFSETS, strict=True)]
+        weights = [
+            over(each, neighbour(view.weights, r)) for each, r in zip(there, OFFSETS, strict=True)
+        ]
         return torch.stack(shares + weights, -1)
 
     names = [f"{name}.{offset}" for name in ("positional", "attention-at") for offset in OFFSETS]
@@ -43,9 +48,11 @@ def shifted(marks: Tensor, offset: int) -> Tensor:
     """marks B S at `offset` tokens further on; False beyond the edges."""
     out = torch.zeros_like(marks)
     if abs(offset) < marks.shape[1]:
-        from_, to = (marks[:, offset:], out[:, : marks.shape[1] - offset]) if offset >= 0 else (
-            marks[:, :offset], out[:, -offset:]
-        )  # fmt: skip
+        from_, to = (
+            (marks[:, offset:], out[:, : marks.shape[1] - offset])
+            if offset >= 0
+            else (marks[:, :offset], out[:, -offset:])
+        )
         to.copy_(from_)
     return out
 

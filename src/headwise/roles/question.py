@@ -67,16 +67,24 @@ def pointing(
     size, count, width = len(queries.ids), len(names), queries.subwords.shape[1]
     cell = sentence * count + measure  # a sentence and a measure as one number
     asked = cell if per_arc else (cell * width + query).unique() // max(width, 1)
-    counts = summed(asked, torch.ones_like(asked, dtype=torch.float), size * count).view(size, count)
+    counts = summed(asked, torch.ones_like(asked, dtype=torch.float), size * count).view(
+        size, count
+    )
     rules = []
     if baseline == "offset":
         from_ = query if queries is keys else same_way(sentence, query, queries, keys)
         rules.append(fixed_offsets(sentence, key - from_, measure, (size, count)))
     own = queries is keys and reading == "pointed_words"
     if own or baseline == "chance":
-        rules.append(summed(cell, 1 / queries.visible[sentence, query].clamp_min(1), size * count).view(size, 1, count))
+        rules.append(
+            summed(cell, 1 / queries.visible[sentence, query].clamp_min(1), size * count).view(
+                size, 1, count
+            )
+        )
     if own and baseline == "offset":
-        rules.append(summed(cell, longest(queries)[sentence, query, key], size * count).view(size, 1, count))
+        rules.append(
+            summed(cell, longest(queries)[sentence, query, key], size * count).view(size, 1, count)
+        )
 
     def answer(view: View) -> Tensor:
         chosen: Tensor = getattr(view, reading)
@@ -100,11 +108,15 @@ def visible(table: Tensor, queries: Passage, keys: Passage, forward: bool) -> Te
     return there & later
 
 
-def fixed_offsets(sentence: Tensor, offset: Tensor, measure: Tensor, shape: tuple[int, int]) -> Tensor:
+def fixed_offsets(
+    sentence: Tensor, offset: Tensor, measure: Tensor, shape: tuple[int, int]
+) -> Tensor:
     """How many answers are at every offset up to REACH, by sentence and measure: B offsets M."""
     near, size = offset.abs() <= REACH, 2 * REACH + 1
     place = (sentence * size + offset + REACH) * shape[1] + measure
-    return summed(place[near], near[near].float(), shape[0] * size * shape[1]).view(shape[0], size, shape[1])
+    return summed(place[near], near[near].float(), shape[0] * size * shape[1]).view(
+        shape[0], size, shape[1]
+    )
 
 
 def longest(passage: Passage) -> Tensor:

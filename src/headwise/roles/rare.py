@@ -31,7 +31,9 @@ def frequencies(lines: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Cou
 def histogram(counts: Mapping[int, int]) -> Tensor:
     """Counts by id as one tensor, 0 for ids that never occur."""
     out = torch.zeros(max(counts, default=0) + 1)
-    out[torch.tensor(list(counts), dtype=torch.long)] = torch.tensor(list(counts.values()), dtype=torch.float)
+    out[torch.tensor(list(counts), dtype=torch.long)] = torch.tensor(
+        list(counts.values()), dtype=torch.float
+    )
     return out
 
 
@@ -54,14 +56,20 @@ def rare(passage: Passage, counts: Tensor, top: int = TOP) -> Question:
     limit = counts.sort(descending=True).values[top - 1] if len(counts) >= top else 0
     rarest, two = (passage.words & (often <= least[:, [each]]) for each in (0, -1))
     counted = (passage.words.sum(1, keepdim=True) > 1) & (least[:, :1] < limit)
-    asked = [passage.words & counted & ~rarest, passage.words & counted & ~two, passage.words & counted]
+    asked = [
+        passage.words & counted & ~rarest,
+        passage.words & counted & ~two,
+        passage.words & counted,
+    ]
     others = (passage.words.sum(1) - 1).clamp_min(1)
     shares = [rarest.sum(1) / others, two.sum(1) / others, *[rarest.sum(1) / (others + 1)] * 2]
 
     def answer(view: View) -> Tensor:
         hits = [lookup(right, view.pointed) for right in (rarest, two)]
         tokens = [over(asked[0], hits[0]), over(asked[1], hits[1]), over(asked[2], hits[0])]
-        return torch.stack([*tokens, lookup(rarest, votes(view.pointed, asked[0])[..., None])[..., 0] * some], -1)
+        return torch.stack(
+            [*tokens, lookup(rarest, votes(view.pointed, asked[0])[..., None])[..., 0] * some], -1
+        )
 
     some = asked[0].any(1)[:, None].float()
     numbers = torch.stack([*(each.sum(1) for each in asked), some[:, 0]], -1).float()

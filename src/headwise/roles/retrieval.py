@@ -21,13 +21,34 @@ TEXTS = 60
 HAY = (3, 12)  # sentences around the needle
 UNKNOWN = 0.1  # share of subwords
 COLOURS = ("red", "green", "blue", "white", "black", "yellow", "brown", "grey")
-THINGS = ("apple", "box", "cup", "door", "fish", "hat", "key", "lamp", "map", "shoe", "stone", "tree")
+THINGS = (
+    "apple",
+    "box",
+    "cup",
+    "door",
+    "fish",
+    "hat",
+    "key",
+    "lamp",
+    "map",
+    "shoe",
+    "stone",
+    "tree",
+)
 FILLING = (
-    "The weather was fine that day.", "Nobody knew what to say.", "There was a lot of work to do.",
-    "The train came late again.", "Some people like music very much.", "It rained during the night.",
-    "The water in the river was cold.", "Many children play outside in summer.", "The shop opens early in the morning.",
-    "We had bread and soup for dinner.", "The road goes up to the hills.", "A small dog slept near the fire.",
-)  # fmt: skip
+    "The weather was fine that day.",
+    "Nobody knew what to say.",
+    "There was a lot of work to do.",
+    "The train came late again.",
+    "Some people like music very much.",
+    "It rained during the night.",
+    "The water in the river was cold.",
+    "Many children play outside in summer.",
+    "The shop opens early in the morning.",
+    "We had bread and soup for dinner.",
+    "The road goes up to the hills.",
+    "A small dog slept near the fire.",
+)
 
 
 def retrieval_task(tokenizer: Any, longest: int, seed: int) -> Task:
@@ -37,8 +58,12 @@ def retrieval_task(tokenizer: Any, longest: int, seed: int) -> Task:
         draw = random.Random(seed)
         texts = [hidden(draw, number, share) for number in range(TEXTS)]
         tokens = [tokenizer(text.text, verbose=False)["input_ids"] for text in texts]
-        if sum(ids.count(tokenizer.unk_token_id) for ids in tokens) > UNKNOWN * sum(map(len, tokens)):
-            raise HeadwiseError("Retrieval heads were not tested: the tokenizer does not know the words of the texts.")
+        if sum(ids.count(tokenizer.unk_token_id) for ids in tokens) > UNKNOWN * sum(
+            map(len, tokens)
+        ):
+            raise HeadwiseError(
+                "Retrieval heads were not tested: the tokenizer does not know the words of the texts."
+            )
         size = max(map(len, tokens))
         if size <= longest:
             return Task("needle", texts, retrieval)
@@ -53,7 +78,10 @@ def hidden(draw: random.Random, number: int, share: float) -> Annotated:
     depth = draw.randint(0, len(hay))
     owner, colour, thing, place = (draw.choice(words) for words in (NAMES, COLOURS, THINGS, PLACES))
     fact, answer = f"The secret of {owner} is", f"a {colour} {thing} in the {place}"
-    before, needle = [*hay[:depth], fact], [answer + ".", *hay[depth:], f"What is the secret of {owner}?", fact]
+    before, needle = (
+        [*hay[:depth], fact],
+        [answer + ".", *hay[depth:], f"What is the secret of {owner}?", fact],
+    )
     starts = [len(sentence(" ".join(part), "").words) for part in (before, before + needle)]
     length = len(sentence(answer, "").words)
     plain = sentence(" ".join([*before, *needle, answer]), str(number))
@@ -72,7 +100,9 @@ def retrieval(passage: Passage) -> Question:
     ids, words = passage.ids, passage.words
     inside = {name: spanned(passage, name) for name in ("needle", "answer")}
     written = inside["answer"][:, 1:]
-    same = (ids[:, 1:, None] == ids[:, None]) & inside["needle"][:, None] & words[:, None]  # B t−1 k
+    same = (
+        (ids[:, 1:, None] == ids[:, None]) & inside["needle"][:, None] & words[:, None]
+    )  # B t−1 k
     asked = torch.nn.functional.pad(written & words[:, :-1] & same.any(2), (0, 1))
     right = torch.nn.functional.pad(same, (0, 0, 0, 1))
     chance = (asked * right.sum(2) / words.cumsum(1).clamp_min(1)).sum(1)

@@ -18,9 +18,24 @@ from headwise.roles.question import Question
 from headwise.roles.syntactic import dependencies
 
 TAGS = (
-    "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM",
-    "VERB", "X",
-)  # fmt: skip
+    "ADJ",
+    "ADP",
+    "ADV",
+    "AUX",
+    "CCONJ",
+    "DET",
+    "INTJ",
+    "NOUN",
+    "NUM",
+    "PART",
+    "PRON",
+    "PROPN",
+    "PUNCT",
+    "SCONJ",
+    "SYM",
+    "VERB",
+    "X",
+)
 OPENING = 10  # first tokens of a sentence, which `variability` compares
 
 
@@ -42,7 +57,9 @@ def shape(passage: Passage) -> Question:
     def answer(view: View) -> Tensor:
         heads = view.weights.shape[1]
         sums = view.weights.reshape(size, heads, length * length) @ features.to(view.weights.dtype)
-        received = torch.matmul(words[:, None, None].to(view.weights.dtype), view.weights)[:, :, 0]  # B H K
+        received = torch.matmul(words[:, None, None].to(view.weights.dtype), view.weights)[
+            :, :, 0
+        ]  # B H K
         return torch.cat([sums, received @ tags.to(received.dtype)], -1)
 
     names = ["mass", "distance", "dependency-alignment", *(f"pos.{tag}" for tag in TAGS)]
@@ -101,7 +118,8 @@ def means(answers: Answers) -> dict[Site, Tensor]:
     counts = torch.from_numpy(answers.whole(COUNTS)).sum(0).clamp_min(1)
     sums = {layer: torch.from_numpy(answers.whole(layer)).sum(0) for layer in answers.layers}
     return {
-        Site(answers.kind, layer): (total / counts).unflatten(-1, (OPENING, OPENING)) for layer, total in sums.items()
+        Site(answers.kind, layer): (total / counts).unflatten(-1, (OPENING, OPENING))
+        for layer, total in sums.items()
     }
 
 
@@ -121,13 +139,19 @@ def variability(passage: Passage, mean: Mapping[Site, Tensor]) -> Question:
 
     counts = there.any(2).sum(1, keepdim=True).float().expand(-1, 2)
     return Question(
-        ["opening mass", "variability"], counts, there.new_zeros(len(there), 0, 2), answer, per="opening mass"
+        ["opening mass", "variability"],
+        counts,
+        there.new_zeros(len(there), 0, 2),
+        answer,
+        per="opening mass",
     )
 
 
 def first_tokens(passage: Passage) -> Tensor:
     """Which pairs of the first tokens are subwords of words, the key visible to the query: B OPENING OPENING."""
-    words = torch.nn.functional.pad(passage.words[:, :OPENING].float(), (0, max(OPENING - passage.words.shape[1], 0)))
+    words = torch.nn.functional.pad(
+        passage.words[:, :OPENING].float(), (0, max(OPENING - passage.words.shape[1], 0))
+    )
     both = words[:, :, None] * words[:, None]
     return both.tril() if passage.causal else both
 

@@ -33,7 +33,9 @@ def successor_task(tokenizer: Any, readout: Readout, seed: int) -> Task:
     """Items of one sequence in random order. Raises HeadwiseError where the tokenizer tells the items of no sequence
     apart by their first subwords."""
     items = {name: openings(tokenizer, words.split()) for name, words in SEQUENCES.items()}
-    usable = {name: first for name, first in items.items() if len(first) == len(SEQUENCES[name].split())}
+    usable = {
+        name: first for name, first in items.items() if len(first) == len(SEQUENCES[name].split())
+    }
     if not usable:
         raise HeadwiseError(
             f"Successor heads were not tested: the tokenizer does not tell the items of {', '.join(SEQUENCES)} apart "
@@ -45,11 +47,15 @@ def successor_task(tokenizer: Any, readout: Readout, seed: int) -> Task:
         words = [*usable[name]][: None if name in ROUND else -1]
         text = " ".join(draw.sample(words, min(LONGEST, len(words))))
         texts.append(sentence(text, f"{number} {name}"))
-    known = [(name, word, first) for name, firsts in usable.items() for word, first in firsts.items()]
+    known = [
+        (name, word, first) for name, firsts in usable.items() for word, first in firsts.items()
+    ]
     return Task("sequences", texts, partial(successor, readout=readout, known=known))
 
 
-def successor(passage: Passage, readout: Readout, known: Sequence[tuple[str, str, int]]) -> Question:
+def successor(
+    passage: Passage, readout: Readout, known: Sequence[tuple[str, str, int]]
+) -> Question:
     """How often a head's output raises the successor of the item that it looks at.
 
     successor = share of the items q (at their last subword) where, of all items of the sequence, the output of the head
@@ -61,7 +67,9 @@ def successor(passage: Passage, readout: Readout, known: Sequence[tuple[str, str
     names = [one.id.partition(" ")[2] for one in passage.sentences]
     place = {(name, word): number for number, (name, word, _) in enumerate(known)}
     after = [
-        number + 1 if number + 1 < len(known) and known[number + 1][0] == name else place[name, first_of(name, known)]
+        number + 1
+        if number + 1 < len(known) and known[number + 1][0] == name
+        else place[name, first_of(name, known)]
         for number, (name, _, _) in enumerate(known)
     ]
     following = torch.full(passage.subwords.shape, -1)
@@ -70,8 +78,13 @@ def successor(passage: Passage, readout: Readout, known: Sequence[tuple[str, str
             if (names[row], word.form) in place and column < following.shape[1]:
                 following[row, column] = after[place[names[row], word.form]]
     following = following.to(device)
-    inside = torch.tensor([[name == each for each, _, _ in known] for name in names], device=device)  # B n
-    tokens, last = torch.tensor([first for _, _, first in known], device=device), last_tokens(passage)
+    inside = torch.tensor(
+        [[name == each for each, _, _ in known] for name in names], device=device
+    )  # B n
+    tokens, last = (
+        torch.tensor([first for _, _, first in known], device=device),
+        last_tokens(passage),
+    )
     asked = (passage.subwords > 0) & (following >= 0)
     rows = torch.arange(len(names), device=device)[:, None]
     chance = asked.sum(1) / inside.sum(1)
@@ -80,7 +93,9 @@ def successor(passage: Passage, readout: Readout, known: Sequence[tuple[str, str
         assert view.call is not None
         heads = view.weights.shape[1]
         raised = readout.logits(view.call, view.call.output[rows, last], tokens)  # B W H n
-        best = raised.masked_fill(~inside[:, None, None], -torch.inf).argmax(-1).transpose(1, 2)  # B H W
+        best = (
+            raised.masked_fill(~inside[:, None, None], -torch.inf).argmax(-1).transpose(1, 2)
+        )  # B H W
         right = following[:, None].expand(-1, heads, -1).gather(2, view.between.argmax(-1))
         return over(asked, (best == right).float())[..., None]
 

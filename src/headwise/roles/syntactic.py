@@ -31,7 +31,10 @@ def attachment(passage: Passage) -> Question:
     attachment.REL = share of words d with a governor by REL and argmax_q≠d A_h[q, d] = governor(d). Baseline as for
     `syntactic`.
     """
-    arcs = (Arc(s, word, governor, f"attachment.{relation}") for s, word, governor, relation in dependencies(passage))
+    arcs = (
+        Arc(s, word, governor, f"attachment.{relation}")
+        for s, word, governor, relation in dependencies(passage)
+    )
     return pointing(arcs, passage, passage, "offset", "looking_words")
 
 

@@ -17,7 +17,16 @@ from headwise.heads import COLUMNS, HeadMap
 from headwise.roles.alignment import Gold
 from headwise.roles.answers import together
 from headwise.roles.label import ENOUGH, Bar, absent, find, labels, patterns
-from headwise.roles.passes import ByHalf, Progress, Reading, Subject, on_pairs, on_probes, on_templates, on_treebank
+from headwise.roles.passes import (
+    ByHalf,
+    Progress,
+    Reading,
+    Subject,
+    on_pairs,
+    on_probes,
+    on_templates,
+    on_treebank,
+)
 
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 
@@ -45,7 +54,9 @@ class Roles:
 
     def _repr_html_(self) -> str:
         """The roles that were found, the clearest first, and what no head does."""
-        found = self.roles.assign(above=self.roles["value"] - self.roles["baseline"]).sort_values("above")[::-1]
+        found = self.roles.assign(above=self.roles["value"] - self.roles["baseline"]).sort_values(
+            "above"
+        )[::-1]
         names = found["kind"] + "/" + found["layer"].astype(str) + "/" + found["head"].astype(str)
         shown = found[["role", "value", "low", "high", "baseline"]].set_axis(names.rename("head"))
         notes = "".join(f"<p>{html.escape(text)}</p>" for text in (*self.warnings, *self.absent))
@@ -53,12 +64,21 @@ class Roles:
 
 
 def roles(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, treebank: Iterable[Annotated], *,
-    confirm: Iterable[Annotated] | None = None, pairs: Iterable[tuple[str, str]] | None = None,
-    frequencies: Mapping[int, int] | None = None, reading: Reading | None = None, bar: Bar | None = None,
-    seed: int = 0, progress: Progress = lambda sentences: None, links: Sequence[Gold] | None = None,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    found: Discovery,
+    treebank: Iterable[Annotated],
+    *,
+    confirm: Iterable[Annotated] | None = None,
+    pairs: Iterable[tuple[str, str]] | None = None,
+    frequencies: Mapping[int, int] | None = None,
+    reading: Reading | None = None,
+    bar: Bar | None = None,
+    seed: int = 0,
+    progress: Progress = lambda sentences: None,
+    links: Sequence[Gold] | None = None,
     intervals: bool = True,
-) -> Roles:  # fmt: skip
+) -> Roles:
     """All tests of roles on a treebank (which is iterated twice), and the roles that are confirmed on its second half.
 
     In an encoder-decoder the encoder is tested on the treebank, decoder and cross attention on sentence `pairs`, with
@@ -73,7 +93,9 @@ def roles(
     passes = [on_treebank(subject, treebank, confirm, frequencies, progress)]
     if pairs is not None:
         if not model.config.is_encoder_decoder:
-            raise HeadwiseError(f"Sentence pairs were given, but a {type(model).__name__} does not translate.")
+            raise HeadwiseError(
+                f"Sentence pairs were given, but a {type(model).__name__} does not translate."
+            )
         passes.append(on_pairs(subject, list(pairs), progress, links))
     if subject.kind == "decoder-self":
         passes += [on_probes(subject, frequencies, seed), *on_templates(subject, seed)]
@@ -83,7 +105,11 @@ def roles(
 
 
 def conclude(
-    heads: HeadMap, passes: Sequence[ByHalf], bar: Bar, seed: int | None, coverage: dict[str, Coverage]
+    heads: HeadMap,
+    passes: Sequence[ByHalf],
+    bar: Bar,
+    seed: int | None,
+    coverage: dict[str, Coverage],
 ) -> Roles:
     """The result, from the answers of every pass; with intervals where there is a seed to draw them by."""
     whole: list[pd.DataFrame] = []
@@ -104,9 +130,15 @@ def conclude(
     often = (scores["n"] >= ENOUGH[0]) & (scores["units"] >= ENOUGH[1])
     found = find(scores[often], pd.concat(halves[0]), pd.concat(halves[1]), bar)
     return Roles(
-        scores.loc[often, list(COLUMNS)].reset_index(drop=True), found, labels(heads, found), patterns(heads, found),
-        absent(scores, found, bar), sorted(set(scores.loc[~often, "measure"])), coverage, warnings(coverage),
-    )  # fmt: skip
+        scores.loc[often, list(COLUMNS)].reset_index(drop=True),
+        found,
+        labels(heads, found),
+        patterns(heads, found),
+        absent(scores, found, bar),
+        sorted(set(scores.loc[~often, "measure"])),
+        coverage,
+        warnings(coverage),
+    )
 
 
 def warnings(coverage: Mapping[str, Coverage]) -> list[str]:
@@ -114,9 +146,15 @@ def warnings(coverage: Mapping[str, Coverage]) -> list[str]:
     found = []
     for name, text in coverage.items():
         if text.unknown_share > FOREIGN:
-            found.append(f"{text.unknown_share:.0%} of the subwords of the {name} are unknown: another language?")
+            found.append(
+                f"{text.unknown_share:.0%} of the subwords of the {name} are unknown: another language?"
+            )
         if text.too_long:
-            found.append(f"{text.too_long} of {text.sentences} sentences of the {name} are too long and were left out.")
+            found.append(
+                f"{text.too_long} of {text.sentences} sentences of the {name} are too long and were left out."
+            )
         if text.unalignable:
-            found.append(f"{text.unalignable} of {text.sentences} sentences of the {name} lose words in the tokenizer.")
+            found.append(
+                f"{text.unalignable} of {text.sentences} sentences of the {name} lose words in the tokenizer."
+            )
     return found

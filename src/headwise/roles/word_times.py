@@ -28,11 +28,14 @@ from headwise.roles.observe import half_of
 FRAME = 0.02  # seconds between the states of Whisper's encoder
 
 
-def speech_trials(model: Any, tokenizer: Any, speech: Sequence[Utterance], coverage: Coverage) -> Trials:
+def speech_trials(
+    model: Any, tokenizer: Any, speech: Sequence[Utterance], coverage: Coverage
+) -> Trials:
     """Trials on utterances. Those with more tokens than the model writes, or fewer than two words, are left out and
     counted."""
     extractor = WhisperFeatureExtractor(
-        feature_size=model.config.num_mel_bins, chunk_length=round(model.config.max_source_positions * FRAME)
+        feature_size=model.config.num_mel_bins,
+        chunk_length=round(model.config.max_source_positions * FRAME),
     )
     coverage.sentences += len(speech)
     fitting = []
@@ -65,7 +68,9 @@ def prompt_of(model: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
         )
     known = tokenizer.get_vocab()
     if unknown := [name for name in names if name not in known]:
-        raise HeadwiseError(f"{unknown[0]}, which {utterance.audio} needs, is no token of this model.")
+        raise HeadwiseError(
+            f"{unknown[0]}, which {utterance.audio} needs, is no token of this model."
+        )
     return [known[name] for name in names]
 
 
@@ -75,7 +80,11 @@ def tokens(tokenizer: Any, utterance: Utterance) -> list[list[int]]:
 
 
 def trial(
-    model: PreTrainedModel, extractor: Any, utterance: Utterance, prompt: list[int], words: list[list[int]]
+    model: PreTrainedModel,
+    extractor: Any,
+    utterance: Utterance,
+    prompt: list[int],
+    words: list[list[int]],
 ) -> Trial:
     """One utterance.
 
@@ -90,7 +99,9 @@ def trial(
             f"model hears {extractor.chunk_length} s: cut the audio, and correct the times."
         )
     device = device_of(model)
-    features = extractor(audio, sampling_rate=extractor.sampling_rate, return_tensors="pt").input_features
+    features = extractor(
+        audio, sampling_rate=extractor.sampling_rate, return_tensors="pt"
+    ).input_features
     flat = [token for word in words for token in word]
     first = torch.tensor(list(accumulate(map(len, words), initial=0))[:-1], device=device)
     expected = torch.tensor(utterance.starts, device=device)
@@ -109,7 +120,9 @@ def trial(
 
     width = int(model.config.median_filter_width)
     rule = first / len(flat) * seconds
-    return Trial(inputs, partial(maps, len(prompt), frames, width), answers, rule[None, None], judged)
+    return Trial(
+        inputs, partial(maps, len(prompt), frames, width), answers, rule[None, None], judged
+    )
 
 
 def maps(prompt: int, frames: int, width: int, call: AttentionCall) -> Tensor:
@@ -133,9 +146,13 @@ def token_starts(costs: Tensor) -> Tensor:
     steps = rows + columns - 1
     inf = torch.inf
     # cell (i, j) goes to place (i, i + j), so that an anti-diagonal is a column
-    skewed = torch.nn.functional.pad(costs.float(), (0, rows), value=inf).flatten(1)[:, : rows * steps]
+    skewed = torch.nn.functional.pad(costs.float(), (0, rows), value=inf).flatten(1)[
+        :, : rows * steps
+    ]
     skewed = skewed.view(count, rows, steps)
-    before = costs.new_full((count, rows + 1), inf, dtype=torch.float32)  # two anti-diagonals back, row 0 is the border
+    before = costs.new_full(
+        (count, rows + 1), inf, dtype=torch.float32
+    )  # two anti-diagonals back, row 0 is the border
     before[:, 0] = 0
     last = torch.full_like(before, inf)
     moves = torch.empty((count, rows, steps), dtype=torch.uint8, device=costs.device)
@@ -150,7 +167,12 @@ def token_starts(costs: Tensor) -> Tensor:
     column = torch.full((count, 1), columns - 1, device=costs.device)
     flat = moves.flatten(1)
     for _ in range(steps):
-        starts.scatter_(1, row, column)  # walked backwards: the last frame written is the first of the token
+        starts.scatter_(
+            1, row, column
+        )  # walked backwards: the last frame written is the first of the token
         move = flat.gather(1, row * steps + row + column)
-        row, column = (row - (move != 2).long()).clamp_min(0), (column - (move != 1).long()).clamp_min(0)
+        row, column = (
+            (row - (move != 2).long()).clamp_min(0),
+            (column - (move != 1).long()).clamp_min(0),
+        )
     return starts

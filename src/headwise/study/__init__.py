@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     from headwise.study.progress import Progress
     from headwise.study.study import run_study
 else:
-    HOME = {"plan": ("Plan", "make_plan", "read_plan"), "progress": ("Progress",), "study": ("run_study",)}
+    HOME = {
+        "plan": ("Plan", "make_plan", "read_plan"),
+        "progress": ("Progress",),
+        "study": ("run_study",),
+    }
 
     def __getattr__(name):
         for module, names in HOME.items():

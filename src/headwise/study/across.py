@@ -25,9 +25,21 @@ from headwise.study.variants import COMPARISONS, FULL
 from headwise.translation.quality import check, scored, sentence_statistics
 
 COLUMNS = (
-    "data", "method", "kinds", "setting", "penalty", "seeds", "kept", "kept_low", "kept_high", "total", "measure",
-    "value", "low", "high",
-)  # fmt: skip
+    "data",
+    "method",
+    "kinds",
+    "setting",
+    "penalty",
+    "seeds",
+    "kept",
+    "kept_low",
+    "kept_high",
+    "total",
+    "measure",
+    "value",
+    "low",
+    "high",
+)
 SPLITS = {"": "test", "dev_": "dev"}
 TO = "bleu_difference_to_"
 MEASURES = ("bleu", "bleu_difference", *(f"{TO}{word}" for word in COMPARISONS))
@@ -80,11 +92,15 @@ def _read(folder: Path) -> SeedTable | None:
     try:
         table = pd.read_csv(folder / "pruning.csv", dtype={"setting": str, "kinds": str})
         facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        first = table.drop_duplicates("setting").set_index("setting")[["method", "kinds", "penalty", "kept", "total"]]
+        first = table.drop_duplicates("setting").set_index("setting")[
+            ["method", "kinds", "penalty", "kept", "total"]
+        ]
         table = table.dropna(subset=["value"])
         values = {
             (str(setting), str(measure)): float(value)
-            for setting, measure, value in table[["setting", "measure", "value"]].itertuples(index=False, name=None)
+            for setting, measure, value in table[["setting", "measure", "value"]].itertuples(
+                index=False, name=None
+            )
         }
         against = {name: asked["against"] for name, asked in facts.get("settings", {}).items()}
     except FileNotFoundError:
@@ -94,7 +110,9 @@ def _read(folder: Path) -> SeedTable | None:
             f"{folder} was to be averaged with other seeds, but its pruning.csv and run.json cannot be read "
             f"({type(error).__name__}: {error}): run this seed again."
         ) from None
-    return SeedTable(folder, {str(name): dict(row) for name, row in first.iterrows()}, values, against)
+    return SeedTable(
+        folder, {str(name): dict(row) for name, row in first.iterrows()}, values, against
+    )
 
 
 def _rows(runs: Sequence[SeedTable]) -> Iterator[dict[str, Any]]:
@@ -104,20 +122,34 @@ def _rows(runs: Sequence[SeedTable]) -> Iterator[dict[str, Any]]:
         for start, measure in product(SPLITS, MEASURES):
             same = [run for run in runs if (name, start + measure) in run.measured]
             if len(same) >= 2:
-                yield _row(same, name, start + measure, [texts[start].draws(run, name, measure) for run in same])
+                yield _row(
+                    same,
+                    name,
+                    start + measure,
+                    [texts[start].draws(run, name, measure) for run in same],
+                )
 
 
-def _row(runs: Sequence[SeedTable], name: str, measure: str, draws: Sequence[np.ndarray | None]) -> dict[str, Any]:
+def _row(
+    runs: Sequence[SeedTable], name: str, measure: str, draws: Sequence[np.ndarray | None]
+) -> dict[str, Any]:
     """One setting and measure over the runs that have it. draws: of each the measure in every resample."""
     whole = [draw for draw in draws if draw is not None]
     low, high = over_seeds(np.stack(whole)) if len(whole) == len(runs) else (None, None)
     counted = runs[:1] if name == FULL.name else runs  # whose kinds are those of each seed's sweeps
     kept = [int(run.settings[name]["kept"]) for run in counted]
     return {
-        **{key: runs[0].settings[name][key] for key in ("method", "kinds", "penalty", "total")}, "setting": name,
-        "seeds": len(runs), "kept": fmean(kept), "kept_low": min(kept), "kept_high": max(kept), "measure": measure,
-        "value": fmean(run.measured[name, measure] for run in runs), "low": low, "high": high,
-    }  # fmt: skip
+        **{key: runs[0].settings[name][key] for key in ("method", "kinds", "penalty", "total")},
+        "setting": name,
+        "seeds": len(runs),
+        "kept": fmean(kept),
+        "kept_low": min(kept),
+        "kept_high": max(kept),
+        "measure": measure,
+        "value": fmean(run.measured[name, measure] for run in runs),
+        "low": low,
+        "high": high,
+    }
 
 
 class ResampledBleu:
@@ -151,7 +183,9 @@ class ResampledBleu:
         paths = [folder / f"{setting}.txt", folder / "reference.txt"]
         if not all(path.is_file() for path in paths):
             return None
-        lines, references = (path.read_text(encoding="utf-8").removesuffix("\n").split("\n") for path in paths)
+        lines, references = (
+            path.read_text(encoding="utf-8").removesuffix("\n").split("\n") for path in paths
+        )
         check(lines, references)
         weights = self.weights.setdefault(len(lines), resamples(len(lines)))
         return scored(self.metric, weights @ sentence_statistics(self.metric, lines, references))

@@ -23,7 +23,16 @@ from headwise.attention import capture, discover, evaluating, start_token
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMap, Kind
 from headwise.importance.integrated import STEPS as FADES
-from headwise.importance.measures import ABLATIONS, BLEU, GATINGS, GRADIENTS, LRP, READINGS, RESCORED, STEPWISE
+from headwise.importance.measures import (
+    ABLATIONS,
+    BLEU,
+    GATINGS,
+    GRADIENTS,
+    LRP,
+    READINGS,
+    RESCORED,
+    STEPWISE,
+)
 from headwise.loading import load
 from headwise.options import Architecture, Recipe, Search
 from headwise.pruning.gate_training import freeze
@@ -90,7 +99,9 @@ class Estimate:
         rates, recipe = self.rates, self.recipe
         updates = math.ceil(self.train.positions / (recipe.batch_tokens * recipe.accumulate))
         each = rates.encoder_update if set(kinds) == {"encoder-self"} else rates.update
-        epoch = updates * (each * recipe.batch_tokens * recipe.accumulate + rates.step) + self.reading(self.dev)
+        epoch = updates * (
+            each * recipe.batch_tokens * recipe.accumulate + rates.step
+        ) + self.reading(self.dev)
         return LOADING + ENCODING * self.train.pairs + (epochs or recipe.epochs) * epoch
 
     def reading(self, text: Amount) -> float:
@@ -110,7 +121,9 @@ class Estimate:
     def scoring(self, measures: Iterable[str]) -> float:
         """Scores of every head on the dev text, by full names of measures."""
         names, rates, length = list(measures), self.rates, self.dev.length
-        passes = 1.2 * any(name in READINGS for name in names) + BACKWARD * any(name in GRADIENTS for name in names)
+        passes = 1.2 * any(name in READINGS for name in names) + BACKWARD * any(
+            name in GRADIENTS for name in names
+        )
         seconds = 0.0
         for name in names:
             if name in LRP:
@@ -142,15 +155,24 @@ class Estimate:
 
 
 def estimate(
-    shape: Architecture | str, recipe: Recipe, search: Search, train: ParallelText, dev: ParallelText,
+    shape: Architecture | str,
+    recipe: Recipe,
+    search: Search,
+    train: ParallelText,
+    dev: ParallelText,
     device: str = "cpu",
-) -> Estimate:  # fmt: skip
+) -> Estimate:
     """What a study will take with these texts, and a model of this shape or at this place; takes a few seconds itself.
 
     No piece is known before a tokenizer is learned, so one is learned from a small part of the training text.
     """
     if isinstance(shape, Architecture):
-        hf, pieces, most, heads = blank(shape), sampled_subwords(train, shape), shape.max_length, shape.head_map
+        hf, pieces, most, heads = (
+            blank(shape),
+            sampled_subwords(train, shape),
+            shape.max_length,
+            shape.head_map,
+        )
     else:
         given = load(shape, device)
         hf, pieces, most, heads = given.hf, given.tokenizer, max_tokens(given), given.heads
@@ -175,9 +197,14 @@ def amount(text: ParallelText, pieces: PreTrainedTokenizerBase, most: int) -> Am
     """The size of a text: all its pairs, and the mean of their longer sides over a sample; too long ones left out."""
     rows = text.dataset[drawn(len(text), SAMPLE)]
     sides = pieces(rows["source"])["input_ids"], pieces(text_target=rows["target"])["input_ids"]
-    lengths = np.array([max(len(source), len(target)) for source, target in zip(*sides, strict=True)])
+    lengths = np.array(
+        [max(len(source), len(target)) for source, target in zip(*sides, strict=True)]
+    )
     kept = lengths[lengths <= most]
-    return Amount(round(len(text) * len(kept) / len(lengths)), PADDING * float(kept.mean()) if len(kept) else 1.0)
+    return Amount(
+        round(len(text) * len(kept) / len(lengths)),
+        PADDING * float(kept.mean()) if len(kept) else 1.0,
+    )
 
 
 def blank(shape: Architecture) -> PreTrainedModel:
@@ -221,7 +248,9 @@ def measured(hf: PreTrainedModel, recipe: Recipe, search: Search, length: int) -
             freeze(hf, ("encoder-self",))
             encoder = best(backward, device)
     hf.eval()
-    piece = decoding(hf, search, length, int(max(16, room / (2 * parameters * search.beam * STEPS))))
+    piece = decoding(
+        hf, search, length, int(max(16, room / (2 * parameters * search.beam * STEPS)))
+    )
     return Rates(update / positions, encoder / positions, reading / positions, step, piece)
 
 
@@ -234,7 +263,9 @@ def decoding(hf: PreTrainedModel, search: Search, length: int, most: float) -> f
 
     def write() -> None:
         with torch.no_grad():
-            cast(Any, hf).generate(**inputs, num_beams=search.beam, do_sample=False, early_stopping=False, **size)
+            cast(Any, hf).generate(
+                **inputs, num_beams=search.beam, do_sample=False, early_stopping=False, **size
+            )
 
     return best(write, hf.device.type) / STEPS * search.batch / rows
 
@@ -242,8 +273,12 @@ def decoding(hf: PreTrainedModel, search: Search, length: int, most: float) -> f
 def random_batch(hf: PreTrainedModel, rows: int, length: int) -> dict[str, Tensor]:
     """A full batch of random pieces: rows × length, as training gets it."""
     generator = torch.Generator().manual_seed(0)
-    size = min(hf.config.vocab_size, getattr(hf.config, "decoder_vocab_size", None) or hf.config.vocab_size)
-    source, target = torch.randint(len(SPECIAL), size, (2, rows, length), generator=generator).to(hf.device)
+    size = min(
+        hf.config.vocab_size, getattr(hf.config, "decoder_vocab_size", None) or hf.config.vocab_size
+    )
+    source, target = torch.randint(len(SPECIAL), size, (2, rows, length), generator=generator).to(
+        hf.device
+    )
     start = target.roll(1, 1)
     start[:, 0] = start_token(hf)
     labels = target.clone()

@@ -21,7 +21,9 @@ from headwise.errors import HeadwiseError
 from headwise.study.jobs import Eta, Job
 from headwise.study.progress import Progress
 
-Jobs = Callable[[], Sequence[Job]]  # asked again after every job: what is finished may reveal more of them
+Jobs = Callable[
+    [], Sequence[Job]
+]  # asked again after every job: what is finished may reveal more of them
 Work = Callable[[Job], None]  # does a job
 WORKERS = ("ray",)  # the names of executors beside this process
 
@@ -101,9 +103,14 @@ class LocalExecutor:
 
 @contextmanager
 def open_executor(
-    workers: str | None, work: Work, make_work: Callable[[Progress], Work], folder: Path, progress: Progress,
-    threads: int, device: str,
-) -> Iterator[Executor]:  # fmt: skip
+    workers: str | None,
+    work: Work,
+    make_work: Callable[[Progress], Work],
+    folder: Path,
+    progress: Progress,
+    threads: int,
+    device: str,
+) -> Iterator[Executor]:
     """The executor that `--workers` names; without a name, this process. make_work: how a worker's own process does
     jobs; folder: shared with the workers."""
     if workers is None:
@@ -136,7 +143,9 @@ def run_jobs(
         if job:
             number = len(outcome.ended) + len(running) + 1
             left = [other for other in graph if other.name not in outcome.ended]
-            heading = f"[{number} of {len(graph)}] {job.name}{eta.left_in_words(left, executor.slots)}"
+            heading = (
+                f"[{number} of {len(graph)}] {job.name}{eta.left_in_words(left, executor.slots)}"
+            )
             running[job.name] = job
             eta.begin(job)
             executor.start(job, heading)
@@ -154,7 +163,9 @@ def run_jobs(
             graph = checked(jobs())
             skip(graph, outcome)
         else:
-            if len(outcome.failed) > 1:  # a single failure at the very end is left to the caller, who raises it
+            if (
+                len(outcome.failed) > 1
+            ):  # a single failure at the very end is left to the caller, who raises it
                 report_failures(untold, outcome, progress)
             if as_before:
                 progress.say(f"  {as_before} of {len(outcome.ended)} tasks: as before")
@@ -175,11 +186,15 @@ def checked(jobs: Sequence[Job]) -> Sequence[Job]:
     names = [job.name for job in jobs]
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise HeadwiseError(f"The study has several tasks of the name {', '.join(twice)}: every name must be unique.")
+        raise HeadwiseError(
+            f"The study has several tasks of the name {', '.join(twice)}: every name must be unique."
+        )
     known = set(names)
     for job in jobs:
         if missing := sorted(set(job.after) - known):
-            raise HeadwiseError(f"The task {job.name} needs {', '.join(missing)}, but the study has no such task.")
+            raise HeadwiseError(
+                f"The task {job.name} needs {', '.join(missing)}, but the study has no such task."
+            )
     in_order(jobs)
     return jobs
 
@@ -193,7 +208,9 @@ def in_order(jobs: Iterable[Job]) -> list[str]:
         raise HeadwiseError(f"The study's tasks wait for each other in a ring: {ring}.") from None
 
 
-def next_ready(graph: Sequence[Job], outcome: Outcome, running: Mapping[str, Job], slots: int) -> Job | None:
+def next_ready(
+    graph: Sequence[Job], outcome: Outcome, running: Mapping[str, Job], slots: int
+) -> Job | None:
     """The first job of the list that may start now. An exclusive one starts when nothing runs."""
     if len(running) >= slots or any(job.exclusive for job in running.values()):
         return None
@@ -206,9 +223,18 @@ def skip(graph: Sequence[Job], outcome: Outcome) -> None:
     """Leave out every job that waits, however far away, for a failed one."""
     after = {job.name: job.after for job in graph}
     for name in in_order(graph):
-        lost = next((parent for parent in after[name] if parent in outcome.failed or parent in outcome.skipped), None)
+        lost = next(
+            (
+                parent
+                for parent in after[name]
+                if parent in outcome.failed or parent in outcome.skipped
+            ),
+            None,
+        )
         if lost and name not in outcome.ended:
-            outcome.skipped[name] = f"{lost} failed" if lost in outcome.failed else outcome.skipped[lost]
+            outcome.skipped[name] = (
+                f"{lost} failed" if lost in outcome.failed else outcome.skipped[lost]
+            )
 
 
 def foreseen(error: Exception | None) -> bool:

@@ -45,7 +45,10 @@ class Eta:
     def left(self, jobs: Sequence[Job], slots: int) -> float:
         """Seconds until these jobs are done: the work shared out to the slots, or the longest path through them."""
         pace, now = self.took / self.estimated if self.estimated else 1.0, self.clock()
-        cost = {job.name: max(0.0, job.seconds * pace - (now - self.begun.get(job.name, now))) for job in jobs}
+        cost = {
+            job.name: max(0.0, job.seconds * pace - (now - self.begun.get(job.name, now)))
+            for job in jobs
+        }
         exclusive = sum(cost[job.name] for job in jobs if job.exclusive)
         longest = sum(cost[name] for name in longest_path(jobs, cost))
         return max((sum(cost.values()) - exclusive) / slots + exclusive, longest)
@@ -78,7 +81,9 @@ def plan_lines(jobs: Sequence[Job]) -> list[str]:
     for job in jobs:
         waits = [name for name in job.after if name in left and not job.done]
         after = f"  after {shortened(waits)}" if waits else ""
-        lines.append(f"{job.name:<{names}}  {cost[job.name]:>{costs}}{after}{'  (exclusive)' if job.exclusive else ''}")
+        lines.append(
+            f"{job.name:<{names}}  {cost[job.name]:>{costs}}{after}{'  (exclusive)' if job.exclusive else ''}"
+        )
     done = len(jobs) - len(left)
     count = f"{len(jobs)} tasks, {done} of them done" if done else f"{len(jobs)} tasks"
     if not any(left.values()):

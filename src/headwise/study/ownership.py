@@ -19,10 +19,22 @@ from headwise.study.progress import Progress
 from headwise.study.store import Store
 
 FREE = (  # what may be changed or added to a plan between two runs: how many models, and what is asked of them
-    "name", "seeds", "pairs", "weights", "scoring", "roles", "choice", "speed",
-    "pruning.penalties", "pruning.refine", "pruning.keep",
-    "pruning.scores", "pruning.orders", "pruning.controls", "pruning.seeds",
-)  # fmt: skip
+    "name",
+    "seeds",
+    "pairs",
+    "weights",
+    "scoring",
+    "roles",
+    "choice",
+    "speed",
+    "pruning.penalties",
+    "pruning.refine",
+    "pruning.keep",
+    "pruning.scores",
+    "pruning.orders",
+    "pruning.controls",
+    "pruning.seeds",
+)
 ADVICE = "Choose another --out, or change the plan back."
 
 
@@ -35,7 +47,9 @@ def claim(plan: Plan, out: Path) -> None:
 def refuse_others(plan: Plan, out: Path) -> None:
     """Raise HeadwiseError where the folder of a plan, or of one of its runs, holds anything else than its results."""
     if (out / "config.json").exists():
-        raise HeadwiseError(f"{out} is the folder of a model, in which no study is written: choose another --out.")
+        raise HeadwiseError(
+            f"{out} is the folder of a model, in which no study is written: choose another --out."
+        )
     for folder in dict.fromkeys([".", *plan.runs]):
         refuse_foreign_files(out / folder)
     existing = runs_in(out)
@@ -55,13 +69,17 @@ def refuse_others(plan: Plan, out: Path) -> None:
             refuse(out / folder, [*differences(before, as_toml(own))])
     if existing:
         before = plan_of(out)
-        refuse(out, [*lost(plan, existing), *(differences(before, as_toml(plan)) if before else ())])
+        refuse(
+            out, [*lost(plan, existing), *(differences(before, as_toml(plan)) if before else ())]
+        )
 
 
 def refuse_foreign_files(folder: Path) -> None:
     """A folder that is neither new, nor empty, nor a run's keeps what is in it."""
     if (folder / ".stages").exists():
-        raise HeadwiseError(f"{folder} holds a run of an earlier version of headwise: choose another --out.")
+        raise HeadwiseError(
+            f"{folder} holds a run of an earlier version of headwise: choose another --out."
+        )
     own = folder / "plan.toml"
     if not folder.is_dir() or (own.exists() and (folder / ".lock").exists()):
         return
@@ -111,7 +129,9 @@ def lost(plan: Plan, existing: dict[str, set[str]]) -> Iterator[str]:
             yield f"{folder} was one of its runs and is not any more"
         else:
             gone = sweeps - {sweep.name for sweep in plan.runs[folder].pruning}
-            yield from (f"the sweep '{name}' of {folder} is not in it any more" for name in sorted(gone))
+            yield from (
+                f"the sweep '{name}' of {folder} is not in it any more" for name in sorted(gone)
+            )
 
 
 def shortened(names: list[str], most: int = 3) -> str:
@@ -139,11 +159,19 @@ def file_names(files: Any) -> Any:
 
 def by_name(sweeps: Any) -> dict[str, dict[str, Any]]:
     """Sweeps by their names."""
-    return {sweep.get("name", ""): sweep for sweep in ([sweeps] if isinstance(sweeps, dict) else sweeps or [])}
+    return {
+        sweep.get("name", ""): sweep
+        for sweep in ([sweeps] if isinstance(sweeps, dict) else sweeps or [])
+    }
 
 
-def sweep_differences(before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]) -> Iterator[str]:
+def sweep_differences(
+    before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]
+) -> Iterator[str]:
     """Of the sweeps that are in both plans; sweeps may come and go."""
     for name in before.keys() & now.keys():
         where = f"in the sweep '{name}' " if name else ""
-        yield from (f"{where}{difference}" for difference in differences(before[name], now[name], "pruning."))
+        yield from (
+            f"{where}{difference}"
+            for difference in differences(before[name], now[name], "pruning.")
+        )

@@ -21,7 +21,9 @@ from headwise.errors import HeadwiseError
 from headwise.importance.measures import USUAL, resolve_measures
 from headwise.options import FROM_RANDOM_WEIGHTS, Architecture, Recipe, Search
 
-Spec = str | list[str]  # two files | one .tsv or .jsonl file | "datasets:NAME" | one-sided text: one file
+Spec = (
+    str | list[str]
+)  # two files | one .tsv or .jsonl file | "datasets:NAME" | one-sided text: one file
 
 
 class Strict(BaseModel):
@@ -134,7 +136,9 @@ class Plan(Strict):
     @field_validator("pruning", mode="before")
     @classmethod
     def one_or_several(cls, sweeps: Any) -> Any:
-        for sweep in [sweeps] if isinstance(sweeps, dict) else sweeps if isinstance(sweeps, list) else ():
+        for sweep in (
+            [sweeps] if isinstance(sweeps, dict) else sweeps if isinstance(sweeps, list) else ()
+        ):
             if isinstance(sweep, dict) and sweep.get("method", "gates") not in SWEEPS:
                 raise ValueError(f"the method '{sweep['method']}' is none of {', '.join(SWEEPS)}")
         return [sweeps] if isinstance(sweeps, dict) else sweeps
@@ -146,9 +150,15 @@ class Plan(Strict):
             raise ValueError("every [[pruning]] of several needs a name of its own")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("no seed may be there twice")
-        if unknown := {seed for sweep in self.pruning for seed in sweep.seeds} - {*(self.seeds or [self.seed])}:
-            raise ValueError(f"a sweep is for the seeds {sorted(unknown)}, which are not among the plan's seeds")
-        controls = {control for sweep in self.pruning for control in sweep.controls} & {*FROM_RANDOM_WEIGHTS}
+        if unknown := {seed for sweep in self.pruning for seed in sweep.seeds} - {
+            *(self.seeds or [self.seed])
+        }:
+            raise ValueError(
+                f"a sweep is for the seeds {sorted(unknown)}, which are not among the plan's seeds"
+            )
+        controls = {control for sweep in self.pruning for control in sweep.controls} & {
+            *FROM_RANDOM_WEIGHTS
+        }
         if controls and isinstance(self.model, str):
             raise ValueError(
                 f"the control {', '.join(controls)} trains from random weights, but this plan takes a trained model"
@@ -158,9 +168,13 @@ class Plan(Strict):
                 sweep.refuse_counts(self.model.head_map)
         if any(data.one_sided for data in (self.data, *self.pairs.values())):
             if isinstance(self.model, Architecture):
-                raise ValueError("translation models are trained on pairs, but the training text is one-sided")
+                raise ValueError(
+                    "translation models are trained on pairs, but the training text is one-sided"
+                )
             if self.search.engine != "transformers":
-                raise ValueError(f"the engine '{self.search.engine}' translates, but the training text is one-sided")
+                raise ValueError(
+                    f"the engine '{self.search.engine}' translates, but the training text is one-sided"
+                )
             if "label_smoothing" not in self.training.model_fields_set:
                 self.training = self.training.model_copy(update={"label_smoothing": 0.0})
         return self
@@ -171,8 +185,18 @@ class Plan(Strict):
         pairs, seeds = self.pairs or {"": self.data}, self.seeds or [self.seed]
         found = {}
         for pair, seed in product(pairs, seeds):
-            sweeps = [s.model_copy(update={"seeds": []}) for s in self.pruning if not s.seeds or seed in s.seeds]
-            changes = {"seed": seed, "seeds": [], "data": pairs[pair], "pairs": {}, "pruning": sweeps}
+            sweeps = [
+                s.model_copy(update={"seeds": []})
+                for s in self.pruning
+                if not s.seeds or seed in s.seeds
+            ]
+            changes = {
+                "seed": seed,
+                "seeds": [],
+                "data": pairs[pair],
+                "pairs": {},
+                "pruning": sweeps,
+            }
             parts = [pair] * bool(self.pairs) + [f"seed-{seed}"] * bool(self.seeds)
             found["/".join(parts) or "."] = self.model_copy(update=changes)
         return found
@@ -198,7 +222,11 @@ def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
     path = Path(path)
     if not path.is_file():
         found = "is a folder" if path.is_dir() else "does not exist"
-        own = f", such as {path / 'plan.toml'}" if (path / "plan.toml").is_file() else " (examples/ has some)"
+        own = (
+            f", such as {path / 'plan.toml'}"
+            if (path / "plan.toml").is_file()
+            else " (examples/ has some)"
+        )
         raise HeadwiseError(f"The plan {path} {found}: give the path of a TOML file{own}.")
     return make_plan(read_toml(path), settings, f"The plan {path}")
 
@@ -210,7 +238,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise HeadwiseError(f"The plan {path} cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError:
-        raise HeadwiseError(f"The plan {path} is no text (UTF-8): give the path of a TOML file.") from None
+        raise HeadwiseError(
+            f"The plan {path} is no text (UTF-8): give the path of a TOML file."
+        ) from None
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise HeadwiseError(f"The plan {path} is not valid TOML: {error}.") from None
 
@@ -222,9 +252,13 @@ def make_plan(data: dict[str, Any], settings: Sequence[str] = (), source: str = 
     try:
         plan = checked(Plan, expand(data), source)
     except RecursionError:
-        raise HeadwiseError(f"{source} has tables inside tables without an end: a plan needs three levels.") from None
+        raise HeadwiseError(
+            f"{source} has tables inside tables without an end: a plan needs three levels."
+        ) from None
     if plan.pairs and (plan.data != Data()):
-        raise HeadwiseError(f"{source}: [data] names texts and [pairs] as well: leave one of them out.")
+        raise HeadwiseError(
+            f"{source}: [data] names texts and [pairs] as well: leave one of them out."
+        )
     for name, texts in (plan.pairs or {"": plan.data}).items():
         refuse_texts(texts, f"{source}: [{f'pairs.{name}' if name else 'data'}]")
     for spec in (plan.roles.treebank, plan.roles.confirm):
@@ -236,11 +270,17 @@ def refuse_texts(texts: Data, where: str) -> None:
     """Texts must be named once, exist, and all be pairs or all one-sided."""
     files = [spec for spec in (texts.train, texts.dev, texts.test) if spec is not None]
     if texts.embedded is None and texts.train is None:
-        raise HeadwiseError(f"{where} needs a train text (and best dev and test texts), or [data.embedded].")
+        raise HeadwiseError(
+            f"{where} needs a train text (and best dev and test texts), or [data.embedded]."
+        )
     if texts.embedded is not None and files:
-        raise HeadwiseError(f"{where} names texts and the embedded corpus as well: leave one of them out.")
+        raise HeadwiseError(
+            f"{where} names texts and the embedded corpus as well: leave one of them out."
+        )
     if len({one_sided(spec) for spec in files}) > 1:
-        raise HeadwiseError(f"{where} has one-sided text and pairs: give train, dev and test text of one kind.")
+        raise HeadwiseError(
+            f"{where} has one-sided text and pairs: give train, dev and test text of one kind."
+        )
     for spec in files:
         refuse_missing(spec)
 
@@ -255,14 +295,20 @@ def change(data: dict[str, Any], setting: str) -> None:
     """Put one `key=value` into the plan; the value is read as TOML, or else as a plain word."""
     key, equals, value = setting.partition("=")
     if not equals or not key:
-        raise HeadwiseError(f"'--set {setting}' was given, but it should read key=value, such as training.epochs=3.")
+        raise HeadwiseError(
+            f"'--set {setting}' was given, but it should read key=value, such as training.epochs=3."
+        )
     *tables, last = key.strip().split(".")
     for table in tables:
         inner = data.setdefault(table, {})
         if isinstance(inner, list):
-            raise HeadwiseError(f"'--set {setting}' was given, but {table} is several tables: change the plan's file.")
+            raise HeadwiseError(
+                f"'--set {setting}' was given, but {table} is several tables: change the plan's file."
+            )
         if not isinstance(inner, dict):
-            raise HeadwiseError(f"'--set {setting}' was given, but {table} is not a table in this plan.")
+            raise HeadwiseError(
+                f"'--set {setting}' was given, but {table} is not a table in this plan."
+            )
         data = inner
     try:
         data[last] = tomllib.loads(f"value = {value}")["value"]
@@ -280,5 +326,7 @@ def expand(value: Any) -> Any:
         value = os.path.expandvars(value)
         if missing := re.search(r"\$\{?(\w+)", value):
             name = missing[1]
-            raise HeadwiseError(f"The plan names ${name}, but no such variable is set: export {name}=FOLDER.")
+            raise HeadwiseError(
+                f"The plan names ${name}, but no such variable is set: export {name}=FOLDER."
+            )
     return value

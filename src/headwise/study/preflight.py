@@ -34,15 +34,25 @@ def preflight(plan: Plan, runs: Collection[Run], jobs: Collection[Job], device: 
     """Sentences to say before the jobs begin. Raises HeadwiseError for what would fail, or be worth nothing."""
     given = cache(partial(load, plan.model, device)) if isinstance(plan.model, str) else None
     refuse_roles(plan)
-    refuse_engine(plan.search.engine, device, given() if given and plan.search.engine != "transformers" else None)
+    refuse_engine(
+        plan.search.engine,
+        device,
+        given() if given and plan.search.engine != "transformers" else None,
+    )
     if given and any(sweep.keep or sweep.unit for sweep in plan.pruning):
         refuse_counts(plan, given())
     to_do = [job for job in jobs if not job.done]
-    trains = any(isinstance(job.task, Train) for job in to_do) and isinstance(plan.model, Architecture)
+    trains = any(isinstance(job.task, Train) for job in to_do) and isinstance(
+        plan.model, Architecture
+    )
     prunes = [job.task.variant.sweep_index for job in to_do if isinstance(job.task, Prune)]
     lines = [*missing_texts(plan)]
     run = next(iter(runs))
-    gated = any(isinstance(run.plan.pruning[index], GateSweep) for index in prunes if index < len(run.plan.pruning))
+    gated = any(
+        isinstance(run.plan.pruning[index], GateSweep)
+        for index in prunes
+        if index < len(run.plan.pruning)
+    )
     if trains or gated:
         positions = positions_of(run, given() if given else None)
         if trains:
@@ -89,7 +99,9 @@ def positions_of(run: Run, given: Model | None) -> float:
     text, shape = run.text("train"), run.plan.model
     if not isinstance(text, ParallelText):
         assert given is not None
-        sample = with_tokenizer(given).tokenizer(text.dataset[drawn(len(text), SAMPLE)]["text"])["input_ids"]
+        sample = with_tokenizer(given).tokenizer(text.dataset[drawn(len(text), SAMPLE)]["text"])[
+            "input_ids"
+        ]
         return len(text) * sum(map(len, sample)) / len(sample)
     if given is not None:
         return amount(text, given.tokenizer, max_tokens(given)).positions
@@ -141,7 +153,11 @@ def refuse_full_disk(plan: Plan, folder: Path, to_do: Collection[Job]) -> None:
 def weights_of(plan: Plan) -> int:
     """About how many bytes the full model's weights take; 0 where that is not known before a download."""
     if isinstance(plan.model, str):
-        place = Path(plan.model) / "model" if (Path(plan.model) / "model").is_dir() else Path(plan.model)
+        place = (
+            Path(plan.model) / "model"
+            if (Path(plan.model) / "model").is_dir()
+            else Path(plan.model)
+        )
         return sum(file.stat().st_size for file in place.glob("*.safetensors"))
     shape, width = plan.model, plan.model.width
     layers = shape.encoder_layers * 4 * width**2 + shape.decoder_layers * 8 * width**2

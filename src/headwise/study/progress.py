@@ -38,12 +38,21 @@ class Progress:
         name = Column(no_wrap=True, min_width=22, max_width=max(22, self.console.width // 2 - 8))
         share, time = Column(min_width=4), Column(no_wrap=True, min_width=7)
         columns = (
-            TextColumn("  {task.description}", table_column=name), BarColumn(8, table_column=Column(min_width=8)),
-            TextColumn("{task.percentage:>3.0f}%", table_column=share), TimeElapsedColumn(time), TextColumn("left"),
+            TextColumn("  {task.description}", table_column=name),
+            BarColumn(8, table_column=Column(min_width=8)),
+            TextColumn("{task.percentage:>3.0f}%", table_column=share),
+            TimeElapsedColumn(time),
+            TextColumn("left"),
             TimeRemainingColumn(table_column=time),
             TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, ratio=1)),
-        )  # fmt: skip
-        return Bars(*columns, console=self.console, refresh_per_second=2, speed_estimate_period=600, expand=True)
+        )
+        return Bars(
+            *columns,
+            console=self.console,
+            refresh_per_second=2,
+            speed_estimate_period=600,
+            expand=True,
+        )
 
     @contextmanager
     def task(self, name: str) -> Iterator[None]:

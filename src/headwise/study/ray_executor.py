@@ -53,21 +53,29 @@ def ray_executor(
     number: a task sees only its own.
     """
     if device.startswith("cuda:"):
-        raise HeadwiseError(f"With Ray every task gets a GPU of its own: give device cuda, not {device}.")
+        raise HeadwiseError(
+            f"With Ray every task gets a GPU of its own: give device cuda, not {device}."
+        )
     ray = import_ray()
     own = not ray.is_initialized()
     with cluster(ray) if own else nullcontext():
         gpus = int(device.startswith("cuda"))
         needs = {"CPU": threads, "GPU": gpus} if gpus else {"CPU": threads}
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        slots = sum(min(int(node.get(what, 0) // count) for what, count in needs.items()) for node in machines)
+        slots = sum(
+            min(int(node.get(what, 0) // count) for what, count in needs.items())
+            for node in machines
+        )
         if not slots:
             raise HeadwiseError(
                 f"Every task of the study needs {in_words(needs)}, but no machine of Ray has so much "
                 f"({'; '.join(in_words(node) for node in machines)}): ask for fewer threads, or for device cpu."
             )
         task = ray.remote(do_job).options(
-            num_cpus=threads, num_gpus=gpus, max_retries=RETRIES, runtime_env={"env_vars": worker_env(threads)}
+            num_cpus=threads,
+            num_gpus=gpus,
+            max_retries=RETRIES,
+            runtime_env={"env_vars": worker_env(threads)},
         )
         reports = folder.absolute() / ".work" / "progress"
         with progress.bars() as bars:
@@ -87,7 +95,9 @@ def signals_held() -> Iterator[None]:
         return
     came = list[int]()
     stops = (signal.SIGINT, signal.SIGTERM)
-    before = {stop: signal.signal(stop, lambda number, frame: came.append(number)) for stop in stops}
+    before = {
+        stop: signal.signal(stop, lambda number, frame: came.append(number)) for stop in stops
+    }
     try:
         yield
     finally:
@@ -102,13 +112,17 @@ def import_ray() -> Any:
     is set before: a cluster of our own listens on the loopback address, and wants a token."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not os.environ.get("RAY_ADDRESS"):
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # a node's address is then 127.0.0.1 everywhere
+        os.environ.setdefault(
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"
+        )  # a node's address is then 127.0.0.1 everywhere
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray
     except ImportError:
-        raise HeadwiseError("Ray was asked for, but it is not installed: pip install 'headwise[ray]'.") from None
+        raise HeadwiseError(
+            "Ray was asked for, but it is not installed: pip install 'headwise[ray]'."
+        ) from None
     if tuple(int(part) for part in ray.__version__.split(".")[:2]) < OLDEST:
         raise HeadwiseError(
             f"Ray {ray.__version__} is installed, but headwise needs {'.'.join(map(str, OLDEST))} or newer, whose "
@@ -120,7 +134,9 @@ def import_ray() -> Any:
 @contextmanager
 def cluster(ray: Any) -> Iterator[None]:
     """A cluster for the time of the block. The session folder of one on this machine is removed at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="hw-ray-"))  # short: Ray puts sockets in it, whose paths are limited
+    folder = Path(
+        tempfile.mkdtemp(prefix="hw-ray-")
+    )  # short: Ray puts sockets in it, whose paths are limited
     try:
         connect(ray, folder)
         yield
@@ -136,17 +152,25 @@ def connect(ray: Any, folder: Path) -> None:
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if not address:
         options |= {
-            "num_cpus": cores(), "include_dashboard": False, "object_store_memory": 100 * 2**20,
+            "num_cpus": cores(),
+            "include_dashboard": False,
+            "object_store_memory": 100 * 2**20,
             "_temp_dir": str(folder),
-        }  # fmt: skip
+        }
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     handler = signal.getsignal(signal.SIGTERM)  # Ray installs its own
     try:
         if port.isdigit():
-            socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself tries for minutes
+            socket.create_connection(
+                (host, int(port)), timeout=10
+            ).close()  # Ray itself tries for minutes
         ray.init(address=address or "local", **options)
     except (OSError, RuntimeError, ValueError) as error:
-        place = f"The Ray cluster {address} (RAY_ADDRESS)" if address else "A Ray cluster on this machine"
+        place = (
+            f"The Ray cluster {address} (RAY_ADDRESS)"
+            if address
+            else "A Ray cluster on this machine"
+        )
         raise HeadwiseError(f"{place} cannot be used: {error}") from None
     finally:
         if threading.current_thread() is threading.main_thread():
@@ -160,7 +184,9 @@ def cores() -> int:
 
 def in_words(resources: Mapping[str, float]) -> str:
     words = {"CPU": "cores", "GPU": "GPUs"}
-    return " and ".join(f"{resources.get(what, 0):g} {word}" for what, word in words.items() if what in resources)
+    return " and ".join(
+        f"{resources.get(what, 0):g} {word}" for what, word in words.items() if what in resources
+    )
 
 
 def worker_env(threads: int) -> dict[str, str]:
@@ -241,8 +267,15 @@ class RayExecutor:
     """Jobs as Ray tasks, `slots` at once, with a bar for each that runs."""
 
     def __init__(
-        self, ray: Any, order: Any, task: Any, reports: Path, slots: int, progress: Progress, bars: Any
-    ) -> None:  # fmt: skip
+        self,
+        ray: Any,
+        order: Any,
+        task: Any,
+        reports: Path,
+        slots: int,
+        progress: Progress,
+        bars: Any,
+    ) -> None:
         self.ray, self.order, self.task, self.reports, self.slots = ray, order, task, reports, slots
         self.progress, self.bars = progress, bars
         self.jobs, self.headings = dict[Any, Job](), dict[str, str]()
@@ -253,7 +286,11 @@ class RayExecutor:
 
     def start(self, job: Job, heading: str) -> None:
         self.report(job.name).unlink(missing_ok=True)
-        self.headings[job.name], self.begun[job.name], self.read[job.name] = heading, time.monotonic(), 0
+        self.headings[job.name], self.begun[job.name], self.read[job.name] = (
+            heading,
+            time.monotonic(),
+            0,
+        )
         self.jobs[self.task.remote(self.order, job)] = job
 
     def wait(self) -> Ended:

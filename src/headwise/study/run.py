@@ -96,7 +96,12 @@ class Run:
     """
 
     def __init__(
-        self, plan: Plan, folder: Path, progress: Progress, device: str = "cpu", cache: Path | None = None
+        self,
+        plan: Plan,
+        folder: Path,
+        progress: Progress,
+        device: str = "cpu",
+        cache: Path | None = None,
     ) -> None:
         self.plan, self.folder, self.progress, self.device = plan, folder, progress, device
         self.store = Store(folder, progress)
@@ -118,32 +123,51 @@ class Run:
         if task not in self.keys:
             spec = self.spec(task)
             needs = [self.key(needed) for needed in spec.needs]
-            inputs = {name: value() if callable(value) else value for name, value in spec.inputs.items()}
+            inputs = {
+                name: value() if callable(value) else value for name, value in spec.inputs.items()
+            }
             self.keys[task] = digest([task.name, task.VERSION, inputs, needs])
         return self.keys[task]
 
     def done(self, task: Task, whole: bool = False) -> bool:
         """Whether the store holds a task's outputs; weights that the plan does not keep need not be there, but for
         `whole`."""
-        recorded = bool(self.store.record(task.name))  # without a record no key is needed, and no text for it
+        recorded = bool(
+            self.store.record(task.name)
+        )  # without a record no key is needed, and no text for it
         return recorded and self.store.holds(task.name, self.key(task), self.required(task, whole))
 
     def required(self, task: Task, whole: bool) -> list[str]:
         spec = self.spec(task)
-        return [path for path in spec.outputs if whole or self.plan.weights == "all" or path not in spec.weights]
+        return [
+            path
+            for path in spec.outputs
+            if whole or self.plan.weights == "all" or path not in spec.weights
+        ]
 
     def need(self, task: Task, whole: bool = False) -> Result:
         """The result of a task, made now unless the store holds it. whole: its weights must be there, too."""
-        if not self.store.together and task.shared and PartialState().num_processes > 1 and not self.done(task, whole):
-            raise HeadwiseError(f"{task.name} must be made again, which several processes cannot do here: run one.")
+        if (
+            not self.store.together
+            and task.shared
+            and PartialState().num_processes > 1
+            and not self.done(task, whole)
+        ):
+            raise HeadwiseError(
+                f"{task.name} must be made again, which several processes cannot do here: run one."
+            )
         spec = self.spec(task)
         making = Making(
-            task.name, self.key(task), {self.key(needed): needed.name for needed in spec.needs}, spec.outputs,
-            make=lambda work: task.make(self, work), exact=self.device == "cpu",
+            task.name,
+            self.key(task),
+            {self.key(needed): needed.name for needed in spec.needs},
+            spec.outputs,
+            make=lambda work: task.make(self, work),
+            exact=self.device == "cpu",
             lasting=(spec.weights or spec.outputs) if task.repeatable else (),
             device=device_name(self.device),
             texts=lambda: {split: text.fingerprint for split, text in self.texts.items()},
-        )  # fmt: skip
+        )
         return self.store.obtain(making, self.required(task, whole))
 
     def result(self, task: Task) -> Result | None:
@@ -159,7 +183,9 @@ class Run:
         """
         if split not in self.texts:
             text = self.opened(split)
-            before = {record["texts"].get(split) for record in self.store.records().values()} - {None}
+            before = {record["texts"].get(split) for record in self.store.records().values()} - {
+                None
+            }
             if before - {text.fingerprint}:
                 raise HeadwiseError(
                     f"The {split} text ({text.name}) is not the one that the results in {self.folder} were made from: "
@@ -197,7 +223,9 @@ class Run:
         roles, corpus = self.plan.roles, self.plan.data.embedded
         if not roles.treebank and corpus is None:
             return None
-        own = [str(embedded.write_treebank(self.cache / "dev.conllu", corpus.dev))] if corpus else []
+        own = (
+            [str(embedded.write_treebank(self.cache / "dev.conllu", corpus.dev))] if corpus else []
+        )
         confirm = Treebank.read(*roles.confirm) if roles.confirm else None
         return Treebank.read(*(roles.treebank or own)), confirm
 

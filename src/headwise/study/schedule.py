@@ -28,7 +28,15 @@ from headwise.study.tasks.prune import RankHeads, keeps_all, prune_task
 from headwise.study.tasks.roles import FindRoles, Rescore
 from headwise.study.tasks.score import Interactions, Judge, Score, ScoreUntrained, score_passes
 from headwise.study.tasks.train import FULL_MODEL
-from headwise.study.variants import FULL, Variant, comparisons, model_controls, orders_of, own_models, sweep_controls
+from headwise.study.variants import (
+    FULL,
+    Variant,
+    comparisons,
+    model_controls,
+    orders_of,
+    own_models,
+    sweep_controls,
+)
 
 AnyEvaluation = Evaluate | EvaluatePerplexity
 STAGES = ("train", "score", "roles", "prune", "evaluate")
@@ -40,7 +48,9 @@ class Schedule:
 
     def __init__(self, run: Run, failed: Mapping[str, str] | None = None) -> None:
         self.run, self.failed = run, failed or {}
-        self.filled = {index: filled_before(run, sweep) for index, sweep in enumerate(run.plan.pruning)}
+        self.filled = {
+            index: filled_before(run, sweep) for index, sweep in enumerate(run.plan.pruning)
+        }
 
     # Variants
 
@@ -63,11 +73,15 @@ class Schedule:
         sweep, filled = self.run.plan.pruning[index], self.filled[index]
         while isinstance(sweep, GateSweep) and len(filled) < sweep.refine:
             gated = [
-                v for v in own_models(sweep, index, None, filled) if v.penalty is not None and not self.has_failed(v)
+                v
+                for v in own_models(sweep, index, None, filled)
+                if v.penalty is not None and not self.has_failed(v)
             ]
             points = {v.penalty: self.point(v) for v in gated if v.penalty is not None}
             known = {penalty: point for penalty, point in points.items() if point is not None}
-            between = steepest(known, [*sweep.penalties, *filled]) if len(known) == len(points) else None
+            between = (
+                steepest(known, [*sweep.penalties, *filled]) if len(known) == len(points) else None
+            )
             if between is None:
                 break  # or the next one waits for all before it
             filled.append(between)
@@ -84,7 +98,10 @@ class Schedule:
         """Sweeps that have fewer λ than `refine` asks for, though all they have are evaluated."""
         lines = []
         for index, sweep in enumerate(self.run.plan.pruning):
-            if isinstance(sweep, GateSweep) and (found := len(self.filled_in(index))) < sweep.refine:
+            if (
+                isinstance(sweep, GateSweep)
+                and (found := len(self.filled_in(index))) < sweep.refine
+            ):
                 where = f" ({sweep.name})" if sweep.name else ""
                 lines.append(
                     f"refine = {sweep.refine} was asked for{where}, and {found} λ filled in: no other two neighbours "
@@ -94,7 +111,11 @@ class Schedule:
 
     def has_failed(self, variant: Variant) -> bool:
         """Whether a variant, its evaluation, or what it is made from failed."""
-        names = [f"prune/{variant.name}", f"translate/dev/{variant.name}", f"evaluate/dev/{variant.name}"]
+        names = [
+            f"prune/{variant.name}",
+            f"translate/dev/{variant.name}",
+            f"evaluate/dev/{variant.name}",
+        ]
         names += [f"losses/dev/{variant.order.name if variant.order else variant.name}"]
         names += [f"order/{variant.order.name}"] if variant.order else []
         failed = any(name in self.failed for name in names)
@@ -132,7 +153,9 @@ class Schedule:
                 yield Rescore(variant)
         yield from self.last_tasks(variants)
 
-    def evaluations(self, variant: Variant, variants: Sequence[Variant], split: Split = "dev") -> Iterator[Task]:
+    def evaluations(
+        self, variant: Variant, variants: Sequence[Variant], split: Split = "dev"
+    ) -> Iterator[Task]:
         """What measures one variant on a split."""
         if self.run.translates:
             yield Translate(split, variant)
@@ -142,9 +165,13 @@ class Schedule:
         if split == "dev":
             yield Measure(variant)
 
-    def evaluation(self, variant: Variant, variants: Sequence[Variant], split: Split) -> AnyEvaluation:
+    def evaluation(
+        self, variant: Variant, variants: Sequence[Variant], split: Split
+    ) -> AnyEvaluation:
         names = comparisons(self.run.plan.pruning, variant).values() if variant != FULL else ()
-        others = [v for name in names for v in variants if v.name == name and not self.has_failed(v)]
+        others = [
+            v for name in names for v in variants if v.name == name and not self.has_failed(v)
+        ]
         if not self.run.translates:
             pairs = tuple((other, self.steps_of(other, variants)) for other in others)
             return EvaluatePerplexity(split, variant, self.steps_of(variant, variants), pairs)
@@ -184,7 +211,11 @@ class Schedule:
         """What a task only has to come after: the choice waits for all dev evaluations that are still possible, test
         text for the choice."""
         if isinstance(task, Choose):
-            dev = (other for other in tasks if isinstance(other, AnyEvaluation) and other.split == "dev")
+            dev = (
+                other
+                for other in tasks
+                if isinstance(other, AnyEvaluation) and other.split == "dev"
+            )
             return [other.name for other in dev if not self.has_failed(other.variant)]
         if isinstance(task, Translate | MeasureLosses) and task.split == "test":
             return [other.name for other in tasks if isinstance(other, Choose)]
@@ -198,7 +229,11 @@ class Schedule:
         Where the plan keeps only the chosen weights, none is trained again to be timed.
         """
         run = self.run
-        some = [v for v in variants if v.name == chosen or (not v.order and v.control in (None, "narrower"))]
+        some = [
+            v
+            for v in variants
+            if v.name == chosen or (not v.order and v.control in (None, "narrower"))
+        ]
         if run.plan.weights == "all":
             return tuple(some)
         before = run.store.record("speed").get("result", {})
@@ -206,7 +241,9 @@ class Schedule:
         if len(recorded) == len(before) and before and run.done(MeasureSpeed(recorded)):
             return recorded
         return tuple(
-            v for v in some if v == FULL or not prune_task(v).has_weights(run) or run.done(prune_task(v), True)
+            v
+            for v in some
+            if v == FULL or not prune_task(v).has_weights(run) or run.done(prune_task(v), True)
         )
 
 
@@ -215,12 +252,16 @@ def filled_before(run: Run, sweep: object) -> list[float]:
     if not isinstance(sweep, GateSweep) or not sweep.refine:
         return []
     named = {f"{penalty:g}" for penalty in sweep.penalties}
-    made = [r["result"] for r in run.store.records().values() if r["result"].get("sweep") == sweep.name]
+    made = [
+        r["result"] for r in run.store.records().values() if r["result"].get("sweep") == sweep.name
+    ]
     penalties = {result["penalty"] for result in made if result.get("penalty") is not None}
     return sorted(penalty for penalty in penalties if f"{penalty:g}" not in named)
 
 
-def steepest(points: Mapping[float, tuple[int, float]], taken: Sequence[float] = ()) -> float | None:
+def steepest(
+    points: Mapping[float, tuple[int, float]], taken: Sequence[float] = ()
+) -> float | None:
     """The λ in the middle (of the logarithms) of the two neighbours between which BLEU changes most.
 
     points: heads kept and BLEU by λ. taken: λ that were tried. Neighbours with no number of heads between them are left

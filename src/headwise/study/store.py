@@ -28,9 +28,15 @@ from headwise.study.progress import Progress
 
 Result = dict[str, Any]
 FIELDS: dict[str, Any] = {  # of a record, beside `content` and `threads`
-    "name": str, "key": str, "seconds": (int, float), "needs": dict, "texts": dict, "outputs": list, "files": dict,
+    "name": str,
+    "key": str,
+    "seconds": (int, float),
+    "needs": dict,
+    "texts": dict,
+    "outputs": list,
+    "files": dict,
     "result": dict,
-}  # fmt: skip
+}
 MADE = "made"  # the folder inside a work folder that holds outputs under their own names
 
 
@@ -70,7 +76,9 @@ class Store:
     @property
     def main(self) -> bool:
         """Whether this process is the one that writes."""
-        from accelerate import PartialState  # takes seconds, and a folder is refused before it is needed
+        from accelerate import (
+            PartialState,
+        )  # takes seconds, and a folder is refused before it is needed
 
         return bool(PartialState().is_main_process)
 
@@ -113,7 +121,9 @@ class Store:
 
     def damage(self, record: Mapping[str, Any], outputs: Sequence[str]) -> list[str]:
         """What is wrong with some outputs of a recorded task."""
-        lost = [f"{output} is missing" for output in outputs if not below(self.folder, output).exists()]
+        lost = [
+            f"{output} is missing" for output in outputs if not below(self.folder, output).exists()
+        ]
         return lost or damaged(self.folder, within(record["files"], outputs))
 
     def obtain(self, task: Making, required: Sequence[str]) -> Result:
@@ -124,7 +134,9 @@ class Store:
             held = self.agreed(self.main and self.holds(task.name, task.key, required))
             record = self.record(task.name) if held else self.made(task, work, required)
             if self.main:
-                for unfinished in [work] if held else work.parent.glob(f"{label}-{'[0-9a-f]' * len(task.key)}"):
+                for unfinished in (
+                    [work] if held else work.parent.glob(f"{label}-{'[0-9a-f]' * len(task.key)}")
+                ):
                     shutil.rmtree(unfinished, ignore_errors=True)
             self.wait()  # the next task finds the outputs
         return dict(record["result"])
@@ -156,11 +168,18 @@ class Store:
         if self.main and content and self.contents(task, before) - {content}:
             self.differs(task)
         record = {
-            "name": task.name, "key": task.key, "seconds": seconds, "threads": torch.get_num_threads(),
-            "device": task.device, "content": content,
+            "name": task.name,
+            "key": task.key,
+            "seconds": seconds,
+            "threads": torch.get_num_threads(),
+            "device": task.device,
+            "content": content,
             "needs": {key: self.record(name).get("content") for key, name in task.needs.items()},
-            "texts": dict(task.texts()), "outputs": list(task.outputs), "files": files, "result": result,
-        }  # fmt: skip
+            "texts": dict(task.texts()),
+            "outputs": list(task.outputs),
+            "files": files,
+            "result": result,
+        }
         if self.main:
             if before.get("key") not in (None, task.key):
                 self.forget_derived(before["key"], task)
@@ -172,7 +191,9 @@ class Store:
     def say_why(self, task: Making, before: Mapping[str, Any], required: Sequence[str]) -> None:
         """Say why a task that was finished once is made again."""
         if before.get("key") == task.key:
-            self.progress.say(f"  {task.name} is made again: {'; '.join(self.damage(before, required)[:3])}.")
+            self.progress.say(
+                f"  {task.name} is made again: {'; '.join(self.damage(before, required)[:3])}."
+            )
         elif before and task.lasting:
             self.progress.say(
                 f"  {task.name} is made again, with all that was derived from it: what it is made from changed."
@@ -184,7 +205,9 @@ class Store:
         """What the lasting outputs of a task were before, as its record and the records of what was derived from it
         say."""
         own = before.get("content") if before.get("key") == task.key else None
-        return {own, *(record["needs"].get(task.key) for record in self.records().values())} - {None}
+        return {own, *(record["needs"].get(task.key) for record in self.records().values())} - {
+            None
+        }
 
     def differs(self, task: Making) -> None:
         """A model made again from the same inputs must be the same, or its measurements would be of another one."""
@@ -193,7 +216,9 @@ class Store:
                 f"{task.name} was made again in {self.folder} and came out different, as on another machine or with "
                 "other threads: go on there, or choose another --out."
             )
-        self.progress.say(f"  {task.name} came out different: all that was derived from it is made again.")
+        self.progress.say(
+            f"  {task.name} came out different: all that was derived from it is made again."
+        )
         self.forget_derived(task.key, task)
 
     @contextmanager
@@ -215,10 +240,15 @@ class Store:
         records.pop(task.name, None)
         lost: list[dict[str, Any]] = []
         gone = {key}
-        while found := [name for name, record in records.items() if not gone.isdisjoint(record["needs"])]:
+        while found := [
+            name for name, record in records.items() if not gone.isdisjoint(record["needs"])
+        ]:
             lost += [records.pop(name) for name in found]
             gone |= {record["key"] for record in lost}
-        used = {*task.outputs, *(output for record in records.values() for output in record.get("outputs", []))}
+        used = {
+            *task.outputs,
+            *(output for record in records.values() for output in record.get("outputs", [])),
+        }
         for record in reversed(lost):  # a run that is killed here still finds what led to the rest
             for output in {*record.get("outputs", [])} - used:
                 remove(self.folder / output)
@@ -231,7 +261,9 @@ class Store:
                 remove(self.folder / path)
         for path in outputs:
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (made / path).replace(self.folder / path)  # a file that others read is there at every moment
+            (made / path).replace(
+                self.folder / path
+            )  # a file that others read is there at every moment
 
 
 def label_of(name: str) -> str:
@@ -277,7 +309,11 @@ def parsed(path: Path, changed: int, size: int) -> dict[str, Any]:
     if not all(isinstance(data.get(name), kind) for name, kind in FIELDS.items()):
         return {}
     inside = all(map(is_inside, [*data["outputs"], *data["files"]]))
-    return data if inside and all(isinstance(f, list) and len(f) == 2 for f in data["files"].values()) else {}
+    return (
+        data
+        if inside and all(isinstance(f, list) and len(f) == 2 for f in data["files"].values())
+        else {}
+    )
 
 
 @contextmanager
@@ -289,7 +325,9 @@ def locked_folder(folder: Path, main: bool) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
     except Timeout:
-        raise HeadwiseError(f"Another process is working on {folder}: wait for it, or choose another --out.") from None
+        raise HeadwiseError(
+            f"Another process is working on {folder}: wait for it, or choose another --out."
+        ) from None
     except OSError as error:
         raise HeadwiseError(
             f"The run was to be written to {folder}, but that is not possible ({error.strerror}): choose another --out."

@@ -50,7 +50,9 @@ Report = Callable[[Path], Path]
 class Study:
     """A plan at work in a folder: its runs, what failed, and how a job is done. Ray's workers each build their own."""
 
-    def __init__(self, plan: Plan, out: Path, device: str, progress: Progress, cache: Path | None = None) -> None:
+    def __init__(
+        self, plan: Plan, out: Path, device: str, progress: Progress, cache: Path | None = None
+    ) -> None:
         self.plan, self.out, self.progress = plan, out, progress
         self.failed: dict[str, dict[str, str]] = {folder: {} for folder in plan.runs}
         self.runs = {
@@ -89,7 +91,11 @@ class Study:
         prefix = "" if folder == "." else f"{folder}/"
         for task in tasks:
             after = [
-                name for name in (*(needed.name for needed in run.spec(task).needs), *schedule.waits_of(task, tasks))
+                name
+                for name in (
+                    *(needed.name for needed in run.spec(task).needs),
+                    *schedule.waits_of(task, tasks),
+                )
             ]
             waits = tuple(f"{prefix}{name}" for name in dict.fromkeys(after) if name in names)
             done = run.done(task)
@@ -100,7 +106,11 @@ class Study:
         """After a job: note its failure; write the tables of its run where they have grown."""
         if job.name in outcome.failed:
             self.failed[job.folder][job.task.name] = outcome.failed[job.name]
-        elif isinstance(job.task, Evaluate | EvaluatePerplexity) and not job.done and self.runs[job.folder].main:
+        elif (
+            isinstance(job.task, Evaluate | EvaluatePerplexity)
+            and not job.done
+            and self.runs[job.folder].main
+        ):
             self.write(job.folder)
 
     def write(self, folder: str) -> None:
@@ -114,16 +124,33 @@ def comes_late(task: Task, first: bool) -> bool:
     """What all runs wait with: training from random weights, the choice and after it, scores and roles of the second
     run and on."""
     untrained = task.variant.control in FROM_RANDOM_WEIGHTS if hasattr(task, "variant") else False
-    test = isinstance(task, Translate | Evaluate | EvaluatePerplexity | MeasureLosses) and task.split == "test"
-    return untrained or test or isinstance(task, Choose | MeasureSpeed) or (
-        not first and isinstance(task, ScorePass | ScoreUntrained | Score | Interactions | Judge | FindRoles)
-    )  # fmt: skip
+    test = (
+        isinstance(task, Translate | Evaluate | EvaluatePerplexity | MeasureLosses)
+        and task.split == "test"
+    )
+    return (
+        untrained
+        or test
+        or isinstance(task, Choose | MeasureSpeed)
+        or (
+            not first
+            and isinstance(
+                task, ScorePass | ScoreUntrained | Score | Interactions | Judge | FindRoles
+            )
+        )
+    )
 
 
 def run_study(
-    plan: Plan, out: str | Path, progress: Progress, only: str | None = None, device: str = "cpu",
-    report: Report | None = None, workers: str | None = None, threads: int | None = None,
-) -> Path:  # fmt: skip
+    plan: Plan,
+    out: str | Path,
+    progress: Progress,
+    only: str | None = None,
+    device: str = "cpu",
+    report: Report | None = None,
+    workers: str | None = None,
+    threads: int | None = None,
+) -> Path:
     """Run a plan in a folder; what is already there and unchanged is not made again. Returns the folder.
 
     only: stop after this stage (one of STAGES). report: called at the end with the folder. workers: "ray" shares the
@@ -159,10 +186,14 @@ def run_study(
     return out
 
 
-def at_work(study: Study, stages: Collection[str], workers: str | None, threads: int | None, device: str) -> Outcome:
+def at_work(
+    study: Study, stages: Collection[str], workers: str | None, threads: int | None, device: str
+) -> Outcome:
     """Do all jobs, here or by workers."""
     make_work, progress = partial(Study, study.plan, study.out, device), study.progress
-    with open_executor(workers, study, make_work, study.out, progress, threads or 1, device) as executor:
+    with open_executor(
+        workers, study, make_work, study.out, progress, threads or 1, device
+    ) as executor:
         seconds = Eta().left(study.jobs(stages), executor.slots)
         if seconds:
             progress.say(f"  This takes about {about(seconds)} on this machine.")
@@ -186,14 +217,14 @@ def estimates_of(study: Study) -> dict[str, Estimate]:
         pair = run.plan.data.model_dump_json()
         train, dev = run.text("train"), run.text("dev")
         if not isinstance(train, ParallelText) or not isinstance(dev, ParallelText):
-            assert isinstance(run.plan.model, str)  # no model is trained from random weights on one-sided text
+            assert isinstance(
+                run.plan.model, str
+            )  # no model is trained from random weights on one-sided text
             run.expected_heads = load(run.plan.model, run.device).heads
             continue
         if pair not in by_pair:
             plan = run.plan
-            by_pair[pair] = estimate(
-                plan.model, plan.training, plan.search, train, dev, run.device
-            )  # fmt: skip
+            by_pair[pair] = estimate(plan.model, plan.training, plan.search, train, dev, run.device)
         found[folder] = by_pair[pair]
         run.expected_heads = by_pair[pair].heads
     return found
@@ -202,14 +233,20 @@ def estimates_of(study: Study) -> dict[str, Estimate]:
 def estimated(study: Study, stages: Collection[str]) -> dict[str, Estimate]:
     """The estimates, where they are worth the seconds that measuring takes: several models are to be made, and they are
     many, or of several runs, or their text is long."""
-    models = [j for j in study.jobs(stages) if not j.done and isinstance(j.task, Train | Prune | RankHeads)]
+    models = [
+        j
+        for j in study.jobs(stages)
+        if not j.done and isinstance(j.task, Train | Prune | RankHeads)
+    ]
     if study.progress.console.quiet or len(models) < 2:
         return {}
     try:
         long = len(next(iter(study.runs.values())).text("train")) >= LONG
         if len(study.runs) > 1 or len(models) > FEW or long:
             return estimates_of(study)
-    except Exception as error:  # whatever is wrong, the task that needs it will say: others may go on
+    except (
+        Exception
+    ) as error:  # whatever is wrong, the task that needs it will say: others may go on
         if len(study.runs) == 1 and isinstance(error, HeadwiseError):
             raise
         study.progress.say(f"  How long it will take is not known: {sentence(error)}")
@@ -286,4 +323,6 @@ def left_by_stage(study: Study, jobs: Sequence[Job]) -> list[str]:
             if isinstance(sweep, GateSweep):
                 hidden += max(0, sweep.refine - len(schedule.filled_in(index)))
     lines = [f"left: {', '.join(parts)}"] if parts else []
-    return [*lines, f"not in it: {hidden} λ of refine, which only results reveal"] if hidden else lines
+    return (
+        [*lines, f"not in it: {hidden} λ of refine, which only results reveal"] if hidden else lines
+    )

@@ -72,11 +72,17 @@ class Tables:
             mask = self.run.mask(variant)
             kinds = every if variant == FULL else self.run.sweep(variant).kinds
             start = {
-                "method": variant.method, "kinds": "+".join(kinds), "setting": variant.name,
-                "penalty": variant.penalty, "seed": plan.seed, "kept": sum(mask.count(kind) for kind in kinds),
+                "method": variant.method,
+                "kinds": "+".join(kinds),
+                "setting": variant.name,
+                "penalty": variant.penalty,
+                "seed": plan.seed,
+                "kept": sum(mask.count(kind) for kind in kinds),
                 "total": mask.heads.only(kinds).total,
-            }  # fmt: skip
-            rows += [{**start, **dict(zip(MEASURED, row, strict=True))} for row in self.values(variant)]
+            }
+            rows += [
+                {**start, **dict(zip(MEASURED, row, strict=True))} for row in self.values(variant)
+            ]
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
     def values(self, variant: Variant) -> Iterator[Row]:
@@ -85,7 +91,10 @@ class Tables:
         compared = comparisons(self.plan.pruning, variant) if variant != FULL else {}
         for split, start in (("dev", "dev_"), ("test", "")):
             if found := self.result(f"evaluate/{split}/{name}"):
-                yield from ((start + measure, value, low, high) for measure, value, low, high in found["rows"])
+                yield from (
+                    (start + measure, value, low, high)
+                    for measure, value, low, high in found["rows"]
+                )
                 what = "bleu_difference" if run.translates else "perplexity_change"
                 yield from differences(found["against"], compared, start, what)
         for measure, value in (run.result(Measure(variant)) or {}).items():
@@ -107,26 +116,39 @@ class Tables:
         models = {v.name: v for v in self.variants if run.result(model_task(v)) is not None}
         made = {name: run.result(model_task(variant)) or {} for name, variant in models.items()}
         signature = {
-            "plan": plan.name, "seed": plan.seed, "model": record.get("key"), "train": trained.get("train"),
-            "dev": trained.get("dev"), "kinds": list(dict.fromkeys(k for sweep in plan.pruning for k in sweep.kinds)),
-            "device": record.get("device", run.device), "dtype": trained.get("dtype"), "machine": info["machine"],
+            "plan": plan.name,
+            "seed": plan.seed,
+            "model": record.get("key"),
+            "train": trained.get("train"),
+            "dev": trained.get("dev"),
+            "kinds": list(dict.fromkeys(k for sweep in plan.pruning for k in sweep.kinds)),
+            "device": record.get("device", run.device),
+            "dtype": trained.get("dtype"),
+            "machine": info["machine"],
             "engine": self.result(f"translate/dev/{FULL.name}").get("engine"),
-        }  # fmt: skip
+        }
         return {
-            "signature": signature, "versions": info["versions"], "threads": record.get("threads", info["threads"]),
+            "signature": signature,
+            "versions": info["versions"],
+            "threads": record.get("threads", info["threads"]),
             "seconds": {name: record["seconds"] for name, record in run.store.records().items()},
-            "devices": sorted({record["device"] for record in run.store.records().values() if "device" in record}),
+            "devices": sorted(
+                {record["device"] for record in run.store.records().values() if "device" in record}
+            ),
             **self.chosen(),
             "notes": {
                 name: [*made[name]["notes"], *self.without_controls(variant)]
-                for name, variant in models.items() if "notes" in made[name]
+                for name, variant in models.items()
+                if "notes" in made[name]
             },
-            "doubts": {name: result["doubts"] for name, result in made.items() if result.get("doubts")},
+            "doubts": {
+                name: result["doubts"] for name, result in made.items() if result.get("doubts")
+            },
             "settings": {name: self.described(variant) for name, variant in models.items()},
             "failed": dict(self.schedule.failed),
             **{name: found for name in ("roles", "interactions") if (found := self.result(name))},
             **self.result(f"evaluate/dev/{FULL.name}").get("signatures", {}),
-        }  # fmt: skip
+        }
 
     def chosen(self) -> dict[str, Any]:
         """The choice, or what it would be by now."""
@@ -139,24 +161,39 @@ class Tables:
         names = [str(other.control) for other in model_controls(self.run.sweep(variant), variant)]
         if variant.control or not names or not keeps_all(self.run, variant):
             return []
-        return [f"No head is gone, so controls of it ({', '.join(names)}) would show nothing: none was made."]
+        return [
+            f"No head is gone, so controls of it ({', '.join(names)}) would show nothing: none was made."
+        ]
 
     def described(self, variant: Variant) -> dict[str, Any]:
         """What a variant is: facts that nobody has to read out of its name."""
         sweep, order = self.run.sweep(variant), variant.order
         greedy = sweep if isinstance(sweep, GreedySweep) else None
-        gates = sweep if isinstance(sweep, GateSweep | TopKSweep) and variant.control is None else None
+        gates = (
+            sweep if isinstance(sweep, GateSweep | TopKSweep) and variant.control is None else None
+        )
         heads = self.run.mask(variant).heads
         return {
-            "sweep": sweep.name, "kinds": sweep.kinds, "unit": sweep.unit or usual_unit(heads.only(sweep.kinds)),
-            "method": variant.method, "penalty": variant.penalty, "keep": variant.keep,
-            "score": order.score if order else None, "order": order.name if order else None,
-            "turn": order.turn if order else None, "control": variant.control,
+            "sweep": sweep.name,
+            "kinds": sweep.kinds,
+            "unit": sweep.unit or usual_unit(heads.only(sweep.kinds)),
+            "method": variant.method,
+            "penalty": variant.penalty,
+            "keep": variant.keep,
+            "score": order.score if order else None,
+            "order": order.name if order else None,
+            "turn": order.turn if order else None,
+            "control": variant.control,
             "reference": variant.reference.name if variant.reference else None,
-            "tune": bool(greedy and greedy.tune), "compensate": bool(greedy and greedy.compensate),
-            "settle": None if gates is None else (gates.settle or 0.0) if variant.keep is None else settle_share(gates),
+            "tune": bool(greedy and greedy.tune),
+            "compensate": bool(greedy and greedy.compensate),
+            "settle": None
+            if gates is None
+            else (gates.settle or 0.0)
+            if variant.keep is None
+            else settle_share(gates),
             "against": comparisons(self.plan.pruning, variant),
-        }  # fmt: skip
+        }
 
 
 def differences(
@@ -181,10 +218,17 @@ def differences(
 
 def write_grid(plan: Plan, out: Path) -> None:
     """grid.json: the runs of a plan of several seeds or pairs; grid.csv: their tables; across.csv: means over seeds."""
-    runs = [(folder.partition("/")[0] if plan.pairs else "", own.seed, folder) for folder, own in plan.runs.items()]
+    runs = [
+        (folder.partition("/")[0] if plan.pairs else "", own.seed, folder)
+        for folder, own in plan.runs.items()
+    ]
     listed = [{"folder": folder, "data": data, "seed": seed} for data, seed, folder in runs]
     write_text(out / "grid.json", json.dumps({"name": plan.name, "runs": listed}, indent=1) + "\n")
-    known = [(data, seed, out / folder) for data, seed, folder in runs if (out / folder / "pruning.csv").exists()]
+    known = [
+        (data, seed, out / folder)
+        for data, seed, folder in runs
+        if (out / folder / "pruning.csv").exists()
+    ]
     if not known:
         for table in ("grid.csv", "across.csv"):
             (out / table).unlink(missing_ok=True)

@@ -10,7 +10,12 @@ from headwise.api.sweeps import WITHOUT_TEXT, GateSweep, GreedySweep, Sweep, Top
 from headwise.heads import HeadMap
 from headwise.options import FROM_RANDOM_WEIGHTS, OF_A_SWEEP, Control, Keep
 
-COMPARISONS = ("pruned", "fine-tuned", "random", "uncompensated")  # models beside the full one that differences are to
+COMPARISONS = (
+    "pruned",
+    "fine-tuned",
+    "random",
+    "uncompensated",
+)  # models beside the full one that differences are to
 
 
 @dataclass(frozen=True)
@@ -61,16 +66,27 @@ def orders_of(sweep: Sweep) -> list[Order]:
     return found
 
 
-def own_models(sweep: Sweep, index: int, heads: HeadMap | None, filled: Sequence[float] = ()) -> list[Variant]:
+def own_models(
+    sweep: Sweep, index: int, heads: HeadMap | None, filled: Sequence[float] = ()
+) -> list[Variant]:
     """The models of a sweep that are no controls. heads: of the full model; without them no step of a greedy order is
     known. filled: λ that `refine` filled in."""
     if isinstance(sweep, GateSweep):
         penalties = [*sweep.penalties, *filled]
-        gated = [Variant(sweep.titled(f"lambda-{value:g}"), index, "gates", penalty=value) for value in penalties]
-        kept = [Variant(sweep.titled(f"keep-{keep_name(keep)}"), index, "gates", keep=keep) for keep in sweep.keep]
+        gated = [
+            Variant(sweep.titled(f"lambda-{value:g}"), index, "gates", penalty=value)
+            for value in penalties
+        ]
+        kept = [
+            Variant(sweep.titled(f"keep-{keep_name(keep)}"), index, "gates", keep=keep)
+            for keep in sweep.keep
+        ]
         return gated + kept
     if isinstance(sweep, TopKSweep):
-        return [Variant(sweep.titled(f"top-{keep_name(keep)}"), index, "top-k", keep=keep) for keep in sweep.keep]
+        return [
+            Variant(sweep.titled(f"top-{keep_name(keep)}"), index, "top-k", keep=keep)
+            for keep in sweep.keep
+        ]
     assert isinstance(sweep, GreedySweep)
     counts = sweep.counts(heads) if heads else []
     return [
@@ -97,7 +113,11 @@ def model_controls(sweep: Sweep, variant: Variant) -> list[Variant]:
     """The controls of one model: as many heads, or as many parameters, obtained another way."""
     return [
         Variant(
-            f"{variant.name}.{control}", variant.sweep_index, f"control.{control}", control=control, reference=variant
+            f"{variant.name}.{control}",
+            variant.sweep_index,
+            f"control.{control}",
+            control=control,
+            reference=variant,
         )
         for control in get_args(Control)
         if control in sweep.controls and control not in OF_A_SWEEP
@@ -115,7 +135,14 @@ def comparisons(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str]:
     def control(name: Control) -> str | None:
         """That of the sweep, or of one that trains alike."""
         having = [sweep for sweep in (own, *sweeps) if name in sweep.controls]
-        return next((sweep.titled(name) for sweep in having if sweep.weight_training == own.weight_training), None)
+        return next(
+            (
+                sweep.titled(name)
+                for sweep in having
+                if sweep.weight_training == own.weight_training
+            ),
+            None,
+        )
 
     untuned = variant.order is not None and isinstance(own, GreedySweep) and not own.tune
     unfair = variant.control in ("fine-tuned", *FROM_RANDOM_WEIGHTS) or untuned
@@ -134,9 +161,15 @@ def uncompensated(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
     if not (variant.order and isinstance(own, GreedySweep) and own.compensate):
         return None
     for sweep in (sweep for sweep in sweeps if isinstance(sweep, GreedySweep) and not sweep.tune):
-        same = all(getattr(sweep, name) == getattr(own, name) for name in ("step", "rescore", "unit"))
+        same = all(
+            getattr(sweep, name) == getattr(own, name) for name in ("step", "rescore", "unit")
+        )
         same = same and {*sweep.kinds} == {*own.kinds}
-        alike = [o for o in orders_of(sweep) if (o.score, o.turn) == (variant.order.score, variant.order.turn)]
+        alike = [
+            o
+            for o in orders_of(sweep)
+            if (o.score, o.turn) == (variant.order.score, variant.order.turn)
+        ]
         if same and alike and not sweep.compensate:
             return f"{alike[0].name}-{variant.kept}"
     return None

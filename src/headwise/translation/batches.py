@@ -52,10 +52,14 @@ class Data(Protocol):
     def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
         """Shuffled batches of at most `tokens` positions, as rows; their number in an epoch divides by `multiple`."""
 
-    def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches) -> Collate:
+    def collator(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
+    ) -> Collate:
         """What makes a batch of tensors of rows."""
 
-    def once(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int) -> Iterator[Batch]:
+    def once(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
+    ) -> Iterator[Batch]:
         """The text once, always in the same batches: for a dev loss."""
 
 
@@ -66,14 +70,21 @@ class Encoded:
     """
 
     def __init__(
-        self, text: ParallelText, tokenizer: PreTrainedTokenizerBase, max_length: int, cache: Path | None = None
+        self,
+        text: ParallelText,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int,
+        cache: Path | None = None,
     ) -> None:
         def ids(rows: dict[str, list[str]]) -> dict[str, list[list[int]]]:
             source, target = tokenizer(rows["source"]), tokenizer(text_target=rows["target"])
             return {"source": source["input_ids"], "target": target["input_ids"]}
 
         dataset = mapped(text, tokenizer, ids, cache)
-        self.source_lengths, self.target_lengths = lengths(dataset, "source"), lengths(dataset, "target")
+        self.source_lengths, self.target_lengths = (
+            lengths(dataset, "source"),
+            lengths(dataset, "target"),
+        )
         longest = np.maximum(self.source_lengths, self.target_lengths)
         self.rows = np.flatnonzero(longest <= max_length)
         self.longest = longest[self.rows]
@@ -93,7 +104,10 @@ class Encoded:
         rows = self.dataset[[int(self.rows[i]) for i in indices if i >= 0]]
         pairs = iter(zip(rows["source"], rows["target"], strict=True))
         empty: tuple[list[int], list[int]] = ([], [])
-        return [dict(zip(("source", "target"), next(pairs) if i >= 0 else empty, strict=True)) for i in indices]
+        return [
+            dict(zip(("source", "target"), next(pairs) if i >= 0 else empty, strict=True))
+            for i in indices
+        ]
 
     def __getitem__(self, index: int) -> dict[str, list[int]]:
         return self.__getitems__([index])[0]
@@ -101,15 +115,22 @@ class Encoded:
     def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
         return TokenBatches(self, tokens, seed, multiple)
 
-    def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches) -> Collate:
+    def collator(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
+    ) -> Collate:
         return Collator(tokenizer, start_token(model), sampler.shapes)
 
-    def once(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int) -> Iterator[Batch]:
+    def once(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
+    ) -> Iterator[Batch]:
         return batches(self, tokenizer, start_token(model), tokens)
 
 
 def mapped(
-    text: StoredText, tokenizer: PreTrainedTokenizerBase, ids: Callable[..., dict[str, list[Any]]], cache: Path | None
+    text: StoredText,
+    tokenizer: PreTrainedTokenizerBase,
+    ids: Callable[..., dict[str, list[Any]]],
+    cache: Path | None,
 ) -> Dataset:
     """The columns that `ids` makes of a text's; in a file in `cache`, which is found again, or in memory."""
     file = cache / f"ids-{key(text, tokenizer)}.arrow" if cache else None
@@ -118,26 +139,37 @@ def mapped(
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
     return text.dataset.map(
-        ids, batched=True, remove_columns=text.dataset.column_names, load_from_cache_file=False,
-        cache_file_name=str(file) if file else None, keep_in_memory=file is None,
-    )  # fmt: skip
+        ids,
+        batched=True,
+        remove_columns=text.dataset.column_names,
+        load_from_cache_file=False,
+        cache_file_name=str(file) if file else None,
+        keep_in_memory=file is None,
+    )
 
 
 def key(text: StoredText, tokenizer: PreTrainedTokenizerBase) -> str:
     """A name for the ids of a text: a hash of the text and of the tokenizer."""
     model: Any = tokenizer
     if model.is_fast:
-        rules = json.loads(model.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}  # of its last call
+        rules = json.loads(model.backend_tokenizer.to_str()) | {
+            "truncation": None,
+            "padding": None,
+        }  # of its last call
     else:
         rules = model.get_vocab()
-    languages = [getattr(model, name, None) for name in ("src_lang", "tgt_lang", "split_special_tokens")]
+    languages = [
+        getattr(model, name, None) for name in ("src_lang", "tgt_lang", "split_special_tokens")
+    ]
     facts = json.dumps([text.fingerprint, type(model).__name__, languages, rules], sort_keys=True)
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
 def lengths(dataset: Dataset, column: str) -> np.ndarray:
     """The number of tokens of every row, read from the Arrow offsets."""
-    return np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in dataset.data.column(column).chunks])
+    return np.concatenate(
+        [np.diff(chunk.offsets.to_numpy()) for chunk in dataset.data.column(column).chunks]
+    )
 
 
 class TokenBatches(Sampler[list[int]]):
@@ -147,7 +179,9 @@ class TokenBatches(Sampler[list[int]]):
     shuffle=False: every pair, shortest first.
     """
 
-    def __init__(self, data: Data, tokens: int, seed: int, multiple: int = 1, shuffle: bool = True) -> None:
+    def __init__(
+        self, data: Data, tokens: int, seed: int, multiple: int = 1, shuffle: bool = True
+    ) -> None:
         self.seed, self.epoch, self.shuffle = seed, 0, shuffle
         self.lengths, self.multiple = data.longest, multiple
         if data.longest.max() > tokens:
@@ -211,7 +245,9 @@ class Collator:
     """Pads a list of pairs to the shape for its number of rows. The decoder's input is the labels, shifted right after
     the start token."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, start: int, shapes: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, start: int, shapes: Sequence[tuple[int, int]] = ()
+    ) -> None:
         self.pad, self.start = int(tokenizer.pad_token_id), start
         self.length = {rows: length for length, rows in shapes}
 
@@ -223,7 +259,12 @@ class Collator:
         inputs[:, 1:] = labels[:, :-1]
         inputs[inputs == IGNORED] = self.pad
         mask = padded([[1] * len(p["source"]) for p in pairs], 0, length)
-        return {"input_ids": source, "attention_mask": mask, "decoder_input_ids": inputs, "labels": labels}
+        return {
+            "input_ids": source,
+            "attention_mask": mask,
+            "decoder_input_ids": inputs,
+            "labels": labels,
+        }
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int, length: int | None) -> Tensor:
@@ -242,5 +283,11 @@ def batches(
     sampler = TokenBatches(data, max(tokens, int(data.longest.max())), seed=0, shuffle=False)
     collate = Collator(tokenizer, start, sampler.shapes)
     for indices in sampler:
-        rows, full = torch.tensor([int(data.rows[i]) for i in indices if i >= 0]), torch.tensor(indices) >= 0
-        yield {**{name: tensor[full] for name, tensor in collate(data.__getitems__(indices)).items()}, "rows": rows}
+        rows, full = (
+            torch.tensor([int(data.rows[i]) for i in indices if i >= 0]),
+            torch.tensor(indices) >= 0,
+        )
+        yield {
+            **{name: tensor[full] for name, tensor in collate(data.__getitems__(indices)).items()},
+            "rows": rows,
+        }

@@ -27,21 +27,37 @@ def build(shape: Architecture, tokenizer: PreTrainedTokenizerBase, seed: int) ->
             f"A width of {shape.width} cannot be divided by {shape.heads} heads: give a multiple of the heads."
         )
     common = dict(
-        vocab_size=len(tokenizer), d_model=shape.width, encoder_layers=shape.encoder_layers,
-        decoder_layers=shape.decoder_layers, encoder_attention_heads=shape.heads, decoder_attention_heads=shape.heads,
-        encoder_ffn_dim=shape.feedforward, decoder_ffn_dim=shape.feedforward, dropout=shape.dropout,
-        attention_dropout=shape.attention_dropout, activation_dropout=0.0, activation_function="relu",
-        encoder_layerdrop=0.0, decoder_layerdrop=0.0, scale_embedding=True, init_std=shape.width**-0.5,
-        max_position_embeddings=max(shape.max_length + 8, 64), pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id, bos_token_id=tokenizer.bos_token_id,
-        decoder_start_token_id=tokenizer.bos_token_id, forced_eos_token_id=None,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        d_model=shape.width,
+        encoder_layers=shape.encoder_layers,
+        decoder_layers=shape.decoder_layers,
+        encoder_attention_heads=shape.heads,
+        decoder_attention_heads=shape.heads,
+        encoder_ffn_dim=shape.feedforward,
+        decoder_ffn_dim=shape.feedforward,
+        dropout=shape.dropout,
+        attention_dropout=shape.attention_dropout,
+        activation_dropout=0.0,
+        activation_function="relu",
+        encoder_layerdrop=0.0,
+        decoder_layerdrop=0.0,
+        scale_embedding=True,
+        init_std=shape.width**-0.5,
+        max_position_embeddings=max(shape.max_length + 8, 64),
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        decoder_start_token_id=tokenizer.bos_token_id,
+        forced_eos_token_id=None,
+    )
     torch.manual_seed(seed)
     if shape.norm == "post":
         common |= dict(share_encoder_decoder_embeddings=False, decoder_vocab_size=len(tokenizer))
         model = MarianMTModel(MarianConfig(**common))
     else:
-        model = drop_unused(M2M100ForConditionalGeneration(M2M100Config(**common, tie_word_embeddings=False)))
+        model = drop_unused(
+            M2M100ForConditionalGeneration(M2M100Config(**common, tie_word_embeddings=False))
+        )
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2 and "embed" not in name and "lm_head" not in name:
             torch.nn.init.xavier_uniform_(parameter)

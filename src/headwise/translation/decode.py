@@ -24,7 +24,9 @@ class Writer(Protocol):
     tokenizer: Any
     longest: int
 
-    def write(self, sources: list[list[int]], search: Search, length: int, exactly: bool) -> list[list[int]]:
+    def write(
+        self, sources: list[list[int]], search: Search, length: int, exactly: bool
+    ) -> list[list[int]]:
         """The best translation of each source of a batch, in token ids, with the end token and without the start token:
         at most `length` tokens, or just so many."""
 
@@ -37,8 +39,12 @@ class Generate:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model, self.tokenizer, self.longest = model, tokenizer, longest(model)
 
-    def write(self, sources: list[list[int]], search: Search, length: int, exactly: bool) -> list[list[int]]:
-        batch = self.tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(device_of(self.model))
+    def write(
+        self, sources: list[list[int]], search: Search, length: int, exactly: bool
+    ) -> list[list[int]]:
+        batch = self.tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(
+            device_of(self.model)
+        )
         with evaluating(self.model), torch.no_grad():
             written = decode(self.model, self.tokenizer, batch, search, length, exactly)[:, 1:]
         ends = ending(self.model)
@@ -46,7 +52,11 @@ class Generate:
 
 
 def translate(
-    writer: Writer, sentences: Sequence[str], search: Search, progress: Report = silent, exactly: int | None = None
+    writer: Writer,
+    sentences: Sequence[str],
+    search: Search,
+    progress: Report = silent,
+    exactly: int | None = None,
 ) -> tuple[list[str], dict[str, Any]]:
     """Translate sentences, in their order.
 
@@ -57,7 +67,11 @@ def translate(
     tokenizer = writer.tokenizer
     said = [i for i, sentence in enumerate(sentences) if sentence.strip()]
     ids = (
-        tokenizer([sentences[i] for i in said], truncation=True, max_length=writer.longest)["input_ids"] if said else []
+        tokenizer([sentences[i] for i in said], truncation=True, max_length=writer.longest)[
+            "input_ids"
+        ]
+        if said
+        else []
     )
     sources = dict(zip(said, ids, strict=True))
     order = sorted(said, key=lambda i: -len(sources[i]))
@@ -67,17 +81,28 @@ def translate(
         length = exactly or most_written(len(sources[chosen[0]]), writer.longest)
         written = writer.write([sources[i] for i in chosen], search, length, exactly is not None)
         tokens += sum(map(len, written))
-        for i, text in zip(chosen, tokenizer.batch_decode(written, skip_special_tokens=True), strict=True):
+        for i, text in zip(
+            chosen, tokenizer.batch_decode(written, skip_special_tokens=True), strict=True
+        ):
             out[i] = text.strip()
         progress((at + len(chosen)) / len(order), f"{at + len(chosen)} of {len(order)} sentences")
     seconds = time.perf_counter() - start
-    cost = {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds, "engine": writer.engine}
+    cost = {
+        "seconds": seconds,
+        "tokens": tokens,
+        "tokens_per_second": tokens / seconds,
+        "engine": writer.engine,
+    }
     return out, cost
 
 
 def longest(model: PreTrainedModel) -> int:
     """The most tokens of a sentence, on either side."""
-    return model.config.max_position_embeddings - 8 if hasattr(model.config, "max_position_embeddings") else 512
+    return (
+        model.config.max_position_embeddings - 8
+        if hasattr(model.config, "max_position_embeddings")
+        else 512
+    )
 
 
 class BeamCache(EncoderDecoderCache):
@@ -89,19 +114,29 @@ class BeamCache(EncoderDecoderCache):
 
 
 def decode(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: Mapping[str, Tensor], search: Search,
-    length: int, exactly: bool = False,
-) -> Tensor:  # fmt: skip
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    batch: Mapping[str, Tensor],
+    search: Search,
+    length: int,
+    exactly: bool = False,
+) -> Tensor:
     """The token ids of the best translation of each source sentence, B T: from the start token on, padded. length: the
     most tokens, without the start token."""
     unknown = [[tokenizer.unk_token_id]] if tokenizer.unk_token_id is not None else None
     config: Any = model.config.get_text_config(decoder=True)
     cache = BeamCache(DynamicCache(config=config), DynamicCache(config=config))
     written: Tensor = model.generate(
-        **batch, past_key_values=cache, num_beams=search.beam, length_penalty=search.length_penalty,
-        max_length=length + 1, min_length=length + 1 if exactly else 0, do_sample=False, bad_words_ids=unknown,
+        **batch,
+        past_key_values=cache,
+        num_beams=search.beam,
+        length_penalty=search.length_penalty,
+        max_length=length + 1,
+        min_length=length + 1 if exactly else 0,
+        do_sample=False,
+        bad_words_ids=unknown,
         early_stopping=False,
-    )  # fmt: skip
+    )
     return written
 
 
@@ -118,13 +153,19 @@ def ending(model: PreTrainedModel) -> list[int]:
 
 def until_end(written: list[int], ends: list[int]) -> list[int]:
     """Token ids up to the first end token, which stays; without what `generate` fills the rest with."""
-    return next((written[: place + 1] for place, token in enumerate(written) if token in ends), written)
+    return next(
+        (written[: place + 1] for place, token in enumerate(written) if token in ends), written
+    )
 
 
 def speeds(
-    writers: Mapping[str, Writer], sentences: Sequence[str], search: Search, tokens: int, rounds: int,
+    writers: Mapping[str, Writer],
+    sentences: Sequence[str],
+    search: Search,
+    tokens: int,
+    rounds: int,
     progress: Report = silent,
-) -> dict[str, tuple[float, float, float]]:  # fmt: skip
+) -> dict[str, tuple[float, float, float]]:
     """Tokens per second of decoding (median, least, most), by name: all models write equally many tokens for the same
     sentences, in turn, a few rounds, so that a noisy machine and longer translations affect all alike."""
     rates: dict[str, list[float]] = {name: [] for name in writers}

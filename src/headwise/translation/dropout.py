@@ -22,7 +22,11 @@ class FastDropout(TorchFunctionMode):
     """Inside this block `torch.nn.functional.dropout` on CPU tensors draws bytes."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if func is torch.nn.functional.dropout and args[0].device.type == "cpu":
@@ -34,7 +38,11 @@ def fast_dropout(model: nn.Module) -> AbstractContextManager[Any]:
     """`FastDropout` for a model on CPU that drops anything; else nothing, because every operation pays a little for
     the mode."""
     facts = (fact for module in model.modules() for fact in vars(module).items())
-    drops = any(isinstance(value, float) and value > 0 for name, value in facts if name == "p" or "dropout" in name)
+    drops = any(
+        isinstance(value, float) and value > 0
+        for name, value in facts
+        if name == "p" or "dropout" in name
+    )
     return FastDropout() if drops and device_of(model).type == "cpu" else nullcontext()
 
 

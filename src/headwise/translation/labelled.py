@@ -16,7 +16,15 @@ from headwise.attention import device_of, evaluating
 from headwise.attention.discover import output_of
 from headwise.data.text import LabelledText
 from headwise.errors import HeadwiseError
-from headwise.translation.batches import IGNORED, Batch, Collate, TokenBatches, lengths, mapped, padded
+from headwise.translation.batches import (
+    IGNORED,
+    Batch,
+    Collate,
+    TokenBatches,
+    lengths,
+    mapped,
+    padded,
+)
 from headwise.translation.language import filler
 
 
@@ -28,9 +36,13 @@ class Labelled:
     """
 
     def __init__(
-        self, text: LabelledText, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_length: int,
+        self,
+        text: LabelledText,
+        tokenizer: PreTrainedTokenizerBase,
+        model: PreTrainedModel,
+        max_length: int,
         cache: Path | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         refuse_other_class_loss(model)
 
         def ids(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
@@ -44,7 +56,9 @@ class Labelled:
         self.dropped = len(long) - len(self.rows)
         self.collate = LabelledCollator(padding(model, tokenizer))
         if not len(self.rows):
-            raise HeadwiseError(f"None of the {len(long)} texts has from 1 to {max_length} tokens: give other text.")
+            raise HeadwiseError(
+                f"None of the {len(long)} texts has from 1 to {max_length} tokens: give other text."
+            )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -52,8 +66,13 @@ class Labelled:
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Rows by index; −1 is the first row without its label."""
         places = self.rows[np.maximum(indices, 0)]
-        ids, labels = self.dataset[places]["ids"], np.where(np.less(indices, 0), IGNORED, self.classes[places])
-        return [{"ids": row, "label": label} for row, label in zip(ids, labels.tolist(), strict=True)]
+        ids, labels = (
+            self.dataset[places]["ids"],
+            np.where(np.less(indices, 0), IGNORED, self.classes[places]),
+        )
+        return [
+            {"ids": row, "label": label} for row, label in zip(ids, labels.tolist(), strict=True)
+        ]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self.__getitems__([index])[0]
@@ -61,10 +80,14 @@ class Labelled:
     def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
         return TokenBatches(self, tokens, seed, multiple)
 
-    def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches) -> Collate:
+    def collator(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
+    ) -> Collate:
         return LabelledCollator(self.collate.fill, sampler.shapes)
 
-    def once(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int) -> Iterator[Batch]:
+    def once(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
+    ) -> Iterator[Batch]:
         return self.batches(tokens)
 
     def batches(self, tokens: int = 4096) -> Iterator[Batch]:
@@ -73,7 +96,10 @@ class Labelled:
         sampler = TokenBatches(self, max(tokens, int(self.longest.max())), seed=0, shuffle=False)
         for indices in sampler:
             there = [index for index in indices if index >= 0]
-            yield {**self.collate(self.__getitems__(there)), "rows": torch.from_numpy(self.rows[there])}
+            yield {
+                **self.collate(self.__getitems__(there)),
+                "rows": torch.from_numpy(self.rows[there]),
+            }
 
 
 class LabelledCollator:
@@ -117,7 +143,11 @@ def classes_of(text: LabelledText, model: PreTrainedModel) -> np.ndarray:
 def summed_class_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """The cross-entropy of classes, summed over texts: logits B C, labels B 1 (IGNORED for none)."""
     return nn.functional.cross_entropy(
-        logits.float(), labels[:, 0], ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+        logits.float(),
+        labels[:, 0],
+        ignore_index=IGNORED,
+        reduction="sum",
+        label_smoothing=smoothing,
     )
 
 
@@ -125,11 +155,17 @@ def refuse_other_class_loss(model: PreTrainedModel) -> None:
     """Raise HeadwiseError for a model whose own loss of two short texts is another than that of its classes."""
     kind, config = type(model).__name__, model.config
     before = config.problem_type
-    words = torch.arange(12, device=device_of(model)).view(2, 6) % model.get_input_embeddings().num_embeddings
+    words = (
+        torch.arange(12, device=device_of(model)).view(2, 6)
+        % model.get_input_embeddings().num_embeddings
+    )
     mask = torch.ones_like(words)
     mask[0, 4:] = 0
     pad = getattr(config.get_text_config(), "pad_token_id", None)
-    inputs = {"input_ids": words.masked_fill(mask == 0, 0 if pad is None else pad), "attention_mask": mask}
+    inputs = {
+        "input_ids": words.masked_fill(mask == 0, 0 if pad is None else pad),
+        "attention_mask": mask,
+    }
     labels = torch.arange(2, device=device_of(model)) % config.num_labels
     try:
         with evaluating(model), torch.no_grad(), warnings.catch_warnings(action="ignore"):
@@ -143,7 +179,10 @@ def refuse_other_class_loss(model: PreTrainedModel) -> None:
     finally:
         config.problem_type = before
     within = 1e-4 if found.logits.dtype in (torch.float32, torch.float64) else 2e-2
-    if config.num_labels < 2 or not abs(float(ours - found.loss)) <= within * abs(float(found.loss)) + within:
+    if (
+        config.num_labels < 2
+        or not abs(float(ours - found.loss)) <= within * abs(float(found.loss)) + within
+    ):
         raise HeadwiseError(
             f"This {kind} does not predict one class of several (it has {config.num_labels} labels): its own loss is "
             f"{float(found.loss):.4g} where that of classes is {float(ours):.4g}, so its heads cannot be scored or "

@@ -17,7 +17,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.data.text import Text
 from headwise.errors import HeadwiseError
-from headwise.translation.batches import IGNORED, Batch, Collate, TokenBatches, lengths, mapped, padded
+from headwise.translation.batches import (
+    IGNORED,
+    Batch,
+    Collate,
+    TokenBatches,
+    lengths,
+    mapped,
+    padded,
+)
 
 MASKED = 0.15  # share of masked tokens (Devlin et al. 2019, section 3.1)
 
@@ -26,7 +34,9 @@ class Lines:
     """Sentences as token ids. Left out and counted (`dropped`) are those longer than `max_length`, and those with no
     token to predict: of one token for a causal model, of special tokens for a masked one."""
 
-    def __init__(self, text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int, causal: bool) -> None:
+    def __init__(
+        self, text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int, causal: bool
+    ) -> None:
         self.tokenizer, self.causal = tokenizer, causal
         self.special = set(tokenizer.all_special_ids)
 
@@ -35,7 +45,11 @@ class Lines:
             return {"ids": found, "askable": [self.askable(row) for row in found]}
 
         self.dataset: Dataset = text.dataset.map(
-            ids, batched=True, remove_columns=text.dataset.column_names, load_from_cache_file=False, keep_in_memory=True
+            ids,
+            batched=True,
+            remove_columns=text.dataset.column_names,
+            load_from_cache_file=False,
+            keep_in_memory=True,
         )
         long = lengths(self.dataset, "ids")
         fits = np.flatnonzero((long <= max_length) & np.array(self.dataset["askable"], dtype=bool))
@@ -53,7 +67,9 @@ class Lines:
     def askable(self, row: Sequence[int]) -> bool:
         return len(row) > 1 if self.causal else any(token not in self.special for token in row)
 
-    def batches(self, tokens: int = 4096, seed: int = 0, hide: bool = True) -> Iterator[dict[str, Any]]:
+    def batches(
+        self, tokens: int = 4096, seed: int = 0, hide: bool = True
+    ) -> Iterator[dict[str, Any]]:
         """The text once, shortest first, in batches of at most `tokens` tokens: input_ids, attention_mask, labels (at
         the positions of their logits), rows (the row of each sentence in the text). hide: replace the tokens that a
         masked model has to predict; without it the text is intact, for what needs no prediction."""
@@ -69,7 +85,9 @@ class Lines:
             yield {**self.batch(rows, places, seed, hide), "rows": torch.tensor(places)}
             start = end
 
-    def batch(self, rows: Sequence[Sequence[int]], places: Sequence[int], seed: int, hide: bool) -> dict[str, Tensor]:
+    def batch(
+        self, rows: Sequence[Sequence[int]], places: Sequence[int], seed: int, hide: bool
+    ) -> dict[str, Tensor]:
         """Rows of ids as tensors B S. A share MASKED of the tokens of each sentence is replaced by the mask token, at
         least one, drawn by the seed and the sentence's row in the text. Special tokens are never masked."""
         ids = padded(rows, filler(self.tokenizer), None)
@@ -112,7 +130,12 @@ class Packed:
     dropped = 0
 
     def __init__(
-        self, text: Text, tokenizer: PreTrainedTokenizerBase, length: int, causal: bool, cache: Path | None = None
+        self,
+        text: Text,
+        tokenizer: PreTrainedTokenizerBase,
+        length: int,
+        causal: bool,
+        cache: Path | None = None,
     ) -> None:
         self.causal, self.special = causal, set(tokenizer.all_special_ids)
         if not causal:
@@ -123,7 +146,9 @@ class Packed:
             return {"ids": [self.ended(row, end) for row in tokenizer(rows["text"])["input_ids"]]}
 
         dataset = mapped(text, tokenizer, ids, cache)
-        self.stream = pa.chunked_array([chunk.flatten() for chunk in dataset.data.column("ids").chunks])
+        self.stream = pa.chunked_array(
+            [chunk.flatten() for chunk in dataset.data.column("ids").chunks]
+        )
         self.length = min(length, len(self.stream))
         self.longest = np.full(-(-len(self.stream) // self.length), self.length)
 
@@ -142,17 +167,26 @@ class Packed:
         epoch, place = divmod(max(index, 0), len(self))
         tokens = self.stream.slice(place * self.length, self.length + 1).to_numpy()
         row, follow = tokens[: self.length], tokens[1:]
-        hidden: Any = [] if self.causal or index < 0 else to_hide(row.tolist(), self.special, (epoch, place))
+        hidden: Any = (
+            [] if self.causal or index < 0 else to_hide(row.tolist(), self.special, (epoch, place))
+        )
         return {"ids": row, "next": follow[:0] if index < 0 else follow, "hidden": hidden}
 
     def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
         return (TokenBatches if self.causal else EpochBatches)(self, tokens, seed, multiple)
 
-    def collator(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches) -> Collate:
+    def collator(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
+    ) -> Collate:
         return PackedCollator(tokenizer, self.length, self.causal)
 
-    def once(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int) -> Iterator[Batch]:
-        rows, collate = max(1, tokens // self.length), PackedCollator(tokenizer, self.length, self.causal)
+    def once(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
+    ) -> Iterator[Batch]:
+        rows, collate = (
+            max(1, tokens // self.length),
+            PackedCollator(tokenizer, self.length, self.causal),
+        )
         for start in range(0, len(self), rows):
             yield collate(self.__getitems__(range(start, min(start + rows, len(self)))))
 
@@ -182,7 +216,11 @@ class PackedCollator:
         for place, row in enumerate(rows):
             hidden[place, row["hidden"]] = True
         labels = torch.where(hidden, ids, IGNORED)
-        return {"input_ids": ids.masked_fill(hidden, self.mask), "attention_mask": mask, "labels": labels}
+        return {
+            "input_ids": ids.masked_fill(hidden, self.mask),
+            "attention_mask": mask,
+            "labels": labels,
+        }
 
 
 def filler(tokenizer: PreTrainedTokenizerBase) -> int:

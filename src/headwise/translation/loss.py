@@ -15,7 +15,9 @@ from torch.autograd.function import once_differentiable
 
 from headwise.translation.batches import IGNORED
 
-CHUNK = 256  # positions projected at once on CPU; the last chunk is padded, so that there is one shape
+CHUNK = (
+    256  # positions projected at once on CPU; the last chunk is padded, so that there is one shape
+)
 LOGITS = 2**26  # logits at once elsewhere: 256 MB in float32
 
 
@@ -29,9 +31,15 @@ class FusedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float,
-        cap: float | None, size: int,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        smoothing: float,
+        cap: float | None,
+        size: int,
+    ) -> Tensor:
         wide = torch.promote_types(states.dtype, torch.float32)
         total = states.new_zeros((), dtype=wide)
         words = weight.shape[0]
@@ -47,7 +55,9 @@ class FusedCrossEntropy(torch.autograd.Function):
                 logits += bias
             if cap is not None:
                 logits = logits.div_(cap).tanh_().mul_(cap)
-            slope = 1 - (logits / cap).square() if cap is not None and grad_states is not None else None
+            slope = (
+                1 - (logits / cap).square() if cap is not None and grad_states is not None else None
+            )
             norm = torch.logsumexp(logits, -1, keepdim=True)
             hit, mean = norm - logits.gather(1, gold), norm - logits.mean(1, keepdim=True)
             total += ((1 - smoothing) * hit + smoothing * mean).mul_(real).sum()
@@ -75,18 +85,33 @@ class FusedCrossEntropy(torch.autograd.Function):
             grad_weight = grad_weight * grads[0]
         if grad_bias is not None:
             grad_bias = grad_bias * grads[0]
-        return grad_states * grads[0].to(grad_states.dtype), grad_weight, grad_bias, None, None, None, None
+        return (
+            grad_states * grads[0].to(grad_states.dtype),
+            grad_weight,
+            grad_bias,
+            None,
+            None,
+            None,
+            None,
+        )
 
 
 def summed_loss(
-    states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, cap: float | None = None
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    smoothing: float,
+    cap: float | None = None,
 ) -> Tensor:
     """The summed loss over the target positions of a batch: states B T M, labels B T, bias V or 1 V.
 
     With autocast the projection has autocast's dtype. Gradients are computed only with autograd on.
     """
     device = states.device.type
-    chosen, gold = (target_positions if device == "cpu" else all_positions)(states.flatten(0, 1), labels.flatten())
+    chosen, gold = (target_positions if device == "cpu" else all_positions)(
+        states.flatten(0, 1), labels.flatten()
+    )
     size = CHUNK if device == "cpu" else max(CHUNK, LOGITS // len(weight))
     if not torch.is_grad_enabled():
         weight, bias = weight.detach(), None if bias is None else bias.detach()

@@ -22,7 +22,9 @@ from headwise.translation.loss import summed_loss
 
 @contextlib.contextmanager
 def loss_forward(
-    model: PreTrainedModel, before: Callable[[], None] | None = None, extra: Callable[[], Tensor] | None = None
+    model: PreTrainedModel,
+    before: Callable[[], None] | None = None,
+    extra: Callable[[], Tensor] | None = None,
 ) -> Iterator[None]:
     """Inside the block `model(**batch, smoothing=ε)` gives the summed loss of a batch, in one forward for data-parallel
     training. before: called first (gates draw their noise). extra: a penalty per target token, added to the loss.
@@ -65,7 +67,9 @@ class AtHead(Exception):
     """Ends a forward where the output layer would begin."""
 
 
-def states_before(head: nn.Module, forward: Callable[..., Any], inputs: Mapping[str, Any]) -> Tensor:
+def states_before(
+    head: nn.Module, forward: Callable[..., Any], inputs: Mapping[str, Any]
+) -> Tensor:
     """What a forward gives to the output layer: B T M."""
     states: list[Tensor] = []
 
@@ -86,16 +90,23 @@ def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., T
     """Compare the loss without logits with that of the model's logits, on two short sentences of any words."""
     kind = type(model).__name__
     if not isinstance(head, nn.Linear):
-        raise HeadwiseError(f"headwise trains models that predict words by one output layer: {kind} is none.")
+        raise HeadwiseError(
+            f"headwise trains models that predict words by one output layer: {kind} is none."
+        )
     words = torch.arange(12, device=device_of(model)).view(2, 6)
-    sources, targets = words % model.get_input_embeddings().num_embeddings, words.flip(1) % head.out_features
+    sources, targets = (
+        words % model.get_input_embeddings().num_embeddings,
+        words.flip(1) % head.out_features,
+    )
     inputs = {"input_ids": sources, "attention_mask": (words != 5).long()}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = targets
     labels = targets.roll(-1, 1).masked_fill(words == 11, IGNORED)
     with evaluating(model), torch.no_grad():
         logits = output_of(model, inputs).logits
-        expected = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
+        expected = nn.functional.cross_entropy(
+            logits.flatten(0, 1).float(), labels.flatten(), reduction="sum"
+        )
         found = summed(labels, 0.0, **inputs)
     within = 1e-3 if logits.dtype in (torch.float32, torch.float64) else 2e-2
     if not abs(float(found) - float(expected)) <= within * float(expected):
@@ -105,13 +116,19 @@ def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., T
         )
 
 
-def dev_loss(model: PreTrainedModel, data: Data, tokenizer: PreTrainedTokenizerBase, tokens: int) -> float:
+def dev_loss(
+    model: PreTrainedModel, data: Data, tokenizer: PreTrainedTokenizerBase, tokens: int
+) -> float:
     """Cross-entropy per target token in nats, without smoothing. Inside `loss_forward`."""
     losses, count = list[Tensor](), 0
     with evaluating(model), torch.no_grad():
         for tensors in data.once(model, tokenizer, tokens):
             count += int((tensors["labels"] != IGNORED).sum())
-            batch = {name: tensor.to(device_of(model)) for name, tensor in tensors.items() if name != "rows"}
+            batch = {
+                name: tensor.to(device_of(model))
+                for name, tensor in tensors.items()
+                if name != "rows"
+            }
             losses.append(model(**batch, smoothing=0.0))
     total: float = sum(torch.stack(losses).tolist())
     return total / count

@@ -50,7 +50,9 @@ def quality(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Quali
     return out[0], out[1]
 
 
-def difference(system: Sequence[str], baseline: Sequence[str], references: Sequence[str]) -> Difference:
+def difference(
+    system: Sequence[str], baseline: Sequence[str], references: Sequence[str]
+) -> Difference:
     """BLEU of a system minus BLEU of a baseline, paired over the same resampled sentences.
 
     p is two-sided, by paired bootstrap (identical output has p = 1). With at most FEW differing lines the test is
@@ -59,7 +61,10 @@ def difference(system: Sequence[str], baseline: Sequence[str], references: Seque
     check(system, references)
     check(baseline, references)
     metric = BLEU()
-    ours, theirs = sentence_statistics(metric, system, references), sentence_statistics(metric, baseline, references)
+    ours, theirs = (
+        sentence_statistics(metric, system, references),
+        sentence_statistics(metric, baseline, references),
+    )
     value = float(scored(metric, ours.sum(0)[None])[0] - scored(metric, theirs.sum(0)[None])[0])
     differ = [i for i, (a, b) in enumerate(zip(system, baseline, strict=True)) if a != b]
     if not differ:
@@ -70,8 +75,12 @@ def difference(system: Sequence[str], baseline: Sequence[str], references: Seque
     if len(differ) <= FEW:
         signs = np.array(list(product((0, 1), repeat=len(differ))))
         change = (theirs - ours)[differ]
-        swapped = scored(metric, ours.sum(0) + signs @ change) - scored(metric, theirs.sum(0) - signs @ change)
-        return Difference(value, float(low), float(high), float((np.abs(swapped) >= abs(value) - 1e-12).mean()))
+        swapped = scored(metric, ours.sum(0) + signs @ change) - scored(
+            metric, theirs.sum(0) - signs @ change
+        )
+        return Difference(
+            value, float(low), float(high), float((np.abs(swapped) >= abs(value) - 1e-12).mean())
+        )
     return Difference(value, float(low), float(high), paired_bootstrap_p(value, deltas))
 
 
@@ -83,7 +92,9 @@ def check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         )
 
 
-def sentence_statistics(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+def sentence_statistics(
+    metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]
+) -> np.ndarray:
     """sacreBLEU's sufficient statistics, one row per sentence."""
     return np.array(metric._extract_corpus_statistics(list(hypotheses), [list(references)]))
 

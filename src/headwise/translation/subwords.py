@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 from headwise.errors import HeadwiseError
@@ -28,16 +36,26 @@ def learn_subwords(lines: Iterable[str], vocabulary: int) -> PreTrainedTokenizer
     tokenizer.decoder = decoders.Metaspace()
     letters = vocabulary - len(SPECIAL)
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, limit_alphabet=letters, special_tokens=list(SPECIAL), show_progress=False
+        vocab_size=vocabulary,
+        limit_alphabet=letters,
+        special_tokens=list(SPECIAL),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(lines, trainer)
     if tokenizer.get_vocab_size() <= len(SPECIAL):
-        raise HeadwiseError("No subword vocabulary can be learned: the training text has no letters. Give other text.")
+        raise HeadwiseError(
+            "No subword vocabulary can be learned: the training text has no letters. Give other text."
+        )
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {END}", special_tokens=[(END, SPECIAL.index(END))]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, bos_token=START, unk_token=UNKNOWN,
-        clean_up_tokenization_spaces=False, model_input_names=["input_ids", "attention_mask"],
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        bos_token=START,
+        unk_token=UNKNOWN,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
         split_special_tokens=True,  # `</s>` in the text is text
-    )  # fmt: skip
+    )

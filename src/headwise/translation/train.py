@@ -26,7 +26,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+)
 from transformers.trainer_callback import PrinterCallback, TrainerCallback, TrainerState
 
 from headwise.attention import Discovery, capture, device_of, evaluating, is_offloaded
@@ -81,23 +86,45 @@ class TokenTrainer(Seq2SeqTrainer):
     """
 
     def __init__(
-        self, *, training: Training, groups: list[dict[str, Any]] | None, seconds: float, **kwargs: Any
+        self,
+        *,
+        training: Training,
+        groups: list[dict[str, Any]] | None,
+        seconds: float,
+        **kwargs: Any,
     ) -> None:
         super().__init__(train_dataset=training.data, eval_dataset=training.dev, **kwargs)
-        self.data, self.dev, self.recipe, self.groups = training.data, training.dev, training.recipe, groups
+        self.data, self.dev, self.recipe, self.groups = (
+            training.data,
+            training.dev,
+            training.recipe,
+            groups,
+        )
         self.begun = time.perf_counter() - seconds
-        self.compute_loss_func = lambda *_: None  # makes the Trainer count target tokens for compute_loss
+        self.compute_loss_func = lambda *_: (
+            None
+        )  # makes the Trainer count target tokens for compute_loss
         self._loss_shifts_labels = False  # ours are at the positions of their logits
 
     def get_train_dataloader(self) -> Any:
-        sampler = self.data.sampler(self.recipe.batch_tokens, self.args.seed, self.recipe.accumulate)
+        sampler = self.data.sampler(
+            self.recipe.batch_tokens, self.args.seed, self.recipe.accumulate
+        )
         collate = self.data.collator(self.model, self.processing_class, sampler)
         dataset: Any = self.data
-        ahead: Any = {"num_workers": 2, "pin_memory": True} if self.args.device.type == "cuda" else {}
-        return self.accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, **ahead))
+        ahead: Any = (
+            {"num_workers": 2, "pin_memory": True} if self.args.device.type == "cuda" else {}
+        )
+        return self.accelerator.prepare(
+            DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, **ahead)
+        )
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Any:
         """The mean loss over the target tokens of an update, including those of other batches and processes."""
         loss = model(**inputs, smoothing=self.recipe.label_smoothing) / num_items_in_batch
@@ -105,17 +132,25 @@ class TokenTrainer(Seq2SeqTrainer):
         return (loss, {}) if return_outputs else loss
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        groups = self.groups or [{"params": [p for p in self.model.parameters() if p.requires_grad]}]
+        groups = self.groups or [
+            {"params": [p for p in self.model.parameters() if p.requires_grad]}
+        ]
         rate, decay = self.recipe.learning_rate, self.recipe.weight_decay
-        self.optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), eps=1e-9, weight_decay=decay, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            groups, lr=rate, betas=(0.9, 0.98), eps=1e-9, weight_decay=decay, fused=True
+        )
         return self.optimizer
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """The dev loss; the mean over processes, so that all make the same decisions."""
-        losses = gather_object([dev_loss(self.model, self.dev, self.processing_class, self.recipe.batch_tokens)])
+        losses = gather_object(
+            [dev_loss(self.model, self.dev, self.processing_class, self.recipe.batch_tokens)]
+        )
         loss = sum(losses) / len(losses)
         self.log({"eval_loss": loss})
-        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, {"eval_loss": loss})
+        self.control: Any = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, {"eval_loss": loss}
+        )
         return {"eval_loss": loss}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -124,26 +159,39 @@ class TokenTrainer(Seq2SeqTrainer):
         for name in ("loss", "eval_loss"):
             refuse_diverged(logs.get(name, 0.0), self.state.global_step, self.recipe)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None
+    ) -> None:
         """Of a model with offloaded weights, which are frozen, only what trains is saved."""
         if not is_offloaded(self.model):
             super()._save(output_dir, state_dict)
         elif self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            fixed = {name for name, weight in self.model.named_parameters() if not weight.requires_grad}
-            tensors = {name: tensor for name, tensor in now(self.model).items() if name not in fixed}
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
+            fixed = {
+                name for name, weight in self.model.named_parameters() if not weight.requires_grad
+            }
+            tensors = {
+                name: tensor for name, tensor in now(self.model).items() if name not in fixed
+            }
+            save_file(
+                {name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS
+            )
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, RuntimeError, SafetensorError) as error:
-            raise NotWritten(f"The checkpoint {folder} could not be written ({error}): free some space.") from None
+            raise NotWritten(
+                f"The checkpoint {folder} could not be written ({error}): free some space."
+            ) from None
         self.accelerator.wait_for_everyone()  # every process has added its random state
         if self.args.should_save:
-            facts = {"seconds": time.perf_counter() - self.begun, "finished": self.control.should_training_stop}
+            facts = {
+                "seconds": time.perf_counter() - self.begun,
+                "finished": self.control.should_training_stop,
+            }
             write_text(folder / MARKER, json.dumps(facts))
         self.accelerator.wait_for_everyone()
 
@@ -153,7 +201,9 @@ def in_float32(model: nn.Module) -> Iterator[None]:
     """Inside the block weights of half precision are float32: small updates would be lost in fewer bits. Afterwards
     each has its own type again."""
     tensors = [*model.parameters(), *model.buffers()]
-    half = {t: t.dtype for t in tensors if t.dtype in (torch.float16, torch.bfloat16) and not t.is_meta}
+    half = {
+        t: t.dtype for t in tensors if t.dtype in (torch.float16, torch.bfloat16) and not t.is_meta
+    }
     try:
         for tensor in half:
             tensor.data = tensor.data.float()
@@ -201,9 +251,15 @@ def dev_losses(state: TrainerState) -> list[float]:
 
 
 def fit(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, training: Training,
-    gated: Gated = UNGATED, callbacks: Sequence[TrainerCallback] = (), patience: int | None = None, keep: int = 2,
-) -> dict[str, float]:  # fmt: skip
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    found: Discovery,
+    training: Training,
+    gated: Gated = UNGATED,
+    callbacks: Sequence[TrainerCallback] = (),
+    patience: int | None = None,
+    keep: int = 2,
+) -> dict[str, float]:
     """Train a model in place, from the last complete checkpoint in `work` if there is one; writes `log.csv` there.
     Afterwards each of its modules is in its own mode (training or evaluation) again.
 
@@ -214,7 +270,9 @@ def fit(
     own_weights(model)
     recipe, work = training.recipe, training.work
     arguments = training_arguments(training, keep, device_of(model))
-    arguments.ddp_find_unused_parameters = gated is not UNGATED  # a loaded model's fixed positions never get a gradient
+    arguments.ddp_find_unused_parameters = (
+        gated is not UNGATED
+    )  # a loaded model's fixed positions never get a gradient
     with PartialState().main_process_first():
         resumed = resume_point(work)
     facts = read_marker(resumed)
@@ -223,17 +281,25 @@ def fit(
     else:
         caching = getattr(model.config, "use_cache", None)
         trainer = TokenTrainer(
-            training=training, groups=gated.groups, seconds=facts["seconds"], model=model, args=arguments,
-            processing_class=tokenizer, callbacks=[Watch(patience, training.progress), *callbacks],
-        )  # fmt: skip
+            training=training,
+            groups=gated.groups,
+            seconds=facts["seconds"],
+            model=model,
+            args=arguments,
+            processing_class=tokenizer,
+            callbacks=[Watch(patience, training.progress), *callbacks],
+        )
         trainer.remove_callback(PrinterCallback)
         explicit = device_of(model).type == "cpu"
         try:
             with (
-                evaluating(model), in_float32(model), reloading(model),
+                evaluating(model),
+                in_float32(model),
+                reloading(model),
                 capture(model, found, gates=gated.gates, explicit=explicit),
-                loss_forward(model, gated.before, gated.penalty), fast_dropout(model),
-            ):  # fmt: skip
+                loss_forward(model, gated.before, gated.penalty),
+                fast_dropout(model),
+            ):
                 trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         except UnpicklingError:
             raise HeadwiseError(
@@ -250,7 +316,9 @@ def fit(
     return {"seconds": read_marker(last)["seconds"], "updates": state.global_step}
 
 
-def training_arguments(training: Training, keep: int, device: torch.device) -> Seq2SeqTrainingArguments:
+def training_arguments(
+    training: Training, keep: int, device: torch.device
+) -> Seq2SeqTrainingArguments:
     """The Trainer's arguments. `accumulate` counts batches per update over all processes, the Trainer those of one.
 
     A single process trains on `device` alone, whatever other GPUs there are: the Trainer would take the first one, and
@@ -258,14 +326,29 @@ def training_arguments(training: Training, keep: int, device: torch.device) -> S
     """
     recipe, seed = training.recipe, training.seed
     arguments = Seq2SeqTrainingArguments(
-        output_dir=str(training.work), num_train_epochs=recipe.epochs, gradient_accumulation_steps=1,
-        learning_rate=recipe.learning_rate, lr_scheduler_type=recipe.schedule, warmup_steps=recipe.warmup,
-        max_grad_norm=recipe.clip, seed=seed, data_seed=seed, eval_strategy="epoch", save_strategy="epoch",
-        save_total_limit=keep, logging_strategy="steps", logging_steps=20, disable_tqdm=True,
-        bf16=bfloat16(recipe.dtype, device.type), report_to=["tensorboard"], remove_unused_columns=False,
+        output_dir=str(training.work),
+        num_train_epochs=recipe.epochs,
+        gradient_accumulation_steps=1,
+        learning_rate=recipe.learning_rate,
+        lr_scheduler_type=recipe.schedule,
+        warmup_steps=recipe.warmup,
+        max_grad_norm=recipe.clip,
+        seed=seed,
+        data_seed=seed,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        save_total_limit=keep,
+        logging_strategy="steps",
+        logging_steps=20,
+        disable_tqdm=True,
+        bf16=bfloat16(recipe.dtype, device.type),
+        report_to=["tensorboard"],
+        remove_unused_columns=False,
         accelerator_config={"even_batches": False, "non_blocking": device.type == "cuda"},
-        logging_nan_inf_filter=False, log_level="error", use_cpu=device.type == "cpu",
-    )  # fmt: skip
+        logging_nan_inf_filter=False,
+        log_level="error",
+        use_cpu=device.type == "cpu",
+    )
     if arguments.world_size == 1:
         arguments._n_gpu = min(arguments.n_gpu, 1)
         arguments.__dict__["_setup_devices"] = arguments.distributed_state.device = device
@@ -305,7 +388,9 @@ def tidy(state: TrainerState) -> str:
     lines = ["step,epoch,measure,value"]
     for entry in state.log_history:
         start = f"{entry['step']},{entry['epoch']:.4f}"
-        lines += [f"{start},{LOGGED[name]},{value:.8g}" for name, value in entry.items() if name in LOGGED]
+        lines += [
+            f"{start},{LOGGED[name]},{value:.8g}" for name, value in entry.items() if name in LOGGED
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -332,9 +417,12 @@ def now(model: nn.Module) -> dict[str, Tensor]:
 
 
 def converge(
-    hf: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, found: Discovery, training: Training,
+    hf: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    found: Discovery,
+    training: Training,
     callbacks: Sequence[TrainerCallback] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Train a fresh model to convergence, and use the mean of the last checkpoints if that lowers the dev loss.
 
     callbacks: of the Trainer, such as one that watches the heads. Returns what `fit` does, the dev loss, and over how
@@ -342,7 +430,9 @@ def converge(
     """
     recipe = training.recipe
     keep = max(recipe.average, 2)
-    cost = fit(hf, tokenizer, found, training, callbacks=callbacks, patience=recipe.patience, keep=keep)
+    cost = fit(
+        hf, tokenizer, found, training, callbacks=callbacks, patience=recipe.patience, keep=keep
+    )
     with loss_forward(hf):
         last = dev_loss(hf, training.dev, tokenizer, recipe.batch_tokens)
         averaged = average(hf, training.work, recipe.average)

@@ -63,11 +63,18 @@ class Known:
 
 def placed(heads: HeadMap, built: Sequence[Built], generator: torch.Generator) -> dict[Head, Built]:
     """A random place for every head, in its kind and layers; those with the least choice first."""
-    free = {site: torch.randperm(heads.count(site), generator=generator).tolist() for site in heads.sites}
+    free = {
+        site: torch.randperm(heads.count(site), generator=generator).tolist()
+        for site in heads.sites
+    }
     found: dict[Head, Built] = {}
     for head in sorted(built, key=lambda one: one.layers[1] - one.layers[0]):
         depth = len(heads.query[head.kind])
-        sites = [Site(head.kind, layer) for layer in range(depth) if head.layers[0] <= layer <= head.layers[1]]
+        sites = [
+            Site(head.kind, layer)
+            for layer in range(depth)
+            if head.layers[0] <= layer <= head.layers[1]
+        ]
         room = torch.tensor([float(len(free[site])) for site in sites])
         site = sites[int(room.multinomial(1, generator=generator))]
         found[Head(*site, free[site].pop())] = head
@@ -80,7 +87,9 @@ def distractor(space: Space, size: int) -> Weights:
     A thousandth of it goes everywhere.
     """
     generator = space.generator
-    sharp, loud = 10 ** torch.empty(2).uniform_(-1, 1, generator=generator) * torch.tensor([1.0, 0.05])
+    sharp, loud = 10 ** torch.empty(2).uniform_(-1, 1, generator=generator) * torch.tensor(
+        [1.0, 0.05]
+    )
     usual = USUAL_WORDS**-0.5
 
     def drawn(rows: Tensor) -> Tensor:
@@ -93,7 +102,12 @@ def distractor(space: Space, size: int) -> Weights:
 
 def drawn(
     space: Space, heads: HeadMap, built: Mapping[Head, Built], size: int
-) -> Iterator[tuple[Head, Weights]]:  # fmt: skip
+) -> Iterator[tuple[Head, Weights]]:
     """The weights of all heads."""
     for head in heads:
-        yield head, built[head].wire(space).weights(size, space) if head in built else distractor(space, size)
+        yield (
+            head,
+            built[head].wire(space).weights(size, space)
+            if head in built
+            else distractor(space, size),
+        )

@@ -32,19 +32,35 @@ SAME, NEITHER = 40.0, 30.0  # nats on a word with itself, and on `rest` where th
 SLOWEST = [0, 1, 2, CIRCLES, CIRCLES + 1, CIRCLES + 2]  # circles of positions
 APART = 6  # tokens between copies, at least
 WORDS = [
-    ("plain", "subject", "NOUN"), ("verb", "verb", "VERB"), ("object", "object", "NOUN"), ("adverb", "adverb", "ADV"),
-    ("plain", "noun", "NOUN"), ("adjective", "adjective", "ADJ"), ("plain", "season", "NOUN"), ("mood", "mood", "PART"),
-    ("plain", "her", "PROPN"), ("plain", "him", "PROPN"), ("pronoun", "pronoun", "PRON"), ("before", "before", "PART"),
+    ("plain", "subject", "NOUN"),
+    ("verb", "verb", "VERB"),
+    ("object", "object", "NOUN"),
+    ("adverb", "adverb", "ADV"),
+    ("plain", "noun", "NOUN"),
+    ("adjective", "adjective", "ADJ"),
+    ("plain", "season", "NOUN"),
+    ("mood", "mood", "PART"),
+    ("plain", "her", "PROPN"),
+    ("plain", "him", "PROPN"),
+    ("pronoun", "pronoun", "PRON"),
+    ("before", "before", "PART"),
     ("back", "back", "PART"),
-]  # fmt: skip
+]
 LATER = [  # what stands before what
-    ("subject", "verb"), ("verb", "object"), ("verb", "adverb"), ("noun", "adjective"), ("season", "mood"),
-    ("her", "pronoun"), ("him", "pronoun"),
-]  # fmt: skip
+    ("subject", "verb"),
+    ("verb", "object"),
+    ("verb", "adverb"),
+    ("noun", "adjective"),
+    ("season", "mood"),
+    ("her", "pronoun"),
+    ("him", "pronoun"),
+]
 GOVERNED = {
-    "subject": ("verb", "nsubj"), "object": ("verb", "obj"),
-    "adverb": ("verb", "advmod"), "adjective": ("noun", "amod"),
-}  # fmt: skip
+    "subject": ("verb", "nsubj"),
+    "object": ("verb", "obj"),
+    "adverb": ("verb", "advmod"),
+    "adjective": ("noun", "amod"),
+}
 MARKS = ("verb", "subject", "noun", "visitor")
 QUESTIONS = [
     Question("verb", lambda words, i: words[place(words, "subject")].klass),
@@ -55,7 +71,10 @@ QUESTIONS = [
     Question("before", lambda words, i: words[i - 1].klass),
     Question("back", lambda words, i: words[i - 2].klass),
     Question("mood", lambda words, i: words[place(words, "season")].klass),
-    Question("visitor", lambda words, i: 0 if words[i].form in {word.form for word in words[:i]} else CLASSES - 1),
+    Question(
+        "visitor",
+        lambda words, i: 0 if words[i].form in {word.form for word in words[:i]} else CLASSES - 1,
+    ),
 ]
 TYPES = ["plain", *(question.type for question in QUESTIONS)]
 ASKING = TYPES[1:]
@@ -66,15 +85,24 @@ def sentence(draw: toy.Draw) -> Sentence:
     random = draw.random
     units = [[Word(type, mark, draw.klass(), upos=upos)] for type, mark, upos in WORDS]
     guests = random.sample(range(VISITORS), 2)
-    units += [[Word("visitor", "visitor", guest % CLASSES, f"visitor{guest}", upos="NOUN")]
-              for guest in (guests[0], guests[0], guests[1])]  # fmt: skip
+    units += [
+        [Word("visitor", "visitor", guest % CLASSES, f"visitor{guest}", upos="NOUN")]
+        for guest in (guests[0], guests[0], guests[1])
+    ]
     row = random.sample(range(FILLERS), ROW)
-    units += [[Word("plain", "filler", each % CLASSES, f"filler{each}", upos="NOUN") for each in row] for _ in range(2)]
+    units += [
+        [Word("plain", "filler", each % CLASSES, f"filler{each}", upos="NOUN") for each in row]
+        for _ in range(2)
+    ]
     while True:
         random.shuffle(units)
         words = [word for unit in units for word in unit]
         at = {word.mark: index for index, word in enumerate(words)}
-        right = at["before"] > 0 and at["back"] > 1 and all(at[first] < at[then] for first, then in LATER)
+        right = (
+            at["before"] > 0
+            and at["back"] > 1
+            and all(at[first] < at[then] for first, then in LATER)
+        )
         if right and all(later - first >= APART for first, later in copies(words)):
             break
     for word in words:
@@ -110,25 +138,48 @@ def with_answers(words: Sentence) -> Sentence:
 
 def induction(space: Space) -> Wiring:
     """From a word to the one after its earlier copy, whose identity it writes."""
-    looks = [(space["identity"], space["identity before"], SAME), (space.one, space["rest"], NEITHER)]
+    looks = [
+        (space["identity"], space["identity before"], SAME),
+        (space.one, space["rest"], NEITHER),
+    ]
     return Wiring(looks, [(space["identity"], space["identity next"], 1.0)])
 
 
 def duplicate(space: Space) -> Wiring:
     """From a word to its earlier copies, not to itself or its neighbours; a visitor has been here before."""
     near = space["position"][SLOWEST]
-    looks = [(space["identity"], space["identity"], SAME), (space.one, space["rest"], NEITHER), (near, near, -12.0)]
+    looks = [
+        (space["identity"], space["identity"], SAME),
+        (space.one, space["rest"], NEITHER),
+        (near, near, -12.0),
+    ]
     return Wiring(looks, [(space["visitor"], space["answer visitor"], 2.0)])
 
 
 def previous(space: Space) -> Wiring:
     """What induction needs: the identity of the word before."""
-    return Wiring([wires.at_offset(space, -1)], [(space["identity"], space["identity before"], 1.0)])
+    return Wiring(
+        [wires.at_offset(space, -1)], [(space["identity"], space["identity before"], 1.0)]
+    )
 
 
 BUILT = [
-    Built("previous", "decoder-self", "matters", previous, ("positional.-1", "previous-token"), layers=(0, 0)),
-    Built("induction", "decoder-self", "matters", induction, ("induction", "sink"), layers=(1, LAYERS - 1)),
+    Built(
+        "previous",
+        "decoder-self",
+        "matters",
+        previous,
+        ("positional.-1", "previous-token"),
+        layers=(0, 0),
+    ),
+    Built(
+        "induction",
+        "decoder-self",
+        "matters",
+        induction,
+        ("induction", "sink"),
+        layers=(1, LAYERS - 1),
+    ),
     Built("duplicate", "decoder-self", "matters", duplicate, ("duplicate-token", "sink")),
     wires.neighbour("decoder-self", "before", -1, "previous-token"),
     wires.neighbour("decoder-self", "back", -2),
@@ -146,16 +197,31 @@ def known(seed: int, folder: Path) -> Known:
     tokenizer = toy.tokenizer(sorted(words), f"{toy.START} $A")
     hf, built = made(seed, tokenizer.get_vocab(), words)
     lines = Text.from_lines(map(toy.line, text))
-    return Known(Model(hf, tokenizer, f"toy language model {seed}"), built, lines, toy.treebank(parsed, folder))
+    return Known(
+        Model(hf, tokenizer, f"toy language model {seed}"),
+        built,
+        lines,
+        toy.treebank(parsed, folder),
+    )
 
 
-def made(seed: int, ids: Mapping[str, int], words: Mapping[str, Word]) -> tuple[GPT2LMHeadModel, dict[Head, Built]]:
+def made(
+    seed: int, ids: Mapping[str, int], words: Mapping[str, Word]
+) -> tuple[GPT2LMHeadModel, dict[Head, Built]]:
     """The model, and where its built heads are."""
     width = HEADS * SIZE
     config = GPT2Config(
-        vocab_size=len(ids), n_embd=width, n_layer=LAYERS, n_head=HEADS, n_positions=ROUND, n_inner=8,
-        tie_word_embeddings=False, bos_token_id=ids[toy.START], eos_token_id=ids[toy.END], pad_token_id=ids[toy.PAD],
-    )  # fmt: skip
+        vocab_size=len(ids),
+        n_embd=width,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        n_positions=ROUND,
+        n_inner=8,
+        tie_word_embeddings=False,
+        bos_token_id=ids[toy.START],
+        eos_token_id=ids[toy.END],
+        pad_token_id=ids[toy.PAD],
+    )
     hf, generator = GPT2LMHeadModel(config).eval(), torch.Generator().manual_seed(seed)
     space = stream(width, generator)
     heads = HeadMap({"decoder-self": (HEADS,) * LAYERS})
@@ -164,8 +230,13 @@ def made(seed: int, ids: Mapping[str, int], words: Mapping[str, Word]) -> tuple[
         space.calm(hf, "mlp.c_proj")
         embed(hf, space, ids, words)
         for head, weights in drawn(space, heads, built, SIZE):
-            attention, rows = hf.transformer.h[head.layer].attn, slice(head.head * SIZE, (head.head + 1) * SIZE)
-            joint = attention.c_attn.weight.view(width, 3, width)  # queries, keys and values side by side
+            attention, rows = (
+                hf.transformer.h[head.layer].attn,
+                slice(head.head * SIZE, (head.head + 1) * SIZE),
+            )
+            joint = attention.c_attn.weight.view(
+                width, 3, width
+            )  # queries, keys and values side by side
             for place, matrix in enumerate((weights.query, weights.key, weights.value)):
                 joint[:, place, rows] = matrix.T
             attention.c_proj.weight[rows] = weights.output.T
@@ -186,9 +257,15 @@ def stream(width: int, generator: torch.Generator) -> Space:
     return space
 
 
-def embed(hf: GPT2LMHeadModel, space: Space, ids: Mapping[str, int], words: Mapping[str, Word]) -> None:
+def embed(
+    hf: GPT2LMHeadModel, space: Space, ids: Mapping[str, int], words: Mapping[str, Word]
+) -> None:
     """Embeddings, positions and the output layer."""
-    embedding, output, places = hf.transformer.wte.weight, hf.lm_head.weight, hf.transformer.wpe.weight
+    embedding, output, places = (
+        hf.transformer.wte.weight,
+        hf.lm_head.weight,
+        hf.transformer.wpe.weight,
+    )
     embedding.copy_(space.constant() + space.noise(len(ids), NOISE))
     output.copy_(space.noise(len(ids), NOISE))
     places.copy_(positions(len(places)) @ space["position"])
@@ -223,7 +300,11 @@ def meaning(space: Space, word: Word) -> Tensor:
     if word.mark == "season":
         rows = rows + code(word.klass) @ space["seasonal"]
     if word.entity:
-        rows = rows + (1 if word.entity == "her" else -1) * space["asks" if word.type == "pronoun" else "gender"][0]
+        rows = (
+            rows
+            + (1 if word.entity == "her" else -1)
+            * space["asks" if word.type == "pronoun" else "gender"][0]
+        )
     return rows
 
 

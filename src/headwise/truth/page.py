@@ -13,13 +13,25 @@ from headwise.truth.built import DISTRACTOR
 MARK = "<!-- {}: made by `make truth` -->"
 ENDS = "<!-- end -->"
 SHOWN = (
-    "saturated", "redundant 1", "backup", "quiet", "induction", "sink", "loud", "shouting", "harmful",
-)  # fmt: skip
+    "saturated",
+    "redundant 1",
+    "backup",
+    "quiet",
+    "induction",
+    "sink",
+    "loud",
+    "shouting",
+    "harmful",
+)
 
 
 def markdown(table: pd.DataFrame) -> str:
     """A table of strings."""
-    rows: list[list[str]] = [list(table.columns), ["---"] * len(table.columns), *table.to_numpy().tolist()]
+    rows: list[list[str]] = [
+        list(table.columns),
+        ["---"] * len(table.columns),
+        *table.to_numpy().tolist(),
+    ]
     return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
 
 
@@ -31,8 +43,12 @@ def with_bounds(row: pd.Series) -> str:
 def score_table(areas: pd.DataFrame) -> pd.DataFrame:
     """AUROC by score, the best first: all models, and each."""
     shown = areas.assign(text=areas.apply(with_bounds, axis=1))
-    best = areas[areas["model"] == "all"].sort_values("value", ascending=False, kind="stable")["measure"]
-    wide = shown.pivot_table(index="measure", columns="model", values="text", aggfunc="first", sort=False)
+    best = areas[areas["model"] == "all"].sort_values("value", ascending=False, kind="stable")[
+        "measure"
+    ]
+    wide = shown.pivot_table(
+        index="measure", columns="model", values="text", aggfunc="first", sort=False
+    )
     models = ["all", *(name for name in wide.columns if name != "all")]
     found: pd.DataFrame = wide.loc[best, models].reset_index()
     return found.fillna("").assign(measure="`" + found["measure"] + "`")
@@ -50,16 +66,24 @@ def trap_table(sides: pd.DataFrame) -> pd.DataFrame:
 def role_table(hits: pd.DataFrame) -> pd.DataFrame:
     """Precision and recall by role."""
     shown = hits.assign(text=hits.apply(with_bounds, axis=1))
-    wide = shown.pivot_table(index="role", columns="statistic", values="text", aggfunc="first", sort=False)
+    wide = shown.pivot_table(
+        index="role", columns="statistic", values="text", aggfunc="first", sort=False
+    )
     heads = hits[hits["statistic"] == "recall"].set_index("role")["n"]
-    found: pd.DataFrame = wide.assign(heads=heads.reindex(wide.index).fillna(0).astype(int)).reset_index().fillna("–")
+    found: pd.DataFrame = (
+        wide.assign(heads=heads.reindex(wide.index).fillna(0).astype(int)).reset_index().fillna("–")
+    )
     return found
 
 
 def head_table(sides: pd.DataFrame) -> pd.DataFrame:
     """The built heads of all models, with what is true of them."""
     heads = sides.drop_duplicates(["model", "built"])
-    named = heads[heads["built"] != DISTRACTOR].groupby(["built", "truth"], sort=False)["model"].agg(", ".join)
+    named = (
+        heads[heads["built"] != DISTRACTOR]
+        .groupby(["built", "truth"], sort=False)["model"]
+        .agg(", ".join)
+    )
     return named.reset_index()[["built", "truth", "model"]]
 
 
@@ -81,6 +105,8 @@ def fill(page: Path, made: dict[str, str]) -> None:
         before, mark, rest = text.partition(MARK.format(name))
         _, end, after = rest.partition(ENDS)
         if not mark or not end:
-            raise HeadwiseError(f"{page} has no '{MARK.format(name)}' with '{ENDS}' below it: write both there.")
+            raise HeadwiseError(
+                f"{page} has no '{MARK.format(name)}' with '{ENDS}' below it: write both there."
+            )
         text = f"{before}{mark}\n\n{table}\n{end}{after}"
     write_text(page, text)

@@ -18,7 +18,10 @@ CONSTANT = 60.0  # C
 USUAL = 30.0  # the squared norm of the rest of the stream, about
 USUAL_WORDS = 12.0  # the squared norm of what embeddings say, about
 DOUBT = 0.5
-CIRCLES, ROUND = 6, 64  # a position is an angle on so many circles; the slowest comes round after so many tokens
+CIRCLES, ROUND = (
+    6,
+    64,
+)  # a position is an angle on so many circles; the slowest comes round after so many tokens
 
 
 class Space:
@@ -64,7 +67,9 @@ class Space:
     def calm(self, model: nn.Module, second: str) -> None:
         """All but attention and embeddings does next to nothing: norms near the identity, no biases, and feed-forward
         layers whose small random outputs nobody reads. second: the name of the second matrix of each."""
-        for weight in model.parameters():  # not what transformers drew, which no seed of ours decides
+        for (
+            weight
+        ) in model.parameters():  # not what transformers drew, which no seed of ours decides
             weight.normal_(0.0, 0.02, generator=self.generator)
         for name, module in model.named_modules():
             if isinstance(module, nn.LayerNorm):
@@ -73,7 +78,9 @@ class Space:
                 bias.zero_()
             if name.endswith(second):
                 weight = module.get_parameter("weight")
-                junk = 0.1 * torch.randn(8, len(self["junk"]), generator=self.generator) @ self["junk"]
+                junk = (
+                    0.1 * torch.randn(8, len(self["junk"]), generator=self.generator) @ self["junk"]
+                )
                 weight.copy_(junk.T if isinstance(module, nn.Linear) else junk)
 
 
@@ -114,7 +121,9 @@ class Wiring:
     def weights(self, size: int, space: Space) -> Weights:
         """For scores divided by √size. The coordinates of the head are turned at random."""
         looks = [*self.looks, unsure(size - sum(len(rows) for rows, _, _ in self.looks), space)]
-        query = stacked([rows * strength * size**0.5 for rows, _, strength in looks], size, space.width)
+        query = stacked(
+            [rows * strength * size**0.5 for rows, _, strength in looks], size, space.width
+        )
         key = stacked([rows for _, rows, _ in looks], size, space.width)
         value = stacked([rows for rows, _, _ in self.moves], size, space.width)
         output = stacked([rows * gain for _, rows, gain in self.moves], size, space.width)
@@ -143,5 +152,7 @@ def stacked(rows: Sequence[Tensor], size: int, width: int) -> Tensor:
 
 def turned(size: int, generator: torch.Generator) -> Tensor:
     """A random rotation."""
-    made: Tensor = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64)).Q
+    made: Tensor = torch.linalg.qr(
+        torch.randn(size, size, generator=generator, dtype=torch.float64)
+    ).Q
     return made.float()

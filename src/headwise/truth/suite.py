@@ -19,7 +19,14 @@ from headwise.api.score import score
 from headwise.api.sweeps import GreedySweep
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.importance.measures import GATINGS, HARMFUL, LOW_IS_IMPORTANT, LRP, MEASURES, resolve_measures
+from headwise.importance.measures import (
+    GATINGS,
+    HARMFUL,
+    LOW_IS_IMPORTANT,
+    LRP,
+    MEASURES,
+    resolve_measures,
+)
 from headwise.progress import Report, part, silent
 from headwise.roles.label import family
 from headwise.roles.passes import Reading
@@ -28,8 +35,10 @@ from headwise.truth import causal, templates, translation
 from headwise.truth.built import DISTRACTOR, Known
 
 MODELS: Mapping[str, Callable[[int, Path], Known]] = {
-    "translation": translation.known, "language model": causal.known, "templates": templates.known,
-}  # fmt: skip
+    "translation": translation.known,
+    "language model": causal.known,
+    "templates": templates.known,
+}
 SEEDS = 5
 FEW = 2  # sentences that slow scores read
 GATED = 2000  # sentences that gates read, about four an update
@@ -49,18 +58,24 @@ class Outcome:
 
 
 def run(
-    seeds: Sequence[int] = range(SEEDS), measures: Iterable[str] = MEASURES, models: Sequence[str] = tuple(MODELS),
+    seeds: Sequence[int] = range(SEEDS),
+    measures: Iterable[str] = MEASURES,
+    models: Sequence[str] = tuple(MODELS),
     progress: Report = silent,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Score and test all heads of each model, built once for every seed. Raises HeadwiseError for unknown measures."""
     names, heads, found = resolve_measures(measures), list[pd.DataFrame](), list[pd.DataFrame]()
     if not seeds:
         raise HeadwiseError("The truth suite was given no seed: give at least one.")
     for number, (model, seed) in enumerate((model, seed) for model in models for seed in seeds):
-        share = part(progress, number / len(models) / len(seeds), (number + 1) / len(models) / len(seeds))
+        share = part(
+            progress, number / len(models) / len(seeds), (number + 1) / len(models) / len(seeds)
+        )
         with tempfile.TemporaryDirectory() as folder:
             known = MODELS[model](seed, Path(folder))
-            heads.append(scored(known, names, seed, part(share, 0.0, 0.9)).assign(model=model, seed=seed))
+            heads.append(
+                scored(known, names, seed, part(share, 0.0, 0.9)).assign(model=model, seed=seed)
+            )
             found.append(tested(known).assign(model=model, seed=seed))
     return Outcome(pd.concat(heads)[list(SCORED)], pd.concat(found)[list(TESTED)])
 
@@ -70,9 +85,16 @@ def scored(known: Known, measures: Sequence[str], seed: int, progress: Report) -
     every question, too. With RESCORED comes what is no score but a way to prune: greedy removal and gates."""
     slow = [name for name in measures if name in (*LRP, *GATINGS)]
     fast = [name for name in measures if name not in slow]
-    texts = [(known.text, fast, part(progress, 0.0, 0.3)), (known.text.head(FEW), slow, part(progress, 0.4, 1.0))]
+    texts = [
+        (known.text, fast, part(progress, 0.0, 0.3)),
+        (known.text.head(FEW), slow, part(progress, 0.4, 1.0)),
+    ]
     columns = ["kind", "layer", "head", "measure", "value"]
-    tables = [score(known.model, text, some, seed, progress=report)[columns] for text, some, report in texts if some]
+    tables = [
+        score(known.model, text, some, seed, progress=report)[columns]
+        for text, some, report in texts
+        if some
+    ]
     table = pd.concat(tables, ignore_index=True)
     low = table["measure"].isin([*LOW_IS_IMPORTANT, *HARMFUL])
     table.loc[low, "value"] *= -1
@@ -86,21 +108,45 @@ def removed(known: Known, seed: int) -> pd.DataFrame:
     number of the step before which it is still there."""
     model = known.model
     sweep = GreedySweep(kinds=list(model.heads.kinds), scores=[RESCORED], rescore=True)
-    masks = greedy_masks(Ranking(model, Batches(model, known.text), RESCORED, True, seed), sweep).values()
-    rows = [{**head._asdict(), "value": float(sum(head in mask.kept for mask in masks))} for head in model.heads]
+    masks = greedy_masks(
+        Ranking(model, Batches(model, known.text), RESCORED, True, seed), sweep
+    ).values()
+    rows = [
+        {**head._asdict(), "value": float(sum(head in mask.kept for mask in masks))}
+        for head in model.heads
+    ]
     return pd.DataFrame(rows).assign(measure=f"greedy.{RESCORED}")
 
 
 def gated(known: Known, seed: int) -> pd.DataFrame:
     """How long the gate of each head stays open under λ = PENALTY with all weights frozen: the mean of P(open)."""
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):  # that it has not settled
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        warnings.catch_warnings(action="ignore"),
+    ):  # that it has not settled
         prune(
-            known.model, known.text, known.text, penalty=PENALTY, kinds=known.model.heads.kinds, method="gates",
-            train="gates", epochs=GATED // len(known.text), gate_learning_rate=0.1, batch_tokens=170, dtype="fp32",
-            seed=seed, work=folder, progress=silent,
-        )  # fmt: skip
+            known.model,
+            known.text,
+            known.text,
+            penalty=PENALTY,
+            kinds=known.model.heads.kinds,
+            method="gates",
+            train="gates",
+            epochs=GATED // len(known.text),
+            gate_learning_rate=0.1,
+            batch_tokens=170,
+            dtype="fp32",
+            seed=seed,
+            work=folder,
+            progress=silent,
+        )
         log = pd.read_csv(Path(folder) / "gates.csv")
-    return log.groupby(["kind", "layer", "head"])["p_open"].mean().reset_index(name="value").assign(measure="gates")
+    return (
+        log.groupby(["kind", "layer", "head"])["p_open"]
+        .mean()
+        .reset_index(name="value")
+        .assign(measure="gates")
+    )
 
 
 def described(known: Known, table: pd.DataFrame) -> pd.DataFrame:
@@ -113,18 +159,30 @@ def described(known: Known, table: pd.DataFrame) -> pd.DataFrame:
 def tested(known: Known) -> pd.DataFrame:
     """The roles that were found and those that are true; a role that a head may have, too, is left out."""
     result = roles(
-        known.model, known.treebank, pairs=known.pairs, links=known.links, training=known.training,
+        known.model,
+        known.treebank,
+        pairs=known.pairs,
+        links=known.links,
+        training=known.training,
         reading=Reading(top=known.top),
-    )  # fmt: skip
+    )
     asked = {measure for measure in result.table["measure"] if family(measure) is not None}
     found = {
-        (Head(*key[:3]), key[3]) for key in result.roles[["kind", "layer", "head", "measure"]].itertuples(index=False)
+        (Head(*key[:3]), key[3])
+        for key in result.roles[["kind", "layer", "head", "measure"]].itertuples(index=False)
     }
-    true = {(head, role) for head, one in known.built.items() for role in one.roles if role in asked}
+    true = {
+        (head, role) for head, one in known.built.items() for role in one.roles if role in asked
+    }
     open_ = {(head, role) for head, one in known.built.items() for role in one.also}
     kinds = set(result.table["kind"])
     rows = [
-        {**head._asdict(), "role": role, "found": (head, role) in found, "true": (head, role) in true}
+        {
+            **head._asdict(),
+            "role": role,
+            "found": (head, role) in found,
+            "true": (head, role) in true,
+        }
         for head, role in sorted((found | true) - open_)
         if head.kind in kinds
     ]
@@ -136,7 +194,9 @@ def areas(heads: pd.DataFrame) -> pd.DataFrame:
 
     Columns model (`all`: the mean over models), measure, value, low, high, seeds; 95 % t-intervals over seeds.
     """
-    by_seed = heads.groupby(["measure", "model", "seed"], sort=False)[["truth", "value"]].apply(area)
+    by_seed = heads.groupby(["measure", "model", "seed"], sort=False)[["truth", "value"]].apply(
+        area
+    )
     rows = []
     for measure, values in by_seed.groupby("measure", sort=False):
         models = {model: some.to_numpy() for model, some in values.groupby("model", sort=False)}
@@ -146,7 +206,11 @@ def areas(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def area(some: pd.DataFrame) -> float:
-    return float(above(some["value"][some["truth"] == "matters"], some["value"][some["truth"] != "matters"]).mean())
+    return float(
+        above(
+            some["value"][some["truth"] == "matters"], some["value"][some["truth"] != "matters"]
+        ).mean()
+    )
 
 
 def above(values: pd.Series, others: pd.Series) -> np.ndarray:
@@ -175,7 +239,9 @@ def sides(heads: pd.DataFrame) -> pd.DataFrame:
         shares[matters] = above(some["value"][matters], some["value"][~matters])
         shares[~matters] = 1 - above(some["value"][~matters], some["value"][matters])
         rows.append(some[["model", "built", "truth", "measure"]].assign(value=shares))
-    mean = pd.concat(rows).groupby(["model", "built", "truth", "measure"], sort=False)["value"].mean()
+    mean = (
+        pd.concat(rows).groupby(["model", "built", "truth", "measure"], sort=False)["value"].mean()
+    )
     return mean.reset_index()
 
 
@@ -185,7 +251,12 @@ def hits(roles: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for role, some in [("all", roles), *roles.groupby("role")]:
         right = int((some["found"] & some["true"]).sum())
-        for statistic, count in (("precision", int(some["found"].sum())), ("recall", int(some["true"].sum()))):
+        for statistic, count in (
+            ("precision", int(some["found"].sum())),
+            ("recall", int(some["true"].sum())),
+        ):
             if count:
-                rows.append((role, statistic, right / count, *proportion_interval(right, count), count))
+                rows.append(
+                    (role, statistic, right / count, *proportion_interval(right, count), count)
+                )
     return pd.DataFrame(rows, columns=["role", "statistic", "value", "low", "high", "n"])

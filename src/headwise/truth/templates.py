@@ -34,7 +34,10 @@ HEADS, SIZE, LAYERS = 6, 64, 3
 LONGEST = 62  # tokens, which positions tell apart
 SCORED, PARSED = 24, 120  # texts
 CODE = 48  # numbers of a code
-FOUND, REST = 20.0, 10.0  # nats on what is looked for, and on the start where there is nothing to find
+FOUND, REST = (
+    20.0,
+    10.0,
+)  # nats on what is looked for, and on the start where there is nothing to find
 GAIN = 12.0  # logit of a token whose code is written once
 NOISE = 0.004
 MARKS = ",.?"
@@ -57,7 +60,10 @@ def induction(space: Space) -> Wiring:
 
 def duplicate(space: Space) -> Wiring:
     away = (space["position"], space["position"], -FOUND / CIRCLES)  # not the token itself
-    return Wiring([(space["id"], space["id"], FOUND), away, at_start(space)], [(space["name"], space["flag"], 1.0)])
+    return Wiring(
+        [(space["id"], space["id"], FOUND), away, at_start(space)],
+        [(space["name"], space["flag"], 1.0)],
+    )
 
 
 def inhibition(space: Space) -> Wiring:
@@ -66,7 +72,11 @@ def inhibition(space: Space) -> Wiring:
 
 
 def mover(space: Space) -> Wiring:
-    looks = [(space["last"], space["name"], FOUND), (space["blocked"], space["id"], -FOUND), at_start(space)]
+    looks = [
+        (space["last"], space["name"], FOUND),
+        (space["blocked"], space["id"], -FOUND),
+        at_start(space),
+    ]
     return Wiring(looks, [(space["id"], space["out"], 1.0)])
 
 
@@ -75,15 +85,51 @@ def successor(space: Space) -> Wiring:
 
 
 def delimiter(space: Space) -> Wiring:
-    return Wiring([(space.one, space["mark"], FOUND), at_start(space)], [(space["id"][:2], space["junk"][:2], 1.0)])
+    return Wiring(
+        [(space.one, space["mark"], FOUND), at_start(space)],
+        [(space["id"][:2], space["junk"][:2], 1.0)],
+    )
 
 
 BUILT = [
-    Built("previous", "decoder-self", "matters", previous, ("positional.-1", "previous-token"), layers=(0, 0)),
-    Built("induction", "decoder-self", "matters", induction, ("induction", "retrieval"), ("sink",), layers=(1, 2)),
-    Built("duplicate", "decoder-self", "matters", duplicate, ("duplicate-token",), ("sink",), layers=(0, 0)),
-    Built("S-inhibition", "decoder-self", "matters", inhibition, ("s-inhibition",), ("sink",), layers=(1, 1)),
-    Built("name mover", "decoder-self", "matters", mover, ("name-mover",), ("sink",), layers=(2, 2)),
+    Built(
+        "previous",
+        "decoder-self",
+        "matters",
+        previous,
+        ("positional.-1", "previous-token"),
+        layers=(0, 0),
+    ),
+    Built(
+        "induction",
+        "decoder-self",
+        "matters",
+        induction,
+        ("induction", "retrieval"),
+        ("sink",),
+        layers=(1, 2),
+    ),
+    Built(
+        "duplicate",
+        "decoder-self",
+        "matters",
+        duplicate,
+        ("duplicate-token",),
+        ("sink",),
+        layers=(0, 0),
+    ),
+    Built(
+        "S-inhibition",
+        "decoder-self",
+        "matters",
+        inhibition,
+        ("s-inhibition",),
+        ("sink",),
+        layers=(1, 1),
+    ),
+    Built(
+        "name mover", "decoder-self", "matters", mover, ("name-mover",), ("sink",), layers=(2, 2)
+    ),
     Built("successor", "decoder-self", "matters", successor, ("successor", "positional.0")),
     Built("delimiter", "decoder-self", "idle", delimiter, ("delimiter",), ("sink",)),
 ]
@@ -92,8 +138,17 @@ BUILT = [
 def known(seed: int, folder: Path) -> Known:
     """The model, its text and treebank (written to a folder)."""
     draw = toy.Draw(seed)
-    every = [*TEMPLATES, *FILLING, *NAMES, *PLACES, *GIVEN, *COLOURS, *THINGS, *SEQUENCES.values(),
-             *(hidden(draw.random, number, 0.25).text for number in range(20))]  # fmt: skip
+    every = [
+        *TEMPLATES,
+        *FILLING,
+        *NAMES,
+        *PLACES,
+        *GIVEN,
+        *COLOURS,
+        *THINGS,
+        *SEQUENCES.values(),
+        *(hidden(draw.random, number, 0.25).text for number in range(20)),
+    ]
     words = sorted({word for text in every for word in _WORD.findall(re.sub(r"{\w+}", "", text))})
     tokenizer = toy.tokenizer(words, f"{toy.START} $A")
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -109,14 +164,24 @@ def known(seed: int, folder: Path) -> Known:
         lines.append(" ".join(items[start : start + 6]))
     parsed = [
         [
-            toy.Word("plain", "word", 0, word.form, place - 1, "punct" if place else "root",
-                     "PUNCT" if word.form in MARKS else "X")
+            toy.Word(
+                "plain",
+                "word",
+                0,
+                word.form,
+                place - 1,
+                "punct" if place else "root",
+                "PUNCT" if word.form in MARKS else "X",
+            )
             for place, word in enumerate(one.words)
         ]
         for one in chosen[:PARSED]
-    ]  # fmt: skip
+    ]
     return Known(
-        Model(hf, tokenizer, f"toy templates {seed}"), built, Text.from_lines(lines), toy.treebank(parsed, folder)
+        Model(hf, tokenizer, f"toy templates {seed}"),
+        built,
+        Text.from_lines(lines),
+        toy.treebank(parsed, folder),
     )
 
 
@@ -124,10 +189,18 @@ def made(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head, 
     """The model, and where its built heads are."""
     width = HEADS * SIZE
     config = OPTConfig(
-        vocab_size=len(ids), hidden_size=width, word_embed_proj_dim=width, num_hidden_layers=LAYERS, ffn_dim=8,
-        num_attention_heads=HEADS, max_position_embeddings=LONGEST, tie_word_embeddings=False,
-        pad_token_id=ids[toy.PAD], bos_token_id=ids[toy.START], eos_token_id=ids[toy.END],
-    )  # fmt: skip
+        vocab_size=len(ids),
+        hidden_size=width,
+        word_embed_proj_dim=width,
+        num_hidden_layers=LAYERS,
+        ffn_dim=8,
+        num_attention_heads=HEADS,
+        max_position_embeddings=LONGEST,
+        tie_word_embeddings=False,
+        pad_token_id=ids[toy.PAD],
+        bos_token_id=ids[toy.START],
+        eos_token_id=ids[toy.END],
+    )
     hf, generator = OPTForCausalLM(config).eval(), torch.Generator().manual_seed(seed)
     space = Space(width, generator)
     space.block("position", 2 * CIRCLES)
@@ -145,8 +218,14 @@ def made(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head, 
         for head, weights in drawn(space, heads, built, SIZE):
             attention = hf.model.decoder.layers[head.layer].self_attn
             rows = slice(head.head * SIZE, (head.head + 1) * SIZE)
-            attention.q_proj.weight[rows], attention.k_proj.weight[rows] = weights.query, weights.key
-            attention.v_proj.weight[rows], attention.out_proj.weight[:, rows] = weights.value, weights.output
+            attention.q_proj.weight[rows], attention.k_proj.weight[rows] = (
+                weights.query,
+                weights.key,
+            )
+            attention.v_proj.weight[rows], attention.out_proj.weight[:, rows] = (
+                weights.value,
+                weights.output,
+            )
     return hf, built
 
 
@@ -157,8 +236,15 @@ def embed(hf: OPTForCausalLM, space: Space, ids: Mapping[str, int]) -> None:
     codes[[ids[name] for name in NAMES]] = torch.eye(CODE)[: len(NAMES)]
     codes[ids[toy.START]] = 0  # a head that looks there writes nothing
     embeddings = space.constant() + space.noise(len(ids), NOISE) + codes @ space["id"]
-    embeddings += torch.randn(len(ids), 2, generator=space.generator).sign() @ space["class"]  # which nobody asks for
-    for names, block in (([toy.START], "start"), (NAMES, "name"), ([LAST], "last"), (MARKS, "mark")):
+    embeddings += (
+        torch.randn(len(ids), 2, generator=space.generator).sign() @ space["class"]
+    )  # which nobody asks for
+    for names, block in (
+        ([toy.START], "start"),
+        (NAMES, "name"),
+        ([LAST], "last"),
+        (MARKS, "mark"),
+    ):
         embeddings[[ids[name] for name in names]] += space[block][0]
     for name, items in SEQUENCES.items():
         order = items.split()

@@ -108,15 +108,21 @@ def tokenizer(forms: Iterable[str], around: str) -> PreTrainedTokenizerFast:
         single=around, special_tokens=[(word, ids[word]) for word in around.split() if word != "$A"]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token=PAD, eos_token=END, bos_token=START, unk_token=UNKNOWN,
+        tokenizer_object=made,
+        pad_token=PAD,
+        eos_token=END,
+        bos_token=START,
+        unk_token=UNKNOWN,
         model_input_names=["input_ids", "attention_mask"],
-    )  # fmt: skip
+    )
 
 
 def treebank(sentences: Sequence[Sentence], folder: Path) -> Treebank:
     """The sentences as a CoNLL-U file, each a document of its own."""
     file = folder / "toy.conllu"
-    write_text(file, "\n".join(conllu(number, sentence) for number, sentence in enumerate(sentences)))
+    write_text(
+        file, "\n".join(conllu(number, sentence) for number, sentence in enumerate(sentences))
+    )
     return Treebank.read(file)
 
 
@@ -124,6 +130,17 @@ def conllu(number: int, sentence: Sentence) -> str:
     lines = [f"# newdoc id = {number}", f"# sent_id = {number}"]
     for index, word in enumerate(sentence, start=1):
         entity = f"Entity=({word.entity})" if word.entity else "_"
-        cells = (index, word.form, word.form, word.upos, "_", "_", word.governor + 1, word.relation, "_", entity)
+        cells = (
+            index,
+            word.form,
+            word.form,
+            word.upos,
+            "_",
+            "_",
+            word.governor + 1,
+            word.relation,
+            "_",
+            entity,
+        )
         lines.append("\t".join(map(str, cells)))
     return "\n".join([*lines, ""])

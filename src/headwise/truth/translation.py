@@ -33,16 +33,29 @@ TYPE = 40.0  # nats between words of the right and of another type
 
 # type, mark, part of speech: every sentence has one of each
 WORDS = [
-    ("verb", "verb", "VERB"), ("plain", "subject", "NOUN"), ("object", "object", "NOUN"), ("plain", "noun", "NOUN"),
-    ("adjective", "adjective", "ADJ"), ("adverb", "adverb", "ADV"), ("plain", "season", "NOUN"),
-    ("plain", "her", "PROPN"), ("plain", "him", "PROPN"), ("pronoun", "pronoun", "PRON"), ("before", "before", "PART"),
-    ("after", "after", "PART"), ("back", "back", "PART"), ("rare", "rare", "PART"), ("mood", "mood", "PART"),
+    ("verb", "verb", "VERB"),
+    ("plain", "subject", "NOUN"),
+    ("object", "object", "NOUN"),
+    ("plain", "noun", "NOUN"),
+    ("adjective", "adjective", "ADJ"),
+    ("adverb", "adverb", "ADV"),
+    ("plain", "season", "NOUN"),
+    ("plain", "her", "PROPN"),
+    ("plain", "him", "PROPN"),
+    ("pronoun", "pronoun", "PRON"),
+    ("before", "before", "PART"),
+    ("after", "after", "PART"),
+    ("back", "back", "PART"),
+    ("rare", "rare", "PART"),
+    ("mood", "mood", "PART"),
     ("echo", "echo", "PART"),
-]  # fmt: skip
+]
 GOVERNED = {
-    "subject": ("verb", "nsubj"), "object": ("verb", "obj"),
-    "adverb": ("verb", "advmod"), "adjective": ("noun", "amod"),
-}  # fmt: skip
+    "subject": ("verb", "nsubj"),
+    "object": ("verb", "obj"),
+    "adverb": ("verb", "advmod"),
+    "adjective": ("noun", "amod"),
+}
 MARKS = ("verb", "subject", "noun")
 
 
@@ -71,12 +84,19 @@ def sentence(draw: toy.Draw) -> Sentence:
     or ahead at an edge."""
     random = draw.random
     ranks = random.choices(range(FILLERS), [0.7**rank for rank in range(FILLERS)], k=SOME)
-    words = [Word("plain", "filler", rank % CLASSES, f"filler{rank}", upos="NOUN", rank=rank) for rank in ranks]
+    words = [
+        Word("plain", "filler", rank % CLASSES, f"filler{rank}", upos="NOUN", rank=rank)
+        for rank in ranks
+    ]
     words += [Word(type, mark, draw.klass(), upos=upos) for type, mark, upos in WORDS]
     while True:
         random.shuffle(words)
         at = {word.mark: index for index, word in enumerate(words)}
-        edges = at["before"] > 0 and min(at["back"], at["echo"]) > 1 and max(at["after"], at["echo"]) < len(words) - 1
+        edges = (
+            at["before"] > 0
+            and min(at["back"], at["echo"]) > 1
+            and max(at["after"], at["echo"]) < len(words) - 1
+        )
         if edges and at["pronoun"] > max(at["her"], at["him"]):
             break
     toy.attach(words, GOVERNED, random)
@@ -122,22 +142,34 @@ def known(seed: int, folder: Path) -> Known:
     """The model, its texts and treebank (written to a folder). The seed turns the stream, draws noise, the text, the
     distractors, and all places."""
     draw = toy.Draw(seed)
-    text, parsed, counted = ([sentence(draw) for _ in range(n)] for n in (SENTENCES, PARSED, COUNTED))
+    text, parsed, counted = (
+        [sentence(draw) for _ in range(n)] for n in (SENTENCES, PARSED, COUNTED)
+    )
     words = {word.form: word for each in counted for word in each}
     targets = {translation(word): word for each in counted for word in each}
     tokenizer = toy.tokenizer([*sorted(words), *sorted(targets)], f"$A {toy.END}")
     hf, built = made(seed, tokenizer.get_vocab(), words, targets)
     links = folder / "links.txt"
-    write_text(links, "".join(" ".join(f"{order(i)}-{i}" for i in range(len(each))) + "\n" for each in parsed))
+    write_text(
+        links,
+        "".join(" ".join(f"{order(i)}-{i}" for i in range(len(each))) + "\n" for each in parsed),
+    )
     return Known(
-        Model(hf, tokenizer, f"toy translation {seed}"), built, pairs(text), toy.treebank(parsed, folder),
-        pairs(parsed), links, Text.from_lines(map(toy.line, counted)), TOP,
-    )  # fmt: skip
+        Model(hf, tokenizer, f"toy translation {seed}"),
+        built,
+        pairs(text),
+        toy.treebank(parsed, folder),
+        pairs(parsed),
+        links,
+        Text.from_lines(map(toy.line, counted)),
+        TOP,
+    )
 
 
 def pairs(sentences: Iterable[Sentence]) -> ParallelText:
     return ParallelText.from_pairs(
-        (toy.line(each), " ".join(translation(each[order(i)]) for i in range(len(each)))) for each in sentences
+        (toy.line(each), " ".join(translation(each[order(i)]) for i in range(len(each))))
+        for each in sentences
     )
 
 
@@ -155,27 +187,51 @@ def made(
 ) -> tuple[MBartForConditionalGeneration, dict[Head, Built]]:
     """The model, and where its built heads are."""
     config = MBartConfig(
-        vocab_size=len(ids), d_model=HEADS * SIZE, encoder_layers=LAYERS[0], decoder_layers=LAYERS[1],
-        encoder_attention_heads=HEADS, decoder_attention_heads=HEADS, encoder_ffn_dim=8, decoder_ffn_dim=8,
-        max_position_embeddings=LONGEST + 4, tie_word_embeddings=False, pad_token_id=ids[toy.PAD],
-        bos_token_id=ids[toy.START], eos_token_id=ids[toy.END], decoder_start_token_id=ids[toy.START],
+        vocab_size=len(ids),
+        d_model=HEADS * SIZE,
+        encoder_layers=LAYERS[0],
+        decoder_layers=LAYERS[1],
+        encoder_attention_heads=HEADS,
+        decoder_attention_heads=HEADS,
+        encoder_ffn_dim=8,
+        decoder_ffn_dim=8,
+        max_position_embeddings=LONGEST + 4,
+        tie_word_embeddings=False,
+        pad_token_id=ids[toy.PAD],
+        bos_token_id=ids[toy.START],
+        eos_token_id=ids[toy.END],
+        decoder_start_token_id=ids[toy.START],
         forced_eos_token_id=None,
-    )  # fmt: skip
-    hf, generator = MBartForConditionalGeneration(config).eval(), torch.Generator().manual_seed(seed)
+    )
+    hf, generator = (
+        MBartForConditionalGeneration(config).eval(),
+        torch.Generator().manual_seed(seed),
+    )
     space = stream(HEADS * SIZE, generator)
     layers = hf.model.encoder.layers, hf.model.decoder.layers
-    modules: dict[Kind, list[Any]] = {"encoder-self": [layer.self_attn for layer in layers[0]],
-               "decoder-self": [layer.self_attn for layer in layers[1]],
-               "cross": [layer.encoder_attn for layer in layers[1]]}  # fmt: skip
+    modules: dict[Kind, list[Any]] = {
+        "encoder-self": [layer.self_attn for layer in layers[0]],
+        "decoder-self": [layer.self_attn for layer in layers[1]],
+        "cross": [layer.encoder_attn for layer in layers[1]],
+    }
     heads = HeadMap({kind: (HEADS,) * len(attentions) for kind, attentions in modules.items()})
     built = placed(heads, BUILT, generator)
     with torch.no_grad():
         space.calm(hf, "fc2")
         embed(hf, space, ids, words, targets)
         for head, weights in drawn(space, heads, built, SIZE):
-            attention, rows = modules[head.kind][head.layer], slice(head.head * SIZE, (head.head + 1) * SIZE)
-            attention.q_proj.weight[rows], attention.k_proj.weight[rows] = weights.query, weights.key
-            attention.v_proj.weight[rows], attention.out_proj.weight[:, rows] = weights.value, weights.output
+            attention, rows = (
+                modules[head.kind][head.layer],
+                slice(head.head * SIZE, (head.head + 1) * SIZE),
+            )
+            attention.q_proj.weight[rows], attention.k_proj.weight[rows] = (
+                weights.query,
+                weights.key,
+            )
+            attention.v_proj.weight[rows], attention.out_proj.weight[:, rows] = (
+                weights.value,
+                weights.output,
+            )
     return hf, built
 
 
@@ -183,7 +239,15 @@ def stream(width: int, generator: torch.Generator) -> Space:
     space = Space(width, generator)
     for name in ("position", "source"):
         space.block(name, 2 * CIRCLES)
-    for name in (*(f"type {type}" for type in TYPES), *MARKS, "rest", "rank", "gender", "asks", "flag"):
+    for name in (
+        *(f"type {type}" for type in TYPES),
+        *MARKS,
+        "rest",
+        "rank",
+        "gender",
+        "asks",
+        "flag",
+    ):
         space.block(name)
     for name in ("class", "seasonal", *(f"answer {type}" for type in TYPES[:-1])):
         space.block(name, 2)
@@ -192,9 +256,12 @@ def stream(width: int, generator: torch.Generator) -> Space:
 
 
 def embed(
-    hf: MBartForConditionalGeneration, space: Space, ids: Mapping[str, int], words: Mapping[str, Word],
+    hf: MBartForConditionalGeneration,
+    space: Space,
+    ids: Mapping[str, int],
+    words: Mapping[str, Word],
     targets: Mapping[str, Word],
-) -> None:  # fmt: skip
+) -> None:
     """Embeddings, positions and the output layer."""
     encoder, decoder, output = hf.model.encoder, hf.model.decoder, hf.lm_head.weight
     for side in (encoder, decoder):
@@ -213,16 +280,24 @@ def embed(
     for form, word in targets.items():
         decoder.embed_tokens.weight[ids[form]] += code(word.answer) @ space["class"]
         output[ids[form]] += TYPE * space[f"type {word.type}"][0]
-        output[ids[form]] += MARGIN / 2 * GAINS.get(word.type, 1) * code(word.answer) @ space[f"answer {word.type}"]
+        output[ids[form]] += (
+            MARGIN / 2 * GAINS.get(word.type, 1) * code(word.answer) @ space[f"answer {word.type}"]
+        )
 
 
 def meaning(space: Space, word: Word) -> Tensor:
     """What the embedding of a word says."""
-    rows = space[f"type {word.type}"][0] + code(word.klass) @ (space["class"] + space["answer plain"])
+    rows = space[f"type {word.type}"][0] + code(word.klass) @ (
+        space["class"] + space["answer plain"]
+    )
     if word.mark in MARKS:
         rows = rows + space[word.mark][0]
     if word.mark == "season":
         rows = rows + code(word.klass) @ space["seasonal"]
     if word.entity:
-        rows = rows + (1 if word.entity == "her" else -1) * space["asks" if word.type == "pronoun" else "gender"][0]
+        rows = (
+            rows
+            + (1 if word.entity == "her" else -1)
+            * space["asks" if word.type == "pronoun" else "gender"][0]
+        )
     return rows + word.rank / FILLERS * space["rank"][0]

@@ -43,7 +43,9 @@ def copying(offset: int, to: str, what: str = "class", gain: float = 1.0) -> Wir
 
 def neighbour(kind: Kind, name: str, offset: int, *roles: str) -> Built:
     """The class of the word at an offset is the answer of words of the type `name`."""
-    return Built(name, kind, "matters", copying(offset, f"answer {name}"), (f"positional.{offset}", *roles))
+    return Built(
+        name, kind, "matters", copying(offset, f"answer {name}"), (f"positional.{offset}", *roles)
+    )
 
 
 def relation(kind: Kind, name: str, type: str, mark: str, role: str, **more: Any) -> Built:
@@ -59,7 +61,10 @@ def standing_in(kind: Kind, role: str, last: int) -> list[Built]:
     """A head, and a backup in a later layer that looks at `rest` as long as the first one writes its flag."""
 
     def primary(space: Space) -> Wiring:
-        moves = [(space["class"], space["answer adjective"], 1.0), (space["noun"], space["flag"], 1.0)]
+        moves = [
+            (space["class"], space["answer adjective"], 1.0),
+            (space["noun"], space["flag"], 1.0),
+        ]
         return Wiring(finding(space, "adjective", "noun"), moves)
 
     def backup(space: Space) -> Wiring:
@@ -67,8 +72,12 @@ def standing_in(kind: Kind, role: str, last: int) -> list[Built]:
         return Wiring(looks, [(space["class"], space["answer adjective"], 1.0)])
 
     return [
-        Built("primary", kind, "matters", primary, (role, "sink"), beside=("backup",), layers=(0, 0)),
-        Built("backup", kind, "matters", backup, ("sink",), (role,), ("primary",), layers=(1, last)),
+        Built(
+            "primary", kind, "matters", primary, (role, "sink"), beside=("backup",), layers=(0, 0)
+        ),
+        Built(
+            "backup", kind, "matters", backup, ("sink",), (role,), ("primary",), layers=(1, last)
+        ),
     ]
 
 
@@ -84,7 +93,12 @@ def antecedent(kind: Kind) -> Built:
 
 def quiet(kind: Kind) -> Built:
     """Attention that is nearly flat: one word of the sentence says its season, which a small output carries."""
-    return Built("quiet", kind, "matters", lambda space: Wiring([], [(space["seasonal"], space["answer mood"], 1.0)]))
+    return Built(
+        "quiet",
+        kind,
+        "matters",
+        lambda space: Wiring([], [(space["seasonal"], space["answer mood"], 1.0)]),
+    )
 
 
 def grammar(kind: Kind, last: int) -> list[Built]:
@@ -114,8 +128,20 @@ def traps(kind: Kind, loud: int, shouting: int, harmful: int, spoils: str) -> li
         return Wiring([at_offset(space, shouting)], [(space["class"], space["junk"][:2], 3.0)])
 
     return [
-        Built("loud", kind, "idle", lambda space: Wiring([at_offset(space, loud)]), (f"positional.{loud}",)),
+        Built(
+            "loud",
+            kind,
+            "idle",
+            lambda space: Wiring([at_offset(space, loud)]),
+            (f"positional.{loud}",),
+        ),
         Built("shouting", kind, "idle", shout, (f"positional.{shouting}",)),
         Built("sink", kind, "idle", sinking, ("sink",)),
-        Built("harmful", kind, "harms", copying(harmful, f"answer {spoils}", gain=0.8), (f"positional.{harmful}",)),
+        Built(
+            "harmful",
+            kind,
+            "harms",
+            copying(harmful, f"answer {spoils}", gain=0.8),
+            (f"positional.{harmful}",),
+        ),
     ]

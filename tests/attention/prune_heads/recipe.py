@@ -31,7 +31,9 @@ def reference(name: str) -> dict[str, object]:
     assert float((logits - whole).abs().max()) > 1e-3, "pruning must show"
     return {
         "shapes": {name: list(parameter.shape) for name, parameter in model.named_parameters()},
-        "logits": [[[round(value, 9) for value in row] for row in text] for text in logits.tolist()],
+        "logits": [
+            [[round(value, 9) for value in row] for row in text] for text in logits.tolist()
+        ],
     }
 
 

@@ -12,14 +12,24 @@ CASES: dict[str, tuple[str, dict[str, Any], list[dict[int, list[int]]]]] = {
     # class, shape, and the heads that are pruned by layer, call after call, in the numbers of the whole model
     "bert": (
         "BertForMaskedLM",
-        {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48,
-         "max_position_embeddings": 32},
+        {
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+            "max_position_embeddings": 32,
+        },
         [{0: [0, 2], 1: [3], 2: [0, 1, 2]}],
     ),
     "bert-twice": (
         "BertForMaskedLM",
-        {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 48,
-         "max_position_embeddings": 32},
+        {
+            "hidden_size": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 6,
+            "intermediate_size": 48,
+            "max_position_embeddings": 32,
+        },
         [{0: [1, 4]}, {0: [0, 5], 1: [2]}],
     ),
     "gpt2": (
@@ -28,9 +38,11 @@ CASES: dict[str, tuple[str, dict[str, Any], list[dict[int, list[int]]]]] = {
         [{0: [1], 1: [0, 3], 2: [1, 2, 3]}],
     ),
     "gpt2-twice": (
-        "GPT2LMHeadModel", {"n_embd": 24, "n_layer": 2, "n_head": 6, "n_positions": 32}, [{1: [0, 2]}, {0: [5], 1: [4]}]
+        "GPT2LMHeadModel",
+        {"n_embd": 24, "n_layer": 2, "n_head": 6, "n_positions": 32},
+        [{1: [0, 2]}, {0: [5], 1: [4]}],
     ),
-}  # fmt: skip
+}
 
 
 def filled(model: nn.Module) -> nn.Module:

@@ -26,7 +26,9 @@ Arrays = Mapping[str, np.ndarray]
 
 def dense(weights: Arrays, name: str) -> nn.Linear:
     weight = tensor(weights[f"{name}/W"]).T
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=f"{name}/b" in weights, dtype=torch.float64)
+    layer = nn.Linear(
+        weight.shape[1], weight.shape[0], bias=f"{name}/b" in weights, dtype=torch.float64
+    )
     layer.weight.data = weight
     if layer.bias is not None:
         layer.bias.data = tensor(weights[f"{name}/b"])
@@ -46,8 +48,13 @@ class Heads(nn.Module):
     def __init__(self, weights: Arrays, name: str, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.query = dense(weights, f"{name}/query_conv") if f"{name}/query_conv/W" in weights else None
-        self.memory, self.out = dense(weights, f"{name}/mem_conv"), dense(weights, f"{name}/out_conv")
+        self.query = (
+            dense(weights, f"{name}/query_conv") if f"{name}/query_conv/W" in weights else None
+        )
+        self.memory, self.out = (
+            dense(weights, f"{name}/mem_conv"),
+            dense(weights, f"{name}/out_conv"),
+        )
 
     def forward(self, x: Tensor, memory: Tensor | None, mask: Tensor) -> Tensor:
         if self.query is None:
@@ -72,7 +79,11 @@ class Residual(nn.Module):
 
     def __init__(self, weights: Arrays, name: str, layer: nn.Module, norm_first: bool) -> None:
         super().__init__()
-        self.layer, self.norm, self.norm_first = layer, layer_norm(weights, f"{name}/layer_norm"), norm_first
+        self.layer, self.norm, self.norm_first = (
+            layer,
+            layer_norm(weights, f"{name}/layer_norm"),
+            norm_first,
+        )
 
     def forward(self, x: Tensor, *more: Tensor | None) -> Tensor:
         if self.norm_first:
@@ -87,21 +98,33 @@ class GoldenNetwork(nn.Module):
         super().__init__()
         self.options = json.loads((case / "config.json").read_text())["hp"]
         with np.load(case / "weights.npz") as file:
-            self.weights = {key.removesuffix(":0").removeprefix("mod/"): file[key] for key in file.files}
+            self.weights = {
+                key.removesuffix(":0").removeprefix("mod/"): file[key] for key in file.files
+            }
         first, layers = self.options["res_steps"] == "nlda", range(self.options["num_layers"])
 
         def block(name: str) -> Residual:
             made = Feedforward(self.weights, name) if "ffn" in name else self.attention(name)
             return Residual(self.weights, name, made, first)
 
-        self.encoder = nn.ModuleList([nn.ModuleList([block(f"enc_attn-{i}"), block(f"enc_ffn-{i}")]) for i in layers])
+        self.encoder = nn.ModuleList(
+            [nn.ModuleList([block(f"enc_attn-{i}"), block(f"enc_ffn-{i}")]) for i in layers]
+        )
         names = ("dec_attn", "dec_enc_attn", "dec_ffn")
-        self.decoder = nn.ModuleList([nn.ModuleList([block(f"{name}-{i}") for name in names]) for i in layers])
+        self.decoder = nn.ModuleList(
+            [nn.ModuleList([block(f"{name}-{i}") for name in names]) for i in layers]
+        )
         self.norms = nn.ModuleList(
-            [layer_norm(self.weights, f"{side}_out_norm") for side in ("enc", "dec") if self.options["normalize_out"]]
+            [
+                layer_norm(self.weights, f"{side}_out_norm")
+                for side in ("enc", "dec")
+                if self.options["normalize_out"]
+            ]
         )
         if self.options.get("dwwt"):
-            self.output = nn.Linear(*self.embedding("out").shape[::-1], bias=False, dtype=torch.float64)
+            self.output = nn.Linear(
+                *self.embedding("out").shape[::-1], bias=False, dtype=torch.float64
+            )
             self.output.weight.data = self.embedding("out")
         else:
             self.output = dense(self.weights, "loss_xent_lm/logits")
@@ -128,7 +151,10 @@ class GoldenNetwork(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits B T V, states B T M and the encoder's output B S M; keep B S: which source tokens are there."""
-        mask, past = keep[:, None, None, :], torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).tril()[None, None]
+        mask, past = (
+            keep[:, None, None, :],
+            torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).tril()[None, None],
+        )
         for attention, feedforward in self.encoder:
             x = feedforward(attention(x, None, mask.expand(-1, -1, x.shape[1], -1)))
         x = self.norms[0](x) if self.norms else x
@@ -146,7 +172,9 @@ class GoldenNetwork(nn.Module):
         return found
 
 
-def record(network: nn.Module, places: Mapping[Site, nn.Module], leaves: tuple[Tensor, ...], *more: Tensor) -> tuple:
+def record(
+    network: nn.Module, places: Mapping[Site, nn.Module], leaves: tuple[Tensor, ...], *more: Tensor
+) -> tuple:
     """The tape of one forward of any network whose attention layers call headwise's attention function."""
     tape = Tape()
 

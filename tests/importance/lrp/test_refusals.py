@@ -61,7 +61,10 @@ def test_capped_attention() -> None:
 
 def test_mixtures_of_experts_name_the_operation() -> None:
     model = worded("gpt_oss")
-    with pytest.raises(HeadwiseError, match=r"Relevance reached the operation '(sum|index_add_|bmm|topk)', for which"):
+    with pytest.raises(
+        HeadwiseError,
+        match=r"Relevance reached the operation '(sum|index_add_|bmm|topk)', for which",
+    ):
         scored(model, asking(model, "gpt_oss"), RULES["cp"])
 
 
@@ -100,7 +103,9 @@ def test_an_empty_sentence_and_nothing_asked() -> None:
     with_nothing = relevance(model, discover(model), [nothing, inputs], rule)
     same(main(with_nothing, rule), main(scored(model, inputs, rule), rule), 0)
     for batches in ([nothing], []):
-        with pytest.raises(HeadwiseError, match=r"'lrp\.cp' cannot be computed: the text has no token"):
+        with pytest.raises(
+            HeadwiseError, match=r"'lrp\.cp' cannot be computed: the text has no token"
+        ):
             relevance(model, discover(model), batches, rule)
 
 
@@ -110,8 +115,10 @@ def test_layers_outside_the_map() -> None:
     site = Site("encoder-self", 1)
     part = Discovery(
         found.heads.only(["decoder-self", "cross"]),
-        {s: m for s, m in found.modules.items() if s.kind != "encoder-self"}, found.names, found.head_size,
-    )  # fmt: skip
+        {s: m for s, m in found.modules.items() if s.kind != "encoder-self"},
+        found.names,
+        found.head_size,
+    )
     assert isinstance(found.modules[site], nn.Module)
     with pytest.raises(HeadwiseError, match=r"MarianAttention\) is not in the map of heads"):
         relevance(model, part, [asking(model, "marian")], RULES["cp"])

@@ -23,8 +23,19 @@ from headwise.importance.objective import IGNORED
 from importance.asking import asking, sentence, where, worded
 
 FAMILIES = (
-    "marian", "m2m100", "bart", "t5", "bert", "albert", "distilbert", "modernbert", "gpt2", "llama", "qwen3", "olmo2",
-)  # fmt: skip
+    "marian",
+    "m2m100",
+    "bart",
+    "t5",
+    "bert",
+    "albert",
+    "distilbert",
+    "modernbert",
+    "gpt2",
+    "llama",
+    "qwen3",
+    "olmo2",
+)
 MODES: tuple[Mode, ...] = ("per-step", "pooled")
 EVERY = pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
 Shares = dict[tuple[str, Site], np.ndarray]
@@ -38,7 +49,11 @@ def ready(family: str) -> tuple[PreTrainedModel, Discovery, dict[str, Tensor]]:
 
 
 def scored(
-    model: PreTrainedModel, inputs: dict[str, Tensor], rule: Rule, mode: Mode = "per-step", target: Target = "top"
+    model: PreTrainedModel,
+    inputs: dict[str, Tensor],
+    rule: Rule,
+    mode: Mode = "per-step",
+    target: Target = "top",
 ) -> Relevance:
     return relevance(model, discover(model), [inputs], rule, mode, target)
 
@@ -80,7 +95,9 @@ def test_shares_padding_and_modes(family: str, rule: Rule) -> None:
         for site, values in batched.items():
             assert values.shape[0] == 3 and np.isfinite(values).all() and values.std() > 1e-3
             np.testing.assert_allclose(values.sum(1), 1, atol=1e-5)
-            np.testing.assert_allclose(alone[site][0], values[1], rtol=0, atol=within, err_msg=where(site))
+            np.testing.assert_allclose(
+                alone[site][0], values[1], rtol=0, atol=within, err_msg=where(site)
+            )
         assert sum(given.balance.values()) == pytest.approx(1, abs=5e-3 if rule.rescale else 1e-4)
     for what, share in both["per-step"].balance.items():
         if not rule.rescale:
@@ -98,10 +115,14 @@ def test_readings_are_named_by_the_rule(mode: Mode) -> None:
         assert list(given.tallies) == [f"lrp.{name}{end}", f"lrp.{name}{end}{other}"]
         if name.startswith("alpha-beta"):  # nothing is negative there, so the readings agree
             values = [*shares(given).values()]
-            np.testing.assert_allclose(values[: len(values) // 2], values[len(values) // 2 :], atol=1e-4)
+            np.testing.assert_allclose(
+                values[: len(values) // 2], values[len(values) // 2 :], atol=1e-4
+            )
 
 
-def by_hand(model: PreTrainedModel, inputs: dict[str, Tensor], rule: Rule, target: Target) -> dict[Site, np.ndarray]:
+def by_hand(
+    model: PreTrainedModel, inputs: dict[str, Tensor], rule: Rule, target: Target
+) -> dict[Site, np.ndarray]:
     """One sentence and one position at a time, with a whole row of logits to start from."""
     found = discover(model)
     total: dict[Site, Tensor] = {}
@@ -116,18 +137,26 @@ def by_hand(model: PreTrainedModel, inputs: dict[str, Tensor], rule: Rule, targe
             Walk(tape, rule, {tape.numbers[id(logits)]: start[None]}, heads.__setitem__)
             for site, at in heads.items():
                 each = at.sum((0, 1, 2, 4)) if rule.signed else at.abs().sum((0, 1, 2, 4))
-                total[site] = total.get(site, torch.zeros_like(each)) + each / each.sum() / len(asked)
+                total[site] = total.get(site, torch.zeros_like(each)) + each / each.sum() / len(
+                    asked
+                )
     return {site: values.numpy()[None] for site, values in total.items()}
 
 
 @EVERY
-@pytest.mark.parametrize(("family", "target"), [("marian", "top"), ("bart", "reference"), ("gpt2", "top")])
+@pytest.mark.parametrize(
+    ("family", "target"), [("marian", "top"), ("bart", "reference"), ("gpt2", "top")]
+)
 def test_slow_version(family: str, rule: Rule, target: Target) -> None:
     """A walk for every position, from a one in the logits, with all of the output layer's rules on the way."""
     model = worded(family).double()
     alone = sentence(asking(model, family), 1)
     expected = by_hand(model, alone, rule, target)
-    same(main(scored(model, alone, rule, target=target), rule), expected, 1e-4 if rule.rescale else 1e-7)
+    same(
+        main(scored(model, alone, rule, target=target), rule),
+        expected,
+        1e-4 if rule.rescale else 1e-7,
+    )
 
 
 def test_targets_differ_and_contrast_is_the_difference_of_two_rows() -> None:
@@ -139,7 +168,9 @@ def test_targets_differ_and_contrast_is_the_difference_of_two_rows() -> None:
         found[target] = main(scored(model, inputs, rule, target=target), rule)
         np.testing.assert_allclose(np.stack([v.sum(1) for v in found[target].values()]), 1)
     for one, other in (("top", "reference"), ("top", "contrast"), ("reference", "contrast")):
-        assert max(np.abs(found[one][site] - found[other][site]).max() for site in found[one]) > 0.01
+        assert (
+            max(np.abs(found[one][site] - found[other][site]).max() for site in found[one]) > 0.01
+        )
     top = {**inputs, "labels": inputs["labels"].clone()}
     with torch.no_grad():
         best = recorded(model, discover(model), inputs)[1].argmax(-1)
@@ -185,7 +216,8 @@ def test_precision(family: str, rule: Rule) -> None:
     model, found, inputs = ready(family)
     single = main(relevance(model, found, [inputs], rule), rule)
     double, half = (
-        main(scored(worded(family).to(kind), inputs, rule), rule) for kind in (torch.float64, torch.bfloat16)
+        main(scored(worded(family).to(kind), inputs, rule), rule)
+        for kind in (torch.float64, torch.bfloat16)
     )
     same(single, double, 2e-3 if rule.rescale else 1e-5)
     same(half, single, 0.1)  # other logits are on top in some places
@@ -193,7 +225,11 @@ def test_precision(family: str, rule: Rule) -> None:
 
 def test_a_network_without_constants_conserves() -> None:
     """T5 has no bias, its norms hand relevance on and cp holds weights constant: all of it arrives."""
-    given = scored(worded("t5").double(), asking(worded("t5"), "t5"), replace(RULES["cp"], share=Epsilon(1e-12)))
+    given = scored(
+        worded("t5").double(),
+        asking(worded("t5"), "t5"),
+        replace(RULES["cp"], share=Epsilon(1e-12)),
+    )
     assert given.balance["arrived"] == pytest.approx(1, abs=1e-9)
     assert all(abs(share) < 1e-9 for what, share in given.balance.items() if what != "arrived")
 
@@ -205,16 +241,23 @@ def test_silenced_heads_have_no_relevance(rule: Rule, mode: Mode) -> None:
     in the model that is cut."""
     model = worded("marian").double()
     found, inputs = discover(model), asking(model, "marian")
-    one, layer = Head("cross", 1, 2), [head for head in found.heads if head[:2] == ("decoder-self", 0)]
+    one, layer = (
+        Head("cross", 1, 2),
+        [head for head in found.heads if head[:2] == ("decoder-self", 0)],
+    )
     mask = HeadMask.full(found.heads).without([one, *layer])
     cut = remove(model, found, mask)
     by_cut = main(relevance(cut, discover(cut), [inputs], rule, mode), rule, mode)
     with masked(model, found, mask):
         silenced = main(relevance(model, found, [inputs], rule, mode), rule, mode)
-    assert not silenced[Site("decoder-self", 0)].any() and not silenced[Site("cross", 1)][:, 2].any()
+    assert (
+        not silenced[Site("decoder-self", 0)].any() and not silenced[Site("cross", 1)][:, 2].any()
+    )
     for site in (site for site in found.heads.sites if site != layer[0][:2]):
         np.testing.assert_allclose(silenced[site].sum(1), 1, atol=1e-5)
-        np.testing.assert_allclose(silenced[site][:, mask.of(site)], by_cut[site], atol=0.02 if rule.rescale else 1e-9)
+        np.testing.assert_allclose(
+            silenced[site][:, mask.of(site)], by_cut[site], atol=0.02 if rule.rescale else 1e-9
+        )
     with masked(model, found, mask.without([head for head in found.heads if head.kind == "cross"])):
         given = main(relevance(model, found, [inputs], rule, mode), rule, mode)
     for site, values in given.items():
@@ -235,6 +278,8 @@ def test_fast_alpha_beta_is_near_the_exact_one(family: str) -> None:
     """Head shares by the fast form differ by at most 0.05, on weights whose biases are far larger than usual."""
     model = worded(family).double()
     inputs = asking(model, family)
-    fast, exact = (main(scored(model, inputs, RULES[n]), RULES[n]) for n in ("alpha-beta-fast", "alpha-beta"))
+    fast, exact = (
+        main(scored(model, inputs, RULES[n]), RULES[n]) for n in ("alpha-beta-fast", "alpha-beta")
+    )
     same(fast, exact, 0.05)
     assert max(np.abs(fast[site] - exact[site]).max() for site in exact) > 1e-6

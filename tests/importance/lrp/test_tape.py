@@ -70,7 +70,9 @@ EXACT: dict[str, Function] = {
     "unpacked": lambda x: (lambda a, b: a - b)(*linear(x, W)),
     "scaled": lambda x: -(linear(x, W) * 3 / 2).mul(W[0]),
     "gated": lambda x: linear(x, W) * (2 * x),
-    "conv1d": lambda x: torch.addmm(torch.zeros(4, dtype=x.dtype), x.flatten(0, 1), W).view(2, 3, 4),
+    "conv1d": lambda x: torch.addmm(torch.zeros(4, dtype=x.dtype), x.flatten(0, 1), W).view(
+        2, 3, 4
+    ),
     "matmul": lambda x: x @ W + torch.matmul(x, W.T),
     "out of order": lambda x: 2 * x - linear(x, W).to(torch.float64).contiguous(),
 }
@@ -95,11 +97,15 @@ def test_constants_that_are_joined_in_keep_their_relevance() -> None:
 def test_balance_adds_up() -> None:
     norm = nn.LayerNorm(4, dtype=torch.float64)
     norm.bias.data = drawn(4, seed=7)
-    found = walk(Network(lambda x: linear(norm(x + 0.5), W, W[0]), norm=norm), drawn(2, 2, 3, 4, seed=2))
+    found = walk(
+        Network(lambda x: linear(norm(x + 0.5), W, W[0]), norm=norm), drawn(2, 2, 3, 4, seed=2)
+    )
     torch.testing.assert_close(
         torch.stack([*found.balance.values()]).sum(0), drawn(2, 2, 3, 4, seed=2).flatten(1).sum(1)
     )
-    assert all(float(found.balance[name].abs().min()) > 1e-3 for name in ("bias", "norm", "arrived"))
+    assert all(
+        float(found.balance[name].abs().min()) > 1e-3 for name in ("bias", "norm", "arrived")
+    )
 
 
 UNKNOWN: dict[str, Function] = {
@@ -123,7 +129,9 @@ UNKNOWN: dict[str, Function] = {
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_an_operation_without_a_rule_names_itself_when_relevance_comes(name: str) -> None:
-    with pytest.raises(HeadwiseError, match=f"Relevance reached the operation '{name}', for which there is no rule"):
+    with pytest.raises(
+        HeadwiseError, match=f"Relevance reached the operation '{name}', for which there is no rule"
+    ):
         walk(UNKNOWN[name])
 
 
@@ -135,7 +143,9 @@ def test_and_not_before(name: str) -> None:
         UNKNOWN[name](x)
         return linear(x, W)
 
-    torch.testing.assert_close(walk(beside).leaves[0][0], slopes(lambda x: linear(x, W)), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(
+        walk(beside).leaves[0][0], slopes(lambda x: linear(x, W)), rtol=1e-8, atol=1e-8
+    )
 
 
 def written_into(x: Tensor) -> Tensor:
@@ -195,7 +205,12 @@ class OddNorm(Odd):
 
 
 def test_norms_that_are_written_out_are_known_by_what_they_compute() -> None:
-    known = OddNorm(lambda x: (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, correction=0, keepdim=True) + 1e-5))
+    known = OddNorm(
+        lambda x: (
+            (x - x.mean(-1, keepdim=True))
+            / torch.sqrt(x.var(-1, correction=0, keepdim=True) + 1e-5)
+        )
+    )
     llama = LlamaRMSNorm(4, eps=1e-5).double()
     llama.weight.data = drawn(4)
     for module, kind in ((known, LayerNorm), (llama, RootMeanSquareNorm)):
@@ -217,7 +232,13 @@ def test_a_module_that_is_run_twice_is_recorded_twice() -> None:
     norm = nn.RMSNorm(4, dtype=torch.float64)
     function = Network(lambda x: layer(torch.relu(layer(norm(norm(x))))), layer=layer, norm=norm)
     tape, _ = record(function, {}, (X,))
-    assert [step.name for step in tape.records] == ["rms_norm", "rms_norm", "linear", "relu", "linear"]
+    assert [step.name for step in tape.records] == [
+        "rms_norm",
+        "rms_norm",
+        "linear",
+        "relu",
+        "linear",
+    ]
 
 
 def test_hooks_are_gone_after_the_block_and_after_an_error() -> None:
@@ -243,7 +264,9 @@ def test_a_tape_is_walked_as_often_as_wanted() -> None:
     first, second = (Walk(tape, rule, start, lambda *_: None) for rule in (CP, CP))
     assert torch.equal(first.leaves[0], second.leaves[0])
     rescaling = Walk(tape, RULES["alpha-beta"], start, lambda *_: None)
-    assert torch.equal(start[tape.numbers[id(out)]], torch.ones_like(out)[None])  # not changed in place
+    assert torch.equal(
+        start[tape.numbers[id(out)]], torch.ones_like(out)[None]
+    )  # not changed in place
     assert float(rescaling.balance["arrived"]) == pytest.approx(24, rel=1e-3)
 
 

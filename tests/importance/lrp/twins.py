@@ -55,7 +55,9 @@ def by_row(rule: Rule, arrived: Tensor, row: Callable[..., Tensor], *tensors: Te
         sentences = []
         for s, sentence in enumerate(start):
             rows = [row(*(t[s, n] for t in tensors), one) for n, one in enumerate(sentence)]
-            rows = [restored(rule, one, found)[0] for one, found in zip(sentence, rows, strict=True)]
+            rows = [
+                restored(rule, one, found)[0] for one, found in zip(sentence, rows, strict=True)
+            ]
             sentences.append(restored(rule, sentence, torch.stack(rows))[0])
         starts.append(torch.stack(sentences))
     return torch.stack(starts)
@@ -79,12 +81,17 @@ def head_by_jacobian(
     slope = torch.cat([part.flatten(0, 1).flatten(1) for part in slopes], 1)
     flat = torch.cat([part.flatten() for part in inputs])
     found = divided(rule, slope, flat, torch.zeros(len(slope), dtype=q.dtype), arrived.flatten())
-    parts = [part.reshape(t.shape) for part, t in zip(found.split([t.numel() for t in inputs]), inputs, strict=True)]
+    parts = [
+        part.reshape(t.shape)
+        for part, t in zip(found.split([t.numel() for t in inputs]), inputs, strict=True)
+    ]
     zeros = [torch.zeros_like(t) for t in (q, k)] if len(parts) == 1 else []
     return restored(rule, arrived, *zeros, *parts)
 
 
-def product(rule: Rule, a: Tensor, b: Tensor, arrived: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+def product(
+    rule: Rule, a: Tensor, b: Tensor, arrived: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor]:
     """O = A B, Prop. 3.3 of Achtibat et al. 2024, one term a_ij b_jk at a time: half of its share to either side."""
     out, to_a, to_b = a @ b, torch.zeros_like(a), torch.zeros_like(b)
     for i in range(a.shape[0]):
@@ -127,9 +134,12 @@ def head_by_values(
 
 
 HEADS = {
-    "jacobian": head_by_jacobian, "jacobian-of-values": head_by_jacobian, "products": head_by_products,
-    "values": head_by_values, "weights": head_by_values,
-}  # fmt: skip
+    "jacobian": head_by_jacobian,
+    "jacobian-of-values": head_by_jacobian,
+    "products": head_by_products,
+    "values": head_by_values,
+    "weights": head_by_values,
+}
 
 
 def layer(
@@ -142,7 +152,7 @@ def layer(
             rule, q[h], k[h * groups // heads], v[h * groups // heads], scale, seen, arrived[:, h]
         )
         for h in range(heads)
-    ]  # fmt: skip
+    ]
     whole = restored(rule, arrived, *(torch.stack(part) for part in zip(*parts, strict=True)))
     query, key, value = whole
     return query, key.unflatten(0, (groups, -1)).sum(1), value.unflatten(0, (groups, -1)).sum(1)

@@ -37,7 +37,9 @@ class Attention(Step):
     weights: Tensor
     scale: float
     carried: tuple[int, ...] = (0, 1, 2)  # which of query, key and value carry relevance
-    capped: bool = False  # whether logits are soft-capped, which only rules with constant weights support
+    capped: bool = (
+        False  # whether logits are soft-capped, which only rules with constant weights support
+    )
     absorber: ClassVar[Absorber] = "softmax"
 
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
@@ -57,8 +59,10 @@ class Attention(Step):
         elif rule.attention == "products":
             found = self.by_products(rule, heads, arrived)
         else:
-            found = (*(torch.zeros_like(t).expand(len(arrived), -1, -1, -1) for t in heads[:2]),
-                     self.by_values(rule, heads, arrived))  # fmt: skip
+            found = (
+                *(torch.zeros_like(t).expand(len(arrived), -1, -1, -1) for t in heads[:2]),
+                self.by_values(rule, heads, arrived),
+            )
         if rule.rescale:
             found = rescaled(rule, arrived, *found)
         parts = [part.unflatten(1, shape) for part in found]
@@ -100,7 +104,9 @@ class Attention(Step):
         count, queries, size = heads.query.shape
         parts = [
             self.some(rule, Heads(*(t[rows] for t in heads)), arrived[:, rows])
-            for rows in spans(count, queries * size * max(size, heads.key.shape[1]), heads.query.device)
+            for rows in spans(
+                count, queries * size * max(size, heads.key.shape[1]), heads.query.device
+            )
         ]
         return tuple(torch.cat(part, 1) for part in zip(*parts, strict=True))
 
@@ -121,7 +127,9 @@ class Attention(Step):
             sizes = scaled.abs() @ key.abs().transpose(-1, -2)
             absolutes = weights @ value.abs() + (slope @ sizes[..., None])[..., 0] + turned.sum(-1)
         c1, c2 = rule.share(arrived, sums, absolutes)
-        inner = weights * (c1 @ value.transpose(-1, -2) - (c1 * out).sum(-1, keepdim=True))  # Σ_d c1 G
+        inner = weights * (
+            c1 @ value.transpose(-1, -2) - (c1 * out).sum(-1, keepdim=True)
+        )  # Σ_d c1 G
         found_query = scaled * (inner @ key)
         found_key = key * (inner.transpose(-1, -2) @ scaled)
         found_value = value * (back @ c1)

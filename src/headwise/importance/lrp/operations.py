@@ -15,28 +15,105 @@ from headwise.importance.lrp import steps
 from headwise.importance.lrp.steps import Passing, RootMeanSquareNorm, Step
 
 RESHAPING = {
-    "view", "reshape", "flatten", "unflatten", "contiguous", "clone", "squeeze", "unsqueeze", "to", "type_as", "float",
-    "double", "half", "bfloat16", "type", "detach", "view_as", "_unsafe_view", "ravel", "alias", "cpu", "cuda",
-}  # fmt: skip
+    "view",
+    "reshape",
+    "flatten",
+    "unflatten",
+    "contiguous",
+    "clone",
+    "squeeze",
+    "unsqueeze",
+    "to",
+    "type_as",
+    "float",
+    "double",
+    "half",
+    "bfloat16",
+    "type",
+    "detach",
+    "view_as",
+    "_unsafe_view",
+    "ravel",
+    "alias",
+    "cpu",
+    "cuda",
+}
 MOVING = {
-    "transpose", "permute", "swapaxes", "movedim", "t", "chunk", "split", "tensor_split", "unbind", "__getitem__",
-    "select", "narrow", "index_select", "cat", "concat", "stack", "expand", "expand_as", "repeat_interleave", "repeat",
-    "roll", "flip", "masked_fill", "pad",
-}  # fmt: skip
+    "transpose",
+    "permute",
+    "swapaxes",
+    "movedim",
+    "t",
+    "chunk",
+    "split",
+    "tensor_split",
+    "unbind",
+    "__getitem__",
+    "select",
+    "narrow",
+    "index_select",
+    "cat",
+    "concat",
+    "stack",
+    "expand",
+    "expand_as",
+    "repeat_interleave",
+    "repeat",
+    "roll",
+    "flip",
+    "masked_fill",
+    "pad",
+}
 NEW_TENSORS = ("_like", "new_")  # functions that take only shape and device from another tensor
 PASSING = {
-    "relu", "gelu", "silu", "mish", "tanh", "sigmoid", "elu", "leaky_relu", "selu", "celu", "softplus", "hardswish",
-    "hardtanh", "relu6", "logsigmoid", "neg", "__neg__", "dropout", "nan_to_num", "clamp",
-}  # fmt: skip
+    "relu",
+    "gelu",
+    "silu",
+    "mish",
+    "tanh",
+    "sigmoid",
+    "elu",
+    "leaky_relu",
+    "selu",
+    "celu",
+    "softplus",
+    "hardswish",
+    "hardtanh",
+    "relu6",
+    "logsigmoid",
+    "neg",
+    "__neg__",
+    "dropout",
+    "nan_to_num",
+    "clamp",
+}
 ADDING = {"add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "subtract"}
-MULTIPLYING = {"mul", "__mul__", "__rmul__", "multiply", "div", "__truediv__", "divide", "true_divide"}
+MULTIPLYING = {
+    "mul",
+    "__mul__",
+    "__rmul__",
+    "multiply",
+    "div",
+    "__truediv__",
+    "divide",
+    "true_divide",
+}
 ACTIVATIONS: tuple[type[nn.Module], ...] = tuple(
-    {kind for entry in ACT2CLS.values() if isinstance(kind := entry[0] if isinstance(entry, tuple) else entry, type)}
+    {
+        kind
+        for entry in ACT2CLS.values()
+        if isinstance(kind := entry[0] if isinstance(entry, tuple) else entry, type)
+    }
 )
 
 
 def step_for(
-    func: Any, args: Sequence[Any], kwargs: dict[str, Any], carried: tuple[Tensor, ...], out: Tensor, part: int | None
+    func: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    carried: tuple[Tensor, ...],
+    out: Tensor,
+    part: int | None,
 ) -> Step | None:
     """The step of a torch function, or None without a rule. part: which of several outputs."""
     name: str = func.__name__
@@ -47,7 +124,9 @@ def step_for(
     if name == "rms_norm":
         given = [*args, None, None][:4]
         weight, epsilon = kwargs.get("weight", given[2]), kwargs.get("eps", given[3])
-        return RootMeanSquareNorm(args[0], out, weight, torch.finfo(out.dtype).eps if epsilon is None else epsilon)
+        return RootMeanSquareNorm(
+            args[0], out, weight, torch.finfo(out.dtype).eps if epsilon is None else epsilon
+        )
     if name in ADDING and len(args) > 1:
         return addition(name, args, kwargs, carried)
     if name in MULTIPLYING:
@@ -79,19 +158,32 @@ def linear(
     if any(kwargs.get(factor, 1) != 1 for factor in ("alpha", "beta")):
         return None
     bias, left, right = args[:3] if name == "addmm" else (None, *args[:2])
-    return steps.Linear(x, out, weight=right.t(), bias=bias) if left is x and right.dim() == 2 else None
-
-
-def layer_norm(args: Sequence[Any], kwargs: dict[str, Any], out: Tensor) -> Step | None:
-    given = dict(zip(("input", "normalized_shape", "weight", "bias", "eps"), args, strict=False)) | kwargs
-    if len(given["normalized_shape"]) != 1:
-        return None
-    return steps.LayerNorm(
-        given["input"], out, scale=given.get("weight"), bias=given.get("bias"), epsilon=given.get("eps", 1e-5)
+    return (
+        steps.Linear(x, out, weight=right.t(), bias=bias)
+        if left is x and right.dim() == 2
+        else None
     )
 
 
-def addition(name: str, args: Sequence[Any], kwargs: dict[str, Any], carried: tuple[Tensor, ...]) -> Step | None:
+def layer_norm(args: Sequence[Any], kwargs: dict[str, Any], out: Tensor) -> Step | None:
+    given = (
+        dict(zip(("input", "normalized_shape", "weight", "bias", "eps"), args, strict=False))
+        | kwargs
+    )
+    if len(given["normalized_shape"]) != 1:
+        return None
+    return steps.LayerNorm(
+        given["input"],
+        out,
+        scale=given.get("weight"),
+        bias=given.get("bias"),
+        epsilon=given.get("eps", 1e-5),
+    )
+
+
+def addition(
+    name: str, args: Sequence[Any], kwargs: dict[str, Any], carried: tuple[Tensor, ...]
+) -> Step | None:
     if kwargs.get("alpha", 1) != 1:
         return None
     like = carried[0]
@@ -105,7 +197,11 @@ def addition(name: str, args: Sequence[Any], kwargs: dict[str, Any], carried: tu
 
 
 def moving(
-    func: Any, args: Sequence[Any], kwargs: dict[str, Any], carried: tuple[Tensor, ...], part: int | None
+    func: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    carried: tuple[Tensor, ...],
+    part: int | None,
 ) -> Step | None:
     """A step that runs the function again on other inputs."""
     places = {id(tensor): i for i, tensor in enumerate(carried)}
@@ -113,10 +209,17 @@ def moving(
     def put(value: Any, inputs: Sequence[Tensor]) -> Any:
         if isinstance(value, list | tuple):
             return type(value)(put(one, inputs) for one in value)
-        return inputs[places[id(value)]] if isinstance(value, Tensor) and id(value) in places else value
+        return (
+            inputs[places[id(value)]]
+            if isinstance(value, Tensor) and id(value) in places
+            else value
+        )
 
     def again(*inputs: Tensor) -> Tensor:
-        out = func(*(put(arg, inputs) for arg in args), **{key: put(value, inputs) for key, value in kwargs.items()})
+        out = func(
+            *(put(arg, inputs) for arg in args),
+            **{key: put(value, inputs) for key, value in kwargs.items()},
+        )
         result: Tensor = out if part is None else out[part]
         return result
 
@@ -142,7 +245,12 @@ def composite(module: nn.Module) -> Callable[[Tensor, Tensor], Step] | None:
 def norm(module: nn.Module, x: Tensor, out: Tensor) -> Step:
     """A norm of a modeling file, recognised by what it computes."""
     epsilon = next(
-        (float(getattr(module, n)) for n in ("variance_epsilon", "eps", "epsilon") if hasattr(module, n)), 0.0
+        (
+            float(getattr(module, n))
+            for n in ("variance_epsilon", "eps", "epsilon")
+            if hasattr(module, n)
+        ),
+        0.0,
     )
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     bias: Tensor | None = getattr(module, "bias", None)

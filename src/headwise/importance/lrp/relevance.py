@@ -38,9 +38,13 @@ class Relevance:
 
 
 def relevance(
-    model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]], rule: Rule, mode: Mode = "per-step",
+    model: nn.Module,
+    found: Discovery,
+    batches: Iterable[Mapping[str, Tensor]],
+    rule: Rule,
+    mode: Mode = "per-step",
     target: Target = "top",
-) -> Relevance:  # fmt: skip
+) -> Relevance:
     """Every head's share of its layer's relevance, mean over all target positions of a text.
 
     mode: `per-step`, as in the paper: one start per target position; shares are averaged over positions. `pooled`: all
@@ -55,13 +59,18 @@ def relevance(
     """
     refuse_inline(model, found)
     name = f"lrp.{rule.name}" + (".pooled" if mode == "pooled" else "")
-    names = {True: name + ("" if rule.signed else ".signed"), False: name + (".absolute" if rule.signed else "")}
+    names = {
+        True: name + ("" if rule.signed else ".signed"),
+        False: name + (".absolute" if rule.signed else ""),
+    }
     tallies = {names[reading]: Tally(found.heads) for reading in (rule.signed, not rule.signed)}
     balance: dict[str, float] = defaultdict(float)
     with differentiable(model):
         for batch in batches:
             tensors = on_device(model, batch)
-            for what, total in score_batch(model, found, tensors, rule, mode, target, names, tallies).items():
+            for what, total in score_batch(
+                model, found, tensors, rule, mode, target, names, tallies
+            ).items():
                 balance[what] += total
     whole: dict[str, float] = defaultdict(float)
     for share in from_all(dict(balance)):  # every process has a share of the text
@@ -83,9 +92,15 @@ def refuse_inline(model: nn.Module, found: Discovery) -> None:
 
 
 def score_batch(
-    model: nn.Module, found: Discovery, batch: Mapping[str, Tensor], rule: Rule, mode: Mode, target: Target,
-    names: Mapping[bool, str], tallies: Mapping[str, Tally],
-) -> dict[str, float]:  # fmt: skip
+    model: nn.Module,
+    found: Discovery,
+    batch: Mapping[str, Tensor],
+    rule: Rule,
+    mode: Mode,
+    target: Target,
+    names: Mapping[bool, str],
+    tallies: Mapping[str, Tally],
+) -> dict[str, float]:
     """Score one batch: add to the tallies, and return the balance of relevance."""
     places, asked = positions(batch["labels"])
     if not places.shape[1]:
@@ -97,7 +112,11 @@ def score_batch(
         flows: list[tuple[str, Tensor]] = []
         for steps in chunks(places.shape[1], batch, mode):
             start = begin(rows, places[:, steps], asked[:, steps], mode)
-            there = asked[:, steps].T.to(rows.dtype) if mode == "per-step" else asked.sum(1)[None].to(rows.dtype)
+            there = (
+                asked[:, steps].T.to(rows.dtype)
+                if mode == "per-step"
+                else asked.sum(1)[None].to(rows.dtype)
+            )
 
             def arrive(site: Site, at: Tensor, there: Tensor = there) -> None:
                 for signed in (True, False):
@@ -114,7 +133,9 @@ def score_batch(
     balance: dict[str, float] = defaultdict(float)
     for (what, _), total in zip(flows, fetched([total for _, total in flows]), strict=True):
         balance[what] += float(total)
-    balance["bias"] += balance["started"] - balance.pop("handed on")  # absorbed by the biases of the logits
+    balance["bias"] += balance["started"] - balance.pop(
+        "handed on"
+    )  # absorbed by the biases of the logits
     parts: list[tuple[Tally, Site, Tensor, Tensor]] = []
     every = asked.sum(1)
     for site in found.heads.sites:
@@ -126,7 +147,9 @@ def score_batch(
     return dict(balance)
 
 
-def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]) -> tuple[Tape, Tensor]:
+def recorded(
+    model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]
+) -> tuple[Tape, Tensor]:
     """The tape of one forward, and the logits B T V."""
     tape = Tape()
 
@@ -158,12 +181,16 @@ def chunks(steps: int, batch: Mapping[str, Tensor], mode: Mode) -> list[slice]:
 def begin(rows: Tensor, places: Tensor, asked: Tensor, mode: Mode) -> Tensor:
     """The relevance of the states before the output layer, P B T M, from the row of each position, B T M."""
     if mode == "pooled":
-        chosen = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device).scatter(1, places, asked)
+        chosen = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device).scatter(
+            1, places, asked
+        )
         return (rows * chosen[..., None])[None]
     width = rows.shape[-1]
     chosen = rows.gather(1, places[..., None].expand(-1, -1, width)) * asked[..., None]  # B P M
     start = rows.new_zeros(places.shape[1], *rows.shape)
-    return start.scatter_(2, places.T[..., None, None].expand(-1, -1, 1, width), chosen.transpose(0, 1)[:, :, None])
+    return start.scatter_(
+        2, places.T[..., None, None].expand(-1, -1, 1, width), chosen.transpose(0, 1)[:, :, None]
+    )
 
 
 def first_rows(
@@ -176,16 +203,26 @@ def first_rows(
     """
     head: nn.Module | None = model.get_output_embeddings()  # type: ignore[operator]
     record = next(
-        (r for r in tape.records if isinstance(r.step, Linear) and r.step.weight is getattr(head, "weight", None)), None
+        (
+            r
+            for r in tape.records
+            if isinstance(r.step, Linear) and r.step.weight is getattr(head, "weight", None)
+        ),
+        None,
     )
     if record is None:
-        raise HeadwiseError(f"{type(model).__name__} has no output layer where relevance can start.")
+        raise HeadwiseError(
+            f"{type(model).__name__} has no output layer where relevance can start."
+        )
     layer = record.step
     assert isinstance(layer, Linear) and layer.weight is not None
     x = layer.x.to(torch.promote_types(layer.x.dtype, torch.float32))
     top = logits.topk(2, -1).indices
     chosen = labels.clamp_min(0) if target == "reference" else top[..., 0]
-    weight, bias = layer.weight[chosen].to(x.dtype), logit_bias(tape, layer, logits, chosen).to(x.dtype)
+    weight, bias = (
+        layer.weight[chosen].to(x.dtype),
+        logit_bias(tape, layer, logits, chosen).to(x.dtype),
+    )
     if target == "contrast":
         weight = weight - layer.weight[top[..., 1]].to(x.dtype)
         bias = bias - logit_bias(tape, layer, logits, top[..., 1]).to(x.dtype)
@@ -198,7 +235,9 @@ def output_row(rule: Rule, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     sums = impact.sum(-1, keepdim=True) + bias[..., None]
     if rule.bias == "spread":
         impact = impact + bias[..., None] / x.shape[-1]
-    absolutes = impact.abs().sum(-1, keepdim=True) + (bias[..., None].abs() if rule.bias == "absorbed" else 0)
+    absolutes = impact.abs().sum(-1, keepdim=True) + (
+        bias[..., None].abs() if rule.bias == "absorbed" else 0
+    )
     one = torch.ones_like(sums)
     c1, c2 = rule.share(one, sums, absolutes)
     found = c1 * impact + (0 if c2 is None else c2 * impact.abs())
@@ -210,7 +249,9 @@ def output_row(rule: Rule, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def logit_bias(tape: Tape, layer: Linear, logits: Tensor, chosen: Tensor) -> Tensor:
     """The constants in the chosen logits, B T: the layer's bias, and a bias that is added later (Marian, BART)."""
-    bias = torch.zeros_like(chosen, dtype=logits.dtype) if layer.bias is None else layer.bias[chosen]
+    bias = (
+        torch.zeros_like(chosen, dtype=logits.dtype) if layer.bias is None else layer.bias[chosen]
+    )
     last = tape.records[-1].step
     if isinstance(last, Addition) and last.carried == 1 and last.operands[0] is layer.out:
         bias = bias + last.operands[1].expand_as(logits).gather(-1, chosen[..., None])[..., 0]

@@ -30,7 +30,9 @@ class Epsilon:
     epsilon: float
     absolute = False  # whether A is needed
 
-    def __call__(self, relevance: Tensor, sums: Tensor, absolutes: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def __call__(
+        self, relevance: Tensor, sums: Tensor, absolutes: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         return relevance / stable(sums, self.epsilon), None
 
 
@@ -44,17 +46,26 @@ class AlphaBeta:
     epsilon: float = 1e-5
     absolute = True
 
-    def __call__(self, relevance: Tensor, sums: Tensor, absolutes: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def __call__(
+        self, relevance: Tensor, sums: Tensor, absolutes: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         assert absolutes is not None
-        noise = 4 * torch.finfo(sums.dtype).eps * absolutes  # below it, there are no impacts of that sign
+        noise = (
+            4 * torch.finfo(sums.dtype).eps * absolutes
+        )  # below it, there are no impacts of that sign
         up, down = (absolutes + sums) / 2, (sums - absolutes) / 2
         positive, negative = self.parts(relevance, up, down)
-        positive, negative = torch.where(up > noise, positive, 0), torch.where(-down > noise, negative, 0)
+        positive, negative = (
+            torch.where(up > noise, positive, 0),
+            torch.where(-down > noise, negative, 0),
+        )
         return (positive + negative) / 2, (positive - negative) / 2
 
     def parts(self, relevance: Tensor, up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
         """The relevance per unit of positive and of negative impact, given their sums."""
-        return relevance * (self.alpha / (up + self.epsilon)), relevance * (self.beta / (down - self.epsilon))
+        return relevance * (self.alpha / (up + self.epsilon)), relevance * (
+            self.beta / (down - self.epsilon)
+        )
 
 
 @dataclass(frozen=True)
@@ -86,24 +97,48 @@ RULES = {
     rule.name: rule
     for rule in (
         Rule(
-            "ding", "Ding et al. 2017 as in Voita et al. 2019, appendix A", Epsilon(0.05), bias="absorbed",
-            norm="centring", attention="weights",
+            "ding",
+            "Ding et al. 2017 as in Voita et al. 2019, appendix A",
+            Epsilon(0.05),
+            bias="absorbed",
+            norm="centring",
+            attention="weights",
         ),
         Rule(
-            "alpha-beta", "Voita et al. 2021, section 2, as released", AlphaBeta(), bias="spread", norm="jacobian",
-            attention="jacobian", rescale=True, signed=True,
+            "alpha-beta",
+            "Voita et al. 2021, section 2, as released",
+            AlphaBeta(),
+            bias="spread",
+            norm="jacobian",
+            attention="jacobian",
+            rescale=True,
+            signed=True,
         ),
         Rule(
-            "alpha-beta-fast", "alpha-beta in matrix products", AlphaBeta(), bias="absorbed", norm="deviation-constant",
-            attention="jacobian", rescale=True, signed=True,
+            "alpha-beta-fast",
+            "alpha-beta in matrix products",
+            AlphaBeta(),
+            bias="absorbed",
+            norm="deviation-constant",
+            attention="jacobian",
+            rescale=True,
+            signed=True,
         ),
         Rule(
-            "attnlrp", "Achtibat et al. 2024, section 3", Epsilon(1e-6), bias="absorbed", norm="deviation-constant",
+            "attnlrp",
+            "Achtibat et al. 2024, section 3",
+            Epsilon(1e-6),
+            bias="absorbed",
+            norm="deviation-constant",
             attention="products",
         ),
         Rule(
-            "cp", "Ali et al. 2022, section 4", Epsilon(1e-6), bias="absorbed", norm="deviation-constant",
+            "cp",
+            "Ali et al. 2022, section 4",
+            Epsilon(1e-6),
+            bias="absorbed",
+            norm="deviation-constant",
             attention="values",
         ),
     )
-}  # fmt: skip
+}

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from headwise.importance.lrp.rules import AlphaBeta, Rule
 
-CHUNK = 1 << 21  # largest rows x outputs x inputs tensor, in elements; on a GPU AT_ONCE times as large
+CHUNK = (
+    1 << 21
+)  # largest rows x outputs x inputs tensor, in elements; on a GPU AT_ONCE times as large
 AT_ONCE = 8
 Absorber = Literal["bias", "norm", "softmax", "other"]
 
@@ -37,7 +39,9 @@ def rescaled(rule: Rule, wanted: Tensor, *parts: Tensor, axes: int = 2) -> tuple
     """The parts, scaled by one factor per index of the first axes, so that their Σ |R| is that of `wanted`."""
     total = torch.stack([amount(part, axes).flatten(axes) for part in parts]).sum(0)
     factor = amount(wanted, axes).flatten(axes) / (total + rule.share.epsilon)
-    return tuple(part * factor.reshape(factor.shape[:axes] + (1,) * (part.dim() - axes)) for part in parts)
+    return tuple(
+        part * factor.reshape(factor.shape[:axes] + (1,) * (part.dim() - axes)) for part in parts
+    )
 
 
 def unbroadcast(relevance: Tensor, shape: torch.Size) -> Tensor:
@@ -45,7 +49,9 @@ def unbroadcast(relevance: Tensor, shape: torch.Size) -> Tensor:
     extra = relevance.dim() - 1 - len(shape)
     if extra:
         relevance = relevance.sum(tuple(range(1, 1 + extra)))
-    repeated = [axis + 1 for axis, size in enumerate(shape) if size == 1 and relevance.shape[axis + 1] != 1]
+    repeated = [
+        axis + 1 for axis, size in enumerate(shape) if size == 1 and relevance.shape[axis + 1] != 1
+    ]
     return relevance.sum(repeated, keepdim=True) if repeated else relevance
 
 
@@ -107,11 +113,15 @@ class Linear(Rows):
             found = found + (c2 @ weight.abs()) * x.abs()
         return self.settle(rule, relevance, found)
 
-    def spread(self, rule: Rule, relevance: Tensor, x: Tensor, out: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def spread(
+        self, rule: Rule, relevance: Tensor, x: Tensor, out: Tensor, weight: Tensor, bias: Tensor
+    ) -> Tensor:
         """Impacts z[o, i] = W[o, i] x[i] + b[o] / I."""
         each, inputs = bias[:, None] / x.shape[-1], x.flatten(0, -2)[:, None, :]
         if rule.share.absolute:
-            found, c1 = self.dense(rule, relevance, out, lambda rows: torch.addcmul(each, weight, inputs[rows]).abs_())
+            found, c1 = self.dense(
+                rule, relevance, out, lambda rows: torch.addcmul(each, weight, inputs[rows]).abs_()
+            )
         else:
             (c1, _), found = rule.share(relevance, out, None), torch.zeros_like(x)
         return found + (c1 @ weight) * x + c1 @ each
@@ -134,7 +144,9 @@ class LayerNorm(Rows):
         centred = x - x.mean(-1, keepdim=True)
         variance = centred.square().mean(-1, keepdim=True)
         if rule.norm == "jacobian":
-            return self.settle(rule, relevance, self.jacobian(rule, relevance, x, centred, variance, scale, bias))
+            return self.settle(
+                rule, relevance, self.jacobian(rule, relevance, x, centred, variance, scale, bias)
+            )
         if rule.norm == "centring":
             c1, _ = rule.share(relevance, centred, None)
             return self.settle(rule, relevance, x * (c1 - c1.mean(-1, keepdim=True)))
@@ -142,7 +154,9 @@ class LayerNorm(Rows):
         absolutes = None
         if rule.share.absolute:
             both = x.abs()
-            absolutes = steep.abs() * ((1 - 2 / size) * both + both.mean(-1, keepdim=True)) + bias.abs()
+            absolutes = (
+                steep.abs() * ((1 - 2 / size) * both + both.mean(-1, keepdim=True)) + bias.abs()
+            )
         c1, c2 = rule.share(relevance, out, absolutes)
         steep1 = c1 * steep
         found = x * (steep1 - steep1.mean(-1, keepdim=True))
@@ -152,7 +166,14 @@ class LayerNorm(Rows):
         return self.settle(rule, relevance, found)
 
     def jacobian(
-        self, rule: Rule, relevance: Tensor, x: Tensor, centred: Tensor, variance: Tensor, scale: Tensor, bias: Tensor
+        self,
+        rule: Rule,
+        relevance: Tensor,
+        x: Tensor,
+        centred: Tensor,
+        variance: Tensor,
+        scale: Tensor,
+        bias: Tensor,
     ) -> Tensor:
         """Impacts z[o, i] = β[o]/D + γ[o] ((δ[o, i] − 1/D)/√v − c[o] c[i] (v + ε)^(−3/2)/D) x[i], c = x − mean.
 
@@ -178,9 +199,9 @@ class LayerNorm(Rows):
             c1, _ = rule.share(relevance, sums, None)
             found = torch.zeros_like(x)
         steep = c1 * scale
-        direct = root * (steep - steep.mean(-1, keepdim=True)) - curve * centred * (steep * centred).sum(
-            -1, keepdim=True
-        )
+        direct = root * (steep - steep.mean(-1, keepdim=True)) - curve * centred * (
+            steep * centred
+        ).sum(-1, keepdim=True)
         return found + x * direct + (c1 @ (bias / size))[..., None]
 
 
@@ -198,9 +219,15 @@ class RootMeanSquareNorm(Rows):
         x = self.x.to(relevance.dtype)
         scale = x.new_ones(x.shape[-1]) if self.scale is None else self.scale.to(x.dtype)
         root = (x.square().mean(-1, keepdim=True) + self.epsilon).rsqrt()
-        curve = root.square() * x.square() / x.shape[-1]  # z[o, i] = γ[o] x[o] / rms · (δ[o, i] − curve[i])
+        curve = (
+            root.square() * x.square() / x.shape[-1]
+        )  # z[o, i] = γ[o] x[o] / rms · (δ[o, i] − curve[i])
         direct = scale * x * root
-        absolutes = direct.abs() * (1 - 2 * curve + curve.sum(-1, keepdim=True)) if rule.share.absolute else None
+        absolutes = (
+            direct.abs() * (1 - 2 * curve + curve.sum(-1, keepdim=True))
+            if rule.share.absolute
+            else None
+        )
         c1, c2 = rule.share(relevance, direct * (1 - curve.sum(-1, keepdim=True)), absolutes)
         part = c1 * direct
         found = part - curve * part.sum(-1, keepdim=True)
@@ -221,17 +248,26 @@ class Addition(Step):
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         a, b = (operand.to(relevance.dtype) for operand in self.operands)
         if isinstance(rule.share, AlphaBeta):
-            up, down = ([each.clamp(**side) for each in (a, b)] for side in ({"min": 0}, {"max": 0}))
+            up, down = (
+                [each.clamp(**side) for each in (a, b)] for side in ({"min": 0}, {"max": 0})
+            )
             positive, negative = rule.share.parts(relevance, up[0] + up[1], down[0] + down[1])
-            parts = [positive * above + negative * below for above, below in zip(up, down, strict=True)][: self.carried]
+            parts = [
+                positive * above + negative * below for above, below in zip(up, down, strict=True)
+            ][: self.carried]
         else:
             c1, _ = rule.share(relevance, a + b, None)
             parts = [c1 * a, c1 * b][: self.carried]
         if rule.rescale:
             parts = list(rescaled(rule, relevance, *parts, axes=relevance.dim() - 1))
             sizes = [amount(part) for part in parts]
-            parts = [part * (size / (size + rule.share.epsilon)) for part, size in zip(parts, sizes, strict=True)]
-        return tuple(unbroadcast(part, o.shape) for part, o in zip(parts, self.operands, strict=False))
+            parts = [
+                part * (size / (size + rule.share.epsilon))
+                for part, size in zip(parts, sizes, strict=True)
+            ]
+        return tuple(
+            unbroadcast(part, o.shape) for part, o in zip(parts, self.operands, strict=False)
+        )
 
 
 @dataclass

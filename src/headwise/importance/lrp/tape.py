@@ -104,11 +104,19 @@ class Tape(TorchFunctionMode):
             return
         outputs = out if isinstance(out, list | tuple) else [out]
         for i, output in enumerate(outputs):
-            if isinstance(output, Tensor) and output.is_floating_point() and id(output) not in self.numbers:
+            if (
+                isinstance(output, Tensor)
+                and output.is_floating_point()
+                and id(output) not in self.numbers
+            ):
                 step = step_for(func, args, kwargs, carried, output, None if output is out else i)
                 self.note(step, carried, output, func.__name__)
-            elif func.__name__ == "__setitem__" or (func.__name__.endswith("_") and "__" not in func.__name__):
-                self.note(None, carried, output, func.__name__)  # x.add_(y): x is another tensor now
+            elif func.__name__ == "__setitem__" or (
+                func.__name__.endswith("_") and "__" not in func.__name__
+            ):
+                self.note(
+                    None, carried, output, func.__name__
+                )  # x.add_(y): x is another tensor now
 
     def note(self, step: Step | None, carried: Sequence[Tensor], output: Tensor, name: str) -> None:
         inputs = tuple(self.numbers[id(tensor)] for tensor in carried)
@@ -132,12 +140,16 @@ class Tape(TorchFunctionMode):
                 "headwise cannot score this model by it."
             )
         if call.site in self.sites:
-            raise HeadwiseError(f"{call.site} ran more than once in one forward: discover the heads again.")
+            raise HeadwiseError(
+                f"{call.site} ran more than once in one forward: discover the heads again."
+            )
         self.sound[call.site] = out[0].isfinite().all()
         scale = kwargs.get("scaling", args[5] if len(args) > 5 else None)
         scale = call.query.shape[-1] ** -0.5 if scale is None else float(scale)
         capped = kwargs.get("softcap") is not None
-        step = Attention(call.query, call.key, call.value, call.weights.detach(), scale, carried, capped)
+        step = Attention(
+            call.query, call.key, call.value, call.weights.detach(), scale, carried, capped
+        )
         self.note(step, [args[1 + place] for place in carried], out[0], "attention")
         self.sites[call.site] = self.numbers[id(out[0])]
         return out
@@ -173,10 +185,16 @@ class Walk:
     """
 
     def __init__(
-        self, tape: Tape, rule: Rule, start: dict[int, Tensor], arrive: Callable[[Site, Tensor], None]
+        self,
+        tape: Tape,
+        rule: Rule,
+        start: dict[int, Tensor],
+        arrive: Callable[[Site, Tensor], None],
     ) -> None:
         self.tape, self.rule, self.arrive = tape, rule, arrive
-        self.pending: dict[int, list[Tensor]] = {number: [relevance] for number, relevance in start.items()}
+        self.pending: dict[int, list[Tensor]] = {
+            number: [relevance] for number, relevance in start.items()
+        }
         self.blocks: list[Block] = []
         self.before_norm: dict[int, Tensor] = {}
         self.sites = {number: site for site, number in tape.sites.items()}
@@ -193,7 +211,9 @@ class Walk:
 
     def back(self) -> None:
         for record in reversed(self.tape.records):
-            while self.blocks and record.output < self.blocks[-1].skip:  # a skip that no step made: an embedding
+            while (
+                self.blocks and record.output < self.blocks[-1].skip
+            ):  # a skip that no step made: an embedding
                 skip = self.blocks[-1].skip
                 self.pending[skip] = [self.merge(skip)]
             if record.output not in self.pending:
@@ -206,7 +226,9 @@ class Walk:
                 raise HeadwiseError(self.refusal(record.name))
             for number in (*record.inputs, record.output):
                 if self.tape.tensors[number]._version != self.tape.versions[number]:
-                    raise HeadwiseError(self.refusal(f"writing into an input or output of {record.name}"))
+                    raise HeadwiseError(
+                        self.refusal(f"writing into an input or output of {record.name}")
+                    )
             self.propagate(record, record.step, relevance)
         for leaf in sorted(self.tape.leaves & self.pending.keys(), reverse=True):
             self.leaves[leaf] = self.merge(leaf)

@@ -52,10 +52,18 @@ def _map(example: Mapping[str, Any]) -> Panel:
     top = -(head_room + tree_room)
     x = axis("column:Q", None, domain=[0, size + GAP + 1], nice=False) | {"axis": None}
     y = axis(
-        "row:Q", None, domain=[top, size], reverse=True, nice=False, values=[row + MIDDLE for row in range(size)],
-        labelExpr=f"{json.dumps(words)}[floor(datum.value)]", grid=False, ticks=False, labelOverlap=False,
+        "row:Q",
+        None,
+        domain=[top, size],
+        reverse=True,
+        nice=False,
+        values=[row + MIDDLE for row in range(size)],
+        labelExpr=f"{json.dumps(words)}[floor(datum.value)]",
+        grid=False,
+        ticks=False,
+        labelOverlap=False,
         labelPadding=4,
-    )  # fmt: skip
+    )
     y["axis"] |= {"domain": False, "title": None}
     marks = [_cells(example, x, y), _outlines(example["cells"], x, y), *_columns(words, x, y)]
     if arcs:
@@ -63,11 +71,11 @@ def _map(example: Mapping[str, Any]) -> Panel:
     height = round((size - top) * ROW)
     chart = charts.layered(marks, height, f"Attention, {' '.join(words)}", color="independent")
     held = evidence(example["measure"], example["value"], example["baseline"])
-    title = (
-        f"{example['kind']}/{example['layer']}/{example['head']}: {held}; here {example['right']} of {example['asked']}"
-    )
+    title = f"{example['kind']}/{example['layer']}/{example['head']}: {held}; here {example['right']} of {example['asked']}"
     widest = 110 + (size + 1) * 46
-    return Panel(chart, title, width=110 + size * 22, narrowest=90 + (size + 1) * NARROW, widest=widest)
+    return Panel(
+        chart, title, width=110 + size * 22, narrowest=90 + (size + 1) * NARROW, widest=widest
+    )
 
 
 def _short(word: str, longest: int = LONGEST) -> str:
@@ -76,7 +84,11 @@ def _short(word: str, longest: int = LONGEST) -> str:
 
 def _own(example: Mapping[str, Any]) -> set[frozenset[int]]:
     """The pairs of words whose arcs the role is about."""
-    return {frozenset(cell) for cell in example["cells"]} if example["measure"].startswith("syntactic.") else set()
+    return (
+        {frozenset(cell) for cell in example["cells"]}
+        if example["measure"].startswith("syntactic.")
+        else set()
+    )
 
 
 def levels(arcs: Sequence[Sequence[Any]]) -> list[Arc]:
@@ -94,18 +106,28 @@ def levels(arcs: Sequence[Sequence[Any]]) -> list[Arc]:
 
 def _cells(example: Mapping[str, Any], x: Spec, y: Spec) -> Spec:
     """The weights as coloured squares; the rest in a column of its own."""
-    words, size = [*(_short(word, POINTED) for word in example["words"]), "no word"], len(example["words"])
+    words, size = (
+        [*(_short(word, POINTED) for word in example["words"]), "no word"],
+        len(example["words"]),
+    )
     cells = [
         {
-            "row": q, "bottom": q + 0.93, "column": (column := k if k < size else k + GAP),
-            "right": round(column + 0.93, 3), "from": words[q], "to": words[k], "weight": weight,
+            "row": q,
+            "bottom": q + 0.93,
+            "column": (column := k if k < size else k + GAP),
+            "right": round(column + 0.93, 3),
+            "from": words[q],
+            "to": words[k],
+            "weight": weight,
         }
         for q, weights in enumerate(example["weights"])
         for k, weight in enumerate([*weights, example["rest"][q]])
-    ]  # fmt: skip
+    ]
     heat = charts.colour("weight:Q", [0, 1], "heatmap")
     tip = tips("from:N", "to:N", "weight:Q||.2f")
-    return charts.mark("rect", cells, {"cornerRadius": 1.5}, x=x, y=y, **SQUARE, color=heat, tooltip=tip)
+    return charts.mark(
+        "rect", cells, {"cornerRadius": 1.5}, x=x, y=y, **SQUARE, color=heat, tooltip=tip
+    )
 
 
 def _outlines(cells: Sequence[Sequence[int]], x: Spec, y: Spec) -> Spec:
@@ -126,13 +148,21 @@ def _columns(words: Sequence[str], x: Spec, y: Spec) -> list[Spec]:
     ]
 
 
-def _tree(arcs: Sequence[Arc], own: set[frozenset[int]], base: float, x: Spec, y: Spec) -> list[Spec]:
+def _tree(
+    arcs: Sequence[Arc], own: set[frozenset[int]], base: float, x: Spec, y: Spec
+) -> list[Spec]:
     """Arcs above the words: the role's own strong and with an end at the dependent, the others faint."""
     lines, ends, names = [], [], []
     for number, (governor, dependent, relation, level) in enumerate(arcs):
         strong = frozenset((governor, dependent)) in own
         lines += [
-            {"arc": number, "x": across, "y": round(base - height, 4), "step": step, "strong": strong}
+            {
+                "arc": number,
+                "x": across,
+                "y": round(base - height, 4),
+                "step": step,
+                "strong": strong,
+            }
             for step, (across, height) in enumerate(curve(governor, dependent, level * STEP))
         ]
         toward = FOOT if governor < dependent else -FOOT
@@ -140,10 +170,21 @@ def _tree(arcs: Sequence[Arc], own: set[frozenset[int]], base: float, x: Spec, y
         middle = (governor + dependent) / 2 + MIDDLE
         room = abs(governor - dependent) * NARROW >= len(relation) * 5.2
         if strong or room:
-            names.append({"x": middle, "y": round(base - level * STEP, 4), "name": relation, "strong": strong})
+            names.append(
+                {
+                    "x": middle,
+                    "y": round(base - level * STEP, 4),
+                    "name": relation,
+                    "strong": strong,
+                }
+            )
     marks, at = [], {"x": x | {"field": "x"}, "y": y | {"field": "y"}}
     small: Spec = {"fontSize": 10, "dy": -6}
-    halo = {"fillOpacity": 0, "strokeWidth": 4, "strokeOpacity": 1}  # so that no line runs through a name
+    halo = {
+        "fillOpacity": 0,
+        "strokeWidth": 4,
+        "strokeOpacity": 1,
+    }  # so that no line runs through a name
     for test, line, label, width, opacity in (
         ("!datum.strong", "level", "label", 1, 0.55),
         ("datum.strong", "limit", "limit-label", 2, 1),

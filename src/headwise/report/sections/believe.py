@@ -26,9 +26,14 @@ STATISTICS = {
     "stability": "on another text",
 }
 MOST_CURVES = 9
-CEILINGS = {"spearman": "ceiling", "spearman.within": "ceiling.within"}  # what ablation reaches with itself
+CEILINGS = {
+    "spearman": "ceiling",
+    "spearman.within": "ceiling.within",
+}  # what ablation reaches with itself
 ORDERS = {"once": "scored once", "rescored": "scored again after each step"}
-Judged = tuple[str, dict[str, str]]  # a row of the judge's table: a measure, and the statistics that stand for others
+Judged = tuple[
+    str, dict[str, str]
+]  # a row of the judge's table: a measure, and the statistics that stand for others
 
 
 def build(run: Run) -> dict[str, Any]:
@@ -46,23 +51,33 @@ def judged(run: Run) -> pd.DataFrame | None:
     table = table[~_of_another_truth(table)]
     several = table["kinds"].str.count(r"\+")
     widest = several.groupby([table["statistic"], table["measure"]]).transform("max")
-    return table[several == widest].drop_duplicates(["measure", "statistic"]).set_index(["measure", "statistic"])
+    return (
+        table[several == widest]
+        .drop_duplicates(["measure", "statistic"])
+        .set_index(["measure", "statistic"])
+    )
 
 
 def _truth(table: pd.DataFrame) -> str:
     """The measure that scores are compared with."""
     ceilings = table.loc[table["statistic"] == "ceiling", "against"]
-    compared = table.loc[(table["statistic"] == "spearman") & (table["measure"] != table["against"]), "against"]
+    compared = table.loc[
+        (table["statistic"] == "spearman") & (table["measure"] != table["against"]), "against"
+    ]
     return str(next(iter([*ceilings, *compared, "ablation.zero"])))
 
 
 def _of_another_truth(table: pd.DataFrame) -> pd.Series[bool]:
-    return table["statistic"].str.match("spearman|kendall|precision") & (table["against"] != _truth(table))
+    return table["statistic"].str.match("spearman|kendall|precision") & (
+        table["against"] != _truth(table)
+    )
 
 
 def of(found: pd.DataFrame, statistic: str) -> pd.DataFrame:
     """A statistic by measure."""
-    here: pd.DataFrame = found[found.index.get_level_values("statistic") == statistic].droplevel("statistic")
+    here: pd.DataFrame = found[found.index.get_level_values("statistic") == statistic].droplevel(
+        "statistic"
+    )
     return here
 
 
@@ -91,7 +106,9 @@ def in_short(run: Run) -> list[tuple[str, str, str]]:
         ceiling = of(found, "ceiling")["value"]
         other = _value(found, key) if key else (ceiling.iloc[0] if len(ceiling) else None)
         if value is not None:
-            scale, unit = (min(0.5, abs(value)), " nats a token") if statistic == "area" else (0.5, "")
+            scale, unit = (
+                (min(0.5, abs(value)), " nats a token") if statistic == "area" else (0.5, "")
+            )
             beside_text = "" if other is None else f" ({beside}: {number(other, scale)})"
             facts.append((label, f"{number(value, scale)}{unit}{beside_text}", ""))
     return facts
@@ -111,22 +128,32 @@ def judge_table(run: Run) -> Table | None:
     best = most_faithful(found)
     near = _near(found, best)
     rows: list[Judged] = [
-        (measure, {}) for measure in sorted(measures, key=lambda m: (area.get(m, math.inf), -rank.get(m, -1), m))
+        (measure, {})
+        for measure in sorted(measures, key=lambda m: (area.get(m, math.inf), -rank.get(m, -1), m))
     ]
     truth = of(found, "ceiling")["against"]
     rows += [(str(truth.iloc[0]), CEILINGS)] if len(truth) else []
     return table(
         "Scores and how faithful they are",
         rows,
-        {"score": _score_name, **{title: partial(_cell, found, name) for name, title in STATISTICS.items()}},
-        badge=lambda row: "" if row[1] else "best" if row[0] == best else "as good" if row[0] in near else "",
+        {
+            "score": _score_name,
+            **{title: partial(_cell, found, name) for name, title in STATISTICS.items()},
+        },
+        badge=lambda row: (
+            "" if row[1] else "best" if row[0] == best else "as good" if row[0] in near else ""
+        ),
         code=lambda row: "" if row[1] or row[0] == "random" else row[0].removeprefix("-"),
     )
 
 
 def _score_name(row: Judged) -> str:
     measure, ceilings = row
-    return "Random order" if measure == "random" else capital(measure_name(measure)) + ", repeated" * bool(ceilings)
+    return (
+        "Random order"
+        if measure == "random"
+        else capital(measure_name(measure)) + ", repeated" * bool(ceilings)
+    )
 
 
 def _near(found: pd.DataFrame, best: str | None) -> set[str]:
@@ -159,8 +186,14 @@ def kinds_table(run: Run) -> Table | None:
     found = None if run.faithfulness is None else run.faithfulness.dropna(subset=["value"])
     if found is None or found.empty:
         return None
-    found = found[(found["statistic"] == "spearman") & found["kinds"].isin(KIND_NAMES) & ~_of_another_truth(found)]
-    found = found[~found["measure"].str.startswith("ablation")].sort_values("value", ascending=False, kind="stable")
+    found = found[
+        (found["statistic"] == "spearman")
+        & found["kinds"].isin(KIND_NAMES)
+        & ~_of_another_truth(found)
+    ]
+    found = found[~found["measure"].str.startswith("ablation")].sort_values(
+        "value", ascending=False, kind="stable"
+    )
     best = found.drop_duplicates("kinds").set_index("kinds")
     columns = {
         "heads": lambda kind: KIND_NAMES[kind],
@@ -168,7 +201,9 @@ def kinds_table(run: Run) -> Table | None:
         "rank correlation": lambda kind: number(best["value"][kind], 0.5),
     }
     return (
-        table("Best score kind by kind", [k for k in KIND_NAMES if k in best.index], columns) if len(best) > 1 else None
+        table("Best score kind by kind", [k for k in KIND_NAMES if k in best.index], columns)
+        if len(best) > 1
+        else None
     )
 
 
@@ -178,10 +213,15 @@ def removal_curves(run: Run) -> Figure | None:
         return None
     table = run.curves.dropna(subset=["loss"])
     areas = curve_areas(table)
-    ordered = [measure for measure, order in sorted(areas, key=lambda key: areas[key]) if order == "once"]
+    ordered = [
+        measure for measure, order in sorted(areas, key=lambda key: areas[key]) if order == "once"
+    ]
     shown = ordered[:MOST_CURVES]
     known = table[(table["order"] == "random") | table["measure"].isin(shown)]
-    low, high = (float(getattr(getattr(known[["loss", "low", "high"]], end)(), end)()) for end in ("min", "max"))
+    low, high = (
+        float(getattr(getattr(known[["loss", "low", "high"]], end)(), end)())
+        for end in ("min", "max")
+    )
     span = [round(low - 0.03 * (high - low), 4), round(high + 0.03 * (high - low), 4)]
     seeds = table.loc[table["order"] == "random", "seed"].nunique()
     return Figure(
@@ -192,7 +232,11 @@ def removal_curves(run: Run) -> Figure | None:
         panels=[_panel(known, measure, span, areas) for measure in shown],
         columns=3 if len(shown) > 2 else len(shown),
         facts=(f"Random orders: {seeds}. " if seeds else "")
-        + (f"Scores in the table only: {len(ordered) - len(shown)}." if len(ordered) > len(shown) else ""),
+        + (
+            f"Scores in the table only: {len(ordered) - len(shown)}."
+            if len(ordered) > len(shown)
+            else ""
+        ),
     )
 
 
@@ -206,17 +250,35 @@ def curve_areas(table: pd.DataFrame) -> dict[tuple[str, str], float]:
     return found
 
 
-def _panel(found: pd.DataFrame, measure: str, span: list[float], areas: dict[tuple[str, str], float]) -> Panel:
+def _panel(
+    found: pd.DataFrame, measure: str, span: list[float], areas: dict[tuple[str, str], float]
+) -> Panel:
     """The score's own curves with their intervals, over the range of random orders and the other scores' curves."""
-    random = found[found["order"] == "random"].groupby("removed")["loss"].agg(low="min", high="max").reset_index()
+    random = (
+        found[found["order"] == "random"]
+        .groupby("removed")["loss"]
+        .agg(low="min", high="max")
+        .reset_index()
+    )
     scored = found[found["order"] != "random"]
     scored = scored.assign(colour=scored["order"], order=scored["order"].map(ORDERS))
     own = scored[scored["measure"] == measure]
     ends = zip(own["low"], own["high"], strict=True)
-    own = own.assign(interval=[f"{low:.3f} to {high:.3f}" if high >= low else "not measured" for low, high in ends])
-    others = scored[(scored["measure"] != measure) & (scored["colour"] == "once")].assign(colour="random")
+    own = own.assign(
+        interval=[
+            f"{low:.3f} to {high:.3f}" if high >= low else "not measured" for low, high in ends
+        ]
+    )
+    others = scored[(scored["measure"] != measure) & (scored["colour"] == "once")].assign(
+        colour="random"
+    )
     x = axis(
-        "removed:Q", "heads removed", domain=[0, int(found["total"].max())], grid=False, tickCount=4, tickMinStep=1
+        "removed:Q",
+        "heads removed",
+        domain=[0, int(found["total"].max())],
+        grid=False,
+        tickCount=4,
+        tickMinStep=1,
     )
     y = axis("loss:Q", "loss (nats a token)", domain=span, zero=False, tickCount=4)
     ink = colour("colour:N", ["once", "random", "rescored"])

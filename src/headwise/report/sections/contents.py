@@ -25,10 +25,22 @@ from headwise.report.sections import (
 )
 
 RUN = (
-    opening.SECTION, layers.HEAD_MAP, every_head.SECTION, scores.SECTION, believe.SECTION, pairs.SECTION, roles.SECTION,
-    gates.SECTION, cost.SECTION, cost.CONTROLS_SECTION, layers.SECTION, drift.SECTION, translations.SECTION,
-    gates.TRAINING, made.SECTION,
-)  # fmt: skip
+    opening.SECTION,
+    layers.HEAD_MAP,
+    every_head.SECTION,
+    scores.SECTION,
+    believe.SECTION,
+    pairs.SECTION,
+    roles.SECTION,
+    gates.SECTION,
+    cost.SECTION,
+    cost.CONTROLS_SECTION,
+    layers.SECTION,
+    drift.SECTION,
+    translations.SECTION,
+    gates.TRAINING,
+    made.SECTION,
+)
 
 
 def sections_of(found: Run | Grid | Difference) -> Sequence[Section]:

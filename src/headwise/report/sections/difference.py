@@ -22,11 +22,25 @@ from headwise.report.sections import every_head, opening
 from headwise.report.sections.drift import rank, roles_of, scatter, score_text, scores_of
 from headwise.report.sections.grid import pairs_figure
 from headwise.report.sections.scores import drawn_measures, scaled
-from headwise.report.words import HEADS_OF_KIND, KIND_NAMES, capital, count, measure_name, number, signed
+from headwise.report.words import (
+    HEADS_OF_KIND,
+    KIND_NAMES,
+    capital,
+    count,
+    measure_name,
+    number,
+    signed,
+)
 from headwise.roles.label import category, wording
 from headwise.statistics import rank_interval
 
-LEADS = ("What was saved", "What it cost", "How it was chosen", "Which score to believe", "What the heads do")
+LEADS = (
+    "What was saved",
+    "What it cost",
+    "How it was chosen",
+    "Which score to believe",
+    "What the heads do",
+)
 FURTHEST = 2  # heads that a table names
 
 
@@ -37,7 +51,11 @@ def build_opening(found: Difference) -> dict[str, Any]:
         name: {(lead, label): text for lead, group in one["groups"] for label, text, _ in group}
         for name, one in built.items()
     }
-    rows = [key for key in dict.fromkeys(key for one in known.values() for key in one) if key[0] in LEADS]
+    rows = [
+        key
+        for key in dict.fromkeys(key for one in known.values() for key in one)
+        if key[0] in LEADS
+    ]
     columns: Columns = {"number": lambda key: key[1]}
     columns |= {name: partial(lambda name, key: known[name].get(key, ""), name) for name in known}
     return {
@@ -47,28 +65,45 @@ def build_opening(found: Difference) -> dict[str, Any]:
         "reason": found.reason,
         "same_model": found.same_model,
         "heads": len(found.heads),
-        "texts": [split for split in ("train", "dev", "test") if len({_text(run, split) for run in found.both}) > 1],
+        "texts": [
+            split
+            for split in ("train", "dev", "test")
+            if len({_text(run, split) for run in found.both}) > 1
+        ],
     }
 
 
 def _text(run: Run, split: str) -> str:
     """The text of a split: its fingerprint, or what the plan calls it."""
     data: Mapping[str, Any] = plan_of(run).get("data") or {}
-    return str((run.facts.get("signature") or {}).get(split) or data.get(split) or data.get("embedded"))
+    return str(
+        (run.facts.get("signature") or {}).get(split) or data.get(split) or data.get("embedded")
+    )
 
 
 def build_plan(found: Difference) -> dict[str, Any]:
     """Every setting that differs: of the plans, of signature and versions."""
     known = [_settings(run) for run in found.both]
-    rows = [key for key in dict.fromkeys([*known[0], *known[1]]) if known[0].get(key) != known[1].get(key)]
+    rows = [
+        key
+        for key in dict.fromkeys([*known[0], *known[1]])
+        if known[0].get(key) != known[1].get(key)
+    ]
     columns: Columns = {"setting": str}
-    columns |= {name: partial(lambda at, key: known[at].get(key, ""), at) for at, name in enumerate(found.runs)}
+    columns |= {
+        name: partial(lambda at, key: known[at].get(key, ""), at)
+        for at, name in enumerate(found.runs)
+    }
     same = len(set(known[0]) | set(known[1])) - len(rows)
     return {"settings": table("Settings that differ", rows, columns), "same": same}
 
 
 def _settings(run: Run) -> dict[str, str]:
-    parts = {"": plan_of(run), "signature": run.facts.get("signature"), "versions": run.facts.get("versions")}
+    parts = {
+        "": plan_of(run),
+        "signature": run.facts.get("signature"),
+        "versions": run.facts.get("versions"),
+    }
     return {key: text for name, part in parts.items() for key, text in _flat(part, name).items()}
 
 
@@ -77,9 +112,15 @@ def _flat(value: Any, name: str) -> dict[str, str]:
     if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
         value = {f"{one.get('name', at)}": one for at, one in enumerate(value)}
     if isinstance(value, Mapping):
-        parts = (_flat(below, f"{name}.{key}" if name else str(key)) for key, below in value.items())
+        parts = (
+            _flat(below, f"{name}.{key}" if name else str(key)) for key, below in value.items()
+        )
         return {key: text for part in parts for key, text in part.items()}
-    return {} if value is None else {name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}
+    return (
+        {}
+        if value is None
+        else {name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}
+    )
 
 
 def build_scores(found: Difference) -> dict[str, Any] | None:
@@ -90,7 +131,9 @@ def build_scores(found: Difference) -> dict[str, Any] | None:
         return None
     names = list(found.runs)
     rows = [
-        (measure, str(kind), part) for measure, both in pairs.items() for kind, part in both.groupby("kind", sort=False)
+        (measure, str(kind), part)
+        for measure, both in pairs.items()
+        for kind, part in both.groupby("kind", sort=False)
     ]
     columns: Columns = {
         "score": lambda row: capital(measure_name(row[0])),
@@ -103,27 +146,38 @@ def build_scores(found: Difference) -> dict[str, Any] | None:
     kinds = [kind for kind in KINDS if any(kind in set(both["kind"]) for both in drawn.values())]
     return {
         "points": Figure(
-            "scores-of-both", "Each head's score in both runs", "a point is a head · on the line: the same in both",
-            panels, columns=min(3, len(panels)),
+            "scores-of-both",
+            "Each head's score in both runs",
+            "a point is a head · on the line: the same in both",
+            panels,
+            columns=min(3, len(panels)),
         ),
         "maps": [_maps(drawn, kind) for kind in kinds],
         "ranks": table("Do both runs rank heads alike?", rows, columns, code=lambda row: row[0]),
-    }  # fmt: skip
+    }
 
 
 def _measures(found: Difference) -> list[str]:
     """The measures of heads that both runs have."""
-    one, other = ([] if run.heads is None else list(run.heads["measure"].unique()) for run in found.both)
+    one, other = (
+        [] if run.heads is None else list(run.heads["measure"].unique()) for run in found.both
+    )
     return [measure for measure in one if measure in other]
 
 
 def joined(found: Difference, measure: str) -> pd.DataFrame:
     """A score of every paired head: kind, layer, head, before (of the first run), after (of the second)."""
-    parts = [run.heads[run.heads["measure"] == measure] for run in found.both if run.heads is not None]
+    parts = [
+        run.heads[run.heads["measure"] == measure] for run in found.both if run.heads is not None
+    ]
     one, other = (part.dropna(subset=["value"])[[*every_head.HEAD, "value"]] for part in parts)
-    both = one.merge(other, on=every_head.HEAD).rename(columns={"value_x": "before", "value_y": "after"})
+    both = one.merge(other, on=every_head.HEAD).rename(
+        columns={"value_x": "before", "value_y": "after"}
+    )
     paired = set(found.heads)
-    return both[[Head(*row) in paired for row in both[every_head.HEAD].itertuples(index=False, name=None)]]
+    return both[
+        [Head(*row) in paired for row in both[every_head.HEAD].itertuples(index=False, name=None)]
+    ]
 
 
 def _rank_text(both: pd.DataFrame) -> str:
@@ -138,16 +192,21 @@ def _furthest(both: pd.DataFrame) -> str:
     """The heads whose places among all heads differ most."""
     places = both[["before", "after"]].rank(ascending=False, method="first").astype(int)
     gap = (places["before"] - places["after"]).abs().sort_values(ascending=False, kind="stable")
-    far = both.assign(one=places["before"], other=places["after"]).loc[gap[gap > 0].index[:FURTHEST]]
+    far = both.assign(one=places["before"], other=places["after"]).loc[
+        gap[gap > 0].index[:FURTHEST]
+    ]
     return ", ".join(f"{r.kind}/{r.layer}/{r.head} ({r.one} → {r.other})" for r in far.itertuples())
 
 
 def _maps(drawn: Mapping[str, pd.DataFrame], kind: str) -> Figure:
     panels = [_map(measure, both[both["kind"] == kind]) for measure, both in drawn.items()]
     return Figure(
-        f"score-differences-{kind}", f"{capital(KIND_NAMES[kind])}: scores of B minus those of A",
-        "layers × heads · blue: more in B, orange: more in A", panels, columns=2 if len(panels) > 1 else 1,
-    )  # fmt: skip
+        f"score-differences-{kind}",
+        f"{capital(KIND_NAMES[kind])}: scores of B minus those of A",
+        "layers × heads · blue: more in B, orange: more in A",
+        panels,
+        columns=2 if len(panels) > 1 else 1,
+    )
 
 
 def _map(measure: str, both: pd.DataFrame) -> Panel:
@@ -156,12 +215,19 @@ def _map(measure: str, both: pd.DataFrame) -> Panel:
     power, times = scaled(top)
     unit = 10.0**power
     cells = both.assign(
-        address=[f"{r.kind}/{r.layer}/{r.head}" for r in both.itertuples()], value=change,
+        address=[f"{r.kind}/{r.layer}/{r.head}" for r in both.itertuples()],
+        value=change,
         text=[_signed(number(value * unit, top * unit)) for value in change],
-    )  # fmt: skip
+    )
     size, rows = int(both["head"].max()) + 1, both["layer"].nunique()
     x, y = axis("head:O", "head", orient="top", labelAngle=0), axis("layer:O", "layer")
-    legend = {"orient": "bottom", "title": None, "gradientLength": 180, "values": [-top, 0, top], "format": ".2~g"}
+    legend = {
+        "orient": "bottom",
+        "title": None,
+        "gradientLength": 180,
+        "values": [-top, 0, top],
+        "format": ".2~g",
+    }
     ink = charts.colour("value:Q", [-top, 0, top], "diverging", **legend)
     ink["scale"]["interpolate"] = "rgb"
     tip = tips("address:N|head", "before:Q|A|.3~g", "after:Q|B|.3~g", "text:N|B − A")
@@ -174,7 +240,13 @@ def _map(measure: str, both: pd.DataFrame) -> Panel:
         ]
     row, narrow, wide = (34, 33, 80) if size <= ROOM else (20, 9, 36)
     chart = charts.layered(marks, rows * row, f"{capital(measure_name(measure))}, B minus A")
-    return Panel(chart, capital(measure_name(measure)) + times, 48 * size, 70 + size * narrow, 90 + size * wide)
+    return Panel(
+        chart,
+        capital(measure_name(measure)) + times,
+        48 * size,
+        70 + size * narrow,
+        90 + size * wide,
+    )
 
 
 def _signed(text: str) -> str:
@@ -193,16 +265,27 @@ def build_roles(found: Difference) -> dict[str, Any] | None:
     columns: Columns = {
         "head": lambda role: str(role[0]),
         "role": lambda role: wording(role[1]),
-        **{name: partial(lambda at, role: score_text(scored[at].get(role)), at) for at, name in enumerate(names)},
+        **{
+            name: partial(lambda at, role: score_text(scored[at].get(role)), at)
+            for at, name in enumerate(names)
+        },
         "role in": lambda role: "only A" if role in held[0] else "only B",
     }
     changed = [role for role in known if (role in held[0]) != (role in held[1])]
-    categories = list(dict.fromkeys(category(measure) for _, measure in sorted(held[0] | held[1], key=lambda r: r[1])))
+    categories = list(
+        dict.fromkeys(
+            category(measure) for _, measure in sorted(held[0] | held[1], key=lambda r: r[1])
+        )
+    )
     counts: Columns = {"category": capital}
     for at, name in enumerate(names):
-        counts[name] = partial(lambda at, one: count(len({h for h, m in held[at] if category(m) == one}), "head"), at)
+        counts[name] = partial(
+            lambda at, one: count(len({h for h, m in held[at] if category(m) == one}), "head"), at
+        )
     return {
-        "changed": table("Roles that only one run has", changed, columns, code=lambda role: role[1]),
+        "changed": table(
+            "Roles that only one run has", changed, columns, code=lambda role: role[1]
+        ),
         "kept": len(known) - len(changed),
         "counts": table("Heads of each category of role", categories, counts),
         "paired": bool(paired),

@@ -28,22 +28,38 @@ def build(found: Difference) -> dict[str, Any] | None:
     one, other = found.both
     paired = bool(found.heads)
     columns: Columns = {
-        "heads kept": lambda pair: f"{pair[0]['kept']} of {pair[0]['total']} {models.heads_name(pair[0]['kinds'])}",
-        **{name: partial(lambda at, pair: pair[at]["label"], at) for at, name in enumerate(found.runs)},
+        "heads kept": lambda pair: (
+            f"{pair[0]['kept']} of {pair[0]['total']} {models.heads_name(pair[0]['kinds'])}"
+        ),
+        **{
+            name: partial(lambda at, pair: pair[at]["label"], at)
+            for at, name in enumerate(found.runs)
+        },
     }
     if paired:
         columns |= {
             "kept by both": lambda pair: str(len(_kept(one, pair[0]) & _kept(other, pair[1]))),
-            "expected of two random choices": lambda pair: f"{pair[0]['kept'] ** 2 / pair[0]['total']:.1f}",
-            "only A": lambda pair: listed(sorted(map(str, _kept(one, pair[0]) - _kept(other, pair[1])))),
-            "only B": lambda pair: listed(sorted(map(str, _kept(other, pair[1]) - _kept(one, pair[0])))),
+            "expected of two random choices": lambda pair: (
+                f"{pair[0]['kept'] ** 2 / pair[0]['total']:.1f}"
+            ),
+            "only A": lambda pair: listed(
+                sorted(map(str, _kept(one, pair[0]) - _kept(other, pair[1])))
+            ),
+            "only B": lambda pair: listed(
+                sorted(map(str, _kept(other, pair[1]) - _kept(one, pair[0])))
+            ),
         }
     else:
         columns |= {
-            f"layer by layer, {name}": partial(lambda at, pair: _by_layer(found.both[at], pair[at]), at)
+            f"layer by layer, {name}": partial(
+                lambda at, pair: _by_layer(found.both[at], pair[at]), at
+            )
             for at, name in enumerate(found.runs)
         }
-    drawn = next((pair for pair in pairs if pair[0]["chosen"] or pair[1]["chosen"]), pairs[0] if pairs else None)
+    drawn = next(
+        (pair for pair in pairs if pair[0]["chosen"] or pair[1]["chosen"]),
+        pairs[0] if pairs else None,
+    )
     return {
         "layouts": table("Heads kept at equal counts", pairs, columns),
         "map": kept_map(found, drawn) if drawn and paired else None,
@@ -53,51 +69,87 @@ def build(found: Difference) -> dict[str, Any] | None:
 
 def equal_counts(found: Difference) -> list[Kept]:
     """For every number of heads that both runs keep, a model of each: of the same setting, else gates first."""
-    one, other = ([m for m in run.pruned if m["setting"] in run.layouts and m["method"] != models.RANDOM]
-                  for run in found.both)  # fmt: skip
+    one, other = (
+        [m for m in run.pruned if m["setting"] in run.layouts and m["method"] != models.RANDOM]
+        for run in found.both
+    )
     pairs: dict[Any, list[Kept]] = {}
     for model in one:
         for twin in other:
-            if (model["kinds"], model["kept"], model["total"]) == (twin["kinds"], twin["kept"], twin["total"]):
+            if (model["kinds"], model["kept"], model["total"]) == (
+                twin["kinds"],
+                twin["kept"],
+                twin["total"],
+            ):
                 pairs.setdefault((model["kinds"], -model["kept"]), []).append((model, twin))
     order = lambda p: (p[0]["setting"] != p[1]["setting"], not p[0]["learned"], not p[1]["learned"])  # noqa: E731
     return [min(pairs[key], key=order) for key in sorted(pairs)]
 
 
 def _kept(run: Run, model: models.Model) -> frozenset[Head]:
-    return frozenset(head for head in run.layouts[model["setting"]].kept if head.kind in model["kinds"])
+    return frozenset(
+        head for head in run.layouts[model["setting"]].kept if head.kind in model["kinds"]
+    )
 
 
 def _by_layer(run: Run, model: models.Model) -> str:
     mask = run.layouts[model["setting"]]
     kinds = run.pruned_kinds(model)
-    return "; ".join(" · ".join(str(left) for left, _ in layers.by_layer(mask, kind)) for kind in kinds)
+    return "; ".join(
+        " · ".join(str(left) for left, _ in layers.by_layer(mask, kind)) for kind in kinds
+    )
 
 
 def kept_map(found: Difference, pair: Kept) -> Figure:
     """Layers × heads: kept by both models, by one of them, or by neither."""
     (one, other), (model, twin) = found.both, pair
     kept = _kept(one, model), _kept(other, twin)
-    words = {(True, True): "both", (True, False): "only A", (False, True): "only B", (False, False): "neither"}
+    words = {
+        (True, True): "both",
+        (True, False): "only A",
+        (False, True): "only B",
+        (False, False): "neither",
+    }
     cells = pd.DataFrame(
-        [(*head, str(head), words[head in kept[0], head in kept[1]]) for head in one.layouts[model["setting"]].heads],
+        [
+            (*head, str(head), words[head in kept[0], head in kept[1]])
+            for head in one.layouts[model["setting"]].heads
+        ],
         columns=["kind", "layer", "head", "address", "kept"],
     )
     names = " and ".join(dict.fromkeys((model["label"], twin["label"])))
     return Figure(
-        "kept-by-both", f"{model['kept']} of {model['total']} heads kept in each run ({names})",
+        "kept-by-both",
+        f"{model['kept']} of {model['total']} heads kept in each run ({names})",
         "layers × heads, coloured by who keeps the head",
-        [_kept_panel(cells[cells["kind"] == kind], kind) for kind in KINDS if kind in model["kinds"]],
-    )  # fmt: skip
+        [
+            _kept_panel(cells[cells["kind"] == kind], kind)
+            for kind in KINDS
+            if kind in model["kinds"]
+        ],
+    )
 
 
 def _kept_panel(cells: pd.DataFrame, kind: str) -> Panel:
     size, rows = int(cells["head"].max()) + 1, int(cells["layer"].max()) + 1
     x, y = axis("head:O", "head", orient="top", labelAngle=0), axis("layer:O", "layer")
-    legend: charts.Spec = {"orient": "bottom", "title": None, "columns": 4, "symbolType": "square", "symbolOpacity": 1}
+    legend: charts.Spec = {
+        "orient": "bottom",
+        "title": None,
+        "columns": 4,
+        "symbolType": "square",
+        "symbolOpacity": 1,
+    }
     ink = charts.colour("kept:N", WHICH, **legend)
-    tip, opacity = tips("address:N|head", "kept:N|kept by"), charts.when("datum.kept == 'neither'", 0.25, 1)
-    marks = [charts.mark("rect", cells, {"cornerRadius": 5}, x=x, y=y, color=ink, opacity=opacity, tooltip=tip)]
+    tip, opacity = (
+        tips("address:N|head", "kept:N|kept by"),
+        charts.when("datum.kept == 'neither'", 0.25, 1),
+    )
+    marks = [
+        charts.mark(
+            "rect", cells, {"cornerRadius": 5}, x=x, y=y, color=ink, opacity=opacity, tooltip=tip
+        )
+    ]
     letters = cells.assign(letter=cells["kept"].str.extract(r"only (\w)", expand=False).fillna(""))
     marks.append(charts.text(letters, "letter:N", "on-high", x, y, "datum.letter != ''", tip))
     chart = charts.layered(marks, rows * 40, f"Heads kept in both runs, {KIND_NAMES[kind]}")

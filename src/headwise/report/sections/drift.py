@@ -20,7 +20,16 @@ from headwise.report.parts import Columns, Figure, Panel, Section, Table, chosen
 from headwise.report.run import Roles, Run
 from headwise.report.sections.role_charts import FAINT, SORTS, faint, of_kind, sorts_colour
 from headwise.report.sections.scores import drawn_measures
-from headwise.report.words import HEADS_OF_KIND, KIND_NAMES, NONE, capital, count, listed, measure_name, signed
+from headwise.report.words import (
+    HEADS_OF_KIND,
+    KIND_NAMES,
+    NONE,
+    capital,
+    count,
+    listed,
+    measure_name,
+    signed,
+)
 from headwise.roles.label import EXPECTED, NO_ROLE, category, wording
 
 ROW, LINE = 30, 24  # pixels of height: of a model, of a role
@@ -28,7 +37,9 @@ SPACE = 0.08  # between the squares of two heads, in heads
 MOST = 40  # roles that are drawn one by one; those that changed come first
 FEWEST = 4  # heads below which no rank correlation is given
 Role = tuple[Head, str]  # a head and the measure of a role it has
-Pair = tuple[models.Model, str, pd.DataFrame]  # a model, a measure, a row a head: kind, layer, head, before, after
+Pair = tuple[
+    models.Model, str, pd.DataFrame
+]  # a model, a measure, a row a head: kind, layer, head, before, after
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,9 @@ class Change:
     def moved(self) -> str:
         """The roles that the full model's heads lost and that another head has now."""
         gone = {measure for _, measure in [*self.lost, *self.removed]}
-        return listed([wording(measure) for measure in sorted(gone & {measure for _, measure in self.new})])
+        return listed(
+            [wording(measure) for measure in sorted(gone & {measure for _, measure in self.new})]
+        )
 
     def missing(self) -> str:
         """The categories that the full model's heads had and that no head has now."""
@@ -74,7 +87,11 @@ def build(run: Run) -> dict[str, Any] | None:
     ranks = rank_table(run)
     if not kinds and ranks is None:
         return None
-    return {"parts": [_of_kind(run, kind) for kind in kinds], "scores": scores_figure(run), "ranks": ranks}
+    return {
+        "parts": [_of_kind(run, kind) for kind in kinds],
+        "scores": scores_figure(run),
+        "ranks": ranks,
+    }
 
 
 def _of_kind(run: Run, kind: str) -> dict[str, Any]:
@@ -82,10 +99,16 @@ def _of_kind(run: Run, kind: str) -> dict[str, Any]:
     found, before = changes(run, kind), roles_of(run.roles, kind)
     drawn = before or any(change.now for change in found)
     return {
-        "heads": HEADS_OF_KIND[kind], "paper": kind == "encoder-self", "had_roles": bool(before),
-        "figures": [functions_left(run.roles, kind, found), role_by_role(run.roles, kind, found)] if drawn else [],
-        "counts": counts_table(run, kind), "changed": changed_table(run, kind), "best": best_table(run, kind),
-    }  # fmt: skip
+        "heads": HEADS_OF_KIND[kind],
+        "paper": kind == "encoder-self",
+        "had_roles": bool(before),
+        "figures": [functions_left(run.roles, kind, found), role_by_role(run.roles, kind, found)]
+        if drawn
+        else [],
+        "counts": counts_table(run, kind),
+        "changed": changed_table(run, kind),
+        "best": best_table(run, kind),
+    }
 
 
 def changes(run: Run, kind: str) -> list[Change]:
@@ -98,7 +121,11 @@ def changes(run: Run, kind: str) -> list[Change]:
         if again is None or again.roles is None or kind not in model["kinds"]:
             continue
         mask = run.layouts.get(model["setting"])
-        heads = heads_of(again.roles.labels, kind) if mask is None else sorted(h for h in mask.kept if h.kind == kind)
+        heads = (
+            heads_of(again.roles.labels, kind)
+            if mask is None
+            else sorted(h for h in mask.kept if h.kind == kind)
+        )
         now, left = set(roles_of(again.roles, kind)), set(heads)
         parts = {
             "kept": [role for role in before if role in now],
@@ -150,7 +177,12 @@ def counts_table(run: Run, kind: str) -> Table | None:
         "now in another head": Change.moved,
         "categories without a head": Change.missing,
     }
-    return table(f"Roles of the {HEADS_OF_KIND[kind]} that stay", shown, columns, lambda one: chosen_badge(one.model))
+    return table(
+        f"Roles of the {HEADS_OF_KIND[kind]} that stay",
+        shown,
+        columns,
+        lambda one: chosen_badge(one.model),
+    )
 
 
 def changed_table(run: Run, kind: str) -> Table | None:
@@ -159,7 +191,10 @@ def changed_table(run: Run, kind: str) -> Table | None:
     before, rows = scores_of(run.roles), []
     for change in changes(run, kind):
         after = scores_of(change.found)
-        rows += [(change, role, before.get(role), after.get(role)) for role in (*change.lost, *change.new)]
+        rows += [
+            (change, role, before.get(role), after.get(role))
+            for role in (*change.lost, *change.new)
+        ]
 
     def baseline(row: Any) -> str:
         found = (row[3] or row[2] or {}).get("baseline")
@@ -181,15 +216,29 @@ def best_table(run: Run, kind: str) -> Table | None:
     """The best head for each function that the papers name, model by model, whether or not it makes a role."""
     assert run.roles is not None
     known = {"full model": run.roles}
-    known |= {f"{change.model['label']}\u00a0({len(change.heads)})": change.found for change in changes(run, kind)}
-    columns: Columns = {"function": wording, **{name: partial(_best, found, kind) for name, found in known.items()}}
-    shown = [measure for measure in EXPECTED.get(kind, []) if any(_best(r, kind, measure) for r in known.values())]
-    return table(f"Best of the {HEADS_OF_KIND[kind]}, function by function", shown, columns, code=str)
+    known |= {
+        f"{change.model['label']}\u00a0({len(change.heads)})": change.found
+        for change in changes(run, kind)
+    }
+    columns: Columns = {
+        "function": wording,
+        **{name: partial(_best, found, kind) for name, found in known.items()},
+    }
+    shown = [
+        measure
+        for measure in EXPECTED.get(kind, [])
+        if any(_best(r, kind, measure) for r in known.values())
+    ]
+    return table(
+        f"Best of the {HEADS_OF_KIND[kind]}, function by function", shown, columns, code=str
+    )
 
 
 def _best(found: Roles, kind: str, measure: str) -> str:
     """`0.84 ✓` over the head; the tick: it is a confirmed role."""
-    rows = found.table[(found.table["kind"] == kind) & (found.table["measure"] == measure)].dropna(subset=["value"])
+    rows = found.table[(found.table["kind"] == kind) & (found.table["measure"] == measure)].dropna(
+        subset=["value"]
+    )
     if rows.empty:
         return ""
     best = rows.sort_values("value", kind="stable").iloc[-1]
@@ -211,11 +260,26 @@ def functions_left(full: Roles, kind: str, found: list[Change]) -> Figure:
         for model, heads, now in known
     ]
     y = axis("model:N", None, sort=[name for name, _, _ in known])
-    x = axis("left:Q", "heads left", domain=[0, total], nice=False, grid=False, tickMinStep=1, tickCount=8)
+    x = axis(
+        "left:Q",
+        "heads left",
+        domain=[0, total],
+        nice=False,
+        grid=False,
+        tickMinStep=1,
+        tickCount=8,
+    )
     squares = charts.mark(
-        "rect", cells, {"cornerRadius": 2}, x=x, y=y, x2={"field": "right"}, opacity=faint(2 * FAINT),
-        color=sorts_colour({cell["sort"] for cell in cells}, 3), tooltip=tips("address:N|head", "roles:N|does"),
-    )  # fmt: skip
+        "rect",
+        cells,
+        {"cornerRadius": 2},
+        x=x,
+        y=y,
+        x2={"field": "right"},
+        opacity=faint(2 * FAINT),
+        color=sorts_colour({cell["sort"] for cell in cells}, 3),
+        tooltip=tips("address:N|head", "roles:N|does"),
+    )
     layers = [squares, charts.beside(counts, y, "text:N")]
     chart = charts.layered(layers, ROW * len(known), f"Functions of the {HEADS_OF_KIND[kind]} left")
     return Figure(
@@ -232,7 +296,10 @@ def _squares(model: str, heads: list[Head], now: list[Role]) -> list[dict[str, A
     for sort in SORTS:
         for head in dict.fromkeys(head for head, measure in now if category(measure) == sort):
             sorts.setdefault(head, []).append(sort)
-    order = sorted(heads, key=lambda head: ([SORTS.index(s) for s in sorts.get(head, [])] or [len(SORTS)], head))
+    order = sorted(
+        heads,
+        key=lambda head: ([SORTS.index(s) for s in sorts.get(head, [])] or [len(SORTS)], head),
+    )
     cells = []
     for at, head in enumerate(order):
         mine = sorts.get(head, [NO_ROLE])
@@ -241,7 +308,9 @@ def _squares(model: str, heads: list[Head], now: list[Role]) -> list[dict[str, A
         for part, sort in enumerate(mine):
             left = at + SPACE / 2 + part * width
             ends = {"left": round(left, 4), "right": round(left + width, 4)}
-            cells.append({"model": model, "address": str(head), "roles": roles, "sort": sort, **ends})
+            cells.append(
+                {"model": model, "address": str(head), "roles": roles, "sort": sort, **ends}
+            )
     return cells
 
 
@@ -253,7 +322,10 @@ def role_by_role(full: Roles, kind: str, found: list[Change]) -> Figure:
     drawn = sorted(sorted(known, key=lambda role: (role in steady, role))[:MOST])
     columns = [f"full model|{count(len(of_kind(full.labels, kind)), 'head')}"]
     columns += [f"{change.model['label']}|{count(len(change.heads), 'head')}" for change in found]
-    tables, cells = [scores_of(full), *(scores_of(change.found) for change in found)], list[dict[str, Any]]()
+    tables, cells = (
+        [scores_of(full), *(scores_of(change.found) for change in found)],
+        list[dict[str, Any]](),
+    )
     for role in drawn:
         row: dict[str, Any] = {
             "role": _name(role),
@@ -265,34 +337,65 @@ def role_by_role(full: Roles, kind: str, found: list[Change]) -> Figure:
             held, score = role in (change.now if change else before), scored.get(role)
             cells.append(
                 {
-                    **row, "model": column, "there": change is None or role[0] in change.heads, "held": held,
-                    "became": change.became(role) if change else "a role" if held else "no role", "dash": NONE,
+                    **row,
+                    "model": column,
+                    "there": change is None or role[0] in change.heads,
+                    "held": held,
+                    "became": change.became(role) if change else "a role" if held else "no role",
+                    "dash": NONE,
                     "score": f"{score['value']:.2f}" if score else "",
                     "text": score_text(score) if score else "not measured",
                 }
-            )  # fmt: skip
+            )
     x = axis(
-        "model:N", None, sort=columns, orient="top", labelAngle=0, labelExpr="split(datum.label, '|')", labelPadding=20
+        "model:N",
+        None,
+        sort=columns,
+        orient="top",
+        labelAngle=0,
+        labelExpr="split(datum.label, '|')",
+        labelPadding=20,
     )
     y = axis("role:N", None, sort=[_name(role) for role in drawn], labelLimit=240)
-    tip = tips("address:N|head", "measure:N|role", "model:N", "text:N|score", "became:N|in this model")
-    opacity, ink = charts.when("datum.held", 1, FAINT), sorts_colour({cell["sort"] for cell in cells}, 3)
+    tip = tips(
+        "address:N|head", "measure:N|role", "model:N", "text:N|score", "became:N|in this model"
+    )
+    opacity, ink = (
+        charts.when("datum.held", 1, FAINT),
+        sorts_colour({cell["sort"] for cell in cells}, 3),
+    )
     marks = [
         charts.mark(
-            "rect", cells, {"cornerRadius": 3}, "datum.there", x=x, y=y, color=ink, opacity=opacity, tooltip=tip
+            "rect",
+            cells,
+            {"cornerRadius": 3},
+            "datum.there",
+            x=x,
+            y=y,
+            color=ink,
+            opacity=opacity,
+            tooltip=tip,
         ),
-        charts.text(cells, "score:N", "small-on-high", x, y, "datum.held", tip, fontSize=12, opacity=1),
+        charts.text(
+            cells, "score:N", "small-on-high", x, y, "datum.held", tip, fontSize=12, opacity=1
+        ),
         charts.text(cells, "score:N", "label", x, y, "datum.there && !datum.held", tip),
         charts.text(cells, "dash:N", "label", x, y, "!datum.there", tip, opacity=0.6),
     ]
-    chart = charts.layered(marks, LINE * len(drawn), f"Roles of {HEADS_OF_KIND[kind]} through pruning")
-    narrow, width, wide = (start + each * len(columns) for start, each in ((160, 64), (200, 84), (240, 130)))
+    chart = charts.layered(
+        marks, LINE * len(drawn), f"Roles of {HEADS_OF_KIND[kind]} through pruning"
+    )
+    narrow, width, wide = (
+        start + each * len(columns) for start, each in ((160, 64), (200, 84), (240, 130))
+    )
     return Figure(
         name=f"role-by-role-{kind}",
         title="Role by role: what stays, what goes, what is new",
         note="number: the score · full colour: a role · faint: the head is there, without the role · –: head removed",
         panels=[Panel(chart, KIND_NAMES[kind], width, narrow, wide)],
-        facts=f"Drawn: {len(drawn)} of {len(known)} roles, those that change first." if len(drawn) < len(known) else "",
+        facts=f"Drawn: {len(drawn)} of {len(known)} roles, those that change first."
+        if len(drawn) < len(known)
+        else "",
     )
 
 
@@ -313,14 +416,18 @@ def pairs(run: Run) -> list[Pair]:
     return found
 
 
-def _joined(before: pd.DataFrame, after: pd.DataFrame, measure: str, model: models.Model) -> pd.DataFrame:
+def _joined(
+    before: pd.DataFrame, after: pd.DataFrame, measure: str, model: models.Model
+) -> pd.DataFrame:
     """The heads of the pruned kinds that have a score in both.
 
     LRP is a share of its layer: the shares before are among the heads that stay, so that both sum to 1; a layer of
     which one head is left says nothing.
     """
     key = ["kind", "layer", "head"]
-    parts = [scores[scores["measure"] == measure].dropna(subset=["value"]) for scores in (before, after)]
+    parts = [
+        scores[scores["measure"] == measure].dropna(subset=["value"]) for scores in (before, after)
+    ]
     joined = parts[0][[*key, "value"]].merge(parts[1][[*key, "value"]], on=key)
     joined = joined.rename(columns={"value_x": "before", "value_y": "after"})
     joined = joined[joined["kind"].isin(model["kinds"])]
@@ -343,13 +450,20 @@ def rank_table(run: Run) -> Table | None:
     known = pairs(run)
     shown = {model["setting"]: model for model, _, _ in known}
     texts = {
-        (model["setting"], measure): f"{NONE if math.isnan(rank(found)) else signed(rank(found))}\nn = {len(found)}"
+        (
+            model["setting"],
+            measure,
+        ): f"{NONE if math.isnan(rank(found)) else signed(rank(found))}\nn = {len(found)}"
         for model, measure, found in known
     }
     columns: Columns = {"model": lambda model: model["label"]}
     for measure in dict.fromkeys(measure for _, measure, _ in known):
-        columns[measure_name(measure)] = partial(lambda name, model: texts.get((model["setting"], name), ""), measure)
-    return table("Rank correlation of scores before and after pruning", shown.values(), columns, chosen_badge)
+        columns[measure_name(measure)] = partial(
+            lambda name, model: texts.get((model["setting"], name), ""), measure
+        )
+    return table(
+        "Rank correlation of scores before and after pruning", shown.values(), columns, chosen_badge
+    )
 
 
 def scores_figure(run: Run) -> Figure | None:
@@ -360,7 +474,11 @@ def scores_figure(run: Run) -> Figure | None:
     if not known:
         return None
     shown = next((model for model, _, _ in known if model["chosen"]), known[0][0])
-    panels = [scatter(measure, found) for model, measure, found in known if model["setting"] == shown["setting"]]
+    panels = [
+        scatter(measure, found)
+        for model, measure, found in known
+        if model["setting"] == shown["setting"]
+    ]
     return Figure(
         name="scores-after",
         title=f"Scores of the heads that stay, before and after pruning ({shown['label']})",
@@ -370,7 +488,9 @@ def scores_figure(run: Run) -> Figure | None:
     )
 
 
-def scatter(measure: str, found: pd.DataFrame, one: str = "full model", other: str = "pruned model") -> Panel:
+def scatter(
+    measure: str, found: pd.DataFrame, one: str = "full model", other: str = "pruned model"
+) -> Panel:
     """A score of each head in two models, `before` and `after`, named `one` and `other`."""
     address = found["kind"] + "/" + found["layer"].astype(str) + "/" + found["head"].astype(str)
     cells = found[["before", "after"]].assign(address=address, kind=found["kind"].map(KIND_NAMES))
@@ -385,9 +505,15 @@ def scatter(measure: str, found: pd.DataFrame, one: str = "full model", other: s
     same = [{"before": end, "after": end} for end in ends]
     line = charts.mark("line", same, {"style": "level", "strokeDash": [4, 4]}, x=x, y=y)
     points = charts.intervals(cells, x, y, tip=tip, size=80, shape=shape)[1:]
-    name, correlation, heads = capital(measure_name(measure)), rank(found), count(len(found), "head")
+    name, correlation, heads = (
+        capital(measure_name(measure)),
+        rank(found),
+        count(len(found), "head"),
+    )
     text = (
-        f"{heads}, too few to rank" if math.isnan(correlation) else f"rank correlation {signed(correlation)}, {heads}"
+        f"{heads}, too few to rank"
+        if math.isnan(correlation)
+        else f"rank correlation {signed(correlation)}, {heads}"
     )
     chart = charts.layered([line, *points], 230, f"{name}, {one} and {other}")
     return Panel(chart, f"{name}: {text}", width=250, narrowest=140, widest=420)

@@ -16,7 +16,11 @@ from headwise.report.sections.scores import BLEU, LOSS
 from headwise.report.sections.untrained import bands
 from headwise.report.words import KIND_NAMES, measure_name, number, signed
 
-KEPT, REMOVED, LEFT_ALONE = "k", "r", "-"  # a head in a pruned model; the last: its kind was not pruned
+KEPT, REMOVED, LEFT_ALONE = (
+    "k",
+    "r",
+    "-",
+)  # a head in a pruned model; the last: its kind was not pruned
 
 HEAD = ["kind", "layer", "head"]
 
@@ -30,7 +34,12 @@ def build(run: Run) -> dict[str, Any] | None:
 def heads_of(run: Run) -> list[Head]:
     """Every head that a score, a role or a layout is about, kind by kind."""
     tables = [run.heads, None if run.roles is None else run.roles.labels]
-    found = {Head(*row) for t in tables if t is not None for row in t[HEAD].itertuples(index=False, name=None)}
+    found = {
+        Head(*row)
+        for t in tables
+        if t is not None
+        for row in t[HEAD].itertuples(index=False, name=None)
+    }
     found |= {head for mask in run.layouts.values() for head in mask.heads}
     return sorted(found, key=lambda head: (KINDS.index(head.kind), *head[1:]))
 
@@ -39,36 +48,59 @@ def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
     """What `build` says, of one run or of several with the same heads, each by its name: the measures that all have."""
     facts = {name: Facts.by(run, heads) for name, run in runs.items()}
     first = next(iter(facts.values()))
-    shared = [measure for measure in first.scores if all(measure in t.scores for t in facts.values())]
+    shared = [
+        measure for measure in first.scores if all(measure in t.scores for t in facts.values())
+    ]
     columns = [(measure, name, facts[name].scores[measure]) for measure in shared for name in runs]
-    titles = [measure_name(measure) + (f" · {name}" if name else "") for measure, name, _ in columns]
+    titles = [
+        measure_name(measure) + (f" · {name}" if name else "") for measure, name, _ in columns
+    ]
     choices = first.pruned if len(facts) == 1 else []
-    gated = next((model for model in choices if model["setting"] in first.closed and model["chosen"]), None)
+    gated = next(
+        (model for model in choices if model["setting"] in first.closed and model["chosen"]), None
+    )
     shut = {} if gated is None else first.closed[gated["setting"]]
-    known = [(name, t, at) for name, t in facts.items() for at in range(len(t.pruned))]  # every pruned model
-    learned = [place for place, (_, t, at) in enumerate(known) if t.pruned[at]["setting"] in t.closed]
+    known = [
+        (name, t, at) for name, t in facts.items() for at in range(len(t.pruned))
+    ]  # every pruned model
+    learned = [
+        place for place, (_, t, at) in enumerate(known) if t.pruned[at]["setting"] in t.closed
+    ]
     stories = {
         str(head): {
             "scores": [of_measure.get(head) for _, _, of_measure in columns],
-            "roles": [_named(name, text) for name, t in facts.items() for text in t.roles.get(head, [])],
-            "alone": "; ".join(_named(name, t.effects[head]) for name, t in facts.items() if head in t.effects),
+            "roles": [
+                _named(name, text) for name, t in facts.items() for text in t.roles.get(head, [])
+            ],
+            "alone": "; ".join(
+                _named(name, t.effects[head]) for name, t in facts.items() if head in t.effects
+            ),
             "fates": "".join(t.fates[head] for t in facts.values()),
             "closed": {place: _closed(known[place], head) for place in learned},
         }
         for head in heads
     }
     return {
-        "kinds": [(kind, KIND_NAMES[kind]) for kind in KINDS if kind in {head.kind for head in heads}],
-        "measures": [(measure, title) for (measure, _, _), title in zip(columns, titles, strict=True)],
+        "kinds": [
+            (kind, KIND_NAMES[kind]) for kind in KINDS if kind in {head.kind for head in heads}
+        ],
+        "measures": [
+            (measure, title) for (measure, _, _), title in zip(columns, titles, strict=True)
+        ],
         "has_roles": any(run.roles is not None for run in runs.values()),
         "has_untrained": any(run.untrained is not None for run in runs.values()),
         "models": len(known) if any(run.layouts for run in runs.values()) else 0,
         "gated": gated and gated["label"],
         "rows": [
             {
-                "kind": head.kind, "address": str(head), "scores": stories[str(head)]["scores"],
-                "role": "; ".join(_named(name, t.labels[head]) for name, t in facts.items() if head in t.labels),
-                "kept": sum(t.fates[head].count(KEPT) for t in facts.values()), "closed": shut.get(head),
+                "kind": head.kind,
+                "address": str(head),
+                "scores": stories[str(head)]["scores"],
+                "role": "; ".join(
+                    _named(name, t.labels[head]) for name, t in facts.items() if head in t.labels
+                ),
+                "kept": sum(t.fates[head].count(KEPT) for t in facts.values()),
+                "closed": shut.get(head),
             }
             for head in heads
         ],
@@ -76,12 +108,15 @@ def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
             "measures": titles,
             "untrained": any(run.untrained is not None for run in runs.values()),
             "models": [
-                {"label": _named(name, t.pruned[at]["label"]), "chosen": bool(t.pruned[at]["chosen"])}
+                {
+                    "label": _named(name, t.pruned[at]["label"]),
+                    "chosen": bool(t.pruned[at]["chosen"]),
+                }
                 for name, t, at in known
             ],
             "heads": stories,
         },
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True)
@@ -99,7 +134,15 @@ class Facts:
     @classmethod
     def by(cls, run: Run, heads: list[Head]) -> Facts:
         fates = fates_of(run, heads)
-        return cls(scores_of(run), roles_of(run), labels_of(run), run.pruned, fates, closed_of(run), effects_of(run))
+        return cls(
+            scores_of(run),
+            roles_of(run),
+            labels_of(run),
+            run.pruned,
+            fates,
+            closed_of(run),
+            effects_of(run),
+        )
 
 
 def _closed(model: tuple[str, Facts, int], head: Head) -> int | None:
@@ -117,15 +160,23 @@ def scores_of(run: Run) -> Mapping[str, Mapping[Head, tuple[float, str, str, str
     untrained heads of its layer as text (empty without), and whether the value is in it."""
     found: dict[str, dict[Head, tuple[float, str, str, str, bool]]] = {}
     untrained = bands(run)
-    known = pd.DataFrame(columns=["measure"]) if run.heads is None else run.heads.dropna(subset=["value"])
+    known = (
+        pd.DataFrame(columns=["measure"])
+        if run.heads is None
+        else run.heads.dropna(subset=["value"])
+    )
     for measure, rows in known.groupby("measure", sort=False):
         top = float(rows["value"].abs().max())
         found[str(measure)] = {
             Head(row["kind"], row["layer"], row["head"]): (
                 float(f"{row['value']:.6g}"),
                 number(row["value"], top, 1),
-                "" if pd.isna(row["low"]) else f"[{number(row['low'], top, 1)}, {number(row['high'], top, 1)}]",
-                "" if (band := untrained.get((row["kind"], row["layer"], str(measure)))) is None else band.text(top),
+                ""
+                if pd.isna(row["low"])
+                else f"[{number(row['low'], top, 1)}, {number(row['high'], top, 1)}]",
+                ""
+                if (band := untrained.get((row["kind"], row["layer"], str(measure)))) is None
+                else band.text(top),
                 band is not None and band.holds(row["value"]),
             )
             for row in rows.to_dict("records")
@@ -138,7 +189,9 @@ def roles_of(run: Run) -> Mapping[Head, list[str]]:
     found: dict[Head, list[str]] = {}
     for row in [] if run.roles is None else run.roles.roles.to_dict("records"):
         ends = "" if pd.isna(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
-        found.setdefault(Head(row["kind"], row["layer"], row["head"]), []).append(f"{row['text']}{ends}")
+        found.setdefault(Head(row["kind"], row["layer"], row["head"]), []).append(
+            f"{row['text']}{ends}"
+        )
     return found
 
 
@@ -164,7 +217,10 @@ def fates_of(run: Run, heads: list[Head]) -> Mapping[Head, str]:
 
 def closed_of(run: Run) -> Mapping[str, Mapping[Head, int | None]]:
     """Of every model with gates, the step from which each gate was shut for good; None: it stayed open."""
-    return {film.model["setting"]: dict(zip(film.heads, film.closed_at, strict=True)) for film in films(run)}
+    return {
+        film.model["setting"]: dict(zip(film.heads, film.closed_at, strict=True))
+        for film in films(run)
+    }
 
 
 def effects_of(run: Run) -> Mapping[Head, str]:
@@ -175,15 +231,22 @@ def effects_of(run: Run) -> Mapping[Head, str]:
         (BLEU, -1, 2, ("high", "low"), "BLEU"),
         (LOSS, 1000, 1, ("low", "high"), "thousandths of a nat of loss a token"),
     ):
-        rows = run.heads[run.heads["measure"] == measure].dropna(subset=["value"]).to_dict("records")
+        rows = (
+            run.heads[run.heads["measure"] == measure].dropna(subset=["value"]).to_dict("records")
+        )
         if rows:
             return {
-                Head(row["kind"], row["layer"], row["head"]): _effect(row, scale, digits, ends, what) for row in rows
+                Head(row["kind"], row["layer"], row["head"]): _effect(
+                    row, scale, digits, ends, what
+                )
+                for row in rows
             }
     return {}
 
 
-def _effect(row: Mapping[Any, Any], scale: int, digits: int, ends: tuple[str, str], what: str) -> str:
+def _effect(
+    row: Mapping[Any, Any], scale: int, digits: int, ends: tuple[str, str], what: str
+) -> str:
     low, high = (scale * row[end] for end in ends)
     between = "" if pd.isna(low) else f" [{signed(low, digits)}, {signed(high, digits)}]"
     return f"{signed(scale * row['value'], digits)}{between} {what}"

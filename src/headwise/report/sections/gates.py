@@ -48,9 +48,13 @@ class Film:
     def grids(self) -> list[tuple[str, list[int]]]:
         """The kinds of heads, each with the number of heads in its layers; the order is that of `heads`."""
         sizes = (
-            pd.DataFrame(self.heads, columns=["kind", "layer", "head"]).groupby(["kind", "layer"], sort=False).size()
+            pd.DataFrame(self.heads, columns=["kind", "layer", "head"])
+            .groupby(["kind", "layer"], sort=False)
+            .size()
         )
-        return [(str(kind), part.tolist()) for kind, part in sizes.groupby(level="kind", sort=False)]
+        return [
+            (str(kind), part.tolist()) for kind, part in sizes.groupby(level="kind", sort=False)
+        ]
 
     @property
     def shut(self) -> np.ndarray:
@@ -73,7 +77,11 @@ class Film:
     def undecided(self) -> int:
         """The gates that were neither open nor shut when they were decided."""
         share, last = value(self.model, "undecided_gates"), self.opened.to_numpy()[-1]
-        return int(((last > SURE) & (last < 1 - SURE)).sum()) if share is None else round(share * len(self.heads))
+        return (
+            int(((last > SURE) & (last < 1 - SURE)).sum())
+            if share is None
+            else round(share * len(self.heads))
+        )
 
     def at(self, steps: list[int]) -> np.ndarray:
         """P(open) at some steps, as it was last logged before each (steps × heads)."""
@@ -103,23 +111,41 @@ def films(run: Run) -> list[Film]:
         log = run.gates.get(model["setting"])
         if log is None or (log := log.dropna(subset=["p_open"])).empty:
             continue
-        opened = log.pivot_table(index="step", columns=["kind", "layer", "head"], values="p_open", aggfunc="last")
-        heads = sorted((Head(*column) for column in opened.columns), key=lambda h: (KINDS.index(h.kind), *h[1:]))
+        opened = log.pivot_table(
+            index="step", columns=["kind", "layer", "head"], values="p_open", aggfunc="last"
+        )
+        heads = sorted(
+            (Head(*column) for column in opened.columns),
+            key=lambda h: (KINDS.index(h.kind), *h[1:]),
+        )
         mask = run.layouts.get(model["setting"])
-        found.append(Film(model, heads, opened[heads].ffill().bfill(), frozenset() if mask is None else mask.kept))
+        found.append(
+            Film(
+                model,
+                heads,
+                opened[heads].ffill().bfill(),
+                frozenset() if mask is None else mask.kept,
+            )
+        )
     return found
 
 
 def frame_steps(shown: list[Film]) -> list[int]:
     """The steps of the frames, the same for all films: at most FRAMES, fewer where there are very many heads."""
     known = {int(step) for film in shown for step in film.opened.index}
-    return thinned(known, max(10, min(FRAMES, VALUES // max(1, sum(len(film.heads) for film in shown)))))
+    return thinned(
+        known, max(10, min(FRAMES, VALUES // max(1, sum(len(film.heads) for film in shown))))
+    )
 
 
 def thinned(steps: Any, most: int) -> list[int]:
     """At most so many of the steps, evenly spread, the first and the last among them."""
     known = sorted(set(steps))
-    return known if len(known) <= most else [known[round(i * (len(known) - 1) / (most - 1))] for i in range(most)]
+    return (
+        known
+        if len(known) <= most
+        else [known[round(i * (len(known) - 1) / (most - 1))] for i in range(most)]
+    )
 
 
 def animation(shown: list[Film]) -> dict[str, Any]:
@@ -132,9 +158,15 @@ def animation(shown: list[Film]) -> dict[str, Any]:
             {
                 "label": film.model["label"],
                 "total": len(film.heads),
-                "grids": [{"kind": kind, "name": KIND_NAMES[kind], "layers": rows} for kind, rows in film.grids],
+                "grids": [
+                    {"kind": kind, "name": KIND_NAMES[kind], "layers": rows}
+                    for kind, rows in film.grids
+                ],
                 "stays": [int(head in film.kept) for head in film.heads],
-                "frames": [" ".join(map(str, row)) for row in np.rint(100 * film.at(steps)).astype(int).tolist()],
+                "frames": [
+                    " ".join(map(str, row))
+                    for row in np.rint(100 * film.at(steps)).astype(int).tolist()
+                ],
             }
             for film in shown
         ],
@@ -148,7 +180,9 @@ def closing_table(shown: list[Film]) -> Table | None:
         "gates": lambda film: str(len(film.heads)),
         "shut": lambda film: str(len(film.closed)),
         "first at step": lambda film: f"{film.closed[0]:,}" if film.closed else "",
-        "half by step": lambda film: f"{film.closed[(len(film.closed) - 1) // 2]:,}" if film.closed else "",
+        "half by step": lambda film: (
+            f"{film.closed[(len(film.closed) - 1) // 2]:,}" if film.closed else ""
+        ),
         "last at step": lambda film: f"{film.closed[-1]:,}" if film.closed else "",
         "opened again": lambda film: str(int((film.shut[:-1] & ~film.shut[1:]).any(axis=0).sum())),
         "undecided": lambda film: str(film.undecided),
@@ -160,7 +194,10 @@ def closing_table(shown: list[Film]) -> Table | None:
 def gate_curves(run: Run) -> list[Figure]:
     """For every model with a gate log: P(open) of each gate through training, a panel a layer."""
     known = [model for model in run.pruned if model["setting"] in run.gates]
-    lines = sum(len(run.gates[model["setting"]].drop_duplicates(["kind", "layer", "head"])) for model in known)
+    lines = sum(
+        len(run.gates[model["setting"]].drop_duplicates(["kind", "layer", "head"]))
+        for model in known
+    )
     points = max(20, min(120, POINTS // max(lines, 1)))
     return [_gate_figure(run, model, points) for model in known]
 
@@ -171,7 +208,9 @@ def _gate_figure(run: Run, model: dict[str, Any], points: int) -> Figure:
     log = log[log["step"].isin(thinned(log["step"], points))]
     kept = frozenset[Head]() if mask is None else mask.kept
     heads = log[["kind", "layer", "head"]].itertuples(index=False, name=None)
-    log = log.assign(p=log["p_open"], fate=["kept" if head in kept else "removed" for head in heads])
+    log = log.assign(
+        p=log["p_open"], fate=["kept" if head in kept else "removed" for head in heads]
+    )
     kinds = [kind for kind in KINDS if kind in set(log["kind"])]
     panels = [
         Panel(
@@ -200,23 +239,31 @@ def _gate_panel(part: pd.DataFrame, name: str, layer: str) -> charts.Spec:
         axis("p:Q", None, domain=[0, 1], values=[0, 0.5, 1]),
     )
     ink = colour("fate:N", ["kept", "removed"])
-    (line,) = charts.curve(part[["step", "head", "p", "fate"]], x, y, ink, detail=charts.field("head:N"), width=1.6)
+    (line,) = charts.curve(
+        part[["step", "head", "p", "fate"]], x, y, ink, detail=charts.field("head:N"), width=1.6
+    )
     thick = {"condition": {"param": hover, "value": 4, "empty": False}, "value": 1.6}
     line["encoding"] |= {"strokeWidth": thick, "tooltip": tips("head:N", "fate:N")}
     line["transform"].append({"calculate": f"'{layer}' + datum.head", "as": "address"})
-    line["params"] = [{"name": hover, "select": {"type": "point", "fields": ["head"], "on": "pointerover"}}]
+    line["params"] = [
+        {"name": hover, "select": {"type": "point", "fields": ["head"], "on": "pointerover"}}
+    ]
     return line | {"height": 120, "description": f"Gate probabilities, {name}"}
 
 
 def health_table(run: Run) -> Table | None:
     """How far gates had settled when they were decided, and what deciding them did to the dev loss; None without."""
     own = [measure for measure in HEALTH if measure != "dev_loss"]
-    shown = [model for model in run.pruned if any(value(model, measure) is not None for measure in own)]
+    shown = [
+        model for model in run.pruned if any(value(model, measure) is not None for measure in own)
+    ]
     columns = {
         "model": lambda model: model["label"],
         "heads kept": lambda model: f"{model['kept']} of {model['total']}",
     }
-    columns |= {title: partial(models.written, measure, write) for measure, (title, write) in HEALTH.items()}
+    columns |= {
+        title: partial(models.written, measure, write) for measure, (title, write) in HEALTH.items()
+    }
     return table("How far they had settled", shown, columns)
 
 
@@ -227,8 +274,14 @@ def notes(run: Run) -> list[str]:
     for model in known:
         for note in run.facts["notes"][model["setting"]]:
             about.setdefault(note, []).append(model["label"])
-    names = {note: listed(all_) if len(all_) <= MOST_NAMED else f"{len(all_)} models" for note, all_ in about.items()}
-    return [note if len(all_) == len(known) else f"{names[note]}: {note}" for note, all_ in about.items()]
+    names = {
+        note: listed(all_) if len(all_) <= MOST_NAMED else f"{len(all_)} models"
+        for note, all_ in about.items()
+    }
+    return [
+        note if len(all_) == len(known) else f"{names[note]}: {note}"
+        for note, all_ in about.items()
+    ]
 
 
 def training_curve(run: Run) -> Figure | None:
@@ -237,8 +290,13 @@ def training_curve(run: Run) -> Figure | None:
     found = None if found is None else found[found["measure"].isin(LOSSES)].dropna(subset=["value"])
     if found is None or found.empty:
         return None
-    parts = [part[part["step"].isin(thinned(part["step"], LOGGED))] for _, part in found.groupby("measure")]
-    points = pd.concat(parts).assign(curve=lambda t: t["measure"].map(LOSSES))[["step", "curve", "value"]]
+    parts = [
+        part[part["step"].isin(thinned(part["step"], LOGGED))]
+        for _, part in found.groupby("measure")
+    ]
+    points = pd.concat(parts).assign(curve=lambda t: t["measure"].map(LOSSES))[
+        ["step", "curve", "value"]
+    ]
     x = axis("step:Q", "step", format=",d", grid=False, tickCount=8)
     y = axis("value:Q", "loss (nats a token)", zero=False)
     ink = colour("curve:N", list(LOSSES.values()), orient="top", title=None, symbolType="stroke")
@@ -253,4 +311,6 @@ def training_curve(run: Run) -> Figure | None:
 
 
 SECTION = Section("gates", "Gates", "How the gates closed", build)
-TRAINING = Section("training", "Training", "The full model's training", lambda run: {"curve": training_curve(run)})
+TRAINING = Section(
+    "training", "Training", "The full model's training", lambda run: {"curve": training_curve(run)}
+)

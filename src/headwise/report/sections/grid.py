@@ -19,9 +19,12 @@ from headwise.report.sections.cost_charts import pair_points, pairs_panel, quali
 from headwise.report.words import NONE, capital, listed
 
 ENDINGS = {
-    "_to_fine-tuned": "to equal further training", "": "to the full model", "_to_pruned": "to its control",
-    "_to_random": "to random heads", "_to_uncompensated": "to removal without mean outputs",
-}  # fmt: skip
+    "_to_fine-tuned": "to equal further training",
+    "": "to the full model",
+    "_to_pruned": "to its control",
+    "_to_random": "to random heads",
+    "_to_uncompensated": "to removal without mean outputs",
+}
 Means = Mapping[str, pd.DataFrame]  # the models of each data set, as means over seeds
 two_digits = "{:.2f}".format
 
@@ -35,7 +38,11 @@ def build_opening(grid: Grid) -> dict[str, Any]:
     absent = [f"{name(member)} ({state(member)})" for member in grid.members if member.models.empty]
     failed = [name(member) for member in grid.members if member.facts.get("failed")]
     groups += [("Still missing", [("Runs", listed(absent), "")])] if absent else []
-    groups += [("Failed", [("Some tasks of", f"{listed(failed)}: reasons under Runs", "")])] if failed else []
+    groups += (
+        [("Failed", [("Some tasks of", f"{listed(failed)}: reasons under Runs", "")])]
+        if failed
+        else []
+    )
     return {"headline": headline(grid), "groups": groups}
 
 
@@ -60,7 +67,11 @@ def name(member: Member) -> str:
 
 def chosen(member: Member) -> Model | None:
     """The model that a run chose on dev text."""
-    return None if member.models.empty else next((m for m in models.rows(member.models) if m["chosen"]), None)
+    return (
+        None
+        if member.models.empty
+        else next((m for m in models.rows(member.models) if m["chosen"]), None)
+    )
 
 
 def state(member: Member) -> str:
@@ -77,13 +88,21 @@ def state(member: Member) -> str:
 def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
     model, part = chosen(member), models.text_prefix(grid.models)
     if model is None:
-        return f"seed {member.seed}", NONE if member.models.empty else "nothing chosen yet, or the full model kept", ""
+        return (
+            f"seed {member.seed}",
+            NONE if member.models.empty else "nothing chosen yet, or the full model kept",
+            "",
+        )
     others, quality = models.pruned(member.models), models.quality(grid.models)
-    tried = others[others["method"] != RANDOM].get(f"dev_{quality.measure}", others["kept"][:0]).count()
+    tried = (
+        others[others["method"] != RANDOM].get(f"dev_{quality.measure}", others["kept"][:0]).count()
+    )
     heads = f"{model['kept']} of {model['total']} {models.heads_name(model['kinds'])}"
     change = part + quality.change
     compared = {"to equal further training": change + TUNED, "to the full model": change}
-    changes = {to: models.difference(model, measure, unit=quality.unit) for to, measure in compared.items()}
+    changes = {
+        to: models.difference(model, measure, unit=quality.unit) for to, measure in compared.items()
+    }
     known = ", ".join(f"{change} {to}" for to, change in changes.items() if change)
     text = f"{heads} ({model['label']}, of {tried} models){f'; {quality.name} ' if known else ''}{known}"
     return f"seed {member.seed}", text, models.verdict(model, change + TUNED, part + P_TUNED)
@@ -103,7 +122,9 @@ def build_pairs(grid: Grid) -> dict[str, Any] | None:
     }
 
 
-def pairs_figure(means: Means, part: str, title: str = "Language pairs side by side") -> Figure | None:
+def pairs_figure(
+    means: Means, part: str, title: str = "Language pairs side by side"
+) -> Figure | None:
     """Quality above or below the full model against the share of heads kept, a panel a method: of gates, or without any
     of greedy orders."""
     panels: dict[str, list[dict[str, Any]]] = {}
@@ -123,7 +144,10 @@ def pairs_figure(means: Means, part: str, title: str = "Language pairs side by s
         name="pairs",
         title=title,
         note="zero: the full model of the same line · bars: 95 % interval, over seeds where there are several",
-        panels=[pairs_panel(points, list(means), method, quality, text) for method, points in drawn.items()],
+        panels=[
+            pairs_panel(points, list(means), method, quality, text)
+            for method, points in drawn.items()
+        ],
         columns=min(2, len(drawn)),
     )
 
@@ -131,11 +155,15 @@ def pairs_figure(means: Means, part: str, title: str = "Language pairs side by s
 def pairs_table(means: Means, part: str) -> Table | None:
     """A model a row, a language pair a column: difference to the full model, and heads kept."""
     by_name = {
-        data: {m["setting"]: m for m in models.ordered(frame) if m["learned"] or m["method"] == "none"}
+        data: {
+            m["setting"]: m for m in models.ordered(frame) if m["learned"] or m["method"] == "none"
+        }
         for data, frame in means.items()
     }
     labels = {m["setting"]: m["label"] for known in by_name.values() for m in known.values()}
-    full = {m["setting"] for known in by_name.values() for m in known.values() if m["method"] == "none"}
+    full = {
+        m["setting"] for known in by_name.values() for m in known.values() if m["method"] == "none"
+    }
     quality = models.quality(next(iter(means.values())))
 
     def cell(data: str, setting: str) -> str:
@@ -146,10 +174,17 @@ def pairs_table(means: Means, part: str) -> Table | None:
         heads = f"{model['kept']} of {model['total']} heads"
         return f"{models.difference(model, part + quality.change, unit=quality.unit) or NONE}\n{heads}{seeds}"
 
-    columns: Columns = {"model": lambda setting: f"full model, {quality.name}" if setting in full else labels[setting]}
+    columns: Columns = {
+        "model": lambda setting: (
+            f"full model, {quality.name}" if setting in full else labels[setting]
+        )
+    }
     columns |= {data: partial(cell, data) for data in means}
     return table(
-        "Language pairs side by side", labels, columns, code=lambda setting: "" if setting in full else setting
+        "Language pairs side by side",
+        labels,
+        columns,
+        code=lambda setting: "" if setting in full else setting,
     )
 
 
@@ -165,7 +200,9 @@ def build_seeds(grid: Grid) -> dict[str, Any]:
                 "seeds": int(grid.models.loc[grid.models["data"] == data, "seed"].nunique()),
                 "figures": [] if means is None else seed_figures(grid, data, means),
                 "trained": None if means is None else means_table(grid, data, means),
-                "untrained": None if means is None else means_table(grid, data, means, trained=False),
+                "untrained": None
+                if means is None
+                else means_table(grid, data, means, trained=False),
             }
         )
     return {"parts": parts, "measured": models.quality(grid.models).name}
@@ -195,8 +232,12 @@ def means_of(grid: Grid, data: str) -> pd.DataFrame | None:
             alone = alone[~alone.index.duplicated(keep=False)]
             for end, column in (("", "value"), (".low", "low"), (".high", "high")):
                 known = [across.get((column, measure)), alone.get(measure + end)]
-                over, own = (pd.Series(dtype=float) if one is None else one.astype(float) for one in known)
-                means[measure + end] = over.reindex(means.index).combine_first(own.reindex(means.index))
+                over, own = (
+                    pd.Series(dtype=float) if one is None else one.astype(float) for one in known
+                )
+                means[measure + end] = over.reindex(means.index).combine_first(
+                    own.reindex(means.index)
+                )
         measure = part + quality.measure
         base = full[measure].mean() if measure in full else float("nan")
         means[measure] = [quality.moved(base, change) for change in means[part + quality.change]]
@@ -207,11 +248,16 @@ def means_of(grid: Grid, data: str) -> pd.DataFrame | None:
 
 def seed_figures(grid: Grid, data: str, means: pd.DataFrame) -> list[Figure]:
     """Figure 7 of one data set: lines through means, small marks for single seeds, rings around what each chose."""
-    limit = next((m.facts.get("max_drop") for m in grid.members if m.data == data and not m.models.empty), None)
+    limit = next(
+        (m.facts.get("max_drop") for m in grid.members if m.data == data and not m.models.empty),
+        None,
+    )
     slug = re.sub(r"[^\w-]+", "-", data).strip("-")
     found = quality_figures(means, {"max_drop": limit}, grid.models[grid.models["data"] == data])
     return [
-        replace(figure, name=f"{figure.name}-{slug}", title=f"{data}: {figure.title}") if data else figure
+        replace(figure, name=f"{figure.name}-{slug}", title=f"{data}: {figure.title}")
+        if data
+        else figure
         for figure in found
     ]
 
@@ -220,7 +266,9 @@ def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True
     """Every model with gates and every control. Not `trained`: the models without gates, with the full one first; None
     where the first table has them.
     """
-    first = means["learned"] | (means["method"] == "none") | means["method"].str.startswith("control.")
+    first = (
+        means["learned"] | (means["method"] == "none") | means["method"].str.startswith("control.")
+    )
     first |= not means["learned"].any()
     shown = models.ordered(means[first if trained else ~first | (means["method"] == "none")])
     if not trained and len(shown) < 2:
@@ -231,11 +279,18 @@ def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True
         "model": lambda model: model["label"],
         "seeds": lambda model: str(model["seeds"]),
         "heads kept": _kept,
-        f"{quality.name} on {'dev' if part else 'test'}": partial(models.written, part + quality.measure, two_digits),
-        **{to + quality.in_unit: partial(models.difference, measure=change + end) for end, to in ENDINGS.items()},
+        f"{quality.name} on {'dev' if part else 'test'}": partial(
+            models.written, part + quality.measure, two_digits
+        ),
+        **{
+            to + quality.in_unit: partial(models.difference, measure=change + end)
+            for end, to in ENDINGS.items()
+        },
     }
     what = "Means over seeds" if trained else "Removal without gates, means over seeds"
-    return table(f"{what}, {data or grid.name}", shown, columns, code=lambda model: str(model["setting"]))
+    return table(
+        f"{what}, {data or grid.name}", shown, columns, code=lambda model: str(model["setting"])
+    )
 
 
 def _kept(model: Model) -> str:
@@ -247,7 +302,10 @@ def _kept(model: Model) -> str:
 def build_runs(grid: Grid) -> dict[str, Any]:
     """A row a run, with a link to its page."""
     part, quality = models.text_prefix(grid.models), models.quality(grid.models)
-    change, measured = part + quality.change, partial(models.written, part + quality.measure, two_digits)
+    change, measured = (
+        part + quality.change,
+        partial(models.written, part + quality.measure, two_digits),
+    )
     columns: Columns = {
         "run": name,
         "state": state,
@@ -255,16 +313,30 @@ def build_runs(grid: Grid) -> dict[str, Any]:
             "" if member.models.empty else measured(models.full_model(member.models))
         ),
         "chosen": lambda member: (
-            f"{model['label']}, {model['kept']} of {model['total']} heads" if (model := chosen(member)) else ""
+            f"{model['label']}, {model['kept']} of {model['total']} heads"
+            if (model := chosen(member))
+            else ""
         ),
         "heads with a role": _roles,
         "pairs that do the same work": _pairs,
-        f"to equal further training{quality.in_unit}": lambda member: models.difference(chosen(member), change + TUNED),
-        f"to the full model{quality.in_unit}": lambda member: models.difference(chosen(member), change),
+        f"to equal further training{quality.in_unit}": lambda member: models.difference(
+            chosen(member), change + TUNED
+        ),
+        f"to the full model{quality.in_unit}": lambda member: models.difference(
+            chosen(member), change
+        ),
     }
-    failed = [(name(m), task, _last(why)) for m in grid.members for task, why in (m.facts.get("failed") or {}).items()]
+    failed = [
+        (name(m), task, _last(why))
+        for m in grid.members
+        for task, why in (m.facts.get("failed") or {}).items()
+    ]
     pages = {name(m): quote(f"{m.place}/report.html") for m in grid.members if m.page}
-    return {"runs": table("Runs of the grid", grid.members, columns), "pages": pages, "failed": failed}
+    return {
+        "runs": table("Runs of the grid", grid.members, columns),
+        "pages": pages,
+        "failed": failed,
+    }
 
 
 def _roles(member: Member) -> str:
@@ -280,7 +352,11 @@ def _roles(member: Member) -> str:
 def _pairs(member: Member) -> str:
     """How many measured pairs cost more together than the sum of both alone, with an interval above 0."""
     found = member.facts.get("interactions")
-    return f"{found['same']} of {found['measured']}\nneed each other: {found['together']}" if found else ""
+    return (
+        f"{found['same']} of {found['measured']}\nneed each other: {found['together']}"
+        if found
+        else ""
+    )
 
 
 def _last(why: str) -> str:

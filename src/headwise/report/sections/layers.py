@@ -19,7 +19,10 @@ from headwise.report.words import KIND_NAMES, capital, listed, percent
 CELL = 48  # pixels
 PAPERS = Path(__file__).parent.parent / "papers"
 THIRDS = ("lowest third", "middle third", "highest third")
-PAPER_KIND, PAPER_THIRD = 48, 16  # heads of a kind, and of a third of its layers, in the paper's models
+PAPER_KIND, PAPER_THIRD = (
+    48,
+    16,
+)  # heads of a kind, and of a third of its layers, in the paper's models
 Left = Mapping[str, tuple[int, int]]  # of each kind or layer: heads left, and heads there were
 Lines = list[tuple[str, list[dict[str, Any]]]]
 
@@ -40,23 +43,34 @@ def build_map(run: Run) -> dict[str, Any] | None:
     """The head map of the chosen model; the section is left out where nothing was pruned."""
     chosen = run.chosen
     known = chosen is not None and chosen["setting"] in run.layouts
-    return None if run.models.empty else {"head_map": head_map(run, chosen) if chosen and known else None}
+    return (
+        None
+        if run.models.empty
+        else {"head_map": head_map(run, chosen) if chosen and known else None}
+    )
 
 
 def head_map(run: Run, model: models.Model) -> Figure:
     """Layers × heads: what a model keeps (squares) and removes (dots), coloured by confidence."""
     mask, kinds = run.layouts[model["setting"]], run.pruned_kinds(model)
     cells = pd.DataFrame(
-        [(*head, str(head), "kept" if head in mask.kept else "removed") for head in mask.heads.only(kinds)],
+        [
+            (*head, str(head), "kept" if head in mask.kept else "removed")
+            for head in mask.heads.only(kinds)
+        ],
         columns=["kind", "layer", "head", "address", "fate"],
     )
     confidence = None if run.heads is None else run.heads[run.heads["measure"] == "confidence"]
     note, facts = "square: kept · dot: removed", ""
     if confidence is not None and len(confidence):
         found = confidence.dropna(subset=["value"]).rename(columns={"value": "confidence"})
-        cells = cells.merge(found[["kind", "layer", "head", "confidence"]], how="left", on=["kind", "layer", "head"])
+        cells = cells.merge(
+            found[["kind", "layer", "head", "confidence"]], how="left", on=["kind", "layer", "head"]
+        )
         note += " · the darker, the more confident"
-        kept, gone = (cells.loc[cells["fate"] == fate, "confidence"].dropna() for fate in ("kept", "removed"))
+        kept, gone = (
+            cells.loc[cells["fate"] == fate, "confidence"].dropna() for fate in ("kept", "removed")
+        )
         if len(kept) and len(gone):
             facts = f"Mean confidence: kept {fmean(kept):.2f}, removed {fmean(gone):.2f}."
     return Figure(
@@ -71,22 +85,41 @@ def head_map(run: Run, model: models.Model) -> Figure:
 def _map_panel(cells: pd.DataFrame, kind: Kind) -> Panel:
     size, layers = int(cells["head"].max()) + 1, int(cells["layer"].max()) + 1
     shared = {
-        "x": axis("head:O", "head", orient="top", labelAngle=0), "y": axis("layer:O", "layer"),
-        "color": None if "confidence" not in cells else colour(
-            "confidence:Q", [0, 1], "heatmap", orient="bottom", title="confidence", gradientLength=180,
-            titleOrient="left", values=[0, 0.5, 1],
+        "x": axis("head:O", "head", orient="top", labelAngle=0),
+        "y": axis("layer:O", "layer"),
+        "color": None
+        if "confidence" not in cells
+        else colour(
+            "confidence:Q",
+            [0, 1],
+            "heatmap",
+            orient="bottom",
+            title="confidence",
+            gradientLength=180,
+            titleOrient="left",
+            values=[0, 0.5, 1],
         ),
         "tooltip": tips("address:N|head", "fate:N", "confidence:Q||.3f"),
-    }  # fmt: skip
+    }
     kept = cells["fate"].eq("kept").groupby(cells["layer"]).agg(["sum", "size"])
-    counts = [{"layer": layer, "text": f"{n} of {total} kept"} for layer, n, total in kept.itertuples()]
+    counts = [
+        {"layer": layer, "text": f"{n} of {total} kept"} for layer, n, total in kept.itertuples()
+    ]
     marks = [
         charts.mark("rect", cells, {"cornerRadius": 5}, "datum.fate == 'kept'", **shared),
-        charts.mark("circle", cells, {"size": 110, "opacity": 1}, "datum.fate == 'removed'", **shared),
+        charts.mark(
+            "circle", cells, {"size": 110, "opacity": 1}, "datum.fate == 'removed'", **shared
+        ),
         charts.beside(counts, shared["y"], "text:N"),
     ]
     chart = charts.layered(marks, layers * 44, f"Head map, {KIND_NAMES[kind]}")
-    return Panel(chart, KIND_NAMES[kind], width=size * CELL, narrowest=120 + size * 22, widest=150 + size * 50)
+    return Panel(
+        chart,
+        KIND_NAMES[kind],
+        width=size * CELL,
+        narrowest=120 + size * 22,
+        widest=150 + size * 50,
+    )
 
 
 def heads_by_layer(run: Run) -> Figure | None:
@@ -102,14 +135,23 @@ def heads_by_layer(run: Run) -> Figure | None:
     empty = []
     for model in known:
         mask = run.layouts[model["setting"]]
-        sites = [site for site in mask.heads.sites if site.kind in pruned[model["setting"]] and not mask.of(site)]
+        sites = [
+            site
+            for site in mask.heads.sites
+            if site.kind in pruned[model["setting"]] and not mask.of(site)
+        ]
         if sites:
-            empty.append(f"{listed([f'{KIND_NAMES[site.kind]} {site.layer}' for site in sites])} ({model['label']})")
+            empty.append(
+                f"{listed([f'{KIND_NAMES[site.kind]} {site.layer}' for site in sites])} ({model['label']})"
+            )
     return Figure(
         name="heads-by-layer",
         title="Heads kept by layer",
         note="the number in a bar is the number of heads that the layer keeps",
-        panels=[_bars(run, [model for model in known if kind in pruned[model["setting"]]], kind) for kind in kinds],
+        panels=[
+            _bars(run, [model for model in known if kind in pruned[model["setting"]]], kind)
+            for kind in kinds
+        ],
         facts=f"Layers without a head: {'; '.join(empty)}." if empty else "",
     )
 
@@ -120,22 +162,32 @@ def _bars(run: Run, known: list[dict[str, Any]], kind: Kind) -> Panel:
     cells = [("full model", layer, count) for layer, count in enumerate(counts)] if run.full else []
     for model in known:
         mask = run.layouts[model["setting"]]
-        cells += [(model["label"], layer, left) for layer, (left, _) in enumerate(by_layer(mask, kind))]
+        cells += [
+            (model["label"], layer, left) for layer, (left, _) in enumerate(by_layer(mask, kind))
+        ]
     table = pd.DataFrame(cells, columns=["model", "layer", "kept"])
     order, half = list(dict.fromkeys(table["model"])), (len(counts) - 1) / 2
     ink = field("layer:O", scale={"range": "ordinal"}, legend={"orient": "top", "title": "layer"})
     marks = charts.stacked(
-        table, axis("model:N", None, sort=order), "kept:Q", ink, "layer:Q", title="heads kept",
+        table,
+        axis("model:N", None, sort=order),
+        "kept:Q",
+        ink,
+        "layer:Q",
+        title="heads kept",
         tip=tips("model:N", "layer:O", "kept:Q|heads kept"),
         texts=[(f"datum.layer < {half}", "on-low"), (f"datum.layer >= {half}", "on-high")],
-    )  # fmt: skip
+    )
     chart = charts.layered(marks, 34 * len(order), f"Heads kept by layer, {KIND_NAMES[kind]}")
     return Panel(chart, KIND_NAMES[kind], width=560)
 
 
 def by_layer(mask: HeadMask, kind: Kind) -> list[tuple[int, int]]:
     """For each layer of a kind the heads left and the heads there were."""
-    return [(len(mask.of(Site(kind, layer))), count) for layer, count in enumerate(mask.heads.query[kind])]
+    return [
+        (len(mask.of(Site(kind, layer))), count)
+        for layer, count in enumerate(mask.heads.query[kind])
+    ]
 
 
 def _joint(run: Run) -> Lines:
@@ -145,9 +197,13 @@ def _joint(run: Run) -> Lines:
     """
     free = [
         len(kinds) > 1 and not isinstance(keep, Mapping) and name in run.layouts
-        for name, kinds, keep in zip(run.models.index, run.models["kinds"], run.models["keep"], strict=True)
+        for name, kinds, keep in zip(
+            run.models.index, run.models["kinds"], run.models["keep"], strict=True
+        )
     ]
-    found = [(name, line) for name, line in models.lines(run.models[free]) if not models.is_random(line)]
+    found = [
+        (name, line) for name, line in models.lines(run.models[free]) if not models.is_random(line)
+    ]
     gates = [(name, line) for name, line in found if line["learned"].all()]
     return [(name, models.rows(line)) for name, line in gates or found]
 
@@ -167,26 +223,39 @@ def heads_by_kind(run: Run, joint: Lines) -> Figure | None:
         note="share of the heads of each kind that is left · also the paper's two models of 48 heads a kind",
         panels=[_shares(found, title, "kind") for title, found in (ours | paper).items()],
         columns=3,
-        facts=" ".join(f"{capital(name)}, mean over {len(found)}: {_mean(found)}." for name, found in ours.items()),
+        facts=" ".join(
+            f"{capital(name)}, mean over {len(found)}: {_mean(found)}."
+            for name, found in ours.items()
+        ),
     )
 
 
 def _mean(found: list[Left]) -> str:
     """The mean share that is left of each kind, the least first."""
-    shares = pd.DataFrame([{kind: left / total for kind, (left, total) in one.items()} for one in found]).mean()
-    return ", ".join(f"{KIND_NAMES[str(kind)]} {percent(share)}" for kind, share in shares.sort_values().items())
+    shares = pd.DataFrame(
+        [{kind: left / total for kind, (left, total) in one.items()} for one in found]
+    ).mean()
+    return ", ".join(
+        f"{KIND_NAMES[str(kind)]} {percent(share)}" for kind, share in shares.sort_values().items()
+    )
 
 
 def _kinds_left(run: Run, model: Mapping[str, Any]) -> Left:
     mask = run.layouts[model["setting"]]
-    return {kind: (mask.count(kind), sum(mask.heads.query[kind])) for kind in KINDS if kind in model["kinds"]}
+    return {
+        kind: (mask.count(kind), sum(mask.heads.query[kind]))
+        for kind in KINDS
+        if kind in model["kinds"]
+    }
 
 
 def decoder_layers(run: Run, joint: Lines) -> Figure | None:
     """Share of the heads left in each decoder layer or third of them, a panel a kind; None where no two kinds were."""
     kinds: tuple[Kind, ...] = ("decoder-self", "cross")
     drawn = {
-        f"{capital(KIND_NAMES[kind])} · {name}": [_layers_left(run, model["setting"], kind) for model in line]
+        f"{capital(KIND_NAMES[kind])} · {name}": [
+            _layers_left(run, model["setting"], kind) for model in line
+        ]
         for name, line in joint
         for kind in kinds
         if kind in line[0]["kinds"]
@@ -194,10 +263,16 @@ def decoder_layers(run: Run, joint: Lines) -> Figure | None:
     if drawn and {name for found in drawn.values() for name in found[0]} == set(THIRDS):
         for row in pd.read_csv(PAPERS / "voita2019_layers.csv").to_dict("records"):
             title = f"{capital(KIND_NAMES[row['kind']])} · Voita et al. 2019, EN-RU WMT"
-            drawn.setdefault(title, []).append({third: (int(row[third]), PAPER_THIRD) for third in THIRDS})
+            drawn.setdefault(title, []).append(
+                {third: (int(row[third]), PAPER_THIRD) for third in THIRDS}
+            )
     note = "share of the heads that is left in each layer, against the share of that kind that is pruned"
     panels = [_shares(found, title, "layer") for title, found in drawn.items()]
-    return Figure("decoder-layers", "Heads left by decoder layer", note, panels, columns=2) if panels else None
+    return (
+        Figure("decoder-layers", "Heads left by decoder layer", note, panels, columns=2)
+        if panels
+        else None
+    )
 
 
 def _layers_left(run: Run, name: str, kind: Kind) -> Left:
@@ -208,7 +283,8 @@ def _layers_left(run: Run, name: str, kind: Kind) -> Left:
     size = len(layers) // 3
     parts = [layers[i * size : (i + 1) * size] for i in range(3)]
     return {
-        third: (sum(p[0] for p in part), sum(p[1] for p in part)) for third, part in zip(THIRDS, parts, strict=True)
+        third: (sum(p[0] for p in part), sum(p[1] for p in part))
+        for third, part in zip(THIRDS, parts, strict=True)
     }
 
 
@@ -219,21 +295,34 @@ def _shares(found: list[Left], title: str, what: str) -> Panel:
         gone = 1 - sum(left for left, _ in one.values()) / sum(total for _, total in one.values())
         cells += [
             {
-                "name": name, "gone": round(100 * gone, 2), "left": round(100 * left / total, 2),
+                "name": name,
+                "gone": round(100 * gone, 2),
+                "left": round(100 * left / total, 2),
                 "text": f"{left} of {total}",
             }
             for name, (left, total) in one.items()
-        ]  # fmt: skip
+        ]
     by_kind = what == "kind"
     domain = list(KINDS) if by_kind else names
-    legend = {"orient": "bottom", "title": None, "columns": 1 if by_kind else 3, "symbolOpacity": 1, "labelLimit": 0}
-    ink = colour("name:N" if by_kind else "name:O", domain, "category" if by_kind else "ordinal", **legend)
+    legend = {
+        "orient": "bottom",
+        "title": None,
+        "columns": 1 if by_kind else 3,
+        "symbolOpacity": 1,
+        "labelLimit": 0,
+    }
+    ink = colour(
+        "name:N" if by_kind else "name:O", domain, "category" if by_kind else "ordinal", **legend
+    )
     marks = charts.curve(
-        cells, axis("gone:Q", "heads pruned (%)", domain=[0, 100], grid=False),
-        axis("left:Q", "heads left (%)", domain=[0, 100], tickCount=4), ink | {"sort": domain}, dots=60,
+        cells,
+        axis("gone:Q", "heads pruned (%)", domain=[0, 100], grid=False),
+        axis("left:Q", "heads left (%)", domain=[0, 100], tickCount=4),
+        ink | {"sort": domain},
+        dots=60,
         shape=charts.shapes("name:N", domain, charts.SHAPES[:4], **legend) | {"sort": domain},
         tip=tips(f"name:N|{what}", "text:N|heads left"),
-    )  # fmt: skip
+    )
     chart = charts.layered(marks, 220, f"Heads left, {title}")
     return Panel(chart, title, width=300 if by_kind else 400, narrowest=150 if by_kind else 230)
 

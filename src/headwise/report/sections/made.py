@@ -15,7 +15,11 @@ MANY = 25  # tasks whose times are listed one by one
 
 def build(run: Run) -> dict[str, Any]:
     """Groups of names and values from run.json, and the plan."""
-    facts = {name: value for name, value in run.facts.items() if name not in ("settings", "notes", "doubts")}
+    facts = {
+        name: value
+        for name, value in run.facts.items()
+        if name not in ("settings", "notes", "doubts")
+    }
     groups = [
         ("Signature", _flat(facts.pop("signature", None))),
         ("Versions", _flat(facts.pop("versions", None))),
@@ -32,10 +36,15 @@ def _summed(seconds: Mapping[str, float] | None) -> Mapping[str, float] | None:
     tasks: dict[str, list[float]] = {}
     for name, value in seconds.items():
         tasks.setdefault(name.partition("/")[0], []).append(value)
-    return {f"{task} ({len(part)})" if len(part) > 1 else task: sum(part) for task, part in tasks.items()}
+    return {
+        f"{task} ({len(part)})" if len(part) > 1 else task: sum(part)
+        for task, part in tasks.items()
+    }
 
 
-def _flat(value: Any, name: str = "", number: Callable[[float], str] = json.dumps) -> list[tuple[str, str]]:
+def _flat(
+    value: Any, name: str = "", number: Callable[[float], str] = json.dumps
+) -> list[tuple[str, str]]:
     """Nested settings as names with dots; `number` writes the numbers."""
     if value is None:
         return []
@@ -44,7 +53,14 @@ def _flat(value: Any, name: str = "", number: Callable[[float], str] = json.dump
         return [pair for key, below in inner for pair in _flat(below, key, number)]
     if isinstance(value, str):
         return [(name, value)]
-    return [(name, number(value) if isinstance(value, int | float) else json.dumps(value, ensure_ascii=False))]
+    return [
+        (
+            name,
+            number(value)
+            if isinstance(value, int | float)
+            else json.dumps(value, ensure_ascii=False),
+        )
+    ]
 
 
 SECTION = Section("made", "How it was made", "How it was made", build)

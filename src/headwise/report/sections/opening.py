@@ -10,7 +10,17 @@ from headwise.report.models import P_TUNED, RANDOM, TUNED, Model, P, bounds, val
 from headwise.report.parts import Section
 from headwise.report.run import Run
 from headwise.report.sections import believe, layers, roles
-from headwise.report.words import KIND_NAMES, capital, change, count, interval, percent, quantity, signed, size
+from headwise.report.words import (
+    KIND_NAMES,
+    capital,
+    change,
+    count,
+    interval,
+    percent,
+    quantity,
+    signed,
+    size,
+)
 
 SPEED = "tokens_per_second"
 SAVED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -26,7 +36,10 @@ Fact = tuple[str, str, str]  # label, text, verdict
 def build(run: Run) -> dict[str, Any]:
     """Headline, tiles and facts; without a chosen pruned model `why` says why not."""
     full, chosen = run.full, run.chosen
-    groups = [("Which score to believe", believe.in_short(run)), ("What the heads do", roles.in_short(run))]
+    groups = [
+        ("Which score to believe", believe.in_short(run)),
+        ("What the heads do", roles.in_short(run)),
+    ]
     start: dict[str, Any] = {"why": "", "limit": _limit(run), "unit": _unit(run), "tiles": []}
     if full is None or chosen is None:
         start |= {"headline": _without_choice(run), "why": _why(run)}
@@ -47,7 +60,9 @@ def headline(run: Run, chosen: Model) -> str:
     the full model."""
     start = f"{chosen['total'] - chosen['kept']} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
     quality, tuned = run.quality, value(chosen, run.part + run.quality.change + TUNED) is not None
-    end, p, other = (TUNED, P_TUNED, "equal further training") if tuned else ("", P, "the full model")
+    end, p, other = (
+        (TUNED, P_TUNED, "equal further training") if tuned else ("", P, "the full model")
+    )
     measure = run.part + quality.change + end
     found, ends = value(chosen, measure), interval(*bounds(chosen, measure))
     if found is None:
@@ -71,7 +86,10 @@ def _why(run: Run) -> str:
         return "nothing pruned"
     if run.full is None:
         return "no full model"
-    limit, losses = _limit(run), [_lost(run, model) for model in run.pruned if model["method"] != RANDOM]
+    limit, losses = (
+        _limit(run),
+        [_lost(run, model) for model in run.pruned if model["method"] != RANDOM],
+    )
     known = [loss for loss in losses if loss is not None]
     if limit is not None and known and min(known) > limit:
         return "over the limit"
@@ -92,15 +110,26 @@ def _tiles(run: Run, full: Model, chosen: Model) -> list[Fact]:
     for measure, label, write in (SAVED[0], SAVED[1], SAVED[3]):
         if both := _both(full, chosen, measure):
             noise = measure == SPEED and _speed_noise(full, chosen)
-            tiles.append((label, "no sure change" if noise else change(*both), " → ".join(map(write, both))))
+            tiles.append(
+                (label, "no sure change" if noise else change(*both), " → ".join(map(write, both)))
+            )
     quality, both = run.quality, _both(full, chosen, run.part + run.quality.measure)
-    measure, label = run.part + quality.change, f"{capital(quality.name)} on {'dev' if run.part else 'test'}"
+    measure, label = (
+        run.part + quality.change,
+        f"{capital(quality.name)} on {'dev' if run.part else 'test'}",
+    )
     tuned = value(chosen, measure + TUNED)
     moved = f"{signed(quality.change_of(*both))}{quality.unit}" if both else ""
     if tuned is not None:
         whole = f" · {moved} to the full model" if both else ""
         ends = interval(*bounds(chosen, measure + TUNED))
-        tiles.append((f"{label}, to equal further training", f"{signed(tuned)}{quality.unit}", f"{ends}{whole}"))
+        tiles.append(
+            (
+                f"{label}, to equal further training",
+                f"{signed(tuned)}{quality.unit}",
+                f"{ends}{whole}",
+            )
+        )
     elif both:
         tiles.append((label, moved, f"{both[0]:.2f} → {both[1]:.2f}"))
     return tiles
@@ -137,30 +166,58 @@ def cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
             moved = models.difference(chosen, measure, part + p, ", ", quality.unit)
             moved = moved or f"{signed(quality.change_of(*both))}{quality.unit}, no interval"
             text = f"{both[0]:.2f} → {both[1]:.2f}: {moved}"
-            facts.append((f"{capital(quality.name)} {label}", text, verdict(chosen, measure, part + p)))
+            facts.append(
+                (f"{capital(quality.name)} {label}", text, verdict(chosen, measure, part + p))
+            )
     return facts or [(capital(quality.name), "not measured for both models yet", "")]
 
 
 def choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
-    tried = [model for model in run.pruned if model["method"] != RANDOM or chosen["method"] == RANDOM]
+    tried = [
+        model for model in run.pruned if model["method"] != RANDOM or chosen["method"] == RANDOM
+    ]
     losses = {model["setting"]: loss for model in tried if (loss := _lost(run, model)) is not None}
-    quality, limit, own, left = run.quality, _limit(run), losses.get(chosen["setting"]), _heads(run, chosen)
+    quality, limit, own, left = (
+        run.quality,
+        _limit(run),
+        losses.get(chosen["setting"]),
+        _heads(run, chosen),
+    )
     known = [model for model in tried if model["setting"] in losses]
-    fits = [_heads(run, model) for model in known if limit is None or losses[model["setting"]] <= limit + 1e-5]
+    fits = [
+        _heads(run, model)
+        for model in known
+        if limit is None or losses[model["setting"]] <= limit + 1e-5
+    ]
     fewest = own is not None and left == min(fits, default=None)
     why = f", the fewest{'' if limit is None else ' within the limit'}" if fewest else ""
     tested = value(chosen, quality.measure) is not None
     facts = [
-        ("Text", f"dev only; {'test text had no part in it' if tested else 'no test text was measured'}", ""),
+        (
+            "Text",
+            f"dev only; {'test text had no part in it' if tested else 'no test text was measured'}",
+            "",
+        ),
         ("Models tried", str(len(tried)), ""),
         ("Loss allowed on dev", "no limit" if limit is None else f"{limit:g} {_unit(run)}", ""),
-        ("Chosen", f"{chosen['label']}: {left} {'head' if left == 1 else 'heads'} in the whole model{why}", ""),
+        (
+            "Chosen",
+            f"{chosen['label']}: {left} {'head' if left == 1 else 'heads'} in the whole model{why}",
+            "",
+        ),
     ]
     if own is not None and (both := _both(full, chosen, f"dev_{quality.measure}")):
         moved = f"{signed(-quality.better * own)}{quality.unit}"
         facts.append(("On dev", f"{quality.name} {both[0]:.2f} → {both[1]:.2f} ({moved})", ""))
-    smaller = [m for m in known if m["learned"] and m["kinds"] == chosen["kinds"] and m["kept"] < chosen["kept"]]
-    cost = [f"{signed(-quality.better * losses[m['setting']])}{quality.unit} with {m['kept']}" for m in smaller]
+    smaller = [
+        m
+        for m in known
+        if m["learned"] and m["kinds"] == chosen["kinds"] and m["kept"] < chosen["kept"]
+    ]
+    cost = [
+        f"{signed(-quality.better * losses[m['setting']])}{quality.unit} with {m['kept']}"
+        for m in smaller
+    ]
     facts += [("Fewer heads, on dev", " · ".join(cost), "")] if fewest and cost else []
     doubts = (run.facts.get("doubts") or {}).get(chosen["setting"], [])
     if not doubts and value(chosen, "settled") == 0:
@@ -175,7 +232,10 @@ def _left(run: Run, chosen: Model) -> list[Fact]:
     for kind in run.pruned_kinds(chosen):
         left, counts = zip(*layers.by_layer(mask, kind), strict=True)
         alike = len(set(counts)) == 1
-        parts = [str(kept) if alike else f"{kept} of {count}" for kept, count in zip(left, counts, strict=True)]
+        parts = [
+            str(kept) if alike else f"{kept} of {count}"
+            for kept, count in zip(left, counts, strict=True)
+        ]
         text = f"{sum(left)} of {sum(counts)} heads; layer by layer {' · '.join(parts)}"
         facts.append((capital(KIND_NAMES[kind]), text + (f" of {counts[0]}" if alike else ""), ""))
     return facts

@@ -50,15 +50,26 @@ def interaction_map(found: pd.DataFrame) -> Figure:
     both = pd.concat([found, found.rename(columns={"address": "other", "other": "address"})])
     top = float(found["screen"].abs().quantile(0.99)) or 1.0
     sure = (both["low"] > 0) | (both["high"] < 0)
-    cells = pd.DataFrame({
-        "address": both["address"], "other": both["other"], "row": both["address"].map(place),
-        "column": both["other"].map(place), "value": (THOUSAND * both["screen"]).round(2), "sure": sure.astype(int),
-        "measured": [_interval(row) for row in both.to_dict("records")],
-    })  # fmt: skip
+    cells = pd.DataFrame(
+        {
+            "address": both["address"],
+            "other": both["other"],
+            "row": both["address"].map(place),
+            "column": both["other"].map(place),
+            "value": (THOUSAND * both["screen"]).round(2),
+            "sure": sure.astype(int),
+            "measured": [_interval(row) for row in both.to_dict("records")],
+        }
+    )
     size, ends = len(order), round(THOUSAND * top, 3)
     starts = [at for at, name in enumerate(order) if name.endswith("/0")]
     names = "".join(f"datum.value == {at} ? '{_short(order[at])}' : " for at in starts)
-    ticks: charts.Spec = {"values": starts, "labelExpr": f"{names}''", "labelAngle": 0, "labelFontSize": 10}
+    ticks: charts.Spec = {
+        "values": starts,
+        "labelExpr": f"{names}''",
+        "labelAngle": 0,
+        "labelFontSize": 10,
+    }
     x, y = (
         axis("column:O", None, orient="top", domain=[*range(size)], **ticks),
         axis("row:O", None, domain=[*range(size)], **ticks),
@@ -66,9 +77,16 @@ def interaction_map(found: pd.DataFrame) -> Figure:
     ink = charts.field(
         "value:Q",
         scale={"range": "diverging", "domain": [-ends, ends], "clamp": True, "interpolate": "rgb"},
-        legend={"orient": "bottom", "title": None, "gradientLength": 220, "values": [-ends, 0, ends]},
+        legend={
+            "orient": "bottom",
+            "title": None,
+            "gradientLength": 220,
+            "values": [-ends, 0, ends],
+        },
     )
-    tip = tips("address:N|head", "other:N|with", "value:Q|on the screen's sentences|+.1f", "measured:N")
+    tip = tips(
+        "address:N|head", "other:N|with", "value:Q|on the screen's sentences|+.1f", "measured:N"
+    )
     marks = [
         charts.mark("rect", cells, x=x, y=y, color=ink, tooltip=tip),
         charts.mark("rect", cells, {"style": "framed"}, "datum.sure == 1", x=x, y=y, tooltip=tip),
@@ -80,8 +98,12 @@ def interaction_map(found: pd.DataFrame) -> Figure:
         title="What two heads cost together, beyond what both cost alone",
         note="thousandths of a nat a token · above 0: they do the same work · below 0: they need each other"
         " · framed: measured, interval without 0",
-        panels=[Panel(chart, "pairs", width=cell * size, narrowest=60 + 6 * size, widest=110 + cell * size)],
-    )  # fmt: skip
+        panels=[
+            Panel(
+                chart, "pairs", width=cell * size, narrowest=60 + 6 * size, widest=110 + cell * size
+            )
+        ],
+    )
 
 
 def _short(address: str) -> str:
@@ -108,7 +130,9 @@ def pairs_table(found: pd.DataFrame) -> Table | None:
         "both": lambda row: signed(THOUSAND * row["both"], 1),
         "first alone": lambda row: signed(THOUSAND * row["alone"], 1),
         "second alone": lambda row: signed(THOUSAND * row["other_alone"], 1),
-        "of both": lambda row: percent(row["value"] / row["both"]) if row["both"] > 0 < row["value"] else "",
+        "of both": lambda row: (
+            percent(row["value"] / row["both"]) if row["both"] > 0 < row["value"] else ""
+        ),
     }
     rows = found[found["value"].notna()].to_dict("records")
     return table("The strongest pairs", rows, columns, lambda row: _verdict(row))
@@ -124,9 +148,10 @@ def woken_table(found: pd.DataFrame) -> Table | None:
         (gone, head, alone, alone + row["value"])
         for row in found[found["low"] > 0].to_dict("records")
         for gone, head, alone in (
-            (row["address"], row["other"], row["other_alone"]), (row["other"], row["address"], row["alone"]),
+            (row["address"], row["other"], row["other_alone"]),
+            (row["other"], row["address"], row["alone"]),
         )
-    ]  # fmt: skip
+    ]
     rows.sort(key=lambda row: row[2] - row[3])
     columns: Columns = {
         "without": lambda row: row[0],

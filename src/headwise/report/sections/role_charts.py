@@ -19,9 +19,22 @@ from headwise.roles.label import AT_LEAST, NO_ROLE, category
 
 # In this order they have the colours of the theme's categories; grey is the second.
 SORTS = (
-    "positional", NO_ROLE, "syntactic", "rare tokens", "coreference", "alignment", "previous token", "duplicate token",
-    "induction", "sink", "delimiter", "successor", "name mover", "S-inhibition", "retrieval",
-)  # fmt: skip
+    "positional",
+    NO_ROLE,
+    "syntactic",
+    "rare tokens",
+    "coreference",
+    "alignment",
+    "previous token",
+    "duplicate token",
+    "induction",
+    "sink",
+    "delimiter",
+    "successor",
+    "name mover",
+    "S-inhibition",
+    "retrieval",
+)
 SHORT = {
     "coreference": "coref",
     "previous-token": "previous",
@@ -30,7 +43,12 @@ SHORT = {
 }
 FAINT = 0.16  # how strong the grey of heads without a role is
 PARTS = 3  # roles that are written into one cell
-PART, LOWEST, SMALL, FOOT = 31, 36, 20, 17  # pixels: a role in a cell, a cell, a cell without words, the label below
+PART, LOWEST, SMALL, FOOT = (
+    31,
+    36,
+    20,
+    17,
+)  # pixels: a role in a cell, a cell, a cell without words, the label below
 HEADS_SHOWN, NEAREST = 9, 3  # heads in figures of evidence; where none has the role
 RARE = {"rare.two-rarest": "one of the two rarest", "rare.rarest": "the rarest"}
 
@@ -48,7 +66,13 @@ def kinds_of(found: Roles) -> list[str]:
 def sorts_colour(present: Iterable[str], columns: int) -> Spec:
     """The same colour for a sort of role in every chart. The legend has those there are; grey is no role."""
     values = [sort for sort in SORTS if sort in set(present) and sort != NO_ROLE]
-    legend: Spec = {"orient": "top", "title": None, "values": values, "symbolType": "square", "columns": columns}
+    legend: Spec = {
+        "orient": "top",
+        "title": None,
+        "values": values,
+        "symbolType": "square",
+        "columns": columns,
+    }
     return colour("sort:N", SORTS, **(legend if values else {}))
 
 
@@ -73,9 +97,15 @@ def _grid(run: Run, found: Roles, kind: str) -> Figure:
     room = size <= ROOM
     edges = _lay_out(cells, room)
     height = max(bottom for _, bottom in edges.values()) + (FOOT if room else 0)
-    order = f"in each layer the head of highest {measure_name(by)} first" if by else "heads by their numbers"
+    order = (
+        f"in each layer the head of highest {measure_name(by)} first"
+        if by
+        else "heads by their numbers"
+    )
     narrow, width, wide = (62, 84, 130) if room else (9, 20, 36)
-    chart = charts.layered(_marks(cells, edges, room, height), height, f"Roles of heads, {KIND_NAMES[kind]}")
+    chart = charts.layered(
+        _marks(cells, edges, room, height), height, f"Roles of heads, {KIND_NAMES[kind]}"
+    )
     return Figure(
         name=f"functions-{kind}",
         title=f"{KIND_NAMES[kind].capitalize()}: {len(held)} of {len(labels)} heads have a role",
@@ -95,32 +125,47 @@ def in_cell(measure: str) -> str:
     return SHORT.get(first, first)
 
 
-def _places(run: Run, labels: pd.DataFrame, kind: str) -> tuple[str | None, dict[tuple[int, int], int]]:
+def _places(
+    run: Run, labels: pd.DataFrame, kind: str
+) -> tuple[str | None, dict[tuple[int, int], int]]:
     """The place of each head in its layer, counted from 1, and by which measure (none: by their numbers)."""
     heads = labels[["layer", "head"]].sort_values(["layer", "head"])
-    scores = None if run.heads is None else run.heads[run.heads["kind"] == kind].dropna(subset=["value"])
+    scores = (
+        None if run.heads is None else run.heads[run.heads["kind"] == kind].dropna(subset=["value"])
+    )
     measures = [] if scores is None else drawn_measures(scores["measure"])
     by = next((m for m in measures if m.split(".")[0] in ("lrp", "confidence")), None)
     values = None if scores is None else scores[scores["measure"] == by][["layer", "head", "value"]]
     if by is None or values is None:
         heads = heads.assign(value=-heads["head"])
     else:
-        heads = heads.merge(values, how="left", on=["layer", "head"]).fillna({"value": float("-inf")})
+        heads = heads.merge(values, how="left", on=["layer", "head"]).fillna(
+            {"value": float("-inf")}
+        )
     return by, {key: int(place) for key, place in ranks(heads).items()}  # type: ignore[misc]
 
 
 def _cells(
-    head: Mapping[Any, Any], held: Mapping[Any, list[dict[Any, Any]]], places: Mapping[tuple[int, int], int]
+    head: Mapping[Any, Any],
+    held: Mapping[Any, list[dict[Any, Any]]],
+    places: Mapping[tuple[int, int], int],
 ) -> list[dict[str, Any]]:
     """The parts of one head's cell, one a role."""
     key = head["layer"], head["head"]
     roles = held.get(key, [])
     more = f" · {len(roles) - PARTS} more" if len(roles) > PARTS else ""
     base = {
-        "address": f"{head['kind']}/{key[0]}/{key[1]}", "layer": key[0], "head": f"h{key[1]}{more}",
-        "rank": places[key], "label": head["label"], "parts": max(len(roles[:PARTS]), 1),
-    }  # fmt: skip
-    parts = [(category(role["measure"]), in_cell(role["measure"]), f"{role['value']:.2f}") for role in roles[:PARTS]]
+        "address": f"{head['kind']}/{key[0]}/{key[1]}",
+        "layer": key[0],
+        "head": f"h{key[1]}{more}",
+        "rank": places[key],
+        "label": head["label"],
+        "parts": max(len(roles[:PARTS]), 1),
+    }
+    parts = [
+        (category(role["measure"]), in_cell(role["measure"]), f"{role['value']:.2f}")
+        for role in roles[:PARTS]
+    ]
     return [
         base | {"part": part, "sort": sort, "role": role, "score": score}
         for part, (sort, role, score) in enumerate(parts or [(NO_ROLE, "", "")])
@@ -143,13 +188,18 @@ def _lay_out(cells: list[dict[str, Any]], room: bool) -> dict[int, tuple[int, in
     return edges
 
 
-def _marks(cells: list[dict[str, Any]], edges: Mapping[int, tuple[int, int]], room: bool, height: int) -> list[Spec]:
+def _marks(
+    cells: list[dict[str, Any]], edges: Mapping[int, tuple[int, int]], room: bool, height: int
+) -> list[Spec]:
     middles = {(top + bottom) / 2: layer for layer, (top, bottom) in edges.items()}
     names = "".join(f"datum.value == {middle} ? '{layer}' : " for middle, layer in middles.items())
     look: Spec = {"labelExpr": f"{names}''", "grid": False, "ticks": False, "domain": False}
     y = axis("top:Q", "layer", domain=[0, height], reverse=True, nice=False)
     y["axis"] = {"values": list(middles), **look}
-    x, tip = axis("rank:O", None, labels=False, orient="top"), tips("address:N|head", "label:N|does")
+    x, tip = (
+        axis("rank:O", None, labels=False, orient="top"),
+        tips("address:N|head", "label:N|does"),
+    )
     ink = sorts_colour({cell["sort"] for cell in cells}, 5)
     marks = [
         charts.mark(
@@ -166,11 +216,21 @@ def _marks(cells: list[dict[str, Any]], edges: Mapping[int, tuple[int, int]], ro
     ]
     has_role = f"datum.sort != '{NO_ROLE}'"
     for name, style, at, test, look in (
-        ("role:N", "small-on-high", "middle", has_role, {"opacity": 1, "fontSize": 11.5, "dy": -5.5}),
+        (
+            "role:N",
+            "small-on-high",
+            "middle",
+            has_role,
+            {"opacity": 1, "fontSize": 11.5, "dy": -5.5},
+        ),
         ("score:N", "small-on-high", "middle", has_role, {"opacity": 1, "fontSize": 11.5, "dy": 7}),
         ("head:N", "label", "foot", "datum.part == 0", {"fontSize": 10, "dy": 7}),
     ):
-        marks += [charts.text(cells, name, style, x, {**y, "field": at}, test, tip, **look)] if room else []
+        marks += (
+            [charts.text(cells, name, style, x, {**y, "field": at}, test, tip, **look)]
+            if room
+            else []
+        )
     return marks
 
 
@@ -196,22 +256,39 @@ def _pattern_panel(patterns: pd.DataFrame, kind: str) -> Panel:
     cells = patterns.rename(columns={"role": "sort"})[["layer", "sort", "heads"]]
     cells = cells.assign(place=[order.index(sort) for sort in cells["sort"]])
     marks = charts.stacked(
-        cells, axis("layer:O", "layer"), "heads:Q", sorts_colour(cells["sort"], 2), "place:Q", title="heads",
-        tip=tips("layer:O", "sort:N|role", "heads:Q"), faint=faint(),
+        cells,
+        axis("layer:O", "layer"),
+        "heads:Q",
+        sorts_colour(cells["sort"], 2),
+        "place:Q",
+        title="heads",
+        tip=tips("layer:O", "sort:N|role", "heads:Q"),
+        faint=faint(),
         texts=[(f"datum.sort != '{NO_ROLE}'", "on-high"), (f"datum.sort == '{NO_ROLE}'", "label")],
-    )  # fmt: skip
-    chart = charts.layered(marks, 30 * cells["layer"].nunique(), f"Roles by layer, {KIND_NAMES[kind]}")
+    )
+    chart = charts.layered(
+        marks, 30 * cells["layer"].nunique(), f"Roles by layer, {KIND_NAMES[kind]}"
+    )
     return Panel(chart, KIND_NAMES[kind], width=440, widest=640)
 
 
 def _first_heads(table: pd.DataFrame) -> list[tuple[Any, ...]]:
     """Heads from the highest value down, each once."""
-    ordered = table.sort_values("value", ascending=False, kind="stable").drop_duplicates(["kind", "layer", "head"])
+    ordered = table.sort_values("value", ascending=False, kind="stable").drop_duplicates(
+        ["kind", "layer", "head"]
+    )
     return list(ordered[["kind", "layer", "head"]].itertuples(index=False, name=None))
 
 
 def _evidence(
-    cells: pd.DataFrame, x: Spec, y: Spec, ink: Spec, bar: float, tip: list[Spec], along: str, **more: Any
+    cells: pd.DataFrame,
+    x: Spec,
+    y: Spec,
+    ink: Spec,
+    bar: float,
+    tip: list[Spec],
+    along: str,
+    **more: Any,
 ) -> list[Spec]:
     """Bars with whiskers, what a random token would reach, and the share that makes a role."""
     places = {"x": x, "y": y}
@@ -220,12 +297,21 @@ def _evidence(
     ends = places | {along: {**places[along], "field": "baseline"}}
     marks.append(
         charts.mark(
-            "tick", cells, {"style": "level", "opacity": 1, "thickness": 1.5}, "isValid(datum.baseline)", **ends
+            "tick",
+            cells,
+            {"style": "level", "opacity": 1, "thickness": 1.5},
+            "isValid(datum.baseline)",
+            **ends,
         )
     )
     for layer in marks:
         layer["encoding"] |= more
-    return [*marks, charts.levels([{"bar": bar}], {**places[along], "field": "bar"}, style="limit", along=along)]
+    return [
+        *marks,
+        charts.levels(
+            [{"bar": bar}], {**places[along], "field": "bar"}, style="limit", along=along
+        ),
+    ]
 
 
 def _untrained(found: Roles, kind: str) -> pd.DataFrame:
@@ -238,12 +324,18 @@ def _untrained(found: Roles, kind: str) -> pd.DataFrame:
 def _band(rows: pd.DataFrame, ends: Spec) -> list[Spec]:
     """What untrained heads reach, behind the bars."""
     tip = tips("low:Q|untrained heads, from|.3f", "high:Q|to|.3f")
-    return [charts.mark("rect", rows, {"style": "untrained"}, **ends, tooltip=tip)] if len(rows) else []
+    return (
+        [charts.mark("rect", rows, {"style": "untrained"}, **ends, tooltip=tip)]
+        if len(rows)
+        else []
+    )
 
 
 def offsets(found: Roles) -> Figure | None:
     """For every positional head, how often its largest weight lies at each offset from −3 to +3."""
-    table = found.table[found.table["measure"].str.fullmatch(r"positional\.-?\d")].dropna(subset=["value"])
+    table = found.table[found.table["measure"].str.fullmatch(r"positional\.-?\d")].dropna(
+        subset=["value"]
+    )
     if table.empty:
         return None
     confirmed = _first_heads(found.roles[found.roles["measure"].str.startswith("positional.")])
@@ -272,10 +364,20 @@ def _offset_panel(found: Roles, table: pd.DataFrame, head: tuple[Any, ...]) -> P
     tip = tips("offset:N", "value:Q|share|.3f", "low:Q||.3f", "high:Q||.3f", "n:Q||,")
     title = f"{head[0]}/{head[1]}/{head[2]} · {cells.loc[cells['which'] == 'highest', 'offset'].iloc[0]}: {best:.2f}"
     twins = twins[twins["measure"].str.fullmatch(r"positional\.-?\d")]
-    twins = twins.assign(offset=[signed(int(measure.split(".")[1]), 0) for measure in twins["measure"]])
-    marks = _evidence(cells, x, y, colour("which:N", ["highest", "other"]), AT_LEAST["positional"], tip, "y")
+    twins = twins.assign(
+        offset=[signed(int(measure.split(".")[1]), 0) for measure in twins["measure"]]
+    )
+    marks = _evidence(
+        cells, x, y, colour("which:N", ["highest", "other"]), AT_LEAST["positional"], tip, "y"
+    )
     marks[:0] = _band(twins, {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}})
-    return Panel(charts.layered(marks, 110, f"Offsets of {title}"), title, width=230, narrowest=140, widest=420)
+    return Panel(
+        charts.layered(marks, 110, f"Offsets of {title}"),
+        title,
+        width=230,
+        narrowest=140,
+        widest=420,
+    )
 
 
 def rare_tokens(found: Roles) -> Figure | None:
@@ -285,13 +387,25 @@ def rare_tokens(found: Roles) -> Figure | None:
     if not shown:
         return None
     table = table.assign(which=table["measure"].map(RARE))
-    table["address"] = table["kind"] + "/" + table["layer"].astype(str) + "/" + table["head"].astype(str)
+    table["address"] = (
+        table["kind"] + "/" + table["layer"].astype(str) + "/" + table["head"].astype(str)
+    )
     order = ["/".join(map(str, head)) for head in shown]
-    cells = table.loc[table["address"].isin(order), ["address", "which", "value", "low", "high", "baseline", "n"]]
-    count, bar = int((found.roles["measure"] == "rare.two-rarest").sum()), AT_LEAST["rare.two-rarest"]
+    cells = table.loc[
+        table["address"].isin(order), ["address", "which", "value", "low", "high", "baseline", "n"]
+    ]
+    count, bar = (
+        int((found.roles["measure"] == "rare.two-rarest").sum()),
+        AT_LEAST["rare.two-rarest"],
+    )
     ink = colour("which:N", list(RARE.values()), orient="top", title=None, symbolType="square")
-    x, y = axis("value:Q", "share of tokens", domain=[0, 1], tickCount=5), axis("address:N", None, sort=order)
-    tip = tips("address:N|head", "which:N|looks at", "value:Q|share|.3f", "baseline:Q||.3f", "n:Q||,")
+    x, y = (
+        axis("value:Q", "share of tokens", domain=[0, 1], tickCount=5),
+        axis("address:N", None, sort=order),
+    )
+    tip = tips(
+        "address:N|head", "which:N|looks at", "value:Q|share|.3f", "baseline:Q||.3f", "n:Q||,"
+    )
     shift = charts.field("which:N", sort=list(RARE.values()))
     twins = _untrained(found, str(shown[0][0]))
     twins = twins[twins["measure"].isin(RARE)].assign(which=lambda rows: rows["measure"].map(RARE))
@@ -302,7 +416,9 @@ def rare_tokens(found: Roles) -> Figure | None:
     chart = charts.layered(marks, 30 * len(order), "Rare tokens")
     return Figure(
         name="rare-tokens",
-        title=f"Heads that look at rare tokens: {count}" if count else "No head looks at rare tokens; the nearest",
+        title=f"Heads that look at rare tokens: {count}"
+        if count
+        else "No head looks at rare tokens; the nearest",
         note="share of tokens that look most at a rare one · line: a random token · dashed: the bar",
         panels=[Panel(chart, "rare tokens", width=560, widest=620)],
         facts=f"Shown: {len(shown)}. The bar: {bar:g}.",

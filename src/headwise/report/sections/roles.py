@@ -12,7 +12,14 @@ import pandas as pd
 from headwise.report.parts import Columns, Section, Table, table
 from headwise.report.run import Roles, Run
 from headwise.report.sections.attention_maps import attention_maps
-from headwise.report.sections.role_charts import function_grids, kinds_of, layer_patterns, of_kind, offsets, rare_tokens
+from headwise.report.sections.role_charts import (
+    function_grids,
+    kinds_of,
+    layer_patterns,
+    of_kind,
+    offsets,
+    rare_tokens,
+)
 from headwise.report.sections.untrained import (
     best_of_twins,
     controls_table,
@@ -53,7 +60,9 @@ def build(run: Run) -> dict[str, Any] | None:
         "patterns": layer_patterns(found),
         "shares": share_table(found),
         "syntax": syntax,
-        "left_out": 0 if syntax is None else _syntactic(found)["measure"].nunique() - len(syntax.rows),
+        "left_out": 0
+        if syntax is None
+        else _syntactic(found)["measure"].nunique() - len(syntax.rows),
         "offsets": offsets(found),
         "rare": rare_tokens(found),
         "maps": attention_maps(found),
@@ -65,7 +74,9 @@ def build(run: Run) -> dict[str, Any] | None:
 def _by_sort(roles: pd.DataFrame) -> pd.DataFrame:
     """The roles with the sort of each, the best of each head and sort first."""
     sorts = roles.assign(sort=[category(measure) for measure in roles["measure"]])
-    return sorts.sort_values("value", ascending=False, kind="stable").drop_duplicates([*HEAD, "sort"])
+    return sorts.sort_values("value", ascending=False, kind="stable").drop_duplicates(
+        [*HEAD, "sort"]
+    )
 
 
 def in_short(run: Run) -> list[tuple[str, str, str]]:
@@ -91,7 +102,10 @@ def _groups(found: Roles) -> list[tuple[str, list[tuple[str, str, str]]]]:
         by_sort = _by_sort(roles)
         for sort in by_sort["sort"].value_counts().index:
             part = by_sort[by_sort["sort"] == sort]
-            best, layers = part.iloc[0], listed([str(layer) for layer in sorted(set(part["layer"]))])
+            best, layers = (
+                part.iloc[0],
+                listed([str(layer) for layer in sorted(set(part["layer"]))]),
+            )
             clearest = f"{best['kind']}/{best['layer']}/{best['head']}, {best['text']}"
             where = f"layer{'s' if len(set(part['layer'])) > 1 else ''} {layers}"
             facts.append((capital(str(sort)), f"{len(part)} in {where}; clearest {clearest}", ""))
@@ -102,7 +116,11 @@ def _groups(found: Roles) -> list[tuple[str, list[tuple[str, str, str]]]]:
         unknown = part["unknown_subwords"] / max(part["subwords"], 1)
         used = f"{part['used']:,} of {part['sentences']:,} sentences used, {part['words']:,} words"
         text.append(
-            (capital(name), f"{used}; {percent(split)} in several subwords, {percent(unknown, 1)} unknown subwords", "")
+            (
+                capital(name),
+                f"{used}; {percent(split)} in several subwords, {percent(unknown, 1)} unknown subwords",
+                "",
+            )
         )
     text += [("Note", warning, "") for warning in found.facts["warnings"]]
     seldom = list(dict.fromkeys(_topic(measure) for measure in found.facts["seldom"]))
@@ -123,7 +141,10 @@ def claims(found: Roles) -> Table | None:
     roles = of_kind(found.roles, "encoder-self")
     have, total = set(roles["measure"]), len(of_kind(found.labels, "encoder-self"))
     relations = list(dict.fromkeys(measure.split(".")[1] for measure in SYNTAX))
-    along = {rel: {f"syntactic.{rel}.{way}" for way in ("to-governor", "to-dependent")} & have for rel in relations}
+    along = {
+        rel: {f"syntactic.{rel}.{way}" for way in ("to-governor", "to-dependent")} & have
+        for rel in relations
+    }
     rare = ((roles["measure"] == "rare.two-rarest") & (roles["layer"] == 0)).any()
     held = [
         ("a head for the token before", "positional.-1" in have),
@@ -148,7 +169,9 @@ def _bars(found: Roles) -> dict[str, str]:
     held = [sort for sort in ABOVE_BASELINE if any(measure.startswith(sort) for measure in asked)]
     bars = [f"positional {AT_LEAST['positional']:g} of the tokens at one offset"]
     bars += [f"{listed(held)} {above}"] if held else []
-    bars += [f"{wording(measure)} {least:g}" for measure, least in AT_LEAST.items() if measure in asked]
+    bars += [
+        f"{wording(measure)} {least:g}" for measure, least in AT_LEAST.items() if measure in asked
+    ]
     first = "one half of the documents" if other == "the other half" else "the text"
     return {"bars": "; ".join(bars), "first": first, "other": other, "rate": percent(bar.rate)}
 
@@ -163,12 +186,20 @@ def syntax_table(found: Roles) -> Table | None:
     best = {measure: part.sort_values("value").iloc[-1] for measure, part in scores}
     held = set(found.roles[[*HEAD, "measure"]].itertuples(index=False, name=None))
     others = found.roles[found.roles["measure"].isin(set(best) - set(SYNTAX))]
-    gain = (others["value"] - others["baseline"]).groupby(others["measure"]).max().sort_values(ascending=False)
+    gain = (
+        (others["value"] - others["baseline"])
+        .groupby(others["measure"])
+        .max()
+        .sort_values(ascending=False)
+    )
 
     def is_role(row: Any) -> bool:
         return (*(row[name] for name in HEAD), row["measure"]) in held
 
-    twins, words, order = best_of_twins(found), *(on_changed_text(found, text) for text in (RANDOM_WORDS, SHUFFLED))
+    twins, words, order = (
+        best_of_twins(found),
+        *(on_changed_text(found, text) for text in (RANDOM_WORDS, SHUFFLED)),
+    )
 
     def of_twin(row: Any) -> str:
         best = twins.get((row["kind"], row["measure"]))
@@ -182,11 +213,16 @@ def syntax_table(found: Roles) -> Table | None:
         "relation": lambda row: wording(row["measure"]),
         "best head": lambda row: "/".join(str(row[name]) for name in HEAD),
         "score": lambda row: (
-            f"{row['value']:.2f}" + ("" if pd.isna(row["low"]) else f"\n[{row['low']:.2f}, {row['high']:.2f}]")
+            f"{row['value']:.2f}"
+            + ("" if pd.isna(row["low"]) else f"\n[{row['low']:.2f}, {row['high']:.2f}]")
         ),
         "baseline": lambda row: "" if pd.isna(row["baseline"]) else f"{row['baseline']:.2f}",
-        "difference": lambda row: "" if pd.isna(row["baseline"]) else signed(row["value"] - row["baseline"]),
-        "effect (h)": lambda row: "" if pd.isna(row["baseline"]) else signed(effect(row["value"], row["baseline"])),
+        "difference": lambda row: (
+            "" if pd.isna(row["baseline"]) else signed(row["value"] - row["baseline"])
+        ),
+        "effect (h)": lambda row: (
+            "" if pd.isna(row["baseline"]) else signed(effect(row["value"], row["baseline"]))
+        ),
         "best untrained": of_twin,
         "random words": partial(changed, words),
         "shuffled": partial(changed, order),
@@ -196,7 +232,11 @@ def syntax_table(found: Roles) -> Table | None:
     shown = [best[measure] for measure in (*SYNTAX, *gain.index) if measure in best]
     badge = {True: "role", False: ""}
     return table(
-        "Best head against baseline", shown, columns, lambda row: badge[is_role(row)], lambda row: str(row["measure"])
+        "Best head against baseline",
+        shown,
+        columns,
+        lambda row: badge[is_role(row)],
+        lambda row: str(row["measure"]),
     )
 
 
@@ -227,7 +267,10 @@ def share_table(found: Roles) -> Table | None:
         heads = len(names[["control", *HEAD]].drop_duplicates())
         return percent((total - heads if sort == NO_ROLE else heads) / total)
 
-    columns: Columns = {"role": capital, **{HEADS_OF_KIND[kind]: partial(ours, kind) for kind in kinds}}
+    columns: Columns = {
+        "role": capital,
+        **{HEADS_OF_KIND[kind]: partial(ours, kind) for kind in kinds},
+    }
     if len(controls):
         columns |= {f"untrained {HEADS_OF_KIND[kind]}": partial(untrained, kind) for kind in kinds}
     columns |= {f"Voita et al., {pair}": partial(theirs, pair) for pair in paper.columns}

@@ -15,7 +15,16 @@ from headwise.report.charts import ROOM, axis, tips
 from headwise.report.parts import Columns, Figure, Panel, Section, Table, table
 from headwise.report.run import Run
 from headwise.report.sections.untrained import Band, Layer, bands, count, untrained_table
-from headwise.report.words import KIND_NAMES, NONE, capital, listed, measure_name, number, percent, signed
+from headwise.report.words import (
+    KIND_NAMES,
+    NONE,
+    capital,
+    listed,
+    measure_name,
+    number,
+    percent,
+    signed,
+)
 
 CELL = 48  # pixels
 TURN = 0.55  # the share of the heat scale from which text on it needs the other colour
@@ -29,9 +38,13 @@ FAMILIES = {
 FIRST = ("lrp.ding", "gradient", "ablation.zero")  # the measures that stand for their families
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 RELEVANCE = {
-    "started": "went in", "arrived": "arrived at the embeddings", "bias": "biases", "norm": "norms",
-    "softmax": "softmax", "other": "other",
-}  # fmt: skip
+    "started": "went in",
+    "arrived": "arrived at the embeddings",
+    "bias": "biases",
+    "norm": "norms",
+    "softmax": "softmax",
+    "other": "other",
+}
 FAR = 0.5  # of a layer's ranks: from here on two scores disagree about a head
 BLEU, LOSS, ALONE = "ablation.bleu", "ablation.zero", "ablation.all-but-one"
 FALSE_RATE = 0.05  # how often a 95 % interval leaves 0 out when nothing differs
@@ -53,7 +66,9 @@ def build(run: Run) -> dict[str, Any]:
         "pooled": pooled_table(run),
         "apart": apart_table(run),
         "effects": [
-            _effects(effects[effects["kind"] == k], measure, bands(run)) for k in KINDS if k in set(effects["kind"])
+            _effects(effects[effects["kind"] == k], measure, bands(run))
+            for k in KINDS
+            if k in set(effects["kind"])
         ],
         "in_bleu": measure == BLEU,
         "translates": run.quality == models.BLEU,
@@ -84,9 +99,15 @@ def score_maps(run: Run) -> list[Figure]:
     """
     if run.heads is None:
         return []
-    found = run.heads[run.heads["measure"].isin(drawn_measures(run.heads["measure"]))].dropna(subset=["value"])
+    found = run.heads[run.heads["measure"].isin(drawn_measures(run.heads["measure"]))].dropna(
+        subset=["value"]
+    )
     known = bands(run)
-    return [_figure(found[found["kind"] == kind], kind, known) for kind in KIND_NAMES if kind in set(found["kind"])]
+    return [
+        _figure(found[found["kind"] == kind], kind, known)
+        for kind in KIND_NAMES
+        if kind in set(found["kind"])
+    ]
 
 
 def ranks(table: pd.DataFrame) -> pd.Series[int]:
@@ -100,7 +121,8 @@ def _figure(found: pd.DataFrame, kind: str, known: Mapping[Layer, Band]) -> Figu
     lead = measure_name(measures[0])
     places = ranks(found[found["measure"] == measures[0]])
     panels = [
-        _panel(found[found["measure"] == measure], measure, places, not i, known) for i, measure in enumerate(measures)
+        _panel(found[found["measure"] == measure], measure, places, not i, known)
+        for i, measure in enumerate(measures)
     ]
     return Figure(
         name=f"scores-{kind}",
@@ -113,11 +135,23 @@ def _figure(found: pd.DataFrame, kind: str, known: Mapping[Layer, Band]) -> Figu
     )
 
 
-def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool, known: Mapping[Layer, Band]) -> Panel:
+def _panel(
+    found: pd.DataFrame,
+    measure: str,
+    places: pd.Series[int],
+    lead: bool,
+    known: Mapping[Layer, Band],
+) -> Panel:
     top = _rounded_up(found["value"].max())
     power, times = scaled(top)
-    unit, size, layers = 10.0**power, int(places.max()), places.index.get_level_values("layer").nunique()
-    counts = set(found.groupby("layer").size())  # relevance is a share of the layer: an equal one is marked
+    unit, size, layers = (
+        10.0**power,
+        int(places.max()),
+        places.index.get_level_values("layer").nunique(),
+    )
+    counts = set(
+        found.groupby("layer").size()
+    )  # relevance is a share of the layer: an equal one is marked
     share = int(counts.pop()) if measure.startswith("lrp") and len(counts) == 1 else 0
     cells = [
         {
@@ -135,7 +169,8 @@ def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool
             "high": row["high"],
             "n": row["n"],
             "like": int(
-                (band := known.get((row["kind"], row["layer"], measure))) is not None and band.holds(row["value"])
+                (band := known.get((row["kind"], row["layer"], measure))) is not None
+                and band.holds(row["value"])
             ),
             "untrained": "" if band is None else band.text(top),
         }
@@ -144,17 +179,35 @@ def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool
     ]
     controls = [
         {
-            "layer": layer, "head": "twins", "rank": 0, "value": band.mean,
+            "layer": layer,
+            "head": "twins",
+            "rank": 0,
+            "value": band.mean,
             "text": number(band.mean * unit, top * unit),
-            "exact": number(band.mean, top, 1), "untrained": band.text(top),
+            "exact": number(band.mean, top, 1),
+            "untrained": band.text(top),
         }
         for layer in sorted(set(found["layer"]))
         if (band := known.get((str(found["kind"].iloc[0]), layer, measure))) is not None
-    ]  # fmt: skip
-    beside = ([0] if size <= ROOM else [-1, 0]) * bool(controls)  # the column of untrained twins, apart in small cells
-    x = axis("rank:O", None, orient="top", labels=False, titlePadding=2, domain=[*range(1, size + 1), *beside])
+    ]
+    beside = ([0] if size <= ROOM else [-1, 0]) * bool(
+        controls
+    )  # the column of untrained twins, apart in small cells
+    x = axis(
+        "rank:O",
+        None,
+        orient="top",
+        labels=False,
+        titlePadding=2,
+        domain=[*range(1, size + 1), *beside],
+    )
     y, drawn = axis("layer:O", "layer"), [*cells, *controls]
-    tip = tips("address:N|head", f"exact:N|{measure_name(measure)}", "interval:N|95 % interval", "n:Q|measured on|,")
+    tip = tips(
+        "address:N|head",
+        f"exact:N|{measure_name(measure)}",
+        "interval:N|95 % interval",
+        "n:Q|measured on|,",
+    )
     tip += tips("untrained:N|untrained heads") * bool(controls)
     heat = _heat(top, unit, share)
     marks = [charts.mark("rect", drawn, {"cornerRadius": 3}, x=x, y=y, color=heat, tooltip=tip)]
@@ -162,7 +215,9 @@ def _panel(found: pd.DataFrame, measure: str, places: pd.Series[int], lead: bool
         look = {"style": "framed", "strokeDash": [2, 2], "strokeWidth": 1, "cornerRadius": 3}
         marks.append(charts.mark("rect", cells, look, "datum.like == 1", x=x, y=y, tooltip=tip))
     marks += [
-        charts.text(drawn, name, f"{small}{style}", x, y, f"datum.value {sign} {TURN * top}", tip, dy=dy)
+        charts.text(
+            drawn, name, f"{small}{style}", x, y, f"datum.value {sign} {TURN * top}", tip, dy=dy
+        )
         for sign, style in (("<", "on-low"), (">=", "on-high"))
         for name, small, dy in (("text:N", "", -5), ("head:N", "small-", 11))
         if size <= ROOM
@@ -189,7 +244,9 @@ def _heat(top: float, unit: float, share: int) -> charts.Spec:
     labels = {0.0: "0", top: number(top * unit, top * unit)}
     if share and 0.1 * top < 1 / share < 0.85 * top:
         labels[1 / share] = f"1/{share}"
-    words = "".join(f"abs(datum.value - {value}) < {top / 1000} ? '{word}' : " for value, word in labels.items())
+    words = "".join(
+        f"abs(datum.value - {value}) < {top / 1000} ? '{word}' : " for value, word in labels.items()
+    )
     legend = {"orient": "bottom", "title": None, "gradientLength": 180, "values": sorted(labels)}
     return charts.field(
         "value:Q",
@@ -202,7 +259,14 @@ def _edge(cells: list[dict[str, Any]], share: float, height: int, x: charts.Spec
     """An upright line in each layer behind the last head that has at least an equal share."""
     found = pd.DataFrame(cells)
     ends = found[found["value"] >= share].groupby("layer")["rank"].max().reset_index()
-    look = {"style": "limit", "opacity": 1, "orient": "vertical", "size": height, "thickness": 2.5, "xOffset": 1.5}
+    look = {
+        "style": "limit",
+        "opacity": 1,
+        "orient": "vertical",
+        "size": height,
+        "thickness": 2.5,
+        "xOffset": 1.5,
+    }
     return charts.mark("tick", ends, look, x={**x, "bandPosition": 1}, y=charts.field("layer:O"))
 
 
@@ -222,24 +286,34 @@ def apart_table(run: Run) -> Table | None:
     both = of_measure(run, drawn[0]).merge(
         of_measure(run, drawn[1]), on=["kind", "layer", "head"], suffixes=("_one", "_other")
     )
-    rows = [(KIND_NAMES[str(kind)], *_apart(part)) for kind, part in both.groupby("kind", sort=False)]
+    rows = [
+        (KIND_NAMES[str(kind)], *_apart(part)) for kind, part in both.groupby("kind", sort=False)
+    ]
     columns: Columns = {
         "kind": lambda row: row[0],
         "rank correlation within layers": lambda row: number(row[1], 0.5),
         f"furthest apart (place by {measure_name(drawn[0])} · by confidence)": lambda row: row[2],
     }
-    return table(f"{measure_name(drawn[0])} and confidence", (r for r in rows if not pd.isna(r[1])), columns)
+    return table(
+        f"{measure_name(drawn[0])} and confidence", (r for r in rows if not pd.isna(r[1])), columns
+    )
 
 
 def _apart(part: pd.DataFrame) -> tuple[float, str]:
     """The mean rank correlation within layers of two scores, and the heads with the most different ranks."""
     layers = part.groupby("layer")
-    order, size = layers[["value_one", "value_other"]].rank(ascending=False), layers["head"].transform("size")
+    order, size = (
+        layers[["value_one", "value_other"]].rank(ascending=False),
+        layers["head"].transform("size"),
+    )
     inside = [one["value_one"].corr(one["value_other"]) for _, one in order.groupby(part["layer"])]
     gap = (order["value_one"] - order["value_other"]).abs() / (size - 1).clip(lower=1)
     far = part.assign(one=order["value_one"], other=order["value_other"], size=size)
     far = far.loc[gap[gap >= FAR].sort_values(ascending=False, kind="stable").index[:3]]
-    heads = [f"{r.kind}/{r.layer}/{r.head} ({r.one:.0f} · {r.other:.0f} of {r.size})" for r in far.itertuples()]
+    heads = [
+        f"{r.kind}/{r.layer}/{r.head} ({r.one:.0f} · {r.other:.0f} of {r.size})"
+        for r in far.itertuples()
+    ]
     return pd.Series(inside, dtype=float).mean(), ", ".join(heads)
 
 
@@ -248,7 +322,10 @@ def pooled_table(run: Run) -> Table | None:
     known = [] if run.heads is None else sorted(set(run.heads["measure"]))
     rows = []
     for measure in (name for name in known if name.startswith("lrp") and f"{name}.pooled" in known):
-        found = [of_measure(run, name).set_index(["kind", "layer", "head"]) for name in (measure, f"{measure}.pooled")]
+        found = [
+            of_measure(run, name).set_index(["kind", "layer", "head"])
+            for name in (measure, f"{measure}.pooled")
+        ]
         steps, pooled = (part["value"] for part in found)
         steps = steps.reindex(pooled.index).dropna()
         if len(steps) > 1:
@@ -282,7 +359,9 @@ def _effects(found: pd.DataFrame, measure: str, known: Mapping[Layer, Band]) -> 
     """A kind's change without each head, layer by layer (Michel et al. 2019, table 1). `ablation.bleu` counts points
     lost: its change is negative.
     """
-    scale, digits, ends = (-1, 2, ["high", "low"]) if measure == BLEU else (1000, 1, ["low", "high"])
+    scale, digits, ends = (
+        (-1, 2, ["high", "low"]) if measure == BLEU else (1000, 1, ["low", "high"])
+    )
     found = found.sort_values(["layer", "head"])
     found[["change", "low", "high"]] = scale * found[["value", *ends]]
     found["sure"] = (found["low"] > 0) | (found["high"] < 0)
@@ -290,10 +369,17 @@ def _effects(found: pd.DataFrame, measure: str, known: Mapping[Layer, Band]) -> 
     layers: dict[int, dict[int, dict[str, Any]]] = {}
     for row in found.to_dict("records"):
         text = signed(row["change"], digits)
-        between = "" if pd.isna(row["low"]) else f" [{signed(row['low'], digits)}, {signed(row['high'], digits)}]"
+        between = (
+            ""
+            if pd.isna(row["low"])
+            else f" [{signed(row['low'], digits)}, {signed(row['high'], digits)}]"
+        )
         address = f"{row['kind']}/{row['layer']}/{row['head']}"
         cell = {"text": text, "address": address, "tip": f"{address}: {text}{between}"}
-        layers.setdefault(row["layer"], {})[row["head"]] = cell | {"sure": row["sure"], "gain": row["gain"]}
+        layers.setdefault(row["layer"], {})[row["head"]] = cell | {
+            "sure": row["sure"],
+            "gain": row["gain"],
+        }
     low, high = (signed(end, digits) for end in (found["change"].min(), found["change"].max()))
     return {
         "kind": (kind := str(found["kind"].iloc[0])),
@@ -323,7 +409,10 @@ def alone_table(run: Run) -> Table | None:
     best: dict[int, dict[str, Any]] = {}
     for row in found.to_dict("records"):
         best.setdefault(row["layer"], {}).setdefault(row["kind"], row)
-    columns: Columns = {"layer": str, **{KIND_NAMES[kind]: partial(_alone, best, kind) for kind in KINDS}}
+    columns: Columns = {
+        "layer": str,
+        **{KIND_NAMES[kind]: partial(_alone, best, kind) for kind in KINDS},
+    }
     return table("With one head alone", sorted(best), columns)
 
 

@@ -48,7 +48,11 @@ class Examples:
 
 def build(run: Run) -> dict[str, Any] | None:
     """The section is left out where nothing was pruned, and for models that do not translate."""
-    return None if run.models.empty or run.quality != BLEU else {"examples": choose_examples(run), "chosen": run.chosen}
+    return (
+        None
+        if run.models.empty or run.quality != BLEU
+        else {"examples": choose_examples(run), "chosen": run.chosen}
+    )
 
 
 def choose_examples(run: Run) -> Examples | None:
@@ -64,7 +68,13 @@ def choose_examples(run: Run) -> Examples | None:
     picked = sorted(random.Random(SEED).sample(unchanged, min(SAME, len(unchanged))))
     picked += sorted((i for i in short if alike[i] < 1), key=lambda i: (alike[i], i))[:DIFFERENT]
     shown = [
-        Example(i + 1, texts["source"][i], texts["reference"][i], *word_differences(full[i], pruned[i]), alike[i] == 1)
+        Example(
+            i + 1,
+            texts["source"][i],
+            texts["reference"][i],
+            *word_differences(full[i], pruned[i]),
+            alike[i] == 1,
+        )
         for i in picked
     ]
     return Examples(shown, len(full), len(same))

@@ -47,7 +47,9 @@ def bands(run: Run) -> Mapping[Layer, Band]:
         return {}
     groups = run.untrained.dropna(subset=["value"]).groupby(["kind", "layer", "measure"])["value"]
     found: pd.DataFrame = groups.agg(["mean", "min", "max", "std"])
-    return {key: Band(*map(float, row)) for key, row in zip(found.index, found.to_numpy(), strict=True)}
+    return {
+        key: Band(*map(float, row)) for key, row in zip(found.index, found.to_numpy(), strict=True)
+    }
 
 
 def count(run: Run) -> int:
@@ -73,7 +75,12 @@ def on_changed_text(found: Roles, control: str) -> Mapping[tuple[Any, ...], floa
 
 def best_of_twins(found: Roles) -> Mapping[tuple[str, str], tuple[float, float, float]]:
     """By kind and measure the best head of every untrained twin: mean, lowest and highest over the twins."""
-    best = of_twins(found).dropna(subset=["value"]).groupby(["kind", "measure", "control"])["value"].max()
+    best = (
+        of_twins(found)
+        .dropna(subset=["value"])
+        .groupby(["kind", "measure", "control"])["value"]
+        .max()
+    )
     groups = best.groupby(level=["kind", "measure"]).agg(["mean", "min", "max"])
     return {
         (str(kind), str(m)): (row[0], row[1], row[2])
@@ -87,8 +94,13 @@ def untrained_table(run: Run) -> Table | None:
     if run.heads is None or not known:
         return None
     rows = []
-    for (measure, kind), part in run.heads.dropna(subset=["value"]).groupby(["measure", "kind"], sort=False):
-        pairs = [(row["value"], known.get((str(kind), row["layer"], str(measure)))) for row in part.to_dict("records")]
+    for (measure, kind), part in run.heads.dropna(subset=["value"]).groupby(
+        ["measure", "kind"], sort=False
+    ):
+        pairs = [
+            (row["value"], known.get((str(kind), row["layer"], str(measure))))
+            for row in part.to_dict("records")
+        ]
         both = [(value, band) for value, band in pairs if band is not None]
         if both:
             rows.append((str(measure), str(kind), both))
@@ -121,18 +133,33 @@ def controls_table(found: Roles) -> Table | None:
         return None
     heads = len(found.labels)
     sorts = list(dict.fromkeys(category(measure) for measure in found.roles["measure"]))
-    sorts += [s for s in dict.fromkeys(map(category, of_role(found.controls)["measure"])) if s not in sorts]
+    sorts += [
+        s
+        for s in dict.fromkeys(map(category, of_role(found.controls)["measure"]))
+        if s not in sorts
+    ]
 
     def have(rows: pd.DataFrame, sort: str = "") -> str:
         held = rows[rows["measure"].map(category) == sort] if sort else rows
         return str(len(held[HEAD].drop_duplicates()))
 
-    text: Columns = {"tested": lambda row: row[0], f"of {heads} heads with a role": lambda row: have(row[1])}
+    text: Columns = {
+        "tested": lambda row: row[0],
+        f"of {heads} heads with a role": lambda row: have(row[1]),
+    }
     text |= {sort: partial(lambda sort, row: have(row[1], sort), sort) for sort in sorts}
-    names = {RANDOM_WORDS: "the model, on random words", SHUFFLED: "the model, on shuffled sentences"}
+    names = {
+        RANDOM_WORDS: "the model, on random words",
+        SHUFFLED: "the model, on shuffled sentences",
+    }
     rows = [("the model", found.roles)]
     for control, part in found.controls.groupby("control", sort=False):
-        rows.append((names.get(str(control), f"untrained, seed {str(control).rpartition('.')[2]}"), of_role(part)))
+        rows.append(
+            (
+                names.get(str(control), f"untrained, seed {str(control).rpartition('.')[2]}"),
+                of_role(part),
+            )
+        )
     return table("Roles in the controls", rows, text)
 
 

@@ -37,17 +37,35 @@ class Translate(Task, stage="evaluate", names="translate/{0.split}/{0.variant.na
     variant: Variant
 
     def spec(self, run: Run) -> Spec:
-        inputs = {"text": partial(run.fingerprint, self.split), "search": run.plan.search.model_dump()}
-        outputs = [f"translations/{self.split}/{name}.txt" for name in (self.variant.name, "source", "reference")]
+        inputs = {
+            "text": partial(run.fingerprint, self.split),
+            "search": run.plan.search.model_dump(),
+        }
+        outputs = [
+            f"translations/{self.split}/{name}.txt"
+            for name in (self.variant.name, "source", "reference")
+        ]
         return Spec([model_task(self.variant)], inputs, outputs)
 
     def make(self, run: Run, work: Path) -> Result:
-        model, text, folder = model_of(run, self.variant), run.pairs(self.split), work / MADE / "translations"
+        model, text, folder = (
+            model_of(run, self.variant),
+            run.pairs(self.split),
+            work / MADE / "translations",
+        )
         search = run.plan.search
-        lines, cost = translate(writer_of(model, search.engine), list(text.sources), search, run.progress)
-        for name, side in ((self.variant.name, lines), ("source", text.sources), ("reference", text.targets)):
+        lines, cost = translate(
+            writer_of(model, search.engine), list(text.sources), search, run.progress
+        )
+        for name, side in (
+            (self.variant.name, lines),
+            ("source", text.sources),
+            ("reference", text.targets),
+        ):
             one_a_line = (" ".join(line.splitlines()) for line in side)
-            write_text(folder / self.split / f"{name}.txt", "".join(f"{line}\n" for line in one_a_line))
+            write_text(
+                folder / self.split / f"{name}.txt", "".join(f"{line}\n" for line in one_a_line)
+            )
         return cost
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -74,7 +92,9 @@ class Evaluate(Task, stage="evaluate", names="evaluate/{0.split}/{0.variant.name
 
         ours, references = lines(self.variant.name), lines("reference")
         found = quality(ours, references)
-        changes = {other.name: difference(ours, lines(other.name), references) for other in self.others}
+        changes = {
+            other.name: difference(ours, lines(other.name), references) for other in self.others
+        }
         return {
             "rows": [(score.name, score.value, score.low, score.high) for score in found],
             "signatures": {f"{score.name}_signature": score.signature for score in found},
@@ -90,7 +110,9 @@ class MeasureLosses(Task, stage="evaluate", names="losses/{0.split}/{0.order}"):
     """The loss of every sentence under all steps of a greedy order, or one model, for those that do not translate."""
 
     split: Split
-    steps: tuple[Variant, ...]  # of one order, or one variant without; none: of the full model alone
+    steps: tuple[
+        Variant, ...
+    ]  # of one order, or one variant without; none: of the full model alone
 
     @property
     def order(self) -> str:
@@ -130,7 +152,10 @@ class EvaluatePerplexity(Task, stage="evaluate", names="evaluate/{0.split}/{0.va
     others: tuple[tuple[Variant, tuple[Variant, ...]], ...] = ()  # each with its own steps
 
     def spec(self, run: Run) -> Spec:
-        measured = [MeasureLosses(self.split, steps) for steps in (self.steps, *(steps for _, steps in self.others))]
+        measured = [
+            MeasureLosses(self.split, steps)
+            for steps in (self.steps, *(steps for _, steps in self.others))
+        ]
         return Spec([*measured, model_task(self.variant)], {"seed": run.plan.seed})
 
     def make(self, run: Run, work: Path) -> Result:
@@ -139,7 +164,10 @@ class EvaluatePerplexity(Task, stage="evaluate", names="evaluate/{0.split}/{0.va
                 return Losses(arrays["summed"], arrays["tokens"]), (FULL, *steps).index(variant)
 
         (own, column), seed = losses(self.variant, self.steps), run.plan.seed
-        against = {other.name: own.change(column, *losses(other, steps), seed) for other, steps in self.others}
+        against = {
+            other.name: own.change(column, *losses(other, steps), seed)
+            for other, steps in self.others
+        }
         return {"rows": own.rows(column, seed), "signatures": {}, "against": against}
 
 
@@ -161,7 +189,11 @@ class Measure(Task, stage="evaluate", names="measure/{0.variant.name}"):
             with loss_forward(model.hf):
                 found["dev_loss"] = dev_loss(model.hf, dev, model.tokenizer, 4096)
         found["parameters"] = model.parameters
-        saved = run.folder / ("model" if self.variant == FULL else f"pruned/{self.variant.name}") / WEIGHTS
+        saved = (
+            run.folder
+            / ("model" if self.variant == FULL else f"pruned/{self.variant.name}")
+            / WEIGHTS
+        )
         if saved.exists():
             found["bytes"] = saved.stat().st_size
         return {**found, "memory": model.weight_bytes, "cache_bytes": model.cache_bytes}
@@ -178,15 +210,25 @@ class MeasureSpeed(Task, stage="evaluate", names="speed", exclusive=True):
 
     def spec(self, run: Run) -> Spec:
         plan = run.plan
-        inputs = {"dev": run.fingerprint("dev"), "speed": plan.speed.model_dump(), "search": plan.search.model_dump()}
+        inputs = {
+            "dev": run.fingerprint("dev"),
+            "speed": plan.speed.model_dump(),
+            "search": plan.search.model_dump(),
+        }
         return Spec([model_task(variant) for variant in self.variants], inputs)
 
     def make(self, run: Run, work: Path) -> Result:
         plan = run.plan
         sentences = list(run.pairs("dev").sources)[: plan.speed.sentences]
         engine = plan.search.engine
-        writers = {variant.name: writer_of(model_of(run, variant), engine) for variant in self.variants}
-        return {**speeds(writers, sentences, plan.search, plan.speed.tokens, plan.speed.rounds, run.progress)}
+        writers = {
+            variant.name: writer_of(model_of(run, variant), engine) for variant in self.variants
+        }
+        return {
+            **speeds(
+                writers, sentences, plan.search, plan.speed.tokens, plan.speed.rounds, run.progress
+            )
+        }
 
 
 HALF = 0.5  # share of undecided gates from which on a model is no result
@@ -212,12 +254,25 @@ class Choose(Task, stage="evaluate", names="choose"):
 
     def choice(self, run: Run) -> Result:
         """The choice among the candidates that are evaluated by now."""
-        limit, results = run.plan.choice.limit, {task.variant: run.result(task) for task in self.candidates}
-        dev = {variant.name: dev_quality(result["rows"]) for variant, result in results.items() if result}
+        limit, results = (
+            run.plan.choice.limit,
+            {task.variant: run.result(task) for task in self.candidates},
+        )
+        dev = {
+            variant.name: dev_quality(result["rows"])
+            for variant, result in results.items()
+            if result
+        }
         kept = {variant.name: len(run.mask(variant)) for variant in results if variant.name in dev}
-        made = {variant.name: run.result(model_task(variant)) or {} for variant in results if variant.name in dev}
+        made = {
+            variant.name: run.result(model_task(variant)) or {}
+            for variant in results
+            if variant.name in dev
+        }
         wanted = {variant.name for variant in results if limit is None and variant.keep is not None}
-        unsettled = [name for name in dev if made[name].get("undecided", 0.0) >= HALF and name not in wanted]
+        unsettled = [
+            name for name in dev if made[name].get("undecided", 0.0) >= HALF and name not in wanted
+        ]
         candidates = {name: value for name, value in dev.items() if name not in unsettled}
         chosen = choose(candidates, kept, limit) if FULL.name in dev else None
         return {"chosen": chosen, "max_drop": limit, "unsettled": unsettled}
@@ -232,7 +287,11 @@ def dev_quality(rows: Sequence[Sequence[Any]]) -> float:
 def choose(dev: Mapping[str, float], kept: Mapping[str, int], max_drop: float | None) -> str | None:
     """The name with the fewest heads of those that lose at most `max_drop` on dev (None: any loss); None when all lose
     more."""
-    good = [s for s in dev if s != FULL.name and (max_drop is None or dev[s] >= dev[FULL.name] - max_drop)]
+    good = [
+        s
+        for s in dev
+        if s != FULL.name and (max_drop is None or dev[s] >= dev[FULL.name] - max_drop)
+    ]
     return min(good, key=lambda s: (kept[s], -dev[s]), default=None)
 
 

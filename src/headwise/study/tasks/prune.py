@@ -46,13 +46,20 @@ class RankHeads(Task, stage="prune", names="order/{0.order.name}", shared=True):
 
     def spec(self, run: Run) -> Spec:
         options = self.sweep(run).model_dump(include={"kinds", "step", "rescore", "keep", "unit"})
-        inputs = {"score": self.order.score, "turn": self.order.turn, "seed": run.plan.seed, **options,
-                  "dev": run.fingerprint("dev")}  # fmt: skip
+        inputs = {
+            "score": self.order.score,
+            "turn": self.order.turn,
+            "seed": run.plan.seed,
+            **options,
+            "dev": run.fingerprint("dev"),
+        }
         return Spec([FULL_MODEL], inputs, [f"orders/{self.order.name}"])
 
     def make(self, run: Run, work: Path) -> Result:
         sweep = self.sweep(run)
-        (work / MADE / "orders" / self.order.name).mkdir(parents=True, exist_ok=True)  # where no head is to go, too
+        (work / MADE / "orders" / self.order.name).mkdir(
+            parents=True, exist_ok=True
+        )  # where no head is to go, too
         for kept, mask in greedy_masks(ranking(run, self.order, sweep.rescore), sweep).items():
             if run.main:
                 mask.save(work / MADE / "orders" / self.order.name / f"{kept}.json")
@@ -61,7 +68,11 @@ class RankHeads(Task, stage="prune", names="order/{0.order.name}", shared=True):
     def seconds(self, run: Run, estimate: Estimate) -> float:
         sweep = self.sweep(run)
         times = len(sweep.counts(run.heads)) if sweep.rescore and run.heads else 1
-        return 0.0 if self.order.score in WITHOUT_TEXT else times * estimate.scoring([self.order.score])
+        return (
+            0.0
+            if self.order.score in WITHOUT_TEXT
+            else times * estimate.scoring([self.order.score])
+        )
 
 
 def ranking(run: Run, order: Order, rescore: bool) -> Ranking:
@@ -97,9 +108,13 @@ class Prune(Task, stage="prune", names="prune/{0.variant.name}", shared=True, re
     def tuning_inputs(self, run: Run) -> dict[str, Any]:
         """What every model that is fine-tuned from the full one is made from, beside its variant."""
         unused = {"epochs", "learning_rate", "warmup", "schedule", "patience", "average"}
-        return {"options": run.sweep(self.variant).training_options, "seed": run.plan.seed,
-                "training": run.plan.training.model_dump(exclude=unused),
-                "train": run.fingerprint("train"), "dev": run.fingerprint("dev")}  # fmt: skip
+        return {
+            "options": run.sweep(self.variant).training_options,
+            "seed": run.plan.seed,
+            "training": run.plan.training.model_dump(exclude=unused),
+            "train": run.fingerprint("train"),
+            "dev": run.fingerprint("dev"),
+        }
 
     def save(self, run: Run, mask: HeadMask, model: Model, work: Path) -> None:
         if run.main:
@@ -111,7 +126,12 @@ class Prune(Task, stage="prune", names="prune/{0.variant.name}", shared=True, re
         model, sweep = fresh_model(run), run.sweep(self.variant)
         made = tune(model, training(run, model, work), sweep, tuple(sweep.kinds), mask)
         self.save(run, made.mask, made.model, work)
-        return {**made.cost, "loss_before": made.loss_before, "loss_after": made.loss_after, "notes": made.notes}
+        return {
+            **made.cost,
+            "loss_before": made.loss_before,
+            "loss_after": made.loss_after,
+            "notes": made.notes,
+        }
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         sweep = run.sweep(self.variant)
@@ -141,15 +161,23 @@ class PruneByGates(Prune):
             pruned = prune_by_gates(*common, variant.penalty)
         else:
             assert variant.keep is not None
-            pruned = (prune_by_top_k if isinstance(sweep, TopKSweep) else prune_to_count)(*common, variant.keep)
+            pruned = (prune_by_top_k if isinstance(sweep, TopKSweep) else prune_to_count)(
+                *common, variant.keep
+            )
         self.save(run, pruned.mask, pruned.model, work)
         if run.main:
-            write_text(work / MADE / "gates" / f"{variant.name}.csv", (work / "gates.csv").read_text())
+            write_text(
+                work / MADE / "gates" / f"{variant.name}.csv", (work / "gates.csv").read_text()
+            )
         for note in pruned.notes:
             run.progress.say(f"  {note}")
         facts = ("soft_loss", "decided_loss", "undecided", "expected", "settled", "notes", "doubts")
-        return {**pruned.cost, **{name: getattr(pruned, name) for name in facts}, "sweep": sweep.name,
-                "penalty": variant.penalty}  # fmt: skip
+        return {
+            **pruned.cost,
+            **{name: getattr(pruned, name) for name in facts},
+            "sweep": sweep.name,
+            "penalty": variant.penalty,
+        }
 
 
 class GreedyStep(Prune):
@@ -169,8 +197,11 @@ class GreedyStep(Prune):
     def spec(self, run: Run) -> Spec:
         sweep, variant = self.sweep(run), self.variant
         assert variant.order is not None
-        inputs = {"kept": variant.kept, "tune": self.tuning_inputs(run) if sweep.tune else None,
-                  "compensate": run.fingerprint("train") if sweep.compensate else None}  # fmt: skip
+        inputs = {
+            "kept": variant.kept,
+            "tune": self.tuning_inputs(run) if sweep.tune else None,
+            "compensate": run.fingerprint("train") if sweep.compensate else None,
+        }
         return self.weights_spec(run, inputs, RankHeads(variant.sweep_index, variant.order))
 
     def make(self, run: Run, work: Path) -> Result:
@@ -226,10 +257,16 @@ class TrainedControl(Prune):
     def spec(self, run: Run) -> Spec:
         plan = run.plan
         assert isinstance(plan.model, Architecture)
-        inputs = {"control": self.variant.control, "shape": plan.model.model_dump(), "seed": plan.seed,
-                  "recipe": plan.training.model_dump()}  # fmt: skip
+        inputs = {
+            "control": self.variant.control,
+            "shape": plan.model.model_dump(),
+            "seed": plan.seed,
+            "recipe": plan.training.model_dump(),
+        }
         spec = self.weights_spec(run, inputs, FULL_MODEL, prune_task(self.reference))
-        return spec if self.variant.control == "from-scratch" else replace(spec, outputs=[self.folder])
+        return (
+            spec if self.variant.control == "from-scratch" else replace(spec, outputs=[self.folder])
+        )
 
     def make(self, run: Run, work: Path) -> Result:
         full, shape = full_model(run), run.plan.model
@@ -242,13 +279,21 @@ class TrainedControl(Prune):
             return {**facts, "notes": []}
         parameters = model_of(run, self.reference).parameters
         smaller = narrower(shape, len(full.tokenizer), parameters)
-        model = Model(build(smaller, full.tokenizer, run.plan.seed).to(run.device), full.tokenizer, self.variant.name)
+        model = Model(
+            build(smaller, full.tokenizer, run.plan.seed).to(run.device),
+            full.tokenizer,
+            self.variant.name,
+        )
         facts = converge(model.hf, full.tokenizer, model.found, how)
         if run.main:
             model.save(work / MADE / self.folder)
-        return {**facts, "width": smaller.width, "feedforward": smaller.feedforward,
-                "parameters_beyond_reference": model.parameters - parameters,
-                "notes": shape_notes(smaller, shape)}  # fmt: skip
+        return {
+            **facts,
+            "width": smaller.width,
+            "feedforward": smaller.feedforward,
+            "parameters_beyond_reference": model.parameters - parameters,
+            "notes": shape_notes(smaller, shape),
+        }
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.training()
@@ -265,7 +310,9 @@ def shape_notes(smaller: Architecture, shape: Architecture) -> list[str]:
 def prune_task(variant: Variant) -> Prune:
     """The task that makes a variant."""
     if variant.control:
-        return (TrainedControl if variant.control in FROM_RANDOM_WEIGHTS else FineTunedControl)(variant)
+        return (TrainedControl if variant.control in FROM_RANDOM_WEIGHTS else FineTunedControl)(
+            variant
+        )
     return (GreedyStep if variant.order else PruneByGates)(variant)
 
 
@@ -281,11 +328,16 @@ def model_of(run: Run, variant: Variant) -> Model:
     task = prune_task(variant)
     if not task.has_weights(run):
         run.need(task)
-        return full_model(run).remove(run.mask(variant), grow=True)  # by the unit that was asked for
+        return full_model(run).remove(
+            run.mask(variant), grow=True
+        )  # by the unit that was asked for
     run.need(task, whole=True)
     return load(run.folder / task.folder, run.device)
 
 
 def keeps_all(run: Run, variant: Variant) -> bool:
     """Whether a model is made and lost no head: then there is nothing to compare it with, and no control of it."""
-    return run.result(prune_task(variant)) is not None and len(run.mask(variant)) == run.mask(variant).heads.total
+    return (
+        run.result(prune_task(variant)) is not None
+        and len(run.mask(variant)) == run.mask(variant).heads.total
+    )

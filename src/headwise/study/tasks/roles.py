@@ -10,7 +10,14 @@ from typing import Any
 import pandas as pd
 
 from headwise.api.batches import Batches
-from headwise.api.roles import role_examples, roles, roles_signature, save_roles, sentences_read, token_counts
+from headwise.api.roles import (
+    role_examples,
+    roles,
+    roles_signature,
+    save_roles,
+    sentences_read,
+    token_counts,
+)
 from headwise.api.scoring import score_all, table_of_scores
 from headwise.attention import is_offloaded
 from headwise.heads import HeadMask, Site, save_scores
@@ -34,24 +41,36 @@ class FindRoles(Task, stage="roles", names="roles"):
     VERSION = 2  # more roles of language models
 
     def spec(self, run: Run) -> Spec:
-        return Spec([FULL_MODEL], {**role_inputs(run), "twins": run.plan.scoring.untrained}, ["roles"])
+        return Spec(
+            [FULL_MODEL], {**role_inputs(run), "twins": run.plan.scoring.untrained}, ["roles"]
+        )
 
     def make(self, run: Run, work: Path) -> Result:
         assert run.treebanks is not None
         model, (treebank, confirm) = full_model(run), run.treebanks
         counts = token_counts(model, run.text("train"))
-        found = tested(run, model, counts, 0 if is_offloaded(model.hf) else run.plan.scoring.untrained)
+        found = tested(
+            run, model, counts, 0 if is_offloaded(model.hf) else run.plan.scoring.untrained
+        )
         signature = roles_signature(model, treebank, confirm, run.plan.seed)
-        save_roles(found, role_examples(model, treebank, found, counts), signature, work / MADE / "roles")
+        save_roles(
+            found, role_examples(model, treebank, found, counts), signature, work / MADE / "roles"
+        )
         for warning in found.warnings:
             run.progress.say(f"  {warning}")
-        held = found.controls[found.controls["found"] == 1] if len(found.controls) else found.controls
+        held = (
+            found.controls[found.controls["found"] == 1] if len(found.controls) else found.controls
+        )
         twins = [name for name in held.get("control", []) if name.startswith(UNTRAINED)]
         return {
-            "roles": len(found.roles), "heads": heads_in(found.roles), "tested": len(found.labels),
-            "untrained": {name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(twins)},
+            "roles": len(found.roles),
+            "heads": heads_in(found.roles),
+            "tested": len(found.labels),
+            "untrained": {
+                name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(twins)
+            },
             "twins": run.plan.scoring.untrained if len(found.controls) else 0,
-        }  # fmt: skip
+        }
 
 
 def heads_in(table: pd.DataFrame) -> int:
@@ -64,10 +83,13 @@ def role_inputs(run: Run) -> dict[str, Any]:
     assert run.treebanks is not None
     treebank, confirm = run.treebanks
     return {
-        "roles": run.plan.roles.model_dump(), "dev": run.fingerprint("dev"), "train": run.fingerprint("train"),
-        "treebank": treebank.fingerprint, "confirm": confirm.fingerprint if confirm else "the other half",
+        "roles": run.plan.roles.model_dump(),
+        "dev": run.fingerprint("dev"),
+        "train": run.fingerprint("train"),
+        "treebank": treebank.fingerprint,
+        "confirm": confirm.fingerprint if confirm else "the other half",
         "seed": run.plan.seed,
-    }  # fmt: skip
+    }
 
 
 def tested(run: Run, model: Model, counts: Mapping[int, int] | None, untrained: int = 0) -> Roles:
@@ -83,7 +105,9 @@ def tested(run: Run, model: Model, counts: Mapping[int, int] | None, untrained: 
         run.progress(min(1.0, done / total), "")
 
     pairs = run.pairs("dev").head(run.plan.roles.pairs) if run.plan.roles.pairs else None
-    return roles(model, treebank, confirm, pairs, counts, run.plan.seed, progress, untrained=untrained)
+    return roles(
+        model, treebank, confirm, pairs, counts, run.plan.seed, progress, untrained=untrained
+    )
 
 
 @dataclass(frozen=True)
@@ -95,23 +119,35 @@ class Rescore(Task, stage="evaluate", names="rescored/{0.variant.name}", shared=
     VERSION = 2
 
     def spec(self, run: Run) -> Spec:
-        inputs = {"measures": run.plan.scoring.pruned, "dev": run.fingerprint("dev"), "seed": run.plan.seed,
-                  "roles": role_inputs(run) if run.treebanks else None}  # fmt: skip
+        inputs = {
+            "measures": run.plan.scoring.pruned,
+            "dev": run.fingerprint("dev"),
+            "seed": run.plan.seed,
+            "roles": role_inputs(run) if run.treebanks else None,
+        }
         return Spec([prune_task(self.variant)], inputs, [self.name])
 
     def make(self, run: Run, work: Path) -> Result:
         measures, seed = run.plan.scoring.pruned, run.plan.seed
-        model, mask, folder = model_of(run, self.variant), run.mask(self.variant), work / MADE / self.name
+        model, mask, folder = (
+            model_of(run, self.variant),
+            run.mask(self.variant),
+            work / MADE / self.name,
+        )
         folder.mkdir(parents=True, exist_ok=True)
         if measures and len(mask):
             text = Batches(model, run.text("dev"))
-            table = table_of_scores(model, text, measures, score_all(model, text, measures, seed, run.progress), seed)
+            table = table_of_scores(
+                model, text, measures, score_all(model, text, measures, seed, run.progress), seed
+            )
             table.attrs["signature"]["heads"] = mask.heads.to_json()
             if run.main:
                 save_scores(numbered(table, mask), folder / "heads.csv")
         if run.main and run.treebanks and mask.count("encoder-self"):
             found = tested(run, model, token_counts(full_model(run), run.text("train")))
-            signature = roles_signature(model, *run.treebanks, seed) | {"heads": mask.heads.to_json()}
+            signature = roles_signature(model, *run.treebanks, seed) | {
+                "heads": mask.heads.to_json()
+            }
             for name in ("table", "roles", "labels"):
                 setattr(found, name, numbered(getattr(found, name), mask))
             save_roles(found, [], signature, folder / "roles")

@@ -56,8 +56,12 @@ class ScorePass(Task, stage="score", names="scores/{0.label}", shared=True):
                 tally.gather()
         folder.mkdir(parents=True, exist_ok=True)
         every = gather_object([[*scores.tallies]])
-        if any(names != every[0] for names in every):  # else they would wait for each other for ever, or mix measures
-            raise HeadwiseError(f"{self.name}: the processes left out different measures: run it in one process.")
+        if any(
+            names != every[0] for names in every
+        ):  # else they would wait for each other for ever, or mix measures
+            raise HeadwiseError(
+                f"{self.name}: the processes left out different measures: run it in one process."
+            )
         for name, tally in scores.tallies.items():
             if run.main:
                 tally.save(folder / f"{name}.npz")
@@ -70,7 +74,9 @@ class ScorePass(Task, stage="score", names="scores/{0.label}", shared=True):
 
 
 def score_passes(run: Run) -> list[ScorePass]:
-    return [ScorePass(label, tuple(names)) for label, names in passes(run.plan.scoring.measures).items()]
+    return [
+        ScorePass(label, tuple(names)) for label, names in passes(run.plan.scoring.measures).items()
+    ]
 
 
 def read_scores(run: Run) -> Scores:
@@ -80,7 +86,9 @@ def read_scores(run: Run) -> Scores:
     for task in score_passes(run):
         result = run.need(task)
         for name in result["measures"]:
-            scores.tallies[name] = Tally.read(run.folder / task.name / f"{name}.npz", heads, SCALES.get(name))
+            scores.tallies[name] = Tally.read(
+                run.folder / task.name / f"{name}.npz", heads, SCALES.get(name)
+            )
         scores.rows += result["rows"]
         scores.balances |= result["balances"]
         scores.seconds[task.label] = run.store.record(task.name)["seconds"]
@@ -93,8 +101,12 @@ class ScoreUntrained(Task, stage="score", names="untrained", shared=True):
 
     def spec(self, run: Run) -> Spec:
         scoring = run.plan.scoring
-        inputs = {"measures": scoring.measures, "twins": scoring.untrained, "dev": run.fingerprint("dev"),
-                  "seed": run.plan.seed}  # fmt: skip
+        inputs = {
+            "measures": scoring.measures,
+            "twins": scoring.untrained,
+            "dev": run.fingerprint("dev"),
+            "seed": run.plan.seed,
+        }
         return Spec([FULL_MODEL], inputs, ["untrained.csv"])
 
     def make(self, run: Run, work: Path) -> Result:
@@ -105,9 +117,13 @@ class ScoreUntrained(Task, stage="score", names="untrained", shared=True):
                 "  No untrained twin: weights of this model are offloaded, and there is no memory for more."
             )
         count = 0 if offloaded else scoring.untrained
-        found = score_untrained(model, run.text("dev"), scoring.measures, count, run.plan.seed, run.progress)
+        found = score_untrained(
+            model, run.text("dev"), scoring.measures, count, run.plan.seed, run.progress
+        )
         if run.main:
-            write_text(work / MADE / "untrained.csv", found.to_csv(index=False, float_format="%.6g"))
+            write_text(
+                work / MADE / "untrained.csv", found.to_csv(index=False, float_format="%.6g")
+            )
         return {"twins": count}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -126,11 +142,16 @@ class Score(Task, stage="score", names="score"):
 
     def make(self, run: Run, work: Path) -> Result:
         model, scores, plan = full_model(run), read_scores(run), run.plan
-        table = table_of_scores(model, Batches(model, run.text("dev")), plan.scoring.measures, scores, plan.seed)
+        table = table_of_scores(
+            model, Batches(model, run.text("dev")), plan.scoring.measures, scores, plan.seed
+        )
         if plan.scoring.untrained:
             table = with_baseline(table, pd.read_csv(run.folder / "untrained.csv"))
         save_scores(table, work / MADE / "heads.csv")
-        write_text(work / MADE / "lrp.csv", balance_table(scores.balances).to_csv(index=False, float_format="%.6g"))
+        write_text(
+            work / MADE / "lrp.csv",
+            balance_table(scores.balances).to_csv(index=False, float_format="%.6g"),
+        )
         return {}
 
 
@@ -139,7 +160,11 @@ class Interactions(Task, stage="score", names="interactions", shared=True):
     """interactions.csv: what pairs of heads cost together, beyond what they cost alone."""
 
     def spec(self, run: Run) -> Spec:
-        inputs = {"pairs": run.plan.scoring.pairs, "dev": run.fingerprint("dev"), "seed": run.plan.seed}
+        inputs = {
+            "pairs": run.plan.scoring.pairs,
+            "dev": run.fingerprint("dev"),
+            "seed": run.plan.seed,
+        }
         return Spec([FULL_MODEL], inputs, ["interactions.csv", "interactions.json"])
 
     def make(self, run: Run, work: Path) -> Result:
@@ -176,7 +201,9 @@ class Judge(Task, stage="score", names="judge", shared=True):
         verdict = judge(model, text, tallies, run.plan.scoring.random_orders, run.plan.seed)
         for table, name in ((verdict.faithfulness, "faithfulness"), (verdict.curves, "curves")):
             if run.main:
-                write_text(work / MADE / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
+                write_text(
+                    work / MADE / f"{name}.csv", table.to_csv(index=False, float_format="%.6g")
+                )
         return {}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:

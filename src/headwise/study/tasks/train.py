@@ -28,13 +28,23 @@ class Train(Task, stage="train", names="train", shared=True, repeatable=True):
     def spec(self, run: Run) -> Spec:
         plan = run.plan
         if isinstance(plan.model, str):
-            return Spec((), {"given": plan.model, "files": files_of(plan.model)}, ["model"], ["model"])
-        inputs = {"shape": plan.model.model_dump(), "recipe": plan.training.model_dump(), "seed": plan.seed,
-                  "train": run.fingerprint("train"), "dev": run.fingerprint("dev")}  # fmt: skip
+            return Spec(
+                (), {"given": plan.model, "files": files_of(plan.model)}, ["model"], ["model"]
+            )
+        inputs = {
+            "shape": plan.model.model_dump(),
+            "recipe": plan.training.model_dump(),
+            "seed": plan.seed,
+            "train": run.fingerprint("train"),
+            "dev": run.fingerprint("dev"),
+        }
         return Spec((), inputs, ["model", "train"], ["model"])
 
     def make(self, run: Run, work: Path) -> Result:
-        shape, texts = run.plan.model, {"train": run.fingerprint("train"), "dev": run.fingerprint("dev")}
+        shape, texts = (
+            run.plan.model,
+            {"train": run.fingerprint("train"), "dev": run.fingerprint("dev")},
+        )
         if isinstance(shape, Architecture):
             return {**trained(run, shape, work), **texts}
         model = load(shape, run.device)
@@ -42,8 +52,12 @@ class Train(Task, stage="train", names="train", shared=True, repeatable=True):
             translator(model)
         if run.main:
             model.save(work / MADE / "model")
-        return {"parameters": model.parameters, "heads": model.heads.to_json(),
-                "dtype": str(model.hf.dtype).removeprefix("torch."), **texts}  # fmt: skip
+        return {
+            "parameters": model.parameters,
+            "heads": model.heads.to_json(),
+            "dtype": str(model.hf.dtype).removeprefix("torch."),
+            **texts,
+        }
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         return 0.0 if isinstance(run.plan.model, str) else estimate.training()
@@ -85,6 +99,10 @@ def trained(run: Run, shape: Architecture, work: Path) -> Result:
         write_text(work / MADE / "train" / "log.csv", (work / "log.csv").read_text())
         shutil.copytree(work / "runs", work / MADE / "train" / "tensorboard", dirs_exist_ok=True)
     return {
-        **facts, "heads": model.heads.to_json(), "dropped": how.data.dropped, "pairs": len(how.data),
-        "blank": text.blank, "dtype": "bf16" if bfloat16(recipe.dtype, run.device.partition(":")[0]) else "fp32",
-    }  # fmt: skip
+        **facts,
+        "heads": model.heads.to_json(),
+        "dropped": how.data.dropped,
+        "pairs": len(how.data),
+        "blank": text.blank,
+        "dtype": "bf16" if bfloat16(recipe.dtype, run.device.partition(":")[0]) else "fp32",
+    }
