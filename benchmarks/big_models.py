@@ -28,7 +28,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import headwise as hw
 from headwise.devices import peak_memory
 from headwise.importance import objective
-from headwise.translation.subwords import learn_subwords
+from headwise.training.tokenizer import learn_subwords
 
 NARROW = {
     "hidden_size": 512,

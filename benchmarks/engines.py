@@ -189,9 +189,9 @@ def translations(folders: list[Path], source: Path, beam: int, rounds: int, thre
 
     import headwise as hw
     from headwise.data.lines import read_lines
+    from headwise.decoding.translator import translate
     from headwise.engines.ct2_writer import writer_of
     from headwise.options import Engine, Search
-    from headwise.translation.decode import translate
 
     torch.set_num_threads(threads)
     lines = list(read_lines(source))

@@ -29,22 +29,22 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from utilisation import Facts, chip, model_flops
 
-from headwise.api.batches import Batches
-from headwise.api.scoring import run_pass
 from headwise.attention import capture
 from headwise.data.text import ParallelText
+from headwise.decoding.translator import Generate, translate
 from headwise.heads import HeadMask, Kind
 from headwise.importance.measures import BLEU, PASSES
+from headwise.importance.scoring import run_pass
 from headwise.model import Model
 from headwise.options import Architecture, Recipe, Search
 from headwise.pruning.gates import Gates, HardConcrete
 from headwise.study.estimate import random_batch, wait_for
-from headwise.translation.build import build
-from headwise.translation.decode import Generate, translate
-from headwise.translation.dropout import fast_dropout
-from headwise.translation.loss_forward import loss_forward
-from headwise.translation.subwords import learn_subwords
-from headwise.translation.train import bfloat16
+from headwise.tasks.batches import Batches
+from headwise.training.build import build
+from headwise.training.dropout import fast_dropout
+from headwise.training.loss_forward import loss_forward
+from headwise.training.tokenizer import learn_subwords
+from headwise.training.trainer import bfloat16
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from syncs import syncs

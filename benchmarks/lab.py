@@ -37,8 +37,8 @@ import headwise as hw
 from headwise.lab.questions import Lab
 from headwise.lab.server import serve
 from headwise.options import Architecture
-from headwise.translation.build import build
-from headwise.translation.subwords import learn_subwords
+from headwise.training.build import build
+from headwise.training.tokenizer import learn_subwords
 
 
 def main() -> None:

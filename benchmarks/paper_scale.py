@@ -29,10 +29,10 @@ from datasets import disable_progress_bars
 from torch.profiler import ProfilerActivity, profile
 from utilisation import Facts, chip, usage, where_time_goes
 
-from headwise.api.sweeps import GateSweep
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
 from headwise.options import FROM_RANDOM_WEIGHTS, Architecture
+from headwise.pruning.sweeps import GateSweep
 from headwise.report import write as write_report
 from headwise.study import Plan, Progress, read_plan, run_study
 from headwise.study.run import Run

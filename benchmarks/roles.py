@@ -28,8 +28,8 @@ from headwise.options import Architecture
 from headwise.roles.observe import forward, half_of
 from headwise.roles.passes import Subject, on_treebank, treebank_batches
 from headwise.roles.rare import frequencies
-from headwise.translation.build import build
-from headwise.translation.subwords import learn_subwords
+from headwise.training.build import build
+from headwise.training.tokenizer import learn_subwords
 
 
 def main() -> None:

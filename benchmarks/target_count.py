@@ -37,8 +37,9 @@ import numpy as np
 import pandas as pd
 from sacrebleu.metrics.bleu import BLEU
 
-from headwise.api.batches import max_tokens
 from headwise.data.text import ParallelText, read_lines
+from headwise.decoding.bleu import scored, sentence_statistics
+from headwise.decoding.translator import Generate, translate
 from headwise.heads import KINDS, Kind, write_text
 from headwise.loading import load
 from headwise.options import GateOptions, Keep
@@ -46,10 +47,9 @@ from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.statistics import interval, resamples
 from headwise.study import Plan, Progress, read_plan, run_study
-from headwise.translation.batches import Encoded
-from headwise.translation.decode import Generate, translate
-from headwise.translation.quality import scored, sentence_statistics
-from headwise.translation.train import Training
+from headwise.tasks.batches import max_tokens
+from headwise.training.batches import Encoded
+from headwise.training.trainer import Training
 
 ENCODER: tuple[Kind, ...] = ("encoder-self",)
 TARGETS = (12, 1, 24, 6, 18, 3, 21, 9, 15, 2, 22, 4, 20, 8, 16, 5, 14, 10, 7, 11)

@@ -136,9 +136,9 @@ def train_headwise(options: argparse.Namespace) -> None:
 
     from headwise.attention import discover
     from headwise.options import Architecture, Recipe
-    from headwise.translation.batches import IGNORED
-    from headwise.translation.build import build
-    from headwise.translation.train import Training, fit
+    from headwise.training.batches import IGNORED
+    from headwise.training.build import build
+    from headwise.training.trainer import Training, fit
 
     shape = Architecture(
         norm="post",
@@ -191,8 +191,8 @@ def train_headwise(options: argparse.Namespace) -> None:
 def prepare(options: argparse.Namespace, max_length: int) -> tuple[Any, Any]:
     """headwise's tokenizer and encoded text; written for JoeyNMT as ids, without the end that it adds itself."""
     from headwise.data.text import ParallelText
-    from headwise.translation.batches import Encoded
-    from headwise.translation.subwords import learn_subwords
+    from headwise.training.batches import Encoded
+    from headwise.training.tokenizer import learn_subwords
 
     text = ParallelText.read(
         *(options.data / f"train.{language}.gz" for language in options.languages)

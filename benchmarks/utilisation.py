@@ -25,7 +25,7 @@ from headwise.errors import HeadwiseError
 from headwise.options import Architecture, Recipe
 from headwise.study.estimate import best, drawn
 from headwise.study.run import Run
-from headwise.translation.train import bfloat16
+from headwise.training.trainer import bfloat16
 
 CALLS = 20  # matrix products between two looks at the clock
 SAMPLE = 20_000  # training pairs whose lengths are looked at

@@ -26,18 +26,18 @@ import torch
 from accelerate import PartialState
 from datasets import disable_progress_bars
 
-from headwise.api.batches import Batches
-from headwise.api.greedy import Losses, Ranking, greedy_masks
-from headwise.api.scoring import score_all
-from headwise.api.sweeps import GreedySweep
 from headwise.attention import evaluating
 from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.importance.objective import predict
+from headwise.importance.scoring import score_all
 from headwise.model import Model
 from headwise.options import Architecture
-from headwise.translation.build import build
-from headwise.translation.subwords import learn_subwords
+from headwise.pruning.ranking import Losses, Ranking, greedy_masks
+from headwise.pruning.sweeps import GreedySweep
+from headwise.tasks.batches import Batches
+from headwise.training.build import build
+from headwise.training.tokenizer import learn_subwords
 from roles import peak
 
 SCORES = ("confidence", "lrp.ding.pooled", "gradient", "ablation.zero")  # one of each pass

@@ -21,7 +21,6 @@ from typing import Any
 
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.api.batches import training_data
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
@@ -34,9 +33,10 @@ from headwise.roles.passes import Subject, treebank_batches
 from headwise.roles.positional import OFFSETS, positional
 from headwise.study.plan import read_plan
 from headwise.study.progress import Progress
-from headwise.translation.build import build
-from headwise.translation.subwords import learn_subwords
-from headwise.translation.train import Training, converge
+from headwise.tasks.batches import training_data
+from headwise.training.build import build
+from headwise.training.tokenizer import learn_subwords
+from headwise.training.trainer import Training, converge
 
 SENTENCES = 300
 COLUMNS = ("step", "epoch", "dev_loss", "layer", "head", "offset", "share")

@@ -16,7 +16,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 WORDS = {"errors", "files", "heads", "progress"}
-METHODS = {"importance", "pruning", "roles", "translation"}
+METHODS = {"importance", "pruning", "roles", "training"}
 MAY_IMPORT = {
     "errors": set[str](),
     "devices": {"errors"},
@@ -28,42 +28,74 @@ MAY_IMPORT = {
     "progress": set[str](),
     "heads": {"errors"},
     "statistics": {"errors"},
+    "environment": set[str](),
     "attention": WORDS,
     "data": WORDS,
-    "importance": WORDS | {"attention", "statistics"},
-    "translation": WORDS | {"options", "attention", "data", "statistics"},
-    "placement": WORDS | {"attention", "model_files", "translation"},
+    "training": WORDS | {"options", "attention", "data", "decoding", "statistics"},
+    "decoding": WORDS | {"options", "attention", "statistics"},
+    "placement": WORDS | {"attention", "model_files", "training"},
     "model": WORDS
     | {
         "model_files",
         "options",
         "attention",
+        "decoding",
         "engines",
-        "translation",
     },  # engines late: they take models
-    "loading": WORDS | {"model_files", "attention", "devices", "model", "placement", "translation"},
-    "pruning": WORDS | {"options", "units", "attention", "data", "model", "translation"},
-    "engines": WORDS | {"attention", "model", "model_files", "options", "translation"},
-    "truth": WORDS | {"api", "data", "importance", "model", "roles", "statistics"},
-    "exchange": WORDS | {"importance", "model"},
-    "roles": WORDS | {"attention", "data", "importance", "statistics"},
-    "api": WORDS
+    "loading": WORDS | {"model_files", "attention", "devices", "model", "placement", "training"},
+    "tasks": WORDS | {"attention", "data", "importance", "model", "training"},
+    "validation": {"errors", "pruning"},
+    "importance": WORDS
+    | {
+        "attention",
+        "data",
+        "decoding",
+        "engines",
+        "environment",
+        "model",
+        "options",
+        "pruning",
+        "statistics",
+        "tasks",
+        "training",
+        "validation",
+    },
+    "pruning": WORDS
     | METHODS
-    | {"options", "units", "attention", "data", "engines", "model", "statistics"},
+    | {
+        "options",
+        "units",
+        "attention",
+        "data",
+        "decoding",
+        "engines",
+        "model",
+        "statistics",
+        "tasks",
+        "validation",
+    },
+    "engines": WORDS | {"attention", "decoding", "model", "model_files", "options", "training"},
+    "truth": WORDS | {"data", "importance", "model", "pruning", "roles", "statistics", "tasks"},
+    "exchange": WORDS | {"importance", "model"},
+    "roles": WORDS
+    | {"attention", "data", "environment", "importance", "model", "statistics", "tasks"},
     "study": WORDS
     | METHODS
     | {
         "model_files",
         "options",
         "units",
-        "api",
         "attention",
         "data",
         "devices",
+        "decoding",
         "engines",
+        "environment",
         "loading",
         "model",
         "statistics",
+        "tasks",
+        "validation",
     },
     "report": WORDS | {"importance", "roles", "statistics"},
     "lab": WORDS
@@ -76,7 +108,9 @@ MAY_IMPORT = {
         "model",
         "loading",
         "report",
-        "translation",
+        "decoding",
+        "tasks",
+        "training",
     },
     "hub": WORDS | {"model_files", "report"},
 }
@@ -267,12 +301,12 @@ def test_a_wrong_import_is_found_however_it_is_written(tmp_path: Path, line: str
         "__init__.py": "",
         "pruning/__init__.py": "",
         "pruning/gates.py": "",
-        "importance/__init__.py": "",
+        "data/__init__.py": "",
     }
     assert wrong_imports(write_house(tmp_path, files)) == []
-    write_house(tmp_path, {"importance/confidence.py": line})
+    write_house(tmp_path, {"data/confidence.py": line})
     (found,) = wrong_imports(tmp_path)
-    assert found.startswith("headwise.importance.confidence -> headwise")
+    assert found.startswith("headwise.data.confidence -> headwise")
 
 
 def test_a_ring_is_found(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import torch
 from typer.testing import CliRunner
 
 import headwise as hw
-from api.askers import IDS, asker, lines, pairs
 from attention.families import build
 from headwise import model as models
 from headwise import placement
@@ -26,7 +25,8 @@ from headwise.cli import app
 from headwise.data.embedded import write_treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
-from translation.letters import letters
+from tasks.askers import IDS, asker, lines, pairs
+from training.letters import letters
 
 MEASURES = [
     "confidence",

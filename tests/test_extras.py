@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import headwise as hw
-from api.askers import asker
 from headwise.cli.lab import lab
 from headwise.data.speech import samples
 from headwise.data.treebank import Treebank
@@ -19,6 +18,7 @@ from headwise.pruning.gate_training import lora_layers
 from headwise.report.animation import _mp4
 from headwise.roles import alignment
 from headwise.study.ray_executor import import_ray
+from tasks.askers import asker
 
 ROOT = Path(__file__).parents[1]
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 import headwise as hw
-from api.askers import asker, lines, pairs
 from attention.families import FAMILIES, batch, eager, output, real, tiny
 from headwise.attention import capture, discover
 from headwise.heads import HeadMask
@@ -21,7 +20,8 @@ from headwise.options import Architecture
 from headwise.pruning.gates import Gates, HardConcrete
 from headwise.study import Progress, make_plan, run_study
 from headwise.study.estimate import blank, random_batch
-from headwise.translation.loss_forward import loss_forward
+from headwise.training.loss_forward import loss_forward
+from tasks.askers import asker, lines, pairs
 
 DEVICE = "cuda"
 SCORES = [name for name in MEASURES if name not in GATINGS]  # those draw their noise on the device

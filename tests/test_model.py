@@ -25,7 +25,6 @@ from transformers import (
 )
 
 from attention.families import STACK, T5, batch, build, output, tiny
-from headwise.api.batches import Batches
 from headwise.attention import classifies, start_token
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
@@ -35,9 +34,10 @@ from headwise.loading import load
 from headwise.model import Model
 from headwise.model_files import SUMS, WEIGHTS
 from headwise.options import Architecture
-from headwise.translation.build import build as architecture
-from headwise.translation.loss_forward import loss_forward
-from headwise.translation.subwords import learn_subwords
+from headwise.tasks.batches import Batches
+from headwise.training.build import build as architecture
+from headwise.training.loss_forward import loss_forward
+from headwise.training.tokenizer import learn_subwords
 
 SENTENCES = ["the red bird sees a small house", "a bird", "the house the bird sees"]
 FACTORIES = ["tiny_marian", "tiny_m2m100"]
@@ -450,7 +450,7 @@ def test_a_classifier_keeps_its_head(name: str, tmp_path: Path) -> None:
     assert torch.equal(output(model.hf, batch(hf)), output(hf, batch(hf)))
     if not classifies(
         model.hf
-    ):  # what predicts classes is scored by them (tests/api/test_classifiers.py)
+    ):  # what predicts classes is scored by them (tests/tasks/test_classifiers.py)
         with pytest.raises(HeadwiseError, match=f"{name} predicts no words"):
             predict(model.hf, batch(hf))
     with pytest.raises(HeadwiseError, match="does not translate"):

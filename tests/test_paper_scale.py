@@ -22,8 +22,8 @@ from headwise.options import Architecture
 from headwise.study import Progress, make_plan, read_plan
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
-from headwise.translation.build import build
-from headwise.translation.subwords import learn_subwords
+from headwise.training.build import build
+from headwise.training.tokenizer import learn_subwords
 
 ROOT = Path(__file__).parents[1]
 ALL = ["encoder-self", "decoder-self", "cross"]

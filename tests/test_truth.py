@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 import torch
 
-from headwise.api.batches import Batches
-from headwise.api.greedy import Losses
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask
+from headwise.pruning.ranking import Losses
+from headwise.tasks.batches import Batches
 from headwise.truth import suite
 from headwise.truth.page import fill, markdown
 from headwise.truth.space import ROUND, Space, positions, shift

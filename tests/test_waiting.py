@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 import headwise as hw
-from api.askers import asker, lines
-from headwise.api import scoring
-from headwise.api.batches import Batches
-from headwise.api.scoring import run_pass
 from headwise.data.embedded import write_treebank
+from headwise.importance import scoring
 from headwise.importance.gating import gate_heads
 from headwise.importance.measures import BLEU, LRP, PASSES
+from headwise.importance.scoring import run_pass
 from headwise.roles.passes import Reading
 from headwise.roles.rare import frequencies
 from headwise.roles.table import roles
+from headwise.tasks.batches import Batches
 from syncs import syncs
+from tasks.askers import asker, lines
 
 A_BATCH = 20  # waits that do not depend on the model's size
 KERNEL = "kernel.py"  # the seam's own have their test there

@@ -17,22 +17,22 @@ from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.report import write as report
 
 if TYPE_CHECKING:
-    from headwise.api.alignment import alignment_heads
-    from headwise.api.interactions import interactions
-    from headwise.api.prune import prune
-    from headwise.api.roles import roles
-    from headwise.api.score import evaluate, score
-    from headwise.api.untrained import untrained
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
     from headwise.engines.export import export
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.hub import push
+    from headwise.importance.interactions import interactions
+    from headwise.importance.score import evaluate, score
+    from headwise.importance.untrained import untrained
     from headwise.lab.notebook import lab
     from headwise.loading import load
     from headwise.model import Model
     from headwise.pruning.own_loop import GatedLoop
+    from headwise.pruning.prune import prune
+    from headwise.roles.align import alignment_heads
+    from headwise.roles.find import roles
 
     __version__: str
 else:
@@ -55,8 +55,8 @@ else:
         links=None,
         untrained=0,
     ):
-        """What each head does; see `headwise.api.roles.roles`, which also has the types."""
-        test = import_module("headwise.api.roles").roles
+        """What each head does; see `headwise.roles.find.roles`, which also has the types."""
+        test = import_module("headwise.roles.find").roles
         return test(
             model, treebank, confirm, pairs, training, seed, progress, reading, links, untrained
         )
@@ -68,12 +68,12 @@ else:
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
         "model": ("Model",),
-        "api.alignment": ("alignment_heads",),
-        "api.interactions": ("interactions",),
-        "api.prune": ("prune",),
+        "roles.align": ("alignment_heads",),
+        "importance.interactions": ("interactions",),
+        "pruning.prune": ("prune",),
         "pruning.own_loop": ("GatedLoop",),
-        "api.score": ("evaluate", "score"),
-        "api.untrained": ("untrained",),
+        "importance.score": ("evaluate", "score"),
+        "importance.untrained": ("untrained",),
         "engines.export": ("export",),
         "hub": ("push",),
     }

@@ -39,7 +39,7 @@ from headwise.heads import HeadMask
 from headwise.model import Model
 from headwise.model_files import SUMS, folder_of, refuse_damage, sums, weight_files
 from headwise.placement import DeviceMap, hollow, places, read_from, refuge, scratch
-from headwise.translation.build import drop_unused
+from headwise.training.build import drop_unused
 
 UNUSED = re.compile(
     r"(^|\.)(pooler|seq_relationship|sop_classifier)\."
@@ -314,8 +314,9 @@ def refuse_too_large(path: Path, config: Any, model_class: Any) -> None:
     for part in weight_files(path):
         with safe_open(part, "pt") as file:
             there += sum(
-                torch.Size(file.get_slice(name).get_shape()).numel() for name in file.keys()
-            )  # noqa: SIM118
+                torch.Size(file.get_slice(name).get_shape()).numel()
+                for name in file.keys()  # noqa: SIM118
+            )
     if declared > 10**8 + 20 * there:
         raise HeadwiseError(
             f"Its configuration declares {declared:,} weights, but the file has {there:,}."

@@ -21,12 +21,12 @@ from transformers import (
 )
 
 from headwise.attention import Discovery, discover, is_offloaded, remove
+from headwise.decoding.translator import translate
 from headwise.errors import HeadwiseError, NotWritten
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe, html_table
 from headwise.model_files import NOTE, PARTIAL, README, copy_siblings, replace, written_before
 from headwise.options import Search
 from headwise.progress import Report, silent
-from headwise.translation.decode import translate
 
 LEAST_SHARD = 2**26  # bytes in a file of an offloaded model, and so in memory while it is saved
 

@@ -35,7 +35,6 @@ import transformers
 from transformers import PreTrainedModel
 
 import headwise as hw
-from api.askers import lines, pairs
 from attention.every_class import TOLERANCE, apart, guarded, one_line, outputs, saved_and_loaded
 from attention.shrink import MAPPINGS, make, padded
 from engines.pruned import byte_tokenizer
@@ -49,7 +48,8 @@ from headwise.heads import Head, HeadMask, Site
 from headwise.model import Model
 from headwise.options import Unit
 from headwise.units import UNITS, units
-from translation.letters import letters
+from tasks.askers import lines, pairs
+from training.letters import letters
 
 ORDER = ("AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
 GRAPHS = ("onnx", "torch")

@@ -27,7 +27,7 @@ from headwise.data.annotated import Annotated, Mention, Word
 from headwise.data.embedded import pairs, write_treebank
 from headwise.data.subwords import SPECIAL, Aligned, Coverage, align
 from headwise.data.treebank import Treebank
-from headwise.translation.subwords import learn_subwords
+from headwise.training.tokenizer import learn_subwords
 
 LINES = [source for source, _ in pairs("train", 400)]
 KINDS = ("marian", "own", "wordpiece", "bytes")

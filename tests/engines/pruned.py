@@ -35,8 +35,8 @@ from transformers import (
 from headwise.heads import HeadMask
 from headwise.model import Model
 from headwise.options import Architecture
-from headwise.translation.build import build
-from headwise.translation.subwords import learn_subwords
+from headwise.training.build import build
+from headwise.training.tokenizer import learn_subwords
 
 LINES = [
     "A head that looks at the token before.",

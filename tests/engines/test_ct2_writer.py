@@ -10,12 +10,12 @@ from pruned import LINES, encoder_decoder, language_model, listener, translator,
 
 import headwise as hw
 from headwise.attention import masked
+from headwise.decoding.translator import translate
 from headwise.engines import export
 from headwise.engines.ct2_writer import refuse_engine, writer_of
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask
 from headwise.options import Search
-from headwise.translation.decode import translate
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (headwise[ct2])")
 DRAW, WORDS = random.Random(0), sorted({word for line in LINES for word in line.split()})

@@ -25,7 +25,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.attention_weights import Exclude, pointing, read
 from headwise.importance.tally import Tally
-from headwise.translation.batches import Collator
+from headwise.training.batches import Collator
 from pruning.golden_model import SITES, GoldenModel, inputs
 
 Attentions = Callable[[str], Mapping[Site, Tensor]]  # a sentence's weights by site, B H Q K

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import headwise as hw
-from api.askers import IDS, asker, lines, pairs
 from attention.families import build
-from headwise.api.batches import Batches
 from headwise.importance import objective
 from headwise.importance.objective import losses_of, on_device, predict, sentence_losses
-from translation.letters import letters
+from headwise.tasks.batches import Batches
+from tasks.askers import IDS, asker, lines, pairs
+from training.letters import letters
 
 MEASURES = [
     "gradient",
@@ -64,7 +64,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_logits(
 
 @pytest.mark.parametrize("family", ["llama", "bert", "marian"])
 def test_scores_are_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.api.scoring.gate_heads", lambda *_, **__: [])
+    monkeypatch.setattr("headwise.importance.scoring.gate_heads", lambda *_, **__: [])
     model = asker(family)
     expected = hw.score(model, text_for(model), MEASURES)
     monkeypatch.setattr(objective, "CHUNK", 500)

@@ -12,9 +12,9 @@ import json, sys
 import torch
 from accelerate import PartialState
 import headwise as hw
-from api.askers import asker, lines
-from headwise.api import scoring
-from headwise.api.batches import Batches
+from tasks.askers import asker, lines
+from headwise.importance import scoring
+from headwise.tasks.batches import Batches
 from headwise.data.text import Text
 
 mine = PartialState(cpu=True).process_index

@@ -10,7 +10,6 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 import headwise as hw
-from api.askers import asker, embedder
 from headwise.attention import capture, masked
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
@@ -22,6 +21,7 @@ from headwise.lab.changes import Ablation
 from headwise.lab.sentence import read
 from headwise.lab.smallest import smallest
 from headwise.lab.trees import example_trees
+from tasks.askers import asker, embedder
 
 TEXT = "a b c d e f"
 ABLATIONS: list[Ablation] = ["zero", "mean", "uniform"]

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from api.askers import asker, embedder
 from axe import serious
 from headwise.data.annotated import Annotated, Mention, Word
 from headwise.lab.answers import unpacked
@@ -26,6 +25,7 @@ from headwise.lab.bench import Bench
 from headwise.lab.questions import Lab
 from headwise.lab.server import serve
 from headwise.model import Model
+from tasks.askers import asker, embedder
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("fastapi", reason="fastapi is not installed")

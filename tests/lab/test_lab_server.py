@@ -16,13 +16,13 @@ import pytest
 import requests
 import torch
 
-from api.askers import asker
 from headwise.errors import HeadwiseError
 from headwise.files import sha256
 from headwise.lab import server
 from headwise.lab.bench import Bench
 from headwise.lab.server import BODY, Lab, application, host_names, listening, serve
 from own_process import Running, headwise
+from tasks.askers import asker
 
 testclient = pytest.importorskip("fastapi.testclient", reason="fastapi or httpx is not installed")
 TOKEN, HOST = "secret", "http://127.0.0.1:8000"

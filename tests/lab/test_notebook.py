@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 import pytest
 
 import headwise as hw
-from api.askers import asker
 from headwise.lab import notebook
 from headwise.lab.bench import Bench
 from headwise.lab.notebook import answer, joined
@@ -22,6 +21,7 @@ from headwise.lab.questions import Lab
 from headwise.lab.smallest import smallest
 from headwise.model import Model
 from headwise.study import Progress, make_plan, run_study
+from tasks.askers import asker
 
 CHROMIUM = shutil.which("chromium")
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas as pd
 
 import headwise as hw
-from api.askers import asker
 from headwise.data import embedded
 from headwise.lab.questions import Lab
 from headwise.lab.story import pruned_model, run_of, sentences, story
 from headwise.report.run import read_run
 from report.conftest import make_run
+from tasks.askers import asker
 
 
 def test_a_run_s_scores_roles_and_layouts_are_told(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from headwise.model import Model
 from headwise.options import Architecture, GateOptions, Keep, Recipe
 from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
-from headwise.translation.batches import Encoded
-from headwise.translation.build import build
-from headwise.translation.loss_forward import dev_loss, loss_forward
-from headwise.translation.subwords import learn_subwords
-from headwise.translation.train import Training, fit
+from headwise.training.batches import Encoded
+from headwise.training.build import build
+from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.tokenizer import learn_subwords
+from headwise.training.trainer import Training, fit
 
 SHAPE = Architecture(
     encoder_layers=2,

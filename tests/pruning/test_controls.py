@@ -28,11 +28,11 @@ from headwise.pruning.controls import (
     weights,
 )
 from headwise.pruning.gate_training import freeze
-from headwise.translation.batches import Encoded
-from headwise.translation.build import build
-from headwise.translation.train import Training, average, fit
+from headwise.training.batches import Encoded
+from headwise.training.build import build
+from headwise.training.trainer import Training, average, fit
 from pruning.bench import ENCODER, GATES, SHAPE, TRAINING, Bench
-from translation.letters import letters
+from training.letters import letters
 
 HEADS = HeadMap({"encoder-self": (4, 0, 3), "decoder-self": (2, 2), "cross": (1, 4)})
 GROUP = st.lists(st.sampled_from(KINDS), min_size=1, unique=True)

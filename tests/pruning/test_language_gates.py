@@ -22,10 +22,10 @@ from headwise.pruning import gate_training
 from headwise.pruning.gate_training import GateOptions, Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.pruning.top_k import prune_by_top_k
-from headwise.translation.language import Packed
-from headwise.translation.loss_forward import dev_loss, loss_forward
-from headwise.translation.train import Gated, Recipe, Training, fit
-from translation.letters import END, LETTERS, PAD, START, letters
+from headwise.training.language import Packed
+from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.trainer import Gated, Recipe, Training, fit
+from training.letters import END, LETTERS, PAD, START, letters
 
 IDS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "vocab_size": 32}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -22,8 +22,8 @@ from headwise.study.estimate import (
     estimate,
     random_batch,
 )
-from headwise.translation.batches import IGNORED
-from headwise.translation.subwords import learn_subwords
+from headwise.training.batches import IGNORED
+from headwise.training.tokenizer import learn_subwords
 
 RATES = Rates(update=0.003, encoder_update=0.002, forward=0.001, step=0.5, piece=0.25)
 HEADS = HeadMap({"encoder-self": (4,), "decoder-self": (3,), "cross": (3,)})

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import headwise as hw
-from api.askers import asker, sentences
 from headwise.study import make_plan
 from headwise.study.study import dry_run
 from study.studies import again, facts
+from tasks.askers import asker, sentences
 
 SWEEPS = [
     {

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from headwise.api.sweeps import GreedySweep, TopKSweep
-from headwise.api.validation import checked
 from headwise.data.embedded import write_parallel
 from headwise.errors import HeadwiseError
 from headwise.options import Architecture, Search
+from headwise.pruning.sweeps import GreedySweep, TopKSweep
 from headwise.study import Plan, make_plan, read_plan
+from headwise.validation import checked
 
 EMBEDDED: dict[str, Any] = {"data": {"embedded": {}}}
 EXAMPLES = Path(__file__).parents[2] / "examples"

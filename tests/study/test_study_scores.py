@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from api.askers import asker, pairs
-from headwise.api import scoring
+from headwise.importance import scoring
 from headwise.importance.gating import gate_heads
 from headwise.study import make_plan
 from study.studies import again
+from tasks.askers import asker, pairs
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,8 +13,8 @@ from headwise.errors import HeadwiseError
 from headwise.model_files import folder_of
 
 if TYPE_CHECKING:
-    from headwise.api.batches import AnyText
     from headwise.study.run import Run, Split
+    from headwise.tasks.batches import AnyText
 
 Names = TypeVar("Names", str, list[str])
 NO_TEXT = (

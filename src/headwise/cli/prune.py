@@ -33,8 +33,8 @@ from headwise.devices import memory_line
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
-    from headwise.api.batches import AnyText
     from headwise.model import Model
+    from headwise.tasks.batches import AnyText
 
 
 def prune(
@@ -213,9 +213,9 @@ def cut(
     There is no loss that a study could compare models by, so this writes one smaller model and no report.
     """
     import headwise as hw
-    from headwise.api.prune import usual_score
-    from headwise.api.sweeps import keep_name
     from headwise.cli.tables import show_kept
+    from headwise.pruning.prune import usual_score
+    from headwise.pruning.sweeps import keep_name
     from headwise.study import Progress
 
     progress = Progress(quiet)
@@ -256,11 +256,11 @@ def classifier(
 ) -> None:
     """Prune a classifier to one goal, and measure both models on dev. Writes the model and quality.csv, no report."""
     import headwise as hw
-    from headwise.api.batches import held_out
-    from headwise.api.sweeps import keep_name
     from headwise.cli.tables import show_kept
     from headwise.heads import write_text
+    from headwise.pruning.sweeps import keep_name
     from headwise.study import Progress
+    from headwise.tasks.batches import held_out
 
     if len(goals) != 1:
         raise HeadwiseError(

@@ -115,14 +115,14 @@ def roles(
     again = hw.Treebank.read(*confirm) if confirm else again
     counted = hw.Text.read(training) if training else study.text("train") if study else None
     pairs = None if spec is None else hw.ParallelText.open(spec)
-    from headwise.api.roles import (
+    from headwise.cli.tables import HEADS, role_map, show_maps
+    from headwise.roles.find import (
         role_examples,
         roles_signature,
         save_roles,
         sentences_read,
         token_counts,
     )
-    from headwise.cli.tables import HEADS, role_map, show_maps
     from headwise.study.progress import Progress
 
     progress, place, done = Progress(quiet), folder(out), [0]
@@ -180,7 +180,7 @@ def alignment(
 ) -> None:
     """Rank cross heads, choose those that align, and write a model that names them."""
     import headwise as hw
-    from headwise.api.alignment import save_alignment
+    from headwise.roles.align import save_alignment
     from headwise.study.progress import Progress
 
     if audio is not None and (source or target or links):

@@ -148,8 +148,8 @@ def save_tables(table: pd.DataFrame, place: Path) -> list[str]:
     of an earlier command. Returns lines about what was found, left out and written."""
     import pandas as pd
 
-    from headwise.api.scoring import balance_line, balance_table
     from headwise.heads import save_scores, write_text
+    from headwise.importance.scoring import balance_line, balance_table
 
     save_scores(table, place)
     attrs, signature = table.attrs, table.attrs["signature"]

@@ -110,7 +110,7 @@ def model_line(model: Model) -> str:
 
 def doubts(run: Run) -> list[str]:
     """What speaks against the choice: that there is none, or a limit that no model can exceed."""
-    from headwise.api.prune import too_generous
+    from headwise.pruning.prune import too_generous
     from headwise.report.models import RANDOM, value
 
     limit, whole = run.facts.get("max_drop"), value(run.full, "dev_bleu")

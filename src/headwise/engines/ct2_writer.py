@@ -16,11 +16,11 @@ import torch
 
 from headwise.attention import device_of
 from headwise.attention.capture import refuse_captured
+from headwise.decoding.translator import Generate, Writer, ending, longest
 from headwise.engines.export import ENGINES, export, need
 from headwise.errors import HeadwiseError
 from headwise.model import Model
 from headwise.options import Engine, Search
-from headwise.translation.decode import Generate, Writer, ending, longest
 
 PATIENCE = 4
 FOLLOWED = {  # by both engines, or given to `generate` with every call, or without a meaning in beam search

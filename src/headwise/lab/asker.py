@@ -17,6 +17,7 @@ from torch import Tensor
 
 from headwise.attention import classifies
 from headwise.attention.discover import output_of
+from headwise.decoding.translator import decode, longest, most_written
 from headwise.errors import HeadwiseError
 from headwise.importance.objective import predicts
 from headwise.lab.changes import Means
@@ -24,7 +25,6 @@ from headwise.lab.sentence import Sentence, read, sentence_of
 from headwise.lab.trees import Trees, with_tree
 from headwise.model import Model
 from headwise.options import Search
-from headwise.translation.decode import decode, longest, most_written
 
 Task = Literal["translation", "causal", "masked", "embedding"]
 MOST = 128  # tokens of a sentence

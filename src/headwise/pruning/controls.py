@@ -19,9 +19,9 @@ from headwise.model import Model
 from headwise.options import Architecture, Control, Keep, TuningOptions, Unit
 from headwise.pruning.gate_training import freeze
 from headwise.pruning.greedy import order, random_scores
-from headwise.translation.build import build
-from headwise.translation.loss_forward import dev_loss, loss_forward
-from headwise.translation.train import Training, average, converge, fit
+from headwise.training.build import build
+from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.trainer import Training, average, converge, fit
 from headwise.units import first, target_counts, units
 
 

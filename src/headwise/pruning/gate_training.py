@@ -26,9 +26,9 @@ from headwise.heads import HeadMap, HeadMask, Kind, write_text
 from headwise.model import Model
 from headwise.options import GateOptions, Train
 from headwise.pruning.gates import Gates, HardConcrete, glorot_uniform
-from headwise.translation.batches import Data
-from headwise.translation.loss_forward import dev_loss, loss_forward
-from headwise.translation.train import Gated, Training, average, fit, in_float32
+from headwise.training.batches import Data
+from headwise.training.loss_forward import dev_loss, loss_forward
+from headwise.training.trainer import Gated, Training, average, fit, in_float32
 
 RANK = 8  # of the low-rank changes of a linear layer
 GATES = "headwise_gates"  # the name of the gates among the model's submodules

@@ -27,7 +27,7 @@ from headwise.model import Model
 from headwise.options import GateOptions, Keep, TuningOptions, Unit
 from headwise.pruning.gate_training import Pruned, start_of, train_gates
 from headwise.pruning.gates import Gates, HardConcrete
-from headwise.translation.train import Training
+from headwise.training.trainer import Training
 from headwise.units import Together, target_counts
 
 RAMP = 0.25

@@ -31,7 +31,7 @@ from headwise.pruning.target_count import (
     settle_share,
     train_to_count,
 )
-from headwise.translation.train import Training
+from headwise.training.trainer import Training
 
 WARM, COLD = 0.1, 1e-8
 DRAWS = 256  # for the probability to be among the top K

@@ -19,10 +19,10 @@ import numpy as np
 import pandas as pd
 from sacrebleu.metrics.bleu import BLEU
 
+from headwise.decoding.bleu import check, scored, sentence_statistics
 from headwise.errors import HeadwiseError
 from headwise.statistics import over_seeds, resamples
 from headwise.study.variants import COMPARISONS, FULL
-from headwise.translation.quality import check, scored, sentence_statistics
 
 COLUMNS = (
     "data",

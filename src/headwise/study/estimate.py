@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headwise.api.batches import max_tokens
-from headwise.api.interactions import MOST, SCREEN, SENTENCES
 from headwise.attention import capture, discover, evaluating, start_token
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMap, Kind
 from headwise.importance.integrated import STEPS as FADES
+from headwise.importance.interactions import MOST, SCREEN, SENTENCES
 from headwise.importance.measures import (
     ABLATIONS,
     BLEU,
@@ -36,12 +35,13 @@ from headwise.importance.measures import (
 from headwise.loading import load
 from headwise.options import Architecture, Recipe, Search
 from headwise.pruning.gate_training import freeze
-from headwise.translation.batches import IGNORED
-from headwise.translation.build import build
-from headwise.translation.dropout import fast_dropout
-from headwise.translation.loss_forward import loss_forward
-from headwise.translation.subwords import SPECIAL, learn_subwords
-from headwise.translation.train import bfloat16
+from headwise.tasks.batches import max_tokens
+from headwise.training.batches import IGNORED
+from headwise.training.build import build
+from headwise.training.dropout import fast_dropout
+from headwise.training.loss_forward import loss_forward
+from headwise.training.tokenizer import SPECIAL, learn_subwords
+from headwise.training.trainer import bfloat16
 
 PADDING = 1.1  # positions of a batch per position that holds a piece
 LOADING = 4.0  # seconds before a training begins: libraries, weights

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headwise.api.validation import checked
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
 from headwise.study.plan import Plan, read_toml
 from headwise.study.progress import Progress
 from headwise.study.store import Store
+from headwise.validation import checked
 
 FREE = (  # what may be changed or added to a plan between two runs: how many models, and what is asked of them
     "name",

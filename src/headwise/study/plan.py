@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from headwise.api.sweeps import SWEEPS, AnySweep, GateSweep
-from headwise.api.validation import checked
 from headwise.data.lines import existing_file
 from headwise.errors import HeadwiseError
 from headwise.importance.measures import USUAL, resolve_measures
 from headwise.options import FROM_RANDOM_WEIGHTS, Architecture, Recipe, Search
+from headwise.pruning.sweeps import SWEEPS, AnySweep, GateSweep
+from headwise.validation import checked
 
 Spec = (
     str | list[str]

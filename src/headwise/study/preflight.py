@@ -10,14 +10,13 @@ from collections.abc import Collection, Iterator
 from functools import cache, partial
 from pathlib import Path
 
-from headwise.api.batches import max_tokens, translator, with_tokenizer
-from headwise.api.sweeps import GateSweep, Sweep
 from headwise.data.text import ParallelText
 from headwise.engines.ct2_writer import refuse_engine
 from headwise.errors import HeadwiseError
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture, Recipe, too_few
+from headwise.pruning.sweeps import GateSweep, Sweep
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import SAMPLE, amount, drawn, sampled_subwords
 from headwise.study.jobs import Job
@@ -25,6 +24,7 @@ from headwise.study.plan import Plan
 from headwise.study.run import Run
 from headwise.study.tasks.prune import Prune
 from headwise.study.tasks.train import Train
+from headwise.tasks.batches import max_tokens, translator, with_tokenizer
 
 CHECKPOINT = 3  # times the weights: they, and two moments of Adam
 MB = 1e6

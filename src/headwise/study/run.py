@@ -16,8 +16,6 @@ from typing import Any, ClassVar
 import torch
 from accelerate import PartialState
 
-from headwise.api.batches import AnyText, held_out
-from headwise.api.sweeps import Sweep
 from headwise.data import embedded
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
@@ -26,11 +24,13 @@ from headwise.heads import HeadMap, HeadMask
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture
+from headwise.pruning.sweeps import Sweep
 from headwise.study.estimate import Estimate
 from headwise.study.plan import Plan, one_sided
 from headwise.study.progress import Progress
 from headwise.study.store import Making, Result, Store, digest
 from headwise.study.variants import Variant
+from headwise.tasks.batches import AnyText, held_out
 
 Split = embedded.Split
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from headwise.api.sweeps import GateSweep, GreedySweep
 from headwise.options import FROM_RANDOM_WEIGHTS
+from headwise.pruning.sweeps import GateSweep, GreedySweep
 from headwise.study.run import Run, Split, Task
 from headwise.study.tasks.evaluate import (
     Choose,

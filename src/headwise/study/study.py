@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
-from headwise.api.sweeps import GateSweep
 from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.loading import load
 from headwise.options import FROM_RANDOM_WEIGHTS
+from headwise.pruning.sweeps import GateSweep
 from headwise.study.estimate import Estimate, estimate
 from headwise.study.executor import WORKERS, Outcome, open_executor, run_jobs, sentence
 from headwise.study.jobs import Eta, Job, about, cost_in_words, plan_lines

@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.api.environment import environment_info
-from headwise.api.sweeps import GateSweep, GreedySweep, TopKSweep
+from headwise.environment import environment_info
 from headwise.heads import write_text
+from headwise.pruning.sweeps import GateSweep, GreedySweep, TopKSweep
 from headwise.pruning.target_count import settle_share
 from headwise.study.across import across
 from headwise.study.plan import Plan

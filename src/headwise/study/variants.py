@@ -6,9 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from headwise.api.sweeps import WITHOUT_TEXT, GateSweep, GreedySweep, Sweep, TopKSweep, keep_name
 from headwise.heads import HeadMap
 from headwise.options import FROM_RANDOM_WEIGHTS, OF_A_SWEEP, Control, Keep
+from headwise.pruning.sweeps import (
+    WITHOUT_TEXT,
+    GateSweep,
+    GreedySweep,
+    Sweep,
+    TopKSweep,
+    keep_name,
+)
 
 COMPARISONS = (
     "pruned",

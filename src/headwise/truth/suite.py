@@ -11,12 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from headwise.api.batches import Batches
-from headwise.api.greedy import Ranking, greedy_masks
-from headwise.api.prune import prune
-from headwise.api.roles import roles
-from headwise.api.score import score
-from headwise.api.sweeps import GreedySweep
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.importance.measures import (
@@ -27,10 +21,16 @@ from headwise.importance.measures import (
     MEASURES,
     resolve_measures,
 )
+from headwise.importance.score import score
 from headwise.progress import Report, part, silent
+from headwise.pruning.prune import prune
+from headwise.pruning.ranking import Ranking, greedy_masks
+from headwise.pruning.sweeps import GreedySweep
+from headwise.roles.find import roles
 from headwise.roles.label import family
 from headwise.roles.passes import Reading
 from headwise.statistics import proportion_interval, t_margin
+from headwise.tasks.batches import Batches
 from headwise.truth import causal, templates, translation
 from headwise.truth.built import DISTRACTOR, Known
 

@@ -57,7 +57,7 @@ class Heads(nn.Module):
         )
 
     def forward(self, x: Tensor, memory: Tensor | None, mask: Tensor) -> Tensor:
-        if self.query is None:
+        if self.query is None:  # noqa: SIM108 - one line would be too long
             parts = self.memory(x).chunk(3, -1)
         else:
             parts = (self.query(x), *self.memory(memory).chunk(2, -1))

@@ -10,23 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from headwise.api.batches import Batches, max_tokens
-from headwise.api.greedy import Losses
 from headwise.data.lines import read_lines
+from headwise.decoding.bleu import difference, quality
+from headwise.decoding.translator import speeds, translate
 from headwise.engines.ct2_writer import writer_of
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
+from headwise.pruning.ranking import Losses
 from headwise.study.estimate import BOOTSTRAP, Estimate
 from headwise.study.run import Run, Spec, Split, Task
 from headwise.study.store import MADE, Result
 from headwise.study.tasks.prune import model_of, model_task, prune_task
 from headwise.study.tasks.train import full_model
 from headwise.study.variants import FULL, Variant
-from headwise.translation.batches import Encoded
-from headwise.translation.decode import speeds, translate
-from headwise.translation.loss_forward import dev_loss, loss_forward
-from headwise.translation.quality import difference, quality
+from headwise.tasks.batches import Batches, max_tokens
+from headwise.training.batches import Encoded
+from headwise.training.loss_forward import dev_loss, loss_forward
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headwise.api.batches import Batches
-from headwise.api.greedy import Ranking, greedy_masks
-from headwise.api.sweeps import WITHOUT_TEXT, GateSweep, GreedySweep, TopKSweep
 from headwise.heads import Head, HeadMask, write_text
 from headwise.importance.ablation import mean_outputs
 from headwise.loading import load
@@ -17,6 +14,8 @@ from headwise.model import Model
 from headwise.options import FROM_RANDOM_WEIGHTS, Architecture
 from headwise.pruning.controls import control_mask, from_scratch, narrower, tune
 from headwise.pruning.gate_training import prune_by_gates
+from headwise.pruning.ranking import Ranking, greedy_masks
+from headwise.pruning.sweeps import WITHOUT_TEXT, GateSweep, GreedySweep, TopKSweep
 from headwise.pruning.target_count import prune_to_count
 from headwise.pruning.top_k import prune_by_top_k
 from headwise.study.estimate import Estimate
@@ -24,8 +23,9 @@ from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result, digest
 from headwise.study.tasks.train import FULL_MODEL, full_model, training
 from headwise.study.variants import FULL, Order, Variant
-from headwise.translation.build import build
-from headwise.translation.train import converge
+from headwise.tasks.batches import Batches
+from headwise.training.build import build
+from headwise.training.trainer import converge
 
 BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
 MEANS = 2000  # training pairs that mean outputs are taken over

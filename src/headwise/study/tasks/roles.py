@@ -9,8 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.api.batches import Batches
-from headwise.api.roles import (
+from headwise.attention import is_offloaded
+from headwise.heads import HeadMask, Site, save_scores
+from headwise.importance.scoring import score_all, table_of_scores
+from headwise.model import Model
+from headwise.roles.find import (
     role_examples,
     roles,
     roles_signature,
@@ -18,10 +21,6 @@ from headwise.api.roles import (
     sentences_read,
     token_counts,
 )
-from headwise.api.scoring import score_all, table_of_scores
-from headwise.attention import is_offloaded
-from headwise.heads import HeadMask, Site, save_scores
-from headwise.model import Model
 from headwise.roles.label import UNTRAINED
 from headwise.roles.table import Roles
 from headwise.study.estimate import Estimate
@@ -30,6 +29,7 @@ from headwise.study.store import MADE, Result
 from headwise.study.tasks.prune import model_of, prune_task
 from headwise.study.tasks.train import FULL_MODEL, full_model
 from headwise.study.variants import Variant
+from headwise.tasks.batches import Batches
 
 
 @dataclass(frozen=True)

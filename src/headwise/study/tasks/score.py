@@ -9,10 +9,12 @@ from pathlib import Path
 import pandas as pd
 from accelerate.utils import gather_object
 
-from headwise.api.batches import Batches
-from headwise.api.interactions import COLUMNS as PAIR_COLUMNS
-from headwise.api.interactions import LEAST, interactions
-from headwise.api.scoring import (
+from headwise.attention import is_offloaded
+from headwise.errors import HeadwiseError
+from headwise.heads import save_scores, write_text
+from headwise.importance.interactions import COLUMNS as PAIR_COLUMNS
+from headwise.importance.interactions import LEAST, interactions
+from headwise.importance.scoring import (
     SCALES,
     Scores,
     balance_line,
@@ -23,15 +25,13 @@ from headwise.api.scoring import (
     run_pass,
     table_of_scores,
 )
-from headwise.api.untrained import DEAR, SENTENCES, score_untrained, with_baseline
-from headwise.attention import is_offloaded
-from headwise.errors import HeadwiseError
-from headwise.heads import save_scores, write_text
 from headwise.importance.tally import Tally, agreeing
+from headwise.importance.untrained import DEAR, SENTENCES, score_untrained, with_baseline
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result
 from headwise.study.tasks.train import FULL_MODEL, full_model
+from headwise.tasks.batches import Batches
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from headwise.api.batches import training_data, translator
 from headwise.heads import write_text
 from headwise.loading import load
 from headwise.model import Model
@@ -14,9 +13,10 @@ from headwise.options import Architecture
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result
-from headwise.translation.build import build
-from headwise.translation.subwords import learn_subwords
-from headwise.translation.train import Training, bfloat16, converge
+from headwise.tasks.batches import training_data, translator
+from headwise.training.build import build
+from headwise.training.tokenizer import learn_subwords
+from headwise.training.trainer import Training, bfloat16, converge
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,204 @@
+"""Interaction: what switching off two heads together costs, beyond what both cost alone.
+
+    I_ab = Δ_ab − (Δ_a + Δ_b),    Δ_S = Σ (L(x; heads S silent) − L(x)) / number of predicted tokens
+
+in nats per token. Above 0 the heads do the same work (each is the other's backup); below 0 they work together, so that
+one is worth little without the other. As Δ_ab − Δ_a is the ablation score of b once a is gone, I_ab is also by how much
+that score rises: above 0, b "wakes up" when a goes.
+
+All pairs are tried on few sentences (the screen). The strongest are measured on other sentences, so that those of
+luck do not stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise.data.text import LabelledText, ParallelText, Text
+from headwise.environment import environment_info
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, HeadMask
+from headwise.importance.ablation import removal_losses
+from headwise.importance.objective import predicts
+from headwise.importance.scoring import importance_values
+from headwise.importance.untrained import sample
+from headwise.model import Model
+from headwise.progress import Report, part, shown, silent
+from headwise.statistics import bootstrap, corrected, interval, paired_bootstrap_p
+from headwise.tasks.batches import AnyText, Batches, max_tokens
+
+PAIRS = 20  # that are measured
+LEAST = 20  # sentences
+SCREEN, SENTENCES = (
+    12,
+    300,
+)  # sentences that all pairs are tried on, and that the strongest are measured on
+MOST = 128  # heads that are paired
+COLUMNS = (
+    "kind",
+    "layer",
+    "head",
+    "other_kind",
+    "other_layer",
+    "other_head",
+    "screen",
+    "value",
+    "low",
+    "high",
+    "p",
+    "alone",
+    "other_alone",
+    "both",
+    "n",
+)
+Pair = tuple[Head, Head]
+
+
+def interactions(
+    model: Model, text: AnyText, pairs: int = PAIRS, seed: int = 0, progress: Report | None = None
+) -> pd.DataFrame:
+    """The interaction of pairs of heads: one row a pair, columns COLUMNS, the strongest first (module docstring).
+
+    text: as for `score`; SCREEN sentences of it screen all pairs (`screen`, nats per token), SENTENCES others measure
+    the `pairs` of the largest |screen|: `value` with its 95 % interval by a paired bootstrap over sentences, its
+    two-sided `p` corrected over the pairs (Benjamini-Hochberg), the costs `alone`, `other_alone` and `both`, on `n`
+    predicted tokens. Pairs that are not measured have empty cells there. A model of more than MOST heads is screened by
+    those that add most to the output of their layer (`dormancy`). progress: gets the share that is done, and of what;
+    by default a bar. Raises HeadwiseError for a model without a loss, and for a text of fewer than LEAST sentences.
+    """
+    if type(pairs) is not int or pairs < 1:
+        raise HeadwiseError(f"pairs is {pairs!r}: give the number of pairs to measure, at least 1.")
+    if not isinstance(text, ParallelText | Text | LabelledText):
+        raise HeadwiseError(
+            "Pairs of heads are measured on text, and batches were given: give text."
+        )
+    if not predicts(model.hf):
+        raise HeadwiseError(
+            f"{model.name}, a {type(model.hf).__name__}, predicts nothing, so pairs of heads cost nothing."
+        )
+    if len(text) < LEAST:
+        raise HeadwiseError(
+            f"Pairs of heads are screened and measured on different sentences: {len(text)} are too few."
+        )
+    with shown("pairs of heads", progress) as report:
+        first, second = halves(text)
+        heads = loudest(model, first, seed)
+        every = list(combinations(heads, 2))
+        screen = effects(model, first, heads, every, part(report, 0.0, 0.6), "all pairs")
+        screened = dict(zip(every, screen.interactions().sum(0) / screen.tokens.sum(), strict=True))
+        chosen = sorted(every, key=lambda pair: -abs(screened[pair]))[:pairs]
+        needed = [head for head in heads if any(head in pair for pair in chosen)]
+        found = effects(
+            model, second, needed, chosen, part(report, 0.6, 1.0), f"{len(chosen)} pairs"
+        )
+        rows = found.rows(seed)
+    table = pd.DataFrame(
+        [
+            {**address(pair), "screen": screened[pair], **rows.get(pair, {})}
+            for pair in [*rows, *(pair for pair in every if pair not in rows)]
+        ],
+        columns=list(COLUMNS),
+    )
+    table.attrs["signature"] = {
+        "model": model.name,
+        "heads": model.heads.to_json(),
+        "text": text.fingerprint,
+        "screened": len(first),
+        "sentences": len(second),
+        "longest": max_tokens(model),
+        "seed": seed,
+        **environment_info(),
+    }
+    return table
+
+
+def halves(text: AnyText) -> tuple[AnyText, AnyText]:
+    """The sentences that screen and, apart from them, those that measure, both spread evenly over the text."""
+    count = min(SCREEN, len(text) // 2)
+    first = {number * len(text) // count for number in range(count)}
+    rest: AnyText = text.take([place for place in range(len(text)) if place not in first])
+    return text.take(sorted(first)), sample(rest, SENTENCES)
+
+
+def loudest(model: Model, text: AnyText, seed: int) -> list[Head]:
+    """At most MOST heads, in the order of the model: those that add most to the output of their layer."""
+    if model.heads.total <= MOST:
+        return list(model.heads)
+    shares = importance_values(model, Batches(model, text), "dormancy", seed=seed)
+    kept = set(sorted(shares, key=lambda head: -shares[head])[:MOST])
+    return [head for head in model.heads if head in kept]
+
+
+class Effects:
+    """What each sentence loses (summed over its tokens) without single heads and without pairs."""
+
+    def __init__(
+        self, heads: Sequence[Head], pairs: Sequence[Pair], lost: np.ndarray, tokens: np.ndarray
+    ) -> None:
+        """lost: sentences x (the whole model, heads, pairs); tokens: predicted tokens by sentence."""
+        change = lost[:, 1:] - lost[:, :1]
+        place = {head: number for number, head in enumerate(heads)}
+        self.pairs, self.tokens, self.both = pairs, tokens, change[:, len(heads) :]
+        self.one, self.other = (
+            change[:, [place[pair[which]] for pair in pairs]] for which in (0, 1)
+        )
+
+    def interactions(self) -> np.ndarray:
+        """Sentences x pairs."""
+        out: np.ndarray = self.both - self.one - self.other
+        return out
+
+    def rows(self, seed: int) -> dict[Pair, dict[str, Any]]:
+        """Of every pair its numbers per token, the strongest interaction first."""
+        sums, count = self.interactions(), self.tokens.sum()
+        values, draws = sums.sum(0) / count, bootstrap(sums, self.tokens, seed)
+        low, high = interval(draws)
+        p = corrected(
+            np.array([paired_bootstrap_p(v, d) for v, d in zip(values, draws.T, strict=True)])
+        )
+        alone, other, both = (part.sum(0) / count for part in (self.one, self.other, self.both))
+        return {
+            self.pairs[at]: {
+                "value": values[at],
+                "low": low[at],
+                "high": high[at],
+                "p": p[at],
+                "alone": alone[at],
+                "other_alone": other[at],
+                "both": both[at],
+                "n": int(count),
+            }
+            for at in np.argsort(-np.abs(values), kind="stable")
+        }
+
+
+def effects(
+    model: Model,
+    text: AnyText,
+    heads: Sequence[Head],
+    pairs: Sequence[Pair],
+    progress: Report = silent,
+    what: str = "",
+) -> Effects:
+    """Exact removal of single heads and of pairs on a text; layers before the first of them run once a batch."""
+    whole = HeadMask.full(model.heads)
+    masks = [
+        whole,
+        *(whole.without([head]) for head in heads),
+        *(whole.without(pair) for pair in pairs),
+    ]
+    batches = Batches(model, text, lambda share, _: progress(share, what))
+    return Effects(heads, pairs, *removal_losses(model.hf, model.found, batches, masks))
+
+
+def address(pair: Pair) -> dict[str, Any]:
+    """The first columns of a row."""
+    return {
+        **pair[0]._asdict(),
+        **{f"other_{name}": value for name, value in pair[1]._asdict().items()},
+    }

@@ -1,0 +1,105 @@
+"""The untrained twin of a model: the same shape, random weights. What it scores is what the shape alone gives, so it is
+the control of every score and role."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+import torch
+
+from headwise.attention import device_of
+from headwise.attention.offload import refuse_offloaded
+from headwise.data.text import LabelledText, ParallelText, Text
+from headwise.errors import HeadwiseError
+from headwise.heads import describe
+from headwise.importance.measures import BLEU, GATINGS, resolve_measures
+from headwise.importance.scoring import score_all
+from headwise.model import Model
+from headwise.progress import Report, part, silent
+from headwise.tasks.batches import AnyText, Batches, Brought
+from headwise.training.build import drop_unused
+
+SENTENCES = 50  # of a text, that twins are scored on
+DEAR = (
+    *GATINGS,
+    BLEU,
+)  # measures that train, or translate for every head: twins are not scored by them
+COLUMNS = ("seed", "kind", "layer", "head", "measure", "value", "n")
+LAYER = ["kind", "layer", "measure"]
+
+
+def untrained(model: Model, seed: int = 0) -> Model:
+    """The untrained twin of a model: same class, configuration, heads and tokenizer, with new random weights.
+
+    The weights are drawn as transformers draws them for this configuration. A pruned model's twin has lost the same
+    heads. The state of torch's generators stays as it is. Raises HeadwiseError for offloaded weights and for a seed
+    below 0.
+    """
+    if seed < 0:
+        raise HeadwiseError(f"untrained: the seed is {seed}: give a whole number of at least 0.")
+    refuse_offloaded(model.hf, "An untrained twin")
+    config: Any = copy.deepcopy(model.hf.config)
+    config.headwise_layout = None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        hf = drop_unused(type(model.hf)._from_config(config, dtype=torch.float32))
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # of heads that are not seen, and caches that grow: as in the model
+        twin = Model(hf, model.tokenizer, f"{model.name}, untrained", allow_partial=True)
+        twin = twin if model.layout is None else twin.remove(model.layout, grow=True)
+    if twin.heads != model.heads:
+        raise HeadwiseError(
+            f"An untrained {type(hf).__name__} shows other heads ({describe(twin.heads)}) than {model.name} "
+            f"({describe(model.heads)}): it has no untrained twin."
+        )
+    twin.hf.to(dtype=model.hf.dtype, device=device_of(model.hf))
+    return twin
+
+
+def twin_seeds(count: int, seed: int) -> list[int]:
+    """The seeds of so many untrained twins, those after `seed`."""
+    if type(count) is not int or count < 0:
+        raise HeadwiseError(
+            f"untrained is {count!r}: give the number of untrained twins, 0 for none."
+        )
+    return [seed + number for number in range(1, count + 1)]
+
+
+def score_untrained(
+    model: Model,
+    text: AnyText | Brought,
+    measures: Iterable[str],
+    count: int,
+    seed: int = 0,
+    progress: Report = silent,
+) -> pd.DataFrame:
+    """The scores of untrained twins on SENTENCES sentences of a text, spread evenly over it: one row a twin, head and
+    measure, columns COLUMNS. No measure of DEAR. seed: of everything that draws; the twins have the next ones."""
+    names = [name for name in resolve_measures(measures) if name not in DEAR]
+    few, rows = sample(text, SENTENCES), list[dict[str, Any]]()
+    for number, own in enumerate(twin_seeds(count, seed) if names else []):
+        twin, share = untrained(model, own), part(progress, number / count, (number + 1) / count)
+        scores = score_all(twin, Batches(twin, few), names, seed, share)
+        rows += [{"seed": own, **row} for row in scores.all_rows(seed)]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def sample(text: AnyText | Brought, count: int) -> Any:
+    """At most so many sentences of a text, spread evenly over it; batches that a user brings stay whole."""
+    if not isinstance(text, ParallelText | Text | LabelledText) or len(text) <= count:
+        return text
+    return text.take([number * len(text) // count for number in range(count)])
+
+
+def with_baseline(table: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
+    """Scores with their baseline: the mean of the measure over all heads of the same layer in the untrained twins."""
+    means = controls.groupby(LAYER)["value"].mean()
+    keys = pd.MultiIndex.from_frame(table[LAYER])
+    out = table.assign(baseline=means.reindex(keys).to_numpy(dtype=float))
+    out.attrs = table.attrs
+    return out

@@ -1,0 +1,190 @@
+"""Batches of labelled text for models that classify whole texts. Labels are B 1: one position, the class."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headwise.attention import device_of, evaluating
+from headwise.attention.discover import output_of
+from headwise.data.text import LabelledText
+from headwise.errors import HeadwiseError
+from headwise.training.batches import (
+    IGNORED,
+    Batch,
+    Collate,
+    TokenBatches,
+    lengths,
+    mapped,
+    padded,
+)
+from headwise.training.language import filler
+
+
+class Labelled:
+    """Texts as token ids, each with its class. Those longer than `max_length` tokens are left out and counted
+    (`dropped`). cache: a folder for the ids, which another `Labelled` of the same text and tokenizer reuses.
+
+    Labels are names of the model's classes (`label2id` of its configuration), or all are numbers of classes.
+    """
+
+    def __init__(
+        self,
+        text: LabelledText,
+        tokenizer: PreTrainedTokenizerBase,
+        model: PreTrainedModel,
+        max_length: int,
+        cache: Path | None = None,
+    ) -> None:
+        refuse_other_class_loss(model)
+
+        def ids(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
+            return {"ids": tokenizer(rows["text"])["input_ids"]}
+
+        self.dataset = mapped(text, tokenizer, ids, cache)
+        self.classes = classes_of(text, model)
+        long = lengths(self.dataset, "ids")
+        self.rows = np.flatnonzero((long > 0) & (long <= max_length))
+        self.longest = long[self.rows]
+        self.dropped = len(long) - len(self.rows)
+        self.collate = LabelledCollator(padding(model, tokenizer))
+        if not len(self.rows):
+            raise HeadwiseError(
+                f"None of the {len(long)} texts has from 1 to {max_length} tokens: give other text."
+            )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Rows by index; −1 is the first row without its label."""
+        places = self.rows[np.maximum(indices, 0)]
+        ids, labels = (
+            self.dataset[places]["ids"],
+            np.where(np.less(indices, 0), IGNORED, self.classes[places]),
+        )
+        return [
+            {"ids": row, "label": label} for row, label in zip(ids, labels.tolist(), strict=True)
+        ]
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([index])[0]
+
+    def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
+        return TokenBatches(self, tokens, seed, multiple)
+
+    def collator(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
+    ) -> Collate:
+        return LabelledCollator(self.collate.fill, sampler.shapes)
+
+    def once(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
+    ) -> Iterator[Batch]:
+        return self.batches(tokens)
+
+    def batches(self, tokens: int = 4096) -> Iterator[Batch]:
+        """The text once, shortest first, in batches of at most `tokens` tokens: input_ids and attention_mask B S,
+        labels B 1, rows (the row of each text)."""
+        sampler = TokenBatches(self, max(tokens, int(self.longest.max())), seed=0, shuffle=False)
+        for indices in sampler:
+            there = [index for index in indices if index >= 0]
+            yield {
+                **self.collate(self.__getitems__(there)),
+                "rows": torch.from_numpy(self.rows[there]),
+            }
+
+
+class LabelledCollator:
+    """Makes tensors of rows of `Labelled`, padded to the shape for their number."""
+
+    def __init__(self, fill: int, shapes: Sequence[tuple[int, int]] = ()) -> None:
+        self.fill, self.length = fill, {rows: length for length, rows in shapes}
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> Batch:
+        length = self.length.get(len(rows))
+        return {
+            "input_ids": padded([row["ids"] for row in rows], self.fill, length),
+            "attention_mask": padded([[1] * len(row["ids"]) for row in rows], 0, length),
+            "labels": torch.tensor([[row["label"]] for row in rows]),
+        }
+
+
+def padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token of positions that are padding: causal classifiers find the end of a text by the model's own."""
+    found: Any = getattr(model.config.get_text_config(), "pad_token_id", None)
+    return filler(tokenizer) if found is None else int(found)
+
+
+def classes_of(text: LabelledText, model: PreTrainedModel) -> np.ndarray:
+    """The class of every text. Raises HeadwiseError for a label that is no class of the model."""
+    config: Any = model.config
+    known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
+    names, inverse = np.unique(np.array(text.dataset["label"], dtype=str), return_inverse=True)
+    if unnamed := [name for name in names.tolist() if name not in known]:
+        numbers = {str(number): number for number in range(config.num_labels)}
+        if not {*names.tolist()} <= numbers.keys():
+            some = ", ".join(list(known)[:10]) + (" …" if len(known) > 10 else "")
+            raise HeadwiseError(
+                f"'{unnamed[-1][:50]}' is a label of {text.name}, but no class of this {type(model).__name__}: give "
+                f"its names ({some}), or only numbers from 0 to {config.num_labels - 1}."
+            )
+        known = numbers
+    return np.array([known[name] for name in names.tolist()], dtype=np.int64)[inverse]
+
+
+def summed_class_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The cross-entropy of classes, summed over texts: logits B C, labels B 1 (IGNORED for none)."""
+    return nn.functional.cross_entropy(
+        logits.float(),
+        labels[:, 0],
+        ignore_index=IGNORED,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+
+
+def refuse_other_class_loss(model: PreTrainedModel) -> None:
+    """Raise HeadwiseError for a model whose own loss of two short texts is another than that of its classes."""
+    kind, config = type(model).__name__, model.config
+    before = config.problem_type
+    words = (
+        torch.arange(12, device=device_of(model)).view(2, 6)
+        % model.get_input_embeddings().num_embeddings
+    )
+    mask = torch.ones_like(words)
+    mask[0, 4:] = 0
+    pad = getattr(config.get_text_config(), "pad_token_id", None)
+    inputs = {
+        "input_ids": words.masked_fill(mask == 0, 0 if pad is None else pad),
+        "attention_mask": mask,
+    }
+    labels = torch.arange(2, device=device_of(model)) % config.num_labels
+    try:
+        with evaluating(model), torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            found = output_of(model, {**inputs, "labels": labels})
+            ours = summed_class_loss(found.logits, labels[:, None]) / 2
+    except (ValueError, RuntimeError, IndexError) as error:
+        raise HeadwiseError(
+            f"This {kind} gives no loss for two texts with classes ({' '.join(str(error).split())[:200]}). A causal "
+            "classifier needs a pad_token_id in its configuration; several labels a text, or numbers, cannot be used."
+        ) from None
+    finally:
+        config.problem_type = before
+    within = 1e-4 if found.logits.dtype in (torch.float32, torch.float64) else 2e-2
+    if (
+        config.num_labels < 2
+        or not abs(float(ours - found.loss)) <= within * abs(float(found.loss)) + within
+    ):
+        raise HeadwiseError(
+            f"This {kind} does not predict one class of several (it has {config.num_labels} labels): its own loss is "
+            f"{float(found.loss):.4g} where that of classes is {float(ours):.4g}, so its heads cannot be scored or "
+            "gated by labels."
+        )

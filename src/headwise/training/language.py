@@ -1,0 +1,229 @@
+"""Batches of text for language models, which predict the next token, and masked language models: a sentence a row for
+measuring (`Lines`), packed for training (`Packed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headwise.data.text import Text
+from headwise.errors import HeadwiseError
+from headwise.training.batches import (
+    IGNORED,
+    Batch,
+    Collate,
+    TokenBatches,
+    lengths,
+    mapped,
+    padded,
+)
+
+MASKED = 0.15  # share of masked tokens (Devlin et al. 2019, section 3.1)
+
+
+class Lines:
+    """Sentences as token ids. Left out and counted (`dropped`) are those longer than `max_length`, and those with no
+    token to predict: of one token for a causal model, of special tokens for a masked one."""
+
+    def __init__(
+        self, text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int, causal: bool
+    ) -> None:
+        self.tokenizer, self.causal = tokenizer, causal
+        self.special = set(tokenizer.all_special_ids)
+
+        def ids(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
+            found = tokenizer(rows["text"])["input_ids"]
+            return {"ids": found, "askable": [self.askable(row) for row in found]}
+
+        self.dataset: Dataset = text.dataset.map(
+            ids,
+            batched=True,
+            remove_columns=text.dataset.column_names,
+            load_from_cache_file=False,
+            keep_in_memory=True,
+        )
+        long = lengths(self.dataset, "ids")
+        fits = np.flatnonzero((long <= max_length) & np.array(self.dataset["askable"], dtype=bool))
+        self.rows = fits[np.argsort(long[fits], kind="stable")]
+        self.longest = long[self.rows]
+        self.dropped = len(long) - len(fits)
+        if not len(fits):
+            raise HeadwiseError(
+                f"None of the {len(long)} sentences has from 2 to {max_length} tokens: give other text."
+            )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def askable(self, row: Sequence[int]) -> bool:
+        return len(row) > 1 if self.causal else any(token not in self.special for token in row)
+
+    def batches(
+        self, tokens: int = 4096, seed: int = 0, hide: bool = True
+    ) -> Iterator[dict[str, Any]]:
+        """The text once, shortest first, in batches of at most `tokens` tokens: input_ids, attention_mask, labels (at
+        the positions of their logits), rows (the row of each sentence in the text). hide: replace the tokens that a
+        masked model has to predict; without it the text is intact, for what needs no prediction."""
+        if hide and not self.causal:
+            refuse_maskless(self.tokenizer)
+        start = 0
+        while start < len(self):
+            end = start + 1
+            while end < len(self) and int(self.longest[end]) * (end + 1 - start) <= tokens:
+                end += 1
+            places = self.rows[start:end].tolist()
+            rows = self.dataset[places]["ids"]
+            yield {**self.batch(rows, places, seed, hide), "rows": torch.tensor(places)}
+            start = end
+
+    def batch(
+        self, rows: Sequence[Sequence[int]], places: Sequence[int], seed: int, hide: bool
+    ) -> dict[str, Tensor]:
+        """Rows of ids as tensors B S. A share MASKED of the tokens of each sentence is replaced by the mask token, at
+        least one, drawn by the seed and the sentence's row in the text. Special tokens are never masked."""
+        ids = padded(rows, filler(self.tokenizer), None)
+        mask = padded([[1] * len(row) for row in rows], 0, None)
+        if self.causal:
+            labels = torch.full_like(ids, IGNORED)
+            labels[:, :-1] = torch.where(mask[:, 1:].bool(), ids[:, 1:], IGNORED)
+            return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+        hidden = torch.zeros_like(mask, dtype=torch.bool)
+        for i, (row, place) in enumerate(zip(rows, places, strict=True)):
+            hidden[i, to_hide(row, self.special, (seed, place))] = True
+        labels = torch.where(hidden, ids, IGNORED)
+        seen = ids.masked_fill(hidden, self.tokenizer.mask_token_id) if hide else ids
+        return {"input_ids": seen, "attention_mask": mask, "labels": labels}
+
+
+def to_hide(row: Sequence[int], special: set[int], seed: tuple[int, ...]) -> np.ndarray:
+    """The places of the tokens that a masked model has to predict: a share MASKED, at least one, none special."""
+    words = np.array([at for at, token in enumerate(row) if token not in special], dtype=np.int64)
+    count = min(len(words), max(1, round(MASKED * len(words))))
+    return np.random.default_rng(seed).choice(words, count, replace=False) if count else words
+
+
+def refuse_maskless(tokenizer: PreTrainedTokenizerBase) -> None:
+    if tokenizer.mask_token_id is None:
+        raise HeadwiseError(
+            "This model predicts masked tokens, but its tokenizer has no mask token: use its own tokenizer."
+        )
+
+
+class Packed:
+    """A text as one stream of tokens, memory-mapped, in rows of `length` tokens; the last may be shorter.
+
+    Sentences stand one after another as the tokenizer gives them, as in transformers' run_clm and run_mlm; where it
+    marks neither begin nor end, the end token follows each. A causal model predicts every next token; a masked one the
+    tokens that are hidden, other ones in every epoch. No sentence is left out. cache: a folder for the ids, which
+    another `Packed` of the same text and tokenizer reuses.
+    """
+
+    dropped = 0
+
+    def __init__(
+        self,
+        text: Text,
+        tokenizer: PreTrainedTokenizerBase,
+        length: int,
+        causal: bool,
+        cache: Path | None = None,
+    ) -> None:
+        self.causal, self.special = causal, set(tokenizer.all_special_ids)
+        if not causal:
+            refuse_maskless(tokenizer)
+        end: Any = tokenizer.eos_token_id
+
+        def ids(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
+            return {"ids": [self.ended(row, end) for row in tokenizer(rows["text"])["input_ids"]]}
+
+        dataset = mapped(text, tokenizer, ids, cache)
+        self.stream = pa.chunked_array(
+            [chunk.flatten() for chunk in dataset.data.column("ids").chunks]
+        )
+        self.length = min(length, len(self.stream))
+        self.longest = np.full(-(-len(self.stream) // self.length), self.length)
+
+    def __len__(self) -> int:
+        return len(self.longest)
+
+    def ended(self, row: list[int], end: int | None) -> list[int]:
+        bare = not row or not {row[0], row[-1]} & self.special
+        return [*row, end] if bare and end is not None else row
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Rows by `epoch * len(self) + row`, with the places of their hidden tokens; −1 is an empty row."""
+        return [self[index] for index in indices]
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        epoch, place = divmod(max(index, 0), len(self))
+        tokens = self.stream.slice(place * self.length, self.length + 1).to_numpy()
+        row, follow = tokens[: self.length], tokens[1:]
+        hidden: Any = (
+            [] if self.causal or index < 0 else to_hide(row.tolist(), self.special, (epoch, place))
+        )
+        return {"ids": row, "next": follow[:0] if index < 0 else follow, "hidden": hidden}
+
+    def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
+        return (TokenBatches if self.causal else EpochBatches)(self, tokens, seed, multiple)
+
+    def collator(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampler: TokenBatches
+    ) -> Collate:
+        return PackedCollator(tokenizer, self.length, self.causal)
+
+    def once(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
+    ) -> Iterator[Batch]:
+        rows, collate = (
+            max(1, tokens // self.length),
+            PackedCollator(tokenizer, self.length, self.causal),
+        )
+        for start in range(0, len(self), rows):
+            yield collate(self.__getitems__(range(start, min(start + rows, len(self)))))
+
+
+class EpochBatches(TokenBatches):
+    """Batches whose rows say the epoch as well, so that other tokens are hidden in each, whatever process asks."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for rows in super().__iter__():
+            yield [row if row < 0 else row + self.epoch * len(self.lengths) for row in rows]
+
+
+class PackedCollator:
+    """Makes tensors B S of rows of `Packed`; labels are at the positions of their logits."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, length: int, causal: bool) -> None:
+        self.fill, self.length, self.causal = filler(tokenizer), length, causal
+        self.mask: Any = tokenizer.mask_token_id
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> Batch:
+        ids = padded([row["ids"] for row in rows], self.fill, self.length)
+        mask = padded([[1] * len(row["ids"]) for row in rows], 0, self.length)
+        if self.causal:
+            labels = padded([row["next"] for row in rows], IGNORED, self.length)
+            return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+        hidden = torch.zeros_like(mask, dtype=torch.bool)
+        for place, row in enumerate(rows):
+            hidden[place, row["hidden"]] = True
+        labels = torch.where(hidden, ids, IGNORED)
+        return {
+            "input_ids": ids.masked_fill(hidden, self.mask),
+            "attention_mask": mask,
+            "labels": labels,
+        }
+
+
+def filler(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token of positions that are padding."""
+    fills = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return int(next(fill for fill in fills if fill is not None))

@@ -1,0 +1,178 @@
+"""BLEU and chrF are sacreBLEU's; the test of a difference knows ties, few lines and many."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import sacrebleu
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from headwise.decoding.bleu import difference, quality
+from headwise.errors import HeadwiseError
+
+WORDS = [
+    "the",
+    "a",
+    "red",
+    "blue",
+    "old",
+    "small",
+    "cat",
+    "dog",
+    "house",
+    "tree",
+    "man",
+    "sees",
+    "likes",
+    "eats",
+    "near",
+]
+
+
+def corpus(lines: int, seed: int = 0) -> list[str]:
+    random = np.random.default_rng(seed)
+    return [" ".join(random.choice(WORDS, random.integers(6, 16))) + "." for _ in range(lines)]
+
+
+def worsened(references: list[str], share: float, seed: int = 1) -> list[str]:
+    """Every word is another one with this chance."""
+    random = np.random.default_rng(seed)
+    return [
+        " ".join(str(random.choice(WORDS)) if random.random() < share else w for w in r.split())
+        for r in references
+    ]
+
+
+REFERENCES = corpus(200)
+GOOD, BAD = worsened(REFERENCES, 0.2), worsened(REFERENCES, 0.4, seed=2)
+
+
+class TestQuality:
+    def test_scores_and_signatures_are_sacrebleus_own(self) -> None:
+        bleu, chrf = quality(GOOD, REFERENCES)
+        assert bleu.value == sacrebleu.corpus_bleu(GOOD, [REFERENCES]).score
+        assert chrf.value == sacrebleu.corpus_chrf(GOOD, [REFERENCES]).score
+        for found, metric in ((bleu, BLEU()), (chrf, CHRF())):
+            metric.corpus_score(GOOD, [REFERENCES])
+            assert found.signature == str(metric.get_signature())
+        assert (bleu.name, chrf.name) == ("bleu", "chrf")
+        assert (
+            "case:mixed" in bleu.signature
+            and "tok:13a" in bleu.signature
+            and "nc:6" in chrf.signature
+        )
+
+    def test_the_interval_is_that_of_sacrebleus_bootstrap(self) -> None:
+        bleu = quality(GOOD, REFERENCES)[0]
+        theirs = BLEU().corpus_score(GOOD, [REFERENCES], n_bootstrap=1000)
+        assert bleu.low < bleu.value < bleu.high
+        assert (bleu.high - bleu.low) / 2 == pytest.approx(theirs._ci, rel=0.15)
+
+    def test_a_perfect_and_an_empty_translation(self) -> None:
+        bleu, chrf = quality(REFERENCES, REFERENCES)
+        assert (
+            bleu.low == pytest.approx(100)
+            and bleu.value == pytest.approx(100)
+            and chrf.value == pytest.approx(100)
+        )
+        bleu, chrf = quality([""] * len(REFERENCES), REFERENCES)
+        assert bleu.value == bleu.high == chrf.value == chrf.high == 0
+
+    def test_one_sentence_has_an_interval_of_no_width(self) -> None:
+        bleu = quality(GOOD[:1], REFERENCES[:1])[0]
+        assert bleu.low == pytest.approx(bleu.value) and bleu.high == pytest.approx(bleu.value)
+
+    def test_it_is_deterministic(self) -> None:
+        assert quality(GOOD, REFERENCES) == quality(GOOD, REFERENCES)
+        assert difference(GOOD, BAD, REFERENCES) == difference(GOOD, BAD, REFERENCES)
+
+    @pytest.mark.parametrize(("lines", "references"), [(0, 0), (0, 3), (3, 2), (2, 3)])
+    def test_what_cannot_be_compared_is_refused(self, lines: int, references: int) -> None:
+        for action in (
+            lambda: quality(REFERENCES[:lines], REFERENCES[:references]),
+            lambda: difference(REFERENCES[:lines], REFERENCES[:lines], REFERENCES[:references]),
+            lambda: difference(
+                REFERENCES[:references], REFERENCES[:lines], REFERENCES[:references]
+            ),
+        ):
+            with pytest.raises(
+                HeadwiseError, match=rf"{lines} translations .* with {references} references"
+            ):
+                action()
+
+
+class TestDifference:
+    def test_identical_output_is_no_difference(self) -> None:
+        """sacreBLEU's own paired bootstrap gives it p = 0.001."""
+        found = difference(GOOD, list(GOOD), REFERENCES)
+        assert (found.value, found.low, found.high, found.p) == (0, 0, 0, 1)
+
+    def test_a_clearly_better_system(self) -> None:
+        found, back = difference(GOOD, BAD, REFERENCES), difference(BAD, GOOD, REFERENCES)
+        expected = (
+            sacrebleu.corpus_bleu(GOOD, [REFERENCES]).score
+            - sacrebleu.corpus_bleu(BAD, [REFERENCES]).score
+        )
+        assert found.value == pytest.approx(expected) and 0 < found.low < found.value < found.high
+        assert found.p == pytest.approx(1 / 1001)
+        assert (
+            back.value == -found.value
+            and back.p == found.p
+            and back.low == pytest.approx(-found.high)
+        )
+
+    def test_two_systems_that_are_equally_good(self) -> None:
+        """Half the lines of each are the other's: neither is better but by chance, and the interval holds 0."""
+        one = [a if i % 2 else b for i, (a, b) in enumerate(zip(GOOD, BAD, strict=True))]
+        two = [b if i % 2 else a for i, (a, b) in enumerate(zip(GOOD, BAD, strict=True))]
+        found = difference(one, two, REFERENCES)
+        assert found.p > 0.05 and found.low < 0 < found.high
+
+    def test_chance_rejects_as_often_as_it_should(self) -> None:
+        """Where lines are dealt out by chance, p is below 0.1 in about a tenth of all cases."""
+        random, small = np.random.default_rng(0), 60
+        ps = []
+        for _ in range(20):
+            deal = random.random(small) < 0.5
+            one = [a if d else b for a, b, d in zip(GOOD, BAD, deal, strict=False)]
+            two = [b if d else a for a, b, d in zip(GOOD, BAD, deal, strict=False)]
+            ps.append(difference(one, two, REFERENCES[:small]).p)
+        assert np.mean(np.array(ps) < 0.1) <= 0.3 and np.mean(np.array(ps) > 0.5) >= 0.25
+
+    def test_one_differing_line_says_nothing(self) -> None:
+        """Swapped, it would say the opposite as loudly."""
+        system = [*REFERENCES[:3], "something else.", *REFERENCES[4:]]
+        found = difference(system, REFERENCES, REFERENCES)
+        assert found.value < 0 and found.p == 1
+
+    @pytest.mark.parametrize("lines", [2, 4, 10])
+    def test_few_differing_lines_are_tested_exactly(self, lines: int) -> None:
+        """Every way of swapping them, written out with whole corpora. All worse is 1 of 2^n, and so is all better."""
+        system = worsened(REFERENCES[:lines], 0.6) + REFERENCES[lines:40]
+        baseline, references = REFERENCES[:40], REFERENCES[:40]
+        found = difference(system, baseline, references)
+        assert found.p == pytest.approx(2 / 2**lines)
+        if lines <= 4:
+            values = []
+            for swaps in product((False, True), repeat=lines):
+                one, two = list(system), list(baseline)
+                for i in range(lines):
+                    if swaps[i]:
+                        one[i], two[i] = two[i], one[i]
+                values.append(
+                    sacrebleu.corpus_bleu(one, [references]).score
+                    - sacrebleu.corpus_bleu(two, [references]).score
+                )
+            assert found.value == pytest.approx(values[0])
+            assert found.p == np.mean([abs(value) >= abs(values[0]) - 1e-9 for value in values])
+
+    def test_lines_that_differ_without_a_difference_in_bleu(self) -> None:
+        """Two unlike mistakes of the same size, in few lines and in many."""
+        for lines in (3, 40):
+            one = [f"wrong {line}" for line in REFERENCES[:lines]] + REFERENCES[lines:100]
+            two = [f"false {line}" for line in REFERENCES[:lines]] + REFERENCES[lines:100]
+            found = difference(one, two, REFERENCES[:100])
+            assert (found.value, found.p) == (0, 1)

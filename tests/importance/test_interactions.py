@@ -1,0 +1,171 @@
+"""Pairs of heads switched off together: heads made by hand, a slow twin, what is refused."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import headwise as hw
+from headwise.attention import masked
+from headwise.importance import interactions as module
+from headwise.importance.interactions import COLUMNS, interactions
+from headwise.importance.objective import asked_places, losses_of, on_device
+from headwise.tasks.batches import Batches
+from tasks.askers import asker, embedder, lines, pairs
+from training.letters import END, LETTERS, PAD, START, letters
+
+WIDTH, SIZE, WORDS = 32, 8, 31
+STRENGTH = 8.0  # the logit that a token gets from its heads
+FIRST, COPY, OTHER, NOTHING = range(4)
+
+
+def made_by_hand() -> hw.Model:
+    """Heads 0 and 1 of the only layer do the same: after the letter a they say a, each loud enough to do it alone. Head
+    2 does so for the letter b, head 3 does nothing. The rest of the model knows nothing."""
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=WORDS,
+        n_embd=WIDTH,
+        n_layer=1,
+        n_head=4,
+        n_positions=64,
+        tie_word_embeddings=False,
+        pad_token_id=PAD,
+        bos_token_id=START,
+        eos_token_id=END,
+    )
+    hf = GPT2LMHeadModel(config)
+    basis, _ = torch.linalg.qr(torch.cat([torch.ones(WIDTH, 1), torch.randn(WIDTH, 6)], 1))
+    read_a, read_b, say_a, say_b, else_ = basis.T[1:6]  # means of 0
+    layer = hf.transformer.h[0]
+    a, b = (5 + LETTERS.index(letter) for letter in "ab")
+    with torch.no_grad():
+        for parameter in (
+            hf.transformer.wpe.weight,
+            layer.attn.c_attn.weight,
+            layer.attn.c_proj.weight,
+            layer.mlp.c_proj.weight,
+            hf.lm_head.weight,
+        ):
+            parameter.zero_()
+        hf.transformer.wte.weight[:] = else_ * math.sqrt(WIDTH)
+        hf.transformer.wte.weight[a], hf.transformer.wte.weight[b] = (
+            read_a * math.sqrt(WIDTH),
+            read_b * math.sqrt(WIDTH),
+        )
+        for head, read, say in (
+            (FIRST, read_a, say_a),
+            (COPY, read_a, say_a),
+            (OTHER, read_b, say_b),
+        ):
+            layer.attn.c_attn.weight[:, 2 * WIDTH + head * SIZE] = read
+            layer.attn.c_proj.weight[head * SIZE] = 1e4 * say
+        hf.lm_head.weight[a], hf.lm_head.weight[b] = (
+            STRENGTH / math.sqrt(WIDTH) * say for say in (say_a, say_b)
+        )
+    return hw.Model(hf, letters(), "made by hand")
+
+
+def only(letter: str, count: int) -> list[str]:
+    return [" ".join(letter * (4 + number % 3)) for number in range(count)]
+
+
+def test_two_equal_heads_are_redundant_and_heads_of_different_text_are_not() -> None:
+    """Closed form. After a letter its logit is STRENGTH while a head speaks, 0 like all others once none does."""
+    model, text = made_by_hand(), hw.Text.from_lines([*only("a", 30), *only("b", 30)])
+    table = interactions(model, text, pairs=6).set_index(["head", "other_head"])
+    tokens, again, end = 0, 0, 0
+    for row in list(module.halves(text)[1].lines):
+        tokens += len(row.split()) + 1  # the letters after the start, and the end
+        if row[0] == "a":
+            again, end = again + len(row.split()) - 1, end + 1
+    off = math.log(WORDS)
+    says = math.log(1 + (WORDS - 1) * math.exp(-STRENGTH))  # that the letter comes again
+    ends = math.log(
+        math.exp(STRENGTH) + WORDS - 1
+    )  # that the text ends here, which the heads make unlikely
+    expected = (again * (off - says) + end * (off - ends)) / tokens
+    same = table.loc[(FIRST, COPY)]
+    assert (
+        same["value"] == pytest.approx(expected, abs=1e-3) and same["low"] > 0 and same["p"] < 0.01
+    )
+    assert same["alone"] == pytest.approx(0, abs=1e-3) and same["both"] == pytest.approx(
+        expected, abs=1e-3
+    )
+    assert table.index[0] == (FIRST, COPY)  # the strongest comes first
+    for pair in ((FIRST, OTHER), (COPY, OTHER), (FIRST, NOTHING), (OTHER, NOTHING)):
+        assert table.loc[pair, "value"] == pytest.approx(0, abs=1e-5)
+    assert table.loc[(FIRST, OTHER), "other_alone"] > 0.1
+
+
+@pytest.mark.parametrize("family", ["marian", "gpt2"])
+def test_the_slow_twin(family: str) -> None:
+    """Every pair by itself, sentence by sentence, on the stock model with a mask."""
+    model = asker(family)
+    text = pairs(24) if family == "marian" else lines(24)
+    table = interactions(model, text, pairs=3, seed=1)
+    first, second = module.halves(text)
+    assert len(first) == 12 and not {*first} & {*second} and {*first} | {*second} == {*text}
+    assert list(table.columns) == list(COLUMNS) and len(table) == math.comb(model.heads.total, 2)
+    measured = table[table["value"].notna()]
+    assert len(measured) == 3 and measured["value"].abs().is_monotonic_decreasing
+    assert table["screen"].abs().nlargest(3).index.tolist() == sorted(
+        measured.index, key=lambda i: -abs(table["screen"][i])
+    )
+
+    def loss(part: object, off: list[hw.Head]) -> tuple[float, int]:
+        lost, count = 0.0, 0
+        with (
+            torch.no_grad(),
+            masked(model.hf, model.found, hw.HeadMask.full(model.heads).without(off)),
+        ):
+            for batch in Batches(model, part):  # type: ignore[arg-type]
+                tensors = on_device(model.hf, batch)
+                lost += float(losses_of(model.hf, tensors, asked_places(tensors["labels"])).sum())
+                count += int((batch["labels"] != -100).sum())
+        return lost, count
+
+    for row in table.iloc[[0, 1, 2, 10, 20]].to_dict("records"):
+        one = hw.Head(row["kind"], row["layer"], row["head"])
+        other = hw.Head(row["other_kind"], row["other_layer"], row["other_head"])
+        for part, column in ((first, "screen"), (second, "value")):
+            (whole, count), *rest = (loss(part, off) for off in ([], [one], [other], [one, other]))
+            alone, other_alone, both = ((lost - whole) / count for lost, _ in rest)
+            if not np.isnan(row[column]):
+                assert row[column] == pytest.approx(both - alone - other_alone, abs=1e-5)
+            if column == "value" and not np.isnan(row["value"]):
+                assert (row["alone"], row["both"], row["n"]) == pytest.approx(
+                    (alone, both, count), abs=1e-5
+                )
+                assert row["low"] <= row["value"] <= row["high"]
+
+
+def test_the_loudest_heads_of_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 5)
+    model, text = asker("gpt2"), lines(24)
+    table = interactions(model, text, pairs=2)
+    assert len(table) == math.comb(5, 2)
+    shares = hw.score(model, module.halves(text)[0], ["dormancy"]).nlargest(5, "value")
+    loud = {hw.Head(*row) for row in shares[["kind", "layer", "head"]].itertuples(index=False)}
+    paired = {hw.Head(*row) for row in table[["kind", "layer", "head"]].itertuples(index=False)}
+    paired |= {
+        hw.Head(*row)
+        for row in table[["other_kind", "other_layer", "other_head"]].itertuples(index=False)
+    }
+    assert paired == loud and all(one < other for one, other in combinations(sorted(paired), 2))
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(hw.HeadwiseError, match="at least 1"):
+        interactions(asker(), pairs(30), pairs=0)
+    with pytest.raises(hw.HeadwiseError, match="too few"):
+        interactions(asker(), pairs(19))
+    with pytest.raises(hw.HeadwiseError, match="predicts nothing"):
+        interactions(embedder(), lines(30))
+    with pytest.raises(hw.HeadwiseError, match="give text"):
+        interactions(asker("gpt2"), [{"input_ids": torch.ones(1, 3, dtype=torch.long)}])  # type: ignore[arg-type]

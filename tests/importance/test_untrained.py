@@ -1,0 +1,100 @@
+"""The untrained twin: the same shape, other weights, a control of scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import headwise as hw
+from headwise.heads import Site
+from headwise.importance.untrained import COLUMNS, SENTENCES, score_untrained
+from tasks.askers import asker, lines, pairs
+
+MEASURES = ["confidence", "gradient", "lrp.ding.pooled", "ablation.zero"]
+
+
+def weights(model: hw.Model) -> dict[str, torch.Tensor]:
+    return dict(model.hf.state_dict())
+
+
+class TestTwin:
+    def test_same_shape_and_other_weights(self) -> None:
+        model = asker()
+        before = torch.get_rng_state()
+        twin, again, other = hw.untrained(model, 1), hw.untrained(model, 1), hw.untrained(model, 2)
+        assert torch.equal(torch.get_rng_state(), before)
+        assert twin.heads == model.heads and twin.tokenizer is model.tokenizer
+        assert {name: w.shape for name, w in weights(twin).items()} == {
+            n: w.shape for n, w in weights(model).items()
+        }
+        name = "model.encoder.layers.0.self_attn.q_proj.weight"
+        assert torch.equal(weights(twin)[name], weights(again)[name])
+        assert not torch.equal(weights(twin)[name], weights(other)[name])
+        assert not torch.equal(weights(twin)[name], weights(model)[name])
+
+    def test_weights_are_drawn_as_the_class_draws_them(self) -> None:
+        """Nothing of the model's own weights is left, not even their size."""
+        model = asker("gpt2")
+        with torch.no_grad():
+            for parameter in model.hf.parameters():
+                parameter.mul_(100)
+        drawn = weights(hw.untrained(model, 1))["transformer.h.0.attn.c_attn.weight"]
+        assert abs(float(drawn.std()) / model.hf.config.initializer_range - 1) < 0.1
+
+    def test_a_pruned_model_has_a_pruned_twin(self, tmp_path: Path) -> None:
+        model = asker()
+        mask = hw.HeadMask.full(model.heads).without(
+            [hw.Head("encoder-self", 0, 0), hw.Head("cross", 1, 2)]
+        )
+        model.remove(mask).save(tmp_path / "small")
+        small = hw.load(tmp_path / "small")
+        twin = hw.untrained(small, 1)
+        assert twin.heads == small.heads and twin.layout == small.layout
+        assert twin.parameters == small.parameters
+
+    def test_half_precision_stays(self) -> None:
+        model = asker("gpt2")
+        model.hf.to(torch.bfloat16)
+        assert hw.untrained(model).hf.dtype == torch.bfloat16
+
+    @pytest.mark.parametrize("seed", [-1, -5])
+    def test_a_seed_below_0_is_refused(self, seed: int) -> None:
+        with pytest.raises(hw.HeadwiseError, match="the seed is"):
+            hw.untrained(asker(), seed)
+
+
+class TestScores:
+    def test_the_slow_twin(self) -> None:
+        """Each twin's rows are those of `hw.score` of that twin; the baseline is their mean over a layer."""
+        model, text = asker(), pairs(12)
+        table = hw.score(model, text, MEASURES, seed=5, untrained=2)
+        controls = pd.DataFrame(table.attrs["untrained"])
+        assert tuple(controls.columns) == COLUMNS and set(controls["seed"]) == {6, 7}
+        for seed, rows in controls.groupby("seed"):
+            alone = hw.score(hw.untrained(model, int(seed)), text, MEASURES, seed=5)
+            assert np.array_equal(rows["value"], alone["value"])
+        for row in table.sample(20, random_state=0).itertuples():
+            same = controls[
+                (controls["kind"] == row.kind)
+                & (controls["layer"] == row.layer)
+                & (controls["measure"] == row.measure)
+            ]
+            assert len(same) == 2 * model.heads.count(Site(row.kind, row.layer))
+            assert row.baseline == pytest.approx(same["value"].mean())
+        plain = hw.score(model, text, MEASURES, seed=5)
+        assert plain["baseline"].isna().all() and "untrained" not in plain.attrs
+        assert np.array_equal(plain["value"], table["value"])
+
+    def test_few_sentences_and_no_dear_measure(self) -> None:
+        model, text = asker("gpt2"), lines(3 * SENTENCES)
+        found = score_untrained(model, text, ["confidence", "gradient", "gating.irrelevant"], 1)
+        assert set(found["measure"]) == {"confidence", "gradient"}
+        assert set(found.loc[found["measure"] == "gradient", "n"]) == {SENTENCES}
+
+    def test_a_wrong_number_is_refused(self) -> None:
+        with pytest.raises(hw.HeadwiseError, match="untrained is -1"):
+            hw.score(asker(), pairs(4), ["confidence"], untrained=-1)

@@ -1,0 +1,489 @@
+"""`hw.prune`: one function for gates, top-k gates and greedy removal; what is held out, and what is refused."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import pytest
+import torch
+
+import headwise as hw
+from headwise.attention import masked
+from headwise.decoding.bleu import quality
+from headwise.importance import scoring
+from headwise.importance.gating import gate_heads
+from headwise.importance.measures import MEASURES
+from headwise.importance.scoring import importance_values
+from headwise.options import Recipe, Search
+from headwise.pruning import target_count
+from headwise.pruning.greedy import weight_norms
+from headwise.pruning.ranking import Ranking, greedy_masks
+from headwise.pruning.sweeps import GateSweep, GreedySweep
+from headwise.tasks.batches import Batches, held_out
+from headwise.units import sizes, units
+from tasks.askers import asker, embedder, lines, pairs
+
+FAST: dict[str, Any] = {
+    "epochs": 2,
+    "gate_learning_rate": 2.0,
+    "batch_tokens": 48,
+    "warmup": 1,
+    "dtype": "fp32",
+}
+
+
+def encoder_heads(model: hw.Model) -> int:
+    return sum(model.heads.query["encoder-self"])
+
+
+class TestMethods:
+    def test_a_target_count_with_gates(self) -> None:
+        """The call of the documentation. Other kinds stay as they are, and dev text is held out by itself."""
+        model = asker()
+        small = hw.prune(model, pairs(40), keep=3, kinds=["encoder-self"], **FAST)
+        assert (
+            encoder_heads(small) == 3
+            and small.heads.total == model.heads.total - encoder_heads(model) + 3
+        )
+
+    def test_a_target_count_with_top_k_gates(self) -> None:
+        keep = {"encoder-self": 2, "cross": 5}
+        small = hw.prune(
+            asker(), pairs(40), pairs(6, 9), keep=keep, kinds=list(keep), method="top-k", **FAST
+        )
+        assert {kind: sum(small.heads.query[kind]) for kind in keep} == keep
+
+    def test_a_penalty(self) -> None:
+        assert encoder_heads(hw.prune(asker(), pairs(40), penalty=50.0, **FAST)) == 0
+
+    @pytest.mark.parametrize("family", ["bert", "llama"])
+    def test_gates_on_models_that_do_not_translate(self, family: str) -> None:
+        """Asked for by method or by a penalty; labels are not smoothed."""
+        model, text = asker(family), lines(60)
+        before = {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
+        small = hw.prune(model, text, keep=4, method="gates", train="gates", **FAST)
+        assert small.heads.total == 4
+        assert all(
+            torch.equal(tensor, before[name]) for name, tensor in model.hf.state_dict().items()
+        )
+        assert hw.prune(model, text, keep=2, method="top-k", **FAST).heads.total == 2
+        assert hw.prune(asker(family), text, penalty=50.0, **FAST).heads.total == 0
+
+    @pytest.mark.parametrize(
+        ("options", "reason"),
+        [
+            ({"settle": 0.2}, "settle would change nothing"),
+            ({"learning_rate": 0.1}, "learning_rate would change nothing"),
+            ({"train": "adapters"}, "train.* is 'adapters'"),
+        ],
+    )
+    def test_options_that_frozen_weights_make_idle(
+        self, options: dict[str, Any], reason: str
+    ) -> None:
+        with pytest.raises(hw.HeadwiseError, match=reason):
+            hw.prune(asker(), pairs(40), keep=3, **{**FAST, "train": "gates", **options})
+
+    def test_greedy_without_training(self) -> None:
+        model = asker()
+        small = hw.prune(
+            model, pairs(12), keep=3, method="greedy", score="weight-norm", search=Search(beam=1)
+        )
+        assert (
+            encoder_heads(small) == 3 and small.heads.query["cross"] == model.heads.query["cross"]
+        )
+        assert small.hf.get_output_embeddings().weight.equal(
+            model.hf.get_output_embeddings().weight
+        )
+
+    @pytest.mark.parametrize("family", ["bert", "llama"])
+    def test_language_models(self, family: str) -> None:
+        assert hw.prune(asker(family), lines(20), keep=4).heads.total == 4
+        fewest = {"bert": 1, "llama": 2}[
+            family
+        ]  # one unit: with grouped queries a head of each group
+        assert (
+            hw.prune(
+                asker(family), lines(20), lines(5, 2), max_drop=1e9, score="random"
+            ).heads.total
+            == fewest
+        )
+
+    @pytest.mark.parametrize(
+        ("unit", "keep"), [(None, 4), ("balanced", 2), ("group", 4), ("uniform", 4), ("head", 3)]
+    )
+    @pytest.mark.parametrize("rescore", [False, True])
+    def test_units_under_grouped_queries(self, unit: Any, keep: int, rescore: bool) -> None:
+        """2 layers of 4 heads in 2 groups. Only single heads, asked for, let the cache grow, and that is said."""
+        model = asker("llama")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            small = hw.prune(
+                model, lines(8), lines(4), keep=keep, unit=unit, rescore=rescore, seed=2
+            )
+        assert small.heads.total == keep
+        grew = small.cache_bytes > model.cache_bytes
+        assert any("would grow" in str(warning.message) for warning in said) == grew and (
+            unit == "head" or not grew
+        )
+        if unit == "group":
+            assert small.cache_bytes == model.cache_bytes // 2
+        if unit == "uniform":
+            assert (
+                small.heads.query["decoder-self"] == (2, 2)
+                and small.cache_bytes == model.cache_bytes
+            )
+
+    @pytest.mark.parametrize("method", ["gates", "top-k"])
+    def test_gates_close_a_unit(self, method: Any) -> None:
+        small = hw.prune(
+            asker(), pairs(40), pairs(6, 9), keep=4, unit="uniform", method=method, **FAST
+        )
+        assert small.heads.query["encoder-self"] == (2, 2)
+        with pytest.raises(
+            hw.HeadwiseError, match=r"3 heads cannot be kept: .* The nearest numbers are 2 and 4"
+        ):
+            hw.prune(asker(), pairs(40), keep=3, unit="uniform", method=method, **FAST)
+
+    def test_gates_of_units_under_a_penalty(self) -> None:
+        small = hw.prune(asker(), pairs(40), pairs(6, 9), penalty=0.1, unit="uniform", **FAST)
+        assert len({*small.heads.query["encoder-self"]}) == 1
+
+    def test_a_budget_of_quality(self) -> None:
+        assert encoder_heads(hw.prune(asker(), pairs(12), max_drop=100, search=Search(beam=1))) == 1
+
+    def test_dev_text_is_every_tenth_of_the_text(self) -> None:
+        text = lines(25)
+        rest, dev = held_out(text)
+        assert list(dev) == [text[9], text[19]] and len(rest) == 23
+        model = asker("bert")
+        by_hand = hw.prune(model, rest, dev, max_drop=20.0, score="gradient")
+        assert hw.prune(model, text, max_drop=20.0, score="gradient").layout == by_hand.layout
+
+    def test_the_model_is_left_as_it_was_and_progress_is_reported(self) -> None:
+        model, shares = asker("bert"), list[float]()
+        before = {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
+        hw.prune(
+            model,
+            lines(8),
+            lines(8, 2),
+            max_drop=1.0,
+            rescore=True,
+            progress=lambda share, _: shares.append(share),
+        )
+        assert all(
+            torch.equal(tensor, before[name]) for name, tensor in model.hf.state_dict().items()
+        )
+        assert shares == sorted(shares) and shares[-1] == 1.0 and shares[0] >= 0
+
+
+def loss_by_hand(model: hw.Model, dev: Any) -> float:
+    """Nats a token, batch after batch, by the library's own loss."""
+    lost, asked = 0.0, 0
+    for batch in Batches(model, dev):
+        labels = batch["labels"]
+        with torch.no_grad():
+            logits = model.hf(
+                **{k: tensor for k, tensor in batch.items() if k not in ("rows", "labels")}
+            ).logits
+        lost += float(
+            torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1), labels.flatten(), reduction="sum"
+            )
+        )
+        asked += int((labels >= 0).sum())
+    return lost / asked
+
+
+class TestGreedy:
+    @pytest.mark.parametrize("family", ["marian", "bert", "llama"])
+    @pytest.mark.parametrize("score", ["gradient", "random"])
+    def test_exactly_so_many_heads_stay(self, family: str, score: str) -> None:
+        """Between the steps of a tenth, too."""
+        model = asker(family)
+        text = (pairs if family == "marian" else lines)(8)
+        kinds = model.heads.kinds
+        keep = model.heads.total // 2 + 2
+        for count in (keep, model.heads.total):
+            small = hw.prune(
+                model, text, text, keep=count, kinds=kinds, method="greedy", score=score
+            )
+            assert small.heads.total == count
+
+    def test_a_target_for_every_kind(self) -> None:
+        keep = {"encoder-self": 7, "decoder-self": 1, "cross": 3}
+        small = hw.prune(asker(), pairs(8), pairs(5, 5), keep=keep, method="greedy")
+        assert {kind: sum(small.heads.query[kind]) for kind in keep} == keep
+
+    @pytest.mark.parametrize("compensate", [False, True])
+    @pytest.mark.parametrize("family", ["bert", "llama"])
+    def test_the_smallest_within_a_budget(self, family: str, compensate: bool) -> None:
+        """In % of perplexity, against models that are cut one by one and measured by hand."""
+        model, text, dev = asker(family), lines(8), lines(5, 5)
+        total, whole = model.heads.total, loss_by_hand(model, dev)
+        options: Any = {"score": "confidence", "compensate": compensate, "step": 0.25}
+        found = {}
+        for left in sizes(units(model.heads), 0.25):
+            small = hw.prune(model, text, dev, keep=left, **options)
+            found[left] = 100 * math.expm1(loss_by_hand(small, dev) - whole)
+        budget = max(sorted(found.values())[len(found) // 2], 0.0) + 1e-6
+        expected = min((left for left in found if found[left] <= budget), default=total)
+        assert hw.prune(model, text, dev, max_drop=budget, **options).heads.total == expected
+        nothing = min((left for left in found if found[left] <= 0), default=total)
+        assert hw.prune(model, text, dev, max_drop=0, **options).heads.total == nothing
+
+    def test_the_smallest_within_a_budget_of_bleu(self) -> None:
+        model, dev = asker(), pairs(5, 5)
+        sources, references = list(dev.sources), list(dev.targets)
+        options: Any = {"score": "weight-norm", "step": 0.25, "search": Search(beam=1)}
+        whole = quality(model.translate(sources, beam=1), references)[0].value
+        found = {}
+        for left in sizes(units(model.heads.only(["encoder-self"])), 0.25):
+            small = hw.prune(model, pairs(8), dev, keep=left, method="greedy", **options)
+            found[left] = whole - quality(small.translate(sources, beam=1), references)[0].value
+        budget = max(sorted(found.values())[1], 0.0) + 1e-9
+        expected = min((left for left in found if found[left] <= budget), default=8)
+        assert encoder_heads(hw.prune(model, pairs(8), dev, max_drop=budget, **options)) == expected
+
+    @pytest.mark.parametrize("measure", [*MEASURES, "ablation.bleu", "weight-norm"])
+    def test_every_measure_gives_an_order(
+        self, measure: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(scoring, "gate_heads", partial(gate_heads, steps=3))
+        model = asker("marian", encoder_layers=1, decoder_layers=1)
+        sweep = GreedySweep.model_construct(
+            kinds=["encoder-self"], keep=[], step=0.5, rescore=False
+        )
+        masks = greedy_masks(Ranking(model, Batches(model, pairs(4)), measure, False, 0), sweep)
+        assert list(masks) == [2, 1] and all(mask.count("cross") == 4 for mask in masks.values())
+
+    @pytest.mark.parametrize(
+        "measure", ["gradient", "confidence", "ablation.mean", "lrp.ding.pooled"]
+    )
+    def test_scored_again_after_every_step(self, measure: str) -> None:
+        """The first step is that of the scores of the whole model, the second that of a model that lacks its heads."""
+        model = asker("bert")
+        batches = Batches(model, lines(6))
+        sweep = GreedySweep(kinds=["encoder-self"], scores=[measure], rescore=True, step=0.5)
+        masks = list(greedy_masks(Ranking(model, batches, measure, True, 0), sweep).values())
+        with masked(model.hf, model.found, masks[0]):
+            table = hw.score(model, lines(6), [measure])
+        again = table[table.measure == measure].set_index(["kind", "layer", "head"]).value
+        best = max(
+            (head for head in model.heads if head in masks[0].kept),
+            key=lambda head: again[tuple(head)],
+        )
+        assert masks[-1].kept == {best}
+
+    @pytest.mark.parametrize(
+        "measure",
+        [name for name in MEASURES if not name.startswith(("gating", "attention-to-end"))],
+    )
+    def test_scored_again_down_to_one_head(self, measure: str) -> None:
+        """Whole layers are silenced on the way. Heads that are gone have no value, and nothing fails with none left."""
+        model = asker("bert")
+        batches = Batches(model, lines(3))
+        sweep = GreedySweep(scores=[measure], rescore=True, step=0.3)
+        masks = greedy_masks(Ranking(model, batches, measure, True, 0), sweep)
+        assert min(masks) == 1
+        assert importance_values(model, batches, measure, masks[1]).keys() == masks[1].kept
+        assert not importance_values(model, batches, measure, masks[1].without([*masks[1].kept]))
+
+    def test_low_values_of_entropy_mean_important(self) -> None:
+        model = asker("bert")
+        small = hw.prune(model, lines(6), lines(6, 3), keep=1, score="entropy")
+        table = hw.score(model, lines(6), ["entropy"])
+        assert small.layout is not None
+        (kept,) = small.layout.kept
+        assert tuple(table.loc[table.value.idxmin(), ["kind", "layer", "head"]]) == tuple(kept)
+
+    def test_random_orders_by_their_seed_and_norms_without_text(self) -> None:
+        one, same, other = (
+            hw.prune(asker("llama"), lines(20), keep=4, score="random", seed=s).layout
+            for s in (1, 1, 2)
+        )
+        assert one == same != other
+        model = asker("bert")
+        norms, small = (
+            weight_norms(model),
+            hw.prune(model, lines(2), lines(6), keep=1, score="weight-norm"),
+        )
+        assert small.layout is not None and small.layout.kept == {max(norms, key=norms.__getitem__)}
+
+    @pytest.mark.parametrize("family", ["olmo2", "albert"])
+    def test_heads_that_cannot_be_cut_are_refused_before_the_work(
+        self, monkeypatch: pytest.MonkeyPatch, family: str
+    ) -> None:
+        monkeypatch.setattr("headwise.pruning.prune.greedy_masks", None)
+        with pytest.raises(hw.HeadwiseError):
+            hw.prune(asker(family), lines(20), keep=1)
+
+
+class TestWarnings:
+    """What a study writes into its report is not lost where there is none."""
+
+    @pytest.mark.parametrize(
+        "asked",
+        [{"keep": 3, "method": "top-k", "epochs": 1, "gate_learning_rate": 0.01}, {"penalty": 0.0}],
+        ids=str,
+    )
+    def test_a_run_that_had_not_settled(
+        self, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(target_count, "TRAVEL", 0.1)
+        with pytest.warns(UserWarning, match="The gates had not settled: .* Train longer"):
+            hw.prune(asker(), pairs(20), **{**FAST, **asked})
+
+    def test_a_run_that_missed_its_target(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(target_count, "TRAVEL", 0.1)
+        few = {**FAST, "epochs": 1, "gate_learning_rate": 0.01}
+        with pytest.warns(UserWarning, match="heads away from the target") as warned:
+            hw.prune(asker(), pairs(20), keep=1, **few)
+        assert not any("frozen" in str(warning.message) for warning in warned), "that is no doubt"
+
+    def test_a_run_that_had_settled_is_silent(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            hw.prune(asker(), pairs(20), penalty=0.0, **{**FAST, "gate_learning_rate": 0.01})
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, "needs one of penalty, keep, max_drop, but none was given"),
+        ({"keep": 3, "max_drop": 1.0}, "keep and max_drop were given together"),
+        ({"keep": 3, "penalty": 0.1}, "penalty and keep were given together"),
+        ({"penalty": 0.1, "method": "top-k"}, "penalty means nothing with method 'top-k'"),
+        ({"penalty": 0.1, "method": "greedy"}, "penalty means nothing with method 'greedy'"),
+        ({"max_drop": 1.0, "method": "gates"}, "max_drop means nothing with method 'gates'"),
+        ({"keep": 3, "rule": "deterministic"}, "rule would mean nothing for the method 'gates'"),
+        ({"keep": 3, "penalty_scale": "code"}, "penalty_scale would mean nothing"),
+        (
+            {"keep": 3, "method": "top-k", "temperature": 0.5},
+            "temperature would mean nothing for the method 'top-k'",
+        ),
+        ({"keep": 3, "score": "gradient"}, "unknown key 'score'"),
+        (
+            {"keep": 3, "method": "greedy", "epochs": 3},
+            "epochs would mean nothing for the method 'greedy' without",
+        ),
+        ({"keep": 3, "method": "greedy", "work": "x"}, "work means nothing with method 'greedy'"),
+        (
+            {"keep": 3, "method": "greedy", "score": "beauty"},
+            "'beauty' is unknown; there is confidence",
+        ),
+        (
+            {"keep": 3, "method": "greedy", "score": "all"},
+            "takes too long to give an order|order of one score",
+        ),
+        ({"keep": 3, "method": "gates", "search": Search()}, "unknown key 'search'"),
+        (
+            {"keep": 3, "method": "greedy", "score": "random", "rescore": True},
+            "rescore would change nothing",
+        ),
+        ({"keep": 3, "method": "greedy", "step": 0.0}, "'step' is 0.0"),
+        (
+            {"keep": 3, "method": "greedy", "score": "attention-to-end", "kinds": ["decoder-self"]},
+            "not a number for",
+        ),
+        (
+            {"keep": 3, "method": "magic"},
+            "method 'magic' was asked for; there is gates, top-k, greedy",
+        ),
+        ({"keep": 3, "dtype": "int8"}, "'dtype' is 'int8'"),
+        ({"penalty": -1.0}, "penalty=-1.0 was given: give a number of at least 0"),
+        ({"penalty": float("nan")}, "penalty=nan was given"),
+        ({"penalty": "0.1"}, "penalty='0.1' was given"),
+        ({"max_drop": "1"}, "max_drop='1' was given"),
+        ({"max_drop": -1.0}, "max_drop=-1.0 was given"),
+        ({"keep": 0}, "'keep.0' is 0"),
+        ({"keep": 99}, "99 heads cannot be kept: there are 8"),
+        ({"keep": 99, "method": "greedy"}, "99 heads cannot be kept: there are 8"),
+        ({"keep": 2.5}, "keep.* is 2.5"),
+        ({"keep": True}, "'keep.0' is True"),
+        ({"keep": {"cross": "4"}}, "'keep.0.*' .*valid integer"),
+        ({"keep": 3, "kinds": ["decoder"]}, "is 'decoder'"),
+        ({"keep": 3, "kinds": "cross"}, "kinds is 'cross': give a list of kinds"),
+        ({"keep": 3, "kinds": []}, "kinds.* is "),
+        (
+            {"keep": {"cross": 1}, "kinds": ["encoder-self"]},
+            "keep names cross, but the kinds are encoder-self",
+        ),
+    ],
+)
+def test_what_cannot_be(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(hw.HeadwiseError, match=reason) as error:
+        hw.prune(asker(), pairs(12), **options)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (
+            lambda: hw.prune(cast(Any, "my-model"), pairs(9), keep=3),
+            "'my-model' was to be pruned, which is no model",
+        ),
+        (lambda: hw.prune(asker(), pairs(9), keep=3), "there are only 9: give dev text as well"),
+        (lambda: hw.prune(asker(), lines(20), keep=3), "needs parallel text"),
+        (lambda: hw.prune(asker("bert"), pairs(20), keep=3), "needs one-sided text"),
+        (
+            lambda: hw.prune(asker("bert"), lines(20), penalty=0.1, method="greedy"),
+            "penalty means nothing with method",
+        ),
+        (
+            lambda: hw.prune(embedder(), lines(20), keep=3, method="gates"),
+            "there is no loss to train it by",
+        ),
+    ],
+)
+def test_text_and_models_that_do_not_fit(make: Callable[[], hw.Model], reason: str) -> None:
+    with pytest.raises(hw.HeadwiseError, match=reason):
+        make()
+
+
+class TestWithoutWords:
+    """Models that predict no words, such as those of sentence embeddings."""
+
+    @pytest.mark.parametrize(
+        "options", [{}, {"score": "dormancy", "rescore": True}, {"compensate": True}], ids=str
+    )
+    def test_a_number_of_heads(self, options: dict[str, Any]) -> None:
+        model = embedder()
+        small = hw.prune(model, lines(12), keep=3, **options)
+        assert small.heads.total == 3 and small.layout is not None
+        expected = hw.prune(model, lines(12), keep=3, **{"score": "confidence", **options})
+        assert small.layout == expected.layout
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"max_drop": 1.0}, {"keep": 3, "score": "gradient"}, {"keep": 3, "score": "lrp"}],
+        ids=str,
+    )
+    def test_what_needs_a_prediction(self, options: dict[str, Any]) -> None:
+        with pytest.raises(hw.HeadwiseError, match=r"predicts n(o|either) words") as error:
+            hw.prune(embedder(), lines(12), **options)
+        assert "\n" not in str(error.value)
+
+
+def test_every_option_is_in_the_signature() -> None:
+    """Those of the sweeps that mean something for one model, and the recipe's."""
+    fields = {*GateSweep.model_fields, *GreedySweep.model_fields, *Recipe.model_fields}
+    of_a_plan = {"name", "controls", "seeds", "orders", "scores", "tune", "refine", "penalties"}
+    assert fields - of_a_plan <= {*inspect.signature(hw.prune).parameters}
+    for function in (hw.prune, hw.score, hw.evaluate, hw.roles):
+        kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+        assert not kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
+
+
+def test_more_bleu_than_there_is_may_not_be_lost_without_a_word() -> None:
+    with pytest.warns(
+        UserWarning, match=r"max_drop is 101, but the whole model has only .* BLEU on dev"
+    ):
+        hw.prune(
+            asker(), pairs(8), pairs(4), max_drop=101, score="weight-norm", search=Search(beam=1)
+        )

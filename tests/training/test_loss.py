@@ -1,0 +1,183 @@
+"""The loss without the logits: values and gradients against torch's own cross-entropy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear
+
+from headwise.training.batches import IGNORED
+from headwise.training.loss import CHUNK, FusedCrossEntropy, all_positions, summed_loss
+from syncs import syncs
+
+SIZE, WORDS = 12, 37
+WITHIN = {
+    torch.float64: (1e-10, 1e-11),
+    torch.float32: (1e-4, 4e-5),
+}  # relative, absolute, of gradients
+
+
+def case(
+    rows: int, length: int, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> tuple[Tensor, ...]:
+    """States B T M, weight V M, bias 1 V, and labels B T of which about a third are filling."""
+    generator = torch.Generator().manual_seed(seed)
+    states = torch.randn(rows, length, SIZE, generator=generator, dtype=torch.float64).to(dtype)
+    weight = torch.randn(WORDS, SIZE, generator=generator, dtype=torch.float64).to(dtype)
+    bias = torch.randn(1, WORDS, generator=generator, dtype=torch.float64).to(dtype)
+    labels = torch.randint(0, WORDS, (rows, length), generator=generator)
+    labels[torch.rand(rows, length, generator=generator) < 0.3] = IGNORED
+    return states.requires_grad_(), weight.requires_grad_(), bias, labels
+
+
+def stock(
+    states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+) -> Tensor:
+    logits = linear(states, weight, None if bias is None else bias[0])
+    return cross_entropy(
+        logits.flatten(0, 1),
+        labels.flatten(),
+        ignore_index=IGNORED,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("rows", [1, 3 * CHUNK // 20])  # one chunk, and several with a rest
+@pytest.mark.parametrize("biased", [True, False])
+def test_value_and_gradients_are_torchs(
+    dtype: torch.dtype, smoothing: float, rows: int, biased: bool
+) -> None:
+    states, weight, bias, labels = case(rows, 20, dtype)
+    expected, found = (
+        loss(states, weight, bias if biased else None, labels, smoothing)
+        for loss in (stock, summed_loss)
+    )
+    assert found.dtype == dtype and found.shape == ()
+    torch.testing.assert_close(
+        found, expected, rtol=1e-12 if dtype == torch.float64 else 1e-5, atol=0
+    )
+    for ours, theirs in zip(
+        torch.autograd.grad(3 * found, (states, weight)),
+        torch.autograd.grad(3 * expected, (states, weight)),
+        strict=True,
+    ):
+        assert ours.dtype == dtype
+        torch.testing.assert_close(ours, theirs, rtol=WITHIN[dtype][0], atol=WITHIN[dtype][1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.floats(0, 0.9), st.integers(0, 1000))
+def test_any_shape(rows: int, length: int, smoothing: float, seed: int) -> None:
+    states, weight, bias, labels = case(rows, length, seed=seed)
+    expected, found = (
+        loss(states, weight, bias, labels, smoothing) for loss in (stock, summed_loss)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    grads = [torch.autograd.grad(loss, states)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-11)
+
+
+def test_ignored_positions_have_no_gradient_and_change_nothing() -> None:
+    states, weight, bias, labels = case(6, 20)
+    found = summed_loss(states, weight, bias, labels, 0.1)
+    grad = torch.autograd.grad(found, states)[0]
+    filling = labels == IGNORED
+    assert bool((grad[filling] == 0).all()) and bool((grad[~filling] != 0).any(-1).all())
+    with torch.no_grad():
+        states[filling] = 1e6
+    assert torch.equal(summed_loss(states, weight, bias, labels, 0.1), found)
+
+
+def test_a_batch_of_filling_alone_costs_nothing() -> None:
+    states, weight, bias, labels = case(2, 5)
+    found = summed_loss(states, weight, bias, torch.full_like(labels, IGNORED), 0.1)
+    assert found.item() == 0
+    assert all(bool((grad == 0).all()) for grad in torch.autograd.grad(found, (states, weight)))
+
+
+def test_a_frozen_output_layer_gets_no_gradient() -> None:
+    states, weight, bias, labels = case(30, 20)
+    expected = torch.autograd.grad(summed_loss(states, weight, bias, labels, 0.1), states)[0]
+    frozen = weight.detach()
+    loss = summed_loss(states, frozen, bias, labels, 0.1)
+    assert torch.equal(torch.autograd.grad(loss, states)[0], expected) and frozen.grad is None
+
+
+def test_the_sentence_and_the_whole_batch_agree() -> None:
+    """Summed, so that batches and processes add up."""
+    states, weight, bias, labels = case(5, 20)
+    parts = [summed_loss(states[i : i + 1], weight, bias, labels[i : i + 1], 0.1) for i in range(5)]
+    torch.testing.assert_close(
+        torch.stack(parts).sum(), summed_loss(states, weight, bias, labels, 0.1)
+    )
+
+
+def test_without_gradients_the_value_is_the_same_and_none_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gradients cost twice the loss itself: a dev loss must not pay for them."""
+    states, weight, bias, labels = case(30, 20)
+    expected = summed_loss(states, weight, bias, labels, 0.1)
+    monkeypatch.setattr(torch.Tensor, "scatter_add_", None)  # only the gradient needs it
+    with torch.no_grad():
+        assert torch.equal(summed_loss(states, weight, bias, labels, 0.1), expected)
+
+
+def test_huge_logits_stay_finite() -> None:
+    states, weight, bias, labels = case(4, 10, torch.float32)
+    loss = summed_loss(states * 1e4, weight, bias, labels, 0.1)
+    assert bool(loss.isfinite()) and bool(torch.autograd.grad(loss, states)[0].isfinite().all())
+
+
+def test_bfloat16_under_autocast_is_close() -> None:
+    states, weight, bias, labels = case(3 * CHUNK // 20, 20, torch.float32)
+    expected = stock(states, weight, bias, labels, 0.1)
+    exact = torch.autograd.grad(expected, (states, weight))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = summed_loss(states, weight, bias, labels, 0.1)
+    assert found.dtype == torch.float32
+    assert found.item() != summed_loss(states, weight, bias, labels, 0.1).item(), (
+        "the product is in bfloat16"
+    )
+    torch.testing.assert_close(found, expected, rtol=2e-3, atol=0)
+    for ours, theirs in zip(torch.autograd.grad(found, (states, weight)), exact, strict=True):
+        assert ours.dtype == torch.float32
+        assert float((ours - theirs).norm() / theirs.norm()) < 0.01
+
+
+def test_a_second_derivative_is_refused_not_wrong() -> None:
+    states, weight, bias, labels = case(1, 5)
+    loss = summed_loss(states, weight, bias, labels, 0.1)
+    grad = torch.autograd.grad(loss**2, states, create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        grad.sum().backward()
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+@pytest.mark.parametrize("size", [512, 10_000])
+def test_elsewhere_than_on_cpu_nothing_waits(cap: float | None, size: int) -> None:
+    """Padding is projected as well, in chunks of any size; nothing is asked back from the device."""
+    states, weight, bias, labels = case(33, 20)
+    bias = bias.flatten().requires_grad_()
+    logits = linear(states, weight, bias).flatten(0, 1)
+    logits = logits if cap is None else cap * torch.tanh(logits / cap)
+    expected = cross_entropy(
+        logits, labels.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=0.1
+    )
+    with syncs() as seen:
+        flat, gold = all_positions(states.flatten(0, 1), labels.flatten())
+        found = FusedCrossEntropy.apply(flat, weight, bias, gold, 0.1, cap, size)  # type: ignore[no-untyped-call]
+    assert seen == []
+    torch.testing.assert_close(found, expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, (states, weight, bias)),
+        torch.autograd.grad(expected, (states, weight, bias)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
