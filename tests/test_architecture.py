@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
-WORDS = {"errors", "files", "heads", "progress"}
+WORDS = {"declarations", "errors", "files", "heads", "progress"}
 METHODS = {"importance", "pruning", "roles", "training"}
 MAY_IMPORT = {
     "errors": set[str](),
@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "heads": {"errors"},
     "statistics": {"errors"},
     "environment": set[str](),
+    "declarations": {"errors"},
     "attention": WORDS,
     "data": WORDS,
     "training": WORDS | {"options", "attention", "data", "decoding", "statistics"},
