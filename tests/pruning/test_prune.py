@@ -17,8 +17,8 @@ from headwise.attention import masked
 from headwise.decoding.bleu import quality
 from headwise.importance import scoring
 from headwise.importance.gating import gate_heads
-from headwise.importance.measures import MEASURES
-from headwise.importance.scoring import importance_values
+from headwise.importance.measurement import importance_values
+from headwise.importance.measures import resolve_measures
 from headwise.options import Recipe, Search
 from headwise.pruning import target_count
 from headwise.pruning.greedy import weight_norms
@@ -35,6 +35,8 @@ FAST: dict[str, Any] = {
     "warmup": 1,
     "dtype": "fp32",
 }
+
+MEASURES = resolve_measures(["all"])
 
 
 def encoder_heads(model: hw.Model) -> int:

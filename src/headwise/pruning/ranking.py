@@ -16,9 +16,9 @@ from headwise.attention import classifies, evaluating, masked
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from headwise.importance.ablation import removal_losses
-from headwise.importance.measures import HARMFUL, LOW_IS_IMPORTANT
+from headwise.importance.measurement import importance_values
+from headwise.importance.measures import facts
 from headwise.importance.objective import on_device, predict, sentence_losses
-from headwise.importance.scoring import importance_values
 from headwise.importance.tally import Part, agreeing, fetched, gathered
 from headwise.model import Model
 from headwise.progress import part
@@ -54,7 +54,7 @@ class Ranking:
             return weight_norms(self.model)
         left = mask if self.rescore and len(mask) < self.model.heads.total else None
         values = importance_values(self.model, self.text, self.score, left, self.seed)
-        sign = -1 if self.score in (*LOW_IS_IMPORTANT, *HARMFUL) else 1
+        sign = facts(self.score).sign
         return {head: sign * value for head, value in values.items()}
 
 
