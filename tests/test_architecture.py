@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
-WORDS = {"declarations", "errors", "files", "heads", "progress"}
+WORDS = {"declarations", "errors", "files", "grid", "heads", "progress"}
 METHODS = {"importance", "pruning", "roles", "training"}
 MAY_IMPORT = {
     "errors": set[str](),
@@ -26,7 +26,9 @@ MAY_IMPORT = {
     "units": {"errors", "heads", "options"},
     "model_files": {"errors", "files"},
     "progress": set[str](),
-    "heads": {"errors"},
+    "theme": set(),
+    "grid": {"heads", "theme"},  # heads for its types only
+    "heads": {"errors", "grid"},
     "statistics": {"errors"},
     "environment": set[str](),
     "declarations": {"errors"},
@@ -98,7 +100,7 @@ MAY_IMPORT = {
         "tasks",
         "validation",
     },
-    "report": WORDS | {"importance", "roles", "statistics"},
+    "report": WORDS | {"importance", "roles", "statistics", "theme"},
     "lab": WORDS
     | {
         "model_files",
@@ -111,6 +113,7 @@ MAY_IMPORT = {
         "report",
         "decoding",
         "tasks",
+        "theme",
         "training",
     },
     "hub": WORDS | {"model_files", "report"},
