@@ -23,7 +23,8 @@ from transformers import (
 from headwise.attention import Discovery, discover, is_offloaded, remove
 from headwise.decoding.translator import translate
 from headwise.errors import HeadwiseError, NotWritten
-from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe, html_table
+from headwise.grid import HeadGrid
+from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
 from headwise.model_files import NOTE, PARTIAL, README, copy_siblings, replace, written_before
 from headwise.options import Search
 from headwise.progress import Report, silent
@@ -58,7 +59,7 @@ class Model:
         return f"Model({self.name!r}, {type(self.hf).__name__}, {heads}, {self.parameters:,} parameters)"
 
     def _repr_html_(self) -> str:
-        return html_table(repr(self), self.heads, lambda site: str(self.heads.count(site)))
+        return HeadGrid(self.heads, repr(self)).html()
 
     @property
     def heads(self) -> HeadMap:

@@ -311,7 +311,7 @@ class TestFiles:
             self.write(tmp_path, "a.tsv", 'text\tlabel\nHe said "no", twice\tvowel\nb\t1\n'),
             self.write(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in objects)),
         ]
-        texts = [hw.LabelledText.read(file) for file in files]
+        texts = [hw.LabelledText.open(file) for file in files]
         assert all([*text] == rows and text.fingerprint == texts[0].fingerprint for text in texts)
         assert texts[0].blank == 1 and texts[1][1] == ("b", "1")
 
@@ -332,7 +332,7 @@ class TestFiles:
         self, tmp_path: Path, name: str, content: str, reason: str
     ) -> None:
         with pytest.raises(hw.HeadwiseError, match=reason):
-            hw.LabelledText.read(self.write(tmp_path, name, content))
+            hw.LabelledText.open(self.write(tmp_path, name, content))
 
     def test_a_data_set(self, tmp_path: Path) -> None:
         self.write(
@@ -340,12 +340,12 @@ class TestFiles:
             "train.jsonl",
             '{"sentence": "a b", "label": 2}\n{"sentence": "c", "label": 0}\n',
         )
-        text = hw.LabelledText.read(f"datasets:{tmp_path}?text=sentence")
+        text = hw.LabelledText.open(f"datasets:{tmp_path}?text=sentence")
         assert [*text] == [("a b", "2"), ("c", "0")]
         with pytest.raises(
             hw.HeadwiseError, match=r"'source' in .* is none of text, label, split, config"
         ):
-            hw.LabelledText.read("datasets:x?source=a")
+            hw.LabelledText.open("datasets:x?source=a")
 
 
 class TestCommands:

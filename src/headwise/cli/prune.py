@@ -266,9 +266,9 @@ def classifier(
             "--max-drop."
         )
     ((goal, value),) = goals
-    text: AnyText = hw.LabelledText.read(labelled)
+    text: AnyText = hw.LabelledText.open(labelled)
     text, dev = (
-        held_out(text) if dev_labelled is None else (text, hw.LabelledText.read(dev_labelled))
+        held_out(text) if dev_labelled is None else (text, hw.LabelledText.open(dev_labelled))
     )
     progress, made_by = (
         Progress(quiet),

@@ -63,7 +63,7 @@ def score(
     from accelerate import PartialState
 
     import headwise as hw
-    from headwise.cli.tables import SCORED, score_maps, show_maps
+    from headwise.cli.tables import SCORED, score_grids, show_heads
     from headwise.study.progress import Progress
 
     main = PartialState(cpu=device == "cpu").is_main_process
@@ -83,7 +83,7 @@ def score(
             *(save_pairs(together, place) if pairs else ()),
         ]:
             progress.say(line)
-        show_maps(progress.console, loaded.heads, score_maps(table), SCORED)
+        show_heads(progress.console, score_grids(loaded.heads, table), SCORED)
         progress.say(memory_line())
         given_text = {
             "--source": source,
