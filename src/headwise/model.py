@@ -28,6 +28,7 @@ from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
 from headwise.model_files import NOTE, PARTIAL, README, copy_siblings, replace, written_before
 from headwise.options import Search
 from headwise.progress import Report, silent
+from headwise.tasks import Task, task_of
 
 LEAST_SHARD = 2**26  # bytes in a file of an offloaded model, and so in memory while it is saved
 
@@ -63,6 +64,11 @@ class Model:
     @property
     def heads(self) -> HeadMap:
         return self.found.heads
+
+    @property
+    def task(self) -> Task:
+        """What the model is for."""
+        return task_of(self.hf, self.tokenizer, self.found, self.name)
 
     @property
     def parameters(self) -> int:

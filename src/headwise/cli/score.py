@@ -64,7 +64,6 @@ def score(
 
     import headwise as hw
     from headwise.cli.tables import SCORED, score_grids, show_heads
-    from headwise.importance.objective import predicts
     from headwise.study.progress import Progress
 
     main = PartialState(cpu=device == "cpu").is_main_process
@@ -95,7 +94,7 @@ def score(
         options = [
             word for option, value in given_text.items() if value for word in (option, value)
         ]
-        if predicts(loaded.hf) and not judged:
+        if loaded.task.has_loss and not judged:
             again = [*names, "ablation.zero"] if names else []
             options += [word for name in dict.fromkeys(again) for word in ("--measure", name)]
             progress.say(f"Next: {shlex.join(['headwise', 'score', model, *options, '--judge'])}")
