@@ -18,7 +18,7 @@ from headwise.attention import discover, masked, remove
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, Head, HeadMask
 from headwise.importance.gating import GATINGS, gate_heads, in_turn, sample
-from headwise.importance.objective import predict, sentence_losses
+from headwise.tasks.objective import predict, sentence_losses
 
 START, LENGTH = 3, 8
 NEEDED, USELESS, HARMFUL = (

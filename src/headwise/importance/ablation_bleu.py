@@ -8,7 +8,7 @@ from accelerate import PartialState
 
 from headwise.attention import masked
 from headwise.data.text import ParallelText
-from headwise.decoding.bleu import difference
+from headwise.decoding.bleu import paired_difference
 from headwise.decoding.translator import Generate, translate
 from headwise.heads import HeadMask
 from headwise.importance.measurement import Measurement
@@ -52,7 +52,7 @@ def bleu_drops(model: Model, batches: Batches, progress: Report) -> Measurement:
     for head in heads[state.process_index :: state.num_processes]:
         with masked(model.hf, model.found, HeadMask.full(model.heads).without([head])):
             lines = translate(writer, sources, search)[0]
-        drop = difference(whole, lines, references)
+        drop = paired_difference(whole, lines, references)
         rows.append(
             {
                 **head._asdict(),

@@ -30,8 +30,8 @@ from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.measures import measure
-from headwise.importance.objective import IGNORED, inputs_of, on_device, source_places
 from headwise.importance.tally import Tally, add_all, from_all, relative
+from headwise.tasks.objective import IGNORED, inputs_of, on_device, source_places
 
 if TYPE_CHECKING:
     from headwise.model import Model

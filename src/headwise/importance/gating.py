@@ -33,15 +33,15 @@ from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_unsound
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import measure
-from headwise.importance.objective import (
+from headwise.progress import Report, silent
+from headwise.statistics import t_margin
+from headwise.tasks.objective import (
     IGNORED,
     asked_tokens,
     differentiable,
     losses_of,
     on_device,
 )
-from headwise.progress import Report, silent
-from headwise.statistics import t_margin
 
 if TYPE_CHECKING:
     from headwise.model import Model

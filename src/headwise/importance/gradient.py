@@ -24,7 +24,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_weights import sides
 from headwise.importance.measures import measure
-from headwise.importance.objective import (
+from headwise.importance.tally import Tally, add_all, fetched, refuse_broken, unit
+from headwise.tasks.objective import (
     IGNORED,
     asked_tokens,
     differentiable,
@@ -32,7 +33,6 @@ from headwise.importance.objective import (
     on_device,
     source_places,
 )
-from headwise.importance.tally import Tally, add_all, fetched, refuse_broken, unit
 
 if TYPE_CHECKING:
     from headwise.model import Model

@@ -15,8 +15,8 @@ from headwise.heads import Site
 from headwise.importance.ablation import TOKENS, Batch, losses, recordings
 from headwise.importance.gradient import frozen
 from headwise.importance.measures import measure
-from headwise.importance.objective import differentiable
 from headwise.importance.tally import Tally, add_all
+from headwise.tasks.objective import differentiable
 
 if TYPE_CHECKING:
     from headwise.model import Model

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from headwise.attention import classifies, evaluating, is_offloaded, masked
+from headwise.attention import evaluating, is_offloaded, masked
 from headwise.attention.offload import refuse_offloaded
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
@@ -34,13 +34,12 @@ from headwise.importance.measures import (
     resolve_measures,
     usual,
 )
-from headwise.importance.objective import on_device, predicts
 from headwise.importance.tally import SCALES, UNITS, Tally, agreeing
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, silent
-from headwise.tasks.batches import Batches, Fold, max_tokens
-from headwise.tasks.own_batches import OwnBatches
+from headwise.tasks.batches import Batches, Fold
+from headwise.tasks.objective import on_device
 
 LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
 RANDOM_ORDERS = 5  # that judged scores are compared with
@@ -172,15 +171,7 @@ def labelled(report: Report, label: str) -> Report:
 
 def provided(model: Model, text: Batches | None = None) -> set[Need]:
     """What a model and its text provide of what measures need."""
-    given: set[Need] = set()
-    if predicts(model.hf):
-        given.add("loss")
-        if not classifies(model.hf):
-            given.add("words")
-    if text is None or not isinstance(text.data, OwnBatches):
-        given.add("text")
-    if model.hf.config.is_encoder_decoder:
-        given.add("translations")
+    given: set[Need] = {*(model.task.provides if text is None else text.provides)}
     if not model.found.inline:
         given.add("attention")
     if not is_offloaded(model.hf):
@@ -254,7 +245,7 @@ def table_of_scores(
         "text": text.text.fingerprint,
         "sentences": len(text.data),
         "dropped": text.dropped,
-        "longest": max_tokens(model),
+        "longest": model.task.longest,
         "measures": measures,
         "absent": absent(model, resolve_measures(wanted), measures),
         "exclude": "keyquery",

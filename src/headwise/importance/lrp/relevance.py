@@ -23,8 +23,8 @@ from headwise.importance.lrp.steps import AT_ONCE, Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Tape, Walk
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import measure
-from headwise.importance.objective import IGNORED, differentiable, on_device, predict
 from headwise.importance.tally import Tally, add_all, fetched, from_all
+from headwise.tasks.objective import IGNORED, differentiable, on_device, predict
 
 if TYPE_CHECKING:
     from headwise.model import Model
