@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headwise.pruning.prune import prune
     from headwise.roles.align import alignment_heads
     from headwise.roles.find import roles
+    from headwise.roles.role import role
 
     __version__: str
 else:
@@ -69,6 +70,7 @@ else:
         "loading": ("load",),
         "model": ("Model",),
         "roles.align": ("alignment_heads",),
+        "roles.role": ("role",),
         "importance.interactions": ("interactions",),
         "pruning.prune": ("prune",),
         "pruning.own_loop": ("GatedLoop",),
@@ -106,6 +108,7 @@ __all__ = [
     "Speech",
     "score",
     "roles",
+    "role",
     "untrained",
     "interactions",
     "alignment_heads",

@@ -111,7 +111,7 @@ def scored(value: float, low: float, high: float) -> tuple[str, Style]:
 
 def role_map(heads: HeadMap, roles: pd.DataFrame) -> Map:
     """The first two letters of the category of each head's best role. roles: as `Roles.roles`."""
-    from headwise.roles.label import category
+    from headwise.roles.role import category
 
     best = roles.drop_duplicates(ADDRESS)  # the highest value of each head comes first
     rows = best[[*ADDRESS, "measure"]].itertuples(index=False, name=None)
