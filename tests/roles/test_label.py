@@ -21,7 +21,7 @@ from headwise.roles.passage import Passage
 from headwise.roles.positional import positional
 from headwise.roles.question import Question
 from headwise.roles.rare import histogram, rare
-from headwise.roles.role import NO_ROLE, display_name, evidence
+from headwise.roles.role import NO_ROLE
 from headwise.roles.syntactic import syntactic
 from roles.handmade import answered, first_subword, in_subwords, looking, random_weights
 
@@ -170,24 +170,3 @@ def test_p_values_of_random_attention_are_calibrated(treebank: Treebank) -> None
 def test_the_threshold_is_a_score_or_points_above_the_baseline() -> None:
     assert threshold("syntactic.obj.to-governor", 0.4) == pytest.approx(0.5)
     assert threshold("positional.-1", 0.1) == 0.9
-
-
-def test_roles_in_a_readers_words() -> None:
-    assert (
-        display_name("positional.-1") == "positional −1"
-        and display_name("positional.2") == "positional +2"
-    )
-    assert (
-        display_name("positional.0") == "positional 0"
-        and display_name("rare.two-rarest") == "rare tokens"
-    )
-    assert (
-        display_name("syntactic.obj.to-governor") == "obj→verb"
-        and display_name("syntactic.amod.to-dependent") == "noun→amod"
-    )
-    assert (
-        display_name("syntactic.case.to-governor") == "case→governor"
-        and display_name("previous-token") == "previous token"
-    )
-    assert evidence("syntactic.obj.to-governor", 0.84, 0.46) == "obj→verb (0.84 vs 0.46)"
-    assert evidence("sink", 0.9, 0.1) == "sink (0.90)"

@@ -46,7 +46,6 @@ _WORD = re.compile(r"\w+|[^\w\s]")
     expected={"cross": ("alignment",)},
     baseline="the diagonal, best shift",
     caption="share of target words whose writing position points at an aligned source word",
-    source="Och & Ney 2003",
     order=4,
     row=0,
     example=None,

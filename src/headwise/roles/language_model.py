@@ -201,6 +201,7 @@ def probes(
     kinds=("decoder-self",),
     baseline="even weight",
     untrained="the baseline",
+    display="induction −1",
     caption="mean weight on what preceded the same token before, the other reading of Olsson's words",
     source="Olsson et al. 2022",
     row=20,

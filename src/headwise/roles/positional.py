@@ -36,7 +36,7 @@ OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
     takes=("edges",),
     baseline="a random token",
     untrained="the baseline",
-    caption="mean of A_h[q, q + r]",
+    caption="mean of A_h[q, q + r], as `attention-at.r`",
     source="Olsson et al. 2022; Vig 2019",
     row=1,
 )

@@ -6,6 +6,7 @@ documented. This module needs no torch.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 from collections.abc import Iterator, Mapping
@@ -118,15 +119,12 @@ class RoleTest(Declaration):
                 )
             yield int(query), int(key)
 
-
     @property
     def fingerprint(self) -> str:
         """A hash of the declaration and, where it can be read, the source of its function."""
         facts = [repr(getattr(self, each.name)) for each in fields(self)]
-        try:
+        with contextlib.suppress(OSError, TypeError):  # of a function typed into an interpreter
             facts.append(inspect.getsource(self.function))
-        except (OSError, TypeError):  # typed into an interpreter
-            pass
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
@@ -155,7 +153,9 @@ def role_of(measure: str) -> RoleTest | None:
 
 def fingerprints() -> dict[str, str]:
     """By name, what the tests of scripts and other packages are; a study makes its roles again when one changes."""
-    return {name: declared.fingerprint for name, declared in role.entries.items() if name in role.added}
+    return {
+        name: declared.fingerprint for name, declared in role.entries.items() if name in role.added
+    }
 
 
 def in_order() -> list[RoleTest]:

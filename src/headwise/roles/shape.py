@@ -63,7 +63,7 @@ OPENING = 10  # first tokens of a sentence, which `variability` compares
     data=("treebank",),
     baseline="",
     untrained="the share of such words",
-    caption="share of attention that goes to words of a part of speech, TAG",
+    caption="share of attention that goes to words of a part of speech, as `pos.TAG`",
     source="Vig & Belinkov 2019, eq. 3",
     row=6,
 )

@@ -39,7 +39,8 @@ from headwise.roles.role import role
         ),
     },
     baseline="best fixed offset",
-    caption="share of words with a governor by REL that point at it; of words with a REL that point at one",
+    caption="`to-governor`: share of words with a governor by REL that point at it; `to-dependent`: share of words "
+    "that have a REL and point at one",
     source="Voita et al. 2019, 5.2; Clark et al. 2019, 4.2",
     order=1,
     row=2,
