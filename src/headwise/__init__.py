@@ -17,6 +17,7 @@ from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.report import write as report
 
 if TYPE_CHECKING:
+    from headwise.attention import AttentionCall, Discovery, capture, discover, masked
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
@@ -65,6 +66,7 @@ else:
         )
 
     HOME = {
+        "attention": ("AttentionCall", "Discovery", "capture", "discover", "masked"),
         "data.speech": ("Speech",),
         "data.text": ("LabelledText", "ParallelText", "Text"),
         "data.treebank": ("Treebank",),
@@ -125,6 +127,11 @@ __all__ = [
     "push",
     "report",
     "lab",
+    "capture",
+    "masked",
+    "discover",
+    "AttentionCall",
+    "Discovery",
     "Head",
     "HeadMap",
     "HeadMask",
