@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
+    from headwise.engines.engine import engine
     from headwise.engines.export import export
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.hub import push
@@ -74,6 +75,7 @@ else:
         "pruning.own_loop": ("GatedLoop",),
         "importance.score": ("evaluate", "score"),
         "importance.untrained": ("untrained",),
+        "engines.engine": ("engine",),
         "engines.export": ("export",),
         "hub": ("push",),
     }
@@ -113,6 +115,7 @@ __all__ = [
     "GatedLoop",
     "evaluate",
     "export",
+    "engine",
     "push",
     "report",
     "lab",

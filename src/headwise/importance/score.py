@@ -11,7 +11,6 @@ import pandas as pd
 from headwise.data.text import ParallelText
 from headwise.decoding.bleu import difference, quality
 from headwise.decoding.translator import speeds, translate
-from headwise.engines.ct2_writer import writer_of
 from headwise.errors import HeadwiseError
 from headwise.importance.measures import resolve_measures
 from headwise.importance.scoring import (
@@ -137,13 +136,13 @@ def translations(
 ) -> list[tuple[Any, ...]]:
     """Rows of `evaluate` for models that translate."""
     references, rows, baseline = list(text.targets), list[tuple[Any, ...]](), list[str]()
-    writers = {
-        name: writer_of(translator(model), search.engine)
+    translators = {
+        name: translator(model).translator(search.engine)
         for name, model in zip(names, models, strict=True)
     }
     for done, (name, model) in enumerate(zip(names, models, strict=True)):
         share = part(progress, 0.8 * done / len(models), 0.8 * (done + 1) / len(models))
-        lines, cost = translate(writers[name], list(text.sources), search, share)
+        lines, cost = translate(translators[name], list(text.sources), search, share)
         for found in quality(lines, references):
             made = f"{found.signature}, beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}"
             rows.append((name, found.name, found.value, found.low, found.high, made))
@@ -155,7 +154,7 @@ def translations(
         baseline = baseline or lines
     few, rest = list(text.sources)[:SENTENCES], part(progress, 0.8, 1.0)
     made = f"median of {ROUNDS} rounds, the slowest and the fastest; {len(few)} sentences of {TOKENS} tokens each"
-    rates = speeds(writers, few, search, TOKENS, ROUNDS, rest)
+    rates = speeds(translators, few, search, TOKENS, ROUNDS, rest)
     rows += [(name, "tokens_per_second", *rates[name], made) for name in names]
     return sorted(rows, key=lambda row: names.index(row[0]))
 

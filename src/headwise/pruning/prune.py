@@ -14,7 +14,6 @@ from typing import Any, Literal
 from headwise.data.text import ParallelText
 from headwise.decoding.bleu import quality
 from headwise.decoding.translator import translate
-from headwise.engines.ct2_writer import writer_of
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind
 from headwise.importance.ablation import mean_outputs
@@ -229,7 +228,7 @@ def prune_greedily(
         def bleu(mask: HeadMask) -> float:
             place = masks.index(mask)
             share = part(rest, place / len(masks), (place + 1) / len(masks))
-            lines, _ = translate(writer_of(cut(mask), search.engine), sources, search, share)
+            lines, _ = translate(cut(mask).translator(search.engine), sources, search, share)
             return quality(lines, references)[0].value
 
         if max_drop > (whole := bleu(masks[0])):

@@ -13,7 +13,6 @@ import numpy as np
 from headwise.data.lines import read_lines
 from headwise.decoding.bleu import difference, quality
 from headwise.decoding.translator import speeds, translate
-from headwise.engines.ct2_writer import writer_of
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
@@ -55,7 +54,7 @@ class Translate(Task, stage="evaluate", names="translate/{0.split}/{0.variant.na
         )
         search = run.plan.search
         lines, cost = translate(
-            writer_of(model, search.engine), list(text.sources), search, run.progress
+            model.translator(search.engine), list(text.sources), search, run.progress
         )
         for name, side in (
             (self.variant.name, lines),
@@ -221,12 +220,17 @@ class MeasureSpeed(Task, stage="evaluate", names="speed", exclusive=True):
         plan = run.plan
         sentences = list(run.pairs("dev").sources)[: plan.speed.sentences]
         engine = plan.search.engine
-        writers = {
-            variant.name: writer_of(model_of(run, variant), engine) for variant in self.variants
+        translators = {
+            variant.name: model_of(run, variant).translator(engine) for variant in self.variants
         }
         return {
             **speeds(
-                writers, sentences, plan.search, plan.speed.tokens, plan.speed.rounds, run.progress
+                translators,
+                sentences,
+                plan.search,
+                plan.speed.tokens,
+                plan.speed.rounds,
+                run.progress,
             )
         }
 
