@@ -17,19 +17,22 @@ from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.report import write as report
 
 if TYPE_CHECKING:
+    from headwise.attention import AttentionCall, Discovery, capture, discover, masked
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
     from headwise.engines.engine import engine
     from headwise.engines.export import export
+    from headwise.evaluation.quality import Quality, evaluate
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.hub import push
     from headwise.importance.interactions import interactions
-    from headwise.importance.score import evaluate, score
+    from headwise.importance.score import score
     from headwise.importance.untrained import untrained
     from headwise.lab.notebook import lab
     from headwise.loading import load
     from headwise.model import Model
+    from headwise.options import Search
     from headwise.pruning.own_loop import GatedLoop
     from headwise.pruning.prune import prune
     from headwise.roles.align import alignment_heads
@@ -63,6 +66,7 @@ else:
         )
 
     HOME = {
+        "attention": ("AttentionCall", "Discovery", "capture", "discover", "masked"),
         "data.speech": ("Speech",),
         "data.text": ("LabelledText", "ParallelText", "Text"),
         "data.treebank": ("Treebank",),
@@ -72,8 +76,10 @@ else:
         "roles.align": ("alignment_heads",),
         "importance.interactions": ("interactions",),
         "pruning.prune": ("prune",),
+        "options": ("Search",),
         "pruning.own_loop": ("GatedLoop",),
-        "importance.score": ("evaluate", "score"),
+        "evaluation.quality": ("Quality", "evaluate"),
+        "importance.score": ("score",),
         "importance.untrained": ("untrained",),
         "engines.engine": ("engine",),
         "engines.export": ("export",),
@@ -114,11 +120,18 @@ __all__ = [
     "prune",
     "GatedLoop",
     "evaluate",
+    "Quality",
+    "Search",
     "export",
     "engine",
     "push",
     "report",
     "lab",
+    "capture",
+    "masked",
+    "discover",
+    "AttentionCall",
+    "Discovery",
     "Head",
     "HeadMap",
     "HeadMask",
