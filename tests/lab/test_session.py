@@ -15,10 +15,10 @@ from headwise.attention import capture, masked
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site
 from headwise.importance.ablation import ablate
-from headwise.importance.objective import sentence_losses
 from headwise.lab.predictor import Ablation
 from headwise.lab.sentence import example_trees, read
 from headwise.lab.session import Cancel, Question, Session, unpacked, word_changes
+from headwise.tasks.objective import sentence_losses
 from tasks.askers import asker, embedder
 
 TEXT = "a b c d e f"

@@ -14,7 +14,7 @@ from headwise.model_files import folder_of
 
 if TYPE_CHECKING:
     from headwise.study.run import Run, Split
-    from headwise.tasks.batches import AnyText
+    from headwise.tasks import AnyText
 
 Names = TypeVar("Names", str, list[str])
 NO_TEXT = (

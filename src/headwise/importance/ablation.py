@@ -31,7 +31,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
 from headwise.importance.attention_weights import sides
 from headwise.importance.gradient import positions, refuse_unsound, sound
-from headwise.importance.objective import (
+from headwise.importance.tally import Part, Tally, add_all, agreeing, fetched, from_all, gathered
+from headwise.tasks.objective import (
     Places,
     asked_places,
     asked_tokens,
@@ -39,7 +40,6 @@ from headwise.importance.objective import (
     losses_of,
     on_device,
 )
-from headwise.importance.tally import Part, Tally, add_all, agreeing, fetched, from_all, gathered
 
 Means = Mapping[Site, Tensor]  # H D
 TOKENS = 4096  # positions that go through the model together

@@ -8,7 +8,7 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from headwise.report.theme import COLOURS, DARK, FONT, LIGHT, SCALES
+from headwise.theme import COLOURS, DARK, FONT, LIGHT, SCALES
 
 TYPES = {
     ".html": "text/html",

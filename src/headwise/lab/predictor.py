@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from headwise.attention import AttentionCall, capture, classifies
+from headwise.attention import AttentionCall, capture
 from headwise.attention.discover import output_of
 from headwise.attention.removal import with_others
 from headwise.attention.reuse import Trial, in_turn, recording, reusable, trying
@@ -29,11 +29,11 @@ from headwise.decoding.translator import decode, longest, most_written
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site, describe
 from headwise.importance.ablation import uniform_output
-from headwise.importance.objective import predict, predicts
 from headwise.lab.sentence import Sentence, Trees, read, sentence_of, with_tree
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report
+from headwise.tasks.objective import predict
 
 Ablation = Literal["zero", "mean", "uniform"]
 Gates = Mapping[Head, float]  # from 0 (off) to 1; heads without one are on
@@ -96,10 +96,7 @@ class Predictor:
 
     def __init__(self, model: Model, trees: Trees | None = None, most: int = MOST) -> None:
         hf: Any = model.hf
-        if model.tokenizer is None:
-            raise HeadwiseError(
-                f"{model.name} has no tokenizer, so no sentence can be typed: put one into its folder."
-            )
+        model.task.check_tokenizer()
         if getattr(hf, "main_input_name", "input_ids") != "input_ids":
             raise HeadwiseError(
                 f"{model.name} is a {type(hf).__name__}, which reads no text: give a model of text."
@@ -107,7 +104,7 @@ class Predictor:
         self.model = model
         self.hf = hf
         self.tokenizer = model.tokenizer
-        self.task = task_name(model)
+        self.task = model.task.name
         self.heads = list(model.heads)
         self.trees = trees or {}
         self.most = min(most, longest(hf))
@@ -392,18 +389,6 @@ PROMPTS: dict[str, Callable[[Predictor, Sentence, int, int | None], Prompt]] = {
     "classification": text_class,
     "embedding": vector,
 }
-
-
-def task_name(model: Model) -> str:
-    """What the model is for."""
-    hf: Any = model.hf
-    if classifies(hf):
-        return "classification"
-    if hf.config.is_encoder_decoder and hf.can_generate():
-        return "translation"
-    if not predicts(hf):
-        return "embedding"
-    return "causal-lm" if "decoder-self" in model.heads.kinds else "masked-lm"
 
 
 def mixed(call: AttentionCall, gates: Mapping[int, float], replacement: Replacement) -> Tensor:
