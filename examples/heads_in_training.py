@@ -36,7 +36,7 @@ from headwise.study.progress import Progress
 from headwise.tasks.batches import training_data
 from headwise.training.build import build
 from headwise.training.tokenizer import learn_subwords
-from headwise.training.trainer import Training, converge
+from headwise.training.trainer import TrainingRun, converge
 
 SENTENCES = 300
 COLUMNS = ("step", "epoch", "dev_loss", "layer", "head", "offset", "share")
@@ -111,7 +111,7 @@ def main() -> None:
     sentences = islice(Treebank.read(*plan.roles.treebank), SENTENCES)
     batches = list(treebank_batches(subject, sentences, lambda sentence: 0, Coverage()))
     recipe, limit, progress = plan.training, plan.model.max_length, Progress()
-    training = Training(
+    training = TrainingRun(
         training_data(model, text, recipe.batch_tokens, given.out / "cache", limit),
         training_data(model, dev, recipe.batch_tokens, limit=limit),
         recipe,

@@ -45,7 +45,6 @@ MAY_IMPORT = {
     },  # engines late: they take models
     "loading": WORDS | {"model_files", "attention", "devices", "model", "placement", "training"},
     "tasks": WORDS | {"attention", "data", "importance", "model", "training"},
-    "validation": {"errors", "pruning"},
     "importance": WORDS
     | {
         "attention",
@@ -59,7 +58,6 @@ MAY_IMPORT = {
         "statistics",
         "tasks",
         "training",
-        "validation",
     },
     "pruning": WORDS
     | METHODS
@@ -73,10 +71,10 @@ MAY_IMPORT = {
         "model",
         "statistics",
         "tasks",
-        "validation",
     },
     "engines": WORDS | {"attention", "decoding", "model", "model_files", "options", "training"},
-    "truth": WORDS | {"data", "importance", "model", "pruning", "roles", "statistics", "tasks"},
+    "truth": WORDS
+    | {"data", "importance", "model", "options", "pruning", "roles", "statistics", "tasks"},
     "exchange": WORDS | {"importance", "model"},
     "roles": WORDS
     | {"attention", "data", "environment", "importance", "model", "statistics", "tasks"},
@@ -96,7 +94,6 @@ MAY_IMPORT = {
         "model",
         "statistics",
         "tasks",
-        "validation",
     },
     "report": WORDS | {"importance", "roles", "statistics"},
     "lab": WORDS
@@ -287,7 +284,7 @@ def test_module_loads(name: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "from headwise.pruning.gates import Gates",
+        "from headwise.pruning.gates import HeadGates",
         "from headwise.pruning import gates",
         "from headwise import pruning",
         "from ..pruning import gates",

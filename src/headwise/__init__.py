@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headwise.lab.notebook import lab
     from headwise.loading import load
     from headwise.model import Model
+    from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
     from headwise.pruning.own_loop import GatedLoop
     from headwise.pruning.prune import prune
     from headwise.roles.align import alignment_heads
@@ -68,6 +69,7 @@ else:
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
         "model": ("Model",),
+        "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
         "roles.align": ("alignment_heads",),
         "importance.interactions": ("interactions",),
         "pruning.prune": ("prune",),
@@ -110,6 +112,12 @@ __all__ = [
     "interactions",
     "alignment_heads",
     "prune",
+    "Gates",
+    "TopK",
+    "Greedy",
+    "Search",
+    "Training",
+    "Architecture",
     "GatedLoop",
     "evaluate",
     "export",

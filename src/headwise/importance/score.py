@@ -24,11 +24,10 @@ from headwise.importance.scoring import (
 )
 from headwise.importance.untrained import score_untrained, with_baseline
 from headwise.model import Model
-from headwise.options import Search
+from headwise.options import Search, checked
 from headwise.progress import Report, part, shown
 from headwise.pruning.ranking import Losses
 from headwise.tasks.batches import AnyText, Batches, Brought, translator
-from headwise.validation import checked
 
 SENTENCES, TOKENS, ROUNDS = 100, 16, 3  # that decoding speed is measured on
 
