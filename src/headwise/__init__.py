@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
     from headwise.engines.export import export
+    from headwise.evaluation.quality import Quality, evaluate
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.hub import push
     from headwise.importance.interactions import interactions
-    from headwise.importance.score import evaluate, score
+    from headwise.importance.score import score
     from headwise.importance.untrained import untrained
     from headwise.lab.notebook import lab
     from headwise.loading import load
@@ -73,8 +74,10 @@ else:
         "roles.align": ("alignment_heads",),
         "importance.interactions": ("interactions",),
         "pruning.prune": ("prune",),
+        "options": ("Search",),
         "pruning.own_loop": ("GatedLoop",),
-        "importance.score": ("evaluate", "score"),
+        "evaluation.quality": ("Quality", "evaluate"),
+        "importance.score": ("score",),
         "importance.untrained": ("untrained",),
         "engines.export": ("export",),
         "hub": ("push",),
@@ -120,6 +123,7 @@ __all__ = [
     "Architecture",
     "GatedLoop",
     "evaluate",
+    "Quality",
     "export",
     "push",
     "report",

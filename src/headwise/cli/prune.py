@@ -34,7 +34,7 @@ from headwise.options import Gates, Greedy, TopK, checked, keep_name, several
 
 if TYPE_CHECKING:
     from headwise.model import Model
-    from headwise.tasks.batches import AnyText
+    from headwise.tasks import AnyText
 
 
 def prune(
@@ -153,11 +153,8 @@ def prune(
     counts = target_counts(keep or [])
     chosen = chosen_kinds(kinds, counts)
     if one_sided:
-        from headwise.importance.objective import predicts
-        from headwise.pruning.prune import usual_score
-
         loaded = hw.load(model, device)
-        if not predicts(loaded.hf):
+        if not loaded.task.has_loss:
             if method != "greedy":
                 raise HeadwiseError(
                     f"{model} is a {type(loaded.hf).__name__}, which predicts no words, so gates have no loss to train "
@@ -171,7 +168,7 @@ def prune(
             options = {
                 "keep": counts[0],
                 "kinds": chosen,
-                "score": score or usual_score(loaded),
+                "score": score or loaded.task.usual_score,
                 "rescore": rescore,
                 "compensate": compensate,
                 "unit": unit,
@@ -282,11 +279,11 @@ def classifier(
     from headwise.cli.tables import show_kept
     from headwise.heads import write_text
     from headwise.study import Progress
-    from headwise.tasks.batches import held_out
+    from headwise.tasks import held_out
 
-    text: AnyText = hw.LabelledText.read(labelled)
+    text: AnyText = hw.LabelledText.open(labelled)
     text, dev = (
-        held_out(text) if dev_labelled is None else (text, hw.LabelledText.read(dev_labelled))
+        held_out(text) if dev_labelled is None else (text, hw.LabelledText.open(dev_labelled))
     )
     progress = Progress(quiet)
     model = hw.load(name, device)
@@ -295,7 +292,7 @@ def classifier(
     method = {Gates: "gates", TopK: "top-k", Greedy: "greedy"}[type(options)]
     place = small.save(folder(out) / "pruned" / f"{method}-{goal_name(options)}")
     with progress.task("evaluate"):
-        table = hw.evaluate([model, small], dev, progress)
+        table = hw.evaluate([model, small], dev, progress=progress).table
     write_text(out / "quality.csv", table.to_csv(index=False, float_format="%.6g"))
     for measure in ("accuracy", "parameters", "memory"):
         before, after = table.loc[table["measure"] == measure, "value"]

@@ -8,20 +8,19 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from headwise.data.text import ParallelText
-from headwise.decoding.bleu import quality
+from headwise.decoding.bleu import corpus_scores
 from headwise.decoding.translator import translate
 from headwise.engines.ct2_writer import writer_of
 from headwise.errors import HeadwiseError
+from headwise.evaluation.losses import Losses
 from headwise.heads import HeadMask, Kind
 from headwise.importance.ablation import mean_outputs
-from headwise.importance.objective import predicts
 from headwise.model import Model
 from headwise.options import (
     FULL_LENGTH,
     Gates,
     Greedy,
-    Keep,
+    Pruning,
     Search,
     TopK,
     Training,
@@ -31,11 +30,11 @@ from headwise.options import (
 from headwise.progress import Report, part, shown, silent
 from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.greedy import smallest_within
-from headwise.pruning.ranking import Losses, Ranking, greedy_masks
+from headwise.pruning.ranking import Ranking, greedy_masks
 from headwise.pruning.scores import removal_scores
 from headwise.pruning.target_count import prune_to_count, updates_of
 from headwise.pruning.top_k import prune_by_top_k
-from headwise.tasks.batches import AnyText, Batches, held_out, training_data
+from headwise.tasks import AnyText, held_out
 from headwise.training.trainer import TrainingRun
 from headwise.units import refuse_counts, units
 
@@ -83,11 +82,11 @@ def prune(
         )
     refuse_goals(options)
     refuse_training(options, training, work)
-    if isinstance(options, Greedy) and options.max_drop is not None and not predicts(model.hf):
+    if isinstance(options, Greedy) and options.max_drop is not None and not model.task.has_loss:
         raise HeadwiseError(
             f"prune: {model.name} predicts neither words nor classes, so max_drop cannot be measured: give keep."
         )
-    kinds = options.kinds or usual_kinds(model, *several(options.keep))
+    kinds = options.kinds or usual_kinds(model, options)
     options = options.model_copy(update={"kinds": kinds})
     try:
         refuse_counts(model.heads, options)
@@ -100,10 +99,10 @@ def prune(
             return prune_greedily(model, text, dev, options, seed, report)
         with tempfile.TemporaryDirectory() as scratch:
             how = training or Training()
-            if not isinstance(text, ParallelText) and "label_smoothing" not in how.model_fields_set:
-                how = how.model_copy(update={"label_smoothing": 0.0})
-            data = training_data(model, text, how.batch_tokens)
-            apart = training_data(model, dev, how.batch_tokens)
+            if "label_smoothing" not in how.model_fields_set:
+                how = how.model_copy(update={"label_smoothing": model.task.label_smoothing})
+            data = model.task.training_data(text, how.batch_tokens)
+            apart = model.task.training_data(dev, how.batch_tokens)
             run = TrainingRun(data, apart, how, Path(work or scratch), seed, report)
             if isinstance(options, Gates) and options.penalty:
                 few = too_few(options, updates_of(run, options))
@@ -176,7 +175,7 @@ def prune_greedily(
 ) -> Model:
     """Heads are removed in the order of a score on `text`; quality, and so the choice of `max_drop`, is measured on
     `dev`."""
-    scores = removal_scores(several(options.score) or [usual_score(model)])
+    scores = removal_scores(several(options.score) or [model.task.usual_score])
     if len(scores) > 1:
         raise HeadwiseError(
             f"prune: heads are removed in the order of one score, but '{options.score}' stands for several."
@@ -186,7 +185,7 @@ def prune_greedily(
         model.remove(
             HeadMask.full(model.heads).without(first), grow=True
         )  # what cannot be cut out is refused at once
-    batches = Batches(model, text, part(progress, 0.0, 0.5))
+    batches = model.task.batches(text, part(progress, 0.0, 0.5))
     order = Ranking(model, batches, scores[0], options.rescore, seed)
     masks = [HeadMask.full(model.heads), *greedy_masks(order, options).values()]
     batches.progress = silent
@@ -198,7 +197,7 @@ def prune_greedily(
     if max_drop is None:
         return cut(masks[-1])
     rest = part(progress, 0.5, 1.0)
-    if isinstance(dev, ParallelText):
+    if model.task.generates:
         search = options.search or Search()
         sources, references = list(dev.sources), list(dev.targets)
 
@@ -206,13 +205,13 @@ def prune_greedily(
             place = masks.index(mask)
             share = part(rest, place / len(masks), (place + 1) / len(masks))
             lines, _ = translate(writer_of(cut(mask), search.engine), sources, search, share)
-            return quality(lines, references)[0].value
+            return corpus_scores(lines, references)[0].value
 
         if max_drop > (whole := bleu(masks[0])):
             warnings.warn(too_generous("max_drop", max_drop, whole), stacklevel=3)
         return cut(smallest_within(masks, bleu, max_drop)[0])
     losses = Losses.measure(
-        Batches(model, dev, rest), masks[1:], cut if options.compensate else None
+        model.task.batches(dev, rest), masks[1:], cut if options.compensate else None
     )
     return cut(smallest_within(masks, lambda mask: losses.gain(masks.index(mask)), max_drop)[0])
 
@@ -225,14 +224,9 @@ def too_generous(option: str, limit: float, whole: float) -> str:
     )
 
 
-def usual_score(model: Model) -> str:
-    """The score that greedy removal goes by where none is named."""
-    return "gradient" if predicts(model.hf) else "confidence"
-
-
-def usual_kinds(model: Model, keep: Keep | None = None) -> tuple[Kind, ...]:
-    """The kinds of heads that are pruned where none is named: those with a number of their own; or encoder heads of a
-    translation model, all heads of any other."""
-    if isinstance(keep, Mapping):
-        return tuple(keep)
-    return ("encoder-self",) if model.hf.config.is_encoder_decoder else model.heads.kinds
+def usual_kinds(model: Model, options: Pruning) -> tuple[Kind, ...]:
+    """The kinds of heads that are pruned where none is named: those with a number of their own, or the task's."""
+    for keep in several(options.keep):
+        if isinstance(keep, Mapping):
+            return tuple(keep)
+    return model.task.usual_kinds

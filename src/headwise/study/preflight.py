@@ -23,7 +23,6 @@ from headwise.study.plan import GateSweep, Plan, Sweep
 from headwise.study.run import Run
 from headwise.study.tasks.prune import Prune
 from headwise.study.tasks.train import Train
-from headwise.tasks.batches import max_tokens, translator, with_tokenizer
 from headwise.units import refuse_counts
 
 CHECKPOINT = 3  # times the weights: they, and two moments of Adam
@@ -76,10 +75,11 @@ def refuse_roles(plan: Plan) -> None:
 
 def refuse_heads(plan: Plan, model: Model) -> None:
     """Raise HeadwiseError for numbers of heads that a given model cannot keep."""
-    heads = (model if plan.data.one_sided else translator(model)).heads
+    if not plan.data.one_sided:
+        model.task.check_generates()
     for sweep in plan.pruning:
         try:
-            refuse_counts(heads, sweep)
+            refuse_counts(model.heads, sweep)
         except ValueError as error:
             raise HeadwiseError(f"{plan.model}: {error}") from None
 
@@ -99,12 +99,11 @@ def positions_of(run: Run, given: Model | None) -> float:
     text, shape = run.text("train"), run.plan.model
     if not isinstance(text, ParallelText):
         assert given is not None
-        sample = with_tokenizer(given).tokenizer(text.dataset[drawn(len(text), SAMPLE)]["text"])[
-            "input_ids"
-        ]
+        given.task.check_tokenizer()
+        sample = given.tokenizer(text.dataset[drawn(len(text), SAMPLE)]["text"])["input_ids"]
         return len(text) * sum(map(len, sample)) / len(sample)
     if given is not None:
-        return amount(text, given.tokenizer, max_tokens(given)).positions
+        return amount(text, given.tokenizer, given.task.longest).positions
     assert isinstance(shape, Architecture)
     return amount(text, sampled_subwords(text, shape), shape.max_length).positions
 

@@ -29,7 +29,7 @@ from headwise.study.plan import Plan, Sweep, one_sided
 from headwise.study.progress import Progress
 from headwise.study.store import Making, Result, Store, digest
 from headwise.study.variants import Variant
-from headwise.tasks.batches import AnyText, held_out
+from headwise.tasks import AnyText, held_out
 
 Split = embedded.Split
 

@@ -11,20 +11,19 @@ from typing import Any
 import numpy as np
 
 from headwise.data.lines import read_lines
-from headwise.decoding.bleu import difference, quality
+from headwise.decoding.bleu import corpus_scores, paired_difference
 from headwise.decoding.translator import speeds, translate
 from headwise.engines.ct2_writer import writer_of
+from headwise.evaluation.losses import Losses
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
-from headwise.pruning.ranking import Losses
 from headwise.study.estimate import BOOTSTRAP, Estimate
 from headwise.study.run import Run, Spec, Split, Task
 from headwise.study.store import MADE, Result
 from headwise.study.tasks.prune import model_of, model_task, prune_task
 from headwise.study.tasks.train import full_model
 from headwise.study.variants import FULL, Variant
-from headwise.tasks.batches import Batches, max_tokens
 from headwise.training.batches import Encoded
 from headwise.training.loss_forward import dev_loss, loss_forward
 
@@ -91,9 +90,10 @@ class Evaluate(Task, stage="evaluate", names="evaluate/{0.split}/{0.variant.name
             return list(read_lines(run.folder / "translations" / self.split / f"{name}.txt"))
 
         ours, references = lines(self.variant.name), lines("reference")
-        found = quality(ours, references)
+        found = corpus_scores(ours, references)
         changes = {
-            other.name: difference(ours, lines(other.name), references) for other in self.others
+            other.name: paired_difference(ours, lines(other.name), references)
+            for other in self.others
         }
         return {
             "rows": [(score.name, score.value, score.low, score.high) for score in found],
@@ -130,7 +130,7 @@ class MeasureLosses(Task, stage="evaluate", names="losses/{0.split}/{0.order}"):
             return model_of(run, self.steps[masks.index(mask)])
 
         own = any(prune_task(variant).has_weights(run) for variant in self.steps)
-        text = Batches(full_model(run), run.text(self.split), run.progress)
+        text = full_model(run).task.batches(run.text(self.split), run.progress)
         losses = Losses.measure(text, masks, cut if own else None)
         file = work / MADE / f"{self.name}.npz"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -185,7 +185,7 @@ class Measure(Task, stage="evaluate", names="measure/{0.variant.name}"):
     def make(self, run: Run, work: Path) -> Result:
         model, found = model_of(run, self.variant), dict[str, Any]()
         if run.translates:
-            dev = Encoded(run.pairs("dev"), model.tokenizer, max_tokens(model))
+            dev = Encoded(run.pairs("dev"), model.tokenizer, model.task.longest)
             with loss_forward(model.hf):
                 found["dev_loss"] = dev_loss(model.hf, dev, model.tokenizer, 4096)
         found["parameters"] = model.parameters

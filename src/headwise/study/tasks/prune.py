@@ -21,7 +21,6 @@ from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result, digest
 from headwise.study.tasks.train import FULL_MODEL, full_model, training
 from headwise.study.variants import FULL, Order, Variant
-from headwise.tasks.batches import Batches
 from headwise.training.build import build
 from headwise.training.trainer import converge
 from headwise.units import left_by_step
@@ -77,7 +76,9 @@ class RankHeads(Task, stage="prune", names="order/{0.order.name}", shared=True):
 def ranking(run: Run, order: Order, rescore: bool) -> Ranking:
     """How important the full model's heads are on the dev text, as an order asks."""
     model, seed = full_model(run), 1000 * run.plan.seed + order.turn
-    return Ranking(model, Batches(model, run.text("dev"), run.progress), order.score, rescore, seed)
+    return Ranking(
+        model, model.task.batches(run.text("dev"), run.progress), order.score, rescore, seed
+    )
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class GreedyStep(Prune):
             return self.tuned(run, mask, work)
         if sweep.compensate:
             model = full_model(run)
-            text = Batches(model, run.text("train").head(MEANS)).intact()
+            text = model.task.batches(run.text("train").head(MEANS)).intact()
             means = mean_outputs(model.hf, model.found, text)
             self.save(run, mask, model.remove(mask, means, grow=True), work)
         elif run.main:

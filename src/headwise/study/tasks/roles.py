@@ -29,7 +29,6 @@ from headwise.study.store import MADE, Result
 from headwise.study.tasks.prune import model_of, prune_task
 from headwise.study.tasks.train import FULL_MODEL, full_model
 from headwise.study.variants import Variant
-from headwise.tasks.batches import Batches
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ class Rescore(Task, stage="evaluate", names="rescored/{0.variant.name}", shared=
         )
         folder.mkdir(parents=True, exist_ok=True)
         if measures and len(mask):
-            text = Batches(model, run.text("dev"))
+            text = model.task.batches(run.text("dev"))
             table = table_of_scores(
                 model, text, measures, score_all(model, text, measures, seed, run.progress), seed
             )

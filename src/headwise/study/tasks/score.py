@@ -31,7 +31,6 @@ from headwise.study.estimate import Estimate
 from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result
 from headwise.study.tasks.train import FULL_MODEL, full_model
-from headwise.tasks.batches import Batches
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class ScorePass(Task, stage="score", names="scores/{0.label}", shared=True):
 
     def make(self, run: Run, work: Path) -> Result:
         model, folder = full_model(run), work / MADE / self.name
-        text = Batches(model, run.text("dev"), run.progress)
+        text = model.task.batches(run.text("dev"), run.progress)
         refuse_unscorable(model, self.measures, text)
         with agreeing():
             scores = run_pass(model, text, self.label, list(self.measures), run.plan.seed)
@@ -143,7 +142,7 @@ class Score(Task, stage="score", names="score"):
     def make(self, run: Run, work: Path) -> Result:
         model, scores, plan = full_model(run), read_scores(run), run.plan
         table = table_of_scores(
-            model, Batches(model, run.text("dev")), plan.scoring.measures, scores, plan.seed
+            model, model.task.batches(run.text("dev")), plan.scoring.measures, scores, plan.seed
         )
         if plan.scoring.untrained:
             table = with_baseline(table, pd.read_csv(run.folder / "untrained.csv"))
@@ -197,7 +196,7 @@ class Judge(Task, stage="score", names="judge", shared=True):
 
     def make(self, run: Run, work: Path) -> Result:
         model = full_model(run)
-        text, tallies = Batches(model, run.text("dev"), run.progress), read_scores(run).tallies
+        text, tallies = model.task.batches(run.text("dev"), run.progress), read_scores(run).tallies
         verdict = judge(model, text, tallies, run.plan.scoring.random_orders, run.plan.seed)
         for table, name in ((verdict.faithfulness, "faithfulness"), (verdict.curves, "curves")):
             if run.main:

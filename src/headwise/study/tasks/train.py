@@ -13,7 +13,6 @@ from headwise.options import Architecture
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result
-from headwise.tasks.batches import training_data, translator
 from headwise.training.build import build
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, bfloat16, converge
@@ -49,7 +48,7 @@ class Train(Task, stage="train", names="train", shared=True, repeatable=True):
             return {**trained(run, shape, work), **texts}
         model = load(shape, run.device)
         if run.translates:
-            translator(model)
+            model.task.check_generates()
         if run.main:
             model.save(work / MADE / "model")
         return {
@@ -82,8 +81,8 @@ def files_of(given: str) -> list[tuple[str, int, int]]:
 def training(run: Run, model: Model, work: Path, limit: int | None = None) -> TrainingRun:
     """The train and dev texts as a model reads them (pairs of at most `limit` tokens), and how to train on them."""
     recipe = run.plan.training
-    data = training_data(model, run.text("train"), recipe.batch_tokens, run.cache, limit)
-    dev = training_data(model, run.text("dev"), recipe.batch_tokens, limit=limit)
+    data = model.task.training_data(run.text("train"), recipe.batch_tokens, run.cache, limit)
+    dev = model.task.training_data(run.text("dev"), recipe.batch_tokens, limit=limit)
     return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress)
 
 
