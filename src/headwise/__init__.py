@@ -74,7 +74,6 @@ else:
         "roles.align": ("alignment_heads",),
         "importance.interactions": ("interactions",),
         "pruning.prune": ("prune",),
-        "options": ("Search",),
         "pruning.own_loop": ("GatedLoop",),
         "evaluation.quality": ("Quality", "evaluate"),
         "importance.score": ("score",),

@@ -239,7 +239,9 @@ class TestGreedy:
         found = {}
         for left in sizes(units(model.heads.only(["encoder-self"])), 0.25):
             small = hw.prune(model, pairs(8), Greedy(keep=left, **options), dev=dev)
-            found[left] = whole - corpus_scores(small.translate(sources, beam=1), references)[0].value
+            found[left] = (
+                whole - corpus_scores(small.translate(sources, beam=1), references)[0].value
+            )
         budget = max(sorted(found.values())[1], 0.0) + 1e-9
         expected = min((left for left in found if found[left] <= budget), default=8)
         within = hw.prune(model, pairs(8), Greedy(max_drop=budget, **options), dev=dev)

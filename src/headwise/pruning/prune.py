@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from headwise.data.text import ParallelText
 from headwise.decoding.bleu import corpus_scores
 from headwise.decoding.translator import translate
 from headwise.engines.ct2_writer import writer_of
@@ -198,6 +199,7 @@ def prune_greedily(
         return cut(masks[-1])
     rest = part(progress, 0.5, 1.0)
     if model.task.generates:
+        assert isinstance(dev, ParallelText)
         search = options.search or Search()
         sources, references = list(dev.sources), list(dev.targets)
 
