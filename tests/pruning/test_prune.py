@@ -17,10 +17,10 @@ import headwise as hw
 from headwise.attention import masked
 from headwise.decoding.bleu import corpus_scores
 from headwise.heads import Kind
-from headwise.importance import scoring
+from headwise.importance import gating
 from headwise.importance.gating import gate_heads
-from headwise.importance.measures import MEASURES
-from headwise.importance.scoring import importance_values
+from headwise.importance.measurement import importance_values
+from headwise.importance.measures import resolve_measures
 from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
 from headwise.pruning import target_count
 from headwise.pruning.greedy import weight_norms
@@ -31,6 +31,8 @@ from tasks.askers import asker, embedder, lines, pairs
 
 FAST: dict[str, Any] = {"epochs": 2, "gate_learning_rate": 2.0, "warmup": 1}
 SMALL = Training(batch_tokens=48, dtype="fp32")
+
+MEASURES = resolve_measures(["all"])
 
 
 def encoder_heads(model: hw.Model) -> int:
@@ -251,7 +253,7 @@ class TestGreedy:
     def test_every_measure_gives_an_order(
         self, measure: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(scoring, "gate_heads", partial(gate_heads, steps=3))
+        monkeypatch.setattr(gating, "gate_heads", partial(gate_heads, steps=3))
         model = asker("marian", encoder_layers=1, decoder_layers=1)
         sweep = Greedy.model_construct(
             kinds=["encoder-self"], keep=None, step=0.5, rescore=False, unit=None

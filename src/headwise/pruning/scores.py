@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headwise.errors import HeadwiseError
-from headwise.importance.measures import BLEU, GATINGS, resolve_measures
+from headwise.importance.measures import facts, resolve_measures
 from headwise.options import WITHOUT_TEXT
 
 
@@ -20,6 +20,6 @@ def removal_scores(names: Sequence[str]) -> list[str]:
                 f"{error} Here there are {' and '.join(WITHOUT_TEXT)}, too."
             ) from None
     for name in full:
-        if name in (*GATINGS, BLEU):
+        if name not in WITHOUT_TEXT and facts(name).expensive:
             raise HeadwiseError(f"{name} takes too long to give an order of removal.")
     return list(dict.fromkeys(full))
