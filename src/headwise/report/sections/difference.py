@@ -32,7 +32,7 @@ from headwise.report.words import (
     number,
     signed,
 )
-from headwise.roles.label import category, wording
+from headwise.roles.role import category, display_name
 from headwise.statistics import rank_interval
 
 LEADS = (
@@ -251,7 +251,7 @@ def build_roles(found: Difference) -> dict[str, Any] | None:
     known = sorted(role for role in held[0] | held[1] if role[0] in paired)
     columns: Columns = {
         "head": lambda role: str(role[0]),
-        "role": lambda role: wording(role[1]),
+        "role": lambda role: display_name(role[1]),
         **{
             name: partial(lambda at, role: score_text(scored[at].get(role)), at)
             for at, name in enumerate(names)
