@@ -20,7 +20,8 @@ from headwise.lab.notebook import answer, joined
 from headwise.lab.questions import Lab
 from headwise.lab.smallest import smallest
 from headwise.model import Model
-from headwise.study import Progress, make_plan, run_study
+from headwise.progress import Progress
+from headwise.study import make_plan, run_study
 from tasks.askers import asker
 
 CHROMIUM = shutil.which("chromium")

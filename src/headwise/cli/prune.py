@@ -214,12 +214,12 @@ def cut(
     """
     import headwise as hw
     from headwise.cli.tables import show_kept
+    from headwise.progress import Progress
     from headwise.pruning.prune import usual_score
     from headwise.pruning.sweeps import keep_name
-    from headwise.study import Progress
 
     progress = Progress(quiet)
-    with progress.task("prune"):
+    with progress.bar("prune"):
         small = hw.prune(
             model,
             *texts,
@@ -258,8 +258,8 @@ def classifier(
     import headwise as hw
     from headwise.cli.tables import show_kept
     from headwise.heads import write_text
+    from headwise.progress import Progress
     from headwise.pruning.sweeps import keep_name
-    from headwise.study import Progress
     from headwise.tasks.batches import held_out
 
     if len(goals) != 1:
@@ -276,13 +276,13 @@ def classifier(
         Progress(quiet),
         options["method"] or ("gates" if goal == "penalty" else "greedy"),
     )
-    with progress.task("prune"):
+    with progress.bar("prune"):
         small = hw.prune(
             hw.load(name, device), text, dev, progress=progress, **{goal: value}, **options
         )
     setting = keep_name(value) if goal == "keep" else f"{value:g}"
     place = small.save(folder(out) / "pruned" / f"{made_by}-{goal.replace('_', '-')}-{setting}")
-    with progress.task("evaluate"):
+    with progress.bar("evaluate"):
         table = hw.evaluate([hw.load(name, device), small], dev, progress)
     write_text(out / "quality.csv", table.to_csv(index=False, float_format="%.6g"))
     for measure in ("accuracy", "parameters", "memory"):

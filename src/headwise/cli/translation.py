@@ -54,11 +54,11 @@ def evaluate(
     import headwise as hw
     from headwise.cli.tables import show_quality
     from headwise.heads import write_text
-    from headwise.study.progress import Progress
+    from headwise.progress import Progress
 
     given, progress = read_text(source, target, text, models[0], "test", labelled), Progress(quiet)
     place = folder(out) / "quality.csv"
-    with progress.task("evaluate"):
+    with progress.bar("evaluate"):
         table = hw.evaluate(
             [hw.load(name, device, dtype=dtype) for name in models],
             given,
@@ -89,11 +89,11 @@ def translate(
     import headwise as hw
     from headwise.data.text import read_lines
     from headwise.heads import write_text
-    from headwise.study.progress import Progress
+    from headwise.progress import Progress
 
     lines = list(read_lines(source)) if source != Path("-") else standard_input()
     loaded, progress = hw.load(model, device), Progress(quiet or len(lines) < MANY)
-    with progress.task("translate"):
+    with progress.bar("translate"):
         text = "".join(
             f"{line}\n"
             for line in (

@@ -13,8 +13,8 @@ from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
+from headwise.progress import Progress
 from headwise.study.plan import Plan, read_toml
-from headwise.study.progress import Progress
 from headwise.study.store import Store
 from headwise.validation import checked
 
