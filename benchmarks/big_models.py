@@ -27,7 +27,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import headwise as hw
 from headwise.devices import peak_memory
-from headwise.importance import objective
+from headwise.tasks import objective
 from headwise.training.tokenizer import learn_subwords
 
 NARROW = {

@@ -39,7 +39,6 @@ from headwise.model import Model
 from headwise.options import Architecture, Recipe, Search
 from headwise.pruning.gates import Gates, HardConcrete
 from headwise.study.estimate import random_batch, wait_for
-from headwise.tasks.batches import Batches
 from headwise.training.build import build
 from headwise.training.dropout import fast_dropout
 from headwise.training.loss_forward import loss_forward
@@ -180,7 +179,7 @@ def updates(model: Model, recipe: Recipe, device: str) -> dict[str, Facts]:
 def scores(model: Model, text: ParallelText, device: str) -> dict[str, Facts]:
     """A forward and a backward pass of a text, and every pass of scores."""
     hf: Any = model.hf
-    batches = Batches(model, text)
+    batches = model.task.batches(text)
     (batch,) = [
         {name: each[name].to(device) for name in each if name != "rows"} for each in batches.whole()
     ]

@@ -48,7 +48,6 @@ from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.statistics import interval, resamples
 from headwise.study import Plan, read_plan, run_study
-from headwise.tasks.batches import max_tokens
 from headwise.training.batches import Encoded
 from headwise.training.trainer import Training
 
@@ -113,7 +112,7 @@ class Bench:
             for split in ("train", "dev")
         )
         self.data, self.dev = (
-            Encoded(text, model.tokenizer, max_tokens(model)) for text in (train, self.dev_text)
+            Encoded(text, model.tokenizer, model.task.longest) for text in (train, self.dev_text)
         )
 
     def go(self, run: Run) -> dict[str, Any]:

@@ -29,13 +29,14 @@ from datasets import disable_progress_bars
 from headwise.attention import evaluating
 from headwise.data import embedded
 from headwise.data.text import ParallelText
-from headwise.importance.objective import predict
+from headwise.evaluation.losses import Losses
 from headwise.importance.scoring import score_all
 from headwise.model import Model
 from headwise.options import Architecture
-from headwise.pruning.ranking import Losses, Ranking, greedy_masks
+from headwise.pruning.ranking import Ranking, greedy_masks
 from headwise.pruning.sweeps import GreedySweep
 from headwise.tasks.batches import Batches
+from headwise.tasks.objective import predict
 from headwise.training.build import build
 from headwise.training.tokenizer import learn_subwords
 from roles import peak
@@ -163,7 +164,7 @@ def subject(width: int, pairs: int, layers: int, heads: int) -> tuple[Model, Bat
     text = ParallelText.from_pairs(
         pair for turn in range(turns) for pair in rows[: pairs - turn * len(rows)]
     )
-    return model, Batches(model, text)
+    return model, model.task.batches(text)
 
 
 def values(model: Model, text: Batches, name: str) -> object:
@@ -180,7 +181,7 @@ def memory(options: argparse.Namespace) -> None:
     """Peak memory of every score after a tenth of the pairs and after all, in processes of their own."""
     model, text = subject(options.width, options.memory, 1, 2)
     assert isinstance(text.text, ParallelText)
-    few = Batches(model, text.text.head(options.memory // 10))
+    few = model.task.batches(text.text.head(options.memory // 10))
     for name in ("nothing", *SCORES):
         for some in (few, text):
             if (child := os.fork()) == 0:

@@ -33,7 +33,6 @@ from headwise.roles.observe import Batch, observe
 from headwise.roles.passes import Subject, treebank_batches
 from headwise.roles.positional import OFFSETS, positional
 from headwise.study.plan import read_plan
-from headwise.tasks.batches import training_data
 from headwise.training.build import build
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import Training, converge
@@ -112,8 +111,8 @@ def main() -> None:
     batches = list(treebank_batches(subject, sentences, lambda sentence: 0, Coverage()))
     recipe, limit, progress = plan.training, plan.model.max_length, Progress()
     training = Training(
-        training_data(model, text, recipe.batch_tokens, given.out / "cache", limit),
-        training_data(model, dev, recipe.batch_tokens, limit=limit),
+        model.task.training_data(text, recipe.batch_tokens, given.out / "cache", limit),
+        model.task.training_data(dev, recipe.batch_tokens, limit=limit),
         recipe,
         given.out / "work",
         plan.seed,

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from headwise.cli.tables import (
     SCORED,
-    Map,
-    role_map,
-    score_maps,
+    role_grid,
+    score_grids,
+    show_heads,
     show_kept,
-    show_maps,
     show_quality,
 )
+from headwise.grid import HeadGrid
 from headwise.heads import HeadMap, HeadMask, score_table
 
 MODEL = HeadMap({"encoder-self": (3, 2), "cross": (4, 0)})
@@ -51,9 +51,9 @@ def console_of(terminal: bool = False, width: int = 80) -> Console:
     )
 
 
-def printed(heads: HeadMap, maps: list[Map], width: int = 80, terminal: bool = False) -> str:
+def printed(grids: list[HeadGrid], width: int = 80, terminal: bool = False) -> str:
     console = console_of(terminal, width)
-    show_maps(console, heads, maps, SCORED)
+    show_heads(console, grids, SCORED)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -67,7 +67,7 @@ def rows_of(text: str, name: str) -> list[str]:
 
 class TestScores:
     def test_digits_are_tenths_of_the_way_between_the_extremes(self, scores: pd.DataFrame) -> None:
-        text = printed(MODEL, score_maps(scores), width=40)  # a map beside no other
+        text = printed(score_grids(MODEL, scores), width=40)  # a map beside no other
         for number, (measure, rows) in enumerate(scores.groupby("measure", sort=False)):
             low, high = rows.value.min(), rows.value.max()
             assert re.search(rf"{re.escape(str(measure))}\s+{low:.3g} … {high:.3g}", text)
@@ -82,7 +82,7 @@ class TestScores:
 
     def test_as_many_side_by_side_as_there_is_room_for(self, scores: pd.DataFrame) -> None:
         for width, lines in ((30, 4), (80, 2), (140, 1)):
-            text = printed(MODEL, score_maps(scores), width)
+            text = printed(score_grids(MODEL, scores), width)
             assert len(rows_of(text, "cross/0")) == lines
             assert width == 30 or max(map(len, text.splitlines()[1:])) <= width
 
@@ -91,24 +91,24 @@ class TestScores:
         table = score_table(
             [{**head._asdict(), "measure": "dormancy", "value": head.head} for head in wide], {}
         )
-        blocks = printed(wide, score_maps(table)).partition("decoder-self/0")[2].split()
+        blocks = printed(score_grids(wide, table)).partition("decoder-self/0")[2].split()
         assert blocks == [str(min(int(10 * head / 69), 9)) for head in range(70)]
 
     def test_equal_scores(self) -> None:
         table = score_table(
             [{**head._asdict(), "measure": "dormancy", "value": 1.0} for head in MODEL], {}
         )
-        assert rows_of(printed(MODEL, score_maps(table)), "cross/0") == ["0 0 0 0"]
+        assert rows_of(printed(score_grids(MODEL, table)), "cross/0") == ["0 0 0 0"]
 
     def test_colour_only_on_a_terminal_that_wants_it(
         self, scores: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        maps = score_maps(scores)
-        coloured, piped = printed(MODEL, maps, terminal=True), printed(MODEL, maps)
+        grids = score_grids(MODEL, scores)
+        coloured, piped = printed(grids, terminal=True), printed(grids)
         assert "\x1b[" in coloured and "\x1b" not in piped
         assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == piped, "the same without its colours"
         monkeypatch.setenv("NO_COLOR", "1")
-        assert not re.search(r"\x1b\[[0-9;]*[34][0-7]", printed(MODEL, maps, terminal=True))
+        assert not re.search(r"\x1b\[[0-9;]*[34][0-7]", printed(grids, terminal=True))
 
 
 def test_the_best_role_of_each_head() -> None:
@@ -119,13 +119,13 @@ def test_the_best_role_of_each_head() -> None:
         ("cross", 0, 3, "positional.1"),
     ]
     roles = pd.DataFrame(found, columns=["kind", "layer", "head", "measure"])
-    text = printed(MODEL, [role_map(MODEL, roles)])
+    text = printed([role_grid(MODEL, roles)])
     assert "po: positional 2, sy: syntactic 1" in text and "rare" not in text
     got = [
         rows_of(text, name)[0].split() for name in ("encoder-self/0", "encoder-self/1", "cross/0")
     ]
     assert got == [["·", "·", "po"], ["sy", "·"], ["·", "·", "·", "po"]]
-    assert "none" in printed(MODEL, [role_map(MODEL, roles[:0])])
+    assert "none" in printed([role_grid(MODEL, roles[:0])])
 
 
 def test_kept_and_removed_heads() -> None:

@@ -341,15 +341,15 @@ READERS: dict[str, tuple[tuple[bytes, ...], Read]] = {
     ),
     "labelled csv": (
         (LABELLED,),
-        lambda content, folder: LabelledText.read(write(folder, "a.csv", content)),
+        lambda content, folder: LabelledText.open(write(folder, "a.csv", content)),
     ),
     "labelled tsv": (
         (LABELLED.replace(b",", b"\t"),),
-        lambda content, folder: LabelledText.read(write(folder, "a.tsv", content)),
+        lambda content, folder: LabelledText.open(write(folder, "a.tsv", content)),
     ),
     "labelled jsonl": (
         (b'{"text": "a", "label": "b"}\n{"text": "c", "label": 1}\n',),
-        lambda content, folder: LabelledText.read(write(folder, "a.jsonl", content)),
+        lambda content, folder: LabelledText.open(write(folder, "a.jsonl", content)),
     ),
     "options": ((WORDS, b"--text a.tsv\0--method greedy\0--score lrp"), read_words),
 }

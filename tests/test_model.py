@@ -29,12 +29,11 @@ from headwise.attention import classifies, start_token
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
-from headwise.importance.objective import predict
 from headwise.loading import load
 from headwise.model import Model
 from headwise.model_files import SUMS, WEIGHTS
 from headwise.options import Architecture
-from headwise.tasks.batches import Batches
+from headwise.tasks.objective import predict
 from headwise.training.build import build as architecture
 from headwise.training.loss_forward import loss_forward
 from headwise.training.tokenizer import learn_subwords
@@ -501,9 +500,9 @@ def test_the_start_token_may_stand_in_the_generation_settings_alone(
     assert start_token(model.hf) == 3
     with loss_forward(model.hf):
         assert (
-            next(iter(Batches(model, ParallelText.from_pairs([("a", "b")]))))["decoder_input_ids"][
-                0, 0
-            ]
+            next(iter(model.task.batches(ParallelText.from_pairs([("a", "b")]))))[
+                "decoder_input_ids"
+            ][0, 0]
             == 3
         )
     for wrong in (10**6, -1, 1.5):

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
+from headwise.evaluation.losses import Losses
 from headwise.heads import HeadMask
-from headwise.pruning.ranking import Losses
-from headwise.tasks.batches import Batches
 from headwise.truth import suite
 from headwise.truth.page import fill, markdown
 from headwise.truth.space import ROUND, Space, positions, shift
@@ -36,7 +35,7 @@ def test_what_is_said_of_heads_is_true(name: str, tmp_path: Path) -> None:
     for head in heads:
         gone = [places[other] for other in known.built[head].beside] if head in known.built else []
         masks += [full.without(gone), full.without([*gone, head])]
-    lost = Losses.measure(Batches(known.model, known.text), masks)
+    lost = Losses.measure(known.model.task.batches(known.text), masks)
     loss = lost.summed.sum(0) / lost.tokens.sum()
     change = loss[2::2] - loss[1::2]
     for head, moved in zip(heads, change, strict=True):

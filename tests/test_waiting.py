@@ -18,7 +18,6 @@ from headwise.importance.scoring import run_pass
 from headwise.roles.passes import Reading
 from headwise.roles.rare import frequencies
 from headwise.roles.table import roles
-from headwise.tasks.batches import Batches
 from syncs import syncs
 from tasks.askers import asker, lines
 
@@ -44,7 +43,7 @@ class Ready:
 def waits(label: str, layers: int, heads: int, times: int) -> list[str]:
     """What one pass over a batch, `times` times, waits for."""
     model = asker("gpt2", n_layer=layers, n_head=heads)
-    text = Ready([*Batches(model, lines(3)).whole()] * times)
+    text = Ready([*model.task.batches(lines(3)).whole()] * times)
     with syncs() as seen:
         run_pass(model, text, label, list(PASSES[label]))  # type: ignore[arg-type]
     return [each for each in seen if KERNEL not in each]

@@ -21,14 +21,16 @@ if TYPE_CHECKING:
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
     from headwise.engines.export import export
+    from headwise.evaluation.quality import Quality, evaluate
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.hub import push
     from headwise.importance.interactions import interactions
-    from headwise.importance.score import evaluate, score
+    from headwise.importance.score import score
     from headwise.importance.untrained import untrained
     from headwise.lab.notebook import lab
     from headwise.loading import load
     from headwise.model import Model
+    from headwise.options import Search
     from headwise.pruning.own_loop import GatedLoop
     from headwise.pruning.prune import prune
     from headwise.roles.align import alignment_heads
@@ -71,8 +73,10 @@ else:
         "roles.align": ("alignment_heads",),
         "importance.interactions": ("interactions",),
         "pruning.prune": ("prune",),
+        "options": ("Search",),
         "pruning.own_loop": ("GatedLoop",),
-        "importance.score": ("evaluate", "score"),
+        "evaluation.quality": ("Quality", "evaluate"),
+        "importance.score": ("score",),
         "importance.untrained": ("untrained",),
         "engines.export": ("export",),
         "hub": ("push",),
@@ -112,6 +116,8 @@ __all__ = [
     "prune",
     "GatedLoop",
     "evaluate",
+    "Quality",
+    "Search",
     "export",
     "push",
     "report",

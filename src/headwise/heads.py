@@ -6,16 +6,16 @@ Heads are counted from 0 and written `kind/layer/head`: `encoder-self/0/3`, `dec
 from __future__ import annotations
 
 import contextlib
-import html
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 from headwise.errors import HeadwiseError, NotWritten
+from headwise.grid import HeadGrid
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +125,7 @@ class HeadMap:
         return f"HeadMap({self.total} heads: {describe(self)})"
 
     def _repr_html_(self) -> str:
-        return html_table(repr(self), self, lambda site: str(self.count(site)))
+        return HeadGrid(self, repr(self)).html()
 
     def __iter__(self) -> Iterator[Head]:
         return (
@@ -214,11 +214,7 @@ class HeadMask:
         return f"HeadMask({len(self)} of {self.heads.total} heads: {layers})"
 
     def _repr_html_(self) -> str:
-        def cell(site: Site) -> str:
-            kept = self.of(site)
-            return f"<b>{len(kept)}</b> of {self.heads.count(site)}<br>{' '.join(map(str, kept)) or '–'}"
-
-        return html_table(repr(self), self.heads, cell)
+        return HeadGrid(self.heads, repr(self), kept=self.kept).html()
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -312,17 +308,6 @@ class HeadMask:
 def describe(heads: HeadMap) -> str:
     """The map in words: `encoder-self 8+8+8, cross 8+8+8`."""
     return ", ".join(f"{kind} {'+'.join(map(str, counts))}" for kind, counts in heads.query.items())
-
-
-def html_table(caption: str, heads: HeadMap, cell: Callable[[Site], str]) -> str:
-    """A small table for notebooks: a row per kind, a column per layer."""
-    layers = range(max(map(len, heads.query.values()), default=0))
-    rows = ["".join(f"<th>{layer}</th>" for layer in ("layer", *layers))]
-    for kind, counts in heads.query.items():
-        cells = (cell(Site(kind, layer)) if layer < len(counts) else "" for layer in layers)
-        rows.append(f"<th>{kind}</th>" + "".join(f"<td>{text}</td>" for text in cells))
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f"<table><caption>{html.escape(caption)}</caption>{body}</table>"
 
 
 def score_table(rows: Sequence[Mapping[str, Any]], signature: Mapping[str, Any]) -> pd.DataFrame:

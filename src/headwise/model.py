@@ -23,10 +23,12 @@ from transformers import (
 from headwise.attention import Discovery, discover, is_offloaded, remove
 from headwise.decoding.translator import translate
 from headwise.errors import HeadwiseError, NotWritten
-from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe, html_table
+from headwise.grid import HeadGrid
+from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
 from headwise.model_files import NOTE, PARTIAL, README, copy_siblings, replace, written_before
 from headwise.options import Search
 from headwise.progress import Report, silent
+from headwise.tasks import Task, task_of
 
 LEAST_SHARD = 2**26  # bytes in a file of an offloaded model, and so in memory while it is saved
 
@@ -57,11 +59,16 @@ class Model:
         return f"Model({self.name!r}, {type(self.hf).__name__}, {heads}, {self.parameters:,} parameters)"
 
     def _repr_html_(self) -> str:
-        return html_table(repr(self), self.heads, lambda site: str(self.heads.count(site)))
+        return HeadGrid(self.heads, repr(self)).html()
 
     @property
     def heads(self) -> HeadMap:
         return self.found.heads
+
+    @property
+    def task(self) -> Task:
+        """What the model is for."""
+        return task_of(self.hf, self.tokenizer, self.found, self.name)
 
     @property
     def parameters(self) -> int:

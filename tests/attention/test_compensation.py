@@ -18,9 +18,9 @@ from headwise.attention.removal import EmptyAttention
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
 from headwise.importance.ablation import ablate, mean_outputs
-from headwise.importance.objective import asked_tokens, predict, sentence_losses
 from headwise.loading import load
 from headwise.model import Model
+from headwise.tasks.objective import asked_tokens, predict, sentence_losses
 from importance.asking import asking
 
 WITHOUT_BIAS = ("llama", "qwen3", "t5", "modernbert", "phi3")

@@ -17,7 +17,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from headwise.data import store
-from headwise.data.text import ParallelText, Text, read_lines
+from headwise.data.text import LabelledText, ParallelText, Text, read_lines
 from headwise.errors import HeadwiseError
 
 PAIRS = [
@@ -308,6 +308,59 @@ class TestParallelText:
         assert "'corpus.docx' is not clear: give two files" in refusal(
             lambda: ParallelText.open("corpus.docx")
         )
+
+
+def put_multi30k(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of data sets, with a small file on either side of multi30k."""
+    monkeypatch.setenv("HEADWISE_DATA", str(folder))
+    (folder / "multi30k").mkdir()
+    write(folder / "multi30k/val.en.gz", "A cat .\nA dog .\n")
+    write(folder / "multi30k/val.de.gz", "Eine Katze .\nEin Hund .\n")
+    return folder
+
+
+class TestCatalogueNames:
+    def test_one_file_and_two(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        put_multi30k(tmp_path, monkeypatch)
+        assert list(Text.open("multi30k/val.de")) == ["Eine Katze .", "Ein Hund ."]
+        pairs = ParallelText.open("multi30k/val.en-de")
+        assert pairs[0] == ("A cat .", "Eine Katze .") and pairs.name == "val.en.gz+val.de.gz"
+        assert list(ParallelText.open(["multi30k/val.en", "multi30k/val.de.gz"])) == list(pairs)
+        assert ParallelText.open(["multi30k/val.de-en"])[0] == ("Eine Katze .", "A cat .")
+
+    def test_a_file_of_that_name_comes_first(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put_multi30k(tmp_path, monkeypatch)
+        monkeypatch.chdir(tmp_path)
+        write(tmp_path / "multi30k/val.en", "Mine .\n")
+        assert list(Text.open("multi30k/val.en")) == ["Mine ."]
+
+    @pytest.mark.parametrize(
+        ("name", "sentence"),
+        [
+            ("multi30k/train.en", "fetch it by `headwise data get multi30k`, or name a file."),
+            ("multi30k/val.nl", "There is no file 'multi30k/val.nl', and the data set multi30k"),
+            ("multi30k/vall.en", "did you mean 'multi30k/val.en'."),
+            ("multi3k/val.en", "the folder 'multi3k' does not exist."),
+        ],
+    )
+    def test_refusals(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str
+    ) -> None:
+        put_multi30k(tmp_path, monkeypatch)
+        assert sentence in refusal(lambda: Text.open(name))
+
+    def test_two_files_are_no_text_of_one(self) -> None:
+        assert refusal(lambda: Text.open(["a", "b"])) == (
+            "One-sided text is one file, but 2 were given: ['a', 'b']."
+        )
+        assert "Labelled text is one file, but 0" in refusal(lambda: LabelledText.open([]))
+
+    def test_one_sided_text_of_a_data_set(self, tmp_path: Path) -> None:
+        write(tmp_path / "train.jsonl", '{"line": "one"}\n{"line": "two"}\n')
+        assert list(Text.open(f"datasets:{tmp_path}?text=line")) == ["one", "two"]
+        assert "has no 'text'" in refusal(lambda: Text.open(f"datasets:{tmp_path}"))
 
 
 class TestText:

@@ -10,7 +10,7 @@ import sacrebleu
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from headwise.decoding.bleu import difference, quality
+from headwise.decoding.bleu import corpus_scores, paired_difference
 from headwise.errors import HeadwiseError
 
 WORDS = [
@@ -52,7 +52,7 @@ GOOD, BAD = worsened(REFERENCES, 0.2), worsened(REFERENCES, 0.4, seed=2)
 
 class TestQuality:
     def test_scores_and_signatures_are_sacrebleus_own(self) -> None:
-        bleu, chrf = quality(GOOD, REFERENCES)
+        bleu, chrf = corpus_scores(GOOD, REFERENCES)
         assert bleu.value == sacrebleu.corpus_bleu(GOOD, [REFERENCES]).score
         assert chrf.value == sacrebleu.corpus_chrf(GOOD, [REFERENCES]).score
         for found, metric in ((bleu, BLEU()), (chrf, CHRF())):
@@ -66,35 +66,37 @@ class TestQuality:
         )
 
     def test_the_interval_is_that_of_sacrebleus_bootstrap(self) -> None:
-        bleu = quality(GOOD, REFERENCES)[0]
+        bleu = corpus_scores(GOOD, REFERENCES)[0]
         theirs = BLEU().corpus_score(GOOD, [REFERENCES], n_bootstrap=1000)
         assert bleu.low < bleu.value < bleu.high
         assert (bleu.high - bleu.low) / 2 == pytest.approx(theirs._ci, rel=0.15)
 
     def test_a_perfect_and_an_empty_translation(self) -> None:
-        bleu, chrf = quality(REFERENCES, REFERENCES)
+        bleu, chrf = corpus_scores(REFERENCES, REFERENCES)
         assert (
             bleu.low == pytest.approx(100)
             and bleu.value == pytest.approx(100)
             and chrf.value == pytest.approx(100)
         )
-        bleu, chrf = quality([""] * len(REFERENCES), REFERENCES)
+        bleu, chrf = corpus_scores([""] * len(REFERENCES), REFERENCES)
         assert bleu.value == bleu.high == chrf.value == chrf.high == 0
 
     def test_one_sentence_has_an_interval_of_no_width(self) -> None:
-        bleu = quality(GOOD[:1], REFERENCES[:1])[0]
+        bleu = corpus_scores(GOOD[:1], REFERENCES[:1])[0]
         assert bleu.low == pytest.approx(bleu.value) and bleu.high == pytest.approx(bleu.value)
 
     def test_it_is_deterministic(self) -> None:
-        assert quality(GOOD, REFERENCES) == quality(GOOD, REFERENCES)
-        assert difference(GOOD, BAD, REFERENCES) == difference(GOOD, BAD, REFERENCES)
+        assert corpus_scores(GOOD, REFERENCES) == corpus_scores(GOOD, REFERENCES)
+        assert paired_difference(GOOD, BAD, REFERENCES) == paired_difference(GOOD, BAD, REFERENCES)
 
     @pytest.mark.parametrize(("lines", "references"), [(0, 0), (0, 3), (3, 2), (2, 3)])
     def test_what_cannot_be_compared_is_refused(self, lines: int, references: int) -> None:
         for action in (
-            lambda: quality(REFERENCES[:lines], REFERENCES[:references]),
-            lambda: difference(REFERENCES[:lines], REFERENCES[:lines], REFERENCES[:references]),
-            lambda: difference(
+            lambda: corpus_scores(REFERENCES[:lines], REFERENCES[:references]),
+            lambda: paired_difference(
+                REFERENCES[:lines], REFERENCES[:lines], REFERENCES[:references]
+            ),
+            lambda: paired_difference(
                 REFERENCES[:references], REFERENCES[:lines], REFERENCES[:references]
             ),
         ):
@@ -107,11 +109,14 @@ class TestQuality:
 class TestDifference:
     def test_identical_output_is_no_difference(self) -> None:
         """sacreBLEU's own paired bootstrap gives it p = 0.001."""
-        found = difference(GOOD, list(GOOD), REFERENCES)
+        found = paired_difference(GOOD, list(GOOD), REFERENCES)
         assert (found.value, found.low, found.high, found.p) == (0, 0, 0, 1)
 
     def test_a_clearly_better_system(self) -> None:
-        found, back = difference(GOOD, BAD, REFERENCES), difference(BAD, GOOD, REFERENCES)
+        found, back = (
+            paired_difference(GOOD, BAD, REFERENCES),
+            paired_difference(BAD, GOOD, REFERENCES),
+        )
         expected = (
             sacrebleu.corpus_bleu(GOOD, [REFERENCES]).score
             - sacrebleu.corpus_bleu(BAD, [REFERENCES]).score
@@ -128,7 +133,7 @@ class TestDifference:
         """Half the lines of each are the other's: neither is better but by chance, and the interval holds 0."""
         one = [a if i % 2 else b for i, (a, b) in enumerate(zip(GOOD, BAD, strict=True))]
         two = [b if i % 2 else a for i, (a, b) in enumerate(zip(GOOD, BAD, strict=True))]
-        found = difference(one, two, REFERENCES)
+        found = paired_difference(one, two, REFERENCES)
         assert found.p > 0.05 and found.low < 0 < found.high
 
     def test_chance_rejects_as_often_as_it_should(self) -> None:
@@ -139,13 +144,13 @@ class TestDifference:
             deal = random.random(small) < 0.5
             one = [a if d else b for a, b, d in zip(GOOD, BAD, deal, strict=False)]
             two = [b if d else a for a, b, d in zip(GOOD, BAD, deal, strict=False)]
-            ps.append(difference(one, two, REFERENCES[:small]).p)
+            ps.append(paired_difference(one, two, REFERENCES[:small]).p)
         assert np.mean(np.array(ps) < 0.1) <= 0.3 and np.mean(np.array(ps) > 0.5) >= 0.25
 
     def test_one_differing_line_says_nothing(self) -> None:
         """Swapped, it would say the opposite as loudly."""
         system = [*REFERENCES[:3], "something else.", *REFERENCES[4:]]
-        found = difference(system, REFERENCES, REFERENCES)
+        found = paired_difference(system, REFERENCES, REFERENCES)
         assert found.value < 0 and found.p == 1
 
     @pytest.mark.parametrize("lines", [2, 4, 10])
@@ -153,7 +158,7 @@ class TestDifference:
         """Every way of swapping them, written out with whole corpora. All worse is 1 of 2^n, and so is all better."""
         system = worsened(REFERENCES[:lines], 0.6) + REFERENCES[lines:40]
         baseline, references = REFERENCES[:40], REFERENCES[:40]
-        found = difference(system, baseline, references)
+        found = paired_difference(system, baseline, references)
         assert found.p == pytest.approx(2 / 2**lines)
         if lines <= 4:
             values = []
@@ -174,5 +179,5 @@ class TestDifference:
         for lines in (3, 40):
             one = [f"wrong {line}" for line in REFERENCES[:lines]] + REFERENCES[lines:100]
             two = [f"false {line}" for line in REFERENCES[:lines]] + REFERENCES[lines:100]
-            found = difference(one, two, REFERENCES[:100])
+            found = paired_difference(one, two, REFERENCES[:100])
             assert (found.value, found.p) == (0, 1)

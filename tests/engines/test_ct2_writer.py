@@ -136,10 +136,15 @@ def test_models_that_do_not_translate_are_refused(model):
 def test_evaluation_says_the_engine():
     model = translator("post")
     text = hw.ParallelText.from_pairs(zip(LINES, LINES[::-1], strict=True))
-    tables = [hw.evaluate(model, text, beam=2, engine=engine) for engine in ("transformers", "ct2")]
+    tables = [
+        hw.evaluate(model, text, search=hw.Search(beam=2, engine=engine)).table
+        for engine in ("transformers", "ct2")
+    ]
     bleu = [table.set_index("measure").loc["bleu"] for table in tables]
     assert bleu[0]["value"] == bleu[1]["value"] and bleu[1]["made"].split(", ")[-1].startswith(
         "ctranslate2 4."
     )
-    with pytest.raises(HeadwiseError, match="ct2 translates, but the text is one-sided"):
-        hw.evaluate(language_model("llama"), hw.Text.from_lines(LINES), engine="ct2")
+    with pytest.raises(HeadwiseError, match="given a search, but llama is a causal language model"):
+        hw.evaluate(
+            language_model("llama"), hw.Text.from_lines(LINES), search=hw.Search(engine="ct2")
+        )

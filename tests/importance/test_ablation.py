@@ -20,7 +20,7 @@ from headwise.attention.discover import Discovery
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.ablation import CHANGES, ablate, removal_losses
-from headwise.importance.objective import asked_tokens, predict, sentence_losses
+from headwise.tasks.objective import asked_tokens, predict, sentence_losses
 from importance.asking import ASKED, asking, broken, counted, sentence, state, where, worded
 
 ROUNDED = ("llama", "qwen3", "t5")  # norms and softmax in float32 even in a float64 model

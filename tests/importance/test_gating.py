@@ -19,7 +19,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, Head, HeadMask
 from headwise.importance.gating import gate_heads, in_turn, sample
 from headwise.importance.measures import GATINGS
-from headwise.importance.objective import predict, sentence_losses
+from headwise.tasks.objective import predict, sentence_losses
 
 START, LENGTH = 3, 8
 NEEDED, USELESS, HARMFUL = (

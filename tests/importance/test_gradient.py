@@ -19,8 +19,8 @@ from headwise.importance.gradient import gradients, unit
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
 from headwise.importance.measures import GRADIENTS
-from headwise.importance.objective import IGNORED, asked_tokens, predict, sentence_losses
 from headwise.importance.tally import Tally
+from headwise.tasks.objective import IGNORED, asked_tokens, predict, sentence_losses
 from importance.asking import ASKED, asking, broken, counted, sentence, state, where, worded
 
 ROUNDED = ("llama", "qwen3", "t5")  # norms and softmax in float32 even in a float64 model

@@ -15,7 +15,7 @@ from headwise.heads import Head, HeadMask, Site
 from headwise.importance.ablation import removal_losses
 from headwise.importance.gradient import gradients
 from headwise.importance.integrated import STEPS, integrated_gradients
-from headwise.importance.objective import predict, sentence_losses
+from headwise.tasks.objective import predict, sentence_losses
 from importance.asking import asking, broken, counted, sentence, state, where, worded
 
 ROUNDED = ("llama", "t5")  # norms and softmax in float32 even in a float64 model

@@ -14,8 +14,7 @@ import headwise as hw
 from headwise.attention import masked
 from headwise.importance import interactions as module
 from headwise.importance.interactions import COLUMNS, interactions
-from headwise.importance.objective import asked_places, losses_of, on_device
-from headwise.tasks.batches import Batches
+from headwise.tasks.objective import asked_places, losses_of, on_device
 from tasks.askers import asker, embedder, lines, pairs
 from training.letters import END, LETTERS, PAD, START, letters
 
@@ -124,7 +123,7 @@ def test_the_slow_twin(family: str) -> None:
             torch.no_grad(),
             masked(model.hf, model.found, hw.HeadMask.full(model.heads).without(off)),
         ):
-            for batch in Batches(model, part):  # type: ignore[arg-type]
+            for batch in model.task.batches(part):  # type: ignore[arg-type]
                 tensors = on_device(model.hf, batch)
                 lost += float(losses_of(model.hf, tensors, asked_places(tensors["labels"])).sum())
                 count += int((batch["labels"] != -100).sum())

@@ -9,9 +9,8 @@ import torch
 
 import headwise as hw
 from attention.families import build
-from headwise.importance import objective
-from headwise.importance.objective import losses_of, on_device, predict, sentence_losses
-from headwise.tasks.batches import Batches
+from headwise.tasks import objective
+from headwise.tasks.objective import losses_of, on_device, predict, sentence_losses
 from tasks.askers import IDS, asker, lines, pairs
 from training.letters import letters
 
@@ -48,7 +47,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_logits(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = cohere() if family == "cohere" else asker(family)
-    (batch,) = Batches(model, text_for(model))
+    (batch,) = model.task.batches(text_for(model))
     tensors = on_device(model.hf, batch)
     weights = [p for p in model.hf.parameters() if p.requires_grad][:5]
     expected = sentence_losses(predict(model.hf, tensors), tensors["labels"])
@@ -80,7 +79,7 @@ def test_a_model_that_does_more_with_its_logits_is_noticed(
     scale: float, whole: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = cohere(logit_scale=scale)
-    (batch,) = Batches(model, lines(9))
+    (batch,) = model.task.batches(lines(9))
     monkeypatch.setattr(objective, "CHUNK", 500)
     shapes = []
     head = model.hf.get_output_embeddings()

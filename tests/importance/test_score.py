@@ -17,10 +17,10 @@ import headwise as hw
 from attention.families import FAMILIES, build
 from headwise.data.embedded import pairs as embedded_pairs
 from headwise.data.embedded import write_treebank
-from headwise.decoding.bleu import difference
+from headwise.decoding.bleu import paired_difference
 from headwise.decoding.translator import Generate, translate
+from headwise.evaluation import quality
 from headwise.heads import COLUMNS
-from headwise.importance import score as scores
 from headwise.importance import scoring
 from headwise.importance.gating import gate_heads
 from headwise.importance.measures import (
@@ -35,7 +35,6 @@ from headwise.importance.measures import (
 from headwise.importance.scoring import balance_table, usual_measures
 from headwise.options import Search
 from headwise.roles.find import roles_signature, save_roles, token_counts
-from headwise.tasks.batches import Batches
 from tasks.askers import IDS, asker, embedder, lines, pairs
 from training.letters import letters
 
@@ -117,7 +116,7 @@ class TestMeasures:
             set(table.kind) == {kind}
             and (table.groupby("measure").value.count() == model.heads.total).all()
         )
-        asked = sum(int((batch["labels"] >= 0).sum()) for batch in Batches(model, lines(12)))
+        asked = sum(int((batch["labels"] >= 0).sum()) for batch in model.task.batches(lines(12)))
         assert set(values(table, "ablation.zero").n) == {asked}
 
     def test_readings_see_the_whole_text(self) -> None:
@@ -223,7 +222,7 @@ class TestJudge:
         table = hw.score(
             model, text, ["gradient", "entropy", "ablation", "ablation.all-but-one"], judged=True
         )
-        (batch,) = Batches(model, text)
+        (batch,) = model.task.batches(text)
         ones, others = (
             text.take([row for row in batch["rows"][which::2].tolist() if row >= 0])
             for which in (0, 1)
@@ -269,7 +268,7 @@ class TestBleu:
         assert len(table) == 6 and (table.value > 10).any()
         for row in table.itertuples():
             rest = hw.HeadMask.full(model.heads).without([hw.Head(row.kind, row.layer, row.head)])
-            drop = difference(whole, model.remove(rest).translate(sources), whole)
+            drop = paired_difference(whole, model.remove(rest).translate(sources), whole)
             assert (row.value, row.low, row.high) == pytest.approx(
                 (drop.value, drop.low, drop.high)
             )
@@ -280,24 +279,29 @@ def test_models_of_one_name_are_distinguished_where_they_are_evaluated() -> None
     heads = hw.HeadMask.full(whole.heads)
     smaller = [whole.remove(heads.without([head])) for head in list(whole.heads)[:2]]
     text = pairs(4)
-    table = hw.evaluate([whole, *smaller], text, lambda share, what: shares.append(share), beam=1)
+    table = hw.evaluate(
+        [whole, *smaller],
+        text,
+        search=hw.Search(beam=1),
+        progress=lambda share, what: shares.append(share),
+    ).table
     assert shares == sorted(shares) and shares[-1] == 1 and len(shares) >= 3
     left = f"{whole.name}, {whole.heads.total - 1} of {whole.heads.total} heads"
     assert list(table.model.unique()) == [whole.name, left, f"{left} (2)"]
     rows, references = table.set_index(["model", "measure"]).value, list(text.targets)
     ours, baseline = (model.translate(list(text.sources), beam=1) for model in (smaller[0], whole))
-    assert rows[left, "bleu_difference"] == difference(ours, baseline, references).value
+    assert rows[left, "bleu_difference"] == paired_difference(ours, baseline, references).value
     smaller[0].name = "mine"
-    assert scores.distinct_names([whole, smaller[0]]) == [whole.name, "mine"], (
+    assert quality.distinct_names([whole, smaller[0]]) == [whole.name, "mine"], (
         "names that differ stay as they are"
     )
-    with pytest.raises(hw.HeadwiseError, match="'beam' is 0"):
-        hw.evaluate([whole], text, beam=0)
     with pytest.raises(hw.HeadwiseError, match="give models"):
         hw.evaluate(["a model"], text)  # type: ignore[list-item]
     pd.testing.assert_frame_equal(
         *(
-            hw.evaluate(one, text, beam=1).query("measure != 'tokens_per_second'")
+            hw.evaluate(one, text, search=hw.Search(beam=1)).table.query(
+                "measure != 'tokens_per_second'"
+            )
             for one in (whole, [whole])
         )
     )
@@ -306,7 +310,7 @@ def test_models_of_one_name_are_distinguished_where_they_are_evaluated() -> None
 def test_language_models_are_evaluated_by_their_perplexity() -> None:
     whole, text = asker("gpt2"), lines(12)
     smaller = whole.remove(hw.HeadMask.full(whole.heads).without([next(iter(whole.heads))]))
-    table = hw.evaluate([whole, smaller], text).set_index(["model", "measure"])
+    table = hw.evaluate([whole, smaller], text).table.set_index(["model", "measure"])
     ours = table.loc[f"{smaller.name}, 7 of 8 heads"]
     loss = hw.score(whole, text, ["ablation.zero"])
     assert ours.value["loss"] - table.value[whole.name, "loss"] == pytest.approx(
@@ -319,7 +323,7 @@ def test_language_models_are_evaluated_by_their_perplexity() -> None:
         <= ours.high["perplexity_change"]
     )
     assert ours.value["parameters"] == smaller.parameters
-    assert hw.evaluate(whole, text).measure.tolist() == [
+    assert hw.evaluate(whole, text).table.measure.tolist() == [
         "loss",
         "perplexity",
         "parameters",

@@ -14,13 +14,13 @@ from headwise.attention import capture, masked
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.importance.ablation import ablate
-from headwise.importance.objective import sentence_losses
 from headwise.lab.answers import compared, unpacked
 from headwise.lab.bench import Bench
 from headwise.lab.changes import Ablation
 from headwise.lab.sentence import read
 from headwise.lab.smallest import smallest
 from headwise.lab.trees import example_trees
+from headwise.tasks.objective import sentence_losses
 from tasks.askers import asker, embedder
 
 TEXT = "a b c d e f"

@@ -14,7 +14,7 @@ import torch
 
 import headwise as hw
 from headwise.attention import masked
-from headwise.decoding.bleu import quality
+from headwise.decoding.bleu import corpus_scores
 from headwise.importance import scoring
 from headwise.importance.gating import gate_heads
 from headwise.importance.measures import MEASURES
@@ -24,7 +24,7 @@ from headwise.pruning import target_count
 from headwise.pruning.greedy import weight_norms
 from headwise.pruning.ranking import Ranking, greedy_masks
 from headwise.pruning.sweeps import GateSweep, GreedySweep
-from headwise.tasks.batches import Batches, held_out
+from headwise.tasks import held_out
 from headwise.units import sizes, units
 from tasks.askers import asker, embedder, lines, pairs
 
@@ -184,7 +184,7 @@ class TestMethods:
 def loss_by_hand(model: hw.Model, dev: Any) -> float:
     """Nats a token, batch after batch, by the library's own loss."""
     lost, asked = 0.0, 0
-    for batch in Batches(model, dev):
+    for batch in model.task.batches(dev):
         labels = batch["labels"]
         with torch.no_grad():
             logits = model.hf(
@@ -240,11 +240,13 @@ class TestGreedy:
         model, dev = asker(), pairs(5, 5)
         sources, references = list(dev.sources), list(dev.targets)
         options: Any = {"score": "weight-norm", "step": 0.25, "search": Search(beam=1)}
-        whole = quality(model.translate(sources, beam=1), references)[0].value
+        whole = corpus_scores(model.translate(sources, beam=1), references)[0].value
         found = {}
         for left in sizes(units(model.heads.only(["encoder-self"])), 0.25):
             small = hw.prune(model, pairs(8), dev, keep=left, method="greedy", **options)
-            found[left] = whole - quality(small.translate(sources, beam=1), references)[0].value
+            found[left] = (
+                whole - corpus_scores(small.translate(sources, beam=1), references)[0].value
+            )
         budget = max(sorted(found.values())[1], 0.0) + 1e-9
         expected = min((left for left in found if found[left] <= budget), default=8)
         assert encoder_heads(hw.prune(model, pairs(8), dev, max_drop=budget, **options)) == expected
@@ -258,7 +260,7 @@ class TestGreedy:
         sweep = GreedySweep.model_construct(
             kinds=["encoder-self"], keep=[], step=0.5, rescore=False
         )
-        masks = greedy_masks(Ranking(model, Batches(model, pairs(4)), measure, False, 0), sweep)
+        masks = greedy_masks(Ranking(model, model.task.batches(pairs(4)), measure, False, 0), sweep)
         assert list(masks) == [2, 1] and all(mask.count("cross") == 4 for mask in masks.values())
 
     @pytest.mark.parametrize(
@@ -267,7 +269,7 @@ class TestGreedy:
     def test_scored_again_after_every_step(self, measure: str) -> None:
         """The first step is that of the scores of the whole model, the second that of a model that lacks its heads."""
         model = asker("bert")
-        batches = Batches(model, lines(6))
+        batches = model.task.batches(lines(6))
         sweep = GreedySweep(kinds=["encoder-self"], scores=[measure], rescore=True, step=0.5)
         masks = list(greedy_masks(Ranking(model, batches, measure, True, 0), sweep).values())
         with masked(model.hf, model.found, masks[0]):
@@ -286,7 +288,7 @@ class TestGreedy:
     def test_scored_again_down_to_one_head(self, measure: str) -> None:
         """Whole layers are silenced on the way. Heads that are gone have no value, and nothing fails with none left."""
         model = asker("bert")
-        batches = Batches(model, lines(3))
+        batches = model.task.batches(lines(3))
         sweep = GreedySweep(scores=[measure], rescore=True, step=0.3)
         masks = greedy_masks(Ranking(model, batches, measure, True, 0), sweep)
         assert min(masks) == 1

@@ -163,7 +163,7 @@ def test_gates_stand_beside_greedy_removal(values: dict[str, Any], tmp_path: Pat
     ):
         change = table.loc[(name, "perplexity_change")]
         assert change.low <= change.value <= change.high
-        found = hw.evaluate([hw.load(out / "pruned" / name)], text)
+        found = hw.evaluate([hw.load(out / "pruned" / name)], text).table
         assert found[found["measure"] == "perplexity"]["value"].item() == pytest.approx(
             table.value[name, "perplexity"], rel=1e-5
         )

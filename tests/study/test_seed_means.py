@@ -12,7 +12,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from headwise import statistics
-from headwise.decoding.bleu import difference
+from headwise.decoding.bleu import paired_difference
 from headwise.errors import HeadwiseError
 from headwise.study.seed_means import COLUMNS, across
 
@@ -183,7 +183,7 @@ def test_seeds_that_are_all_the_same_leave_the_interval_of_one(tmp_path: Path) -
         name: (place / f"{name}.txt").read_text().split("\n")[:-1]
         for name in ("keep-4", "full", "reference")
     }
-    one = difference(lines["keep-4"], lines["full"], lines["reference"])
+    one = paired_difference(lines["keep-4"], lines["full"], lines["reference"])
     found = row(across(runs), "keep-4", "bleu_difference")
     assert (found["value"], found["low"], found["high"]) == pytest.approx(
         (one.value, one.low, one.high)

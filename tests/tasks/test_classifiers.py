@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 import headwise as hw
 from attention.families import FAMILIES, GPT, GROUPED, STACK, build
 from headwise import cli
-from headwise.importance.objective import predict, sentence_losses
 from headwise.options import Recipe
-from headwise.tasks.batches import Batches, training_data
+from headwise.tasks.objective import predict, sentence_losses
 from headwise.training.batches import IGNORED
 from headwise.training.labelled import Labelled
 from headwise.training.loss_forward import dev_loss, loss_forward
@@ -71,7 +70,7 @@ def task(count: int, seed: int) -> hw.LabelledText:
 
 
 def accuracy(model: hw.Model, text: hw.LabelledText) -> float:
-    table = hw.evaluate(model, text).set_index("measure")
+    table = hw.evaluate(model, text).table.set_index("measure")
     assert table.low["accuracy"] < table.value["accuracy"] <= 100 and table.high["accuracy"] <= 100
     return float(table.value["accuracy"])
 
@@ -90,7 +89,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> hw.Model:
         label_smoothing=0.0,
         dtype="fp32",
     )
-    data, dev = (training_data(model, task(*how), 256) for how in ((600, 1), (60, 2)))
+    data, dev = (model.task.training_data(task(*how), 256) for how in ((600, 1), (60, 2)))
     training = Training(data, dev, recipe, tmp_path_factory.mktemp("trained"))
     fit(model.hf, model.tokenizer, model.found, training, Gated({site: lambda: only}))
     with torch.no_grad():
@@ -112,12 +111,12 @@ class TestLoss:
                 alone.append(float(model.hf(input_ids=ids, labels=torch.tensor([int(label)])).loss))
         model.hf.config.problem_type = config["problem_type"]
         scored = dict[int, float]()
-        for batch in Batches(model, text):
+        for batch in model.task.batches(text):
             with torch.no_grad():
                 losses = sentence_losses(predict(model.hf, batch), batch["labels"])
             scored |= dict(zip(batch["rows"].tolist(), losses.tolist(), strict=True))
         assert [scored[place] for place in range(20)] == pytest.approx(alone, rel=1e-4)
-        data = training_data(model, text, 64)
+        data = model.task.training_data(text, 64)
         with loss_forward(model.hf):
             assert dev_loss(model.hf, data, model.tokenizer, 64) == pytest.approx(
                 sum(alone) / 20, rel=1e-4
@@ -127,7 +126,7 @@ class TestLoss:
     @pytest.mark.parametrize("family", CLASSIFIERS)
     def test_an_empty_row_of_a_batch_asks_for_nothing(self, family: str) -> None:
         model = classifier(family)
-        data = training_data(model, drawn(7), 30)
+        data = model.task.training_data(drawn(7), 30)
         sampler = data.sampler(30, 1, 1)
         collate = data.collator(model.hf, model.tokenizer, sampler)
         some, more = (collate(data.__getitems__(rows)) for rows in ([0, 1, 2], [0, 1, 2, -1, -1]))
@@ -290,7 +289,7 @@ class TestPruning:
         dev = task(100, 5)
         small = hw.prune(trained, task(40, 4), dev, max_drop=1, step=0.25)
         assert small.heads.total == 1
-        table = hw.evaluate([trained, small], dev)
+        table = hw.evaluate([trained, small], dev).table
         change = table[table.measure == "accuracy_change"].iloc[0]
         assert (change.value, change.low, change.high) == (0, 0, 0)
 
@@ -312,7 +311,7 @@ class TestFiles:
             self.write(tmp_path, "a.tsv", 'text\tlabel\nHe said "no", twice\tvowel\nb\t1\n'),
             self.write(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in objects)),
         ]
-        texts = [hw.LabelledText.read(file) for file in files]
+        texts = [hw.LabelledText.open(file) for file in files]
         assert all([*text] == rows and text.fingerprint == texts[0].fingerprint for text in texts)
         assert texts[0].blank == 1 and texts[1][1] == ("b", "1")
 
@@ -333,7 +332,7 @@ class TestFiles:
         self, tmp_path: Path, name: str, content: str, reason: str
     ) -> None:
         with pytest.raises(hw.HeadwiseError, match=reason):
-            hw.LabelledText.read(self.write(tmp_path, name, content))
+            hw.LabelledText.open(self.write(tmp_path, name, content))
 
     def test_a_data_set(self, tmp_path: Path) -> None:
         self.write(
@@ -341,12 +340,12 @@ class TestFiles:
             "train.jsonl",
             '{"sentence": "a b", "label": 2}\n{"sentence": "c", "label": 0}\n',
         )
-        text = hw.LabelledText.read(f"datasets:{tmp_path}?text=sentence")
+        text = hw.LabelledText.open(f"datasets:{tmp_path}?text=sentence")
         assert [*text] == [("a b", "2"), ("c", "0")]
         with pytest.raises(
             hw.HeadwiseError, match=r"'source' in .* is none of text, label, split, config"
         ):
-            hw.LabelledText.read("datasets:x?source=a")
+            hw.LabelledText.open("datasets:x?source=a")
 
 
 class TestCommands:

@@ -10,9 +10,9 @@ import torch
 
 import headwise as hw
 from headwise.importance.gradient import gradients
-from headwise.importance.objective import IGNORED, predict, sentence_losses
 from headwise.importance.tally import Tally
-from headwise.tasks.batches import Batches, Fold, max_tokens
+from headwise.tasks.batches import Batches, Fold
+from headwise.tasks.objective import IGNORED, predict, sentence_losses
 from headwise.training.batches import Encoded, batches
 from headwise.training.language import Lines
 from tasks.askers import asker, lines, pairs
@@ -28,7 +28,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         if isinstance(text.data, Lines):
             return text.data.batches(tokens=40)
         return batches(
-            text.data, text.model.tokenizer, text.model.hf.config.decoder_start_token_id, tokens=40
+            text.data.pairs,
+            text.task.tokenizer,
+            text.task.hf.config.decoder_start_token_id,
+            tokens=40,
         )
 
     monkeypatch.setattr(Batches, "whole", whole)
@@ -48,7 +51,7 @@ def asked_rows(text: Batches | Fold) -> list[int]:
 class TestFold:
     @pytest.mark.parametrize(
         "make",
-        [lambda: Batches(asker(), pairs(31)), lambda: Batches(asker("gpt2"), lines(31))],
+        [lambda: asker().task.batches(pairs(31)), lambda: asker("gpt2").task.batches(lines(31))],
         ids=["pairs", "lines"],
     )
     def test_two_folds_part_the_text(self, make: Callable[[], Batches]) -> None:
@@ -60,7 +63,7 @@ class TestFold:
 
     def test_folds_are_those_of_tallies(self) -> None:
         model = asker()
-        text = Batches(model, pairs(30))
+        text = model.task.batches(pairs(30))
         assert not any(-1 in batch["rows"] for batch in text), "no empty row is read"
         whole = gradients(model.hf, model.found, text)["gradient"]
         for which in (0, 1):
@@ -81,7 +84,7 @@ class TestBatches:
     def test_labels_stand_where_a_causal_model_predicts(self) -> None:
         """The loss is transformers' own, which shifts its labels itself."""
         model = asker("gpt2")
-        for batch in Batches(model, lines(5)):
+        for batch in model.task.batches(lines(5)):
             ids, mask = batch["input_ids"], batch["attention_mask"].bool()
             with torch.no_grad():
                 theirs = model.hf(
@@ -95,7 +98,7 @@ class TestBatches:
     @pytest.mark.usefixtures("small")
     def test_it_can_be_read_again_and_tells_how_far_it_is(self) -> None:
         told: list[tuple[float, str]] = []
-        text = Batches(asker(), pairs(20), lambda share, what: told.append((share, what)))
+        text = asker().task.batches(pairs(20), lambda share, what: told.append((share, what)))
         first, second = list(text), list(text)
         assert len(first) > 2 and all(
             torch.equal(a["rows"], b["rows"]) for a, b in zip(first, second, strict=True)
@@ -105,14 +108,13 @@ class TestBatches:
 
     def test_what_is_too_long_is_counted(self) -> None:
         model = asker(max_position_embeddings=10)
-        text = Batches(
-            model,
+        text = model.task.batches(
             hw.ParallelText.from_pairs(
                 [("a b", "c d"), (" ".join("abcdefghijk"), "h"), ("h", "i j")]
             ),
         )
-        assert max_tokens(model) == 10 and (len(text.data), text.dropped) == (2, 1)
-        assert isinstance(text.data, Encoded) and sorted(asked_rows(text)) == [0, 2]
+        assert model.task.longest == 10 and (len(text.data), text.dropped) == (2, 1)
+        assert isinstance(text.data.pairs, Encoded) and sorted(asked_rows(text)) == [0, 2]
 
 
 class TestRefused:
@@ -120,13 +122,13 @@ class TestRefused:
         with pytest.raises(
             hw.HeadwiseError, match=r"tiny marian is a MarianMTModel, .* parallel text \(source and"
         ):
-            Batches(asker(), lines(3))
+            asker().task.batches(lines(3))
         for family in ("gpt2", "bert"):
             with pytest.raises(
                 hw.HeadwiseError,
                 match=rf"tiny {family} is a \w+, .* needs one-sided text \(--text\)\.",
             ):
-                Batches(asker(family), pairs(3))
+                asker(family).task.batches(pairs(3))
 
     @pytest.mark.parametrize("family", ["marian", "llama"])
     def test_a_model_without_a_tokenizer(self, family: str) -> None:
@@ -135,7 +137,7 @@ class TestRefused:
         with pytest.raises(
             hw.HeadwiseError, match=rf"tiny {family} has no tokenizer beside its weights: save one"
         ):
-            Batches(model, pairs(3) if family == "marian" else lines(3))
+            model.task.batches(pairs(3) if family == "marian" else lines(3))
 
     def test_a_text_without_sentences(self) -> None:
         for make in (
@@ -151,11 +153,10 @@ class TestRefused:
         with pytest.raises(
             hw.HeadwiseError, match="All 2 pairs are longer than max_length = 10 tokens"
         ):
-            Batches(
-                asker(max_position_embeddings=10),
+            asker(max_position_embeddings=10).task.batches(
                 hw.ParallelText.from_pairs([(long, "a"), ("b", long)]),
             )
         with pytest.raises(
             hw.HeadwiseError, match="None of the 1 sentences has from 2 to 10 tokens"
         ):
-            Batches(asker("gpt2", n_positions=10), hw.Text.from_lines([long]))
+            asker("gpt2", n_positions=10).task.batches(hw.Text.from_lines([long]))

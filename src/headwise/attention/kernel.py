@@ -51,7 +51,8 @@ class AttentionCall:
     def visible(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Which key each query may attend to, B 1 Q K. queries B Q and keys B K: where a token is.
 
-        A layer without a mask hides nothing, or, in a decoder's self-attention, the future.
+        A layer without a mask hides nothing, or, in a decoder's self-attention, the future. The last query is the
+        last token: with a cache there are fewer queries than keys.
         """
         pairs = queries[:, None, :, None] & keys[:, None, None, :]
         if self.mask is not None:
@@ -59,7 +60,9 @@ class AttentionCall:
             return pairs & (
                 mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
             )
-        return pairs.tril() if self.site.kind == "decoder-self" else pairs
+        if self.site.kind == "decoder-self":
+            return pairs.tril(keys.shape[1] - queries.shape[1])
+        return pairs
 
 
 @dataclass

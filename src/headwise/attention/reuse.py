@@ -16,6 +16,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from headwise.attention import kernel
@@ -100,6 +101,44 @@ def in_turn(kept: Recording, trials: Sequence[Trial], most: int) -> Iterator[lis
     for _, places in groupby(sorted(first, key=first.__getitem__), key=first.__getitem__):
         waiting = list(places)
         yield from (waiting[start : start + most] for start in range(0, len(waiting), most))
+
+
+def reusable(
+    model: nn.Module,
+    found: Discovery,
+    kept: Recording,
+    forward: Callable[[int], Tensor],
+    expected: Tensor,
+) -> bool:
+    """Whether a forward that begins at the last recorded block gives what a whole one gave.
+
+    forward: repeats the recorded batch so many times, and gives the numbers of each copy in a row of its own.
+    expected: those numbers in the recorded forward. The recording is emptied where it cannot be used. Raises
+    HeadwiseError where a whole forward gives other numbers, too.
+    """
+    if not kept.calls:
+        return False
+    unchanged: Trial = {kept.calls[-1].sites[-1]: lambda call: call.output}
+    near = torch.finfo(next(model.parameters()).dtype).eps ** 0.5
+    for reuse in (True, False):
+        try:
+            with trying(model, found, kept, [unchanged, unchanged]):
+                again = forward(2)
+        except (
+            RuntimeError,
+            AssertionError,
+            HeadwiseError,
+        ):  # assertions about shapes (FSMT: time first)
+            if not reuse:
+                raise
+        else:
+            if torch.allclose(again, expected.expand_as(again), rtol=near, atol=near):
+                return reuse
+        kept.calls.clear()
+    raise HeadwiseError(
+        f"{type(model).__name__} gives the same sentences another loss in another forward: headwise cannot ablate its "
+        "heads."
+    )
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from headwise.model_files import folder_of
 
 if TYPE_CHECKING:
     from headwise.study.run import Run, Split
-    from headwise.tasks.batches import AnyText
+    from headwise.tasks import AnyText
 
 Names = TypeVar("Names", str, list[str])
 NO_TEXT = (
@@ -153,7 +153,7 @@ def read_text(
             raise HeadwiseError(
                 "--labelled was given and --text or --source as well: give one of them."
             )
-        return hw.LabelledText.read(labelled)
+        return hw.LabelledText.open(labelled)
     if spec is not None:
         return hw.Text.read(spec) if text is not None else hw.ParallelText.open(spec)
     study = study_in(model)

@@ -34,7 +34,7 @@ from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
     from headwise.model import Model
-    from headwise.tasks.batches import AnyText
+    from headwise.tasks import AnyText
 
 
 def prune(
@@ -146,10 +146,8 @@ def prune(
     counts = target_counts(keep or [])
     chosen = chosen_kinds(kinds, counts)
     if one_sided:
-        from headwise.importance.objective import predicts
-
         loaded = hw.load(model, device)
-        if not predicts(loaded.hf):
+        if not loaded.task.has_loss:
             if method != "greedy":
                 raise HeadwiseError(
                     f"{model} is a {type(loaded.hf).__name__}, which predicts no words, so gates have no loss to train "
@@ -260,7 +258,7 @@ def classifier(
     from headwise.heads import write_text
     from headwise.progress import Progress
     from headwise.pruning.sweeps import keep_name
-    from headwise.tasks.batches import held_out
+    from headwise.tasks import held_out
 
     if len(goals) != 1:
         raise HeadwiseError(
@@ -268,9 +266,9 @@ def classifier(
             "--max-drop."
         )
     ((goal, value),) = goals
-    text: AnyText = hw.LabelledText.read(labelled)
+    text: AnyText = hw.LabelledText.open(labelled)
     text, dev = (
-        held_out(text) if dev_labelled is None else (text, hw.LabelledText.read(dev_labelled))
+        held_out(text) if dev_labelled is None else (text, hw.LabelledText.open(dev_labelled))
     )
     progress, made_by = (
         Progress(quiet),
@@ -283,7 +281,7 @@ def classifier(
     setting = keep_name(value) if goal == "keep" else f"{value:g}"
     place = small.save(folder(out) / "pruned" / f"{made_by}-{goal.replace('_', '-')}-{setting}")
     with progress.bar("evaluate"):
-        table = hw.evaluate([hw.load(name, device), small], dev, progress)
+        table = hw.evaluate([hw.load(name, device), small], dev, progress=progress).table
     write_text(out / "quality.csv", table.to_csv(index=False, float_format="%.6g"))
     for measure in ("accuracy", "parameters", "memory"):
         before, after = table.loc[table["measure"] == measure, "value"]

@@ -115,7 +115,7 @@ def roles(
     again = hw.Treebank.read(*confirm) if confirm else again
     counted = hw.Text.read(training) if training else study.text("train") if study else None
     pairs = None if spec is None else hw.ParallelText.open(spec)
-    from headwise.cli.tables import HEADS, role_map, show_maps
+    from headwise.cli.tables import HEADS, role_grid, show_heads
     from headwise.progress import Progress
     from headwise.roles.find import (
         role_examples,
@@ -148,7 +148,7 @@ def roles(
         progress.say(f"  {line}")
     for row in found.labels.to_dict("records"):
         progress.say(f"  {row['kind']}/{row['layer']}/{row['head']}: {row['label']}")
-    show_maps(progress.console, loaded.heads, [role_map(loaded.heads, found.roles)], HEADS)
+    show_heads(progress.console, [role_grid(loaded.heads, found.roles)], HEADS)
     progress.say(memory_line())
     typer.echo(str(place / "labels.csv"))
 

@@ -63,8 +63,7 @@ def score(
     from accelerate import PartialState
 
     import headwise as hw
-    from headwise.cli.tables import SCORED, score_maps, show_maps
-    from headwise.importance.objective import predicts
+    from headwise.cli.tables import SCORED, score_grids, show_heads
     from headwise.progress import Progress
 
     main = PartialState(cpu=device == "cpu").is_main_process
@@ -84,7 +83,7 @@ def score(
             *(save_pairs(together, place) if pairs else ()),
         ]:
             progress.say(line)
-        show_maps(progress.console, loaded.heads, score_maps(table), SCORED)
+        show_heads(progress.console, score_grids(loaded.heads, table), SCORED)
         progress.say(memory_line())
         given_text = {
             "--source": source,
@@ -95,7 +94,7 @@ def score(
         options = [
             word for option, value in given_text.items() if value for word in (option, value)
         ]
-        if predicts(loaded.hf) and not judged:
+        if loaded.task.has_loss and not judged:
             again = [*names, "ablation.zero"] if names else []
             options += [word for name in dict.fromkeys(again) for word in ("--measure", name)]
             progress.say(f"Next: {shlex.join(['headwise', 'score', model, *options, '--judge'])}")

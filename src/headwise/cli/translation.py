@@ -53,21 +53,23 @@ def evaluate(
     text is taken, or else its dev text."""
     import headwise as hw
     from headwise.cli.tables import show_quality
-    from headwise.heads import write_text
     from headwise.progress import Progress
+    from headwise.validation import checked
 
-    given, progress = read_text(source, target, text, models[0], "test", labelled), Progress(quiet)
-    place = folder(out) / "quality.csv"
+    given = read_text(source, target, text, models[0], "test", labelled)
+    progress = Progress(quiet)
+    place = folder(out)
     with progress.bar("evaluate"):
-        table = hw.evaluate(
-            [hw.load(name, device, dtype=dtype) for name in models],
+        loaded = [hw.load(name, device, dtype=dtype) for name in models]
+        search = checked(hw.Search, {"beam": beam, "engine": engine}, "evaluate")
+        quality = hw.evaluate(
+            loaded,
             given,
-            progress,
-            beam=beam,
-            engine=engine,
+            search=search if loaded[0].task.generates or engine != "transformers" else None,
+            progress=progress,
         )
-    write_text(place, table.to_csv(index=False, float_format="%.6g"))
-    show_quality(progress.console, table)
+    place = quality.save(place)
+    show_quality(progress.console, quality.table)
     progress.say(memory_line())
     typer.echo(str(place))
 

@@ -7,6 +7,7 @@ file for `sha256sum --check`). It shows later changes, and not whether the first
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -93,8 +94,8 @@ def catalogue(path: Path | None = None) -> list[Entry]:
 
 
 def default_folder() -> Path:
-    """The default folder of downloads: the user's cache folder."""
-    return Path(pooch.os_cache("headwise"))
+    """The default folder of data sets: HEADWISE_DATA, or else the user's cache folder."""
+    return Path(os.environ.get("HEADWISE_DATA") or pooch.os_cache("headwise")).expanduser()
 
 
 def listing(folder: str | Path | None = None) -> list[dict[str, str | int | float]]:
@@ -146,6 +147,29 @@ def get(
             ", ".join(entry.unchecked),
         )
     return home
+
+
+def fetched_file(name: str, folder: str | Path | None = None) -> Path:
+    """The file that "SET/FILE" means, as `get` has put it into FOLDER/SET; a final .gz may be left out.
+
+    Raises HeadwiseError where the set has no such file, or the file has not been fetched.
+    """
+    chosen, _, file_name = name.partition("/")
+    entry = _named(chosen, catalogue())
+    names = [file.name for file in entry.files]
+    match = next((file for file in names if file_name in (file, file.removesuffix(".gz"))), None)
+    if match is None:
+        close = get_close_matches(file_name, names, n=1)
+        hint = f"; did you mean '{chosen}/{close[0].removesuffix('.gz')}'" if close else ""
+        raise HeadwiseError(
+            f"There is no file '{name}', and the data set {chosen} has {', '.join(names)}{hint}."
+        )
+    path = (default_folder() if folder is None else Path(folder).expanduser()) / chosen / match
+    if not path.is_file():
+        raise HeadwiseError(
+            f"'{name}' is not here yet: fetch it by `headwise data get {chosen}`, or name a file."
+        )
+    return path
 
 
 def _named(name: str, entries: Sequence[Entry]) -> Entry:

@@ -7,6 +7,7 @@ inside real sentences. The first two bytes identify gzip, never the name. One li
 import codecs
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -17,6 +18,7 @@ from typing import BinaryIO
 from headwise.errors import HeadwiseError
 
 GZIP = b"\x1f\x8b"
+PAIR = re.compile(r"(?P<stem>.+\.)(?P<source>[a-z]+)-(?P<target>[a-z]+)")
 LONGEST = 1 << 20  # bytes of a line: a gzip file of 3 MB may contain one of 3 GB
 
 
@@ -55,7 +57,11 @@ def whole_lines(file: Path) -> Iterator[str]:
 
 
 def existing_file(path: str | PathLike[str]) -> Path:
-    """The path as a `Path`; raises HeadwiseError when it does not exist (naming a similar file) or is a folder."""
+    """The path as a `Path`. Where there is no such file, a name of the catalogue is: "multi30k/val.en" is val.en.gz of
+    multi30k (see `catalogue.fetched_file`).
+
+    Raises HeadwiseError when it does not exist (naming a similar file) or is a folder.
+    """
     file = Path(path)
     try:
         file = file.expanduser()
@@ -63,12 +69,42 @@ def existing_file(path: str | PathLike[str]) -> Path:
             raise HeadwiseError(f"'{file}' is a folder, not a text file: name one file in it.")
         if file.exists():
             return file
+        if listed := listed_file(path):
+            return listed
         hint = _similar(file)
     except (OSError, RuntimeError, ValueError) as error:  # of "~nobody/x", and of a NUL in the name
         raise HeadwiseError(
             f"Cannot read '{file}': {getattr(error, 'strerror', None) or error}."
         ) from error
     raise HeadwiseError(f"There is no file '{file}'{hint}.")
+
+
+def sides(path: str | PathLike[str]) -> list[str | PathLike[str]]:
+    """The names of both files that a name with two languages of the catalogue means: "multi30k/val.en" and
+    "multi30k/val.de" for "multi30k/val.en-de". Any other name comes alone."""
+    pair = PAIR.fullmatch(str(path))
+    if pair and _is_listed(str(path)) and not Path(path).exists():
+        return [pair["stem"] + pair["source"], pair["stem"] + pair["target"]]
+    return [path]
+
+
+def listed_file(path: str | PathLike[str]) -> Path | None:
+    """The file that a name of the catalogue means; None for a name whose first part is no data set of it."""
+    if not _is_listed(str(path)):
+        return None
+    from headwise.data.catalogue import fetched_file  # takes a while, and most texts are files
+
+    return fetched_file(str(path))
+
+
+def _is_listed(name: str) -> bool:
+    """Whether the first part of a name is a data set of the catalogue."""
+    folder, slash, _ = name.partition("/")
+    if not slash or not folder:
+        return False
+    from headwise.data.catalogue import catalogue
+
+    return folder in {entry.name for entry in catalogue()}
 
 
 def _similar(file: Path) -> str:

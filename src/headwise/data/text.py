@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs
 
-from headwise.data.lines import existing_file, read_lines, whole_lines
+from headwise.data.lines import existing_file, read_lines, sides, whole_lines
 from headwise.data.store import StoredText, file_key
 from headwise.errors import HeadwiseError
 
@@ -26,13 +26,30 @@ if TYPE_CHECKING:
 
 __all__ = ["LabelledText", "ParallelText", "Text", "read_lines"]
 
+DATASETS = "datasets:"  # before the name of a data set of the Hugging Face hub
 AnyPath = str | PathLike[str]
+Spec = AnyPath | Sequence[AnyPath]  # a text as a user names it: a file, two, or a data set
 
 
 class Text(StoredText):
     """Monolingual text, a sentence a line: `len(text)`, iteration, `text[3]`, `.lines`, `.head(n)`, `.fingerprint`."""
 
     columns = ("text",)
+
+    @classmethod
+    def open(cls, spec: Spec, text_key: str = "text", cache: AnyPath | None = None) -> Self:
+        """Text as a user names it: a file, "datasets:NAME", or a file of the catalogue.
+
+        Options may follow a data set's name: "datasets:stas/openwebtext-10k?split=train&text=text".
+        """
+        spec = _one_spec(spec, "One-sided text")
+        if isinstance(spec, str) and spec.startswith(DATASETS):
+            name, options = _dataset_spec(spec, ("text", "split", "config"))
+            key = options.get("text", text_key)
+            split = options.get("split", "train")
+            dataset = _loaded(name, options.get("config"), split)
+            return cls._write(_text_dataset(dataset, name, key), f"{name}[{split}]", cache)
+        return cls.read(spec, cache)
 
     @classmethod
     def read(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
@@ -69,9 +86,9 @@ class LabelledText(StoredText):
     columns = ("text", "label")
 
     @classmethod
-    def read(
+    def open(
         cls,
-        spec: AnyPath,
+        spec: Spec,
         text_key: str = "text",
         label_key: str = "label",
         cache: AnyPath | None = None,
@@ -81,12 +98,11 @@ class LabelledText(StoredText):
         Options may follow a data set's name: "datasets:stanfordnlp/sst2?split=validation&text=sentence". In a .tsv
         quotes are ordinary characters. A newline inside a text becomes a blank. Raises HeadwiseError as `ParallelText`.
         """
-        if isinstance(spec, str) and spec.startswith("datasets:"):
+        spec = _one_spec(spec, "Labelled text")
+        if isinstance(spec, str) and spec.startswith(DATASETS):
             name, options = _dataset_spec(spec, ("text", "label", "split", "config"))
-            keys, split = (
-                (options.get("text", text_key), options.get("label", label_key)),
-                options.get("split", "train"),
-            )
+            keys = options.get("text", text_key), options.get("label", label_key)
+            split = options.get("split", "train")
             rows = _labelled_dataset(_loaded(name, options.get("config"), split), name, *keys)
             return cls._write(rows, f"{name}[{split}]", cache)
         kind = Path(spec).name.lower().removesuffix(".gz")
@@ -96,12 +112,9 @@ class LabelledText(StoredText):
                 "with the columns text and label, or datasets:NAME."
             )
         file = existing_file(spec)
-        found = (_labelled_objects if kind.endswith(".jsonl") else _labelled_table)(
-            file, text_key, label_key
-        )
-        return cls._write(
-            found, file.name, cache, file_key(f"labelled {text_key} {label_key}", file)
-        )
+        read = _labelled_objects if kind.endswith(".jsonl") else _labelled_table
+        key = file_key(f"labelled {text_key} {label_key}", file)
+        return cls._write(read(file, text_key, label_key), file.name, cache, key)
 
     @classmethod
     def from_rows(
@@ -136,38 +149,41 @@ class ParallelText(StoredText):
     @classmethod
     def open(
         cls,
-        spec: AnyPath | Sequence[AnyPath],
+        spec: Spec,
         source_key: str = "source",
         target_key: str = "target",
         cache: AnyPath | None = None,
     ) -> Self:
-        """Text as a plan names it: two files, one file ending in .tsv or .jsonl (.gz may follow), or "datasets:NAME".
+        """Text as a user names it: two files, one file ending in .tsv or .jsonl (.gz may follow), "datasets:NAME", or
+        two sides of the catalogue, as "multi30k/val.en-de".
 
         Options may follow the name: "datasets:wmt/wmt14?config=de-en&split=validation&source=en&target=de".
         """
-        if not isinstance(spec, str | PathLike):
-            if len(spec) != 2:
-                raise HeadwiseError(
-                    f"Parallel text is two files, source and target, but {len(spec)} were given: {list(spec)}."
-                )
+        if isinstance(spec, str | PathLike):
+            spec = [spec]
+        if len(spec) == 1:
+            spec = sides(spec[0])
+        if len(spec) == 2:
             return cls.read(spec[0], spec[1], cache)
-        if isinstance(spec, str) and spec.startswith("datasets:"):
-            name, options = _dataset_spec(spec, ("source", "target", "split", "config"))
-            keys = options.get("source", source_key), options.get("target", target_key)
-            return cls.from_dataset(
-                name,
-                *keys,
-                options.get("split", "train"),
-                config=options.get("config"),
-                cache=cache,
+        if len(spec) != 1:
+            raise HeadwiseError(
+                f"Parallel text is two files, source and target, but {len(spec)} were given: {list(spec)}."
             )
-        kind = Path(spec).name.lower().removesuffix(".gz")
+        (name,) = spec
+        if isinstance(name, str) and name.startswith(DATASETS):
+            dataset, options = _dataset_spec(name, ("source", "target", "split", "config"))
+            keys = options.get("source", source_key), options.get("target", target_key)
+            split = options.get("split", "train")
+            return cls.from_dataset(
+                dataset, *keys, split, config=options.get("config"), cache=cache
+            )
+        kind = Path(name).name.lower().removesuffix(".gz")
         if kind.endswith(".tsv"):
-            return cls.from_tsv(spec, cache)
+            return cls.from_tsv(name, cache)
         if kind.endswith(".jsonl"):
-            return cls.from_jsonl(spec, source_key, target_key, cache)
+            return cls.from_jsonl(name, source_key, target_key, cache)
         raise HeadwiseError(
-            f"The format of the parallel text '{spec}' is not clear: "
+            f"The format of the parallel text '{name}' is not clear: "
             "give two files, one file ending in .tsv or .jsonl, or datasets:NAME."
         )
 
@@ -256,9 +272,18 @@ class ParallelText(StoredText):
         return row["source"], row["target"]
 
 
+def _one_spec(spec: Spec, what: str) -> AnyPath:
+    """The only name of a text that is one file or one data set."""
+    if isinstance(spec, str | PathLike):
+        return spec
+    if len(spec) != 1:
+        raise HeadwiseError(f"{what} is one file, but {len(spec)} were given: {list(spec)}.")
+    return spec[0]
+
+
 def _dataset_spec(spec: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
     """The name and the options of "datasets:NAME?option=value"."""
-    name, _, query = spec.removeprefix("datasets:").partition("?")
+    name, _, query = spec.removeprefix(DATASETS).partition("?")
     options = {key: values[-1] for key, values in parse_qs(query, keep_blank_values=True).items()}
     if unknown := options.keys() - {*known}:
         raise HeadwiseError(f"'{min(unknown)}' in '{spec}' is none of {', '.join(known)}.")
@@ -291,6 +316,13 @@ def _labelled_table(file: Path, text_key: str, label_key: str) -> Iterator[tuple
 def _labelled_objects(file: Path, text_key: str, label_key: str) -> Iterator[tuple[str, str]]:
     for record, where in _json_records(file, text_key, label_key):
         yield _labelled(record, text_key, label_key, where)
+
+
+def _text_dataset(dataset: Dataset, name: str, text_key: str) -> Iterator[tuple[str]]:
+    used = [column for column in (text_key,) if column in dataset.column_names]
+    rows = dataset.with_format(None).select_columns(used or dataset.column_names)
+    for number, record in enumerate(rows, start=1):
+        yield (_side(record, text_key, f"Row {number} of the dataset '{name}'"),)
 
 
 def _labelled_dataset(

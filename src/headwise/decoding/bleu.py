@@ -17,7 +17,7 @@ FEW = 10  # up to this number of differing lines the test is exact
 
 
 @dataclass(frozen=True)
-class Quality:
+class CorpusScore:
     """A corpus score with its 95 % bootstrap interval and sacreBLEU signature."""
 
     name: str
@@ -28,7 +28,7 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """System minus baseline: value, 95 % interval over sentences, two-sided p."""
 
     value: float
@@ -37,7 +37,9 @@ class Difference:
     p: float
 
 
-def quality(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Quality, Quality]:
+def corpus_scores(
+    hypotheses: Sequence[str], references: Sequence[str]
+) -> tuple[CorpusScore, CorpusScore]:
     """BLEU and chrF of detokenised text against one reference."""
     check(hypotheses, references)
     out = []
@@ -46,13 +48,13 @@ def quality(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Quali
         scores = scored(metric, resamples(len(stats)) @ stats)
         low, high = interval(scores)
         value = metric.corpus_score(list(hypotheses), [list(references)]).score
-        out.append(Quality(name, value, float(low), float(high), str(metric.get_signature())))
+        out.append(CorpusScore(name, value, float(low), float(high), str(metric.get_signature())))
     return out[0], out[1]
 
 
-def difference(
+def paired_difference(
     system: Sequence[str], baseline: Sequence[str], references: Sequence[str]
-) -> Difference:
+) -> PairedDifference:
     """BLEU of a system minus BLEU of a baseline, paired over the same resampled sentences.
 
     p is two-sided, by paired bootstrap (identical output has p = 1). With at most FEW differing lines the test is
@@ -68,7 +70,7 @@ def difference(
     value = float(scored(metric, ours.sum(0)[None])[0] - scored(metric, theirs.sum(0)[None])[0])
     differ = [i for i, (a, b) in enumerate(zip(system, baseline, strict=True)) if a != b]
     if not differ:
-        return Difference(0.0, 0.0, 0.0, 1.0)
+        return PairedDifference(0.0, 0.0, 0.0, 1.0)
     weights = resamples(len(ours))
     deltas = scored(metric, weights @ ours) - scored(metric, weights @ theirs)
     low, high = interval(deltas)
@@ -78,10 +80,10 @@ def difference(
         swapped = scored(metric, ours.sum(0) + signs @ change) - scored(
             metric, theirs.sum(0) - signs @ change
         )
-        return Difference(
+        return PairedDifference(
             value, float(low), float(high), float((np.abs(swapped) >= abs(value) - 1e-12).mean())
         )
-    return Difference(value, float(low), float(high), paired_bootstrap_p(value, deltas))
+    return PairedDifference(value, float(low), float(high), paired_bootstrap_p(value, deltas))
 
 
 def check(hypotheses: Sequence[str], references: Sequence[str]) -> None:

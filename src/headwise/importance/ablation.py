@@ -19,12 +19,20 @@ from headwise.attention import AttentionCall, Discovery, capture, device_of, eva
 from headwise.attention.capture import refuse_other_heads
 from headwise.attention.discover import output_of
 from headwise.attention.removal import removed_heads, with_others
-from headwise.attention.reuse import Recording, Trial, in_turn, recording, trying
+from headwise.attention.reuse import (
+    Recording,
+    Trial,
+    in_turn,
+    recording,
+    reusable,
+    trying,
+)
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
 from headwise.importance.attention_weights import sides
 from headwise.importance.gradient import positions, refuse_unsound, sound
-from headwise.importance.objective import (
+from headwise.importance.tally import Part, Tally, add_all, agreeing, fetched, from_all, gathered
+from headwise.tasks.objective import (
     Places,
     asked_places,
     asked_tokens,
@@ -32,7 +40,6 @@ from headwise.importance.objective import (
     losses_of,
     on_device,
 )
-from headwise.importance.tally import Part, Tally, add_all, agreeing, fetched, from_all, gathered
 
 Means = Mapping[Site, Tensor]  # H D
 TOKENS = 4096  # positions that go through the model together
@@ -151,37 +158,12 @@ def recordings(
     reuse = True
     for place, tensors in enumerate(batches):
         batch = recorded(model, found, tensors)
-        reuse = reusable(model, found, batch) if place == 0 else reuse
+        if place == 0:
+            again = partial(losses_again, model, batch)
+            reuse = reusable(model, found, batch.kept, again, batch.losses)
         if not reuse:
             batch.kept.calls.clear()
         yield batch
-
-
-def reusable(model: nn.Module, found: Discovery, batch: Batch) -> bool:
-    """Whether the recording reproduces the loss. Raises HeadwiseError where not even a full forward does."""
-    if not batch.kept.calls:
-        return False
-    unchanged: Trial = {batch.kept.calls[-1].sites[-1]: lambda call: call.output}
-    tokens = 2 * max(map(Tensor.numel, batch.tensors.values()))
-    near = torch.finfo(next(model.parameters()).dtype).eps ** 0.5
-    for reuse in (True, False):
-        try:
-            again = losses(model, found, batch, [unchanged, unchanged], tokens)
-        except (
-            RuntimeError,
-            AssertionError,
-            HeadwiseError,
-        ):  # assertions about shapes (FSMT: time first)
-            if not reuse:
-                raise
-        else:
-            if torch.allclose(again, batch.losses.expand_as(again), rtol=near, atol=near):
-                return reuse
-        batch.kept.calls.clear()
-    raise HeadwiseError(
-        f"{type(model).__name__} gives the same sentences another loss in another forward: headwise cannot ablate its "
-        "heads."
-    )
 
 
 def recorded(model: nn.Module, found: Discovery, batch: Mapping[str, Tensor]) -> Batch:
@@ -226,19 +208,26 @@ def losses(
     )
     together = max(1, tokens // (len(batch.losses) * longest))
     for now in in_turn(batch.kept, trials, together):
-        tensors = {
-            name: tensor.repeat(len(now), *[1] * (tensor.dim() - 1))
-            for name, tensor in batch.tensors.items()
-        }
-        turns = torch.arange(len(now), device=out.device)[:, None] * len(batch.losses)
-        asked = (batch.places[0] + turns).flatten(), batch.places[1].repeat(len(now))
         with trying(model, found, batch.kept, [trials[place] for place in now]):
-            lost = losses_of(model, tensors, asked)
+            lost = losses_again(model, batch, len(now))
         order += now
-        found_losses.append(lost.view(len(now), -1))
+        found_losses.append(lost)
     if order:
         out[torch.tensor(order, device=out.device)] = torch.cat(found_losses)
     return out
+
+
+def losses_again(model: nn.Module, batch: Batch, copies: int) -> Tensor:
+    """The loss of each sentence in a forward of the batch repeated so many times: copies x B."""
+    size = len(batch.losses)
+    tensors = {
+        name: tensor.repeat(copies, *[1] * (tensor.dim() - 1))
+        for name, tensor in batch.tensors.items()
+    }
+    first_rows = torch.arange(copies, device=batch.losses.device)[:, None] * size
+    sentences = (batch.places[0] + first_rows).flatten()
+    places = sentences, batch.places[1].repeat(copies)
+    return losses_of(model, tensors, places).view(copies, size)
 
 
 def mean_outputs(
@@ -291,10 +280,16 @@ def example(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tenso
 
 
 def uniform(call: AttentionCall, head: int, batch: Batch, means: Means) -> Tensor:
-    pairs = call.visible(*(batch.there[side] for side in sides(call.site)))[:, 0].to(call.value)
+    queries, keys = (batch.there[side] for side in sides(call.site))
+    return with_others(call, head, uniform_output(call, head, queries, keys))
+
+
+def uniform_output(call: AttentionCall, head: int, queries: Tensor, keys: Tensor) -> Tensor:
+    """A head's output with equal weights on all visible keys, B Q D. queries B Q, keys B K: where a token is."""
+    pairs = call.visible(queries, keys)[:, 0].to(call.value)
     weights = pairs / pairs.sum(-1, keepdim=True).clamp_min(1)
     group = head * call.value.shape[1] // call.output.shape[2]
-    return with_others(call, head, weights @ call.value[:, group])
+    return weights @ call.value[:, group]
 
 
 CHANGES: dict[str, Callable[..., Tensor]] = {

@@ -31,8 +31,8 @@ from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.measures import READINGS, Reading
-from headwise.importance.objective import IGNORED, inputs_of, on_device, source_places
 from headwise.importance.tally import Tally, add_all, from_all
+from headwise.tasks.objective import IGNORED, inputs_of, on_device, source_places
 
 Exclude = Literal["none", "key", "query", "keyquery"]
 

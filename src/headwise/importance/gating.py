@@ -32,15 +32,15 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_unsound
 from headwise.importance.measures import GATINGS
-from headwise.importance.objective import (
+from headwise.progress import Report, silent
+from headwise.statistics import t_margin
+from headwise.tasks.objective import (
     IGNORED,
     asked_tokens,
     differentiable,
     losses_of,
     on_device,
 )
-from headwise.progress import Report, silent
-from headwise.statistics import t_margin
 
 FURTHEST = 4.0  # a gate lies between σ(−4) = 0.018 and σ(4) = 0.982
 

@@ -23,7 +23,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_weights import sides
 from headwise.importance.measures import GRADIENTS
-from headwise.importance.objective import (
+from headwise.importance.tally import Tally, add_all, fetched, refuse_broken
+from headwise.tasks.objective import (
     IGNORED,
     asked_tokens,
     differentiable,
@@ -31,7 +32,6 @@ from headwise.importance.objective import (
     on_device,
     source_places,
 )
-from headwise.importance.tally import Tally, add_all, fetched, refuse_broken
 
 
 def gradients(

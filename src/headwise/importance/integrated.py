@@ -13,8 +13,8 @@ from headwise.attention.offload import reloading
 from headwise.heads import Site
 from headwise.importance.ablation import TOKENS, Batch, losses, recordings
 from headwise.importance.gradient import frozen
-from headwise.importance.objective import differentiable
 from headwise.importance.tally import Tally, add_all
+from headwise.tasks.objective import differentiable
 
 STEPS = 5  # as Hanna et al. 2024 use
 

@@ -24,13 +24,12 @@ from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from headwise.importance.ablation import removal_losses
-from headwise.importance.objective import predicts
 from headwise.importance.scoring import importance_values
 from headwise.importance.untrained import sample
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
 from headwise.statistics import bootstrap, corrected, interval, paired_bootstrap_p
-from headwise.tasks.batches import AnyText, Batches, max_tokens
+from headwise.tasks import AnyText
 
 PAIRS = 20  # that are measured
 LEAST = 20  # sentences
@@ -77,7 +76,7 @@ def interactions(
         raise HeadwiseError(
             "Pairs of heads are measured on text, and batches were given: give text."
         )
-    if not predicts(model.hf):
+    if not model.task.has_loss:
         raise HeadwiseError(
             f"{model.name}, a {type(model.hf).__name__}, predicts nothing, so pairs of heads cost nothing."
         )
@@ -110,7 +109,7 @@ def interactions(
         "text": text.fingerprint,
         "screened": len(first),
         "sentences": len(second),
-        "longest": max_tokens(model),
+        "longest": model.task.longest,
         "seed": seed,
         **environment_info(),
     }
@@ -129,7 +128,7 @@ def loudest(model: Model, text: AnyText, seed: int) -> list[Head]:
     """At most MOST heads, in the order of the model: those that add most to the output of their layer."""
     if model.heads.total <= MOST:
         return list(model.heads)
-    shares = importance_values(model, Batches(model, text), "dormancy", seed=seed)
+    shares = importance_values(model, model.task.batches(text), "dormancy", seed=seed)
     kept = set(sorted(shares, key=lambda head: -shares[head])[:MOST])
     return [head for head in model.heads if head in kept]
 
@@ -192,7 +191,7 @@ def effects(
         *(whole.without([head]) for head in heads),
         *(whole.without(pair) for pair in pairs),
     ]
-    batches = Batches(model, text, lambda share, _: progress(share, what))
+    batches = model.task.batches(text, lambda share, _: progress(share, what))
     return Effects(heads, pairs, *removal_losses(model.hf, model.found, batches, masks))
 
 

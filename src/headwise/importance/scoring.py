@@ -20,7 +20,7 @@ from accelerate import PartialState
 from headwise.attention import classifies, is_offloaded, masked
 from headwise.attention.offload import refuse_offloaded
 from headwise.data.text import ParallelText
-from headwise.decoding.bleu import difference
+from headwise.decoding.bleu import paired_difference
 from headwise.decoding.translator import Generate, translate
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
@@ -50,13 +50,11 @@ from headwise.importance.measures import (
     USUAL_WITHOUT_WORDS,
     resolve_measures,
 )
-from headwise.importance.objective import predicts
 from headwise.importance.tally import UNITS, Tally, agreeing, from_all
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, silent
-from headwise.tasks.batches import Batches, Fold, max_tokens
-from headwise.tasks.own_batches import OwnBatches
+from headwise.tasks.batches import Batches, Fold
 
 SCALES = {"gradient.normalised": unit, "dormancy": relative}
 LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
@@ -69,8 +67,8 @@ def usual_measures(model: Model, text: Batches | None = None) -> tuple[str, ...]
     """The measures where none is named: for a model that predicts no words, those that need no prediction. No relevance
     of classes and of batches that the user brings, where layers compute attention in their own code, nor with offloaded
     weights, of which it needs all at once."""
-    own = text is not None and isinstance(text.data, OwnBatches)
-    usual = USUAL if predicts(model.hf) else USUAL_WITHOUT_WORDS
+    own = text is not None and "text" not in text.provides
+    usual = USUAL if model.task.has_loss else USUAL_WITHOUT_WORDS
     blind = classifies(model.hf) or is_offloaded(model.hf) or model.found.inline or own
     return tuple(name for name in usual if name not in LRP) if blind else usual
 
@@ -159,13 +157,13 @@ def score_all(
 def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches) -> None:
     """Raise HeadwiseError for measures that need words, or translations, which the model does not predict."""
     measures = list(measures)
-    if isinstance(text.data, OwnBatches):
+    if "text" not in text.provides:
         if odd := [name for name in measures if name == BLEU or name in LRP]:
             raise HeadwiseError(
                 f"'{odd[0]}' reads text, and batches were given: choose another measure, or give text."
             )
         return
-    if (blind := [name for name in measures if name not in READINGS]) and not predicts(model.hf):
+    if (blind := [name for name in measures if name not in READINGS]) and not model.task.has_loss:
         raise HeadwiseError(
             f"{model.name}, a {type(model.hf).__name__}, predicts no words, so '{blind[0]}' cannot be "
             f"computed: load it with its language-model head, or choose from {', '.join(READINGS)}."
@@ -223,7 +221,7 @@ def bleu_drops(model: Model, text: Batches) -> list[Row]:
     for head in heads[state.process_index :: state.num_processes]:
         with masked(model.hf, model.found, HeadMask.full(model.heads).without([head])):
             lines = translate(writer, sources, search)[0]
-        drop = difference(whole, lines, references)
+        drop = paired_difference(whole, lines, references)
         mine.append(
             {
                 **head._asdict(),
@@ -251,7 +249,7 @@ def table_of_scores(
         "text": text.text.fingerprint,
         "sentences": len(text.data),
         "dropped": text.dropped,
-        "longest": max_tokens(model),
+        "longest": model.task.longest,
         "measures": measures,
         "absent": absent(model, resolve_measures(wanted), measures),
         "exclude": "keyquery",

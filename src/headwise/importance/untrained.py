@@ -20,7 +20,7 @@ from headwise.importance.measures import BLEU, GATINGS, resolve_measures
 from headwise.importance.scoring import score_all
 from headwise.model import Model
 from headwise.progress import Report, part, silent
-from headwise.tasks.batches import AnyText, Batches, Brought
+from headwise.tasks import AnyText, OwnInputs
 from headwise.training.build import drop_unused
 
 SENTENCES = 50  # of a text, that twins are scored on
@@ -72,7 +72,7 @@ def twin_seeds(count: int, seed: int) -> list[int]:
 
 def score_untrained(
     model: Model,
-    text: AnyText | Brought,
+    text: AnyText | OwnInputs,
     measures: Iterable[str],
     count: int,
     seed: int = 0,
@@ -84,12 +84,12 @@ def score_untrained(
     few, rows = sample(text, SENTENCES), list[dict[str, Any]]()
     for number, own in enumerate(twin_seeds(count, seed) if names else []):
         twin, share = untrained(model, own), part(progress, number / count, (number + 1) / count)
-        scores = score_all(twin, Batches(twin, few), names, seed, share)
+        scores = score_all(twin, twin.task.batches(few), names, seed, share)
         rows += [{"seed": own, **row} for row in scores.all_rows(seed)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def sample(text: AnyText | Brought, count: int) -> Any:
+def sample(text: AnyText | OwnInputs, count: int) -> Any:
     """At most so many sentences of a text, spread evenly over it; batches that a user brings stay whole."""
     if not isinstance(text, ParallelText | Text | LabelledText) or len(text) <= count:
         return text

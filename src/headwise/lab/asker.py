@@ -19,7 +19,6 @@ from headwise.attention import classifies
 from headwise.attention.discover import output_of
 from headwise.decoding.translator import decode, longest, most_written
 from headwise.errors import HeadwiseError
-from headwise.importance.objective import predicts
 from headwise.lab.changes import Means
 from headwise.lab.sentence import Sentence, read, sentence_of
 from headwise.lab.trees import Trees, with_tree
@@ -105,11 +104,10 @@ class Asker:
     @property
     def task(self) -> Task:
         """What the model does: the lab shows its output accordingly."""
-        if self.hf.config.is_encoder_decoder and self.hf.can_generate():
+        shown: dict[str, Task] = {"causal-lm": "causal", "masked-lm": "masked"}
+        if self.model.task.generates:
             return "translation"
-        if not predicts(self.hf):
-            return "embedding"
-        return "causal" if "decoder-self" in self.model.heads.kinds else "masked"
+        return shown.get(self.model.task.name, "embedding")
 
     def prepared(self, text: str, beam: int, place: int | None) -> Base:
         """A sentence as tensors, with the tokens that the model is asked about."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from headwise.report.theme import COLOURS, DARK, FONT, LIGHT, SCALES
+from headwise.theme import COLOURS, DARK, FONT, LIGHT, SCALES
 
 TYPES = {
     ".html": "text/html",

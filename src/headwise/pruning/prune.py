@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headwise.data.text import ParallelText
-from headwise.decoding.bleu import quality
+from headwise.decoding.bleu import corpus_scores
 from headwise.decoding.translator import translate
 from headwise.engines.ct2_writer import writer_of
 from headwise.errors import HeadwiseError
+from headwise.evaluation.losses import Losses
 from headwise.heads import HeadMask, Kind
 from headwise.importance.ablation import mean_outputs
-from headwise.importance.objective import predicts
 from headwise.model import Model
 from headwise.options import GateOptions, Keep, Recipe, Search, Unit, too_few
 from headwise.progress import Report, part, shown, silent
 from headwise.pruning.gate_training import prune_by_gates
 from headwise.pruning.greedy import smallest_within
-from headwise.pruning.ranking import Losses, Ranking, greedy_masks
+from headwise.pruning.ranking import Ranking, greedy_masks
 from headwise.pruning.sweeps import SWEEPS, GateSweep, GreedySweep, TopKSweep
 from headwise.pruning.target_count import prune_to_count, updates_of
 from headwise.pruning.top_k import prune_by_top_k
-from headwise.tasks.batches import AnyText, Batches, held_out, training_data
+from headwise.tasks import AnyText, held_out
 from headwise.training.trainer import Training
 from headwise.units import units
 from headwise.validation import checked
@@ -133,7 +133,7 @@ def prune(
         raise HeadwiseError(
             f"prune: kinds is '{kinds}': give a list of kinds, such as ['encoder-self']."
         )
-    if max_drop is not None and not predicts(model.hf):
+    if max_drop is not None and not model.task.has_loss:
         raise HeadwiseError(
             f"prune: {model.name} predicts neither words nor classes, so max_drop cannot be measured: give keep."
         )
@@ -162,7 +162,7 @@ def prune(
         recipe = {"label_smoothing": 0.0, **recipe}
     how = checked(Recipe, recipe, "prune")
     with shown("prune", progress) as report, tempfile.TemporaryDirectory() as scratch:
-        data, apart = (training_data(model, split, how.batch_tokens) for split in (text, dev))
+        data, apart = (model.task.training_data(split, how.batch_tokens) for split in (text, dev))
         training = Training(data, apart, how, Path(work or scratch), seed, report)
         kept = tuple(sweep.kinds)
         assert isinstance(sweep, GateSweep | TopKSweep)
@@ -212,7 +212,7 @@ def prune_greedily(
         model.remove(
             HeadMask.full(model.heads).without(first), grow=True
         )  # what cannot be cut out is refused at once
-    batches = Batches(model, text, part(progress, 0.0, 0.5))
+    batches = model.task.batches(text, part(progress, 0.0, 0.5))
     order = Ranking(model, batches, sweep.scores[0], sweep.rescore, seed)
     masks = [HeadMask.full(model.heads), *greedy_masks(order, sweep).values()]
     batches.progress = silent
@@ -230,12 +230,14 @@ def prune_greedily(
             place = masks.index(mask)
             share = part(rest, place / len(masks), (place + 1) / len(masks))
             lines, _ = translate(writer_of(cut(mask), search.engine), sources, search, share)
-            return quality(lines, references)[0].value
+            return corpus_scores(lines, references)[0].value
 
         if max_drop > (whole := bleu(masks[0])):
             warnings.warn(too_generous("max_drop", max_drop, whole), stacklevel=3)
         return cut(smallest_within(masks, bleu, max_drop)[0])
-    losses = Losses.measure(Batches(model, dev, rest), masks[1:], cut if sweep.compensate else None)
+    losses = Losses.measure(
+        model.task.batches(dev, rest), masks[1:], cut if sweep.compensate else None
+    )
     return cut(smallest_within(masks, lambda mask: losses.gain(masks.index(mask)), max_drop)[0])
 
 
@@ -249,7 +251,7 @@ def too_generous(option: str, limit: float, whole: float) -> str:
 
 def usual_score(model: Model) -> str:
     """The score that greedy removal goes by where none is named."""
-    return "gradient" if predicts(model.hf) else "confidence"
+    return "gradient" if model.task.has_loss else "confidence"
 
 
 def usual_kinds(model: Model, keep: Keep | None = None) -> tuple[Kind, ...]:

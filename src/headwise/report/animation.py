@@ -17,8 +17,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import write_bytes
 from headwise.report.run import read_run
 from headwise.report.sections.gates import RATE, Film, films, frame_steps
-from headwise.report.theme import FONT, LIGHT
 from headwise.report.words import KIND_NAMES
+from headwise.theme import FONT, LIGHT
 
 HOLD = 2  # seconds for which the last frame stays
 CELL, GAP, PAD, WIDE = 20, 2, 24, 1000  # pixels

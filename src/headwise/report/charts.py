@@ -2,7 +2,8 @@
 
 `mark` is one layer: a mark at rows, with its channels. `curve`, `intervals`, `stacked` and others are layers that
 belong together; `layered` puts layers on top of each other. Colours come from the theme: charts name ranges
-(`category`, `heatmap`, `ordinal`) and styles (`point`, `level`, `on-high` …).
+(`category`, `heatmap`, `ordinal`) and styles (`point`, `level`, `on-high` …), which `vega_config` defines for light and
+for dark paper. So the same specification is drawn on both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from headwise.theme import FONT, Palette, ranges
 
 Spec = dict[str, Any]
 Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
@@ -290,3 +293,68 @@ def ring(rows: Rows, x: Any, y: Any) -> Spec:
     """A ring around the chosen model."""
     look = {"style": "ring", "size": 240, "filled": False, "opacity": 1, "clip": True}
     return mark("point", rows, look, x=x, y=y)
+
+
+def vega_config(palette: Palette) -> dict[str, Any]:
+    """The Vega-Lite configuration of a palette: every colour and font that a chart may use."""
+    ink = palette["ink"]
+    muted = palette["muted"]
+    line = palette["line"]
+    accent = palette["accent"]
+    second = palette["second"]
+    colours = ranges(palette)
+    titles = {"titleColor": muted, "titleFontWeight": "normal", "titleFontSize": 12}
+    labels: dict[str, Any] = {"labelColor": muted, "labelFontSize": 12, **titles}
+    return {
+        "background": palette["card"],
+        "font": FONT,
+        "padding": 4,
+        "mark": {"color": accent},
+        "view": {"stroke": None},
+        "scale": {"rectBandPaddingInner": 0.07},
+        "range": {
+            "category": colours["category"],
+            "heatmap": colours["heatmap"],
+            "ordinal": {"scheme": colours["ordinal"]},
+            "diverging": colours["diverging"],
+        },
+        "axis": {
+            **labels,
+            **{f"{part}Color": line for part in ("grid", "domain", "tick")},
+            "titlePadding": 8,
+            "labelPadding": 6,
+            "tickSize": 4,
+        },
+        "axisBand": {"grid": False, "ticks": False, "domain": False},
+        "legend": {
+            **labels,
+            "gradientStrokeColor": line,
+            "gradientThickness": 10,
+            "symbolBaseFillColor": muted,
+            "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
+        },
+        "title": {
+            "color": ink,
+            "subtitleColor": muted,
+            "anchor": "start",
+            "fontSize": 13,
+            "fontWeight": 600,
+            "subtitleFontSize": 12,
+            "subtitlePadding": 6,
+            "offset": 10,
+        },
+        "style": {
+            "label": {"color": muted, "fontSize": 12},
+            "label-strong": {"color": ink, "fontSize": 12, "fontWeight": 600},
+            **{on: {"color": palette[on], "fontSize": 13} for on in ("on-low", "on-high")},
+            "small-on-low": {"color": palette["on-low"], "fontSize": 10, "opacity": 0.8},
+            "small-on-high": {"color": palette["on-high"], "fontSize": 10, "opacity": 0.85},
+            "point": {"color": accent, "stroke": palette["card"], "strokeWidth": 1.5},
+            "framed": {"fillOpacity": 0, "stroke": ink, "strokeWidth": 1.5},
+            "untrained": {"color": muted, "fillOpacity": 0.22},
+            "ring": {"color": second, "strokeWidth": 2.5},
+            "level": {"color": muted, "strokeWidth": 1.5},
+            "limit": {"color": second, "strokeWidth": 1.5, "strokeDash": [5, 4]},
+            "limit-label": {"color": second, "fontSize": 12},
+        },
+    }

@@ -13,11 +13,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from headwise.heads import write_text
+from headwise.report.charts import vega_config
 from headwise.report.difference import Difference
 from headwise.report.parts import VEGA_LITE, Figure, figures_in
 from headwise.report.run import Grid, Run, read_grid, read_run
 from headwise.report.sections.contents import sections_of
-from headwise.report.theme import COLOURS, DARK, FONT, LIGHT, vega_config
+from headwise.theme import COLOURS, DARK, FONT, LIGHT
 
 Found = Run | Grid | Difference
 

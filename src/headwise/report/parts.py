@@ -11,8 +11,8 @@ import vl_convert
 
 from headwise.heads import write_bytes, write_text
 from headwise.report import charts
-from headwise.report.theme import LIGHT, vega_config
 from headwise.report.words import NONE
+from headwise.theme import LIGHT
 
 VEGA_LITE = "v6.4"
 SCHEMA = {"$schema": f"https://vega.github.io/schema/vega-lite/{VEGA_LITE}.json"}
@@ -84,7 +84,7 @@ class Figure:
 
     def save(self, folder: Path) -> None:
         """Write `NAME.png` and `NAME.svg`, each either whole or not at all."""
-        config = vega_config(LIGHT)
+        config = charts.vega_config(LIGHT)
         svg = vl_convert.vegalite_to_svg(self.specification(), vl_version=VEGA_LITE, config=config)
         write_text(folder / f"{self.name}.svg", svg)
         write_bytes(folder / f"{self.name}.png", vl_convert.svg_to_png(svg, scale=SHARPNESS))

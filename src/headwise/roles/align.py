@@ -22,7 +22,6 @@ from headwise.roles.alignment_error import pair_trials
 from headwise.roles.alignment_heads import AlignmentHeads, Trials, choose
 from headwise.roles.passes import Reading, Subject
 from headwise.roles.word_times import speech_trials
-from headwise.tasks.batches import max_tokens, with_tokenizer
 
 
 def alignment_heads(
@@ -56,7 +55,7 @@ def alignment_heads(
         )
     if spoken and links is not None:
         raise HeadwiseError("Links were given for speech, which has word times: leave them out.")
-    with_tokenizer(model)
+    model.task.check_tokenizer()
     coverage: dict[str, Coverage] = {}
     trials: Trials
     if isinstance(text, Speech):
@@ -65,7 +64,7 @@ def alignment_heads(
         )
     else:
         subject = Subject(
-            model.hf, model.tokenizer, model.found, Reading(max_length=max_tokens(model)), coverage
+            model.hf, model.tokenizer, model.found, Reading(max_length=model.task.longest), coverage
         )
         pairs: Sequence[Any] = list(text)
         trials = pair_trials(subject, pairs, None if links is None else read_links(links))

@@ -27,7 +27,7 @@ from headwise.roles.passes import Reading, Subject
 from headwise.roles.rare import frequencies
 from headwise.roles.table import Roles
 from headwise.roles.table import roles as test_roles
-from headwise.tasks.batches import AnyText, max_tokens, with_tokenizer
+from headwise.tasks import AnyText
 
 TABLES = ("table", "roles", "labels", "patterns", "controls")
 COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
@@ -56,7 +56,8 @@ def roles(
     has the model on random words and on shuffled sentences (docs/methods/controls.md).
     """
     counts, forward = token_counts(model, training), progress or (lambda sentences: None)
-    reading = reading or Reading(max_length=max_tokens(with_tokenizer(model)))
+    model.task.check_tokenizer()
+    reading = reading or Reading(max_length=model.task.longest)
     gold = None if links is None else read_links(links)
     twins = twin_seeds(untrained, seed)
     found = test_roles(
@@ -121,7 +122,7 @@ def role_examples(
     model: Model, treebank: Treebank, found: Roles, counts: Mapping[int, int] | None
 ) -> list[dict[str, Any]]:
     """Example sentences for the best head of each category of roles."""
-    reading = Reading(max_length=max_tokens(model))
+    reading = Reading(max_length=model.task.longest)
     return examples(
         model.hf,
         model.tokenizer,

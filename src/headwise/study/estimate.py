@@ -35,7 +35,6 @@ from headwise.importance.measures import (
 from headwise.loading import load
 from headwise.options import Architecture, Recipe, Search
 from headwise.pruning.gate_training import freeze
-from headwise.tasks.batches import max_tokens
 from headwise.training.batches import IGNORED
 from headwise.training.build import build
 from headwise.training.dropout import fast_dropout
@@ -175,7 +174,7 @@ def estimate(
         )
     else:
         given = load(shape, device)
-        hf, pieces, most, heads = given.hf, given.tokenizer, max_tokens(given), given.heads
+        hf, pieces, most, heads = given.hf, given.tokenizer, given.task.longest, given.heads
     sizes = [amount(text, pieces, most) for text in (train, dev)]
     rates = measured(hf.to(device), recipe, search, max(2, round(sizes[0].length)))
     return Estimate(rates, recipe, search, sizes[0], sizes[1], heads)

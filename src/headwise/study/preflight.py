@@ -24,7 +24,6 @@ from headwise.study.run import Run
 from headwise.study.step import Build
 from headwise.study.steps.full_model import Train
 from headwise.study.steps.smaller_models import Prune
-from headwise.tasks.batches import max_tokens, translator, with_tokenizer
 
 CHECKPOINT = 3  # times the weights: they, and two moments of Adam
 MB = 1e6
@@ -78,10 +77,11 @@ def refuse_roles(plan: Plan) -> None:
 
 def refuse_counts(plan: Plan, model: Model) -> None:
     """Raise HeadwiseError for numbers of heads that a given model cannot keep."""
-    heads = (model if plan.data.one_sided else translator(model)).heads
+    if not plan.data.one_sided:
+        model.task.check_generates()
     for sweep in plan.pruning:
         try:
-            sweep.refuse_counts(heads)
+            sweep.refuse_counts(model.heads)
         except ValueError as error:
             raise HeadwiseError(f"{plan.model}: {error}") from None
 
@@ -101,12 +101,11 @@ def positions_of(run: Run, given: Model | None) -> float:
     text, shape = run.text("train"), run.plan.model
     if not isinstance(text, ParallelText):
         assert given is not None
-        sample = with_tokenizer(given).tokenizer(text.dataset[drawn(len(text), SAMPLE)]["text"])[
-            "input_ids"
-        ]
+        given.task.check_tokenizer()
+        sample = given.tokenizer(text.dataset[drawn(len(text), SAMPLE)]["text"])["input_ids"]
         return len(text) * sum(map(len, sample)) / len(sample)
     if given is not None:
-        return amount(text, given.tokenizer, max_tokens(given)).positions
+        return amount(text, given.tokenizer, given.task.longest).positions
     assert isinstance(shape, Architecture)
     return amount(text, sampled_subwords(text, shape), shape.max_length).positions
 

@@ -23,7 +23,7 @@ from headwise.study.plan import Plan, one_sided
 from headwise.study.step import Build, Step
 from headwise.study.store import Result, Store
 from headwise.study.variants import Variant
-from headwise.tasks.batches import AnyText, held_out
+from headwise.tasks import AnyText, held_out
 
 Split = embedded.Split
 

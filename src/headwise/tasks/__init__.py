@@ -1,0 +1,33 @@
+"""What models are for: `task.py` says what a task answers, and each other file has one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from headwise.attention import Discovery, classifies
+from headwise.heads import HeadMap
+from headwise.tasks.classification import Classification
+from headwise.tasks.embedding import Embedding
+from headwise.tasks.language_model import LanguageModel, MaskedLanguageModel
+from headwise.tasks.task import AnyText, OwnInputs, QualityMeasure, Task, held_out
+from headwise.tasks.translation import Translation
+
+__all__ = ["AnyText", "OwnInputs", "QualityMeasure", "Task", "class_of", "held_out", "task_of"]
+
+
+def task_of(hf: PreTrainedModel, tokenizer: Any, found: Discovery, name: str) -> Task:
+    """The task of a model."""
+    return class_of(hf, found.heads)(hf, tokenizer, found, name)
+
+
+def class_of(hf: PreTrainedModel, heads: HeadMap) -> type[Task]:
+    """The class of a model's task."""
+    if classifies(hf):
+        return Classification
+    if hf.get_output_embeddings() is None:
+        return Embedding
+    if hf.config.is_encoder_decoder:
+        return Translation
+    return LanguageModel if "decoder-self" in heads.kinds else MaskedLanguageModel

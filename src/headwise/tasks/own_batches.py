@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from headwise.attention import AttentionCall, capture, evaluating, start_token
 from headwise.attention.discover import output_of
 from headwise.errors import HeadwiseError
-from headwise.importance.objective import (
+from headwise.tasks.objective import (
     IGNORED,
     asked_tokens,
     inputs_of,
@@ -23,7 +23,9 @@ from headwise.importance.objective import (
     predict,
     sentence_losses,
 )
-from headwise.model import Model
+
+if TYPE_CHECKING:
+    from headwise.tasks.task import Task
 
 NEAR = 1e-2  # share of the model's own loss; half precision differs by more than rounding
 
@@ -37,8 +39,9 @@ class OwnBatches:
 
     dropped = 0
 
-    def __init__(self, model: Model, batches: Sequence[Mapping[str, Tensor]]) -> None:
-        self.model, self.positions = model, dict[tuple[int, ...], int]()
+    def __init__(self, task: Task, batches: Sequence[Mapping[str, Tensor]]) -> None:
+        self.task = task
+        self.positions = dict[tuple[int, ...], int]()
         if isinstance(batches, Iterator) or not isinstance(batches, Sequence) or not batches:
             raise HeadwiseError(
                 "Batches are read several times: give a list of them, each with the tensors of the model's own forward."
@@ -75,7 +78,7 @@ class OwnBatches:
 
     def aligned(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A batch with labels where their logits are, and with the places of its tokens."""
-        tensors, labels, hf = dict(batch), batch["labels"], self.model.hf
+        tensors, labels, hf = dict(batch), batch["labels"], self.task.hf
         ids = tensors.get("input_ids")
         if hf.config.is_encoder_decoder:
             if "decoder_input_ids" not in tensors:
@@ -85,7 +88,7 @@ class OwnBatches:
         elif (
             ids is not None
             and labels.shape == ids.shape
-            and "decoder-self" in self.model.heads.kinds
+            and "decoder-self" in self.task.heads.kinds
         ):
             ahead = torch.full_like(labels, IGNORED)
             ahead[:, :-1] = labels[:, 1:]
@@ -100,18 +103,18 @@ class OwnBatches:
 
     def length(self, tensors: Mapping[str, Tensor]) -> int:
         """How many positions the encoder makes of an input that is not text."""
-        shape = tuple(tensors[self.model.hf.main_input_name].shape[1:])
+        shape = tuple(tensors[self.task.hf.main_input_name].shape[1:])
         if shape not in self.positions:
-            hf, seen = self.model.hf, list[AttentionCall]()
+            hf, seen = self.task.hf, list[AttentionCall]()
             one = {name: tensor[:1].to(hf.device) for name, tensor in inputs_of(tensors).items()}
-            with evaluating(hf), torch.no_grad(), capture(hf, self.model.found, watch=seen.append):
+            with evaluating(hf), torch.no_grad(), capture(hf, self.task.found, watch=seen.append):
                 output_of(hf, one)
             self.positions[shape] = seen[0].output.shape[1]
         return self.positions[shape]
 
     def refuse_other_loss(self) -> None:
         """Raise HeadwiseError unless the cross-entropy of the labels is what the model itself calls its loss."""
-        hf, batch = self.model.hf, self.given[0]
+        hf, batch = self.task.hf, self.given[0]
         with evaluating(hf), torch.no_grad():
             tensors = on_device(hf, self.aligned(batch))
             wanted = getattr(
@@ -124,7 +127,7 @@ class OwnBatches:
         if wanted is None or not bool((got - wanted).abs() <= NEAR * wanted.abs()):
             said = "has none" if wanted is None else f"is {float(wanted):.4g}"
             raise HeadwiseError(
-                f"The cross-entropy of these labels is {float(got):.4g}, but the loss of {self.model.name}, a "
+                f"The cross-entropy of these labels is {float(got):.4g}, but the loss of {self.task.model_name}, a "
                 f"{type(hf).__name__}, {said}: headwise scores heads by cross-entropy only."
             )
 

@@ -90,9 +90,9 @@ class Labelled:
     ) -> Iterator[Batch]:
         return self.batches(tokens)
 
-    def batches(self, tokens: int = 4096) -> Iterator[Batch]:
+    def batches(self, tokens: int = 4096, hide: bool = True) -> Iterator[Batch]:
         """The text once, shortest first, in batches of at most `tokens` tokens: input_ids and attention_mask B S,
-        labels B 1, rows (the row of each text)."""
+        labels B 1, rows (the row of each text). Nothing is ever hidden."""
         sampler = TokenBatches(self, max(tokens, int(self.longest.max())), seed=0, shuffle=False)
         for indices in sampler:
             there = [index for index in indices if index >= 0]

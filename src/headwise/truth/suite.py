@@ -30,7 +30,6 @@ from headwise.roles.find import roles
 from headwise.roles.label import family
 from headwise.roles.passes import Reading
 from headwise.statistics import proportion_interval, t_margin
-from headwise.tasks.batches import Batches
 from headwise.truth import causal, templates, translation
 from headwise.truth.built import DISTRACTOR, Known
 
@@ -109,7 +108,7 @@ def removed(known: Known, seed: int) -> pd.DataFrame:
     model = known.model
     sweep = GreedySweep(kinds=list(model.heads.kinds), scores=[RESCORED], rescore=True)
     masks = greedy_masks(
-        Ranking(model, Batches(model, known.text), RESCORED, True, seed), sweep
+        Ranking(model, model.task.batches(known.text), RESCORED, True, seed), sweep
     ).values()
     rows = [
         {**head._asdict(), "value": float(sum(head in mask.kept for mask in masks))}

@@ -21,8 +21,8 @@ from headwise.importance.gradient import refuse_unsound
 from headwise.importance.lrp.rules import Rule
 from headwise.importance.lrp.steps import AT_ONCE, Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Tape, Walk
-from headwise.importance.objective import IGNORED, differentiable, on_device, predict
 from headwise.importance.tally import Tally, add_all, fetched, from_all
+from headwise.tasks.objective import IGNORED, differentiable, on_device, predict
 
 Mode = Literal["per-step", "pooled"]
 Target = Literal["top", "reference", "contrast"]

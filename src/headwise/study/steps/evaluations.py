@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from headwise.data.lines import read_lines
-from headwise.decoding.bleu import difference, quality
+from headwise.decoding.bleu import corpus_scores, paired_difference
 from headwise.decoding.translator import speeds, translate
 from headwise.engines.ct2_writer import writer_of
+from headwise.evaluation.losses import Losses
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
-from headwise.pruning.ranking import Losses
 from headwise.study.estimate import BOOTSTRAP, Estimate
 from headwise.study.run import Run, Split
 from headwise.study.step import Step
@@ -23,7 +23,6 @@ from headwise.study.steps.full_model import full_model
 from headwise.study.steps.smaller_models import model_of, model_step, prune_step
 from headwise.study.store import MADE, Result
 from headwise.study.variants import FULL, Variant
-from headwise.tasks.batches import Batches, max_tokens
 from headwise.training.batches import Encoded
 from headwise.training.loss_forward import dev_loss, loss_forward
 
@@ -102,9 +101,10 @@ class Evaluate(Step, stage="evaluate", names="evaluate/{0.split}/{0.variant.name
             return list(read_lines(run.folder / "translations" / self.split / f"{name}.txt"))
 
         ours, references = lines(self.variant.name), lines("reference")
-        found = quality(ours, references)
+        found = corpus_scores(ours, references)
         changes = {
-            other.name: difference(ours, lines(other.name), references) for other in self.others
+            other.name: paired_difference(ours, lines(other.name), references)
+            for other in self.others
         }
         return {
             "rows": [(score.name, score.value, score.low, score.high) for score in found],
@@ -154,7 +154,7 @@ class MeasureLosses(Step, stage="evaluate", names="losses/{0.split}/{0.order}"):
             return model_of(run, self.steps[masks.index(mask)])
 
         own = any(prune_step(variant).has_weights(run) for variant in self.steps)
-        text = Batches(full_model(run), run.text(self.split), run.progress)
+        text = full_model(run).task.batches(run.text(self.split), run.progress)
         losses = Losses.measure(text, masks, cut if own else None)
         file = work / MADE / f"{self.name}.npz"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -217,7 +217,7 @@ class Measure(Step, stage="evaluate", names="measure/{0.variant.name}"):
     def make(self, run: Run, work: Path) -> Result:
         model, found = model_of(run, self.variant), dict[str, Any]()
         if run.translates:
-            dev = Encoded(run.pairs("dev"), model.tokenizer, max_tokens(model))
+            dev = Encoded(run.pairs("dev"), model.tokenizer, model.task.longest)
             with loss_forward(model.hf):
                 found["dev_loss"] = dev_loss(model.hf, dev, model.tokenizer, 4096)
         found["parameters"] = model.parameters

@@ -15,7 +15,6 @@ from headwise.study.estimate import Estimate
 from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.store import MADE, Result
-from headwise.tasks.batches import training_data, translator
 from headwise.training.build import build
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import Training, bfloat16, converge
@@ -55,7 +54,7 @@ class Train(Step, stage="train", names="train", shared=True, repeatable=True, co
             return {**trained(run, shape, work), **texts}
         model = load(shape, run.device)
         if run.translates:
-            translator(model)
+            model.task.check_generates()
         if run.main:
             model.save(work / MADE / "model")
         return {
@@ -88,8 +87,8 @@ def files_of(given: str) -> list[tuple[str, int, int]]:
 def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Training:
     """The train and dev texts as a model reads them (pairs of at most `limit` tokens), and how to train on them."""
     recipe = run.plan.training
-    data = training_data(model, run.text("train"), recipe.batch_tokens, run.cache, limit)
-    dev = training_data(model, run.text("dev"), recipe.batch_tokens, limit=limit)
+    data = model.task.training_data(run.text("train"), recipe.batch_tokens, run.cache, limit)
+    dev = model.task.training_data(run.text("dev"), recipe.batch_tokens, limit=limit)
     return Training(data, dev, recipe, work, run.plan.seed, run.progress)
 
 

@@ -30,7 +30,6 @@ from headwise.study.steps.full_model import FULL_MODEL, full_model
 from headwise.study.steps.smaller_models import model_of, prune_step
 from headwise.study.store import MADE, Result
 from headwise.study.variants import Variant
-from headwise.tasks.batches import Batches
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=
         folder = work / MADE / self.name
         folder.mkdir(parents=True, exist_ok=True)
         if measures and len(mask):
-            text = Batches(model, run.text("dev"))
+            text = model.task.batches(run.text("dev"))
             table = table_of_scores(
                 model, text, measures, score_all(model, text, measures, seed, run.progress), seed
             )

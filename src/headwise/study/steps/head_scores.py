@@ -33,7 +33,6 @@ from headwise.study.run import Run
 from headwise.study.step import Step
 from headwise.study.steps.full_model import FULL_MODEL, full_model
 from headwise.study.store import MADE, Result
-from headwise.tasks.batches import Batches
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class ScorePass(Step, stage="score", names="scores/{0.label}", shared=True, once
 
     def make(self, run: Run, work: Path) -> Result:
         model, folder = full_model(run), work / MADE / self.name
-        text = Batches(model, run.text("dev"), run.progress)
+        text = model.task.batches(run.text("dev"), run.progress)
         refuse_unscorable(model, self.measures, text)
         with agreeing():
             scores = run_pass(model, text, self.label, list(self.measures), run.plan.seed)
@@ -158,7 +157,7 @@ class Score(Step, stage="score", names="score", once=True):
     def make(self, run: Run, work: Path) -> Result:
         model, scores, plan = full_model(run), read_scores(run), run.plan
         table = table_of_scores(
-            model, Batches(model, run.text("dev")), plan.scoring.measures, scores, plan.seed
+            model, model.task.batches(run.text("dev")), plan.scoring.measures, scores, plan.seed
         )
         if plan.scoring.untrained:
             table = with_baseline(table, pd.read_csv(run.folder / "untrained.csv"))
@@ -222,7 +221,7 @@ class Judge(Step, stage="score", names="judge", shared=True, once=True):
 
     def make(self, run: Run, work: Path) -> Result:
         model = full_model(run)
-        text, tallies = Batches(model, run.text("dev"), run.progress), read_scores(run).tallies
+        text, tallies = model.task.batches(run.text("dev"), run.progress), read_scores(run).tallies
         verdict = judge(model, text, tallies, run.plan.scoring.random_orders, run.plan.seed)
         for table, name in ((verdict.faithfulness, "faithfulness"), (verdict.curves, "curves")):
             if run.main:

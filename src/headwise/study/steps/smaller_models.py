@@ -24,7 +24,6 @@ from headwise.study.step import Step
 from headwise.study.steps.full_model import FULL_MODEL, full_model, training
 from headwise.study.store import MADE, Result, digest
 from headwise.study.variants import FULL, Order, Variant
-from headwise.tasks.batches import Batches
 from headwise.training.build import build
 from headwise.training.trainer import converge
 
@@ -84,7 +83,9 @@ class RankHeads(Step, stage="prune", names="order/{0.order.name}", shared=True, 
 def ranking(run: Run, order: Order, rescore: bool) -> Ranking:
     """How important the full model's heads are on the dev text, as an order asks."""
     model, seed = full_model(run), 1000 * run.plan.seed + order.turn
-    return Ranking(model, Batches(model, run.text("dev"), run.progress), order.score, rescore, seed)
+    return Ranking(
+        model, model.task.batches(run.text("dev"), run.progress), order.score, rescore, seed
+    )
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ class GreedyStep(Prune):
             return self.tuned(run, mask, work)
         if sweep.compensate:
             model = full_model(run)
-            text = Batches(model, run.text("train").head(MEANS)).intact()
+            text = model.task.batches(run.text("train").head(MEANS)).intact()
             means = mean_outputs(model.hf, model.found, text)
             self.save(run, mask, model.remove(mask, means, grow=True), work)
         elif run.main:

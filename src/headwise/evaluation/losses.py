@@ -1,0 +1,190 @@
+"""What answers of models that predict words, or classes, are worth: losses of sentences under several masks.
+
+Perplexity is exp of the loss for each predicted token; a classifier has accuracy as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from headwise.attention import evaluating, masked
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMask
+from headwise.importance.ablation import removal_losses
+from headwise.importance.tally import Part, agreeing, fetched, gathered
+from headwise.model import Model
+from headwise.progress import part
+from headwise.statistics import bootstrap, interval, paired_bootstrap_p, proportion_interval
+from headwise.tasks.batches import Batches
+from headwise.tasks.objective import on_device, predict, sentence_losses
+
+Rows = list[tuple[str, float, float | None, float | None]]  # measure, value, low, high
+Change = tuple[
+    float, float | None, float | None, float | None
+]  # in %, its 95 % interval, p; the last three or none
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The loss of every sentence under every mask, the whole model's first.
+
+    summed: sentences x masks, over tokens; tokens: asked for, by sentence. right: of a classifier, sentences x masks:
+    whether the class is found.
+    """
+
+    summed: np.ndarray
+    tokens: np.ndarray
+    right: np.ndarray | None = None
+
+    @classmethod
+    def measure(
+        cls,
+        text: Batches,
+        masks: Sequence[HeadMask],
+        cut: Callable[[HeadMask], Model] | None = None,
+    ) -> Losses:
+        """All masks go over the text together and share what they can; with `cut`, which makes the smaller model of a
+        mask, each model goes over it alone."""
+        model = text.task
+        whole = HeadMask.full(model.heads)
+        if model.name == "classification":
+            return cls.of_classes(text, [whole, *masks], cut)
+        silenced = removal_losses(
+            model.hf, model.found, text, [whole, *masks] if cut is None else [whole]
+        )
+        columns, tokens = [silenced[0]], silenced[1]
+        progress = text.progress
+        for place, mask in enumerate(masks if cut is not None else ()):
+            assert cut is not None
+            smaller = cut(mask)
+            text.progress = part(progress, place / len(masks), (place + 1) / len(masks))
+            columns.append(
+                removal_losses(smaller.hf, smaller.found, text, [HeadMask.full(smaller.heads)])[0]
+            )
+        text.progress = progress
+        summed = np.concatenate(columns, axis=1)
+        if not np.isfinite(summed).all():
+            raise HeadwiseError(
+                "The loss with heads removed is not a number (NaN or infinite): the model is broken."
+            )
+        return cls(summed, tokens)
+
+    @classmethod
+    def of_classes(
+        cls, text: Batches, masks: Sequence[HeadMask], cut: Callable[[HeadMask], Model] | None
+    ) -> Losses:
+        """Losses and right answers of a classifier, a pass over the text for each mask."""
+        model, progress, found = text.task, text.progress, list[tuple[np.ndarray, np.ndarray]]()
+        for place, mask in enumerate(masks):
+            text.progress = part(progress, place / len(masks), (place + 1) / len(masks))
+            smaller = model if cut is None else cut(mask).task
+            with nullcontext() if cut is not None else masked(model.hf, model.found, mask):
+                found.append(answers(smaller.hf, text))
+        text.progress = progress
+        lost, right = (np.stack(columns, 1) for columns in zip(*found, strict=True))
+        if not np.isfinite(lost).all():
+            raise HeadwiseError(
+                "The loss with heads removed is not a number (NaN or infinite): the model is broken."
+            )
+        return cls(lost, np.ones(len(lost)), right)
+
+    def beside(self, others: Sequence[Losses]) -> Losses:
+        """The same text's losses of other models in columns of their own."""
+        all_of = [self, *others]
+        right = [each.right for each in all_of if each.right is not None]
+        summed = np.concatenate([each.summed for each in all_of], 1)
+        return Losses(summed, self.tokens, np.concatenate(right, 1) if right else None)
+
+    def gain(self, column: int) -> float:
+        """What a model gains on the whole one: points of accuracy, or less perplexity, in %."""
+        if self.right is not None:
+            return 100 * float(self.right[:, column].mean() - self.right[:, 0].mean())
+        loss = self.summed.sum(0) / self.tokens.sum()
+        return -100 * float(np.expm1(loss[column] - loss[0]))
+
+    def rows(self, column: int, seed: int) -> Rows:
+        """Loss (nats a token), perplexity, and its change in % of the whole model's; 95 % intervals by a bootstrap over
+        sentences, paired for the change; none with a single sentence. Of a classifier loss (nats a text), accuracy in %
+        with Wilson's interval, and its change in points."""
+        loss = (self.summed.sum(0) / self.tokens.sum())[None]
+        drawn = bootstrap(self.summed, self.tokens, seed) if len(self.tokens) > 1 else None
+
+        def row(
+            name: str, change: Callable[[np.ndarray], np.ndarray]
+        ) -> tuple[str, float, float | None, float | None]:
+            low, high = interval(change(drawn)) if drawn is not None else (None, None)
+            return (
+                name,
+                float(change(loss)[0]),
+                None if low is None else float(low),
+                None if high is None else float(high),
+            )
+
+        if self.right is not None:
+            count, right = len(self.right), int(self.right[:, column].sum())
+            low, high = proportion_interval(right, count)
+            found: Rows = [row("loss", lambda x: x[:, column])]
+            found.append(("accuracy", 100 * right / count, 100 * low, 100 * high))
+            if column:
+                drawn = 100 * bootstrap(self.right, self.tokens, seed)
+                low, high = map(float, interval(drawn[:, column] - drawn[:, 0]))
+                found.append(
+                    (
+                        "accuracy_change",
+                        self.gain(column),
+                        *((low, high) if count > 1 else (None, None)),
+                    )
+                )
+            return found
+        rows = [
+            row("loss", lambda x: x[:, column]),
+            row("perplexity", lambda x: np.exp(x[:, column])),
+        ]
+        if column:
+            rows.append(row("perplexity_change", lambda x: 100 * np.expm1(x[:, column] - x[:, 0])))
+        return rows
+
+    def change(self, column: int, other: Losses, its_column: int, seed: int) -> Change:
+        """The change of perplexity against another model on the same sentences, by a paired bootstrap."""
+        if not np.array_equal(self.tokens, other.tokens):
+            raise HeadwiseError(
+                "Two models were measured on different texts, so their perplexity cannot be compared."
+            )
+        both = np.stack([self.summed[:, column], other.summed[:, its_column]], axis=1)
+        loss = both.sum(0) / self.tokens.sum()
+        value = float(100 * np.expm1(loss[0] - loss[1]))
+        if len(self.tokens) < 2:
+            return value, None, None, None
+        drawn = bootstrap(both, self.tokens, seed)
+        differences = drawn[:, 0] - drawn[:, 1]
+        low, high = interval(100 * np.expm1(differences))
+        return (
+            value,
+            float(low),
+            float(high),
+            paired_bootstrap_p(float(loss[0] - loss[1]), differences),
+        )
+
+
+def answers(model: PreTrainedModel, text: Batches) -> tuple[np.ndarray, np.ndarray]:
+    """The loss of every text in nats, and whether a classifier finds its class. From all processes, in the order of a
+    single one."""
+    parts: list[Part] = []
+    with agreeing(), evaluating(model), torch.no_grad():
+        for batch in text:
+            tensors = on_device(model, batch)
+            logits, labels = predict(model, tensors), tensors["labels"]
+            lost, right = fetched(
+                [sentence_losses(logits, labels), logits[:, 0].argmax(-1) == labels[:, 0]]
+            )
+            parts.append((lost.astype(np.float64), right.astype(np.float64)))
+        parts = gathered(parts)
+    return np.concatenate([lost for lost, _ in parts]), np.concatenate(
+        [right for _, right in parts]
+    )

@@ -1,0 +1,206 @@
+"""`evaluate`: what models are worth on a text, and how large they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headwise.data.text import ParallelText
+from headwise.decoding.bleu import corpus_scores, paired_difference
+from headwise.decoding.translator import speeds, translate
+from headwise.engines.ct2_writer import writer_of
+from headwise.environment import environment_info
+from headwise.errors import HeadwiseError
+from headwise.evaluation.losses import Losses
+from headwise.heads import write_text
+from headwise.model import Model
+from headwise.options import Search
+from headwise.progress import Report, part, shown
+from headwise.tasks import AnyText
+
+COLUMNS = ("model", "measure", "value", "low", "high", "made")
+SENTENCES = 100  # that decoding speed is measured on
+TOKENS = 16  # that every model writes for each of them
+ROUNDS = 3
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What models are worth.
+
+    table: one row a model and measure, columns COLUMNS; `made` says how the number was made. signature: the text, the
+    models, the search and the versions.
+    """
+
+    table: pd.DataFrame
+    signature: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return (
+            f"Quality({len(self.signature['models'])} models)\n{self.table.to_string(index=False)}"
+        )
+
+    def _repr_html_(self) -> str:
+        html: str = self.table.to_html(index=False, na_rep="", float_format="%.4g")
+        return html
+
+    def of(self, model: str, measure: str) -> float:
+        """One value. Raises HeadwiseError for what is not in the table."""
+        rows = self.table[(self.table.model == model) & (self.table.measure == measure)]
+        if rows.empty:
+            raise HeadwiseError(f"There is no {measure} of {model} in this table.")
+        return float(rows.value.iloc[0])
+
+    def save(self, folder: str | Path) -> Path:
+        """Write quality.csv into a folder. Returns its path."""
+        place = Path(folder) / "quality.csv"
+        write_text(place, self.table.to_csv(index=False, float_format="%.6g"))
+        return place
+
+
+def evaluate(
+    models: Model | Sequence[Model],
+    text: AnyText,
+    *,
+    search: Search | None = None,
+    progress: Report | None = None,
+) -> Quality:
+    """What models are worth, a row for each and each measure.
+
+    On parallel text BLEU and chrF of translation models with 95 % intervals, their paired BLEU difference to the first,
+    and decoding speed with its range over a few rounds. On one-sided text loss, perplexity and its change in % of the
+    first model's; on labelled text loss, accuracy in % and its change in points. On all parameters, and bytes of the
+    weights in memory and of the key/value cache per token. Models of one name are distinguished by how many heads they
+    have left.
+
+    search: how translations are searched for (`hw.Search(beam=4)`). progress: gets the share that is done, and of what;
+    by default a bar. Raises HeadwiseError for text that does not fit, and for models that the engine cannot run.
+    """
+    several = [models] if isinstance(models, Model) else list(models)
+    if not several or not all(isinstance(model, Model) for model in several):
+        raise HeadwiseError(
+            f"evaluate was given {str(models)[:100]!r}: give models that hw.load(…) made."
+        )
+    for model in several:
+        model.task.check(text)
+    generates = several[0].task.generates
+    if search is not None and not generates:
+        raise HeadwiseError(
+            f"evaluate was given a search, but {several[0].name} is {several[0].task.noun}, which writes no "
+            "translations: leave it out."
+        )
+    names = distinct_names(several)
+    search = search or Search()
+    with shown("evaluate", progress) as report:
+        if generates:
+            rows = translation_rows(several, names, text, search, report)
+        else:
+            rows = loss_rows(several, names, text, report)
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    signature: dict[str, Any] = {"models": names, "text": text.fingerprint}
+    if generates:
+        signature["search"] = search.model_dump()
+    return Quality(
+        table.astype({"value": float, "low": float, "high": float}),
+        {**signature, **environment_info()},
+    )
+
+
+def translation_rows(
+    models: Sequence[Model],
+    names: Sequence[str],
+    text: ParallelText,
+    search: Search,
+    progress: Report,
+) -> list[Row]:
+    """Rows for models that translate."""
+    sources = list(text.sources)
+    references = list(text.targets)
+    translators = {}
+    for name, model in zip(names, models, strict=True):
+        model.task.check_generates()
+        translators[name] = writer_of(model, search.engine)
+
+    rows: list[Row] = []
+    baseline: list[str] = []
+    for done, (name, model) in enumerate(zip(names, models, strict=True)):
+        share = part(progress, 0.8 * done / len(models), 0.8 * (done + 1) / len(models))
+        lines, cost = translate(translators[name], sources, search, share)
+        how = f"beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}"
+        for score in corpus_scores(lines, references):
+            made = f"{score.signature}, {how}"
+            rows.append((name, score.name, score.value, score.low, score.high, made))
+        if baseline:
+            change = paired_difference(lines, baseline, references)
+            made = f"paired bootstrap against {names[0]}, p = {change.p:.4f}"
+            rows.append((name, "bleu_difference", change.value, change.low, change.high, made))
+        else:
+            baseline = lines
+        rows += size_rows(name, model)
+
+    few = sources[:SENTENCES]
+    made = (
+        f"median of {ROUNDS} rounds, the slowest and the fastest; "
+        f"{len(few)} sentences of {TOKENS} tokens each"
+    )
+    rates = speeds(translators, few, search, TOKENS, ROUNDS, part(progress, 0.8, 1.0))
+    rows += [(name, "tokens_per_second", *rates[name], made) for name in names]
+    return sorted(rows, key=lambda row: names.index(row[0]))
+
+
+def size_rows(name: str, model: Model) -> list[Row]:
+    """The size of a model: its parameters, the bytes of its weights in memory, and those of its key/value cache."""
+    cache = "bytes of the key/value cache per token"
+    return [
+        (name, "parameters", model.parameters, None, None, ""),
+        (name, "memory", model.weight_bytes, None, None, "bytes of the weights"),
+        (name, "cache_bytes", model.cache_bytes, None, None, cache),
+    ]
+
+
+def loss_rows(
+    models: Sequence[Model], names: Sequence[str], text: AnyText, progress: Report
+) -> list[Row]:
+    """Rows for models that predict words of one-sided text, or the class of a text."""
+    measured: list[Losses] = []
+    for done, model in enumerate(models):
+        share = part(progress, done / len(models), (done + 1) / len(models))
+        measured.append(Losses.measure(model.task.batches(text, share), []))
+        if not np.array_equal(measured[-1].tokens, measured[0].tokens):
+            raise HeadwiseError(
+                f"{names[done]} reads the text as other tokens than {names[0]}, so their perplexities do not compare: "
+                "evaluate models with the same tokenizer."
+            )
+    losses = measured[0].beside(measured[1:])
+    sentences = len(losses.tokens)
+    made = f"bootstrap over {sentences} sentences, {int(losses.tokens.sum())} predicted tokens"
+    if losses.right is not None:
+        made = f"{sentences} texts; accuracy in % with Wilson's interval, changes by a paired bootstrap"
+    rows: list[Row] = []
+    for column, (name, model) in enumerate(zip(names, models, strict=True)):
+        rows += [(name, *row, made) for row in losses.rows(column, 0)]
+        rows += size_rows(name, model)
+    return rows
+
+
+def distinct_names(models: Sequence[Model]) -> list[str]:
+    """A name for each model: its own; where several share it, with the heads that are left, and then with a number."""
+    given = [model.name for model in models]
+    names: list[str] = []
+    for model in models:
+        name = model.name
+        if model.layout is not None and given.count(name) > 1:
+            name = f"{name}, {len(model.layout)} of {model.layout.heads.total} heads"
+        names.append(name)
+    numbered = []
+    for place, name in enumerate(names):
+        repeat = names[: place + 1].count(name)
+        numbered.append(name if repeat == 1 else f"{name} ({repeat})")
+    return numbered

@@ -1,0 +1,31 @@
+"""Classification: models that say which class a whole text belongs to. Quality is accuracy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from headwise.data.text import LabelledText
+from headwise.tasks.task import Need, QualityMeasure, Task
+from headwise.training.batches import Data
+from headwise.training.labelled import Labelled
+
+
+class Classification(Task):
+    """A model that predicts the class of a text."""
+
+    name = "classification"
+    noun = "a classifier"
+    needs = "labelled text (--text FILE with columns text and label, hw.LabelledText)"
+    text_class = LabelledText
+    provides: ClassVar[frozenset[Need]] = frozenset({"loss", "text"})
+    quality = QualityMeasure("accuracy", "accuracy_change", "accuracy", "points of accuracy", True)
+    usual_measures = ("confidence", "gradient", "ablation.zero")
+
+    def encoded(self, text: LabelledText) -> Labelled:
+        return Labelled(text, self.tokenizer, self.hf, self.longest)
+
+    def trained_on(
+        self, text: LabelledText, batch_tokens: int, cache: Path | None, limit: int
+    ) -> Data:
+        return Labelled(text, self.tokenizer, self.hf, min(limit, batch_tokens), cache)

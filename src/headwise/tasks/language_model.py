@@ -1,0 +1,39 @@
+"""Language models: causal ones predict every next token, masked ones hidden tokens. Quality is perplexity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from headwise.data.text import Text
+from headwise.tasks.task import Need, QualityMeasure, Task
+from headwise.training.batches import Data
+from headwise.training.language import Lines, Packed
+
+
+class LanguageModel(Task):
+    """A model that predicts the next token of one-sided text."""
+
+    name = "causal-lm"
+    noun = "a causal language model"
+    needs = "one-sided text (--text)"
+    text_class = Text
+    provides: ClassVar[frozenset[Need]] = frozenset({"loss", "words", "text"})
+    quality = QualityMeasure(
+        "perplexity", "perplexity_change", "perplexity", "% of perplexity", False
+    )
+    causal = True
+
+    def encoded(self, text: Text) -> Lines:
+        return Lines(text, self.tokenizer, self.longest, self.causal)
+
+    def trained_on(self, text: Text, batch_tokens: int, cache: Path | None, limit: int) -> Data:
+        return Packed(text, self.tokenizer, min(limit, batch_tokens), self.causal, cache)
+
+
+class MaskedLanguageModel(LanguageModel):
+    """A model that predicts hidden tokens of one-sided text."""
+
+    name = "masked-lm"
+    noun = "a masked language model"
+    causal = False

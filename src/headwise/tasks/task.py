@@ -1,0 +1,195 @@
+"""The task: what a model is for, and everything that follows from it.
+
+A model has one task, `model.task`, chosen once from its class. Scores, roles, pruning, evaluation, studies, the report
+and the lab ask the task; nothing else asks what sort of model or text they have. A new task is one file with one class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headwise.attention import Discovery
+from headwise.data.store import StoredText
+from headwise.data.text import LabelledText, ParallelText, Text
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMap, Kind
+from headwise.progress import Report, silent
+from headwise.tasks.batches import Batches
+from headwise.tasks.own_batches import OwnBatches
+from headwise.training.batches import Data
+
+Need = Literal["loss", "words", "text", "translations"]
+AnyText = ParallelText | Text | LabelledText
+OwnInputs = Sequence[
+    Mapping[str, Tensor]
+]  # batches of the model's own keyword tensors, with labels
+LONGEST = 512  # tokens of a sentence, where the model does not say less
+
+
+@dataclass(frozen=True)
+class QualityMeasure:
+    """The number that says what models of a task are worth.
+
+    name: of the measure in tables. change: of its difference to another model. title: in figures and sentences. unit:
+    of what a model may lose, in sentences. higher_is_better: which way is up.
+    """
+
+    name: str
+    change: str
+    title: str
+    unit: str
+    higher_is_better: bool
+
+
+class Task:
+    """What a model is for.
+
+    hf, tokenizer, found (where its heads are): of the model. model_name: for messages.
+    """
+
+    name: ClassVar[str]
+    noun: ClassVar[str]  # "a translation model": for sentences
+    needs: ClassVar[str]  # the text that it needs: for sentences
+    text_class: type[StoredText]
+    provides: ClassVar[frozenset[Need]]  # what measures may ask for
+    quality: ClassVar[QualityMeasure | None] = None
+    usual_measures: ClassVar[tuple[str, ...]] = (
+        "confidence",
+        "lrp.ding",
+        "gradient",
+        "ablation.zero",
+    )
+    usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
+    label_smoothing: ClassVar[float] = 0.0  # in training, where nothing is asked for
+    trains_gates_by_default: ClassVar[bool] = False  # to reach a number of heads
+
+    def __init__(
+        self, hf: PreTrainedModel, tokenizer: Any, found: Discovery, model_name: str
+    ) -> None:
+        self.hf = hf
+        self.tokenizer = tokenizer
+        self.found = found
+        self.model_name = model_name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model_name!r})"
+
+    # What it can do
+
+    @property
+    def heads(self) -> HeadMap:
+        return self.found.heads
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the model predicts something, so that it has a loss, gradients and gates."""
+        return "loss" in self.provides
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model writes translations: beam search, BLEU, decoding speed."""
+        return "translations" in self.provides
+
+    @property
+    def longest(self) -> int:
+        """The longest sentence, in tokens, that the model is given."""
+        return min(LONGEST, getattr(self.hf.config, "max_position_embeddings", LONGEST))
+
+    @property
+    def usual_kinds(self) -> tuple[Kind, ...]:
+        """The kinds of heads that are pruned where none is named."""
+        return self.heads.kinds
+
+    # Text
+
+    @classmethod
+    def read(cls, spec: Any, cache: Path | None = None) -> Any:
+        """The text that a user names: one file, two files, or `datasets:NAME`. cache: a folder for its copy."""
+        return cls.text_class.open(spec, cache=cache)
+
+    def check(self, text: Any) -> None:
+        """Raise HeadwiseError for text of another sort than the model needs, and a model without a tokenizer."""
+        self.check_tokenizer()
+        if not isinstance(text, self.text_class):
+            kind = type(self.hf).__name__
+            raise HeadwiseError(f"{self.model_name} is a {kind}, which needs {self.needs}.")
+
+    def check_generates(self) -> None:
+        """Raise HeadwiseError for a model that does not translate."""
+        if not self.generates or not self.hf.can_generate():
+            kind = type(self.hf).__name__
+            raise HeadwiseError(
+                f"{self.model_name} is a {kind}, but a translation model (encoder and decoder) is needed here."
+            )
+        self.check_tokenizer()
+
+    def check_tokenizer(self) -> None:
+        """Raise HeadwiseError for a model without a tokenizer."""
+        if self.tokenizer is None:
+            raise HeadwiseError(
+                f"{self.model_name} has no tokenizer beside its weights: save one there."
+            )
+
+    def batches(self, text: Any, progress: Report = silent) -> Batches:
+        """The batches that the model is scored on: of a text, or those of a user (`OwnInputs`).
+
+        progress: gets the share of the sentences that were read. Raises HeadwiseError for text of another sort than
+        the model needs.
+        """
+        if not isinstance(text, StoredText):
+            own = OwnBatches(self, text)
+            return Batches(self, own, own, progress)
+        self.check(text)
+        return Batches(self, text, self.encoded(text), progress)
+
+    def encoded(self, text: Any) -> Any:
+        """A text as token ids: an object with `__len__`, `dropped` and `batches(hide)`."""
+        raise NotImplementedError
+
+    def training_data(
+        self, text: Any, batch_tokens: int, cache: Path | None = None, limit: int | None = None
+    ) -> Data:
+        """A text as the model trains on it. limit: the longest sentence in tokens, by default the model's own.
+
+        Raises HeadwiseError for a model without a loss, and for text of another sort than it needs.
+        """
+        self.check(text)
+        self.check_loss()
+        return self.trained_on(text, batch_tokens, cache, limit or self.longest)
+
+    def check_loss(self) -> None:
+        """Raise HeadwiseError for a model without a loss."""
+        if not self.has_loss:
+            kind = type(self.hf).__name__
+            raise HeadwiseError(
+                f"{self.model_name} is a {kind}, which predicts no words, so there is no loss to train it by: remove "
+                "heads with hw.Greedy (method 'greedy'), or train gates in a loop of your own (hw.GatedLoop)."
+            )
+
+    def trained_on(self, text: Any, batch_tokens: int, cache: Path | None, limit: int) -> Data:
+        """`training_data` of a text that fits."""
+        raise NotImplementedError
+
+
+def sentences(text: Any) -> Iterator[str]:
+    """The sentences that a model reads first: the source side of pairs, all lines of other texts."""
+    yield from (text.sources if hasattr(text, "sources") else text.lines)
+
+
+EVERY = 10  # sentence that is held out where no dev text is given
+
+
+def held_out(text: Any) -> tuple[Any, Any]:
+    """All but every tenth sentence of a text, and every tenth."""
+    if len(text) < EVERY:
+        raise HeadwiseError(
+            f"Every tenth sentence is held out, but there are only {len(text)}: give dev text as well."
+        )
+    kept = [place for place in range(len(text)) if (place + 1) % EVERY]
+    return text.take(kept), text.take(range(len(text))[EVERY - 1 :: EVERY])

@@ -1,0 +1,64 @@
+"""Translation: encoder-decoders that read pairs and write sentences. Quality is BLEU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from headwise.attention import start_token
+from headwise.data.text import ParallelText
+from headwise.heads import Kind
+from headwise.tasks.task import LONGEST, Need, QualityMeasure, Task
+from headwise.training.batches import Data, Encoded, batches
+
+
+class Translation(Task):
+    """A model that writes the target side of pairs."""
+
+    name = "translation"
+    noun = "a translation model"
+    needs = "parallel text (source and target)"
+    text_class = ParallelText
+    provides: ClassVar[frozenset[Need]] = frozenset({"loss", "words", "text", "translations"})
+    quality = QualityMeasure("bleu", "bleu_difference", "BLEU", "BLEU", True)
+    label_smoothing = 0.1
+    trains_gates_by_default = True
+
+    @property
+    def longest(self) -> int:
+        generation: Any = getattr(self.hf, "generation_config", None)
+        limit = int(getattr(generation, "max_length", None) or LONGEST)
+        return min(limit, getattr(self.hf.config, "max_position_embeddings", LONGEST))
+
+    @property
+    def usual_kinds(self) -> tuple[Kind, ...]:
+        return ("encoder-self",)
+
+    def encoded(self, text: ParallelText) -> EncodedPairs:
+        return EncodedPairs(self, text)
+
+    def trained_on(
+        self, text: ParallelText, batch_tokens: int, cache: Path | None, limit: int
+    ) -> Data:
+        return Encoded(text, self.tokenizer, limit, cache)
+
+
+class EncodedPairs:
+    """Sentence pairs as a translation model is scored on them."""
+
+    def __init__(self, task: Task, text: ParallelText) -> None:
+        self.pairs = Encoded(text, task.tokenizer, task.longest)
+        self.task = task
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def dropped(self) -> int:
+        """Pairs that are too long."""
+        return self.pairs.dropped
+
+    def batches(self, hide: bool = True) -> Iterator[dict[str, Any]]:
+        """The text once, shortest pairs first; nothing is ever hidden."""
+        return batches(self.pairs, self.task.tokenizer, start_token(self.task.hf))

@@ -1,0 +1,63 @@
+"""The colours of all pictures, light and dark: one palette for pages, charts, notebooks and the terminal.
+
+Sequential scales run from the paper's lightness to the ink's: more is always further from the paper, and readable
+without colour vision.
+"""
+
+from __future__ import annotations
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
+COLOURS = {  # on light paper, on dark paper
+    "paper": ("#fcfcfa", "#12161b"),
+    "card": ("#ffffff", "#191f26"),
+    "ink": ("#1c2127", "#e7eaed"),
+    "muted": ("#5c6670", "#9aa5b0"),
+    "line": ("#dfe3e6", "#2c343d"),
+    "accent": ("#0a5c9e", "#6db6f2"),
+    "second": ("#b3560b", "#f0a35e"),
+    "quiet": ("#8d979f", "#74808b"),
+    "changed": ("#ffe3c2", "#5b3a14"),
+    "on-low": ("#1c2127", "#e7eaed"),
+    "on-high": ("#ffffff", "#12161b"),
+    "picked": ("#d6006c", "#ff6bb5"),
+}
+SCALES = {  # two sequential scales, and what follows accent, quiet and second in charts with many categories
+    "heatmap": (
+        "#f1f5ea #c5e3c8 #70bdbe #2178a6 #175389 #132f61",
+        "#232f3a #1f4565 #1f6283 #329498 #86cba0 #eef4bd",
+    ),
+    "layers": (
+        "#d9eaef #a3cedb #62a8c4 #2b74a3 #1a4478 #111f45",
+        "#223b53 #25547a #2c7196 #4f9fb1 #96cec0 #e2f0d0",
+    ),
+    "categories": (
+        "#1f7a4d #7a3fa0 #0f7478 #3b62c9 #8a5a44 #b0306a #6b6a12 #4a5a8a #a3451f #2f6f2f #8b2f8b #7d5a00",
+        "#7ccf9a #c79bf0 #5fd0cf #9db4ff #d0a58d #f08fb4 #d3cf6a #aab8e6 #f2a488 #a5d99a #e39be0 #e0b55c",
+    ),
+}
+Palette = dict[str, str]
+LIGHT, DARK = ({name: pair[paper] for name, pair in (COLOURS | SCALES).items()} for paper in (0, 1))
+
+
+def ranges(palette: Palette) -> dict[str, list[str]]:
+    """The colours of each scale of a palette, from its low end to its high end; `category`: one colour a name."""
+    accent, card, second = palette["accent"], palette["card"], palette["second"]
+    return {
+        "category": [accent, palette["quiet"], second, *palette["categories"].split()],
+        "heatmap": palette["heatmap"].split(),
+        "ordinal": palette["layers"].split(),
+        "diverging": [second, card, accent],
+        "opening": [card, accent],
+    }
+
+
+def blend(colours: list[str], share: float) -> str:
+    """The colour at a share of the way (0 to 1) through several, mixed in RGB."""
+    place = min(max(share, 0.0), 1.0) * (len(colours) - 1)
+    first = min(int(place), len(colours) - 2)
+    mixed = "#"
+    for digit in (1, 3, 5):
+        low = int(colours[first][digit : digit + 2], 16)
+        high = int(colours[first + 1][digit : digit + 2], 16)
+        mixed += f"{round(low + (place - first) * (high - low)):02x}"
+    return mixed
