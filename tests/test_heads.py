@@ -114,6 +114,13 @@ def test_a_map_of_some_kinds() -> None:
         MAP.only(["decoder-self"])
 
 
+def test_the_smallest_map_of_some_heads() -> None:
+    heads = [Head("cross", 2, 0), Head("cross", 0, 3), Head("encoder-self", 0, 1)]
+    assert HeadMap.smallest(heads) == HeadMap({"encoder-self": (2,), "cross": (4, 0, 1)})
+    assert HeadMap.smallest(MAP) == HeadMap({"encoder-self": (2, 3, 4), "cross": (4,)})
+    assert HeadMap.smallest([]).total == 0
+
+
 def test_a_mask_counts_what_it_keeps() -> None:
     mask = HeadMask(MAP, KEPT)
     assert len(mask) == 7 and mask.count("encoder-self") == 3 and mask.count("decoder-self") == 0

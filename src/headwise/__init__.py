@@ -17,6 +17,7 @@ from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.report import write as report
 
 if TYPE_CHECKING:
+    from headwise.attention import AttentionCall, Discovery, capture, discover, masked
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from headwise.pruning.prune import prune
     from headwise.roles.align import alignment_heads
     from headwise.roles.find import roles
+    from headwise.roles.role import role
 
     __version__: str
 else:
@@ -64,6 +66,7 @@ else:
         )
 
     HOME = {
+        "attention": ("AttentionCall", "Discovery", "capture", "discover", "masked"),
         "data.speech": ("Speech",),
         "data.text": ("LabelledText", "ParallelText", "Text"),
         "data.treebank": ("Treebank",),
@@ -71,6 +74,7 @@ else:
         "loading": ("load",),
         "model": ("Model",),
         "roles.align": ("alignment_heads",),
+        "roles.role": ("role",),
         "importance.interactions": ("interactions",),
         "pruning.prune": ("prune",),
         "options": ("Search",),
@@ -110,6 +114,7 @@ __all__ = [
     "Speech",
     "score",
     "roles",
+    "role",
     "untrained",
     "interactions",
     "alignment_heads",
@@ -122,6 +127,11 @@ __all__ = [
     "push",
     "report",
     "lab",
+    "capture",
+    "masked",
+    "discover",
+    "AttentionCall",
+    "Discovery",
     "Head",
     "HeadMap",
     "HeadMask",

@@ -188,15 +188,18 @@ class HeadGrid:
         for head in self.heads:
             if head.kind != kind:
                 continue
-            x = left + self.columns.get(head, head.head) * (square + GAP)
-            y = top + head.layer * (square + GAP)
+            x: float = left + self.columns.get(head, head.head) * (square + GAP)
+            y: float = top + head.layer * (square + GAP)
             small = square // 4 if self.kept is not None and head not in self.kept else 0
-            side = square - 2 * small
-            shape = f"M{x + small} {y + small}h{side}v{side}h{-side}z"
+            side = square - 2 * small - 1
+            x += small + 0.5  # half a pixel, so that the outline is sharp
+            y += small + 0.5
             if named:
+                box = f'x="{x}" y="{y}" width="{side}" height="{side}" rx="2"'
                 tip = f"<title>{escape(self.tip(head))}</title>"
-                yield f'<path d="{shape}" {self._look(head)}>{tip}</path>'
+                yield f"<rect {box} {self._look(head)}>{tip}</rect>"
             else:
+                shape = f"M{x} {y}h{side}v{side}h{-side}z"
                 shapes.setdefault(self._look(head), []).append(shape)
         for look, found in shapes.items():
             yield f'<path d="{"".join(found)}" {look}/>'

@@ -101,6 +101,16 @@ class HeadMap:
                     f"There are {len(layers)} {kind} layers, but key/value heads of {len(groups[kind])}."
                 )
 
+    @classmethod
+    def smallest(cls, heads: Iterable[Head]) -> HeadMap:
+        """The smallest map that has some heads."""
+        counts: dict[Kind, list[int]] = {}
+        for kind, layer, head in heads:
+            layers = counts.setdefault(kind, [])
+            layers += [0] * (layer + 1 - len(layers))
+            layers[layer] = max(layers[layer], head + 1)
+        return cls({kind: tuple(layers) for kind, layers in counts.items()})
+
     @property
     def kinds(self) -> tuple[Kind, ...]:
         return tuple(self.query)

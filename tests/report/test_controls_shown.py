@@ -41,15 +41,17 @@ def test_maps_have_a_column_of_untrained_heads_and_mark_heads_like_them(run: Run
     (figure,) = scores.score_maps(run)
     for panel in range(len(figure.panels)):
         cells = data_of(figure, panel)
-        controls = {cell["layer"]: cell for cell in cells if cell.get("head") == "twins"}
+        controls = {cell["layer"]: cell for cell in cells if cell.get("label") == "mean"}
         assert sorted(controls) == [0, 1, 2] and all(
-            cell["rank"] == 0 for cell in controls.values()
+            cell["column"] == 8 for cell in controls.values()
         )
     confident = [cell for cell in data_of(figure, 1) if "address" in cell]
-    assert all(cell["like"] == (0.2 <= cell["value"] <= 0.3) for cell in confident)
-    assert 0 < sum(cell["like"] for cell in confident) < 24
+    assert all(cell["framed"] == (0.2 <= cell["value"] <= 0.3) for cell in confident)
+    assert 0 < sum(cell["framed"] for cell in confident) < 24
     (plain,) = scores.score_maps(without(run))
-    assert not [cell for cell in data_of(plain) if cell.get("head") == "twins" or cell.get("like")]
+    assert not [
+        cell for cell in data_of(plain) if cell.get("label") == "mean" or cell.get("framed")
+    ]
 
 
 def test_tables_have_a_column_of_untrained_heads(run: Run) -> None:

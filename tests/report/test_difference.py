@@ -92,7 +92,7 @@ def test_heads_kept_at_equal_counts(content: dict[str, dict[str, Any]]) -> None:
     assert counts["17"] == ["17", "12.0", "–", "–"]
     only = [["encoder-self/0/6 and encoder-self/2/6"], ["encoder-self/0/5 and encoder-self/2/7"]]
     assert counts["9"] == ["7", f"{81 / 24:.1f}", *only[0], *only[1]]
-    drawn = {row["address"]: row["kept"] for row in data_of(found["map"]) if "address" in row}
+    drawn = {row["address"]: row["group"] for row in data_of(found["map"]) if "address" in row}
     assert [drawn[f"encoder-self/{head}"] for head in ("0/3", "0/6", "0/5", "1/1")] == [
         "both",
         "only A",

@@ -20,18 +20,18 @@ def run(whole: Path) -> Run:
     return read_run(whole)
 
 
-def test_the_head_map_has_every_head_with_its_fate_and_confidence(run: Run) -> None:
+def test_the_head_map_has_every_head_with_its_status_and_confidence(run: Run) -> None:
     assert run.chosen is not None and run.heads is not None
-    cells = [cell for cell in data_of(layers.head_map(run, run.chosen)) if "fate" in cell]
+    cells = [cell for cell in data_of(layers.head_map(run, run.chosen)) if "kept" in cell]
     kept = {str(head) for head in run.layouts["lambda-0.05"].kept}
-    assert {cell["address"] for cell in cells if cell["fate"] == "kept"} == kept and len(
+    assert {cell["address"] for cell in cells if cell["kept"] == "kept"} == kept and len(
         cells
     ) == 24
     confidence = run.heads[run.heads["measure"] == "confidence"].set_index(["layer", "head"])[
         "value"
     ]
     assert all(
-        cell["confidence"] == pytest.approx(confidence[cell["layer"], cell["head"]], abs=1e-4)
+        cell["value"] == pytest.approx(confidence[cell["layer"], cell["head"]], abs=1e-4)
         for cell in cells
     )
 
@@ -45,12 +45,12 @@ def test_maps_of_scores_share_one_order_of_heads(run: Run) -> None:
         "Zero ablation × 10⁻³",
     ]
     places = [
-        {(c["layer"], c["head"]): c["rank"] for c in data_of(figure, i) if "address" in c}
+        {(c["layer"], c["head"]): c["column"] for c in data_of(figure, i) if "address" in c}
         for i in range(4)
     ]
     assert places[0] == places[1] == places[2] == places[3]
     first = [cell for cell in data_of(figure) if cell.get("layer") == 1 and "address" in cell]
-    assert [c["value"] for c in sorted(first, key=lambda c: c["rank"])] == sorted(
+    assert [c["value"] for c in sorted(first, key=lambda c: c["column"])] == sorted(
         (c["value"] for c in first), reverse=True
     )
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import importlib
 import io
+import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 import numpy as np
 import vl_convert
 from PIL import Image
 
 from headwise.errors import HeadwiseError
-from headwise.heads import write_bytes
+from headwise.grid import GAP, HeadGrid, Scale, svg_text
+from headwise.heads import HeadMap, write_bytes
 from headwise.report.run import read_run
 from headwise.report.sections.gates import RATE, Film, films, frame_steps
 from headwise.report.words import KIND_NAMES
-from headwise.theme import FONT, LIGHT
+from headwise.theme import LIGHT
 
 HOLD = 2  # seconds for which the last frame stays
-CELL, GAP, PAD, WIDE = 20, 2, 24, 1000  # pixels
+CELL, PAD, WIDE = 20, 24, 1000  # pixels: of a head with its gap, of margins, of a line of models
 BLOCK = 16  # video wants widths and heights that are multiples of this
 
 
@@ -89,18 +90,24 @@ def _pictures(shown: list[Film], steps: list[int]) -> Iterator[Image.Image]:
 
 
 def _drawing(shown: list[Film], now: list[np.ndarray], step: int, share: float) -> str:
-    """One frame as SVG: the maps in lines, each under its name, and how far training is."""
-    widths = [max(n for _, rows in film.grids for n in rows) * CELL for film in shown]
-    heights = [sum(len(rows) * CELL + PAD for _, rows in film.grids) + PAD for film in shown]
-    width, height = max(*widths, 190) + PAD, max(heights) + PAD
+    """One frame as SVG: the models side by side, each under its name, and how far training is."""
+    widths, heights = [], []
+    for film in shown:
+        widths.append(max(count for _, layers in film.grids for count in layers) * CELL)
+        heights.append(sum(len(layers) * CELL + PAD for _, layers in film.grids) + PAD)
+    width = max(*widths, 190) + PAD
+    height = max(heights) + PAD
     columns = max(1, min(len(shown), (WIDE - PAD) // width))
-    right, bottom = PAD + columns * width, 86 + -(-len(shown) // columns) * height
-    right, bottom = (-(-side // BLOCK) * BLOCK for side in (max(right, 480), bottom))
+    lines = math.ceil(len(shown) / columns)
+    right = _whole_blocks(max(PAD + columns * width, 480))
+    bottom = _whole_blocks(86 + lines * height)
+    across = right - 2 * PAD
+    done = f"{share * across:.1f}"
     parts = [
         f'<rect width="{right}" height="{bottom}" fill="{LIGHT["card"]}"/>',
-        _text(PAD, 34, f"Gates through training: step {step:,}", LIGHT["ink"], 18, 600),
-        f'<rect x="{PAD}" y="48" width="{right - 2 * PAD}" height="3" fill="{LIGHT["line"]}"/>',
-        f'<rect x="{PAD}" y="48" width="{share * (right - 2 * PAD):.1f}" height="3" fill="{LIGHT["accent"]}"/>',
+        svg_text(PAD, 34, f"Gates through training: step {step:,}", LIGHT["ink"], 18, 600),
+        f'<rect x="{PAD}" y="48" width="{across}" height="3" fill="{LIGHT["line"]}"/>',
+        f'<rect x="{PAD}" y="48" width="{done}" height="3" fill="{LIGHT["accent"]}"/>',
     ]
     for i, (film, opened) in enumerate(zip(shown, now, strict=True)):
         parts += _map(film, opened, PAD + i % columns * width, 84 + i // columns * height)
@@ -108,43 +115,27 @@ def _drawing(shown: list[Film], now: list[np.ndarray], step: int, share: float) 
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>'
 
 
+def _whole_blocks(pixels: int) -> int:
+    return math.ceil(pixels / BLOCK) * BLOCK
+
+
 def _map(film: Film, opened: np.ndarray, left: int, top: int) -> list[str]:
-    """One model: a square a head, the fuller the more surely it is open; framed where it is kept in the end."""
-    parts = [
-        _text(left, top, film.model["label"], LIGHT["ink"], 14, 600),
-        _text(
-            left, top + 17, f"{opened.sum():.1f} of {len(film.heads)} open", LIGHT["muted"], 12, 400
-        ),
-    ]
-    values = iter(zip(film.heads, opened, strict=True))
-    top += PAD
-    for kind, rows in film.grids:
-        if len(film.grids) > 1:
-            parts.append(_text(left, top + 15, KIND_NAMES[kind], LIGHT["muted"], 11, 400))
-            top += PAD - 4
-        for layer, count in enumerate(rows):
-            for place in range(count):
-                head, p = next(values)
-                frame = LIGHT["second"] if head in film.kept else LIGHT["line"]
-                parts.append(
-                    f'<rect x="{left + place * CELL + 0.5}" y="{top + layer * CELL + 0.5}" width="{CELL - GAP - 1}" '
-                    f'height="{CELL - GAP - 1}" rx="2" fill="{_blend(p)}" stroke="{frame}"/>'
-                )
-        top += len(rows) * CELL
-    return parts
-
-
-def _blend(share: float) -> str:
-    """From the colour of the card, where a gate is shut, to the accent, where it is open."""
-    ends = [
-        [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-        for colour in (LIGHT["card"], LIGHT["accent"])
-    ]
-    return "#" + "".join(
-        f"{round(low + share * (high - low)):02x}" for low, high in zip(*ends, strict=True)
+    """One model: the surer a gate is open, the fuller its square; framed where the head is kept in the end."""
+    values = dict(zip(film.heads, opened.tolist(), strict=True))
+    grid = HeadGrid(
+        HeadMap.smallest(values), values=values, scale=Scale(colours="opening"), framed=film.kept
     )
-
-
-def _text(x: int, y: int, words: str, colour: str, size: int, weight: int) -> str:
-    style = f'font-family="{FONT}" font-size="{size}" font-weight="{weight}" fill="{colour}"'
-    return f'<text x="{x}" y="{y}" {style}>{escape(words)}</text>'
+    label = film.model["label"]
+    is_open = f"{opened.sum():.1f} of {len(film.heads)} open"
+    parts = [
+        svg_text(left, top, label, LIGHT["ink"], 14, 600),
+        svg_text(left, top + 17, is_open, LIGHT["muted"]),
+    ]
+    top += PAD
+    for kind, layers in film.grids:
+        if len(film.grids) > 1:
+            parts.append(svg_text(left, top + 15, KIND_NAMES[kind], LIGHT["muted"], 11))
+            top += PAD - 4
+        parts += grid.squares(kind, left, top, CELL - GAP)
+        top += len(layers) * CELL
+    return parts

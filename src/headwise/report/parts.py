@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import vl_convert
 
+from headwise.grid import HeadGrid
 from headwise.heads import write_bytes, write_text
 from headwise.report import charts
 from headwise.report.words import NONE
@@ -88,6 +90,83 @@ class Figure:
         svg = vl_convert.vegalite_to_svg(self.specification(), vl_version=VEGA_LITE, config=config)
         write_text(folder / f"{self.name}.svg", svg)
         write_bytes(folder / f"{self.name}.png", vl_convert.svg_to_png(svg, scale=SHARPNESS))
+
+
+class HeadChart:
+    """The chart of one kind of heads of a HeadGrid: layers × heads. Sections choose its marks; its sizes are the same
+    everywhere. more: rows of further cells, in columns behind the last head.
+    """
+
+    def __init__(self, grid: HeadGrid, kind: str, more: Sequence[Mapping[str, Any]] = ()) -> None:
+        heads = grid.cells(kind)
+        self.heads = pd.DataFrame(heads)
+        self.cells = [*heads, *more]
+        self.columns = int(self.heads["column"].max()) + 1
+        self.room = self.columns <= charts.ROOM  # for words in cells
+        self.width = max(cell["column"] for cell in self.cells) + 1
+        domain: charts.Spec = {"domain": [*range(self.width)]} if more else {}
+        if grid.columns:  # in another order than that of their numbers
+            domain |= {"labels": False, "titlePadding": 2}
+            self.x = charts.axis("column:O", None, orient="top", **domain)
+        else:
+            self.x = charts.axis("column:O", "head", orient="top", labelAngle=0, **domain)
+        self.y = charts.axis("layer:O", "layer")
+
+    def squares(
+        self, ink: charts.Spec | None, tip: list[charts.Spec], where: str = "", **look: Any
+    ) -> charts.Spec:
+        """A square for every head, or those of a test."""
+        opacity = look.pop("opacity", None)
+        look = {"cornerRadius": 3, **look}
+        shared: charts.Spec = {"x": self.x, "y": self.y, "color": ink, "tooltip": tip}
+        return charts.mark("rect", self.cells, look, where, opacity=opacity, **shared)
+
+    def texts(
+        self,
+        tip: list[charts.Spec],
+        dark: str,
+        lines: Sequence[tuple[str, str, int]],
+    ) -> list[charts.Spec]:
+        """Words in the cells, where there is room. dark: a test for cells on which text must be pale. lines: for each
+        line its column, what its style begins with, and its pixels below the middle.
+        """
+        if not self.room:
+            return []
+        marks = []
+        for test, style in ((f"!({dark})", "on-low"), (dark, "on-high")):
+            for column, start, below in lines:
+                words = charts.text(
+                    self.cells, column, f"{start}{style}", self.x, self.y, test, tip, dy=below
+                )
+                marks.append(words)
+        return marks
+
+    def panel(
+        self,
+        marks: Sequence[charts.Spec],
+        title: str,
+        description: str,
+        *,
+        row: int = 44,
+        wide: int = 92,
+        beyond: int = 0,
+    ) -> Panel:
+        """The marks as a panel. row: pixels of a layer; wide: the most pixels of a head; beyond: pixels for what stands
+        to the right of the heads.
+        """
+        narrow, usual = 31, 48
+        if not self.room:
+            row, narrow, usual, wide = 22, 9, 20, 36
+        height = row * self.heads["layer"].nunique()
+        chart = charts.layered(marks, height, description, color="independent")
+        edges = 70 + beyond
+        return Panel(
+            chart,
+            title,
+            width=self.width * usual,
+            narrowest=edges + self.width * narrow,
+            widest=edges + 20 + self.width * wide,
+        )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,9 @@ class Classification(Task):
     needs = "labelled text (--text FILE with columns text and label, hw.LabelledText)"
     text_class = LabelledText
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "text"})
-    quality = QualityMeasure("accuracy", "accuracy_change", "accuracy", "points of accuracy", True)
+    quality = QualityMeasure(
+        "accuracy", "accuracy_change", "accuracy", "points of accuracy", True, "accuracy_change"
+    )
     usual_measures = ("confidence", "gradient", "ablation.zero")
 
     def encoded(self, text: LabelledText) -> Labelled:

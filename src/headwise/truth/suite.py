@@ -27,8 +27,8 @@ from headwise.pruning.prune import prune
 from headwise.pruning.ranking import Ranking, greedy_masks
 from headwise.pruning.sweeps import GreedySweep
 from headwise.roles.find import roles
-from headwise.roles.label import family
 from headwise.roles.passes import Reading
+from headwise.roles.role import role_of
 from headwise.statistics import proportion_interval, t_margin
 from headwise.truth import causal, templates, translation
 from headwise.truth.built import DISTRACTOR, Known
@@ -165,7 +165,7 @@ def tested(known: Known) -> pd.DataFrame:
         training=known.training,
         reading=Reading(top=known.top),
     )
-    asked = {measure for measure in result.table["measure"] if family(measure) is not None}
+    asked = {measure for measure in result.table["measure"] if role_of(measure) is not None}
     found = {
         (Head(*key[:3]), key[3])
         for key in result.roles[["kind", "layer", "head", "measure"]].itertuples(index=False)

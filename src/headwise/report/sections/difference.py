@@ -10,12 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.heads import KINDS, Head
+from headwise.grid import HeadGrid, Scale
+from headwise.heads import KINDS, Head, HeadMap
 from headwise.report import charts
 from headwise.report.card import plan_of
-from headwise.report.charts import ROOM, axis, tips
+from headwise.report.charts import tips
 from headwise.report.difference import Difference
-from headwise.report.parts import Columns, Figure, Panel, Section, table
+from headwise.report.parts import Columns, Figure, HeadChart, Panel, Section, table
 from headwise.report.run import Run
 from headwise.report.sections import difference_layouts as kept
 from headwise.report.sections import every_head, opening
@@ -31,7 +32,7 @@ from headwise.report.words import (
     number,
     signed,
 )
-from headwise.roles.label import category, wording
+from headwise.roles.role import category, display_name
 from headwise.statistics import rank_interval
 
 LEADS = (
@@ -210,43 +211,29 @@ def _maps(drawn: Mapping[str, pd.DataFrame], kind: str) -> Figure:
 
 
 def _map(measure: str, both: pd.DataFrame) -> Panel:
+    """How much more each head scores in the second run, by one measure."""
     change = both["after"] - both["before"]
     top = float(change.abs().max()) or 1.0
     power, times = scaled(top)
     unit = 10.0**power
-    cells = both.assign(
-        address=[f"{r.kind}/{r.layer}/{r.head}" for r in both.itertuples()],
-        value=change,
-        text=[_signed(number(value * unit, top * unit)) for value in change],
-    )
-    size, rows = int(both["head"].max()) + 1, both["layer"].nunique()
-    x, y = axis("head:O", "head", orient="top", labelAngle=0), axis("layer:O", "layer")
-    legend = {
-        "orient": "bottom",
-        "title": None,
-        "gradientLength": 180,
-        "values": [-top, 0, top],
-        "format": ".2~g",
-    }
-    ink = charts.colour("value:Q", [-top, 0, top], "diverging", **legend)
+    values, facts = dict[Head, float](), dict[Head, Any]()
+    for row in both.itertuples():
+        head = Head(row.kind, row.layer, row.head)
+        values[head] = row.after - row.before
+        text = _signed(number(values[head] * unit, top * unit))
+        facts[head] = {"before": row.before, "after": row.after, "text": text}
+    scale = Scale(-top, top, "diverging")
+    grid = HeadGrid(HeadMap.smallest(values), measure, values=values, scale=scale, facts=facts)
+    chart = HeadChart(grid, str(both["kind"].iloc[0]))
+    ends = [-top, 0, top]
+    legend = {"orient": "bottom", "title": None, "gradientLength": 180, "format": ".2~g"}
+    ink = charts.colour("value:Q", ends, "diverging", values=ends, **legend)
     ink["scale"]["interpolate"] = "rgb"
     tip = tips("address:N|head", "before:Q|A|.3~g", "after:Q|B|.3~g", "text:N|B − A")
-    marks = [charts.mark("rect", cells, {"cornerRadius": 3}, x=x, y=y, color=ink, tooltip=tip)]
-    if size <= ROOM:
-        near = f"abs(datum.value) < {0.6 * top}"
-        marks += [
-            charts.text(cells, "text:N", style, x, y, test, tip)
-            for style, test in (("on-low", near), ("on-high", f"!({near})"))
-        ]
-    row, narrow, wide = (34, 33, 80) if size <= ROOM else (20, 9, 36)
-    chart = charts.layered(marks, rows * row, f"{capital(measure_name(measure))}, B minus A")
-    return Panel(
-        chart,
-        capital(measure_name(measure)) + times,
-        48 * size,
-        70 + size * narrow,
-        90 + size * wide,
-    )
+    dark = f"abs(datum.value) >= {0.6 * top}"
+    marks = [chart.squares(ink, tip), *chart.texts(tip, dark, [("text:N", "", 0)])]
+    name = capital(measure_name(measure))
+    return chart.panel(marks, name + times, f"{name}, B minus A", row=34, wide=80)
 
 
 def _signed(text: str) -> str:
@@ -264,7 +251,7 @@ def build_roles(found: Difference) -> dict[str, Any] | None:
     known = sorted(role for role in held[0] | held[1] if role[0] in paired)
     columns: Columns = {
         "head": lambda role: str(role[0]),
-        "role": lambda role: wording(role[1]),
+        "role": lambda role: display_name(role[1]),
         **{
             name: partial(lambda at, role: score_text(scored[at].get(role)), at)
             for at, name in enumerate(names)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import pandas as pd
-
+from headwise.grid import HeadGrid
 from headwise.heads import KINDS, Head
 from headwise.report import charts, models
-from headwise.report.charts import axis, tips
+from headwise.report.charts import tips
 from headwise.report.difference import Difference
-from headwise.report.parts import Columns, Figure, Panel, table
+from headwise.report.parts import Columns, Figure, HeadChart, Panel, table
 from headwise.report.run import Run
 from headwise.report.sections import layers
 from headwise.report.words import KIND_NAMES, listed
@@ -102,55 +101,37 @@ def _by_layer(run: Run, model: models.Model) -> str:
 
 def kept_map(found: Difference, pair: Kept) -> Figure:
     """Layers × heads: kept by both models, by one of them, or by neither."""
-    (one, other), (model, twin) = found.both, pair
-    kept = _kept(one, model), _kept(other, twin)
+    (one, other), (model, second) = found.both, pair
+    kept = _kept(one, model), _kept(other, second)
     words = {
         (True, True): "both",
         (True, False): "only A",
         (False, True): "only B",
         (False, False): "neither",
     }
-    cells = pd.DataFrame(
-        [
-            (*head, str(head), words[head in kept[0], head in kept[1]])
-            for head in one.layouts[model["setting"]].heads
-        ],
-        columns=["kind", "layer", "head", "address", "kept"],
-    )
-    names = " and ".join(dict.fromkeys((model["label"], twin["label"])))
+    heads = one.layouts[model["setting"]].heads
+    groups, facts = dict[Head, str](), dict[Head, Any]()
+    for head in heads:
+        groups[head] = words[head in kept[0], head in kept[1]]
+        facts[head] = {"letter": groups[head].removeprefix("only ") * ("only" in groups[head])}
+    names = " and ".join(dict.fromkeys((model["label"], second["label"])))
+    grid = HeadGrid(heads, names, groups=groups, facts=facts)
     return Figure(
         "kept-by-both",
         f"{model['kept']} of {model['total']} heads kept in each run ({names})",
         "layers × heads, coloured by who keeps the head",
-        [
-            _kept_panel(cells[cells["kind"] == kind], kind)
-            for kind in KINDS
-            if kind in model["kinds"]
-        ],
+        [_kept_panel(grid, kind) for kind in KINDS if kind in model["kinds"]],
     )
 
 
-def _kept_panel(cells: pd.DataFrame, kind: str) -> Panel:
-    size, rows = int(cells["head"].max()) + 1, int(cells["layer"].max()) + 1
-    x, y = axis("head:O", "head", orient="top", labelAngle=0), axis("layer:O", "layer")
-    legend: charts.Spec = {
-        "orient": "bottom",
-        "title": None,
-        "columns": 4,
-        "symbolType": "square",
-        "symbolOpacity": 1,
-    }
-    ink = charts.colour("kept:N", WHICH, **legend)
-    tip, opacity = (
-        tips("address:N|head", "kept:N|kept by"),
-        charts.when("datum.kept == 'neither'", 0.25, 1),
-    )
-    marks = [
-        charts.mark(
-            "rect", cells, {"cornerRadius": 5}, x=x, y=y, color=ink, opacity=opacity, tooltip=tip
-        )
-    ]
-    letters = cells.assign(letter=cells["kept"].str.extract(r"only (\w)", expand=False).fillna(""))
-    marks.append(charts.text(letters, "letter:N", "on-high", x, y, "datum.letter != ''", tip))
-    chart = charts.layered(marks, rows * 40, f"Heads kept in both runs, {KIND_NAMES[kind]}")
-    return Panel(chart, KIND_NAMES[kind], 48 * size, 120 + size * 22, 150 + size * 50)
+def _kept_panel(grid: HeadGrid, kind: str) -> Panel:
+    chart = HeadChart(grid, kind)
+    legend: charts.Spec = {"orient": "bottom", "title": None, "columns": 4}
+    legend |= {"symbolType": "square", "symbolOpacity": 1}
+    ink = charts.colour("group:N", WHICH, **legend)
+    tip = tips("address:N|head", "group:N|kept by")
+    faint = charts.when("datum.group == 'neither'", 0.25, 1)
+    marks = [chart.squares(ink, tip, opacity=faint, cornerRadius=5)]
+    marks += chart.texts(tip, "true", [("letter:N", "", 0)])
+    description = f"Heads kept in both runs, {KIND_NAMES[kind]}"
+    return chart.panel(marks, KIND_NAMES[kind], description, row=40, wide=50, beyond=60)

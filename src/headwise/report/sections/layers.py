@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.heads import KINDS, HeadMask, Kind, Site
+from headwise.grid import HeadGrid
+from headwise.heads import KINDS, Head, HeadMask, Kind, Site
 from headwise.report import charts, models
 from headwise.report.charts import axis, colour, field, tips
-from headwise.report.parts import Figure, Panel, Section
+from headwise.report.parts import Figure, HeadChart, Panel, Section
 from headwise.report.run import Run
 from headwise.report.words import KIND_NAMES, capital, listed, percent
 
-CELL = 48  # pixels
 PAPERS = Path(__file__).parent.parent / "papers"
 THIRDS = ("lowest third", "middle third", "highest third")
 PAPER_KIND, PAPER_THIRD = (
@@ -52,74 +52,61 @@ def build_map(run: Run) -> dict[str, Any] | None:
 
 def head_map(run: Run, model: models.Model) -> Figure:
     """Layers × heads: what a model keeps (squares) and removes (dots), coloured by confidence."""
-    mask, kinds = run.layouts[model["setting"]], run.pruned_kinds(model)
-    cells = pd.DataFrame(
-        [
-            (*head, str(head), "kept" if head in mask.kept else "removed")
-            for head in mask.heads.only(kinds)
-        ],
-        columns=["kind", "layer", "head", "address", "fate"],
-    )
-    confidence = None if run.heads is None else run.heads[run.heads["measure"] == "confidence"]
-    note, facts = "square: kept · dot: removed", ""
-    if confidence is not None and len(confidence):
-        found = confidence.dropna(subset=["value"]).rename(columns={"value": "confidence"})
-        cells = cells.merge(
-            found[["kind", "layer", "head", "confidence"]], how="left", on=["kind", "layer", "head"]
-        )
+    mask = run.layouts[model["setting"]]
+    kinds = run.pruned_kinds(model)
+    heads = mask.heads.only(kinds)
+    confidence = scores_of(run, "confidence")
+    note = "square: kept · dot: removed"
+    facts = ""
+    if confidence:
         note += " · the darker, the more confident"
-        kept, gone = (
-            cells.loc[cells["fate"] == fate, "confidence"].dropna() for fate in ("kept", "removed")
-        )
-        if len(kept) and len(gone):
-            facts = f"Mean confidence: kept {fmean(kept):.2f}, removed {fmean(gone):.2f}."
+        kept = [value for head, value in confidence.items() if head in mask.kept]
+        removed = [value for head, value in confidence.items() if head in set(heads) - mask.kept]
+        if kept and removed:
+            facts = f"Mean confidence: kept {fmean(kept):.2f}, removed {fmean(removed):.2f}."
+    grid = HeadGrid(heads, values=confidence or None, kept=mask.kept)
+    name = models.heads_name(model["kinds"])
     return Figure(
         name="head-map",
-        title=f"{model['kept']} of {model['total']} {models.heads_name(model['kinds'])} kept ({model['label']})",
+        title=f"{model['kept']} of {model['total']} {name} kept ({model['label']})",
         note=note,
-        panels=[_map_panel(cells[cells["kind"] == kind], kind) for kind in kinds],
+        panels=[_map_panel(grid, kind) for kind in kinds],
         facts=facts,
     )
 
 
-def _map_panel(cells: pd.DataFrame, kind: Kind) -> Panel:
-    size, layers = int(cells["head"].max()) + 1, int(cells["layer"].max()) + 1
-    shared = {
-        "x": axis("head:O", "head", orient="top", labelAngle=0),
-        "y": axis("layer:O", "layer"),
-        "color": None
-        if "confidence" not in cells
-        else colour(
-            "confidence:Q",
-            [0, 1],
-            "heatmap",
-            orient="bottom",
-            title="confidence",
-            gradientLength=180,
-            titleOrient="left",
-            values=[0, 0.5, 1],
-        ),
-        "tooltip": tips("address:N|head", "fate:N", "confidence:Q||.3f"),
-    }
-    kept = cells["fate"].eq("kept").groupby(cells["layer"]).agg(["sum", "size"])
+def scores_of(run: Run, measure: str) -> dict[Head, float]:
+    """The value of each head that a measure has one for."""
+    if run.heads is None:
+        return {}
+    rows = run.heads[run.heads["measure"] == measure].dropna(subset=["value"])
+    addresses = rows[["kind", "layer", "head", "value"]].itertuples(index=False, name=None)
+    return {Head(kind, layer, head): value for kind, layer, head, value in addresses}
+
+
+def _map_panel(grid: HeadGrid, kind: Kind) -> Panel:
+    chart = HeadChart(grid, kind)
+    tip = tips("address:N|head", "kept:N|in the pruned model")
+    ink = None
+    if "value" in chart.heads:
+        legend = {"orient": "bottom", "title": "confidence", "titleOrient": "left"}
+        legend |= {"gradientLength": 180, "values": [0, 0.5, 1]}
+        ink = colour("value:Q", [0, 1], "heatmap", **legend)
+        tip += tips("value:Q|confidence|.3f")
+    kept = chart.heads["kept"].eq("kept").groupby(chart.heads["layer"]).agg(["sum", "size"])
     counts = [
         {"layer": layer, "text": f"{n} of {total} kept"} for layer, n, total in kept.itertuples()
     ]
+    dots = {"size": 110, "opacity": 1}
+    place: charts.Spec = {"x": chart.x, "y": chart.y, "tooltip": tip}
+    place["color"] = ink and {**ink, "legend": None}
     marks = [
-        charts.mark("rect", cells, {"cornerRadius": 5}, "datum.fate == 'kept'", **shared),
-        charts.mark(
-            "circle", cells, {"size": 110, "opacity": 1}, "datum.fate == 'removed'", **shared
-        ),
-        charts.beside(counts, shared["y"], "text:N"),
+        chart.squares(ink, tip, "datum.kept == 'kept'", cornerRadius=5),
+        charts.mark("circle", chart.cells, dots, "datum.kept == 'removed'", **place),
+        charts.beside(counts, chart.y, "text:N"),
     ]
-    chart = charts.layered(marks, layers * 44, f"Head map, {KIND_NAMES[kind]}")
-    return Panel(
-        chart,
-        KIND_NAMES[kind],
-        width=size * CELL,
-        narrowest=120 + size * 22,
-        widest=150 + size * 50,
-    )
+    description = f"Head map, {KIND_NAMES[kind]}"
+    return chart.panel(marks, KIND_NAMES[kind], description, wide=50, beyond=60)
 
 
 def heads_by_layer(run: Run) -> Figure | None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.heads import KINDS
+from headwise.grid import HeadGrid, Scale
+from headwise.heads import KINDS, Head, HeadMap
 from headwise.report import charts, models
-from headwise.report.charts import ROOM, axis, tips
-from headwise.report.parts import Columns, Figure, Panel, Section, Table, table
+from headwise.report.charts import ROOM, tips
+from headwise.report.parts import Columns, Figure, HeadChart, Panel, Section, Table, table
 from headwise.report.run import Run
 from headwise.report.sections.untrained import Band, Layer, bands, count, untrained_table
 from headwise.report.words import (
@@ -26,7 +27,6 @@ from headwise.report.words import (
     signed,
 )
 
-CELL = 48  # pixels
 TURN = 0.55  # the share of the heat scale from which text on it needs the other colour
 BESIDE = 12  # heads a layer, up to which two maps stand side by side
 FAMILIES = {
@@ -128,7 +128,7 @@ def _figure(found: pd.DataFrame, kind: str, known: Mapping[Layer, Band]) -> Figu
         name=f"scores-{kind}",
         title=f"{capital(KIND_NAMES[kind])}: {listed([measure_name(measure) for measure in measures])}",
         note=f"layers × heads, in each layer the highest {lead} first"
-        + " · last column: untrained twins; dashed: a head like theirs" * bool(known),
+        + " · last column: untrained models; dashed: a head within their range" * bool(known),
         panels=panels,
         columns=2 if len(panels) > 1 and places.max() <= BESIDE - 2 * bool(known) else 1,
         facts=f"In each layer the head of highest {lead} comes first.",
@@ -142,95 +142,100 @@ def _panel(
     lead: bool,
     known: Mapping[Layer, Band],
 ) -> Panel:
+    kind = str(found["kind"].iloc[0])
     top = _rounded_up(found["value"].max())
     power, times = scaled(top)
-    unit, size, layers = (
-        10.0**power,
-        int(places.max()),
-        places.index.get_level_values("layer").nunique(),
-    )
-    counts = set(
-        found.groupby("layer").size()
-    )  # relevance is a share of the layer: an equal one is marked
+    unit = 10.0**power
+    grid = _grid(found, measure, places, known, top)
+    column = int(places.max())
+    if column > ROOM:
+        column += 1  # small cells need a gap between heads and the untrained
+    controls = _untrained_cells(found, measure, known, top, column)
+    chart = HeadChart(grid, kind, controls)
+
+    tip = tips("address:N|head", f"exact:N|{measure_name(measure)}")
+    tip += tips("interval:N|95 % interval", "n:Q|measured on|,")
+    tip += tips("untrained:N|untrained heads") * bool(controls)
+    # Relevance is a share of its layer: an equal share is marked.
+    counts = set(found.groupby("layer").size())
     share = int(counts.pop()) if measure.startswith("lrp") and len(counts) == 1 else 0
-    cells = [
-        {
-            "address": f"{row['kind']}/{row['layer']}/{row['head']}",
-            "layer": row["layer"],
-            "head": f"h{row['head']}",
-            "rank": places[row["layer"], row["head"]],
-            "value": row["value"],
+    heat = _heat(top, unit, share)
+    marks = [chart.squares(heat, tip)]
+    if controls:
+        frame = {"style": "framed", "strokeDash": [2, 2], "strokeWidth": 1}
+        marks.append(chart.squares(None, tip, "datum.framed == 1", **frame))
+    lines = [("text:N", "", -5), ("label:N", "small-", 11)]
+    marks += chart.texts(tip, f"datum.value >= {TURN * top}", lines)
+    if share and lead:
+        marks.append(_edge(chart, 1 / share))
+    title = f"{capital(measure_name(measure))}{times}: {FAMILIES[measure.split('.')[0]]}"
+    return chart.panel(marks, title, measure)
+
+
+def _grid(
+    found: pd.DataFrame,
+    measure: str,
+    places: pd.Series[int],
+    known: Mapping[Layer, Band],
+    top: float,
+) -> HeadGrid:
+    """One measure of one kind of heads, with what cells and tooltips say."""
+    unit = 10.0 ** scaled(top)[0]
+    values, columns, facts = dict[Head, float](), dict[Head, int](), dict[Head, Any]()
+    like = set[Head]()
+    for row in found.sort_values(["layer", "head"]).to_dict("records"):
+        if (row["layer"], row["head"]) not in places.index:
+            continue
+        head = Head(row["kind"], row["layer"], row["head"])
+        values[head] = row["value"]
+        columns[head] = int(places[row["layer"], row["head"]]) - 1
+        interval = "not measured"
+        if not pd.isna(row["low"]):
+            interval = f"{number(row['low'], top, 1)} to {number(row['high'], top, 1)}"
+        facts[head] = {
+            "label": f"h{head.head}",
             "text": number(row["value"] * unit, top * unit),
             "exact": number(row["value"], top, 1),
-            "interval": "not measured"
-            if pd.isna(row["low"])
-            else f"{number(row['low'], top, 1)} to {number(row['high'], top, 1)}",
+            "interval": interval,
             "low": row["low"],
             "high": row["high"],
             "n": row["n"],
-            "like": int(
-                (band := known.get((row["kind"], row["layer"], measure))) is not None
-                and band.holds(row["value"])
-            ),
-            "untrained": "" if band is None else band.text(top),
         }
-        for row in found.sort_values(["layer", "head"]).to_dict("records")
-        if (row["layer"], row["head"]) in places.index
-    ]
-    controls = [
-        {
-            "layer": layer,
-            "head": "twins",
-            "rank": 0,
-            "value": band.mean,
-            "text": number(band.mean * unit, top * unit),
-            "exact": number(band.mean, top, 1),
-            "untrained": band.text(top),
-        }
-        for layer in sorted(set(found["layer"]))
-        if (band := known.get((str(found["kind"].iloc[0]), layer, measure))) is not None
-    ]
-    beside = ([0] if size <= ROOM else [-1, 0]) * bool(
-        controls
-    )  # the column of untrained twins, apart in small cells
-    x = axis(
-        "rank:O",
-        None,
-        orient="top",
-        labels=False,
-        titlePadding=2,
-        domain=[*range(1, size + 1), *beside],
+        band = known.get((head.kind, head.layer, measure))
+        if band is not None:
+            facts[head]["untrained"] = band.text(top)
+            if band.holds(row["value"]):
+                like.add(head)
+    heads = HeadMap.smallest(values)
+    scale = Scale(0, top)
+    framed = frozenset(like)
+    return HeadGrid(
+        heads, measure, values=values, scale=scale, framed=framed, columns=columns, facts=facts
     )
-    y, drawn = axis("layer:O", "layer"), [*cells, *controls]
-    tip = tips(
-        "address:N|head",
-        f"exact:N|{measure_name(measure)}",
-        "interval:N|95 % interval",
-        "n:Q|measured on|,",
-    )
-    tip += tips("untrained:N|untrained heads") * bool(controls)
-    heat = _heat(top, unit, share)
-    marks = [charts.mark("rect", drawn, {"cornerRadius": 3}, x=x, y=y, color=heat, tooltip=tip)]
-    if controls:
-        look = {"style": "framed", "strokeDash": [2, 2], "strokeWidth": 1, "cornerRadius": 3}
-        marks.append(charts.mark("rect", cells, look, "datum.like == 1", x=x, y=y, tooltip=tip))
-    marks += [
-        charts.text(
-            drawn, name, f"{small}{style}", x, y, f"datum.value {sign} {TURN * top}", tip, dy=dy
-        )
-        for sign, style in (("<", "on-low"), (">=", "on-high"))
-        for name, small, dy in (("text:N", "", -5), ("head:N", "small-", 11))
-        if size <= ROOM
-    ]
-    row, narrow, wide = (44, 29 if controls else 31, 92) if size <= ROOM else (22, 9, 36)
-    marks += [_edge(cells, 1 / share, row, x)] if share and lead else []
-    return Panel(
-        charts.layered(marks, layers * row, measure, color="independent"),
-        f"{capital(measure_name(measure))}{times}: {FAMILIES[measure.split('.')[0]]}",
-        width=(size + len(beside)) * (CELL if size <= ROOM else 20),
-        narrowest=70 + (size + len(beside)) * narrow,
-        widest=90 + (size + len(beside)) * wide,
-    )
+
+
+def _untrained_cells(
+    found: pd.DataFrame, measure: str, known: Mapping[Layer, Band], top: float, column: int
+) -> list[dict[str, Any]]:
+    """For each layer a cell with the mean of untrained heads."""
+    kind = str(found["kind"].iloc[0])
+    unit = 10.0 ** scaled(top)[0]
+    cells = []
+    for layer in sorted(set(found["layer"])):
+        band = known.get((kind, layer, measure))
+        if band is not None:
+            cells.append(
+                {
+                    "layer": layer,
+                    "column": column,
+                    "label": "mean",
+                    "value": band.mean,
+                    "text": number(band.mean * unit, top * unit),
+                    "exact": number(band.mean, top, 1),
+                    "untrained": band.text(top),
+                }
+            )
+    return cells
 
 
 def scaled(top: float) -> tuple[int, str]:
@@ -255,19 +260,13 @@ def _heat(top: float, unit: float, share: int) -> charts.Spec:
     )
 
 
-def _edge(cells: list[dict[str, Any]], share: float, height: int, x: charts.Spec) -> charts.Spec:
+def _edge(chart: HeadChart, share: float) -> charts.Spec:
     """An upright line in each layer behind the last head that has at least an equal share."""
-    found = pd.DataFrame(cells)
-    ends = found[found["value"] >= share].groupby("layer")["rank"].max().reset_index()
-    look = {
-        "style": "limit",
-        "opacity": 1,
-        "orient": "vertical",
-        "size": height,
-        "thickness": 2.5,
-        "xOffset": 1.5,
-    }
-    return charts.mark("tick", ends, look, x={**x, "bandPosition": 1}, y=charts.field("layer:O"))
+    above = chart.heads[chart.heads["value"] >= share]
+    ends = above.groupby("layer")["column"].max().reset_index()
+    look = {"style": "limit", "opacity": 1, "orient": "vertical", "thickness": 2.5, "xOffset": 1.5}
+    look["size"] = 44 if chart.room else 22
+    return charts.mark("tick", ends, look, x={**chart.x, "bandPosition": 1}, y=chart.y)
 
 
 def _rounded_up(value: float) -> float:

@@ -13,7 +13,8 @@ import pandas as pd
 from headwise.report.parts import Columns, Table, table
 from headwise.report.run import Roles, Run
 from headwise.report.words import KIND_NAMES, measure_name, number, signed
-from headwise.roles.label import RANDOM_WORDS, SHUFFLED, UNTRAINED, category, effects
+from headwise.roles.label import effects
+from headwise.roles.role import RANDOM_WORDS, SHUFFLED, UNTRAINED, category
 
 Layer = tuple[str, int, str]  # kind, layer, measure
 HEAD = ["kind", "layer", "head"]

@@ -21,7 +21,7 @@ from headwise.roles.find import (
     sentences_read,
     token_counts,
 )
-from headwise.roles.label import UNTRAINED
+from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.roles.table import Roles
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run
@@ -84,7 +84,9 @@ def role_inputs(run: Run) -> dict[str, Any]:
     """What roles are made from, beside the model."""
     assert run.treebanks is not None
     treebank, confirm = run.treebanks
+    declared = fingerprints()
     return {
+        **({"declared": declared} if declared else {}),
         "roles": run.plan.roles.model_dump(),
         "dev": run.fingerprint("dev"),
         "train": run.fingerprint("train"),
