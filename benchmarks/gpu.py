@@ -33,8 +33,8 @@ from headwise.attention import capture
 from headwise.data.text import ParallelText
 from headwise.decoding.translator import Generate, translate
 from headwise.heads import HeadMask, Kind
-from headwise.importance.measures import BLEU, PASSES
-from headwise.importance.scoring import run_pass
+from headwise.importance.measurement import run_pass
+from headwise.importance.measures import measure, passes
 from headwise.model import Model
 from headwise.options import Architecture, Recipe, Search
 from headwise.pruning.gates import Gates, HardConcrete
@@ -55,7 +55,6 @@ SMALL = Architecture(
     norm="pre", encoder_layers=2, decoder_layers=2, width=32, feedforward=64, vocabulary=300
 )
 LENGTH, WORDS = 16, 6  # pieces of a sentence of an update; words of one that is scored
-LONG = ("gating", BLEU)  # a training of many updates, a translation for every head
 ENCODER: list[Kind] = ["encoder-self"]
 ROUNDS = 5
 
@@ -195,9 +194,9 @@ def scores(model: Model, text: ParallelText, device: str) -> dict[str, Facts]:
     table = Table(device)
     table.add("forward and backward", backward)
     table.add("forward", forward)
-    for label, names in PASSES.items():
-        if label not in LONG:
-            table.add(label, partial(run_pass, model, batches, label, [*names]))
+    for label, names in passes(["all"]).items():
+        if not measure[names[0]].expensive:
+            table.add(label, partial(run_pass, model, batches, names))
     return table.rows
 
 

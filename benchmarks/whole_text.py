@@ -30,7 +30,7 @@ from headwise.attention import evaluating
 from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.evaluation.losses import Losses
-from headwise.importance.scoring import score_all
+from headwise.importance.measurement import run_passes
 from headwise.model import Model
 from headwise.options import Architecture
 from headwise.pruning.ranking import Ranking, greedy_masks
@@ -168,7 +168,7 @@ def subject(width: int, pairs: int, layers: int, heads: int) -> tuple[Model, Bat
 
 
 def values(model: Model, text: Batches, name: str) -> object:
-    return score_all(model, text, [name], 0).all_rows(0)
+    return run_passes(model, text, [name], 0).all_rows(0)
 
 
 def forward(model: Model, text: Batches) -> None:
@@ -186,7 +186,7 @@ def memory(options: argparse.Namespace) -> None:
         for some in (few, text):
             if (child := os.fork()) == 0:
                 if name != "nothing":
-                    score_all(model, some, [name], 0)
+                    run_passes(model, some, [name], 0)
                 print(f"{name:28} {len(some.data)} pairs: peak memory {peak():.0f} MB", flush=True)
                 os._exit(0)
             os.waitpid(child, 0)

@@ -35,7 +35,7 @@ from transformers import (
 
 import headwise as hw
 from headwise.data.embedded import write_parallel
-from headwise.importance.measures import CURVES, FAITHFULNESS, USUAL
+from headwise.importance.measures import CURVES, FAITHFULNESS, usual
 from headwise.progress import Progress
 from headwise.study import make_plan, run_study
 from headwise.study.steps.choice import choose
@@ -191,7 +191,7 @@ class TestCommands:
                 "the table in the terminal"
             )
         measures = json.loads((tmp_path / "heads.json").read_text())["measures"]
-        assert set(measures) == set(table.measure) == {*USUAL, "lrp.ding.signed"}
+        assert set(measures) == set(table.measure) == {*usual(), "lrp.ding.signed"}
         assert call(*words, "--quiet", "--measure", "confidence") == (0, out, "")
         assert {path.name for path in tmp_path.iterdir()} == {"heads.csv", "heads.json"}
 

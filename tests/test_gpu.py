@@ -15,7 +15,7 @@ import headwise as hw
 from attention.families import FAMILIES, batch, eager, output, real, tiny
 from headwise.attention import capture, discover
 from headwise.heads import HeadMask
-from headwise.importance.measures import GATINGS, MEASURES
+from headwise.importance.measures import facts, resolve_measures
 from headwise.options import Architecture
 from headwise.progress import Progress
 from headwise.pruning.gates import Gates, HardConcrete
@@ -25,7 +25,10 @@ from headwise.training.loss_forward import loss_forward
 from tasks.askers import asker, lines, pairs
 
 DEVICE = "cuda"
-SCORES = [name for name in MEASURES if name not in GATINGS]  # those draw their noise on the device
+MEASURES = resolve_measures(["all"])
+SCORES = [
+    name for name in MEASURES if not facts(name).expensive
+]  # those draw their noise on the device
 WITHIN = 1e-3  # of the largest value of a measure, in float32
 HALF = 0.03  # of the largest output, in bfloat16
 TOY = {

@@ -13,7 +13,6 @@ import torch
 from accelerate import PartialState
 import headwise as hw
 from tasks.askers import asker, lines
-from headwise.importance import scoring
 from headwise.tasks.batches import Batches
 from headwise.data.text import Text
 

@@ -15,10 +15,10 @@ import torch
 import headwise as hw
 from headwise.attention import masked
 from headwise.decoding.bleu import corpus_scores
-from headwise.importance import scoring
+from headwise.importance import gating
 from headwise.importance.gating import gate_heads
-from headwise.importance.measures import MEASURES
-from headwise.importance.scoring import importance_values
+from headwise.importance.measurement import importance_values
+from headwise.importance.measures import resolve_measures
 from headwise.options import Recipe, Search
 from headwise.pruning import target_count
 from headwise.pruning.greedy import weight_norms
@@ -35,6 +35,8 @@ FAST: dict[str, Any] = {
     "warmup": 1,
     "dtype": "fp32",
 }
+
+MEASURES = resolve_measures(["all"])
 
 
 def encoder_heads(model: hw.Model) -> int:
@@ -255,7 +257,7 @@ class TestGreedy:
     def test_every_measure_gives_an_order(
         self, measure: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(scoring, "gate_heads", partial(gate_heads, steps=3))
+        monkeypatch.setattr(gating, "gate_heads", partial(gate_heads, steps=3))
         model = asker("marian", encoder_layers=1, decoder_layers=1)
         sweep = GreedySweep.model_construct(
             kinds=["encoder-self"], keep=[], step=0.5, rescore=False

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headwise.heads import Head, HeadMask
-from headwise.importance.measures import HARMFUL, LOW_IS_IMPORTANT
-from headwise.importance.scoring import importance_values
+from headwise.importance.measurement import importance_values
+from headwise.importance.measures import facts
 from headwise.model import Model
 from headwise.pruning.greedy import greedy, random_scores, weight_norms
 from headwise.pruning.sweeps import WITHOUT_TEXT, GreedySweep
@@ -42,7 +42,7 @@ class Ranking:
             return weight_norms(self.model)
         left = mask if self.rescore and len(mask) < self.model.heads.total else None
         values = importance_values(self.model, self.text, self.score, left, self.seed)
-        sign = -1 if self.score in (*LOW_IS_IMPORTANT, *HARMFUL) else 1
+        sign = facts(self.score).sign
         return {head: sign * value for head, value in values.items()}
 
 

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, mod
 
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, HeadMap, Kind
-from headwise.importance.measures import BLEU, GATINGS, resolve_measures
+from headwise.importance.measures import facts, resolve_measures
 from headwise.options import Control, GateOptions, Keep, TuningOptions, Unit
 from headwise.units import sizes, target_counts, units
 
@@ -197,7 +197,7 @@ class GreedySweep(Sweep):
             ]
         except HeadwiseError as error:
             raise ValueError(f"{error} Here there are {' and '.join(WITHOUT_TEXT)}, too.") from None
-        if other := [name for name in full if name in (*GATINGS, BLEU)]:
+        if other := [name for name in full if facts(name).expensive]:
             raise ValueError(f"{other[0]} takes too long to give an order of removal")
         return list(dict.fromkeys(full))
 

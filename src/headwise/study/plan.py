@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from headwise.data.lines import existing_file
 from headwise.errors import HeadwiseError
-from headwise.importance.measures import USUAL, resolve_measures
+from headwise.importance.measures import resolve_measures, usual
 from headwise.options import FROM_RANDOM_WEIGHTS, Architecture, Recipe, Search
 from headwise.pruning.sweeps import SWEEPS, AnySweep, GateSweep
 from headwise.validation import checked
@@ -82,7 +82,7 @@ class Scoring(Strict):
     how many pairs of heads are switched off together; `pruned`: the measures that score the heads of pruned models
     again."""
 
-    measures: list[str] = Field(default=list(USUAL))
+    measures: list[str] = Field(default_factory=usual)
     judge: bool = True
     random_orders: int = Field(default=5, ge=1)
     untrained: int = Field(default=3, ge=0)

@@ -13,14 +13,7 @@ import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.importance.measures import (
-    GATINGS,
-    HARMFUL,
-    LOW_IS_IMPORTANT,
-    LRP,
-    MEASURES,
-    resolve_measures,
-)
+from headwise.importance.measures import facts, resolve_measures
 from headwise.importance.score import score
 from headwise.progress import Report, part, silent
 from headwise.pruning.prune import prune
@@ -58,7 +51,7 @@ class Outcome:
 
 def run(
     seeds: Sequence[int] = range(SEEDS),
-    measures: Iterable[str] = MEASURES,
+    measures: Iterable[str] = ("all",),
     models: Sequence[str] = tuple(MODELS),
     progress: Report = silent,
 ) -> Outcome:
@@ -82,7 +75,7 @@ def run(
 def scored(known: Known, measures: Sequence[str], seed: int, progress: Report) -> pd.DataFrame:
     """The scores of all heads, with what is true of them. The slow ones read only the first FEW sentences, which ask
     every question, too. With RESCORED comes what is no score but a way to prune: greedy removal and gates."""
-    slow = [name for name in measures if name in (*LRP, *GATINGS)]
+    slow = [name for name in measures if facts(name).expensive or facts(name).family == "lrp"]
     fast = [name for name in measures if name not in slow]
     texts = [
         (known.text, fast, part(progress, 0.0, 0.3)),
@@ -95,8 +88,7 @@ def scored(known: Known, measures: Sequence[str], seed: int, progress: Report) -
         if some
     ]
     table = pd.concat(tables, ignore_index=True)
-    low = table["measure"].isin([*LOW_IS_IMPORTANT, *HARMFUL])
-    table.loc[low, "value"] *= -1
+    table["value"] *= [facts(name).sign for name in table["measure"]]
     if RESCORED in fast:
         table = pd.concat([table, removed(known, seed), gated(known, seed)], ignore_index=True)
     return described(known, table)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from headwise.attention import is_offloaded
 from headwise.heads import HeadMask, Site, save_scores
-from headwise.importance.scoring import score_all, table_of_scores
+from headwise.importance.measurement import run_passes, table_of_scores
 from headwise.model import Model
 from headwise.roles.find import (
     role_examples,
@@ -145,7 +145,7 @@ class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=
         if measures and len(mask):
             text = model.task.batches(run.text("dev"))
             table = table_of_scores(
-                model, text, measures, score_all(model, text, measures, seed, run.progress), seed
+                model, text, measures, run_passes(model, text, measures, seed, run.progress), seed
             )
             table.attrs["signature"]["heads"] = mask.heads.to_json()
             if run.main:
