@@ -18,8 +18,7 @@ from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture
 from headwise.progress import Progress
-from headwise.pruning.sweeps import Sweep
-from headwise.study.plan import Plan, one_sided
+from headwise.study.plan import Plan, Sweep, one_sided
 from headwise.study.step import Build, Step
 from headwise.study.store import Result, Store
 from headwise.study.variants import Variant

@@ -17,11 +17,10 @@ from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.loading import load
 from headwise.progress import Progress
-from headwise.pruning.sweeps import GateSweep
 from headwise.study.estimate import Estimate, estimate
 from headwise.study.executor import WORKERS, Outcome, open_executor, run_builds, sentence
 from headwise.study.ownership import claim, refuse_others
-from headwise.study.plan import Plan
+from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
 from headwise.study.results import Tables, write_grid
 from headwise.study.run import Run
