@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
+    from headwise.engines.engine import engine
     from headwise.engines.export import export
     from headwise.evaluation.quality import Quality, evaluate
     from headwise.heads import Head, HeadMap, HeadMask
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from headwise.lab.notebook import lab
     from headwise.loading import load
     from headwise.model import Model
-    from headwise.options import Search
+    from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
     from headwise.pruning.own_loop import GatedLoop
     from headwise.pruning.prune import prune
     from headwise.roles.align import alignment_heads
@@ -73,15 +74,16 @@ else:
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
         "model": ("Model",),
+        "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
         "roles.align": ("alignment_heads",),
         "roles.role": ("role",),
         "importance.interactions": ("interactions",),
         "pruning.prune": ("prune",),
-        "options": ("Search",),
         "pruning.own_loop": ("GatedLoop",),
         "evaluation.quality": ("Quality", "evaluate"),
         "importance.score": ("score",),
         "importance.untrained": ("untrained",),
+        "engines.engine": ("engine",),
         "engines.export": ("export",),
         "hub": ("push",),
     }
@@ -119,11 +121,17 @@ __all__ = [
     "interactions",
     "alignment_heads",
     "prune",
+    "Gates",
+    "TopK",
+    "Greedy",
+    "Search",
+    "Training",
+    "Architecture",
     "GatedLoop",
     "evaluate",
     "Quality",
-    "Search",
     "export",
+    "engine",
     "push",
     "report",
     "lab",

@@ -5,45 +5,51 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headwise.heads import write_text
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture
 from headwise.study.estimate import Estimate
-from headwise.study.run import Run, Spec, Task
+from headwise.study.run import Run
+from headwise.study.step import Step
 from headwise.study.store import MADE, Result
 from headwise.training.build import build
 from headwise.training.tokenizer import learn_subwords
-from headwise.training.trainer import Training, bfloat16, converge
+from headwise.training.trainer import TrainingRun, bfloat16, converge
 
 
 @dataclass(frozen=True)
-class Train(Task, stage="train", names="train", shared=True, repeatable=True):
+class Train(Step, stage="train", names="train", shared=True, repeatable=True, costly=True):
     """Train the model of the plan, or copy the given one, to model/."""
 
     VERSION = 2  # smaller chunks of the loss add up in another order
 
-    def spec(self, run: Run) -> Spec:
+    def needs(self, run: Run) -> list[Step]:
+        return []
+
+    def inputs(self, run: Run) -> dict[str, Any]:
         plan = run.plan
         if isinstance(plan.model, str):
-            return Spec(
-                (), {"given": plan.model, "files": files_of(plan.model)}, ["model"], ["model"]
-            )
-        inputs = {
+            return {"given": plan.model, "files": files_of(plan.model)}
+        return {
             "shape": plan.model.model_dump(),
             "recipe": plan.training.model_dump(),
             "seed": plan.seed,
             "train": run.fingerprint("train"),
             "dev": run.fingerprint("dev"),
         }
-        return Spec((), inputs, ["model", "train"], ["model"])
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["model"] if isinstance(run.plan.model, str) else ["model", "train"]
+
+    def weights(self, run: Run) -> list[str]:
+        return ["model"]
 
     def make(self, run: Run, work: Path) -> Result:
-        shape, texts = (
-            run.plan.model,
-            {"train": run.fingerprint("train"), "dev": run.fingerprint("dev")},
-        )
+        shape = run.plan.model
+        texts = {"train": run.fingerprint("train"), "dev": run.fingerprint("dev")}
         if isinstance(shape, Architecture):
             return {**trained(run, shape, work), **texts}
         model = load(shape, run.device)
@@ -67,7 +73,7 @@ FULL_MODEL = Train()
 
 def full_model(run: Run) -> Model:
     """The full model, made first where it is not there."""
-    run.need(FULL_MODEL, whole=True)
+    run.get_or_make(FULL_MODEL, whole=True)
     return run.full
 
 
@@ -78,12 +84,12 @@ def files_of(given: str) -> list[tuple[str, int, int]]:
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in facts]
 
 
-def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Training:
+def training(run: Run, model: Model, work: Path, limit: int | None = None) -> TrainingRun:
     """The train and dev texts as a model reads them (pairs of at most `limit` tokens), and how to train on them."""
     recipe = run.plan.training
     data = model.task.training_data(run.text("train"), recipe.batch_tokens, run.cache, limit)
     dev = model.task.training_data(run.text("dev"), recipe.batch_tokens, limit=limit)
-    return Training(data, dev, recipe, work, run.plan.seed, run.progress)
+    return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress)
 
 
 def trained(run: Run, shape: Architecture, work: Path) -> Result:
