@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from headwise.options import Search
     from headwise.pruning.own_loop import GatedLoop
     from headwise.pruning.prune import prune
-    from headwise.roles.align import alignment_heads
-    from headwise.roles.find import roles
+    from headwise.roles.alignment import LinkedText
+    from headwise.roles.alignment_heads import AlignmentHeads, align
+    from headwise.roles.head_roles import Roles, roles
     from headwise.roles.role import role
 
     __version__: str
@@ -47,23 +48,9 @@ else:
         """The lab as a widget; see `headwise.lab.notebook.lab`, which also has the types."""
         return import_module("headwise.lab.notebook").lab(model, text, treebank)
 
-    def roles(
-        model,
-        treebank,
-        confirm=None,
-        pairs=None,
-        training=None,
-        seed=0,
-        progress=None,
-        reading=None,
-        links=None,
-        untrained=0,
-    ):
-        """What each head does; see `headwise.roles.find.roles`, which also has the types."""
-        test = import_module("headwise.roles.find").roles
-        return test(
-            model, treebank, confirm, pairs, training, seed, progress, reading, links, untrained
-        )
+    def roles(model, treebank, **options):
+        """What each head does; see `headwise.roles.head_roles.roles`, which also has the options."""
+        return import_module("headwise.roles.head_roles").roles(model, treebank, **options)
 
     HOME = {
         "attention": ("AttentionCall", "Discovery", "capture", "discover", "masked"),
@@ -73,7 +60,9 @@ else:
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
         "model": ("Model",),
-        "roles.align": ("alignment_heads",),
+        "roles.alignment": ("LinkedText",),
+        "roles.alignment_heads": ("AlignmentHeads", "align"),
+        "roles.head_roles": ("Roles",),
         "roles.role": ("role",),
         "importance.interactions": ("interactions",),
         "pruning.prune": ("prune",),
@@ -115,9 +104,12 @@ __all__ = [
     "score",
     "roles",
     "role",
+    "Roles",
+    "AlignmentHeads",
+    "LinkedText",
     "untrained",
     "interactions",
-    "alignment_heads",
+    "align",
     "prune",
     "GatedLoop",
     "evaluate",
