@@ -33,7 +33,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import write_text
 from headwise.options import FROM_RANDOM_WEIGHTS, Architecture
 from headwise.pruning.sweeps import GateSweep
-from headwise.report import write as write_report
+from headwise.report import report as write_report
 from headwise.study import Plan, Progress, read_plan, run_study
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule

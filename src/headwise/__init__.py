@@ -14,7 +14,7 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
 from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.report import write as report
+from headwise.report import animate, compare, report
 
 if TYPE_CHECKING:
     from headwise.data.speech import Speech
@@ -121,6 +121,8 @@ __all__ = [
     "export",
     "push",
     "report",
+    "compare",
+    "animate",
     "lab",
     "Head",
     "HeadMap",

@@ -11,7 +11,7 @@ import headwise as hw
 from headwise.data import embedded
 from headwise.lab.questions import Lab
 from headwise.lab.story import pruned_model, run_of, sentences, story
-from headwise.report.run import read_run
+from headwise.report.run_folder import read_run
 from report.conftest import make_run
 from tasks.askers import asker
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from headwise.report import write
+from headwise.report import report
 from headwise.study import read_plan, run_study
 from headwise.study.progress import Progress
 from headwise.study.store import Making, Store
@@ -49,4 +49,6 @@ def arm(task: str, point: str) -> None:
 def study(plan: Path, out: Path, task: str, point: str) -> None:
     torch.set_num_threads(1)
     arm(task, point)
-    run_study(read_plan(plan), out, Progress(quiet=True), report=die if task == "report" else write)
+    run_study(
+        read_plan(plan), out, Progress(quiet=True), report=die if task == "report" else report
+    )

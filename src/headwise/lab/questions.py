@@ -18,7 +18,7 @@ from headwise.lab.trees import Trees, example_trees, run_files, trees_of
 from headwise.lab.turns import Work
 from headwise.loading import load
 from headwise.model import Model
-from headwise.report.run import Run
+from headwise.report.run_folder import Run
 
 SHORT, LONG, SHOWN = (
     4,
