@@ -17,6 +17,7 @@ from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.report import animate, compare, report
 
 if TYPE_CHECKING:
+    from headwise.attention import AttentionCall, Discovery, capture, discover, masked
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
     from headwise.lab.notebook import lab
     from headwise.loading import load
     from headwise.model import Model
-    from headwise.options import Search
+    from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
     from headwise.pruning.own_loop import GatedLoop
     from headwise.pruning.prune import prune
     from headwise.roles.align import alignment_heads
     from headwise.roles.find import roles
+    from headwise.roles.role import role
 
     __version__: str
 else:
@@ -64,16 +66,18 @@ else:
         )
 
     HOME = {
+        "attention": ("AttentionCall", "Discovery", "capture", "discover", "masked"),
         "data.speech": ("Speech",),
         "data.text": ("LabelledText", "ParallelText", "Text"),
         "data.treebank": ("Treebank",),
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
         "model": ("Model",),
+        "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
         "roles.align": ("alignment_heads",),
+        "roles.role": ("role",),
         "importance.interactions": ("interactions",),
         "pruning.prune": ("prune",),
-        "options": ("Search",),
         "pruning.own_loop": ("GatedLoop",),
         "evaluation.quality": ("Quality", "evaluate"),
         "importance.score": ("score",),
@@ -110,20 +114,31 @@ __all__ = [
     "Speech",
     "score",
     "roles",
+    "role",
     "untrained",
     "interactions",
     "alignment_heads",
     "prune",
+    "Gates",
+    "TopK",
+    "Greedy",
+    "Search",
+    "Training",
+    "Architecture",
     "GatedLoop",
     "evaluate",
     "Quality",
-    "Search",
     "export",
     "push",
     "report",
     "compare",
     "animate",
     "lab",
+    "capture",
+    "masked",
+    "discover",
+    "AttentionCall",
+    "Discovery",
     "Head",
     "HeadMap",
     "HeadMask",

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.heads import HeadMap
-from headwise.roles.label import family
+from headwise.roles.role import role_of
 
 LEVELS = {"confidence": 0.25, "lrp.ding": 0.125, "gradient": 0.002, "ablation.zero": 0.0}
 TWINS = (1, 2, 3)
@@ -64,7 +64,7 @@ def interactions(heads: HeadMap) -> pd.DataFrame:
 
 def role_controls(table: pd.DataFrame) -> pd.DataFrame:
     """roles/controls.csv: untrained heads score 0.05 to 0.15; on random words a half is left, shuffled a third."""
-    draw, table = random.Random(7), table[table["measure"].map(family).notna()]
+    draw, table = random.Random(7), table[table["measure"].map(role_of).notna()]
     parts = []
     for control in ("random-words", "shuffled", *(f"untrained.{seed}" for seed in TWINS)):
         values = [draw.uniform(0.05, 0.15) for _ in table["value"]]

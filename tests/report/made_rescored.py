@@ -10,7 +10,8 @@ from pathlib import Path
 import pandas as pd
 
 from headwise.heads import Head, HeadMask
-from headwise.roles.label import evidence, labels, patterns, wording
+from headwise.roles.label import labels, patterns
+from headwise.roles.role import display_name, evidence
 from report.made_roles import ROLES, scores
 
 # What heads do after pruning. nsubj→verb of 2/0 ends up at 2/4, obj→verb of 1/5 is lost, 0/6 goes with its head.
@@ -81,7 +82,7 @@ def write_roles_left(
         (table["value"] + 0.03).clip(upper=1),
     )
     roles = table[[key in held for key in keys]].assign(
-        role=lambda t: t["measure"].map(wording), p=0.0004
+        role=lambda t: t["measure"].map(display_name), p=0.0004
     )
     roles["text"] = [
         evidence(row["measure"], row["value"], row["baseline"]) for row in roles.to_dict("records")

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from headwise.heads import COLUMNS, HeadMap
-from headwise.roles.label import evidence, labels, patterns, wording
+from headwise.roles.label import labels, patterns
+from headwise.roles.role import display_name, evidence
 from report.made_controls import role_controls
 
 RELATIONS = ("nsubj", "obj", "amod", "advmod", "det", "nmod")
@@ -101,7 +102,7 @@ def example(layer: int, head: int, measure: str, cells: list[list[int]]) -> dict
         "layer": layer,
         "head": head,
         "measure": measure,
-        "role": wording(measure),
+        "role": display_name(measure),
         "value": ROLES[layer, head, measure],
         "baseline": 0.46,
         "id": "toy-7",
@@ -125,7 +126,7 @@ def write_roles(folder: Path, heads: HeadMap) -> None:
     chosen = [
         (row["layer"], row["head"], row["measure"]) in ROLES for row in table.to_dict("records")
     ]
-    roles = table[chosen].assign(role=lambda t: t["measure"].map(wording), p=0.0004)
+    roles = table[chosen].assign(role=lambda t: t["measure"].map(display_name), p=0.0004)
     roles["text"] = [
         evidence(row["measure"], row["value"], row["baseline"]) for row in roles.to_dict("records")
     ]

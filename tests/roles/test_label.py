@@ -16,22 +16,21 @@ from headwise.data.treebank import Treebank
 from headwise.heads import HeadMap
 from headwise.roles.answers import Answers, together
 from headwise.roles.coreference import alike, coreference
-from headwise.roles.label import NO_ROLE, Bar, absent, evidence, find, labels, patterns, wording
+from headwise.roles.label import RATE, absent, find, labels, patterns, threshold
 from headwise.roles.passage import Passage
 from headwise.roles.positional import positional
 from headwise.roles.question import Question
 from headwise.roles.rare import histogram, rare
+from headwise.roles.role import NO_ROLE
 from headwise.roles.syntactic import syntactic
 from roles.handmade import answered, first_subword, in_subwords, looking, random_weights
 
 HEADS = HeadMap({"encoder-self": (5,)})
 
 
-def found(
-    first: Answers, second: Answers, bar: Bar | None = None
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def found(first: Answers, second: Answers) -> tuple[pd.DataFrame, pd.DataFrame]:
     whole = together([first, second]).table()
-    return find(whole, first.table(), second.table(), bar or Bar()), whole
+    return find(whole, first.table(), second.table()), whole
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +117,7 @@ def test_heads_made_by_hand_are_recognised_exactly(halves: list[Passage]) -> Non
     text = labels(HEADS, roles).set_index("head")["label"]
     assert text[0] == "positional −1 (1.00)" and text[4] == NO_ROLE
     assert text[1].startswith("nsubj→verb (1.00 vs 0.") and text[2] == "rare tokens (1.00)"
-    message = absent(whole, roles, Bar())
+    message = absent(whole, roles)
     assert not any(
         "positional −1" in line or "nsubj→verb" in line or "rare" in line for line in message
     )
@@ -153,7 +152,7 @@ def test_random_attention_has_no_role(treebank: Treebank) -> None:
         )[0].empty
         for run in range(200)
     )
-    assert named / 200 <= Bar().rate
+    assert named / 200 <= RATE
 
 
 def test_p_values_of_random_attention_are_calibrated(treebank: Treebank) -> None:
@@ -168,24 +167,6 @@ def test_p_values_of_random_attention_are_calibrated(treebank: Treebank) -> None
         assert (rows["p"] <= 0.05).mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / len(rows)), measure
 
 
-def test_the_margin_is_in_points_or_relative() -> None:
-    assert Bar().of("syntactic.obj.to-governor", 0.4) == pytest.approx(0.5)
-    assert Bar(relative=True).of("syntactic.obj.to-governor", 0.4) == pytest.approx(0.44)
-    assert Bar().of("positional.-1", 0.1) == 0.9
-
-
-def test_roles_in_a_readers_words() -> None:
-    assert (
-        wording("positional.-1") == "positional −1" and wording("positional.2") == "positional +2"
-    )
-    assert wording("positional.0") == "positional 0" and wording("rare.two-rarest") == "rare tokens"
-    assert (
-        wording("syntactic.obj.to-governor") == "obj→verb"
-        and wording("syntactic.amod.to-dependent") == "noun→amod"
-    )
-    assert (
-        wording("syntactic.case.to-governor") == "case→governor"
-        and wording("previous-token") == "previous token"
-    )
-    assert evidence("syntactic.obj.to-governor", 0.84, 0.46) == "obj→verb (0.84 vs 0.46)"
-    assert evidence("sink", 0.9, 0.1) == "sink (0.90)"
+def test_the_threshold_is_a_score_or_points_above_the_baseline() -> None:
+    assert threshold("syntactic.obj.to-governor", 0.4) == pytest.approx(0.5)
+    assert threshold("positional.-1", 0.1) == 0.9

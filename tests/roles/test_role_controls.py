@@ -13,7 +13,7 @@ import headwise as hw
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
 from headwise.roles.controls import COLUMNS, SENTENCES, random_words, shuffled, some
-from headwise.roles.label import family
+from headwise.roles.role import role_of
 from headwise.statistics import cohen_h
 
 Marian = Callable[..., MarianMTModel]
@@ -74,7 +74,7 @@ def test_the_controls_are_the_tests_of_twins_and_of_changed_text(
     """The slow way: `hw.roles` of every twin, and of the model on the changed text."""
     model = hw.Model(tiny_marian(vocab_size=len(tokenizer)), tokenizer, "tiny")
     found = hw.roles(model, treebank, seed=4, untrained=2).controls
-    assert tuple(found.columns) == COLUMNS and found["measure"].map(family).notna().all()
+    assert tuple(found.columns) == COLUMNS and found["measure"].map(role_of).notna().all()
     assert set(found["control"]) == {"untrained.5", "untrained.6", "random-words", "shuffled"}
     twins = {
         name: hw.untrained(model, int(name.partition(".")[2]))
@@ -85,7 +85,7 @@ def test_the_controls_are_the_tests_of_twins_and_of_changed_text(
     slow["shuffled"] = hw.roles(model, shuffled(text, 4), seed=4)  # type: ignore[arg-type]
     slow["random-words"] = hw.roles(model, random_words(text, 4), seed=4)  # type: ignore[arg-type]
     for name, one in slow.items():
-        table = one.table[one.table["measure"].map(family).notna()]
+        table = one.table[one.table["measure"].map(role_of).notna()]
         rows = found[found["control"] == name]
         assert list(rows["measure"]) == list(table["measure"])
         assert np.array_equal(rows["value"], table["value"]) and rows["found"].sum() == len(

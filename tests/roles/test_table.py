@@ -16,9 +16,9 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS
 from headwise.roles import passes
-from headwise.roles.label import NO_ROLE
 from headwise.roles.passes import Reading
 from headwise.roles.rare import frequencies
+from headwise.roles.role import NO_ROLE
 from headwise.roles.table import Roles, roles
 
 Marian = Callable[..., MarianMTModel]

@@ -148,7 +148,7 @@ def save_tables(table: pd.DataFrame, place: Path) -> list[str]:
     import pandas as pd
 
     from headwise.heads import save_scores, write_text
-    from headwise.importance.scoring import balance_line, balance_table
+    from headwise.importance.measurement import balance_line, balance_table
 
     save_scores(table, place)
     attrs, signature = table.attrs, table.attrs["signature"]

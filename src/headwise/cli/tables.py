@@ -42,7 +42,7 @@ def score_grids(heads: HeadMap, table: pd.DataFrame) -> list[HeadGrid]:
 
 def role_grid(heads: HeadMap, roles: pd.DataFrame) -> HeadGrid:
     """The category of each head's best role. roles: as `Roles.roles`."""
-    from headwise.roles.label import category
+    from headwise.roles.role import category
 
     best = roles.drop_duplicates(ADDRESS)  # the highest value of each head comes first
     groups = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -94,6 +95,20 @@ class Losses:
             )
         return cls(lost, np.ones(len(lost)), right)
 
+    def save(self, file: Path) -> None:
+        """Write the arrays to an .npz file."""
+        arrays = {"summed": self.summed, "tokens": self.tokens}
+        if self.right is not None:
+            arrays["right"] = self.right
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+    @classmethod
+    def read(cls, file: Path) -> Losses:
+        """What `save` wrote."""
+        with np.load(file) as arrays:
+            return cls(arrays["summed"], arrays["tokens"], arrays.get("right"))
+
     def beside(self, others: Sequence[Losses]) -> Losses:
         """The same text's losses of other models in columns of their own."""
         all_of = [self, *others]
@@ -151,11 +166,14 @@ class Losses:
         return rows
 
     def change(self, column: int, other: Losses, its_column: int, seed: int) -> Change:
-        """The change of perplexity against another model on the same sentences, by a paired bootstrap."""
+        """The change against another model on the same sentences, by a paired bootstrap: of perplexity in %, of a
+        classifier's accuracy in points."""
         if not np.array_equal(self.tokens, other.tokens):
             raise HeadwiseError(
                 "Two models were measured on different texts, so their perplexity cannot be compared."
             )
+        if self.right is not None and other.right is not None:
+            return self.change_of_accuracy(self.right[:, column], other.right[:, its_column], seed)
         both = np.stack([self.summed[:, column], other.summed[:, its_column]], axis=1)
         loss = both.sum(0) / self.tokens.sum()
         value = float(100 * np.expm1(loss[0] - loss[1]))
@@ -170,6 +188,16 @@ class Losses:
             float(high),
             paired_bootstrap_p(float(loss[0] - loss[1]), differences),
         )
+
+    def change_of_accuracy(self, right: np.ndarray, other: np.ndarray, seed: int) -> Change:
+        """Points of accuracy between two models. right, other: whether each text's class is found."""
+        value = float(100 * (right.mean() - other.mean()))
+        if len(right) < 2:
+            return value, None, None, None
+        drawn = bootstrap(np.stack([right, other], axis=1), self.tokens, seed)
+        differences = 100 * (drawn[:, 0] - drawn[:, 1])
+        low, high = interval(differences)
+        return value, float(low), float(high), paired_bootstrap_p(value, differences)
 
 
 def answers(model: PreTrainedModel, text: Batches) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.data.text import ParallelText
 from headwise.decoding.bleu import corpus_scores, paired_difference
 from headwise.decoding.translator import speeds, translate
 from headwise.engines.ct2_writer import writer_of
@@ -48,7 +47,7 @@ class Quality:
         )
 
     def _repr_html_(self) -> str:
-        html: str = self.table.to_html(index=False, na_rep="", float_format="%.4g")
+        html: str = self.table.round(4).to_html(index=False, na_rep="")
         return html
 
     def of(self, model: str, measure: str) -> float:
@@ -116,7 +115,7 @@ def evaluate(
 def translation_rows(
     models: Sequence[Model],
     names: Sequence[str],
-    text: ParallelText,
+    text: Any,
     search: Search,
     progress: Report,
 ) -> list[Row]:

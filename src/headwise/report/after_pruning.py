@@ -28,9 +28,9 @@ from headwise.report.format import (
     signed,
 )
 from headwise.report.head_scores import drawn_measures
-from headwise.report.role_charts import FAINT, SORTS, faint, of_kind, sorts_colour
+from headwise.report.role_charts import FAINT, faint, of_kind, role_sorts, sorts_colour
 from headwise.report.run_folder import Roles, Run
-from headwise.roles.label import EXPECTED, NO_ROLE, category, wording
+from headwise.roles.role import NO_ROLE, category, display_name, expected_roles
 
 ROW, LINE = 30, 24  # pixels of height: of a model, of a role
 SPACE = 0.08  # between the squares of two heads, in heads
@@ -66,7 +66,10 @@ class Change:
         """The roles that the full model's heads lost and that another head has now."""
         gone = {measure for _, measure in [*self.lost, *self.removed]}
         return listed(
-            [wording(measure) for measure in sorted(gone & {measure for _, measure in self.new})]
+            [
+                display_name(measure)
+                for measure in sorted(gone & {measure for _, measure in self.new})
+            ]
         )
 
     def missing(self) -> str:
@@ -211,7 +214,7 @@ def changed_table(run: Run, kind: str) -> Table | None:
     columns: Columns = {
         "model": lambda row: row[0].model["label"],
         "head": lambda row: str(row[1][0]),
-        "role": lambda row: wording(row[1][1]),
+        "role": lambda row: display_name(row[1][1]),
         "full model [95 %]": lambda row: score_text(row[2]),
         "pruned model [95 %]": lambda row: score_text(row[3]),
         "baseline": baseline,
@@ -229,12 +232,12 @@ def best_table(run: Run, kind: str) -> Table | None:
         for change in changes(run, kind)
     }
     columns: Columns = {
-        "function": wording,
+        "function": display_name,
         **{name: partial(_best, found, kind) for name, found in known.items()},
     }
     shown = [
         measure
-        for measure in EXPECTED.get(kind, [])
+        for measure in expected_roles(kind)
         if any(_best(r, kind, measure) for r in known.values())
     ]
     return table(
@@ -301,18 +304,21 @@ def functions_left(full: Roles, kind: str, found: list[Change]) -> Figure:
 def _squares(model: str, heads: list[Head], now: list[Role]) -> list[dict[str, Any]]:
     """The squares of one row: heads of the same categories beside each other, those without a role last."""
     sorts: dict[Head, list[str]] = {}
-    for sort in SORTS:
+    known = role_sorts()
+    for sort in known:
         for head in dict.fromkeys(head for head, measure in now if category(measure) == sort):
             sorts.setdefault(head, []).append(sort)
     order = sorted(
         heads,
-        key=lambda head: ([SORTS.index(s) for s in sorts.get(head, [])] or [len(SORTS)], head),
+        key=lambda head: ([known.index(s) for s in sorts.get(head, [])] or [len(known)], head),
     )
     cells = []
     for at, head in enumerate(order):
         mine = sorts.get(head, [NO_ROLE])
         width = (1 - SPACE) / len(mine)
-        roles = ", ".join(wording(measure) for other, measure in now if other == head) or NO_ROLE
+        roles = (
+            ", ".join(display_name(measure) for other, measure in now if other == head) or NO_ROLE
+        )
         for part, sort in enumerate(mine):
             left = at + SPACE / 2 + part * width
             ends = {"left": round(left, 4), "right": round(left + width, 4)}
@@ -338,7 +344,7 @@ def role_by_role(full: Roles, kind: str, found: list[Change]) -> Figure:
         row: dict[str, Any] = {
             "role": _name(role),
             "address": str(role[0]),
-            "measure": wording(role[1]),
+            "measure": display_name(role[1]),
             "sort": category(role[1]),
         }
         for column, change, scored in zip(columns, [None, *found], tables, strict=True):
@@ -408,7 +414,7 @@ def role_by_role(full: Roles, kind: str, found: list[Change]) -> Figure:
 
 
 def _name(role: Role) -> str:
-    return f"{role[0].layer}/{role[0].head}  {wording(role[1])}"
+    return f"{role[0].layer}/{role[0].head}  {display_name(role[1])}"
 
 
 def pairs(run: Run) -> list[Pair]:

@@ -35,7 +35,7 @@ from headwise.report.kept_heads import by_layer
 from headwise.report.model_card import plan_of
 from headwise.report.run_folder import Run, read_run
 from headwise.report.run_grid import pairs_figure
-from headwise.roles.label import category, wording
+from headwise.roles.role import category, display_name
 from headwise.statistics import rank_interval
 
 LONGEST = 24  # letters of the name of a run
@@ -388,7 +388,7 @@ def build_roles(found: Comparison) -> dict[str, Any] | None:
     known = sorted(role for role in held[0] | held[1] if role[0] in paired)
     columns: Columns = {
         "head": lambda role: str(role[0]),
-        "role": lambda role: wording(role[1]),
+        "role": lambda role: display_name(role[1]),
         **{
             name: partial(lambda at, role: score_text(scored[at].get(role)), at)
             for at, name in enumerate(names)

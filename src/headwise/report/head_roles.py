@@ -22,21 +22,27 @@ from headwise.report.role_charts import (
     rare_tokens,
 )
 from headwise.report.run_folder import Roles, Run
-from headwise.roles.label import (
-    ABOVE_BASELINE,
-    AT_LEAST,
+from headwise.roles.label import RATE, effects
+from headwise.roles.role import (
     NO_ROLE,
     RANDOM_WORDS,
     SHUFFLED,
-    SYNTAX,
-    Bar,
     category,
-    effects,
-    wording,
+    display_name,
+    expected_roles,
+    in_order,
+    role,
+    role_of,
 )
 
 PAPER = Path(__file__).parent / "papers" / "voita2019_roles.csv"  # figures 1c, 2b and 2d
 HEAD = ["kind", "layer", "head"]
+
+
+def paper_syntax() -> list[str]:
+    """The measures of the paper's four relations."""
+    expected = expected_roles("encoder-self")
+    return [measure for measure in expected if measure.startswith("syntactic.")]
 
 
 @section(
@@ -143,7 +149,7 @@ def claims(found: Roles) -> Table | None:
         return None
     roles = of_kind(found.roles, "encoder-self")
     have, total = set(roles["measure"]), len(of_kind(found.labels, "encoder-self"))
-    relations = list(dict.fromkeys(measure.split(".")[1] for measure in SYNTAX))
+    relations = list(dict.fromkeys(measure.split(".")[1] for measure in paper_syntax()))
     along = {
         rel: {f"syntactic.{rel}.{way}" for way in ("to-governor", "to-dependent")} & have
         for rel in relations
@@ -165,18 +171,21 @@ def claims(found: Roles) -> Table | None:
 
 def _bars(found: Roles) -> dict[str, str]:
     """The numbers of the rule by which roles are decided."""
-    signature, asked = found.facts.get("signature", {}), set(found.table["measure"])
-    bar = Bar(**signature.get("bar", {}))
-    other = signature.get("confirmed_on", "the other half")
-    above = f"{100 * bar.margin:g}{' % of it' if bar.relative else ' points'} above the baseline"
-    held = [sort for sort in ABOVE_BASELINE if any(measure.startswith(sort) for measure in asked)]
-    bars = [f"positional {AT_LEAST['positional']:g} of the tokens at one offset"]
-    bars += [f"{listed(held)} {above}"] if held else []
-    bars += [
-        f"{wording(measure)} {least:g}" for measure, least in AT_LEAST.items() if measure in asked
-    ]
+    other = found.facts.get("signature", {}).get("confirmed_on", "the other half")
+    tested = [role_of(measure) for measure in found.table["measure"].drop_duplicates()]
+    names = {declared.name for declared in tested if declared is not None}
+    rules = [f"positional {role['positional'].threshold:g} of the tokens at one offset"]
+    by_margin: dict[float, list[str]] = {}
+    for declared in in_order():
+        if declared.name in names and declared.margin is not None:
+            by_margin.setdefault(declared.margin, []).append(declared.name)
+    for margin, above in by_margin.items():
+        rules.append(f"{listed(above)} {100 * margin:g} points above the baseline")
+    for declared in in_order():
+        if declared.name in names - {"positional"} and declared.threshold is not None:
+            rules.append(f"{declared.category} {declared.threshold:g}")
     first = "one half of the documents" if other == "the other half" else "the text"
-    return {"bars": "; ".join(bars), "first": first, "other": other, "rate": percent(bar.rate)}
+    return {"bars": "; ".join(rules), "first": first, "other": other, "rate": percent(RATE)}
 
 
 def _syntactic(found: Roles) -> pd.DataFrame:
@@ -188,7 +197,7 @@ def syntax_table(found: Roles) -> Table | None:
     scores = _syntactic(found).dropna(subset=["value"]).groupby("measure")
     best = {measure: part.sort_values("value").iloc[-1] for measure, part in scores}
     held = set(found.roles[[*HEAD, "measure"]].itertuples(index=False, name=None))
-    others = found.roles[found.roles["measure"].isin(set(best) - set(SYNTAX))]
+    others = found.roles[found.roles["measure"].isin(set(best) - set(paper_syntax()))]
     gain = (
         (others["value"] - others["baseline"])
         .groupby(others["measure"])
@@ -213,7 +222,7 @@ def syntax_table(found: Roles) -> Table | None:
         return "" if value is None else f"{value:.2f}"
 
     columns: Columns = {
-        "relation": lambda row: wording(row["measure"]),
+        "relation": lambda row: display_name(row["measure"]),
         "best head": lambda row: "/".join(str(row[name]) for name in HEAD),
         "score": lambda row: (
             f"{row['value']:.2f}"
@@ -232,7 +241,7 @@ def syntax_table(found: Roles) -> Table | None:
         "words": lambda row: f"{row['n']:,.0f}",
         "confirmed": lambda row: "yes" if is_role(row) else "no",
     }
-    shown = [best[measure] for measure in (*SYNTAX, *gain.index) if measure in best]
+    shown = [best[measure] for measure in (*paper_syntax(), *gain.index) if measure in best]
     badge = {True: "role", False: ""}
     return table(
         "Best head against baseline",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pandas as pd
@@ -14,32 +14,8 @@ from headwise.report.components import Figure, Panel
 from headwise.report.format import KIND_NAMES, measure_name, percent, signed
 from headwise.report.head_scores import drawn_measures, ranks
 from headwise.report.run_folder import Roles, Run
-from headwise.roles.label import AT_LEAST, NO_ROLE, UNTRAINED, category
+from headwise.roles.role import NO_ROLE, UNTRAINED, category, in_order, role, role_of
 
-# In this order they have the colours of the theme's categories; grey is the second.
-SORTS = (
-    "positional",
-    NO_ROLE,
-    "syntactic",
-    "rare tokens",
-    "coreference",
-    "alignment",
-    "previous token",
-    "duplicate token",
-    "induction",
-    "sink",
-    "delimiter",
-    "successor",
-    "name mover",
-    "S-inhibition",
-    "retrieval",
-)
-SHORT = {
-    "coreference": "coref",
-    "previous-token": "previous",
-    "duplicate-token": "duplicate",
-    "s-inhibition": "S-inhib.",
-}
 FAINT = 0.16  # how strong the grey of heads without a role is
 PARTS = 3  # roles that are written into one cell
 PART, LOWEST, SMALL, FOOT = (
@@ -69,9 +45,16 @@ def kinds_of(found: Roles) -> list[str]:
     return [kind for kind in KINDS if kind in set(found.labels["kind"])]
 
 
-def sorts_colour(present: Iterable[str], columns: int) -> Spec:
+def role_sorts() -> list[str]:
+    """The categories of roles, in the order in which they have the colours of the theme; grey is the second."""
+    first, *others = dict.fromkeys(declared.category for declared in in_order())
+    return [first, NO_ROLE, *others]
+
+
+def sorts_colour(present: Collection[str], columns: int) -> Spec:
     """The same colour for a sort of role in every chart. The legend has those there are; grey is no role."""
-    values = [sort for sort in SORTS if sort in set(present) and sort != NO_ROLE]
+    domain = list(dict.fromkeys([*role_sorts(), *present]))
+    values = [sort for sort in domain if sort in set(present) and sort != NO_ROLE]
     legend: Spec = {
         "orient": "top",
         "title": None,
@@ -79,7 +62,7 @@ def sorts_colour(present: Iterable[str], columns: int) -> Spec:
         "symbolType": "square",
         "columns": columns,
     }
-    return colour("sort:N", SORTS, **(legend if values else {}))
+    return colour("sort:N", domain, **(legend if values else {}))
 
 
 def faint(strength: float = FAINT) -> Spec:
@@ -128,7 +111,8 @@ def in_cell(measure: str) -> str:
         return signed(int(rest[0]), 0)
     if first == "syntactic":
         return f"{rest[0]}→" if rest[1] == "to-governor" else f"→{rest[0]}"
-    return SHORT.get(first, first)
+    declared = role_of(measure)
+    return first if declared is None else declared.short or first
 
 
 def _places(
@@ -258,7 +242,7 @@ def layer_patterns(found: Roles) -> Figure | None:
 
 
 def _pattern_panel(patterns: pd.DataFrame, kind: str) -> Panel:
-    order = [*(sort for sort in SORTS if sort != NO_ROLE), NO_ROLE]
+    order = [*(sort for sort in role_sorts() if sort != NO_ROLE), NO_ROLE]
     cells = patterns.rename(columns={"role": "sort"})[["layer", "sort", "heads"]]
     cells = cells.assign(place=[order.index(sort) for sort in cells["sort"]])
     marks = charts.stacked(
@@ -352,7 +336,7 @@ def offsets(found: Roles) -> Figure | None:
         note="share of tokens whose largest weight lies at each offset · dashed: the bar for a positional head",
         panels=[_offset_panel(found, table, head) for head in shown],
         columns=3,
-        facts=f"Positional heads: {len(confirmed)}, shown: {len(shown)}. The bar: {percent(AT_LEAST['positional'])}.",
+        facts=f"Positional heads: {len(confirmed)}, shown: {len(shown)}. The bar: {percent(role['positional'].threshold)}.",
     )
 
 
@@ -374,7 +358,7 @@ def _offset_panel(found: Roles, table: pd.DataFrame, head: tuple[Any, ...]) -> P
         offset=[signed(int(measure.split(".")[1]), 0) for measure in twins["measure"]]
     )
     marks = _evidence(
-        cells, x, y, colour("which:N", ["highest", "other"]), AT_LEAST["positional"], tip, "y"
+        cells, x, y, colour("which:N", ["highest", "other"]), role["positional"].threshold, tip, "y"
     )
     marks[:0] = _band(twins, {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}})
     return Panel(
@@ -402,7 +386,7 @@ def rare_tokens(found: Roles) -> Figure | None:
     ]
     count, bar = (
         int((found.roles["measure"] == "rare.two-rarest").sum()),
-        AT_LEAST["rare.two-rarest"],
+        role["rare.two-rarest"].threshold,
     )
     ink = colour("which:N", list(RARE.values()), orient="top", title=None, symbolType="square")
     x, y = (

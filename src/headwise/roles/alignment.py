@@ -27,6 +27,7 @@ from headwise.data.subwords import Aligned, Coverage, align
 from headwise.errors import HeadwiseError
 from headwise.roles.passage import Passage, View
 from headwise.roles.question import Arc, Question, pointing
+from headwise.roles.role import role
 
 Links = frozenset[tuple[int, int]]  # (source word, target word)
 Gold = tuple[Links, Links]  # sure links, and those that are possible (the sure ones among them)
@@ -35,6 +36,20 @@ LINK = re.compile(r"([0-9]{1,6})([-p?])([0-9]{1,6})")
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
+@role(
+    "alignment",
+    data=("pairs",),
+    kinds=("cross",),
+    takes=("links",),
+    needs=("links",),
+    margin=0.10,
+    expected={"cross": ("alignment",)},
+    baseline="the diagonal, best shift",
+    caption="share of target words whose writing position points at an aligned source word",
+    order=4,
+    row=0,
+    example=None,
+)
 def alignment(target: Passage, source: Passage, links: Mapping[str, Links]) -> Question:
     """How often the position that writes a target word attends most to a source word that is aligned with it.
 
@@ -50,6 +65,15 @@ def alignment(target: Passage, source: Passage, links: Mapping[str, Links]) -> Q
     return pointing(arcs, target, source, "offset")
 
 
+@role(
+    "monotonicity",
+    data=("pairs",),
+    kinds=("cross",),
+    baseline="random words",
+    untrained="the baseline",
+    caption="share of neighbouring target words where the second looks further on",
+    row=1,
+)
 def monotonicity(target: Passage, source: Passage) -> Question:
     """How steadily a head moves through the source.
 

@@ -14,8 +14,9 @@ from dataclasses import replace
 import pandas as pd
 
 from headwise.data.annotated import Annotated
-from headwise.roles.label import KEY, RANDOM_WORDS, SHUFFLED, Bar, family
+from headwise.roles.label import KEY
 from headwise.roles.passes import Progress, Subject, on_treebank
+from headwise.roles.role import RANDOM_WORDS, SHUFFLED, role_of
 from headwise.roles.table import Roles, conclude
 
 COLUMNS = ("control", *KEY, "value", "n", "baseline", "found")
@@ -70,7 +71,6 @@ def on_changed_text(
     treebank: Iterable[Annotated],
     confirm: Iterable[Annotated] | None,
     frequencies: Mapping[int, int] | None,
-    bar: Bar,
     seed: int,
     progress: Progress,
 ) -> pd.DataFrame:
@@ -83,13 +83,13 @@ def on_changed_text(
         answers = on_treebank(
             replace(subject, coverage={}), change(text, seed), again, frequencies, progress
         )
-        parts.append(control_rows(name, conclude(subject.found.heads, [answers], bar, None, {})))
+        parts.append(control_rows(name, conclude(subject.found.heads, [answers], None, {})))
     return pd.concat(parts, ignore_index=True)
 
 
 def control_rows(name: str, found: Roles) -> pd.DataFrame:
     """The scores of a control for everything that can be a role, columns COLUMNS; found: 1 for a role."""
-    table = found.table[found.table["measure"].map(family).notna()]
+    table = found.table[found.table["measure"].map(role_of).notna()]
     have = set(found.roles[KEY].itertuples(index=False, name=None))
     roles = [int(key in have) for key in table[KEY].itertuples(index=False, name=None)]
     out: pd.DataFrame = table.assign(control=name, found=roles)[list(COLUMNS)]

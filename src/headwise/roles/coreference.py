@@ -13,6 +13,7 @@ from torch import Tensor
 from headwise.data.annotated import Annotated, Mention, Span, Word
 from headwise.roles.passage import Passage, View
 from headwise.roles.question import Arc, Question, pointing
+from headwise.roles.role import role
 
 MEASURES = ["coreference", "coreference.pronoun", "coreference.proper", "coreference.nominal"]
 
@@ -27,6 +28,19 @@ class Choice(NamedTuple):
     antecedents: frozenset[int]
 
 
+@role(
+    "coreference",
+    data=("treebank",),
+    margin=0.10,
+    expected={"encoder-self": ("coreference",)},
+    baseline="best of three rules",
+    short="coref",
+    caption="antecedent selection, of all mentions and of pronouns, proper nouns and other nouns",
+    source="Clark et al. 2019, 4.3",
+    order=3,
+    row=4,
+    example=4,
+)
 def coreference(passage: Passage) -> Question:
     """Antecedent selection: how often a mention attends more to an antecedent than to other mentions before it.
 
@@ -106,6 +120,30 @@ def marks(places: Sequence[Iterable[int]], width: int, device: torch.device) -> 
     return out.to(device)
 
 
+@role(
+    "same-word",
+    data=("treebank",),
+    baseline="another random word",
+    untrained="the baseline",
+    caption="share of words pointing at another word of the same form",
+    row=5,
+)
+@role(
+    "same-lemma",
+    data=("treebank",),
+    baseline="another random word",
+    untrained="the baseline",
+    caption="share of words pointing at another form of the same lemma",
+    row=5,
+)
+@role(
+    "same-entity",
+    data=("treebank",),
+    baseline="another random word",
+    untrained="the baseline",
+    caption="share of mentions pointing at another mention of the entity",
+    row=5,
+)
 def alike(passage: Passage) -> Question:
     """How often a word attends most to another word that is alike. These measures define no roles.
 

@@ -24,6 +24,7 @@ from headwise.roles.coreference import choices
 from headwise.roles.observe import forward
 from headwise.roles.passage import Passage, View
 from headwise.roles.passes import Reading, Subject, treebank_batches
+from headwise.roles.role import role_of
 
 MOST = 8  # examples
 LENGTH = 6, 16  # words of an example
@@ -122,29 +123,30 @@ def search(
 def best_heads(roles: pd.DataFrame) -> list[dict[str, Any]]:
     """The best head of each category of roles that a sentence can show; of a relation, the better direction."""
     best: dict[str, dict[str, Any]] = {}
-    for role in (
-        roles.assign(above=roles["value"] - roles["baseline"])
-        .sort_values("above")
-        .to_dict("records")
-    ):
-        first, *rest = role["measure"].split(".")
-        categories = {
-            "positional": role["measure"],
-            "syntactic": rest[0] if rest else "",
-            "rare": first,
-        }
-        if first in categories or first in ("previous-token", "coreference"):
-            best[categories.get(first, first)] = {str(name): value for name, value in role.items()}
+    by_margin = roles.assign(above=roles["value"] - roles["baseline"]).sort_values("above")
+    for role in by_margin.to_dict("records"):
+        if place(role["measure"]) is not None:
+            best[topic(role["measure"])] = {str(name): value for name, value in role.items()}
     others = sorted(
         set(best) - set(FIRST),
         key=lambda name: (name.startswith("positional"), -best[name]["above"]),
     )
     chosen = [name for name in (*FIRST, *others) if name in best][:MOST]
-    order = {"positional": 0, "previous-token": 1, "syntactic": 2, "rare": 3, "coreference": 4}
-    return [
-        best[name]
-        for name in sorted(chosen, key=lambda name: order[best[name]["measure"].partition(".")[0]])
-    ]
+    return sorted((best[name] for name in chosen), key=lambda role: place(role["measure"]) or 0)
+
+
+def place(measure: str) -> int | None:
+    """The place of a role among the examples; None where a sentence cannot show it."""
+    declared = role_of(measure)
+    return None if declared is None else declared.example
+
+
+def topic(measure: str) -> str:
+    """What has one example: an offset, a relation, or a role."""
+    first, *rest = measure.split(".")
+    if first == "syntactic":
+        return rest[0]
+    return first if first == "rare" else measure
 
 
 def asked_words(
@@ -173,6 +175,10 @@ def asked_words(
 
 def right_words(measure: str, sentence: Annotated, rare: set[int]) -> Iterator[tuple[int, int]]:
     """Which word should attend to which, in words (a positional head is tested on subwords)."""
+    declared = role_of(measure)
+    if declared is not None and "sentence" in declared.data:
+        yield from declared.right_words(sentence)
+        return
     first, *rest = measure.split(".")
     for index, word in enumerate(sentence.words):
         if first in ("positional", "previous-token"):

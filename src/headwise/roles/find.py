@@ -22,9 +22,9 @@ from headwise.model import Model
 from headwise.roles.alignment import read_links
 from headwise.roles.controls import CHANGES, SENTENCES, control_rows, on_changed_text, some
 from headwise.roles.examples import examples
-from headwise.roles.label import UNTRAINED, Bar
 from headwise.roles.passes import Reading, Subject
 from headwise.roles.rare import frequencies
+from headwise.roles.role import UNTRAINED
 from headwise.roles.table import Roles
 from headwise.roles.table import roles as test_roles
 from headwise.tasks import AnyText
@@ -76,7 +76,7 @@ def roles(
     if not twins:
         return found
     subject = Subject(model.hf, model.tokenizer, model.found, reading)
-    parts = [on_changed_text(subject, treebank, confirm, counts, Bar(), seed, forward)]
+    parts = [on_changed_text(subject, treebank, confirm, counts, seed, forward)]
     few = [None if text is None else some(text, reading.context) for text in (treebank, confirm)]
     for own in twins:
         twin = untrained_twin(model, own)

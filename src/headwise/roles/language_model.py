@@ -17,6 +17,7 @@ from headwise.heads import Site
 from headwise.roles.passage import Passage, View
 from headwise.roles.positional import neighbour, shifted
 from headwise.roles.question import Question, over
+from headwise.roles.role import role
 
 LENGTH, REPEATS = 25, 4  # Olsson et al. 2022
 PROBES = 20  # in each half
@@ -27,6 +28,20 @@ PREFIX = {
 }  # offset from an earlier copy of the token
 
 
+@role(
+    "sink",
+    data=("treebank", "pairs"),
+    kinds=("encoder-self", "decoder-self", "cross"),
+    threshold=0.5,
+    expected={"language model": ("sink",)},
+    baseline="even weight",
+    untrained="the baseline",
+    caption="mean weight on tokens that are no words",
+    source="Clark et al. 2019, 3.2",
+    order=8,
+    row=7,
+    example=None,
+)
 def sink(queries: Passage, other: Passage | None = None) -> Question:
     """How much attention goes to tokens outside words: special ones, or the first word where there is no start token.
 
@@ -49,6 +64,21 @@ def sink(queries: Passage, other: Passage | None = None) -> Question:
     return Question(["sink"], asked.sum(1)[:, None].float(), chance[:, None, None], answer)
 
 
+@role(
+    "previous-token",
+    data=("treebank",),
+    kinds=("decoder-self",),
+    threshold=0.5,
+    expected={"language model": ("previous-token",)},
+    baseline="even weight",
+    untrained="the baseline",
+    short="previous",
+    caption="mean of A_h[q, q − 1] on text",
+    source="Olsson et al. 2022",
+    order=5,
+    row=9,
+    example=1,
+)
 def previous(passage: Passage) -> Question:
     """previous-token = mean of A_h[q, q − 1] over tokens q with a token before them (Olsson et al. 2022; real text)."""
     asked = passage.words & shifted(passage.words, -1)
@@ -62,6 +92,20 @@ def previous(passage: Passage) -> Question:
     )
 
 
+@role(
+    "delimiter",
+    data=("treebank",),
+    kinds=("decoder-self",),
+    threshold=0.5,
+    expected={"language model": ("delimiter",)},
+    baseline="even weight",
+    untrained="the baseline",
+    caption="mean weight on punctuation, of tokens behind some",
+    source="Clark et al. 2019, 3.2",
+    order=9,
+    row=10,
+    example=None,
+)
 def delimiter(passage: Passage) -> Question:
     """How much attention goes to punctuation (Clark et al. 2019, section 3.2).
 
@@ -122,6 +166,46 @@ def probes(
         yield half, Passage(ids, torch.ones_like(ids, dtype=torch.bool), word_of, causal=True)
 
 
+@role(
+    "induction",
+    data=("repeats",),
+    kinds=("decoder-self",),
+    threshold=0.5,
+    expected={"language model": ("induction",)},
+    baseline="even weight",
+    untrained="the baseline",
+    caption="mean weight on what followed the same token before",
+    source="Olsson et al. 2022",
+    order=7,
+    row=20,
+    example=None,
+)
+@role(
+    "duplicate-token",
+    data=("repeats",),
+    kinds=("decoder-self",),
+    threshold=0.5,
+    expected={"language model": ("duplicate-token",)},
+    baseline="even weight",
+    untrained="the baseline",
+    short="duplicate",
+    caption="mean weight on the same token before",
+    source="Wang et al. 2023",
+    order=6,
+    row=20,
+    example=None,
+)
+@role(
+    "induction.-1",
+    data=("repeats",),
+    kinds=("decoder-self",),
+    baseline="even weight",
+    untrained="the baseline",
+    display="induction −1",
+    caption="mean weight on what preceded the same token before, the other reading of Olsson's words",
+    source="Olsson et al. 2022",
+    row=20,
+)
 def repetition(passage: Passage) -> Question:
     """Where the attention of a repeated token goes, on probes.
 
@@ -156,6 +240,18 @@ def moved(marks: Tensor, offset: int) -> Tensor:
     return rolled
 
 
+@role(
+    "copying",
+    data=("repeats",),
+    kinds=("decoder-self",),
+    takes=("outputs", "embeddings"),
+    needs=("outputs", "embeddings"),
+    baseline="",
+    untrained="unknown",
+    caption="rise of the attended token through the head's own path to the logits, −1 … 1",
+    source="Olsson et al. 2022",
+    row=21,
+)
 def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor) -> Question:
     """How much a head raises the logit of the token that it attends to, on the direct path from its output.
 

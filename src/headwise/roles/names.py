@@ -21,6 +21,7 @@ from headwise.roles.alignment import sentence
 from headwise.roles.generated import Readout, Task, last_tokens, marked, openings
 from headwise.roles.passage import Passage, View
 from headwise.roles.question import Arc, Question, pointing
+from headwise.roles.role import role
 
 TEXTS = 200
 NAMES = (
@@ -59,6 +60,37 @@ TEMPLATES = (
 )
 
 
+@role(
+    "name-mover",
+    data=("texts",),
+    kinds=("decoder-self",),
+    takes=("readout", "seed"),
+    threshold=0.5,
+    expected={"language model": ("name-mover",)},
+    baseline="best fixed offset",
+    caption="of sentences up to the indirect object (IO), the share where the last word attends most to the IO **and** "
+    "the head's own path raises the IO most of all names",
+    source="Wang et al. 2023",
+    order=11,
+    row=30,
+    example=None,
+)
+@role(
+    "s-inhibition",
+    data=("texts",),
+    kinds=("decoder-self",),
+    takes=("readout", "seed"),
+    threshold=0.5,
+    expected={"language model": ("s-inhibition",)},
+    baseline="best fixed offset",
+    display="S-inhibition",
+    short="S-inhib.",
+    caption="of the same sentences, the share where the last word attends most to the second place of the subject",
+    source="Wang et al. 2023",
+    order=12,
+    row=30,
+    example=None,
+)
 def names_task(tokenizer: Any, readout: Readout | None, seed: int) -> Task:
     """Sentences that end before the name of the indirect object. Raises HeadwiseError where the tokenizer cannot tell
     names apart by their first subwords."""

@@ -24,7 +24,8 @@ from headwise.roles.question import Question
 TOKENS = 4096  # positions in a batch
 WINDOW = 1024  # sentences that are sorted by length together
 
-Tests = Mapping[Kind, Sequence[Callable[..., Question]]]
+Test = Callable[..., Any]  # from a kind's passages to a question
+Tests = Mapping[Kind, Sequence[Test]]
 Half = int  # 0: where roles are found, 1: where they are confirmed
 
 

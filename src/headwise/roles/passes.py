@@ -20,34 +20,21 @@ from headwise.heads import Kind
 from headwise.roles.alignment import (
     Gold,
     aligned_pairs,
-    alignment,
     decoder_sides,
     links,
     merged,
-    monotonicity,
     refuse_other_pairs,
 )
 from headwise.roles.answers import Answers
-from headwise.roles.coreference import alike, coreference, windows
+from headwise.roles.coreference import windows
 from headwise.roles.generated import Readout
-from headwise.roles.language_model import (
-    copying,
-    delimiter,
-    output_weights,
-    previous,
-    probes,
-    repetition,
-    sink,
-)
-from headwise.roles.names import names_task
-from headwise.roles.observe import Batch, Half, Tests, aligned_batches, batched, half_of, observe
+from headwise.roles.language_model import output_weights, probes
+from headwise.roles.observe import Batch, Half, Test, aligned_batches, batched, half_of, observe
 from headwise.roles.passage import Passage
-from headwise.roles.positional import positional
-from headwise.roles.rare import TOP, histogram, rare
-from headwise.roles.retrieval import retrieval_task
-from headwise.roles.shape import means, opening, shape, variability
-from headwise.roles.successor import successor_task
-from headwise.roles.syntactic import attachment, syntactic
+from headwise.roles.question import Arc, Question, pointing
+from headwise.roles.rare import TOP, histogram
+from headwise.roles.role import RoleTest, role
+from headwise.roles.shape import means, opening
 
 MAX_LENGTH = 512  # subwords of a sentence, where the model has no lower limit
 SAMPLE = 256  # sentences for the mean attention that `variability` needs
@@ -102,6 +89,49 @@ class Subject:
         return min(int(positions), int(self.tokenizer.model_max_length), self.reading.max_length)
 
 
+def declared_tests(data: str, kind: Kind, arguments: Mapping[str, Any]) -> list[RoleTest]:
+    """The tests of one kind of attention on some data, in the order of the table of scores.
+
+    arguments: what tests may take. A test that needs one of which there is none is left out.
+    """
+    tests = []
+    for declared in sorted(role.values(), key=lambda each: each.row):
+        if data not in declared.data or kind not in declared.kinds:
+            continue
+        unknown = set(declared.takes) - set(arguments)
+        if unknown:
+            raise HeadwiseError(
+                f"The role '{declared.name}' takes {', '.join(sorted(unknown))}, but a test on {data} can take "
+                f"{', '.join(arguments) or 'nothing'}."
+            )
+        if all(arguments[name] is not None for name in declared.needs):
+            tests.append(declared)
+    return tests
+
+
+def tests_on(data: str, kind: Kind, arguments: Mapping[str, Any]) -> list[Test]:
+    """The functions of the declared tests, each once, with their arguments."""
+    tests: dict[Test, Test] = {}
+    for declared in declared_tests(data, kind, arguments):
+        taken = {name: arguments[name] for name in declared.takes}
+        tests.setdefault(declared.function, partial(declared.function, **taken))
+    return list(tests.values())
+
+
+def tests_on_sentences(kind: Kind) -> list[Test]:
+    """The tests whose function says, sentence by sentence, which word should attend to which."""
+    return [partial(by_words, declared) for declared in declared_tests("sentence", kind, {})]
+
+
+def by_words(declared: RoleTest, passage: Passage) -> Question:
+    """How often words attend most to one of the words that a test names."""
+    arcs = []
+    for number, sentence in enumerate(passage.sentences):
+        for query, key in declared.right_words(sentence):
+            arcs.append(Arc(number, query, key, declared.name))
+    return pointing(arcs, passage, passage, "offset")
+
+
 def on_treebank(
     subject: Subject,
     treebank: Iterable[Annotated],
@@ -118,20 +148,14 @@ def on_treebank(
             f"None of the first {SAMPLE} sentences can be used: they have more than {subject.limit} subwords, or words "
             "that the tokenizer drops. Give other text, or raise max_length."
         )
-    tests: list[Callable[[Passage], Any]] = [
-        partial(positional, edges=subject.reading.edges),
-        partial(syntactic, per_arc=subject.reading.per_arc),
-        attachment,
-        coreference,
-        alike,
-        shape,
-        sink,
-        partial(variability, mean=means(first[kind, 0])),
-    ]
-    if kind == "decoder-self":
-        tests += [previous, delimiter]
-    if frequencies is not None and kind == "encoder-self":
-        tests.append(partial(rare, counts=histogram(frequencies), top=subject.reading.top))
+    arguments = {
+        "edges": subject.reading.edges,
+        "per_arc": subject.reading.per_arc,
+        "top": subject.reading.top,
+        "counts": None if frequencies is None else histogram(frequencies),
+        "mean": means(first[kind, 0]),
+    }
+    tests = tests_on("treebank", kind, arguments) + tests_on_sentences(kind)
     texts: list[tuple[Iterable[Annotated], Callable[[Annotated], Half]]] = [(treebank, half_of)]
     if confirm is not None:
         texts = [(treebank, lambda sentence: 0), (confirm, lambda sentence: 1)]
@@ -186,10 +210,9 @@ def on_pairs(
         if gold is None
         else {pair[0].sentence.id: merged(pair, text, gold)[1] for pair in pairs}
     )
-    tests: Tests = {
-        "cross": [partial(alignment, links=linked), monotonicity, sink],
-        "decoder-self": [partial(positional, edges=subject.reading.edges), sink],
-    }
+    arguments = {"edges": subject.reading.edges, "links": linked}
+    kinds: tuple[Kind, ...] = ("cross", "decoder-self")
+    tests = {kind: tests_on("pairs", kind, arguments) for kind in kinds}
     batches = pair_batches(subject, pairs)
     return observe(subject.model, subject.found, batches, tests, progress)
 
@@ -217,9 +240,12 @@ def on_probes(subject: Subject, frequencies: Mapping[int, int] | None, seed: int
         for each in range(min(len(tokenizer), model.config.get_text_config().vocab_size))
         if each not in special
     ]
-    tests = [repetition]
-    if readout := read_out(subject):
-        tests.append(partial(copying, outputs=readout.outputs, embeddings=readout.embeddings))
+    readout = read_out(subject)
+    arguments = {
+        "outputs": None if readout is None else readout.outputs,
+        "embeddings": None if readout is None else readout.embeddings,
+    }
+    tests = tests_on("repeats", "decoder-self", arguments)
     drawn = probes(words, tokenizer.bos_token_id, subject.limit, seed, frequencies)
     batches = (
         Batch(half, inputs_of(p := passage.to(device_of(model))), {"decoder-self": (p,)})
@@ -239,16 +265,11 @@ def read_out(subject: Subject) -> Readout | None:
 
 def on_templates(subject: Subject, seed: int) -> list[ByHalf]:
     """The tests of language models on texts made from templates, but for those that the tokenizer does not allow."""
-    tokenizer, readout, found = subject.tokenizer, read_out(subject), list[ByHalf]()
-    tasks = [
-        partial(names_task, tokenizer, readout, seed),
-        partial(retrieval_task, tokenizer, subject.limit, seed),
-    ]
-    if readout:
-        tasks.append(partial(successor_task, tokenizer, readout, seed))
-    for make in tasks:
+    found: list[ByHalf] = []
+    arguments = {"readout": read_out(subject), "longest": subject.limit, "seed": seed}
+    for generate in tests_on("texts", "decoder-self", arguments):
         try:
-            task = make()
+            task = generate(subject.tokenizer)
         except HeadwiseError as refusal:
             subject.refused.append(str(refusal))
             continue

@@ -7,10 +7,39 @@ from torch import Tensor
 
 from headwise.roles.passage import Passage, View
 from headwise.roles.question import Question, over
+from headwise.roles.role import role
 
 OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
 
 
+@role(
+    "positional",
+    data=("treebank", "pairs"),
+    takes=("edges",),
+    variants="offset",
+    threshold=0.9,
+    expected={
+        "encoder-self": ("positional.-1", "positional.1"),
+        "decoder-self": ("positional.-1",),
+    },
+    baseline="a random token",
+    untrained="the baseline",
+    caption="share of subwords with argmax A_h[q, ·] = q + r, r = −3 … 3",
+    source="Voita et al. 2019, 5.1",
+    order=0,
+    row=0,
+    example=0,
+)
+@role(
+    "attention-at",
+    data=("treebank", "pairs"),
+    takes=("edges",),
+    baseline="a random token",
+    untrained="the baseline",
+    caption="mean of A_h[q, q + r], as `attention-at.r`",
+    source="Olsson et al. 2022; Vig 2019",
+    row=1,
+)
 def positional(passage: Passage, edges: bool = False) -> Question:
     """How often, and how much, tokens attend to the token at an offset r.
 

@@ -16,6 +16,7 @@ from headwise.roles.generated import Task, marked
 from headwise.roles.names import NAMES, PLACES
 from headwise.roles.passage import Passage, View
 from headwise.roles.question import Question, over
+from headwise.roles.role import role
 
 TEXTS = 60
 HAY = (3, 12)  # sentences around the needle
@@ -51,6 +52,20 @@ FILLING = (
 )
 
 
+@role(
+    "retrieval",
+    data=("texts",),
+    kinds=("decoder-self",),
+    takes=("longest", "seed"),
+    margin=0.10,  # 0.1 in Wu et al. 2024, without a baseline
+    expected={"language model": ("retrieval",)},
+    baseline="best fixed offset, or random",
+    caption="share of the tokens of an answer where the head attends most to that token in the needle",
+    source="Wu et al. 2024",
+    order=13,
+    row=31,
+    example=None,
+)
 def retrieval_task(tokenizer: Any, longest: int, seed: int) -> Task:
     """A needle in sentences that have nothing to do with it, a question, and the answer. longest: the most subwords.
     Raises HeadwiseError where not even a short text fits, and where the tokenizer does not know the words."""

@@ -15,6 +15,7 @@ from headwise.heads import Site
 from headwise.roles.answers import COUNTS, Answers
 from headwise.roles.passage import Passage, View
 from headwise.roles.question import Question
+from headwise.roles.role import role
 from headwise.roles.syntactic import dependencies
 
 TAGS = (
@@ -39,6 +40,33 @@ TAGS = (
 OPENING = 10  # first tokens of a sentence, which `variability` compares
 
 
+@role(
+    "distance",
+    data=("treebank",),
+    baseline="",
+    untrained="the mean distance of two subwords",
+    caption="mean distance of subwords, weighted by attention",
+    source="Vig & Belinkov 2019, eq. 6",
+    row=6,
+)
+@role(
+    "dependency-alignment",
+    data=("treebank",),
+    baseline="",
+    untrained="the share of such pairs",
+    caption="share of attention between words of which one governs the other",
+    source="Vig & Belinkov 2019, eq. 4",
+    row=6,
+)
+@role(
+    "pos",
+    data=("treebank",),
+    baseline="",
+    untrained="the share of such words",
+    caption="share of attention that goes to words of a part of speech, as `pos.TAG`",
+    source="Vig & Belinkov 2019, eq. 3",
+    row=6,
+)
 def shape(passage: Passage) -> Question:
     """Where attention goes, as shares of D.
 
@@ -123,6 +151,16 @@ def means(answers: Answers) -> dict[Site, Tensor]:
     }
 
 
+@role(
+    "variability",
+    data=("treebank",),
+    takes=("mean",),
+    baseline="",
+    untrained="near 0",
+    caption="how much the first 10 tokens' weights differ between sentences",
+    source="Vig & Belinkov 2019, eq. 5",
+    row=8,
+)
 def variability(passage: Passage, mean: Mapping[Site, Tensor]) -> Question:
     """How much attention depends on the content of the sentence: 0 for a head that depends on positions only.
 

@@ -15,6 +15,7 @@ from headwise.roles.alignment import sentence
 from headwise.roles.generated import Readout, Task, last_tokens, openings
 from headwise.roles.passage import Passage, View
 from headwise.roles.question import Question, over
+from headwise.roles.role import role
 
 TEXTS = 80
 LONGEST = 12  # items of a text
@@ -29,6 +30,23 @@ SEQUENCES = {  # each goes round, except that the last number, ordinal and lette
 ROUND = ("days", "months")
 
 
+@role(
+    "successor",
+    data=("texts",),
+    kinds=("decoder-self",),
+    takes=("readout", "seed"),
+    needs=("readout",),
+    threshold=0.5,
+    expected={"language model": ("successor",)},
+    baseline="a random item",
+    untrained="the baseline",
+    caption="of the items of a sequence in random order, the share where the head's own path raises the successor of "
+    "the attended item most",
+    source="Gould et al. 2023",
+    order=10,
+    row=32,
+    example=None,
+)
 def successor_task(tokenizer: Any, readout: Readout, seed: int) -> Task:
     """Items of one sequence in random order. Raises HeadwiseError where the tokenizer tells the items of no sequence
     apart by their first subwords."""

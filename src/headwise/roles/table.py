@@ -16,7 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, HeadMap
 from headwise.roles.alignment import Gold
 from headwise.roles.answers import together
-from headwise.roles.label import ENOUGH, Bar, absent, find, labels, patterns
+from headwise.roles.label import ENOUGH, absent, find, labels, patterns
 from headwise.roles.passes import (
     ByHalf,
     Progress,
@@ -73,7 +73,6 @@ def roles(
     pairs: Iterable[tuple[str, str]] | None = None,
     frequencies: Mapping[int, int] | None = None,
     reading: Reading | None = None,
-    bar: Bar | None = None,
     seed: int = 0,
     progress: Progress = lambda sentences: None,
     links: Sequence[Gold] | None = None,
@@ -85,10 +84,9 @@ def roles(
     reference `links` or those of eflomal. Language models are also tested on repeated random tokens and on texts made
     from templates. confirm: another treebank to confirm roles on, instead of half of the documents. frequencies: how
     often each token id occurs in the training text (`rare.frequencies`); without them no head is tested for rare
-    tokens. reading: options of the tests. bar: what a role needs. progress: called with the number of sentences of
+    tokens. reading: options of the tests. progress: called with the number of sentences of
     every batch. intervals: whether the table has them.
     """
-    bar = bar or Bar()
     subject = Subject(model, tokenizer, found, reading or Reading())
     passes = [on_treebank(subject, treebank, confirm, frequencies, progress)]
     if pairs is not None:
@@ -99,7 +97,7 @@ def roles(
         passes.append(on_pairs(subject, list(pairs), progress, links))
     if subject.kind == "decoder-self":
         passes += [on_probes(subject, frequencies, seed), *on_templates(subject, seed)]
-    result = conclude(found.heads, passes, bar, seed if intervals else None, subject.coverage)
+    result = conclude(found.heads, passes, seed if intervals else None, subject.coverage)
     result.warnings.extend(subject.refused)
     return result
 
@@ -107,7 +105,6 @@ def roles(
 def conclude(
     heads: HeadMap,
     passes: Sequence[ByHalf],
-    bar: Bar,
     seed: int | None,
     coverage: dict[str, Coverage],
 ) -> Roles:
@@ -128,13 +125,13 @@ def conclude(
     scores = pd.concat(whole, ignore_index=True)
     heads = heads.only(dict.fromkeys(scores["kind"]))
     often = (scores["n"] >= ENOUGH[0]) & (scores["units"] >= ENOUGH[1])
-    found = find(scores[often], pd.concat(halves[0]), pd.concat(halves[1]), bar)
+    found = find(scores[often], pd.concat(halves[0]), pd.concat(halves[1]))
     return Roles(
         scores.loc[often, list(COLUMNS)].reset_index(drop=True),
         found,
         labels(heads, found),
         patterns(heads, found),
-        absent(scores, found, bar),
+        absent(scores, found),
         sorted(set(scores.loc[~often, "measure"])),
         coverage,
         warnings(coverage),

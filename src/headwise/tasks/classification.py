@@ -19,8 +19,9 @@ class Classification(Task):
     needs = "labelled text (--text FILE with columns text and label, hw.LabelledText)"
     text_class = LabelledText
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "text"})
-    quality = QualityMeasure("accuracy", "accuracy_change", "accuracy", "points of accuracy", True)
-    usual_measures = ("confidence", "gradient", "ablation.zero")
+    quality = QualityMeasure(
+        "accuracy", "accuracy_change", "accuracy", "points of accuracy", True, "accuracy_change"
+    )
 
     def encoded(self, text: LabelledText) -> Labelled:
         return Labelled(text, self.tokenizer, self.hf, self.longest)

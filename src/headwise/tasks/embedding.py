@@ -20,9 +20,8 @@ class Embedding(Task):
     name = "embedding"
     noun = "a model that predicts nothing"
     needs = "one-sided text (--text)"
-    text_class = Text
+    text_class: type[Text | ParallelText] = Text
     provides: ClassVar[frozenset[Need]] = frozenset({"text"})
-    usual_measures = ("confidence", "entropy", "dormancy")
     usual_score = "confidence"
 
     def __init__(

@@ -20,7 +20,12 @@ class LanguageModel(Task):
     text_class = Text
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "words", "text"})
     quality = QualityMeasure(
-        "perplexity", "perplexity_change", "perplexity", "% of perplexity", False
+        "perplexity",
+        "perplexity_change",
+        "perplexity",
+        "% of perplexity",
+        False,
+        "perplexity_change",
     )
     causal = True
 

@@ -37,7 +37,8 @@ class QualityMeasure:
     """The number that says what models of a task are worth.
 
     name: of the measure in tables. change: of its difference to another model. title: in figures and sentences. unit:
-    of what a model may lose, in sentences. higher_is_better: which way is up.
+    of what a model may lose, in sentences. higher_is_better: which way is up. compared: the measure that choices
+    compare, its own value or its change.
     """
 
     name: str
@@ -45,6 +46,14 @@ class QualityMeasure:
     title: str
     unit: str
     higher_is_better: bool
+    compared: str
+
+    def worth(self, rows: Sequence[Sequence[Any]]) -> float:
+        """What choices compare, the higher the better: of rows (measure, value, …) of one model. The whole model has no
+        change: 0."""
+        values = {row[0]: float(row[1]) for row in rows}
+        value = values.get(self.compared, 0.0)
+        return value if self.higher_is_better else -value
 
 
 class Task:
@@ -59,12 +68,6 @@ class Task:
     text_class: type[StoredText]
     provides: ClassVar[frozenset[Need]]  # what measures may ask for
     quality: ClassVar[QualityMeasure | None] = None
-    usual_measures: ClassVar[tuple[str, ...]] = (
-        "confidence",
-        "lrp.ding",
-        "gradient",
-        "ablation.zero",
-    )
     usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
     label_smoothing: ClassVar[float] = 0.0  # in training, where nothing is asked for
     trains_gates_by_default: ClassVar[bool] = False  # to reach a number of heads
@@ -111,7 +114,8 @@ class Task:
     @classmethod
     def read(cls, spec: Any, cache: Path | None = None) -> Any:
         """The text that a user names: one file, two files, or `datasets:NAME`. cache: a folder for its copy."""
-        return cls.text_class.open(spec, cache=cache)
+        text_class: Any = cls.text_class
+        return text_class.open(spec, cache=cache)
 
     def check(self, text: Any) -> None:
         """Raise HeadwiseError for text of another sort than the model needs, and a model without a tokenizer."""

@@ -21,7 +21,7 @@ class Translation(Task):
     needs = "parallel text (source and target)"
     text_class = ParallelText
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "words", "text", "translations"})
-    quality = QualityMeasure("bleu", "bleu_difference", "BLEU", "BLEU", True)
+    quality = QualityMeasure("bleu", "bleu_difference", "BLEU", "BLEU", True, "bleu")
     label_smoothing = 0.1
     trains_gates_by_default = True
 

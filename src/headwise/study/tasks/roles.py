@@ -11,7 +11,7 @@ import pandas as pd
 
 from headwise.attention import is_offloaded
 from headwise.heads import HeadMask, Site, save_scores
-from headwise.importance.scoring import score_all, table_of_scores
+from headwise.importance.measurement import run_passes, table_of_scores
 from headwise.model import Model
 from headwise.roles.find import (
     role_examples,
@@ -21,7 +21,7 @@ from headwise.roles.find import (
     sentences_read,
     token_counts,
 )
-from headwise.roles.label import UNTRAINED
+from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.roles.table import Roles
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run, Spec, Task
@@ -34,8 +34,6 @@ from headwise.study.variants import Variant
 @dataclass(frozen=True)
 class FindRoles(Task, stage="roles", names="roles"):
     """The tables of roles/, where the plan names a treebank or takes the embedded corpus, with their controls."""
-
-    VERSION = 2
 
     VERSION = 2  # more roles of language models
 
@@ -81,7 +79,9 @@ def role_inputs(run: Run) -> dict[str, Any]:
     """What roles are made from, beside the model."""
     assert run.treebanks is not None
     treebank, confirm = run.treebanks
+    declared = fingerprints()
     return {
+        **({"declared": declared} if declared else {}),
         "roles": run.plan.roles.model_dump(),
         "dev": run.fingerprint("dev"),
         "train": run.fingerprint("train"),
@@ -137,7 +137,7 @@ class Rescore(Task, stage="evaluate", names="rescored/{0.variant.name}", shared=
         if measures and len(mask):
             text = model.task.batches(run.text("dev"))
             table = table_of_scores(
-                model, text, measures, score_all(model, text, measures, seed, run.progress), seed
+                model, text, measures, run_passes(model, text, measures, seed, run.progress), seed
             )
             table.attrs["signature"]["heads"] = mask.heads.to_json()
             if run.main:

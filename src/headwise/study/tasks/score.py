@@ -14,19 +14,18 @@ from headwise.errors import HeadwiseError
 from headwise.heads import save_scores, write_text
 from headwise.importance.interactions import COLUMNS as PAIR_COLUMNS
 from headwise.importance.interactions import LEAST, interactions
-from headwise.importance.scoring import (
-    SCALES,
-    Scores,
+from headwise.importance.measurement import (
+    Measurement,
     balance_line,
     balance_table,
     judge,
-    passes,
     refuse_unscorable,
     run_pass,
     table_of_scores,
 )
-from headwise.importance.tally import Tally, agreeing
-from headwise.importance.untrained import DEAR, SENTENCES, score_untrained, with_baseline
+from headwise.importance.measures import facts, passes
+from headwise.importance.tally import SCALES, Tally, agreeing
+from headwise.importance.untrained import SENTENCES, score_untrained, with_baseline
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result
@@ -50,7 +49,7 @@ class ScorePass(Task, stage="score", names="scores/{0.label}", shared=True):
         text = model.task.batches(run.text("dev"), run.progress)
         refuse_unscorable(model, self.measures, text)
         with agreeing():
-            scores = run_pass(model, text, self.label, list(self.measures), run.plan.seed)
+            scores = run_pass(model, text, list(self.measures), run.plan.seed, run.progress)
             for tally in scores.tallies.values():
                 tally.gather()
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,15 +77,15 @@ def score_passes(run: Run) -> list[ScorePass]:
     ]
 
 
-def read_scores(run: Run) -> Scores:
+def read_scores(run: Run) -> Measurement:
     """All passes from their files."""
-    scores, heads = Scores(), run.heads
+    scores, heads = Measurement(), run.heads
     assert heads is not None
     for task in score_passes(run):
         result = run.need(task)
         for name in result["measures"]:
             scores.tallies[name] = Tally.read(
-                run.folder / task.name / f"{name}.npz", heads, SCALES.get(name)
+                run.folder / task.name / f"{name}.npz", heads, SCALES.get(facts(name).scale)
             )
         scores.rows += result["rows"]
         scores.balances |= result["balances"]
@@ -126,7 +125,7 @@ class ScoreUntrained(Task, stage="score", names="untrained", shared=True):
         return {"twins": count}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
-        names = [name for name in run.plan.scoring.measures if name not in DEAR]
+        names = [name for name in run.plan.scoring.measures if not facts(name).expensive]
         share = min(1.0, SENTENCES / max(1, estimate.dev.pairs))
         return run.plan.scoring.untrained * share * estimate.scoring(names)
 

@@ -1,0 +1,199 @@
+"""The table of role tests: what each is called, what it needs, and from which score on a head has the role.
+
+A test is declared once, beside the function that makes it; that is all it takes to be run, named, labelled, drawn and
+documented. This module needs no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from headwise.declarations import Declaration, Declarations
+from headwise.errors import HeadwiseError
+from headwise.heads import Kind
+
+if TYPE_CHECKING:
+    from headwise.data.annotated import Annotated
+
+UNLISTED = 1000  # the place of tests that others declare: behind our own
+NO_ROLE = "no known role"
+UNTRAINED = (
+    "untrained"  # controls: an untrained model, the model on random words and on shuffled sentences
+)
+RANDOM_WORDS = "random-words"
+SHUFFLED = "shuffled"
+GOVERNORS = {
+    "nsubj": "verb",
+    "obj": "verb",
+    "iobj": "verb",
+    "advmod": "verb",
+    "amod": "noun",
+    "det": "noun",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleTest(Declaration):
+    """One test of what heads do. Its measure has its name, or begins with it (`variants`).
+
+    data: what the function gets, one or several of
+
+    * `sentence`: an annotated sentence of the treebank. It yields pairs of words (query, key), numbered from 0: the
+      query should attend most to the key, or to one of its keys.
+    * `treebank`: a batch of sentences (`Passage`); `pairs`: both sides of a batch of sentence pairs; `repeats`: a batch
+      of random tokens that are repeated. It returns a `Probe`.
+    * `texts`: a tokenizer. It returns texts of its own with their probe (`Generated`).
+
+    kinds: the kinds of attention that it tests. takes: further arguments by name, such as `top` of `Reading`; needs:
+    those of them without which the test is left out (`counts`: of the training text; `readout`, `outputs`: the direct
+    path from heads to logits).
+
+    threshold: the score from which on a head has the role; margin: the same, above the baseline. A test with neither is
+    scored only. excluded: variants that are scored only. expected: by kind of heads (or "language model"), the measures
+    that `Roles.absent` speaks of where no head has them; None: the test's own wherever it is run.
+
+    baseline: what a score is compared with, in words. untrained: what a head with random weights scores. display: the
+    name for readers; short: the same in a cell of a chart. caption: what is measured, in one line. source: the paper.
+    order: the place among roles in charts and lists; row: the place of its measures in the table of scores; example:
+    the place among example sentences, None where a sentence cannot show it.
+    """
+
+    data: tuple[str, ...] = ("sentence",)
+    kinds: tuple[Kind, ...] = ("encoder-self", "decoder-self")
+    takes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    threshold: float | None = None
+    margin: float | None = None
+    variants: str = ""  # "offset", "relation", or none
+    excluded: tuple[str, ...] = ()
+    expected: Mapping[str, tuple[str, ...]] | None = None
+    baseline: str = "best fixed offset"
+    untrained: str = "less than the baseline"
+    display: str = ""
+    short: str = ""
+    caption: str = ""
+    source: str = ""
+    order: int = UNLISTED
+    row: int = UNLISTED
+    example: int | None = UNLISTED
+
+    @property
+    def is_role(self) -> bool:
+        """Whether heads can have it as a role; otherwise it is scored only."""
+        return self.threshold is not None or self.margin is not None
+
+    @property
+    def category(self) -> str:
+        """The name for readers."""
+        return self.display or self.name.replace("-", " ")
+
+    def needed(self, baseline: float) -> float:
+        """The score from which on a head has the role."""
+        if self.margin is not None:
+            return baseline + self.margin
+        assert self.threshold is not None
+        return self.threshold
+
+    def expected_of(self, kind: str) -> tuple[str, ...]:
+        """The measures that some head should have as a role. kind: of heads, or "language model"."""
+        if self.expected is not None:
+            return self.expected.get(kind, ())
+        tested = "decoder-self" if kind == "language model" else kind
+        return (self.name,) if tested in self.kinds else ()
+
+    def right_words(self, sentence: Annotated) -> Iterator[tuple[int, int]]:
+        """The pairs of words (query, key) that a test on sentences names.
+
+        Raises HeadwiseError for a word that the sentence does not have.
+        """
+        for query, key in self.function(sentence):
+            if not (0 <= query < len(sentence.words) and 0 <= key < len(sentence.words)):
+                raise HeadwiseError(
+                    f"The role '{self.name}' names the words {query} and {key} of a sentence of "
+                    f"{len(sentence.words)} words: they are numbered from 0."
+                )
+            yield int(query), int(key)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the declaration and, where it can be read, the source of its function."""
+        facts = [repr(getattr(self, each.name)) for each in fields(self)]
+        with contextlib.suppress(OSError, TypeError):  # of a function typed into an interpreter
+            facts.append(inspect.getsource(self.function))
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+role: Declarations[RoleTest] = Declarations("role", RoleTest, "headwise.roles", "headwise.roles")
+
+
+def declared_for(measure: str) -> RoleTest | None:
+    """The test that a measure belongs to."""
+    entries = role.entries
+    first = measure.partition(".")[0]
+    if measure in entries:
+        return entries[measure]
+    if first in entries and entries[first].variants:
+        return entries[first]
+    return None
+
+
+def role_of(measure: str) -> RoleTest | None:
+    """The test by which heads with a high score of this measure have a role; None where there is none."""
+    declared = declared_for(measure)
+    if declared is None or not declared.is_role:
+        return None
+    variant = measure.split(".")[1:2]
+    return None if set(variant) & set(declared.excluded) else declared
+
+
+def fingerprints() -> dict[str, str]:
+    """By name, what the tests of scripts and other packages are; a study makes its roles again when one changes."""
+    return {
+        name: declared.fingerprint for name, declared in role.entries.items() if name in role.added
+    }
+
+
+def in_order() -> list[RoleTest]:
+    """The tests that make roles, in the order of charts and lists."""
+    return sorted((each for each in role.values() if each.is_role), key=lambda each: each.order)
+
+
+def category(measure: str) -> str:
+    """The category of a measure's role: positional, syntactic, rare tokens, …"""
+    declared = declared_for(measure)
+    return measure.replace("-", " ") if declared is None else declared.category
+
+
+def display_name(measure: str) -> str:
+    """The name of a measure's role for readers: `positional −1`, `obj→verb`, `rare tokens`."""
+    declared = declared_for(measure)
+    if declared is None or not declared.variants:
+        return category(measure)
+    variant = measure.split(".")[1:]
+    if declared.variants == "offset":
+        offset = f"{int(variant[0]):+d}".replace("-", "−").replace("+0", "0")
+        return f"{declared.category} {offset}"
+    relation, direction = variant
+    governor = GOVERNORS.get(relation, "governor")
+    return f"{relation}→{governor}" if direction == "to-governor" else f"{governor}→{relation}"
+
+
+def evidence(measure: str, value: float, baseline: float) -> str:
+    """`positional −1 (0.97)`, `obj→verb (0.84 vs 0.46)`."""
+    declared = role_of(measure)
+    with_baseline = declared is not None and declared.margin is not None
+    compared = f" vs {baseline:.2f}" if with_baseline else ""
+    return f"{display_name(measure)} ({value:.2f}{compared})"
+
+
+def expected_roles(kind: str) -> list[str]:
+    """The measures that some head of a model should have as a role. kind: of heads, or "language model"."""
+    declared = in_order()
+    if kind == "language model":  # the roles that only language models have come first
+        declared.sort(key=lambda each: list(each.expected or {}) != [kind])
+    return [measure for each in declared for measure in each.expected_of(kind)]

@@ -1,0 +1,171 @@
+"""A role test that a script declares: tested on halves, named, in the study's tables and resumed, drawn, in the report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+import headwise as hw
+from headwise.data.annotated import Annotated
+from headwise.data.treebank import Treebank
+from headwise.roles.role import NO_ROLE, category, display_name, in_order, role_of
+from headwise.study import Progress, make_plan, run_study
+
+NAME = "first-word"
+HEAD = {"kind": "encoder-self", "layer": 1, "head": 2}
+
+
+@pytest.fixture(autouse=True)
+def own_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user writes."""
+    monkeypatch.setattr(hw.role, "added", {})
+
+    @hw.role(NAME, margin=0.1, caption="share of words pointing at the first word", source="ours")
+    def first_word(sentence: Annotated) -> Iterator[tuple[int, int]]:
+        """From every word to the first one of the sentence."""
+        for index in range(1, len(sentence.words)):
+            yield index, 0
+
+
+def model_of(tokenizer: PreTrainedTokenizerFast) -> hw.Model:
+    """Random weights, but one head looks at the first position, whatever the words are."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=16,
+        max_position_embeddings=64,
+    )
+    hf = BertForMaskedLM(config).eval()
+    attention = hf.bert.encoder.layer[1].attention.self
+    rows = slice(16, 24)
+    with torch.no_grad():
+        hf.bert.embeddings.position_embeddings.weight[0] += 3 * torch.ones(32).cumsum(0).sin()
+        first = hf.bert.embeddings.position_embeddings.weight[0]
+        attention.query.weight[rows] = 0
+        attention.query.bias[rows] = 1.0
+        attention.key.weight[rows] = first * 2
+    return hw.Model(hf, tokenizer, "first word")
+
+
+def test_heads_are_found_on_halves_with_baseline_and_interval(
+    treebank: Treebank, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    found = hw.roles(model_of(tokenizer), treebank)
+    rows = found.table[found.table["measure"] == NAME]
+    assert len(rows) == 8 and (rows["low"] <= rows["value"]).all()
+    assert rows["baseline"].between(0.05, 0.6).all() and (rows["n"] > 1000).all()
+    have = found.roles[found.roles["measure"] == NAME]
+    assert have[list(HEAD)].to_dict("records") == [HEAD] and have["p"].iloc[0] < 0.05
+    label = found.labels.set_index(["kind", "layer", "head"])["label"][*HEAD.values()]
+    assert label.startswith("first word (") and " vs " in label
+    assert "first word" in set(found.patterns["role"])
+
+
+def test_a_role_that_no_head_has_is_said(
+    treebank: Treebank, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    hw.role("last-word", threshold=0.9)(lambda sentence: [(0, len(sentence.words) - 1)])
+    found = hw.roles(model_of(tokenizer), treebank)
+    assert any(line.startswith("encoder-self: no head for last word") for line in found.absent)
+
+
+def test_the_table_has_its_names() -> None:
+    assert category(NAME) == display_name(NAME) == "first word" != NO_ROLE
+    assert in_order()[-1].name == NAME and role_of(NAME) is hw.role[NAME]
+    with pytest.raises(hw.HeadwiseError, match="declared twice"):
+        hw.role("sink", threshold=0.5)(lambda sentence: [])
+    with pytest.raises(hw.HeadwiseError, match="did you mean 'first-word'"):
+        hw.role["first-words"]
+
+
+def test_words_that_a_sentence_does_not_have(
+    treebank: Treebank, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    hw.role("too-far", margin=0.1)(lambda sentence: [(0, len(sentence.words))])
+    with pytest.raises(hw.HeadwiseError, match="'too-far' names the words 0 and"):
+        hw.roles(model_of(tokenizer), treebank)
+
+
+def test_arguments_that_there_are_none_of(
+    treebank: Treebank, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    hw.role("odd", data=("treebank",), takes=("moon",), threshold=0.5)(lambda passage, moon: None)
+    with pytest.raises(hw.HeadwiseError, match="'odd' takes moon, but a test on treebank can take"):
+        hw.roles(model_of(tokenizer), treebank)
+
+
+def test_in_a_study_and_its_report(
+    tmp_path: Path, treebank: Treebank, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    model_of(tokenizer).save(tmp_path / "model")
+    text = [sentence.text for sentence in treebank]
+    for split, lines in (("train", text[:100]), ("dev", text[100:140])):
+        (tmp_path / split).write_text("\n".join(lines) + "\n")
+    plan = make_plan(
+        {
+            "data": {split: str(tmp_path / split) for split in ("train", "dev")},
+            "model": str(tmp_path / "model"),
+            "roles": {"treebank": [str(treebank.files[0])]},
+            "scoring": {"measures": ["confidence"], "judge": False, "untrained": 1, "pairs": 0},
+        }
+    )
+    made: list[str] = []
+
+    class Made(Progress):
+        def say(self, text: str, *given: object) -> None:
+            made.append(text)
+
+    run = run_study(plan, tmp_path / "run", Made(quiet=True), only="roles")
+    roles = pd.read_csv(run / "roles" / "roles.csv")
+    assert NAME in set(roles["measure"])
+    controls = pd.read_csv(run / "roles" / "controls.csv")
+    assert NAME in set(controls["measure"])
+    examples = json.loads((run / "roles" / "examples.json").read_text())
+    shown = next(each for each in examples if each["measure"] == NAME)
+    assert all(key == 0 for _, key in shown["cells"]) and shown["right"] > 0
+    page = hw.report(run).read_text()
+    assert "first word" in page
+
+    written = (run / "roles" / "roles.csv").stat().st_mtime_ns
+    run_study(plan, tmp_path / "run", Made(quiet=True), only="roles")
+    assert (run / "roles" / "roles.csv").stat().st_mtime_ns == written  # resumed
+    hw.role.added.clear()
+    hw.role("other-word", margin=0.1)(lambda sentence: [(0, 1)])
+    run_study(plan, tmp_path / "run", Made(quiet=True), only="roles")
+    assert NAME not in set(pd.read_csv(run / "roles" / "table.csv")["measure"])
+
+
+def test_a_package_declares_one_by_an_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "from headwise.roles.role import role\n\n\n@role('packed', threshold=0.5)\n"
+        "def packed(sentence):\n    return []\n"
+    )
+    (tmp_path / "packed_role.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    points = metadata.EntryPoints([metadata.EntryPoint("packed", "packed_role", "headwise.roles")])
+    monkeypatch.setattr(metadata, "entry_points", lambda group: points.select(group=group))
+    monkeypatch.delitem(hw.role.__dict__, "installed", raising=False)
+    assert role_of("packed") is not None and in_order()[-1].name == "packed"
+
+
+def test_the_table_is_read_without_torch() -> None:
+    code = (
+        "import sys; from headwise.roles.role import role, expected_roles; "
+        "assert len(role) > 25 and expected_roles('cross') == ['alignment']; "
+        "assert 'torch' not in sys.modules and 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

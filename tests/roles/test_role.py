@@ -1,0 +1,90 @@
+"""The table of role tests, and the page that lists them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headwise.roles.role import (
+    RoleTest,
+    category,
+    display_name,
+    evidence,
+    expected_roles,
+    in_order,
+    role,
+    role_of,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "methods" / "roles.md"
+VARIANTS = {"offset": ".r", "relation": ".REL.…"}
+
+
+def row_of(declared: RoleTest) -> str:
+    """The row of a test in the page's table."""
+    measure = f"`{declared.name}{VARIANTS.get(declared.variants, '')}`"
+    meaning = declared.caption + (f" ({declared.source})" if declared.source else "")
+    least = "" if declared.threshold is None else f"{declared.threshold:g}"
+    if declared.margin is not None:
+        least = f"baseline + {declared.margin:.2f}"
+    facts = [measure, meaning, declared.baseline, declared.untrained, least]
+    return "| " + " | ".join(facts).replace("|  |", "| |").replace("|  |", "| |") + " |"
+
+
+def test_the_page_lists_every_test() -> None:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    start = lines.index("| measure | meaning | baseline | untrained heads | role from |") + 2
+    end = lines.index("", start)
+    ours = sorted(role.own.values(), key=lambda each: (not each.is_role, each.order, each.row))
+    assert lines[start:end] == [row_of(declared).replace("  ", " ") for declared in ours]
+
+
+def test_every_test_says_what_it_measures() -> None:
+    for declared in role.own.values():
+        assert declared.caption and declared.untrained, declared.name
+        assert set(declared.needs) <= set(declared.takes), declared.name
+        assert callable(declared.function)
+    orders = [declared.order for declared in in_order() if declared.name in role.own]
+    assert orders == list(range(len(orders)))
+
+
+def test_roles_that_a_model_is_expected_to_have() -> None:
+    assert expected_roles("encoder-self")[:3] == [
+        "positional.-1",
+        "positional.1",
+        "syntactic.nsubj.to-governor",
+    ]
+    assert expected_roles("encoder-self")[-2:] == ["rare.two-rarest", "coreference"]
+    assert expected_roles("cross") == ["alignment"]
+    assert expected_roles("language model")[0] == "previous-token"
+    assert expected_roles("language model")[-1] == "syntactic.advmod.to-dependent"
+
+
+@pytest.mark.parametrize(
+    ("measure", "name", "sort", "is_role"),
+    [
+        ("positional.-1", "positional −1", "positional", True),
+        ("positional.2", "positional +2", "positional", True),
+        ("positional.0", "positional 0", "positional", True),
+        ("rare.two-rarest", "rare tokens", "rare tokens", True),
+        ("rare.rarest", "rare tokens", "rare tokens", False),
+        ("syntactic.obj.to-governor", "obj→verb", "syntactic", True),
+        ("syntactic.amod.to-dependent", "noun→amod", "syntactic", True),
+        ("syntactic.case.to-governor", "case→governor", "syntactic", True),
+        ("syntactic.punct.to-governor", "punct→governor", "syntactic", False),
+        ("previous-token", "previous token", "previous token", True),
+        ("s-inhibition", "S-inhibition", "S-inhibition", True),
+        ("coreference.pronoun", "coreference.pronoun", "coreference.pronoun", False),
+        ("induction.-1", "induction −1", "induction −1", False),
+        ("of-another-script", "of another script", "of another script", False),
+    ],
+)
+def test_names_for_readers(measure: str, name: str, sort: str, is_role: bool) -> None:
+    assert display_name(measure) == name and category(measure) == sort
+    assert (role_of(measure) is not None) == is_role
+
+
+def test_evidence() -> None:
+    assert evidence("syntactic.obj.to-governor", 0.84, 0.46) == "obj→verb (0.84 vs 0.46)"
+    assert evidence("sink", 0.9, 0.1) == "sink (0.90)"
