@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
+    from headwise.engines.engine import engine
     from headwise.engines.export import export
     from headwise.evaluation.quality import Quality, evaluate
     from headwise.heads import Head, HeadMap, HeadMask
@@ -82,6 +83,7 @@ else:
         "evaluation.quality": ("Quality", "evaluate"),
         "importance.score": ("score",),
         "importance.untrained": ("untrained",),
+        "engines.engine": ("engine",),
         "engines.export": ("export",),
         "hub": ("push",),
     }
@@ -129,6 +131,7 @@ __all__ = [
     "evaluate",
     "Quality",
     "export",
+    "engine",
     "push",
     "report",
     "compare",

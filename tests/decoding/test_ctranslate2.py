@@ -6,13 +6,13 @@ import random
 
 import pytest
 import torch
-from pruned import LINES, encoder_decoder, language_model, listener, translator, uneven
 
 import headwise as hw
+from engines.pruned import LINES, encoder_decoder, language_model, listener, translator, uneven
 from headwise.attention import masked
+from headwise.decoding import ctranslate2
+from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.decoding.translator import translate
-from headwise.engines import export
-from headwise.engines.ct2_writer import refuse_engine, writer_of
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask
 from headwise.options import Search
@@ -39,10 +39,10 @@ def pushed(model, token, push):
 def both(model, exactly=None, **search):
     """Lines and tokens by `generate` and by CTranslate2."""
     options = Search(batch=8, **search)
-    engines = [writer_of(model, engine) for engine in ("transformers", "ct2")]
-    made = [translate(engine, TEXT, options, exactly=exactly) for engine in engines]
-    assert [cost["engine"].split()[0] for _, cost in made] == ["transformers", "ctranslate2"]
-    return [(lines, cost["tokens"]) for lines, cost in made]
+    translators = [model.translator(engine) for engine in ("transformers", "ct2")]
+    results = [translate(each, TEXT, options, exactly=exactly) for each in translators]
+    assert [cost["engine"].split()[0] for _, cost in results] == ["transformers", "ctranslate2"]
+    return [(lines, cost["tokens"]) for lines, cost in results]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_unknown_word_is_never_written():
         logits = model.hf(torch.tensor([[5, 6, 1]]), decoder_input_ids=torch.tensor([[2]])).logits
     assert int(logits.argmax()) == unknown
     for engine in ("transformers", "ct2"):
-        (written,) = writer_of(model, engine).write([[5, 6, 1]], Search(beam=2), 9, False)
+        (written,) = model.translator(engine).write([[5, 6, 1]], Search(beam=2), 9, False)
         assert written and unknown not in written
 
 
@@ -96,7 +96,7 @@ def test_the_model_translates_by_name(monkeypatch):
     assert small.translate(TEXT, beam=2, engine="ct2") == small.translate(TEXT, beam=2)
     with pytest.raises(HeadwiseError, match=r"engine: Input should be 'transformers' or 'ct2'"):
         small.translate(TEXT, engine="marian")
-    monkeypatch.setattr(export, "find_spec", lambda name: None)
+    monkeypatch.setattr(ctranslate2, "find_spec", lambda name: None)
     with pytest.raises(
         HeadwiseError,
         match=r"^Translating with ct2 needs ctranslate2: pip install 'headwise\[ct2\]'.$",
@@ -119,7 +119,8 @@ def test_what_ct2_would_do_otherwise_is_refused():
         model.translate(TEXT, engine="ct2")
     with pytest.raises(HeadwiseError, match="on cuda, but headwise runs CTranslate2 on the CPU"):
         refuse_engine("ct2", "cuda")
-    refuse_engine("transformers", "cuda", model)
+    refuse_engine("transformers", "cuda")
+    refuse_model("transformers", model.hf, model.tokenizer, model.found)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_models_that_do_not_translate_are_refused(model):
         HeadwiseError,
         match=r"cannot be translated with ct2: a (whisper|llama) does not translate text",
     ):
-        refuse_engine("ct2", "cpu", model())
+        model().translator("ct2")
 
 
 def test_evaluation_says_the_engine():

@@ -8,7 +8,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from pruned import (
+from transformers.models.whisper.generation_whisper import _dynamic_time_warping
+
+import headwise as hw
+from engines.pruned import (
     LINES,
     TRANSLATORS,
     encoder_decoder,
@@ -18,10 +21,8 @@ from pruned import (
     translator,
     uneven,
 )
-from transformers.models.whisper.generation_whisper import _dynamic_time_warping
-
-import headwise as hw
-from headwise.engines import ct2_folder
+from headwise.decoding import ct2_folder
+from headwise.engines import ct2
 from headwise.heads import Head
 
 ctranslate2 = pytest.importorskip(
@@ -73,7 +74,8 @@ def ending(tokenizer, text):
 @pytest.mark.parametrize("family", [*TRANSLATORS, "post", "pre"])
 def test_translations_have_the_same_log_probabilities(family, tmp_path):
     small = uneven(translator(family) if family in ("post", "pre") else encoder_decoder(family))
-    notes = hw.export(small, "ct2", tmp_path / "ct2")
+    notes: list[str] = []
+    hw.export(small, "ct2", tmp_path / "ct2", say=notes.append)
     assert "heads of zeros" in notes[0]
     same_log_probabilities(small, tmp_path / "ct2")
 
@@ -83,7 +85,9 @@ def test_equal_numbers_of_heads_need_no_zeros(family, tmp_path):
     model = encoder_decoder(family)
     kept = (head for head in model.heads if head.head in ((0, 2), (1, 3), (2, 3))[head.layer])
     small = model.remove(hw.HeadMask(model.heads, frozenset(kept)))
-    assert not any("zeros" in note for note in hw.export(small, "ct2", tmp_path / "ct2"))
+    notes: list[str] = []
+    hw.export(small, "ct2", tmp_path / "ct2", say=notes.append)
+    assert not any("zeros" in note for note in notes)
     same_log_probabilities(small, tmp_path / "ct2")
 
 
@@ -119,9 +123,9 @@ def test_the_mean_of_the_alignment_heads_is_returned(family, tmp_path):
 def test_heads_of_one_layer_align():
     model = encoder_decoder("bart")
     model.alignment_heads = [Head("cross", 1, 3), Head("cross", 0, 1)]
-    assert "cross/0/1 were left out" in ct2_folder.notes(model)[0]
+    assert "cross/0/1 were left out" in ct2_folder.notes(model.hf, model.found)[0]
     model.hf.generation_config.alignment_heads = [[7, 0]]
-    assert "cross/7/0" in ct2_folder.refuse(model)
+    assert "cross/7/0" in ct2.refusal(model)
 
 
 def test_whisper_writes_and_aligns_the_same(tmp_path):
@@ -215,4 +219,4 @@ def test_mixed_groups_are_refused():
     model = language_model("llama")
     mixed = hw.HeadMask.full(model.heads).without([next(iter(model.heads))])
     with pytest.warns(UserWarning, match="cache of llama would grow"):
-        assert "whole groups" in ct2_folder.refuse(model.remove(mixed, grow=True))
+        assert "whole groups" in ct2.refusal(model.remove(mixed, grow=True))
