@@ -30,11 +30,10 @@ from headwise.attention import evaluating
 from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.evaluation.losses import Losses
-from headwise.importance.scoring import score_all
+from headwise.importance.measurement import run_passes
 from headwise.model import Model
-from headwise.options import Architecture
+from headwise.options import Architecture, Greedy
 from headwise.pruning.ranking import Ranking, greedy_masks
-from headwise.pruning.sweeps import GreedySweep
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import predict
 from headwise.training.build import build
@@ -119,14 +118,14 @@ def child(options: argparse.Namespace) -> None:
     model, text = subject(options.width, options.pairs, 2, 4)
     jobs: dict[str, Callable[[], object]] = {"a forward": partial(forward, model, text)}
     jobs |= {name: partial(values, model, text, name) for name in SCORES}
-    sweep = GreedySweep(scores=["gradient"], rescore=True, step=0.2)
+    sweep = Greedy(kinds=["encoder-self"], score="gradient", rescore=True, step=0.2)
     jobs["greedy, scored again"] = lambda: [
         mask.to_json()
         for mask in greedy_masks(Ranking(model, text, "gradient", True, 0), sweep).values()
     ]
     masks = [
         *greedy_masks(
-            Ranking(model, text, "random", False, 0), GreedySweep(scores=["random"])
+            Ranking(model, text, "random", False, 0), Greedy(kinds=["encoder-self"], score="random")
         ).values()
     ]
     jobs["losses of greedy models"] = lambda: Losses.measure(text, masks).summed.tobytes()
@@ -168,7 +167,7 @@ def subject(width: int, pairs: int, layers: int, heads: int) -> tuple[Model, Bat
 
 
 def values(model: Model, text: Batches, name: str) -> object:
-    return score_all(model, text, [name], 0).all_rows(0)
+    return run_passes(model, text, [name], 0).all_rows(0)
 
 
 def forward(model: Model, text: Batches) -> None:
@@ -186,7 +185,7 @@ def memory(options: argparse.Namespace) -> None:
         for some in (few, text):
             if (child := os.fork()) == 0:
                 if name != "nothing":
-                    score_all(model, some, [name], 0)
+                    run_passes(model, some, [name], 0)
                 print(f"{name:28} {len(some.data)} pairs: peak memory {peak():.0f} MB", flush=True)
                 os._exit(0)
             os.waitpid(child, 0)

@@ -28,13 +28,18 @@ from headwise.errors import HeadwiseError
 from headwise.heads import write_text
 from headwise.model import Model
 from headwise.options import Architecture
+<<<<<<< HEAD
 from headwise.roles.passes import Batch, Subject, observe, treebank_batches
+=======
+from headwise.progress import Progress
+from headwise.roles.observe import Batch, observe
+from headwise.roles.passes import Subject, treebank_batches
+>>>>>>> main
 from headwise.roles.positional import OFFSETS, positional
 from headwise.study.plan import read_plan
-from headwise.study.progress import Progress
 from headwise.training.build import build
 from headwise.training.tokenizer import learn_subwords
-from headwise.training.trainer import Training, converge
+from headwise.training.trainer import TrainingRun, converge
 
 SENTENCES = 300
 COLUMNS = ("step", "epoch", "dev_loss", "layer", "head", "offset", "share")
@@ -109,7 +114,7 @@ def main() -> None:
     sentences = islice(Treebank.read(*plan.roles.treebank), SENTENCES)
     batches = list(treebank_batches(subject, sentences, lambda sentence: 0, Coverage()))
     recipe, limit, progress = plan.training, plan.model.max_length, Progress()
-    training = Training(
+    training = TrainingRun(
         model.task.training_data(text, recipe.batch_tokens, given.out / "cache", limit),
         model.task.training_data(dev, recipe.batch_tokens, limit=limit),
         recipe,
@@ -118,7 +123,7 @@ def main() -> None:
         progress,
     )
     watch = Watch(model, batches, given.every, given.updates, given.out / "positions.csv")
-    with progress.task("train"):
+    with progress.bar("train"):
         facts = converge(model.hf, tokenizer, model.found, training, [watch])
     model.save(given.out / "model")
     write_text(

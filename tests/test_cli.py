@@ -35,10 +35,11 @@ from transformers import (
 
 import headwise as hw
 from headwise.data.embedded import write_parallel
-from headwise.importance.measures import CURVES, FAITHFULNESS, USUAL
-from headwise.study import Progress, make_plan, run_study
+from headwise.importance.measures import CURVES, FAITHFULNESS, usual
+from headwise.progress import Progress
+from headwise.study import make_plan, run_study
+from headwise.study.steps.choice import choose
 from headwise.study.store import locked_folder
-from headwise.study.tasks.evaluate import choose
 
 SHAPE = [
     "model.encoder_layers=1",
@@ -190,7 +191,7 @@ class TestCommands:
                 "the table in the terminal"
             )
         measures = json.loads((tmp_path / "heads.json").read_text())["measures"]
-        assert set(measures) == set(table.measure) == {*USUAL, "lrp.ding.signed"}
+        assert set(measures) == set(table.measure) == {*usual(), "lrp.ding.signed"}
         assert call(*words, "--quiet", "--measure", "confidence") == (0, out, "")
         assert {path.name for path in tmp_path.iterdir()} == {"heads.csv", "heads.json"}
 
@@ -321,7 +322,7 @@ class TestCommands:
             "data.embedded.train=150",
             "data.embedded.dev=10",
             "data.embedded.test=10",
-            "pruning.penalties=[1.0]",
+            "pruning.penalty=[1.0]",
         ]
         small += ["scoring.untrained=1", "scoring.random_orders=2", "scoring.pairs=2"]
         words = [
@@ -386,13 +387,10 @@ class TestCommands:
             "decoder-self",
             "cross",
         ]
-        options: dict[str, Any] = {
-            "epochs": 1,
-            "gate_learning_rate": 2.0,
-            "batch_tokens": 1260,
-            "dtype": "fp32",
-        }
-        hw.prune(loaded, text, held_out, penalty=1.5, warmup=1, **options).save(tmp_path / "small")
+        options = hw.Gates(penalty=1.5, warmup=1, epochs=1, gate_learning_rate=2.0)
+        training = hw.Training(batch_tokens=1260, dtype="fp32")
+        small = hw.prune(loaded, text, options, dev=held_out, training=training)
+        small.save(tmp_path / "small")
         again = hw.load(tmp_path / "small")
         assert again.heads.query["encoder-self"] == (0,) and len(again.translate(["Hello."])) == 1
         table = hw.evaluate([hw.load(model), again], held_out, search=hw.Search(beam=1)).table
@@ -555,7 +553,7 @@ class TestPruning:
         """Whatever it costs: here BLEU falls by 40 on paper. With a limit, the nearest one is named."""
         paper: dict[str, float] = {"full": 40.0}
         monkeypatch.setattr(
-            "headwise.study.tasks.evaluate.choose",
+            "headwise.study.steps.choice.choose",
             lambda dev, kept, limit: choose(
                 {name: paper.get(name, 0.0) for name in dev}, kept, limit
             ),
@@ -741,14 +739,14 @@ class TestPruning:
             ),
             ("--method magic", "'magic' is none of gates, top-k, greedy"),
             ("--method top-k", "keep is needed"),
-            ("--method top-k --keep 2 --penalty 1", "unknown key 'pruning.penalties'"),
+            ("--method top-k --keep 2 --penalty 1", "unknown key 'pruning.penalty'"),
             ("--score gradient", "unknown key 'pruning.scores'"),
             ("--text dev.en", "--text was given and --source"),
             ("--text dev.en --method gates", "--text was given"),
             ("--dev-text dev.en --method greedy", "--dev-text was given and --dev-source"),
             ("--test-target dev.fr --keep 2", "--test-target was given without --test-source"),
             ("--method greedy --keep 3 --keep 2", "at most 1 item"),
-            ("--method greedy --penalty 1", "unknown key 'pruning.penalties'"),
+            ("--method greedy --penalty 1", "unknown key 'pruning.penalty'"),
         ],
     )
     def test_options(
@@ -818,7 +816,7 @@ class TestStart:
         assert all(getattr(hw, name) for name in hw.__all__) and set(dir(hw)) == set(hw.__all__)
         with pytest.raises(AttributeError, match="no attribute 'nothing'"):
             hw.nothing  # type: ignore[attr-defined]  # noqa: B018
-        importlib.import_module("headwise.report.page")
+        importlib.import_module("headwise.report.html_page")
         assert callable(hw.report), "the room of the same name does not hide the function"
 
     @pytest.mark.parametrize("words", [[], ["--help"], ["study", "--help"]])
@@ -849,7 +847,7 @@ class TestStart:
                 "unknown key 'training.epoch'; allowed here: accumulate, average,",
             ),
             ("training.epochs=many", "'training.epochs' is 'many'"),
-            ("pruning.penalties=[-1]", "greater than or equal to 0"),
+            ("pruning.penalty=[-1]", "greater than or equal to 0"),
             (
                 "pruning.kinds=['decoder']",
                 "'pruning.kinds.0' is 'decoder', which does not fit: input should be",

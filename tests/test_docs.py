@@ -29,7 +29,8 @@ from pydantic_core import PydanticUndefined
 
 from headwise import cli
 from headwise.data.embedded import write_parallel
-from headwise.study import Plan, Progress, make_plan, run_study
+from headwise.progress import Progress
+from headwise.study import Plan, make_plan, run_study
 
 ROOT = Path(__file__).parents[1]
 MADE = ROOT / "docs" / "reference"  # by `make docs`
@@ -150,7 +151,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "data": {split: [str(file) for file in pair] for split, pair in files.items()},
         "model": {**shape, "max_length": 40},
         "training": {"epochs": 2, "batch_tokens": 840, "warmup": 10, "average": 1},
-        "pruning": {"epochs": 2, "penalties": [0.5]},
+        "pruning": {"epochs": 2, "penalty": [0.5]},
         "scoring": {"untrained": 1, "pairs": 5},
         "search": {"beam": 1},
         "speed": {"sentences": 5, "rounds": 1},

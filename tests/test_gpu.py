@@ -15,16 +15,20 @@ import headwise as hw
 from attention.families import FAMILIES, batch, eager, output, real, tiny
 from headwise.attention import capture, discover
 from headwise.heads import HeadMask
-from headwise.importance.measures import GATINGS, MEASURES
+from headwise.importance.measures import facts, resolve_measures
 from headwise.options import Architecture
-from headwise.pruning.gates import Gates, HardConcrete
-from headwise.study import Progress, make_plan, run_study
+from headwise.progress import Progress
+from headwise.pruning.gates import HardConcrete, HeadGates
+from headwise.study import make_plan, run_study
 from headwise.study.estimate import blank, random_batch
 from headwise.training.loss_forward import loss_forward
 from tasks.askers import asker, lines, pairs
 
 DEVICE = "cuda"
-SCORES = [name for name in MEASURES if name not in GATINGS]  # those draw their noise on the device
+MEASURES = resolve_measures(["all"])
+SCORES = [
+    name for name in MEASURES if not facts(name).expensive
+]  # those draw their noise on the device
 WITHIN = 1e-3  # of the largest value of a measure, in float32
 HALF = 0.03  # of the largest output, in bfloat16
 TOY = {
@@ -112,7 +116,7 @@ def test_an_update_waits_for_nothing(no_waits: Callable[[str], None]) -> None:
     )
     hf = hf.to(DEVICE)
     found, inputs = discover(hf), random_batch(hf, 8, 16)
-    gates = Gates(found.heads, HardConcrete(), 3.0).to(DEVICE)
+    gates = HeadGates(found.heads, HardConcrete(), 3.0).to(DEVICE)
     optimizer = torch.optim.AdamW([*hf.parameters(), *gates.parameters()], lr=1e-3, fused=True)
 
     def update() -> Tensor:

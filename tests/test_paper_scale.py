@@ -19,7 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import headwise as hw
 from headwise.heads import HeadMask
 from headwise.options import Architecture
-from headwise.study import Progress, make_plan, read_plan
+from headwise.progress import Progress
+from headwise.study import make_plan, read_plan
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
 from headwise.training.build import build
@@ -48,7 +49,7 @@ TOY = {
         "pairs": 2,
     },
     "pruning": [
-        {"name": "encoder", "penalties": [0.01], "epochs": 1},
+        {"name": "encoder", "penalty": [0.01], "epochs": 1},
         {"name": "all", "kinds": ALL, "keep": [3], "controls": ["from-scratch"], "epochs": 1},
     ],
     "search": {"beam": 1},
@@ -198,7 +199,7 @@ class TestProjection:
         )
 
     def test_a_setting_that_will_be_filled_in_counts(self, script: Any, tmp_path: Path) -> None:
-        plan = {**TOY, "pruning": {"penalties": [0.01, 0.1], "refine": 1}}
+        plan = {**TOY, "pruning": {"penalty": [0.01, 0.1], "refine": 1}}
         run = Run(make_plan(plan), tmp_path, Progress(quiet=True))
         assert script.left(run, {})["measure"] == 4 * script.GUESSED["measure"], (
             "full, two λ, and one between"

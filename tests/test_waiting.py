@@ -11,10 +11,10 @@ import pytest
 
 import headwise as hw
 from headwise.data.embedded import write_treebank
-from headwise.importance import scoring
+from headwise.importance import gating
 from headwise.importance.gating import gate_heads
-from headwise.importance.measures import BLEU, LRP, PASSES
-from headwise.importance.scoring import run_pass
+from headwise.importance.measurement import run_pass
+from headwise.importance.measures import passes
 from headwise.roles.head_roles import RoleTexts, roles_of
 from headwise.roles.passes import Reading
 from headwise.roles.rare import frequencies
@@ -45,7 +45,7 @@ def waits(label: str, layers: int, heads: int, times: int) -> list[str]:
     model = asker("gpt2", n_layer=layers, n_head=heads)
     text = Ready([*model.task.batches(lines(3)).whole()] * times)
     with syncs() as seen:
-        run_pass(model, text, label, list(PASSES[label]))  # type: ignore[arg-type]
+        run_pass(model, text, passes(["all"])[label])  # type: ignore[arg-type]
     return [each for each in seen if KERNEL not in each]
 
 
@@ -53,13 +53,13 @@ def waits(label: str, layers: int, heads: int, times: int) -> list[str]:
     "label",
     [
         name
-        for name in PASSES
-        if name != BLEU and (name in ("lrp.ding", "lrp.alpha-beta") or name not in LRP)
+        for name in passes(["all"])
+        if name in ("lrp.ding", "lrp.alpha-beta") or not name.startswith("lrp.")
     ],
 )
 def test_scores(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rules of relevance share their walk."""
-    monkeypatch.setattr(scoring, "gate_heads", partial(gate_heads, steps=3))
+    monkeypatch.setattr(gating, "gate_heads", partial(gate_heads, steps=3))
     one, wider, deeper, longer = (
         waits(label, *sizes) for sizes in ((1, 2, 1), (1, 4, 1), (2, 2, 1), (1, 2, 3))
     )

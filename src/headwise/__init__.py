@@ -14,13 +14,14 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
 from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.report import write as report
+from headwise.report import animate, compare, report
 
 if TYPE_CHECKING:
     from headwise.attention import AttentionCall, Discovery, capture, discover, masked
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
+    from headwise.engines.engine import engine
     from headwise.engines.export import export
     from headwise.evaluation.quality import Quality, evaluate
     from headwise.heads import Head, HeadMap, HeadMask
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from headwise.lab.notebook import lab
     from headwise.loading import load
     from headwise.model import Model
-    from headwise.options import Search
+    from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
     from headwise.pruning.own_loop import GatedLoop
     from headwise.pruning.prune import prune
     from headwise.roles.alignment import LinkedText
@@ -60,17 +61,22 @@ else:
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
         "model": ("Model",),
+<<<<<<< HEAD
         "roles.alignment": ("LinkedText",),
         "roles.alignment_heads": ("AlignmentHeads", "align"),
         "roles.head_roles": ("Roles",),
+=======
+        "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
+        "roles.align": ("alignment_heads",),
+>>>>>>> main
         "roles.role": ("role",),
         "importance.interactions": ("interactions",),
         "pruning.prune": ("prune",),
-        "options": ("Search",),
         "pruning.own_loop": ("GatedLoop",),
         "evaluation.quality": ("Quality", "evaluate"),
         "importance.score": ("score",),
         "importance.untrained": ("untrained",),
+        "engines.engine": ("engine",),
         "engines.export": ("export",),
         "hub": ("push",),
     }
@@ -111,13 +117,21 @@ __all__ = [
     "interactions",
     "align",
     "prune",
+    "Gates",
+    "TopK",
+    "Greedy",
+    "Search",
+    "Training",
+    "Architecture",
     "GatedLoop",
     "evaluate",
     "Quality",
-    "Search",
     "export",
+    "engine",
     "push",
     "report",
+    "compare",
+    "animate",
     "lab",
     "capture",
     "masked",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module, metadata
@@ -52,14 +52,18 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
 
     word: what an entry is called, also the decorator's name. entry: the class of its facts. package: the folder of our
     own modules that declare some, such as `headwise.importance`. group: the entry points of other packages, each a
-    module that declares some when it is imported.
+    module that declares some when it is imported. files: modules of the package, without `.py`, whose entries come
+    first, in this order.
     """
 
-    def __init__(self, word: str, entry: type[Entry], package: str, group: str) -> None:
+    def __init__(
+        self, word: str, entry: type[Entry], package: str, group: str, files: Sequence[str] = ()
+    ) -> None:
         self.word = word
         self.entry = entry
         self.package = package
         self.group = group
+        self.files = files
         self.added: dict[str, Entry] = {}
 
     def __call__(self, name: str, **facts: Any) -> Callable[[Function], Function]:
@@ -88,10 +92,15 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
 
     @cached_property
     def own(self) -> dict[str, Entry]:
-        """Our own entries, read from the source of the package, file by file in the order of their names."""
+        """Our own entries, read from the source of the package, file by file: `files`, then by their names."""
         folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
         found: dict[str, Entry] = {}
-        for file in sorted(folder.rglob("*.py")):
+
+        def turn(file: Path) -> tuple[int, Path]:
+            place = self.files.index(file.stem) if file.stem in self.files else len(self.files)
+            return place, file
+
+        for file in sorted(folder.rglob("*.py"), key=turn):
             text = file.read_text(encoding="utf-8")
             if f"@{self.word}(" not in text:
                 continue

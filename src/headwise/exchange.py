@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
 from headwise.heads import NODE, Head, HeadMap, HeadMask, Kind, score_table, write_text
-from headwise.importance.measures import HARMFUL, LOW_IS_IMPORTANT
+from headwise.importance.measures import facts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -224,4 +224,4 @@ def values_of(
             f"The table has {measure} of {len(found)} heads, the model has {heads.total}, or a value is no number: "
             "score all heads of this model."
         )
-    return found, measure, measure not in (*LOW_IS_IMPORTANT, *HARMFUL)
+    return found, measure, facts(measure).sign == 1

@@ -18,8 +18,14 @@ from headwise.attention import capture, discover, masked, remove
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance import attention_weights as reading
-from headwise.importance.attention_weights import pointing, read, sharing, side, spreading
-from headwise.importance.measures import READINGS
+from headwise.importance.attention_weights import (
+    STATISTICS,
+    pointing,
+    read,
+    sharing,
+    side,
+    spreading,
+)
 from headwise.importance.tally import Tally
 
 PAD, END, START = 0, 1, 3
@@ -308,7 +314,7 @@ class TestWhereASentenceEnds:
             batch = as_batch(model, [0, 3])
             batch["input_ids"] = batch["input_ids"].clamp_min(4)
             tallies = read(model, discover(model), [batch], {PAD, END})
-            assert set(tallies) == set(READINGS) - {"attention-to-end"}
+            assert set(tallies) == set(STATISTICS) - {"attention-to-end"}
 
     def test_a_decoder_does_not_see_its_own(self) -> None:
         model = tiny("marian")
@@ -341,7 +347,7 @@ class TestOnePass:
         model = tiny("modernbert")
         found, batch = discover(model), as_batch(model, [0, 1])
         together = values(read(model, found, [batch], SPECIAL))
-        for name in READINGS:
+        for name in STATISTICS:
             for key, value in values(read(model, found, [batch], SPECIAL, [name])).items():
                 assert together[key] == pytest.approx(value, abs=1e-6)
 

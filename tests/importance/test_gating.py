@@ -17,8 +17,7 @@ from attention.families import tiny
 from headwise.attention import discover, masked, remove
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, Head, HeadMask
-from headwise.importance.gating import gate_heads, in_turn, sample
-from headwise.importance.measures import GATINGS
+from headwise.importance.gating import GATINGS, gate_heads, in_turn, sample
 from headwise.tasks.objective import predict, sentence_losses
 
 START, LENGTH = 3, 8

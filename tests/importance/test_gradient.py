@@ -15,11 +15,10 @@ from headwise.attention import AttentionCall, capture, discover, remove
 from headwise.attention.discover import Discovery
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Site
-from headwise.importance.gradient import gradients, unit
+from headwise.importance.gradient import GRADIENTS, gradients
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
-from headwise.importance.measures import GRADIENTS
-from headwise.importance.tally import Tally
+from headwise.importance.tally import Tally, unit
 from headwise.tasks.objective import IGNORED, asked_tokens, predict, sentence_losses
 from importance.asking import ASKED, asking, broken, counted, sentence, state, where, worded
 

@@ -63,7 +63,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_logits(
 
 @pytest.mark.parametrize("family", ["llama", "bert", "marian"])
 def test_scores_are_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.importance.scoring.gate_heads", lambda *_, **__: [])
+    monkeypatch.setattr("headwise.importance.gating.gate_heads", lambda *_, **__: [])
     model = asker(family)
     expected = hw.score(model, text_for(model), MEASURES)
     monkeypatch.setattr(objective, "CHUNK", 500)

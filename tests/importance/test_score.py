@@ -21,29 +21,27 @@ from headwise.decoding.bleu import paired_difference
 from headwise.decoding.translator import Generate, translate
 from headwise.evaluation import quality
 from headwise.heads import COLUMNS
-from headwise.importance import scoring
+from headwise.importance import gating, measurement
+from headwise.importance.attention_weights import STATISTICS
 from headwise.importance.gating import gate_heads
-from headwise.importance.measures import (
-    BLEU,
-    GATINGS,
-    MEASURES,
-    READINGS,
-    USUAL,
-    USUAL_WITHOUT_WORDS,
-    resolve_measures,
-)
-from headwise.importance.scoring import balance_table, usual_measures
+from headwise.importance.measurement import balance_table, usual_measures
+from headwise.importance.measures import resolve_measures, usual
 from headwise.options import Search
 from headwise.roles.head_roles import token_counts
 from tasks.askers import IDS, asker, embedder, lines, pairs
 from training.letters import letters
+
+MEASURES = resolve_measures(["all"])
+BLEU = "ablation.bleu"
+USUAL = tuple(usual())
+USUAL_WITHOUT_LOSS = tuple(usual(loss=False))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_gates() -> Iterator[None]:
     """Three updates of gates instead of 200."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "gate_heads", partial(gate_heads, steps=3))
+        patch.setattr(gating, "gate_heads", partial(gate_heads, steps=3))
         yield
 
 
@@ -81,7 +79,7 @@ class TestMeasures:
             hw.Head(*row) for row in alone[["kind", "layer", "head"]].itertuples(index=False)
         ] == list(seen)
         assert alone.value.notna().all() and (alone.n > 0).all()
-        if measure not in GATINGS:
+        if not measure.startswith("gating"):
             assert (alone.low <= alone.high).all()
 
     def test_the_table(self, everything: pd.DataFrame) -> None:
@@ -123,16 +121,16 @@ class TestMeasures:
         """Those of a masked model are those of its stack without a head, which sees no mask token."""
         masked, text = asker("bert"), lines(12)
         stack = hw.Model(masked.hf.bert, masked.tokenizer, "its stack")
-        assert usual_measures(stack) == USUAL_WITHOUT_WORDS and usual_measures(masked) == USUAL
-        found, expected = (hw.score(model, text, list(READINGS)) for model in (masked, stack))
+        assert usual_measures(stack) == USUAL_WITHOUT_LOSS and usual_measures(masked) == USUAL
+        found, expected = (hw.score(model, text, list(STATISTICS)) for model in (masked, stack))
         pd.testing.assert_frame_equal(found, expected)
 
     def test_a_model_that_predicts_no_words(self) -> None:
         table = hw.score(embedder(), lines(12))
-        assert set(table.measure) == set(USUAL_WITHOUT_WORDS) and table.value.notna().all()
+        assert set(table.measure) == set(USUAL_WITHOUT_LOSS) and table.value.notna().all()
         assert table.dtypes[["value", "low", "high", "baseline"]].eq(float).all()
         for measure in MEASURES:
-            if measure not in READINGS:
+            if measure not in STATISTICS:
                 with pytest.raises(
                     hw.HeadwiseError, match=f"predicts no words, so '{measure}' cannot be computed"
                 ):
@@ -207,8 +205,8 @@ class TestRefused:
             )
 
     def test_judging_too_much_text_before_any_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(scoring, "UNITS", 3)
-        monkeypatch.setattr(scoring, "read", None)
+        monkeypatch.setattr(measurement, "UNITS", 3)
+        monkeypatch.setattr(measurement, "run_pass", None)
         with pytest.raises(
             hw.HeadwiseError, match="judged on 4 sentences, but 3 are the most: give fewer"
         ):

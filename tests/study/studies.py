@@ -11,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.study import Plan, Progress, make_plan, run_study
+from headwise.progress import Progress
+from headwise.study import Plan, make_plan, run_study
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -35,7 +36,7 @@ TINY: dict[str, Any] = {
         "average": 3,
         "dtype": "fp32",
     },
-    "pruning": {"penalties": [0.005, 1.0], "epochs": 3, "gate_learning_rate": 0.5, "warmup": 3},
+    "pruning": {"penalty": [0.005, 1.0], "epochs": 3, "gate_learning_rate": 0.5, "warmup": 3},
     "scoring": {"untrained": 1, "random_orders": 2, "pairs": 5},
     "search": {"beam": 2},
     "speed": {"sentences": 5, "rounds": 1},
@@ -60,9 +61,9 @@ class Notes(Progress):
         self.lines: list[str] = []
 
     @contextmanager
-    def task(self, name: str) -> Iterator[None]:
+    def bar(self, name: str) -> Iterator[None]:
         self.made.append(name)
-        with super().task(name):
+        with super().bar(name):
             yield
 
     def say(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Scores of a study: a task for every pass, the same numbers as the function gives, only what changed is made."""
+"""Scores of a study: a step for every pass, the same numbers as the function gives, only what changed is made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.importance import scoring
+from headwise.importance import ablation, gating
 from headwise.importance.gating import gate_heads
 from headwise.study import make_plan
 from study.studies import again
@@ -24,7 +24,7 @@ from tasks.askers import asker, pairs
 def quick_gates() -> Iterator[None]:
     """Three updates of gates instead of 200."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "gate_heads", partial(gate_heads, steps=3))
+        patch.setattr(gating, "gate_heads", partial(gate_heads, steps=3))
         yield
 
 
@@ -55,7 +55,7 @@ class TestScoring:
         self, plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         again(plan, tmp_path / "whole", only="score")
-        ablate = scoring.ablate
+        ablate = ablation.ablate
 
         def stopped(*given: Any) -> Any:
             if "ablation.mean" in given[-1]:
@@ -63,7 +63,7 @@ class TestScoring:
             return ablate(*given)
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(scoring, "ablate", stopped)
+            patch.setattr(ablation, "ablate", stopped)
             again(plan, tmp_path / "run", only="score")
         kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("scores/*/*.npz")}
         assert {path.parent.name for path in kept} == {

@@ -115,11 +115,10 @@ def text_spec(
 
 def refuse_twice(options: dict[str, Any], settings: list[str]) -> None:
     """What an option says and `--set` says again."""
-    names = {"pruning.penalties": "penalty", "choice.max_drop": "max-drop"}
     for setting in settings:
         name = setting.partition("=")[0].strip()
         if options.get(name) not in (None, []):
-            option = names.get(name, name.rpartition(".")[2])
+            option = name.rpartition(".")[2].replace("_", "-")
             raise HeadwiseError(f"--{option} and --set {setting} were given: say it once.")
 
 
@@ -128,7 +127,8 @@ def study_in(model: str) -> Run | None:
     place = Path(model)
     if not (place / "plan.toml").is_file() or not (place / "model").is_dir():
         return None
-    from headwise.study import Progress, read_plan
+    from headwise.progress import Progress
+    from headwise.study import read_plan
     from headwise.study.run import Run
 
     return Run(read_plan(place / "plan.toml"), place, Progress(quiet=True))

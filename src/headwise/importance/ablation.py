@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
 from headwise.importance.attention_weights import sides
 from headwise.importance.gradient import positions, refuse_unsound, sound
+from headwise.importance.measures import measure
 from headwise.importance.tally import Part, Tally, add_all, agreeing, fetched, from_all, gathered
 from headwise.tasks.objective import (
     Places,
@@ -40,6 +42,10 @@ from headwise.tasks.objective import (
     losses_of,
     on_device,
 )
+
+if TYPE_CHECKING:
+    from headwise.model import Model
+    from headwise.tasks.batches import Batches, Fold
 
 Means = Mapping[Site, Tensor]  # H D
 TOKENS = 4096  # positions that go through the model together
@@ -72,6 +78,56 @@ class Batch:
             turn = (there.cumsum(1) - 1).clamp_min(0) % there.sum(1).clamp_min(1)[other, None]
             found[side] = other[:, None], tokens_first[other].gather(1, turn)
         return found
+
+
+@measure(
+    "ablation.zero",
+    title="zero ablation",
+    caption="what the loss gains when the head is silent, in nats a token",
+    source="Michel et al. 2019, section 3.2",
+    short="ablation",
+    usual="with a loss",
+    needs=("loss",),
+    cost={"forwards": 1.0, "forwards per head": 0.5},
+)
+@measure(
+    "ablation.mean",
+    title="mean ablation",
+    caption="what the loss gains when the head gives its mean output, in nats a token",
+    source="Wang et al. 2023, section 2.1",
+    needs=("loss",),
+    cost={"forwards": 1.0, "forwards per head": 0.5},
+)
+@measure(
+    "ablation.example",
+    title="resample ablation",
+    caption="what the loss gains when the head gives its output for another sentence, in nats a token",
+    source="Chan et al. 2022",
+    needs=("loss",),
+    cost={"forwards": 1.0, "forwards per head": 0.5},
+)
+@measure(
+    "ablation.uniform",
+    title="uniform ablation",
+    caption="what the loss gains when the head attends to all keys alike, in nats a token",
+    source="derived here",
+    needs=("loss",),
+    cost={"forwards": 1.0, "forwards per head": 0.5},
+)
+@measure(
+    "ablation.all-but-one",
+    title="all-but-one ablation",
+    caption="what the loss gains when only this head of its layer is left, in nats a token",
+    source="Michel et al. 2019, section 3.3",
+    larger="less important",
+    needs=("loss",),
+    cost={"forwards": 1.0, "forwards per head": 0.5},
+)
+def ablation_measures(
+    model: Model, batches: Batches | Fold, names: Sequence[str]
+) -> dict[str, Tally]:
+    """Ablations of a model's heads on a text."""
+    return ablate(model.hf, model.found, batches, names)
 
 
 def ablate(

@@ -17,11 +17,10 @@ Nothing of size query × key is kept after its layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -30,11 +29,17 @@ from headwise.attention.discover import output_of
 from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
-from headwise.importance.measures import READINGS, Reading
-from headwise.importance.tally import Tally, add_all, from_all
+from headwise.importance.measures import measure
+from headwise.importance.tally import Tally, add_all, from_all, relative
 from headwise.tasks.objective import IGNORED, inputs_of, on_device, source_places
 
+if TYPE_CHECKING:
+    from headwise.model import Model
+    from headwise.tasks.batches import Batches, Fold
+
 Exclude = Literal["none", "key", "query", "keyquery"]
+Statistic = Literal["confidence", "entropy", "attention-to-end", "attention-to-first", "dormancy"]
+STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,71 @@ class Side:
     end: Tensor
 
 
+@measure(
+    "confidence",
+    title="confidence",
+    caption="mean over query tokens of a head's largest attention weight",
+    source="Voita et al. 2019, section 4",
+    usual="always",
+    rescored=True,
+    together="readings",
+    cost={"forwards": 1.2},
+)
+@measure(
+    "entropy",
+    title="entropy",
+    caption="how widely a head's attention is spread over the keys, in nats",
+    source="Clark et al. 2019; Vig and Belinkov 2019, equation 7",
+    larger="less important",
+    usual="without a loss",
+    together="readings",
+    cost={"forwards": 1.2},
+)
+@measure(
+    "attention-to-end",
+    title="attention to end",
+    caption="share of a head's attention on the end of the sentence",
+    source="Clark et al. 2019, section 3.2",
+    together="readings",
+    cost={"forwards": 1.2},
+)
+@measure(
+    "attention-to-first",
+    title="attention to first",
+    caption="share of a head's attention on the first token",
+    source="Vig and Belinkov 2019",
+    together="readings",
+    cost={"forwards": 1.2},
+)
+@measure(
+    "dormancy",
+    title="dormancy",
+    caption="a head's share of the length of what its layer adds; 1/heads is average, 0 dormant",
+    source="Sandoval-Segura et al. 2025",
+    usual="without a loss",
+    scale="share",
+    together="readings",
+    cost={"forwards": 1.2},
+)
+def attention_statistics(
+    model: Model, batches: Batches | Fold, names: Sequence[Statistic]
+) -> dict[str, Tally]:
+    """The statistics of a model's attention on a text, end of sentence and padding left out."""
+    tokenizer = model.tokenizer
+    special: set[int] = set()
+    if tokenizer is not None:
+        special = {
+            number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id
+        }
+    return read(model.hf, model.found, batches.intact(), special, names)
+
+
 def read(
     model: nn.Module,
     found: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     special: Iterable[int],
-    measures: Iterable[Reading] = READINGS,
+    measures: Iterable[Statistic] = STATISTICS,
     exclude: Exclude = "keyquery",
 ) -> dict[str, Tally]:
     """Several readings of every head from one pass over the text: a tally by name.
@@ -97,9 +161,9 @@ def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, Tally]:
     """A tally for each reading and its heads: no word of a decoder sees the end of its own sentence."""
     tallies: dict[str, Tally] = {}
     for name in measures:
-        if name not in READINGS:
+        if name not in STATISTICS:
             raise HeadwiseError(
-                f"'{name}' is not a reading of one forward pass: choose from {', '.join(READINGS)}."
+                f"'{name}' is not a reading of one forward pass: choose from {', '.join(STATISTICS)}."
             )
         seeing = [
             kind for kind in heads.kinds if name != "attention-to-end" or kind != "decoder-self"
@@ -210,10 +274,3 @@ def contribution(output: Tensor, forms: Tensor, queries: Tensor) -> tuple[Tensor
     output = output.to(forms.dtype)
     sizes = (torch.einsum("bqhd,hde->bqhe", output, forms) * output).sum(-1).clamp_min(0).sqrt()
     return (sizes * queries[..., None]).sum(1), queries.sum(-1)
-
-
-def relative(sizes: np.ndarray) -> np.ndarray:
-    """Sizes … x heads of a layer as shares of their sum; all 0 where a layer adds nothing."""
-    whole = sizes.sum(-1, keepdims=True)
-    shares: np.ndarray = np.divide(sizes, whole, out=np.zeros_like(sizes), where=whole > 0)
-    return shares

@@ -20,7 +20,7 @@ back; here a is clamped to ±4. And here the rate falls to 0, so that gates sett
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,7 +31,8 @@ from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.gradient import frozen, refuse_unsound
-from headwise.importance.measures import GATINGS
+from headwise.importance.measurement import Measurement
+from headwise.importance.measures import measure
 from headwise.progress import Report, silent
 from headwise.statistics import t_margin
 from headwise.tasks.objective import (
@@ -42,7 +43,56 @@ from headwise.tasks.objective import (
     on_device,
 )
 
+if TYPE_CHECKING:
+    from headwise.model import Model
+    from headwise.tasks.batches import Batches, Fold
+
+GATINGS = ("gating.facilitating", "gating.interfering", "gating.irrelevant")
+
 FURTHEST = 4.0  # a gate lies between σ(−4) = 0.018 and σ(4) = 0.982
+
+
+@measure(
+    "gating.facilitating",
+    title="facilitating gating",
+    caption="how far the head's gate stays open although it is pulled shut",
+    source="Nam et al. 2025",
+    needs=("loss",),
+    together="gating",
+    expensive=True,
+    by_sentence=False,
+    cost={"updates": 600.0},
+)
+@measure(
+    "gating.interfering",
+    title="interfering gating",
+    caption="how far the head's gate shuts although it is pulled open",
+    source="Nam et al. 2025",
+    larger="less important",
+    needs=("loss",),
+    together="gating",
+    expensive=True,
+    by_sentence=False,
+    cost={"updates": 600.0},
+)
+@measure(
+    "gating.irrelevant",
+    title="irrelevant gating",
+    caption="how far the head's gate follows the pull",
+    source="Nam et al. 2025",
+    larger="less important",
+    needs=("loss",),
+    together="gating",
+    expensive=True,
+    by_sentence=False,
+    cost={"updates": 600.0},
+)
+def gating_measures(
+    model: Model, batches: Batches | Fold, names: Sequence[str], seed: int, progress: Report
+) -> Measurement:
+    """Causal head gating of a model on a text; every process fits the gates to the whole of it."""
+    fitted = gate_heads(model.hf, model.found, batches.whole(), seeds=(seed,), progress=progress)
+    return Measurement(rows=[row for row in fitted if row["measure"] in names])
 
 
 def gate_heads(
@@ -158,13 +208,13 @@ def rows(heads: HeadMap, fits: np.ndarray, words: int) -> list[dict[str, Any]]:
             "kind": head.kind,
             "layer": head.layer,
             "head": head.head,
-            "measure": measure,
-            "value": value[m, i],
-            "low": None if low is None else low[m, i],
-            "high": None if high is None else high[m, i],
+            "measure": name,
+            "value": value[place, i],
+            "low": None if low is None else low[place, i],
+            "high": None if high is None else high[place, i],
             "n": words,
             "baseline": None,
         }
-        for m, measure in enumerate(GATINGS)
+        for place, name in enumerate(GATINGS)
         for i, head in enumerate(heads)
     ]

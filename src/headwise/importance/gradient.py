@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,8 +23,8 @@ from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_weights import sides
-from headwise.importance.measures import GRADIENTS
-from headwise.importance.tally import Tally, add_all, fetched, refuse_broken
+from headwise.importance.measures import measure
+from headwise.importance.tally import Tally, add_all, fetched, refuse_broken, unit
 from headwise.tasks.objective import (
     IGNORED,
     asked_tokens,
@@ -32,6 +33,82 @@ from headwise.tasks.objective import (
     on_device,
     source_places,
 )
+
+if TYPE_CHECKING:
+    from headwise.model import Model
+    from headwise.tasks.batches import Batches, Fold
+
+GRADIENTS = (
+    "gradient",
+    "gradient.normalised",
+    "gradient.token",
+    "gradient.batch",
+    "attention-gradient",
+    "attribution.zero",
+)
+
+
+@measure(
+    "gradient",
+    title="gradient",
+    caption="how the loss of a sentence moves as the head is turned down",
+    source="Michel et al. 2019, equation 2",
+    usual="with a loss",
+    rescored=True,
+    needs=("loss",),
+    together="gradients",
+    cost={"forwards": 2.5},
+)
+@measure(
+    "gradient.normalised",
+    title="normalised gradient",
+    caption="the gradient, divided by the norm of its layer",
+    source="Michel et al. 2019, section 4.1",
+    scale="unit",
+    needs=("loss",),
+    together="gradients",
+    cost={"forwards": 2.5},
+)
+@measure(
+    "gradient.token",
+    title="token gradient",
+    caption="how the loss moves as the head is turned down at one token",
+    source="the program of Michel et al. 2019",
+    needs=("loss",),
+    together="gradients",
+    cost={"forwards": 2.5},
+)
+@measure(
+    "gradient.batch",
+    title="batch gradient",
+    caption="how the loss of a whole batch moves as the head is turned down",
+    source="run_bertology.py of Hugging Face",
+    by_sentence=False,
+    needs=("loss",),
+    together="gradients",
+    cost={"forwards": 2.5},
+)
+@measure(
+    "attention-gradient",
+    title="attention gradient",
+    caption="how the loss moves with one attention weight of the head",
+    source="derived here; not the score of Michel et al.",
+    needs=("loss",),
+    together="gradients",
+    cost={"forwards": 2.5},
+)
+@measure(
+    "attribution.zero",
+    title="attribution patching",
+    caption="zero ablation to first order, in nats a token",
+    source="Nanda 2023; Syed et al. 2023",
+    needs=("loss",),
+    together="gradients",
+    cost={"forwards": 2.5},
+)
+def gradient_measures(model: Model, batches: Batches | Fold) -> dict[str, Tally]:
+    """All measures by gradient of a model's loss on a text."""
+    return gradients(model.hf, model.found, batches)
 
 
 def gradients(
@@ -148,13 +225,6 @@ def refuse_unsound(layers: Mapping[Site, Tensor], losses: Tensor | None = None) 
         raise HeadwiseError(
             "The loss is not a number (NaN or infinite): the model is broken after its attention."
         )
-
-
-def unit(values: np.ndarray) -> np.ndarray:
-    """Values … x heads divided by their ℓ2 norm over the heads; all zero stays zero."""
-    norm = np.linalg.norm(values, axis=-1, keepdims=True)
-    scaled: np.ndarray = np.divide(values, norm, out=np.zeros_like(values), where=norm != 0)
-    return scaled
 
 
 @contextmanager

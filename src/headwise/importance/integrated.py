@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +14,28 @@ from headwise.attention.offload import reloading
 from headwise.heads import Site
 from headwise.importance.ablation import TOKENS, Batch, losses, recordings
 from headwise.importance.gradient import frozen
+from headwise.importance.measures import measure
 from headwise.importance.tally import Tally, add_all
 from headwise.tasks.objective import differentiable
 
+if TYPE_CHECKING:
+    from headwise.model import Model
+    from headwise.tasks.batches import Batches, Fold
+
 STEPS = 5  # as Hanna et al. 2024 use
+
+
+@measure(
+    "attribution.steps",
+    title="integrated gradients (EAP-IG)",
+    caption="attribution while the layer is faded out in five steps, in nats a token",
+    source="Hanna et al. 2024",
+    needs=("loss",),
+    cost={"forwards": 1.0, "forwards per layer": 6.25},
+)
+def integrated_measure(model: Model, batches: Batches | Fold) -> dict[str, Tally]:
+    """Attribution in steps of a model's loss on a text."""
+    return integrated_gradients(model.hf, model.found, batches)
 
 
 def integrated_gradients(

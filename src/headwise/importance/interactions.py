@@ -24,7 +24,7 @@ from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from headwise.importance.ablation import removal_losses
-from headwise.importance.scoring import importance_values
+from headwise.importance.measurement import importance_values
 from headwise.importance.untrained import sample
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent

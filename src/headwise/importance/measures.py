@@ -1,83 +1,164 @@
-"""The names of all measures, which are fixed; each is made in the file of its kind of pass."""
+"""The table of measures: what each one is, what it needs and what it costs.
+
+A measure is declared once, beside the function that makes it:
+
+    @measure("gradient", caption="...", needs=("loss",), cost={"forwards": 2.5}, source="...")
+    def gradient_measures(model, batches): ...
+
+Everything else reads this table: the command line, `all`, refusals, a study's estimate, the faithfulness of scores,
+captions of the report, and the tables of the documentation. How a function of your own becomes a measure:
+docs/howto/own-measure.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
+from headwise.declarations import Declaration, Declarations
 from headwise.errors import HeadwiseError
 
-Reading = Literal["confidence", "entropy", "attention-to-end", "attention-to-first", "dormancy"]
-READINGS: tuple[Reading, ...] = get_args(Reading)
-GRADIENTS = (
-    "gradient",
-    "gradient.normalised",
-    "gradient.token",
-    "gradient.batch",
-    "attention-gradient",
-    "attribution.zero",
-)
-STEPWISE = "attribution.steps"
-GATINGS = ("gating.facilitating", "gating.interfering", "gating.irrelevant")
-ABLATIONS = (
-    "ablation.zero",
-    "ablation.mean",
-    "ablation.example",
-    "ablation.uniform",
-    "ablation.all-but-one",
-)
-RULE_NAMES = ("ding", "alpha-beta", "alpha-beta-fast", "attnlrp", "cp")
-DEFAULTS = {"lrp": "lrp.ding", "ablation": "ablation.zero"}
-LRP = [f"lrp.{rule}{ending}" for rule in RULE_NAMES for ending in ("", ".pooled")]
-MEASURES = (*READINGS, *LRP, *GRADIENTS, STEPWISE, *ABLATIONS, *GATINGS)
-BLEU = "ablation.bleu"  # translates the text once for every head: only made when it is asked for by name
-PASSES: dict[str, Sequence[str]] = {
-    "readings": READINGS,
-    "gradients": GRADIENTS,
-    **{name: (name,) for name in (*LRP, STEPWISE, *ABLATIONS)},
-    "gating": GATINGS,
-    BLEU: (BLEU,),
-}
-LOW_IS_IMPORTANT = ("entropy", "ablation.all-but-one")
-HARMFUL = ("gating.interfering", "gating.irrelevant")  # the more of it, the sooner a head goes
-BATCHWISE = "gradient.batch"  # has no sentences that two folds could share
-RESCORED = (
-    "gradient",
-    "confidence",
-)  # quick enough to be measured again at every step of their removal curves
-FAITHFULNESS = (
-    "measure",
-    "against",
-    "kinds",
-    "statistic",
-    "value",
-    "low",
-    "high",
-    "n",
-)  # columns of faithfulness.csv
-CURVES = (
-    "measure",
-    "order",
-    "seed",
-    "removed",
-    "total",
-    "loss",
-    "low",
-    "high",
-)  # columns of curves.csv
-USUAL = ("confidence", "lrp.ding", "gradient", "ablation.zero")
-USUAL_WITHOUT_WORDS = ("confidence", "entropy", "dormancy")  # for a model that predicts no words
+Need = Literal["text", "loss", "attention", "words", "weights", "translations"]
+Cost = Literal[
+    "forwards",
+    "forwards per head",
+    "forwards per layer",
+    "forwards per token",
+    "updates",
+    "translations per head",
+]
+
+NAME = re.compile(r"\w[\w.+-]*")  # it is also a folder's name
+ALL = "all"
+FILES = ("attention_weights", "gradient", "relevance", "integrated", "ablation", "gating")
+
+# columns of faithfulness.csv and curves.csv
+FAITHFULNESS = ("measure", "against", "kinds", "statistic", "value", "low", "high", "n")
+CURVES = ("measure", "order", "seed", "removed", "total", "loss", "low", "high")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure(Declaration):
+    """What there is to know of a measure.
+
+    title: its name for a reader. caption: what a value is, with its unit, in a line. source: paper, section, equation.
+    larger: whether heads of larger values are more or less important.
+    needs: `text` (not batches of one's own), `loss` (a model that predicts something), `words` (predicted words, not
+        classes), `attention` (queries and keys that headwise sees), `weights` (all of them in memory), `translations`.
+    together: the pass that makes it, with others of the same word; by default a pass of its own.
+    short: a word that stands for this measure on the command line, such as `lrp` for `lrp.ding`.
+    usual: the models for which it is made when no measure is named.
+    in_all: whether `all` includes it.
+    expensive: whether it trains, or translates for every head: untrained controls and orders of removal do without.
+    rescored: whether it is quick enough to be made again at every step of its removal curve.
+    by_sentence: whether it has a value for every sentence, so that it can be judged on halves of a text.
+    scale: how the values of a layer are converted (`sums.SCALES`).
+    cost: forward passes over the text (also for each head, layer or token of a sentence), updates of one batch, and
+        translations of the text for each head.
+    version: raise it when the function gives other numbers, so that studies make the measure again.
+    """
+
+    title: str = ""
+    caption: str = ""
+    source: str = ""
+    larger: Literal["more important", "less important"] = "more important"
+    needs: tuple[Need, ...] = ()
+    together: str = ""
+    short: str = ""
+    usual: Literal["", "always", "with a loss", "without a loss"] = ""
+    in_all: bool = True
+    expensive: bool = False
+    rescored: bool = False
+    by_sentence: bool = True
+    scale: str = ""
+    cost: Mapping[Cost, float] = field(default_factory=lambda: {"forwards": 1.0}, hash=False)
+    version: int = 1
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name) or self.name == ALL:
+            raise HeadwiseError(
+                f"A measure cannot be called '{self.name[:100]}': choose letters, digits, dots and hyphens."
+            )
+        if self.larger not in ("more important", "less important"):
+            raise HeadwiseError(
+                f"larger of the measure '{self.name}' is '{self.larger}': say 'more important' or 'less important'."
+            )
+        if not self.title:
+            object.__setattr__(self, "title", self.name.replace("-", " "))
+
+    @property
+    def label(self) -> str:
+        """The name of the pass that makes it."""
+        return self.together or self.name
+
+    @property
+    def family(self) -> str:
+        """The first word of its name: `lrp` of `lrp.ding`."""
+        return self.name.partition(".")[0]
+
+    @property
+    def sign(self) -> int:
+        """1 where larger values mean more important heads, otherwise −1."""
+        return 1 if self.larger == "more important" else -1
+
+    @property
+    def price(self) -> str:
+        """Its cost in words."""
+        return " + ".join(f"{count:g} {unit}" for unit, count in self.cost.items())
+
+
+measure = Declarations("measure", Measure, "headwise.importance", "headwise.measures", FILES)
 
 
 def resolve_measures(names: Iterable[str]) -> list[str]:
-    """Measures by their full names: a bare family stands for its default, `all` for everything but BLEU."""
-    full = [
-        name
-        for given in names
-        for name in (MEASURES if given == "all" else (DEFAULTS.get(given, given),))
-    ]
-    if unknown := [name for name in full if name not in (*MEASURES, BLEU)]:
-        raise HeadwiseError(
-            f"The measure '{unknown[0][:100]}' is unknown; there is {', '.join(MEASURES)}, {BLEU}, lrp, ablation, all."
-        )
-    return list(dict.fromkeys(full))
+    """Measures by their full names: `lrp` and `ablation` stand for one of their family, `all` for all but the dearest.
+
+    Raises HeadwiseError for a name that is not declared.
+    """
+    entries = measure.entries
+    shorts = {entry.short: name for name, entry in entries.items() if entry.short}
+    resolved: list[str] = []
+    for given in names:
+        if given == ALL:
+            resolved += [name for name, entry in entries.items() if entry.in_all]
+        elif given in shorts:
+            resolved.append(shorts[given])
+        elif given in entries:
+            resolved.append(given)
+        else:
+            raise HeadwiseError(measure.unknown(given, others=(*shorts, ALL)))
+    return list(dict.fromkeys(resolved))
+
+
+def usual(*, loss: bool = True) -> list[str]:
+    """The measures of a model where none is named. loss: whether it predicts anything."""
+    models = ("always", "with a loss" if loss else "without a loss")
+    return [name for name, entry in measure.items() if entry.usual in models]
+
+
+def passes(names: Iterable[str]) -> dict[str, list[str]]:
+    """The passes that make some measures, by label, in the order in which they run: the names that each makes.
+
+    A pass makes measures that come from the same walk over a text. Ablations are passes of their own: they share
+    little and take longest, so a killed run loses only one of them.
+    """
+    wanted = resolve_measures(names)
+    labelled: dict[str, list[str]] = {}
+    for name, entry in measure.entries.items():
+        if name in wanted:
+            labelled.setdefault(entry.label, []).append(name)
+    return labelled
+
+
+def facts(name: str) -> Measure:
+    """The facts of a score in a table, also of one that comes with another (`lrp.ding.signed` with `lrp.ding`), and of
+    one that nobody declares: those of any measure."""
+    entries = measure.entries
+    if name in entries:
+        return entries[name]
+    base, _, ending = name.rpartition(".")
+    if base in entries:
+        return replace(entries[base], title=f"{entries[base].title}, {ending}")
+    return Measure(name="undeclared", title=name)

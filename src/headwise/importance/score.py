@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.importance.measures import resolve_measures
-from headwise.importance.scoring import (
+from headwise.importance.measurement import (
     RANDOM_ORDERS,
     judge,
     refuse_unjudgeable,
-    score_all,
+    run_passes,
     table_of_scores,
     usual_measures,
 )
+from headwise.importance.measures import resolve_measures
 from headwise.importance.untrained import score_untrained, with_baseline
 from headwise.model import Model
 from headwise.progress import Report, part, shown
@@ -37,7 +37,7 @@ def score(
 
     text: parallel for translation models, labelled for classifiers, one-sided for all others; a masked model predicts a
     seeded share of its tokens, but readings see the whole text. Or a list of batches of the model's own keyword tensors
-    with `labels`, of images, sound or text. measures: names from `api.scoring.MEASURES`, a bare `lrp` or `ablation`, or
+    with `labels`, of images, sound or text. measures: names of the table `hw.measure`, a bare `lrp` or `ablation`, or
     `all`; by default confidence, lrp (not of classifiers), gradient and ablation, or the usual readings of a model that
     predicts neither words nor classes.
     `.attrs["signature"]` says how the table was made, what it left out and why, and how long each pass took;
@@ -61,7 +61,7 @@ def score(
             model, text, measures, untrained, seed, part(report, 0.0, 0.2 if untrained else 0.0)
         )
         share = part(report, 0.2 if untrained else 0.0, 0.8 if judged else 1.0)
-        scores = score_all(model, batches, measures, seed, share)
+        scores = run_passes(model, batches, measures, seed, share)
         table = with_baseline(table_of_scores(model, batches, measures, scores, seed), controls)
         table.attrs["relevance"] = scores.balances
         if untrained:

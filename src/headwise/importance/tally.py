@@ -25,6 +25,23 @@ KNOWN = "All processes know of this."
 UNITS = 20_000  # from twice as many sentences on, neighbours are merged, so that memory does not grow with the text
 
 
+def unit(values: np.ndarray) -> np.ndarray:
+    """Values … x heads divided by their ℓ2 norm over the heads; all zero stays zero."""
+    norm = np.linalg.norm(values, axis=-1, keepdims=True)
+    scaled: np.ndarray = np.divide(values, norm, out=np.zeros_like(values), where=norm != 0)
+    return scaled
+
+
+def relative(sizes: np.ndarray) -> np.ndarray:
+    """Sizes … x heads of a layer as shares of their sum; all 0 where a layer adds nothing."""
+    whole = sizes.sum(-1, keepdims=True)
+    shares: np.ndarray = np.divide(sizes, whole, out=np.zeros_like(sizes), where=whole > 0)
+    return shares
+
+
+SCALES: dict[str, Scale] = {"unit": unit, "share": relative}  # by the name in a declaration
+
+
 class Tally:
     """Collects, for every head, a sum and a count per sentence; the value is Σ sums / Σ counts over the text.
 

@@ -16,18 +16,14 @@ from headwise.attention.offload import refuse_offloaded
 from headwise.data.text import LabelledText, ParallelText, Text
 from headwise.errors import HeadwiseError
 from headwise.heads import describe
-from headwise.importance.measures import BLEU, GATINGS, resolve_measures
-from headwise.importance.scoring import score_all
+from headwise.importance.measurement import run_passes
+from headwise.importance.measures import measure, resolve_measures
 from headwise.model import Model
 from headwise.progress import Report, part, silent
 from headwise.tasks import AnyText, OwnInputs
 from headwise.training.build import drop_unused
 
 SENTENCES = 50  # of a text, that twins are scored on
-DEAR = (
-    *GATINGS,
-    BLEU,
-)  # measures that train, or translate for every head: twins are not scored by them
 COLUMNS = ("seed", "kind", "layer", "head", "measure", "value", "n")
 LAYER = ["kind", "layer", "measure"]
 
@@ -79,12 +75,12 @@ def score_untrained(
     progress: Report = silent,
 ) -> pd.DataFrame:
     """The scores of untrained twins on SENTENCES sentences of a text, spread evenly over it: one row a twin, head and
-    measure, columns COLUMNS. No measure of DEAR. seed: of everything that draws; the twins have the next ones."""
-    names = [name for name in resolve_measures(measures) if name not in DEAR]
+    measure, columns COLUMNS. No expensive measure. seed: of everything that draws; the twins have the next ones."""
+    names = [name for name in resolve_measures(measures) if not measure[name].expensive]
     few, rows = sample(text, SENTENCES), list[dict[str, Any]]()
     for number, own in enumerate(twin_seeds(count, seed) if names else []):
         twin, share = untrained(model, own), part(progress, number / count, (number + 1) / count)
-        scores = score_all(twin, twin.task.batches(few), names, seed, share)
+        scores = run_passes(twin, twin.task.batches(few), names, seed, share)
         rows += [{"seed": own, **row} for row in scores.all_rows(seed)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 

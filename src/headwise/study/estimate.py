@@ -20,20 +20,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headwise.attention import capture, discover, evaluating, start_token
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMap, Kind
-from headwise.importance.integrated import STEPS as FADES
 from headwise.importance.interactions import MOST, SCREEN, SENTENCES
-from headwise.importance.measures import (
-    ABLATIONS,
-    BLEU,
-    GATINGS,
-    GRADIENTS,
-    LRP,
-    READINGS,
-    RESCORED,
-    STEPWISE,
-)
+from headwise.importance.measures import Cost, measure, passes
 from headwise.loading import load
-from headwise.options import Architecture, Recipe, Search
+from headwise.options import Architecture, Search, Training
 from headwise.pruning.gate_training import freeze
 from headwise.training.batches import IGNORED
 from headwise.training.build import build
@@ -47,7 +37,7 @@ LOADING = 4.0  # seconds before a training begins: libraries, weights
 ENCODING = 1e-4  # seconds a pair takes to become pieces
 BOOTSTRAP = 2.0  # seconds of scoring a translation with its intervals
 BACKWARD = 2.5  # passes forward that one forward and backward takes as long as, in float32
-SLOW_RULES = {"alpha-beta": 7.0, "alpha-beta-fast": 2.5}  # in walks of the other rules of relevance
+UPDATE = 4096  # positions of a batch, as an update of a measure reads it
 SAMPLE = 1000  # pairs whose lengths are looked at
 OPERATIONS = 3e10  # of one measured pass, at most, where a model is not too large for it
 CTRANSLATE2 = 0.4  # of the time of `generate` (benchmarks/engines.py)
@@ -87,7 +77,7 @@ class Estimate:
     """Seconds for the steps of a study: rates, recipes, and the sizes of its texts. heads: those of the full model."""
 
     rates: Rates
-    recipe: Recipe
+    recipe: Training
     search: Search
     train: Amount
     dev: Amount
@@ -119,24 +109,24 @@ class Estimate:
 
     def scoring(self, measures: Iterable[str]) -> float:
         """Scores of every head on the dev text, by full names of measures."""
-        names, rates, length = list(measures), self.rates, self.dev.length
-        passes = 1.2 * any(name in READINGS for name in names) + BACKWARD * any(
-            name in GRADIENTS for name in names
-        )
-        seconds = 0.0
-        for name in names:
-            if name in LRP:
-                rule, _, pooled = name.removeprefix("lrp.").partition(".")
-                passes += BACKWARD * SLOW_RULES.get(rule, 1.0) * (1.0 if pooled else 0.8 * length)
-            elif name in ABLATIONS:
-                passes += 1 + 0.5 * self.heads.total  # what lies before a silent head is shared
-            elif name == STEPWISE:
-                passes += 1 + 0.5 * BACKWARD * FADES * len(self.heads.sites)
-        if any(name in GATINGS for name in names):
-            seconds += 3 * 200 * 4096 * BACKWARD * rates.forward  # three fits of 200 updates
-        if BLEU in names:
-            seconds += (self.heads.total + 1) * replace(self, search=Search()).translating(self.dev)
-        return seconds + passes * self.reading(self.dev)
+        forward = self.reading(self.dev)
+        seconds: dict[Cost, float] = {
+            "forwards": forward,
+            "forwards per head": self.heads.total * forward,
+            "forwards per layer": len(self.heads.sites) * forward,
+            "forwards per token": self.dev.length * forward,
+            "updates": UPDATE * BACKWARD * self.rates.forward,
+        }
+        total = 0.0
+        for names in passes(measures).values():
+            cost = measure[names[0]].cost
+            for unit, count in cost.items():
+                if unit == "translations per head":
+                    whole = replace(self, search=Search()).translating(self.dev)
+                    total += count * (self.heads.total + 1) * whole
+                else:
+                    total += count * seconds[unit]
+        return total
 
     def pairing(self, pairs: int) -> float:
         """Pairs of heads switched off together: all on a few sentences, the strongest on more."""
@@ -148,14 +138,15 @@ class Estimate:
     def judging(self, measures: Iterable[str], orders: int) -> float:
         """Curves of removal in tenths, on half of the dev text, for every measure and so many random orders."""
         names = list(measures)
-        again = self.scoring(name for name in names if name in RESCORED)
-        curves = len(names) + orders + sum(name in RESCORED for name in names)
+        rescored = [name for name in names if measure[name].rescored]
+        again = self.scoring(rescored)
+        curves = len(names) + orders + len(rescored)
         return 10 * (curves * self.reading(self.dev) + again) / 2
 
 
 def estimate(
     shape: Architecture | str,
-    recipe: Recipe,
+    recipe: Training,
     search: Search,
     train: ParallelText,
     dev: ParallelText,
@@ -218,7 +209,7 @@ def blank(shape: Architecture) -> PreTrainedModel:
     return build(shape, cast(PreTrainedTokenizerBase, Pieces()), seed=0)
 
 
-def measured(hf: PreTrainedModel, recipe: Recipe, search: Search, length: int) -> Rates:
+def measured(hf: PreTrainedModel, recipe: Training, search: Search, length: int) -> Rates:
     """The rates of a model, on sentences of so many random pieces. Large models are measured on smaller batches."""
     device, parameters = hf.device.type, sum(p.numel() for p in hf.parameters())
     room = math.inf if device == "cuda" else OPERATIONS

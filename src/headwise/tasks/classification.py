@@ -22,7 +22,6 @@ class Classification(Task):
     quality = QualityMeasure(
         "accuracy", "accuracy_change", "accuracy", "points of accuracy", True, "accuracy_change"
     )
-    usual_measures = ("confidence", "gradient", "ablation.zero")
 
     def encoded(self, text: LabelledText) -> Labelled:
         return Labelled(text, self.tokenizer, self.hf, self.longest)

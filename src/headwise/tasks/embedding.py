@@ -22,7 +22,6 @@ class Embedding(Task):
     needs = "one-sided text (--text)"
     text_class: type[Text | ParallelText] = Text
     provides: ClassVar[frozenset[Need]] = frozenset({"text"})
-    usual_measures = ("confidence", "entropy", "dormancy")
     usual_score = "confidence"
 
     def __init__(

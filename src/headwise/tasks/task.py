@@ -68,12 +68,6 @@ class Task:
     text_class: type[StoredText]
     provides: ClassVar[frozenset[Need]]  # what measures may ask for
     quality: ClassVar[QualityMeasure | None] = None
-    usual_measures: ClassVar[tuple[str, ...]] = (
-        "confidence",
-        "lrp.ding",
-        "gradient",
-        "ablation.zero",
-    )
     usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
     label_smoothing: ClassVar[float] = 0.0  # in training, where nothing is asked for
     trains_gates_by_default: ClassVar[bool] = False  # to reach a number of heads

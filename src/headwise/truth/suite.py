@@ -13,21 +13,19 @@ import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.importance.measures import (
-    GATINGS,
-    HARMFUL,
-    LOW_IS_IMPORTANT,
-    LRP,
-    MEASURES,
-    resolve_measures,
-)
+from headwise.importance.measures import facts, resolve_measures
 from headwise.importance.score import score
+from headwise.options import Gates, Greedy, Training
 from headwise.progress import Report, part, silent
 from headwise.pruning.prune import prune
 from headwise.pruning.ranking import Ranking, greedy_masks
+<<<<<<< HEAD
 from headwise.pruning.sweeps import GreedySweep
 from headwise.roles.alignment import read_links
 from headwise.roles.head_roles import RoleTexts, roles_of, token_counts
+=======
+from headwise.roles.find import roles
+>>>>>>> main
 from headwise.roles.passes import Reading
 from headwise.roles.role import role, role_of
 from headwise.statistics import proportion_interval, t_margin
@@ -59,7 +57,7 @@ class Outcome:
 
 def run(
     seeds: Sequence[int] = range(SEEDS),
-    measures: Iterable[str] = MEASURES,
+    measures: Iterable[str] = ("all",),
     models: Sequence[str] = tuple(MODELS),
     progress: Report = silent,
 ) -> Outcome:
@@ -83,7 +81,7 @@ def run(
 def scored(known: Known, measures: Sequence[str], seed: int, progress: Report) -> pd.DataFrame:
     """The scores of all heads, with what is true of them. The slow ones read only the first FEW sentences, which ask
     every question, too. With RESCORED comes what is no score but a way to prune: greedy removal and gates."""
-    slow = [name for name in measures if name in (*LRP, *GATINGS)]
+    slow = [name for name in measures if facts(name).expensive or facts(name).family == "lrp"]
     fast = [name for name in measures if name not in slow]
     texts = [
         (known.text, fast, part(progress, 0.0, 0.3)),
@@ -96,8 +94,7 @@ def scored(known: Known, measures: Sequence[str], seed: int, progress: Report) -
         if some
     ]
     table = pd.concat(tables, ignore_index=True)
-    low = table["measure"].isin([*LOW_IS_IMPORTANT, *HARMFUL])
-    table.loc[low, "value"] *= -1
+    table["value"] *= [facts(name).sign for name in table["measure"]]
     if RESCORED in fast:
         table = pd.concat([table, removed(known, seed), gated(known, seed)], ignore_index=True)
     return described(known, table)
@@ -107,7 +104,7 @@ def removed(known: Known, seed: int) -> pd.DataFrame:
     """How long each head stays in greedy removal, a tenth at a time, scored again by exact ablation: its worth is the
     number of the step before which it is still there."""
     model = known.model
-    sweep = GreedySweep(kinds=list(model.heads.kinds), scores=[RESCORED], rescore=True)
+    sweep = Greedy(kinds=model.heads.kinds, score=RESCORED, rescore=True)
     masks = greedy_masks(
         Ranking(model, model.task.batches(known.text), RESCORED, True, seed), sweep
     ).values()
@@ -127,15 +124,15 @@ def gated(known: Known, seed: int) -> pd.DataFrame:
         prune(
             known.model,
             known.text,
-            known.text,
-            penalty=PENALTY,
-            kinds=known.model.heads.kinds,
-            method="gates",
-            train="gates",
-            epochs=GATED // len(known.text),
-            gate_learning_rate=0.1,
-            batch_tokens=170,
-            dtype="fp32",
+            Gates(
+                penalty=PENALTY,
+                kinds=known.model.heads.kinds,
+                train="gates",
+                epochs=GATED // len(known.text),
+                gate_learning_rate=0.1,
+            ),
+            dev=known.text,
+            training=Training(batch_tokens=170, dtype="fp32"),
             seed=seed,
             work=folder,
             progress=silent,

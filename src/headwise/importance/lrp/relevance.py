@@ -7,9 +7,9 @@ every head's output. A head's score is its share of its layer's relevance, 1/hea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +18,17 @@ from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.importance.gradient import refuse_unsound
-from headwise.importance.lrp.rules import Rule
+from headwise.importance.lrp.rules import RULES, Rule
 from headwise.importance.lrp.steps import AT_ONCE, Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Tape, Walk
+from headwise.importance.measurement import Measurement
+from headwise.importance.measures import measure
 from headwise.importance.tally import Tally, add_all, fetched, from_all
 from headwise.tasks.objective import IGNORED, differentiable, on_device, predict
+
+if TYPE_CHECKING:
+    from headwise.model import Model
+    from headwise.tasks.batches import Batches, Fold
 
 Mode = Literal["per-step", "pooled"]
 Target = Literal["top", "reference", "contrast"]
@@ -35,6 +41,98 @@ class Relevance:
 
     tallies: dict[str, Tally]
     balance: dict[str, float]
+
+
+@measure(
+    "lrp.ding",
+    title="LRP-Ding",
+    caption="the head's share of its layer's relevance, mean over predicted tokens",
+    source="Ding et al. 2017, as in Voita et al. 2019, appendix A",
+    short="lrp",
+    usual="with a loss",
+    needs=("text", "loss", "attention", "words", "weights"),
+    cost={"forwards per token": 2.0},
+)
+@measure(
+    "lrp.ding.pooled",
+    title="LRP-Ding, pooled",
+    caption="the head's share of its layer's relevance, all tokens of a sentence together",
+    source="Ding et al. 2017, as in Voita et al. 2019, appendix A",
+    needs=("text", "loss", "attention", "words", "weights"),
+    cost={"forwards": 2.5},
+)
+@measure(
+    "lrp.alpha-beta",
+    title="LRP-αβ",
+    caption="the head's share of its layer's relevance, mean over predicted tokens",
+    source="Voita et al. 2021, section 2, as released",
+    needs=("text", "loss", "attention", "words", "weights"),
+    cost={"forwards per token": 14.0},
+)
+@measure(
+    "lrp.alpha-beta.pooled",
+    title="LRP-αβ, pooled",
+    caption="the head's share of its layer's relevance, all tokens of a sentence together",
+    source="Voita et al. 2021, section 2, as released",
+    needs=("text", "loss", "attention", "words", "weights"),
+    cost={"forwards": 17.5},
+)
+@measure(
+    "lrp.alpha-beta-fast",
+    title="LRP-αβ-fast",
+    caption="the head's share of its layer's relevance, mean over predicted tokens",
+    source="Voita et al. 2021, section 2, in matrix products",
+    needs=("text", "loss", "attention", "words", "weights"),
+    cost={"forwards per token": 5.0},
+)
+@measure(
+    "lrp.alpha-beta-fast.pooled",
+    title="LRP-αβ-fast, pooled",
+    caption="the head's share of its layer's relevance, all tokens of a sentence together",
+    source="Voita et al. 2021, section 2, in matrix products",
+    needs=("text", "loss", "attention", "words", "weights"),
+    cost={"forwards": 6.25},
+)
+@measure(
+    "lrp.attnlrp",
+    title="AttnLRP",
+    caption="the head's share of its layer's relevance, mean over predicted tokens",
+    source="Achtibat et al. 2024, section 3",
+    needs=("text", "loss", "attention", "words", "weights"),
+    cost={"forwards per token": 2.0},
+)
+@measure(
+    "lrp.attnlrp.pooled",
+    title="AttnLRP, pooled",
+    caption="the head's share of its layer's relevance, all tokens of a sentence together",
+    source="Achtibat et al. 2024, section 3",
+    needs=("text", "loss", "attention", "words", "weights"),
+    cost={"forwards": 2.5},
+)
+@measure(
+    "lrp.cp",
+    title="CP-LRP",
+    caption="the head's share of its layer's relevance, mean over predicted tokens",
+    source="Ali et al. 2022, section 4",
+    needs=("text", "loss", "attention", "words", "weights"),
+    cost={"forwards per token": 2.0},
+)
+@measure(
+    "lrp.cp.pooled",
+    title="CP-LRP, pooled",
+    caption="the head's share of its layer's relevance, all tokens of a sentence together",
+    source="Ali et al. 2022, section 4",
+    needs=("text", "loss", "attention", "words", "weights"),
+    cost={"forwards": 2.5},
+)
+def relevance_measure(model: Model, batches: Batches | Fold, names: Sequence[str]) -> Measurement:
+    """The relevance of a model's heads on a text by the rule of a name; its other reading comes with it."""
+    (name,) = names
+    rule, _, pooled = name.removeprefix("lrp.").partition(".")
+    mode: Mode = "pooled" if pooled else "per-step"
+    shares = relevance(model.hf, model.found, batches, RULES[rule], mode)
+    balances = {name: shares.balance} if shares.balance else {}
+    return Measurement(dict(shares.tallies), balances=balances)
 
 
 def relevance(

@@ -1,0 +1,377 @@
+"""Measuring every head of a model: the passes over a text, one after the other, and what they give."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from headwise.attention import evaluating, is_offloaded, masked
+from headwise.attention.offload import refuse_offloaded
+from headwise.environment import environment_info
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, HeadMask, score_table
+from headwise.importance.ablation import removal_losses
+from headwise.importance.curves import area_rows, curve_rows, removal_curves
+from headwise.importance.judge import agreement, exceptions, head_values
+from headwise.importance.measures import (
+    CURVES,
+    FAITHFULNESS,
+    Measure,
+    Need,
+    facts,
+    measure,
+    passes,
+    resolve_measures,
+    usual,
+)
+from headwise.importance.tally import SCALES, UNITS, Tally, agreeing
+from headwise.model import Model
+from headwise.options import Search
+from headwise.progress import Report, part, silent
+from headwise.tasks.batches import Batches, Fold
+from headwise.tasks.objective import on_device
+
+LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
+RANDOM_ORDERS = 5  # that judged scores are compared with
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Measurement:
+    """What passes gave: tallies by measure, rows of measures that have none, where the relevance of each rule went, and
+    the seconds of every pass."""
+
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    balances: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def all_rows(self, seed: int) -> list[Row]:
+        """Rows of heads.csv."""
+        rows: list[Row] = []
+        for name, tally in self.tallies.items():
+            rows += tally.rows(name, seed)
+        return rows + self.rows
+
+
+def run_pass(
+    model: Model,
+    text: Batches | Fold,
+    names: list[str],
+    seed: int = 0,
+    progress: Report = silent,
+) -> Measurement:
+    """One pass over a text, which makes these measures.
+
+    The declared function gets the model and the batches and, if it has parameters of these names, `names`, `seed` and
+    `progress`. It either yields an array for each batch (`summed`), or returns tallies by name or a Measurement.
+    Tallies are those of this process; `Tally.gather` puts several together.
+    """
+    function = measure[names[0]].function
+    possible = {"names": names, "seed": seed, "progress": progress}
+    wanted = inspect.signature(function).parameters
+    extras = {name: value for name, value in possible.items() if name in wanted}
+    if inspect.isgeneratorfunction(function):
+        return Measurement({names[0]: summed(model, text, names[0], extras)})
+    result = function(model, text, **extras)
+    if isinstance(result, Measurement):
+        return result
+    return Measurement({name: result[name] for name in names if name in result})
+
+
+class OnDevice:
+    """The batches of a text on the model's device.
+
+    sentences: for each batch that was read, which of its rows are sentences; a last batch may have empty rows.
+    """
+
+    def __init__(self, model: Model, batches: Iterable[Mapping[str, Tensor]]) -> None:
+        self.model = model
+        self.batches = batches
+        self.sentences: list[np.ndarray] = []
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        self.sentences.clear()
+        for batch in self.batches:
+            self.sentences.append((batch["rows"] >= 0).numpy())
+            yield on_device(self.model.hf, batch)
+
+
+def summed(model: Model, text: Batches | Fold, name: str, extras: Mapping[str, Any]) -> Tally:
+    """The tally of a measure whose function yields an array for each batch: its sentences x heads, in the order of
+    `model.heads`. The value of a head is the mean over sentences.
+
+    The model is in evaluation mode, without gradients. A measure that does not need the loss sees the whole text of a
+    masked model. Raises HeadwiseError for arrays of another shape, and for values that are not finite.
+    """
+    entry = measure[name]
+    batches = OnDevice(model, text if "loss" in entry.needs else text.intact())
+    tally = Tally(model.heads, SCALES.get(entry.scale))
+    sizes = [model.heads.count(site) for site in model.heads.sites]
+    arrays = 0
+    with evaluating(model.hf), torch.no_grad():
+        for given in entry.function(model, batches, **extras):
+            arrays += 1
+            array = given.cpu().float().numpy() if isinstance(given, Tensor) else np.asarray(given)
+            rows = batches.sentences[-1] if batches.sentences else np.zeros(0)
+            if array.shape != (len(rows), model.heads.total) or arrays != len(batches.sentences):
+                raise HeadwiseError(
+                    f"The measure '{name}' gave array {arrays}, of shape {array.shape}, after {len(batches.sentences)} "
+                    f"batches, the last of {len(rows)} rows, with {model.heads.total} heads in the model: yield one "
+                    "array, rows x heads, after every batch."
+                )
+            layers = np.split(array, np.cumsum(sizes)[:-1], axis=1)
+            for site, layer in zip(model.heads.sites, layers, strict=True):
+                tally.take(site, layer, rows)
+    if arrays != len(batches.sentences):
+        raise HeadwiseError(
+            f"The measure '{name}' gave {arrays} arrays for {len(batches.sentences)} batches: yield one after every "
+            "batch."
+        )
+    return tally
+
+
+def run_passes(
+    model: Model, text: Batches, measures: Iterable[str], seed: int, progress: Report = silent
+) -> Measurement:
+    """Every pass after the other, gathered from all processes."""
+    whole = Measurement()
+    todo = passes(measures)
+    refuse_unscorable(model, [name for names in todo.values() for name in names], text)
+    for done, (label, names) in enumerate(todo.items()):
+        start = time.perf_counter()
+        report = labelled(part(progress, done / len(todo), (done + 1) / len(todo)), label)
+        text.progress = report
+        with agreeing():
+            found = run_pass(model, text, names, seed, report)
+            for name, tally in found.tallies.items():
+                whole.tallies[name] = tally.gather()
+        whole.rows += found.rows
+        whole.balances |= found.balances
+        whole.seconds[label] = time.perf_counter() - start
+    text.progress = silent
+    return whole
+
+
+def labelled(report: Report, label: str) -> Report:
+    """Progress that says which pass it is of."""
+    return lambda share, what: report(share, f"{label}: {what}")
+
+
+def provided(model: Model, text: Batches | None = None) -> set[Need]:
+    """What a model and its text provide of what measures need."""
+    given: set[Need] = {*(model.task.provides if text is None else text.provides)}
+    if not model.found.inline:
+        given.add("attention")
+    if not is_offloaded(model.hf):
+        given.add("weights")
+    return given
+
+
+def usual_measures(model: Model, text: Batches | None = None) -> tuple[str, ...]:
+    """The measures where none is named, of those that the model and its text allow."""
+    given = provided(model, text)
+    names = usual(loss="loss" in given)
+    return tuple(name for name in names if given.issuperset(measure[name].needs))
+
+
+def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches) -> None:
+    """Raise HeadwiseError for measures that need what the model and its text do not provide."""
+    given = provided(model, text)
+    kind = type(model.hf).__name__
+    free = [name for name, entry in measure.items() if not entry.needs]
+    sentences: dict[Need, str] = {
+        "text": "'{}' reads text, and batches were given: choose another measure, or give text.",
+        "loss": f"{model.name}, a {kind}, predicts no words, so '{{}}' cannot be computed: load it with its "
+        f"language-model head, or choose from {', '.join(free)}.",
+        "attention": f"{kind} computes attention in its own code, where headwise sees no queries and keys, so '{{}}' "
+        "cannot be computed: score it by gradient, ablation or confidence.",
+        "words": f"{model.name} is a {kind}: '{{}}' starts at predicted words, not at classes; ask for gradient or "
+        "ablation.",
+        "weights": "",
+        "translations": f"{{}} needs translations, which {model.name}, a {kind}, does not write.",
+    }
+    names = list(measures)
+    for need, sentence in sentences.items():
+        for name in names:
+            if need not in given and need in measure[name].needs:
+                if need == "weights":
+                    refuse_offloaded(model.hf, f"'{name}'")
+                raise HeadwiseError(sentence.format(name))
+
+
+def importance_values(
+    model: Model, text: Batches | Fold, name: str, mask: HeadMask | None = None, seed: int = 0
+) -> dict[Head, float]:
+    """A measure's value for every head; with a mask, for every head of it, while only those are left."""
+    refuse_unscorable(model, [name], text if isinstance(text, Batches) else text.batches)
+    with agreeing(), masked(model.hf, model.found, mask) if mask is not None else nullcontext():
+        found = run_pass(model, text, [name], seed)
+        if name in found.tallies:
+            found.tallies[name].gather()
+    if name in found.tallies:
+        values = head_values(found.tallies[name])
+    else:
+        values = {
+            Head(row["kind"], row["layer"], row["head"]): float(row["value"]) for row in found.rows
+        }
+    return (
+        values
+        if mask is None
+        else {head: value for head, value in values.items() if head in mask.kept}
+    )
+
+
+def table_of_scores(
+    model: Model, text: Batches, wanted: Iterable[str], scores: Measurement, seed: int
+) -> pd.DataFrame:
+    """heads.csv with its signature: how the scores were made, and what is absent."""
+    rows = scores.all_rows(seed)
+    measures = list(dict.fromkeys(row["measure"] for row in rows))
+    signature: dict[str, Any] = {
+        "model": model.name,
+        "heads": model.heads.to_json(),
+        "text": text.text.fingerprint,
+        "sentences": len(text.data),
+        "dropped": text.dropped,
+        "longest": model.task.longest,
+        "measures": measures,
+        "absent": absent(model, resolve_measures(wanted), measures),
+        "exclude": "keyquery",
+        "mode": "evaluation (no dropout)",
+        "dtype": str(model.hf.dtype).removeprefix("torch."),
+    }
+    if not rows:
+        raise HeadwiseError(f"No score could be made: {'; '.join(signature['absent'])}.")
+    if model.hf.dtype in (torch.float16, torch.bfloat16):
+        signature["relevance"] = "float32"
+    if "ablation.bleu" in measures:
+        signature["search"] = Search().model_dump()
+    others = [name for name in measures if name in measure.added]
+    if others:  # so that a report knows them without the program that declares them
+        signature["declared"] = {name: others_facts(name) for name in others}
+    signature |= {"seed": seed, **environment_info(), "seconds": scores.seconds}
+    return score_table(rows, signature)
+
+
+def others_facts(name: str) -> dict[str, str]:
+    """What a report says of a measure that is not headwise's own."""
+    entry = measure[name]
+    return {
+        "title": entry.title,
+        "caption": entry.caption,
+        "source": entry.source,
+        "larger": entry.larger,
+    }
+
+
+def absent(model: Model, wanted: Iterable[str], made: Iterable[str]) -> list[str]:
+    """What was asked for and has no value, with the reason: a sentence each."""
+    name = "attention-to-end"
+    if name in wanted and name not in made:
+        return [f"{name} has no value for any head: none sees the end of a sentence in this text"]
+    if name in made and "decoder-self" in model.heads.kinds:
+        return [
+            f"{name} has no value for decoder-self heads: none sees the end of its own sentence"
+        ]
+    return []
+
+
+def balance_table(balances: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+    """lrp.csv: where relevance went, as shares of the relevance at the start."""
+    rows = [
+        (
+            name.removesuffix(".pooled"),
+            "pooled" if name.endswith(".pooled") else "per-step",
+            what,
+            value,
+            None,
+            None,
+        )
+        for name, shares in balances.items()
+        for what, value in {"started": 1.0, **shares}.items()
+    ]
+    return pd.DataFrame(rows, columns=list(LRP_COLUMNS))
+
+
+def balance_line(name: str, balance: Mapping[str, float]) -> str:
+    """The conservation residual of a relevance run, in a line."""
+    some = {
+        what: value for what, value in balance.items() if what != "arrived" and abs(value) >= 0.0005
+    }
+    absorbed = ", ".join(f"{what} {value:+.3f}" for what, value in some.items()) or "nothing"
+    return f"  {name}: of relevance 1, {balance.get('arrived', 0.0):.3f} arrived at the embeddings; taken by {absorbed}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judge's tables: faithfulness.csv and curves.csv."""
+
+    faithfulness: pd.DataFrame
+    curves: pd.DataFrame
+
+
+def refuse_unjudgeable(text: Batches, measures: Iterable[str]) -> None:
+    """Scores are judged by exact ablation, and on folds of a text whose sentences tallies keep one by one."""
+    if "ablation.zero" not in measures:
+        raise HeadwiseError(
+            "Scores are judged by ablation.zero, which is not among the measures: add it."
+        )
+    if len(text.text) > UNITS:
+        raise HeadwiseError(
+            f"Scores were to be judged on {len(text.text):,} sentences, but {UNITS:,} are the most: give fewer."
+        )
+
+
+def judge(
+    model: Model, text: Batches, tallies: Mapping[str, Tally], orders: int, seed: int = 0
+) -> Verdict:
+    """Which score to believe: scores of the even sentences, compared with exact ablation of the odd ones.
+
+    A measure whose low values are important has a minus before its name. Raises HeadwiseError when `ablation.zero`, the
+    truth, is not among the tallies, and for too much text.
+    """
+    refuse_unjudgeable(text, tallies)
+    named: dict[str, Measure] = {}  # by their names in the tables
+    scores: dict[str, Tally] = {}
+    for name, tally in tallies.items():
+        entry = facts(name)
+        if entry.by_sentence:
+            shown = name if entry.sign == 1 else f"-{name}"
+            named[shown] = entry
+            scores[shown] = tally.fold(0)
+    rows = agreement(scores, tallies["ablation.zero"].fold(1), seed)
+
+    values = {
+        name: head_values(tally)
+        for name, tally in scores.items()
+        if tally.heads.query == model.heads.query
+    }
+    again = [name for name in values if named[name].rescored]
+    again.sort(key=lambda name: -named[name].cost["forwards"])  # the slowest first
+    even = Fold(text, 0)
+    rescore = {name: partial(importance_values, model, even, named[name].name) for name in again}
+    lose = partial(removal_losses, model.hf, model.found, Fold(text, 1))
+    curves = removal_curves(model.heads, values, lose, rescore, range(orders))
+    rows += area_rows(curves, seed)
+
+    if "confidence" in values:
+        for name in values:
+            if name in measure and named[name].family == "lrp":
+                pair = (name, "confidence")
+                rows += exceptions(values[name], values["confidence"], names=pair).rows
+    return Verdict(
+        pd.DataFrame(rows, columns=list(FAITHFULNESS)),
+        pd.DataFrame(curve_rows(curves, seed), columns=list(CURVES)),
+    )
