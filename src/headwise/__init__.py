@@ -61,14 +61,10 @@ else:
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
         "model": ("Model",),
-<<<<<<< HEAD
         "roles.alignment": ("LinkedText",),
         "roles.alignment_heads": ("AlignmentHeads", "align"),
         "roles.head_roles": ("Roles",),
-=======
         "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
-        "roles.align": ("alignment_heads",),
->>>>>>> main
         "roles.role": ("role",),
         "importance.interactions": ("interactions",),
         "pruning.prune": ("prune",),

@@ -17,7 +17,7 @@ from headwise.attention import discover
 from headwise.data.annotated import Annotated, Word
 from headwise.data.treebank import Treebank
 from headwise.heads import COLUMNS
-from headwise.roles.examples import LENGTH, MOST, Shown, query_words, best_heads, choose, examples
+from headwise.roles.examples import LENGTH, MOST, Shown, best_heads, choose, examples, query_words
 from headwise.roles.passage import Passage, View
 from headwise.roles.passes import Reading, Subject
 from headwise.roles.rare import frequencies
@@ -192,7 +192,12 @@ def test_rare_tokens_need_frequencies_and_nothing_found_shows_nothing(
     assert examples(Subject(model, tokenizer, found), some, table) == []
     assert examples(Subject(model, tokenizer, found), some, table.head(0), frequencies=counts) == []
     assert (
-        examples(Subject(model, tokenizer, found), [Annotated.plain("too short")], table, frequencies=counts)
+        examples(
+            Subject(model, tokenizer, found),
+            [Annotated.plain("too short")],
+            table,
+            frequencies=counts,
+        )
         == []
     )
     reading = Reading(top=50)

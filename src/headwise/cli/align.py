@@ -55,7 +55,7 @@ def align(
     Example: headwise align my-model --text dev.en --text dev.de --links dev.links --save my-model-aligned
     """
     import headwise as hw
-    from headwise.study.progress import Progress
+    from headwise.progress import Progress
 
     if audio is not None and (text or links):
         raise HeadwiseError("--audio was given, and text as well: give one of them.")
@@ -68,7 +68,7 @@ def align(
     progress = Progress(quiet)
     place = folder(out)
     loaded = hw.load(model, device, dtype=dtype)
-    with progress.task("alignment heads"):
+    with progress.bar("alignment heads"):
         found = hw.align(loaded, given, one_layer=one_layer, seed=seed, progress=progress)
     found.save(place)
     for row in found.sets.to_dict("records"):

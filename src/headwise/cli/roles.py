@@ -78,41 +78,17 @@ def roles(
         raise HeadwiseError("No trees were given: name a CoNLL-U file with --treebank FILE.")
     again = hw.Treebank.read(*confirm) if confirm else again
     counted = hw.Text.read(training) if training else study.text("train") if study else None
-<<<<<<< HEAD
     pairs: hw.ParallelText | hw.LinkedText | None = None
     if spec is not None:
         text = hw.ParallelText.open(spec)
         pairs = text if links is None else hw.LinkedText.read(text, links)
     from headwise.cli.tables import HEADS, show_heads
-    from headwise.study.progress import Progress
-=======
-    pairs = None if spec is None else hw.ParallelText.open(spec)
-    from headwise.cli.tables import HEADS, role_grid, show_heads
     from headwise.progress import Progress
-    from headwise.roles.find import (
-        role_examples,
-        roles_signature,
-        save_roles,
-        sentences_read,
-        token_counts,
-    )
->>>>>>> main
 
     progress = Progress(quiet)
     place = folder(out)
     loaded = hw.load(model, device, dtype=dtype)
-<<<<<<< HEAD
-    with progress.task("roles"):
-=======
-
-    def forward(sentences: int) -> None:
-        done[0] += sentences
-        whole = sentences_read(trees, again, untrained) + (1 + untrained) * len(pairs or ())
-        progress(min(1.0, done[0] / whole), "")
-
     with progress.bar("roles"):
-        counts = token_counts(loaded, counted)
->>>>>>> main
         found = hw.roles(
             loaded,
             trees,
@@ -131,68 +107,3 @@ def roles(
     show_heads(progress.console, [found.plot()], HEADS)
     progress.say(memory_line())
     typer.echo(str(place / "labels.csv"))
-<<<<<<< HEAD
-=======
-
-
-def refuse_options(role: str | None, others: Mapping[str, Any]) -> None:
-    """Refuse an unknown role, and options that do not go with --role alignment, or not without it."""
-    if role not in (None, "alignment"):
-        raise HeadwiseError(
-            f"--role {role} was given: there is --role alignment; leave it out to test every role."
-        )
-    if given := next((name for name, value in others.items() if value), None):
-        needed = "is only for --role alignment" if role is None else "is not for --role alignment"
-        raise HeadwiseError(f"{given} was given, which {needed}: leave it out.")
-
-
-def alignment(
-    model: str,
-    source: str | None,
-    target: str | None,
-    links: Path | None,
-    audio: Path | None,
-    one_layer: bool,
-    save: Path | None,
-    out: Path,
-    device: str,
-    dtype: str | None,
-    seed: int,
-    quiet: bool,
-) -> None:
-    """Rank cross heads, choose those that align, and write a model that names them."""
-    import headwise as hw
-    from headwise.progress import Progress
-    from headwise.roles.align import save_alignment
-
-    if audio is not None and (source or target or links):
-        raise HeadwiseError("--audio was given, and text as well: give one of them.")
-    text = read_text(source, target, None, model) if audio is None else hw.Speech.read(audio)
-    if not isinstance(text, hw.ParallelText | hw.Speech):
-        raise HeadwiseError(
-            "One-sided text was given: alignment needs pairs, --source FILE --target FILE."
-        )
-    if save is not None:
-        written_before(save)  # refuses a folder of another model before the work begins
-    progress, place = Progress(quiet), folder(out)
-    loaded = hw.load(model, device, dtype=dtype)
-    with progress.bar("alignment heads"):
-        found = hw.alignment_heads(loaded, text, links, one_layer, seed, progress)
-    save_alignment(found, place)
-    for row in found.sets.to_dict("records"):
-        interval = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
-        progress.say(
-            f"  {row['set']}: {row['measure']} {interval}, without attention {row['baseline']:.3f}"
-        )
-        progress.say(f"    {row['heads']}")
-    typer.echo(str(place / "alignment.csv"))
-    if save is None:
-        return
-    if not found.confirmed:
-        raise HeadwiseError(
-            f"No model was written to {save}: on the other half of the text, the chosen heads align no better than a "
-            "rule without attention. Give more text, or a model whose heads align."
-        )
-    loaded.alignment_heads = found.heads
-    typer.echo(str(loaded.save(save)))
->>>>>>> main

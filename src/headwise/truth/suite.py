@@ -19,13 +19,8 @@ from headwise.options import Gates, Greedy, Training
 from headwise.progress import Report, part, silent
 from headwise.pruning.prune import prune
 from headwise.pruning.ranking import Ranking, greedy_masks
-<<<<<<< HEAD
-from headwise.pruning.sweeps import GreedySweep
 from headwise.roles.alignment import read_links
 from headwise.roles.head_roles import RoleTexts, roles_of, token_counts
-=======
-from headwise.roles.find import roles
->>>>>>> main
 from headwise.roles.passes import Reading
 from headwise.roles.role import role, role_of
 from headwise.statistics import proportion_interval, t_margin
