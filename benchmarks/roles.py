@@ -77,7 +77,7 @@ def main() -> None:
             model.set_attn_implementation("eager")
             with torch.no_grad():
                 for batch in batches:
-                    forward(model, batch.inputs)
+                    forward(model, found, batch.inputs)
             model.set_attn_implementation("sdpa")
 
         ratios = []

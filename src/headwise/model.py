@@ -257,7 +257,7 @@ def followed(heads: Sequence[Head], mask: HeadMask) -> list[Head]:
     if gone := [str(head) for head in heads if head not in mask.kept]:
         warnings.warn(
             f"Alignment heads that are not in the smaller model: {', '.join(gone)}. Choose others by headwise roles "
-            "--role alignment.",
+            "headwise align.",
             stacklevel=3,
         )
     return [

@@ -104,7 +104,7 @@ def answered(
     return out
 
 
-def tested(
+def found_in(
     hf: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     treebank: Iterable[Annotated],

@@ -28,7 +28,7 @@ from headwise.roles.probe import Probe
 from headwise.roles.retrieval import retrieval_texts
 from headwise.roles.shape import delimiter
 from headwise.roles.successor import SEQUENCES, successor_texts
-from roles.handmade import baselines, first_subword, random_weights, tested, values
+from roles.handmade import baselines, first_subword, found_in, random_weights, values
 
 SITE = Site("decoder-self", 0)
 EVERY = [*NAMES, *(word for words in SEQUENCES.values() for word in words.split())]
@@ -296,7 +296,7 @@ def test_the_whole_way_of_a_language_model(treebank: Treebank) -> None:
     """A random model has none of the roles; all are measured, with a baseline and an interval."""
     cut = cutting(EVERY)
     model = tiny("gpt2", vocab_size=len(cut), n_positions=512)
-    out = tested(model, cut, list(treebank)[:80])
+    out = found_in(model, cut, list(treebank)[:80])
     asked = {"delimiter", "successor", "name-mover", "s-inhibition", "retrieval"}
     rows = out.table[out.table["measure"].isin(asked)]
     assert set(rows["measure"]) == asked and len(rows) == len(asked) * len(out.labels)

@@ -19,7 +19,7 @@ from headwise.roles.head_roles import Roles
 from headwise.roles.passes import Reading
 from headwise.roles.rare import frequencies
 from headwise.roles.role import NO_ROLE
-from roles.handmade import tested
+from roles.handmade import found_in
 
 Marian = Callable[..., MarianMTModel]
 
@@ -39,7 +39,7 @@ def test_a_random_model_has_no_role(
     model = tiny_marian(vocab_size=len(tokenizer))
     counts = frequencies((sentence.text for sentence in treebank), tokenizer)
     before = model.config._attn_implementation
-    out = tested(model, tokenizer, treebank, frequencies=counts, reading=Reading(top=50))
+    out = found_in(model, tokenizer, treebank, frequencies=counts, reading=Reading(top=50))
     assert model.config._attn_implementation == before
     assert list(out.table.columns) == list(COLUMNS)
     assert set(out.labels["kind"]) == {"encoder-self"} and set(out.labels["label"]) == {NO_ROLE}
@@ -69,7 +69,7 @@ def test_against_a_slow_script_on_the_stock_model(
 ) -> None:
     """Sentence by sentence, attention from transformers' own eager code, words by hand. Near-ties may flip a count."""
     model = tiny_marian(vocab_size=len(tokenizer))
-    out = tested(model, tokenizer, treebank, reading=Reading(max_length=20))
+    out = found_in(model, tokenizer, treebank, reading=Reading(max_length=20))
     model.set_attn_implementation("eager")
     positional, subject, governor, count = [], [], [], 0
     for sentence in treebank:
@@ -115,7 +115,7 @@ def test_against_a_slow_script_on_the_stock_model(
 @pytest.mark.parametrize("family", ["bert", "t5"])
 def test_other_readers(treebank: Treebank, tokenizer: PreTrainedTokenizerFast, family: str) -> None:
     model = tiny(family, vocab_size=len(tokenizer))
-    out = tested(model, tokenizer, treebank)
+    out = found_in(model, tokenizer, treebank)
     assert set(out.table["kind"]) == {"encoder-self"} and out.roles.empty
 
 
@@ -124,7 +124,7 @@ def test_language_models_are_asked_on_probes_too(
     treebank: Treebank, tokenizer: PreTrainedTokenizerFast, family: str
 ) -> None:
     model = tiny(family, vocab_size=len(tokenizer))
-    out = tested(model, tokenizer, treebank)
+    out = found_in(model, tokenizer, treebank)
     measures = set(out.table["measure"])
     assert {"induction", "duplicate-token", "previous-token", "copying", "sink"} <= measures
     assert "syntactic.det.to-dependent" in measures
@@ -147,7 +147,7 @@ def test_sentence_pairs_test_the_decoder_and_cross_attention(
     )
     model = tiny_marian(vocab_size=len(tokenizer))
     pairs = [(sentence.text, sentence.text) for sentence in treebank]
-    out = tested(model, tokenizer, treebank, pairs=pairs)
+    out = found_in(model, tokenizer, treebank, pairs=pairs)
     by_kind = out.table.groupby("kind")["measure"].agg(set)
     assert by_kind["cross"] == {"alignment", "monotonicity", "sink"}
     assert {"positional.-1", "sink"} <= by_kind["decoder-self"] and "positional.1" not in by_kind[
@@ -157,7 +157,7 @@ def test_sentence_pairs_test_the_decoder_and_cross_attention(
     assert len(out.labels) == 24
     with pytest.raises(HeadwiseError, match="a BertModel does not translate"):
         bert = tiny("bert", vocab_size=len(tokenizer))
-        tested(bert, tokenizer, treebank, pairs=pairs)
+        found_in(bert, tokenizer, treebank, pairs=pairs)
 
 
 def test_another_treebank_may_confirm(
@@ -165,11 +165,11 @@ def test_another_treebank_may_confirm(
 ) -> None:
     model = tiny_marian(vocab_size=len(tokenizer))
     sentences = list(treebank)
-    out = tested(model, tokenizer, sentences[:150], confirm=sentences[150:250])
+    out = found_in(model, tokenizer, sentences[:150], confirm=sentences[150:250])
     assert out.coverage["treebank"].used == 250
     one = [Annotated(s.words, s.id, "the only document", s.mentions) for s in sentences[:50]]
     with pytest.raises(HeadwiseError, match="no second half"):
-        tested(model, tokenizer, one)
+        found_in(model, tokenizer, one)
 
 
 def test_text_that_does_not_fit_is_reported(
@@ -180,11 +180,11 @@ def test_text_that_does_not_fit_is_reported(
         HeadwiseError,
         match="None of the first 256 sentences can be used: they have more than 2 subwords",
     ):
-        tested(model, tokenizer, treebank, reading=Reading(max_length=2))
+        found_in(model, tokenizer, treebank, reading=Reading(max_length=2))
     foreign = [Annotated.plain("das ist ein Satz fremder Sprache", str(n)) for n in range(100)]
-    out = tested(model, tokenizer, foreign)
+    out = found_in(model, tokenizer, foreign)
     assert out.warnings == ["100% of the subwords of the treebank are unknown: another language?"]
-    short = tested(model, tokenizer, treebank, reading=Reading(max_length=20))
+    short = found_in(model, tokenizer, treebank, reading=Reading(max_length=20))
     left = short.coverage["treebank"].too_long
     assert left > 0 and short.warnings == [
         f"{left} of 400 sentences of the treebank are too long and were left out."
@@ -196,7 +196,7 @@ def test_first_subword_and_context_are_readings(
 ) -> None:
     model = tiny_marian(vocab_size=len(tokenizer), max_position_embeddings=128)
     whole, first = (
-        tested(model, tokenizer, treebank, reading=Reading(first_subword=each))
+        found_in(model, tokenizer, treebank, reading=Reading(first_subword=each))
         for each in (False, True)
     )
     relation = "syntactic.nsubj.to-governor"
@@ -205,5 +205,5 @@ def test_first_subword_and_context_are_readings(
     documents = [
         Annotated(s.words, s.id, f"d{n // 20}", s.mentions) for n, s in enumerate(treebank)
     ]
-    joined = tested(model, tokenizer, documents, reading=Reading(context=2))
+    joined = found_in(model, tokenizer, documents, reading=Reading(context=2))
     assert joined.coverage["treebank"].used == 200

@@ -102,7 +102,8 @@ def align(
     else:
         if isinstance(text, LinkedText):
             links = text
-        batches = pair_batches_of(subject, list(text), links and links.gold)
+        gold = None if links is None else links.gold
+        batches = pair_batches_of(subject, list(text), gold)
     sets = choose(
         model.hf,
         model.found,
