@@ -256,7 +256,7 @@ def followed(heads: Sequence[Head], mask: HeadMask) -> list[Head]:
     """Some heads under the numbers that they have once others are removed; warns of those that are gone."""
     if gone := [str(head) for head in heads if head not in mask.kept]:
         warnings.warn(
-            f"Alignment heads that are not in the smaller model: {', '.join(gone)}. Choose others by headwise roles "
+            f"Alignment heads that are not in the smaller model: {', '.join(gone)}. Choose others by "
             "headwise align.",
             stacklevel=3,
         )
