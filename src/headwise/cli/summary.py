@@ -67,8 +67,9 @@ def trained(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]
     run = Run(plan, out, progress, device)
     with locked_folder(out, True), run.store.alone(), progress.bar("evaluate"):
         facts = run.get_or_make(FULL_MODEL)
-        run.get_or_make(Translate("dev", FULL))
-        quality = run.get_or_make(Evaluate("dev", FULL))
+        translate = Translate("dev", FULL)
+        run.get_or_make(translate)
+        quality = run.get_or_make(Evaluate("dev", FULL, translate))
     scores = ", ".join(
         f"{name} {value:.1f} [{low:.1f}, {high:.1f}]" for name, value, low, high in quality["rows"]
     )
