@@ -14,7 +14,7 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
 from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.report import write as report
+from headwise.report import animate, compare, report
 
 if TYPE_CHECKING:
     from headwise.attention import AttentionCall, Discovery, capture, discover, masked
@@ -134,6 +134,8 @@ __all__ = [
     "engine",
     "push",
     "report",
+    "compare",
+    "animate",
     "lab",
     "capture",
     "masked",
