@@ -89,6 +89,7 @@ def dev_change(model: Model) -> tuple[float, str] | None:
     for measure, unit, sign in (
         ("dev_bleu_difference", "BLEU", -1),
         ("dev_perplexity_change", "% perplexity", 1),
+        ("dev_accuracy_change", "points of accuracy", -1),
     ):
         if (found := value(model, measure)) is not None:
             words = (signed(found), interval(*bounds(model, measure)), f"{unit} on dev")
