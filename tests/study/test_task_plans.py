@@ -94,7 +94,7 @@ def test_a_classifier_from_scores_to_the_page(classified: dict[str, Any], tmp_pa
     assert ("gates.keep-3", "accuracy_change_to_fine-tuned") in table.index
     assert not {"bleu", "perplexity", "tokens_per_second"} & {*table.index.get_level_values(1)}
     assert facts(out)["chosen"] == "greedy.greedy-gradient-1"
-    for name in ("heads.csv", "faithfulness.csv", "interactions.csv", "untrained.csv"):
+    for name in ("heads.csv", "faithfulness.csv", "untrained.csv"):
         assert len(pd.read_csv(out / name))
     page = (out / "report.html").read_text()
     assert "accuracy" in page and "BLEU" not in page
