@@ -36,8 +36,8 @@ from headwise.heads import HeadMask, Kind
 from headwise.importance.measurement import run_pass
 from headwise.importance.measures import measure, passes
 from headwise.model import Model
-from headwise.options import Architecture, Recipe, Search
-from headwise.pruning.gates import Gates, HardConcrete
+from headwise.options import Architecture, Search, Training
+from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.study.estimate import random_batch, wait_for
 from headwise.training.build import build
 from headwise.training.dropout import fast_dropout
@@ -130,7 +130,7 @@ class Table:
             return time.perf_counter() - begun
 
 
-def updates(model: Model, recipe: Recipe, device: str) -> dict[str, Facts]:
+def updates(model: Model, recipe: Training, device: str) -> dict[str, Facts]:
     """Updates without gates, with gates on the encoder's heads, and with gates on all heads."""
     hf: Any = model.hf
     batch = random_batch(hf, recipe.batch_tokens // LENGTH, LENGTH)
@@ -150,7 +150,9 @@ def updates(model: Model, recipe: Recipe, device: str) -> dict[str, Facts]:
 
     @contextmanager
     def training(kinds: Sequence[Kind]) -> Iterator[None]:
-        gates = Gates(model.heads.only(kinds), HardConcrete(), 3.0).to(device) if kinds else None
+        gates = (
+            HeadGates(model.heads.only(kinds), HardConcrete(), 3.0).to(device) if kinds else None
+        )
         with (
             capture(hf, model.found, gates=gates.by_site() if gates else None, explicit=explicit),
             loss_forward(
@@ -224,7 +226,7 @@ def main() -> None:
     small, device = options.small, options.device
     gpu = device == "cuda"
     shape = SMALL if small else BASE if gpu else Architecture()
-    recipe = Recipe(
+    recipe = Training(
         batch_tokens=1024 if small else 40320 if gpu else 2520,
         dtype="fp32" if small or not gpu else "bf16",
     )

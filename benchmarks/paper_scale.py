@@ -32,9 +32,9 @@ from utilisation import Facts, chip, usage, where_time_goes
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
 from headwise.options import FROM_RANDOM_WEIGHTS, Architecture
-from headwise.pruning.sweeps import GateSweep
 from headwise.report import write as write_report
 from headwise.study import Plan, Progress, read_plan, run_study
+from headwise.study.plan import GateSweep
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
 

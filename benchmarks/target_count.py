@@ -42,13 +42,13 @@ from headwise.decoding.bleu import scored, sentence_statistics
 from headwise.decoding.translator import Generate, translate
 from headwise.heads import KINDS, Kind, write_text
 from headwise.loading import load
-from headwise.options import GateOptions, Keep
+from headwise.options import Gates, Keep
 from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.statistics import interval, resamples
 from headwise.study import Plan, Progress, read_plan, run_study
 from headwise.training.batches import Encoded
-from headwise.training.trainer import Training
+from headwise.training.trainer import TrainingRun
 
 ENCODER: tuple[Kind, ...] = ("encoder-self",)
 TARGETS = (12, 1, 24, 6, 18, 3, 21, 9, 15, 2, 22, 4, 20, 8, 16, 5, 14, 10, 7, 11)
@@ -119,8 +119,8 @@ class Bench:
         model, work = load(self.folder / "model"), self.out / "work" / run.name
         fresh, start = not work.exists(), time.process_time()
         recipe = self.plan.training.model_copy(update={"batch_tokens": BATCH})
-        training = Training(self.data, self.dev, recipe, work, self.plan.seed)
-        common = (model, training, GateOptions.model_validate(TUNING), run.kinds)
+        training = TrainingRun(self.data, self.dev, recipe, work, self.plan.seed)
+        common = (model, training, Gates.model_validate(TUNING), run.kinds)
         pruned: Pruned
         if run.keep is None:
             assert run.penalty is not None

@@ -135,10 +135,10 @@ def train_headwise(options: argparse.Namespace) -> None:
     from transformers import TrainerCallback
 
     from headwise.attention import discover
-    from headwise.options import Architecture, Recipe
+    from headwise.options import Architecture, Training
     from headwise.training.batches import IGNORED
     from headwise.training.build import build
-    from headwise.training.trainer import Training, fit
+    from headwise.training.trainer import TrainingRun, fit
 
     shape = Architecture(
         norm="post",
@@ -152,7 +152,7 @@ def train_headwise(options: argparse.Namespace) -> None:
         vocabulary=VOCABULARY,
         max_length=1024,
     )
-    recipe = Recipe(
+    recipe = Training(
         epochs=ENDLESS,
         batch_tokens=BATCH,
         learning_rate=RATE,
@@ -185,7 +185,7 @@ def train_headwise(options: argparse.Namespace) -> None:
     model.register_forward_pre_hook(count, with_kwargs=True)
     work = options.work / "headwise-model"
     shutil.rmtree(work, ignore_errors=True)
-    fit(model, tokenizer, found, Training(data, data, recipe, work), callbacks=[Paced()])
+    fit(model, tokenizer, found, TrainingRun(data, data, recipe, work), callbacks=[Paced()])
 
 
 def prepare(options: argparse.Namespace, max_length: int) -> tuple[Any, Any]:

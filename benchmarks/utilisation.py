@@ -22,7 +22,7 @@ from transformers import AutoTokenizer
 
 from headwise.attention import kernel
 from headwise.errors import HeadwiseError
-from headwise.options import Architecture, Recipe
+from headwise.options import Architecture, Training
 from headwise.study.estimate import best, drawn
 from headwise.study.run import Run
 from headwise.training.trainer import bfloat16
@@ -110,7 +110,7 @@ def model_flops(
     return 6 * (weights + attention)
 
 
-def chip(shape: Architecture, recipe: Recipe, device: str, size: int) -> Facts:
+def chip(shape: Architecture, recipe: Training, device: str, size: int) -> Facts:
     """What this machine can do at most: matrix products (a large one, and those of the plan's width), copies, and one
     attention layer of a batch, forward and backward, both ways.
     """
@@ -251,7 +251,7 @@ def main() -> None:
         feedforward=2048,
         vocabulary=16000,
     )
-    recipe = Recipe(batch_tokens=options.batch_tokens or (40320 if gpu else 2520))
+    recipe = Training(batch_tokens=options.batch_tokens or (40320 if gpu else 2520))
     found = chip(shape, recipe, options.device, options.matmul or (8192 if gpu else 512))
     print(json.dumps(found, indent=1))
 

@@ -32,9 +32,8 @@ from headwise.data.text import ParallelText
 from headwise.evaluation.losses import Losses
 from headwise.importance.measurement import run_passes
 from headwise.model import Model
-from headwise.options import Architecture
+from headwise.options import Architecture, Greedy
 from headwise.pruning.ranking import Ranking, greedy_masks
-from headwise.pruning.sweeps import GreedySweep
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import predict
 from headwise.training.build import build
@@ -119,14 +118,14 @@ def child(options: argparse.Namespace) -> None:
     model, text = subject(options.width, options.pairs, 2, 4)
     jobs: dict[str, Callable[[], object]] = {"a forward": partial(forward, model, text)}
     jobs |= {name: partial(values, model, text, name) for name in SCORES}
-    sweep = GreedySweep(scores=["gradient"], rescore=True, step=0.2)
+    sweep = Greedy(kinds=["encoder-self"], score="gradient", rescore=True, step=0.2)
     jobs["greedy, scored again"] = lambda: [
         mask.to_json()
         for mask in greedy_masks(Ranking(model, text, "gradient", True, 0), sweep).values()
     ]
     masks = [
         *greedy_masks(
-            Ranking(model, text, "random", False, 0), GreedySweep(scores=["random"])
+            Ranking(model, text, "random", False, 0), Greedy(kinds=["encoder-self"], score="random")
         ).values()
     ]
     jobs["losses of greedy models"] = lambda: Losses.measure(text, masks).summed.tobytes()

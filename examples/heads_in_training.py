@@ -35,7 +35,7 @@ from headwise.study.plan import read_plan
 from headwise.study.progress import Progress
 from headwise.training.build import build
 from headwise.training.tokenizer import learn_subwords
-from headwise.training.trainer import Training, converge
+from headwise.training.trainer import TrainingRun, converge
 
 SENTENCES = 300
 COLUMNS = ("step", "epoch", "dev_loss", "layer", "head", "offset", "share")
@@ -110,7 +110,7 @@ def main() -> None:
     sentences = islice(Treebank.read(*plan.roles.treebank), SENTENCES)
     batches = list(treebank_batches(subject, sentences, lambda sentence: 0, Coverage()))
     recipe, limit, progress = plan.training, plan.model.max_length, Progress()
-    training = Training(
+    training = TrainingRun(
         model.task.training_data(text, recipe.batch_tokens, given.out / "cache", limit),
         model.task.training_data(dev, recipe.batch_tokens, limit=limit),
         recipe,

@@ -26,7 +26,7 @@ def _(hw, model, text):
 def _(hw, model, text):
     kinds = list(model.heads.kinds)
     smaller = hw.prune(
-        model, text, keep=model.heads.total // 2, kinds=kinds, method="greedy", score="gradient"
+        model, text, hw.Greedy(keep=model.heads.total // 2, kinds=kinds, score="gradient")
     )
     smaller.layout
     return

@@ -112,8 +112,7 @@ def test_compensation_of_offloaded_weights(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model")
     plain, disk = hw.load(folder), hw.load(folder, device_map="disk")
     small = [
-        hw.prune(each, lines(40), keep=4, method="greedy", compensate=True)
-        for each in (plain, disk)
+        hw.prune(each, lines(40), hw.Greedy(keep=4, compensate=True)) for each in (plain, disk)
     ]
     assert small[0].layout == small[1].layout
     assert torch.equal(probe(small[0].hf), probe(small[1].hf))
@@ -263,13 +262,8 @@ def test_gates_alone_train_on_offloaded_weights(tmp_path: Path) -> None:
                 hw.prune(
                     hw.load(folder, device_map=device_map),
                     lines(60),
-                    keep=4,
-                    method="gates",
-                    train="gates",
-                    epochs=2,
-                    batch_tokens=64,
-                    gate_learning_rate=0.3,
-                    dtype="fp32",
+                    hw.Gates(keep=4, train="gates", epochs=2, gate_learning_rate=0.3),
+                    training=hw.Training(batch_tokens=64, dtype="fp32"),
                     work=tmp_path / str(device_map),
                 )
             )
@@ -286,7 +280,8 @@ def test_gates_alone_train_on_offloaded_weights(tmp_path: Path) -> None:
 def test_training_offloaded_weights_is_refused(tmp_path: Path, train: Any) -> None:
     disk = hw.load(saved(tmp_path / "model"), device_map="disk")
     with pytest.raises(HeadwiseError, match=r"offloaded.*device_map"):
-        hw.prune(disk, lines(60), keep=4, method="gates", train=train, epochs=1, batch_tokens=64)
+        options = hw.Gates(keep=4, train=train, epochs=1)
+        hw.prune(disk, lines(60), options, training=hw.Training(batch_tokens=64))
 
 
 def test_roles_on_offloaded_weights(tmp_path: Path) -> None:

@@ -321,7 +321,7 @@ class TestCommands:
             "data.embedded.train=150",
             "data.embedded.dev=10",
             "data.embedded.test=10",
-            "pruning.penalties=[1.0]",
+            "pruning.penalty=[1.0]",
         ]
         small += ["scoring.untrained=1", "scoring.random_orders=2", "scoring.pairs=2"]
         words = [
@@ -386,13 +386,10 @@ class TestCommands:
             "decoder-self",
             "cross",
         ]
-        options: dict[str, Any] = {
-            "epochs": 1,
-            "gate_learning_rate": 2.0,
-            "batch_tokens": 1260,
-            "dtype": "fp32",
-        }
-        hw.prune(loaded, text, held_out, penalty=1.5, warmup=1, **options).save(tmp_path / "small")
+        options = hw.Gates(penalty=1.5, warmup=1, epochs=1, gate_learning_rate=2.0)
+        training = hw.Training(batch_tokens=1260, dtype="fp32")
+        small = hw.prune(loaded, text, options, dev=held_out, training=training)
+        small.save(tmp_path / "small")
         again = hw.load(tmp_path / "small")
         assert again.heads.query["encoder-self"] == (0,) and len(again.translate(["Hello."])) == 1
         table = hw.evaluate([hw.load(model), again], held_out, search=hw.Search(beam=1)).table
@@ -741,14 +738,14 @@ class TestPruning:
             ),
             ("--method magic", "'magic' is none of gates, top-k, greedy"),
             ("--method top-k", "keep is needed"),
-            ("--method top-k --keep 2 --penalty 1", "unknown key 'pruning.penalties'"),
+            ("--method top-k --keep 2 --penalty 1", "unknown key 'pruning.penalty'"),
             ("--score gradient", "unknown key 'pruning.scores'"),
             ("--text dev.en", "--text was given and --source"),
             ("--text dev.en --method gates", "--text was given"),
             ("--dev-text dev.en --method greedy", "--dev-text was given and --dev-source"),
             ("--test-target dev.fr --keep 2", "--test-target was given without --test-source"),
             ("--method greedy --keep 3 --keep 2", "at most 1 item"),
-            ("--method greedy --penalty 1", "unknown key 'pruning.penalties'"),
+            ("--method greedy --penalty 1", "unknown key 'pruning.penalty'"),
         ],
     )
     def test_options(
@@ -849,7 +846,7 @@ class TestStart:
                 "unknown key 'training.epoch'; allowed here: accumulate, average,",
             ),
             ("training.epochs=many", "'training.epochs' is 'many'"),
-            ("pruning.penalties=[-1]", "greater than or equal to 0"),
+            ("pruning.penalty=[-1]", "greater than or equal to 0"),
             (
                 "pruning.kinds=['decoder']",
                 "'pruning.kinds.0' is 'decoder', which does not fit: input should be",

@@ -150,7 +150,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "data": {split: [str(file) for file in pair] for split, pair in files.items()},
         "model": {**shape, "max_length": 40},
         "training": {"epochs": 2, "batch_tokens": 840, "warmup": 10, "average": 1},
-        "pruning": {"epochs": 2, "penalties": [0.5]},
+        "pruning": {"epochs": 2, "penalty": [0.5]},
         "scoring": {"untrained": 1, "pairs": 5},
         "search": {"beam": 1},
         "speed": {"sentences": 5, "rounds": 1},

@@ -108,12 +108,12 @@ dtype = "fp32"
 measures = ["confidence", "lrp"]
 [[pruning]]
 name = "a"
-penalties = [0.01, 0.02]
+penalty = [0.01, 0.02]
 kinds = ["encoder-self", "cross"]
 [[pruning]]
 name = "b"
 method = "greedy"
-scores = ["random"]
+score = ["random"]
 keep = [4]
 [choice]
 max_drop = 0.5

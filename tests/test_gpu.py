@@ -17,7 +17,7 @@ from headwise.attention import capture, discover
 from headwise.heads import HeadMask
 from headwise.importance.measures import facts, resolve_measures
 from headwise.options import Architecture
-from headwise.pruning.gates import Gates, HardConcrete
+from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.study import Progress, make_plan, run_study
 from headwise.study.estimate import blank, random_batch
 from headwise.training.loss_forward import loss_forward
@@ -115,7 +115,7 @@ def test_an_update_waits_for_nothing(no_waits: Callable[[str], None]) -> None:
     )
     hf = hf.to(DEVICE)
     found, inputs = discover(hf), random_batch(hf, 8, 16)
-    gates = Gates(found.heads, HardConcrete(), 3.0).to(DEVICE)
+    gates = HeadGates(found.heads, HardConcrete(), 3.0).to(DEVICE)
     optimizer = torch.optim.AdamW([*hf.parameters(), *gates.parameters()], lr=1e-3, fused=True)
 
     def update() -> Tensor:

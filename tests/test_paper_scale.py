@@ -48,7 +48,7 @@ TOY = {
         "pairs": 2,
     },
     "pruning": [
-        {"name": "encoder", "penalties": [0.01], "epochs": 1},
+        {"name": "encoder", "penalty": [0.01], "epochs": 1},
         {"name": "all", "kinds": ALL, "keep": [3], "controls": ["from-scratch"], "epochs": 1},
     ],
     "search": {"beam": 1},
@@ -198,7 +198,7 @@ class TestProjection:
         )
 
     def test_a_setting_that_will_be_filled_in_counts(self, script: Any, tmp_path: Path) -> None:
-        plan = {**TOY, "pruning": {"penalties": [0.01, 0.1], "refine": 1}}
+        plan = {**TOY, "pruning": {"penalty": [0.01, 0.1], "refine": 1}}
         run = Run(make_plan(plan), tmp_path, Progress(quiet=True))
         assert script.left(run, {})["measure"] == 4 * script.GUESSED["measure"], (
             "full, two λ, and one between"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headwise.lab.notebook import lab
     from headwise.loading import load
     from headwise.model import Model
-    from headwise.options import Search
+    from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
     from headwise.pruning.own_loop import GatedLoop
     from headwise.pruning.prune import prune
     from headwise.roles.align import alignment_heads
@@ -73,11 +73,11 @@ else:
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
         "model": ("Model",),
+        "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
         "roles.align": ("alignment_heads",),
         "roles.role": ("role",),
         "importance.interactions": ("interactions",),
         "pruning.prune": ("prune",),
-        "options": ("Search",),
         "pruning.own_loop": ("GatedLoop",),
         "evaluation.quality": ("Quality", "evaluate"),
         "importance.score": ("score",),
@@ -119,10 +119,15 @@ __all__ = [
     "interactions",
     "alignment_heads",
     "prune",
+    "Gates",
+    "TopK",
+    "Greedy",
+    "Search",
+    "Training",
+    "Architecture",
     "GatedLoop",
     "evaluate",
     "Quality",
-    "Search",
     "export",
     "push",
     "report",

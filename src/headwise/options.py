@@ -1,20 +1,31 @@
-"""All options of training, search and pruning. They are checked when they are read, long before torch is needed."""
+"""All options of training, search and pruning, as classes: `hw.prune(model, text, hw.Gates(penalty=0.01))`.
+
+The sections of a plan are the same classes (study/plan.py adds what only a plan has). Their descriptions are the help
+of the command line and the tables of docs/plan.md. Options are checked when they are made, long before torch is needed.
+"""
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping
-from typing import Literal, Self
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from headwise.heads import HeadMap, Kind
+from headwise.errors import HeadwiseError
+from headwise.heads import KINDS, HeadMap, Kind
 
 SCHEDULES = "^(inverse_sqrt|constant_with_warmup|linear|cosine)$"
+WITHOUT_TEXT = ("random", "weight-norm")  # orders of removal that look at no text
+FULL_LENGTH = ("epochs", "learning_rate", "warmup", "schedule", "average", "patience")
+
 Scale = Literal["paper", "code"]
 Rule = Literal["sign", "deterministic"]
 Unit = Literal["head", "balanced", "group", "uniform"]
 Train = Literal["all", "gates", "lora"]
+Engine = Literal["transformers", "ct2"]
 Keep = int | Mapping[Kind, int]
 Control = Literal[
     "fine-tuned", "random", "one-per-layer", "one-per-layer-random", "from-scratch", "narrower"
@@ -24,136 +35,219 @@ OF_A_SWEEP: tuple[Control, ...] = (
     "one-per-layer",
     "one-per-layer-random",
 )  # others: of every model
-Engine = Literal["transformers", "ct2"]
 FROM_RANDOM_WEIGHTS: tuple[Control, ...] = ("from-scratch", "narrower")
 
+Count = Annotated[int, Field(ge=1)]
+Counts = Count | Mapping[Kind, Count]
+Penalty = Annotated[float, Field(ge=0)]
+Checked = TypeVar("Checked", bound=BaseModel)
 
-class Architecture(BaseModel):
-    """The shape of a Transformer to train (Vaswani et al. 2017).
 
-    norm: "post" builds Marian, "pre" builds M2M100, which is nearest to the paper's code.
-    """
+def option(default: Any, description: str, page: str = "", **limits: Any) -> Any:
+    """A field. page: where docs/plan.md sends readers for more, from docs/ on."""
+    more = {"page": page} if page else None
+    return Field(default=default, description=description, json_schema_extra=more, **limits)  # type: ignore[arg-type]
+
+
+class Options(BaseModel):
+    """What all options have: unknown names and other types are refused, in one sentence."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
-    norm: Literal["post", "pre"] = "post"
-    encoder_layers: int = Field(default=3, ge=1)
-    decoder_layers: int = Field(default=3, ge=1)
-    heads: int = Field(default=8, ge=1)
-    width: int = Field(default=256, ge=4)
-    feedforward: int = Field(default=1024, ge=1)
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-    attention_dropout: float = Field(default=0.0, ge=0, lt=1)
-    vocabulary: int = Field(default=8000, ge=10)
-    max_length: int = Field(
-        default=128, ge=4, description="longest sentence in tokens, end of sentence included"
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise HeadwiseError(sentence(error, type(self), values, type(self).__name__)) from None
+
+    # Inside a plan pydantic then reports where in the plan something does not fit, rather than calling __init__.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+
+class Architecture(Options):
+    """The shape of a Transformer to train (Vaswani et al. 2017)."""
+
+    norm: Literal["post", "pre"] = option(
+        "post", "post: normalisation after each sublayer (Marian); pre: before it (M2M100)"
+    )
+    encoder_layers: int = option(3, "encoder layers", ge=1)
+    decoder_layers: int = option(3, "decoder layers", ge=1)
+    heads: int = option(8, "heads of every attention layer; must divide width", ge=1)
+    width: int = option(256, "numbers per token between layers", ge=4)
+    feedforward: int = option(1024, "width inside the feed-forward sublayers", ge=1)
+    dropout: float = option(0.1, "dropout between sublayers", ge=0, lt=1)
+    attention_dropout: float = option(0.0, "dropout on attention weights", ge=0, lt=1)
+    vocabulary: int = option(
+        8000, "subwords of the joint vocabulary, at most, special tokens included", ge=10
+    )
+    max_length: int = option(
+        128,
+        "longest sentence in tokens, end of sentence included; longer training pairs are left out and counted",
+        ge=4,
     )
 
     @property
     def head_map(self) -> HeadMap:
         """The heads of a model of this shape."""
-        encoder, decoder = (self.heads,) * self.encoder_layers, (self.heads,) * self.decoder_layers
+        encoder = (self.heads,) * self.encoder_layers
+        decoder = (self.heads,) * self.decoder_layers
         return HeadMap({"encoder-self": encoder, "decoder-self": decoder, "cross": decoder})
 
 
-class Recipe(BaseModel):
-    """How to train. The rate rises to `learning_rate` in `warmup` updates, then falls with the inverse square root of
-    the update (Vaswani et al. 2017)."""
+class Training(Options):
+    """How weights are trained. By default the rate rises to `learning_rate` in `warmup` updates, then falls with the
+    inverse square root of the update (Vaswani et al. 2017)."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
-
-    epochs: int = Field(default=40, ge=1)
-    batch_tokens: int = Field(
-        default=5040, ge=16, description="positions a side in one batch, padding included"
+    epochs: int = option(40, "epochs, at most: see patience", ge=1)
+    batch_tokens: int = option(5040, "positions a side in one batch, padding included", ge=16)
+    accumulate: int = option(1, "batches per update, over all processes", ge=1)
+    learning_rate: float = option(1e-3, "the highest rate, reached after warmup", gt=0)
+    warmup: int = option(1000, "updates until the highest rate", ge=0)
+    schedule: str = option(
+        "inverse_sqrt",
+        "the rate after warmup: inverse_sqrt, constant_with_warmup, linear or cosine",
+        pattern=SCHEDULES,
     )
-    accumulate: int = Field(default=1, ge=1, description="batches per update, over all processes")
-    learning_rate: float = Field(default=1e-3, gt=0)
-    warmup: int = Field(default=1000, ge=0)
-    schedule: str = Field(default="inverse_sqrt", pattern=SCHEDULES)
-    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-    clip: float = Field(default=1.0, gt=0)
-    patience: int = Field(
-        default=10, ge=1, description="epochs without a better dev loss before training stops"
+    label_smoothing: float = option(
+        0.1,
+        "share of a target's probability that goes to all words; 0 unless set where nothing is translated",
+        ge=0,
+        lt=1,
     )
-    average: int = Field(
-        default=5, ge=1, description="how many of the last checkpoints are averaged"
+    weight_decay: float = option(0.0, "decay of the weights", ge=0)
+    clip: float = option(1.0, "largest norm of a gradient", gt=0)
+    patience: int = option(10, "epochs without a better dev loss before training stops", ge=1)
+    average: int = option(
+        5, "how many of the last checkpoints are averaged, if that lowers the dev loss", ge=1
     )
-    dtype: str = Field(
-        default="auto", pattern="^(auto|fp32|bf16)$", description="auto: bf16 where it is native"
-    )
-
-
-class Search(BaseModel):
-    """Beam search. `length_penalty` α divides a hypothesis' score by its length to the power α (0: no correction).
-    `engine`: what searches: transformers' `generate`, or CTranslate2 (docs/howto/export.md)."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
-
-    beam: int = Field(default=5, ge=1)
-    length_penalty: float = 1.0
-    batch: int = Field(default=25, ge=1, description="sentences decoded at once")
-    engine: Engine = "transformers"
-
-
-class TuningOptions(BaseModel):
-    """How to fine-tune a trained model. The rate climbs for `warmup` updates and then falls to 0."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    epochs: int = Field(default=8, ge=1)
-    learning_rate: float = Field(default=3e-4, gt=0)
-    warmup: int = Field(default=50, ge=0)
-    schedule: str = Field(default="linear", pattern=SCHEDULES)
-    average: int = Field(
-        default=1, ge=1, description="how many of the last checkpoints are averaged, gates included"
+    dtype: str = option(
+        "auto",
+        "auto, fp32 or bf16; auto: bfloat16 where it is native, else fp32. "
+        "Weights of half precision train in fp32 and are saved in their own type",
+        pattern="^(auto|fp32|bf16)$",
     )
 
-    def within(self, recipe: Recipe) -> Recipe:
-        """`recipe` with the length, rate and schedule of fine-tuning."""
-        changes = {
-            name: getattr(self, name) for name in ("epochs", "learning_rate", "warmup", "schedule")
-        }
-        return recipe.model_copy(update=changes)
+
+class Search(Options):
+    """Beam search for translations."""
+
+    beam: int = option(5, "hypotheses that are followed at once", ge=1)
+    length_penalty: float = option(
+        1.0,
+        "a hypothesis' log-probability is divided by its length to this power; 0: no correction",
+    )
+    batch: int = option(25, "sentences decoded at once", ge=1)
+    engine: Engine = option(
+        "transformers",
+        "what searches: transformers, or ct2 (CTranslate2)",
+        page="howto/export.md#translate-with-ctranslate2",
+    )
 
 
-class GateOptions(TuningOptions):
-    """How to prune with gates. They have a learning rate of their own and no weight decay."""
+class FineTuning(Options):
+    """How long a trained model trains on. The rate climbs for `warmup` updates, then falls to 0."""
 
-    train: Train = Field(
-        default="all",
-        description="beside the gates: all weights; gates: none; lora: low-rank changes of linear layers",
+    epochs: int = option(8, "epochs of fine-tuning for each model", ge=1)
+    learning_rate: float = option(3e-4, "rate of the weights, after warmup", gt=0)
+    warmup: int = option(50, "updates until the rates are reached", ge=0)
+    schedule: str = option(
+        "linear",
+        "the rates after warmup: inverse_sqrt, constant_with_warmup, linear or cosine",
+        pattern=SCHEDULES,
     )
-    penalty_scale: Scale = Field(
-        default="paper", description="paper: λ Σ over heads; code: λ mean over layers of Σ"
+    average: int = option(1, "how many of the last checkpoints are averaged, gates included", ge=1)
+
+    def within(self, training: Training) -> Training:
+        """`training` with the length, rate and schedule of fine-tuning."""
+        names = ("epochs", "learning_rate", "warmup", "schedule")
+        return training.model_copy(update={name: getattr(self, name) for name in names})
+
+
+class Pruning(Options):
+    """What all methods of pruning have."""
+
+    keep: Counts | list[Counts] | None = option(
+        None,
+        "target count: how many heads stay, in total or of each kind, such as {encoder-self = 4, cross = 6}",
+        page="methods/target-count.md",
     )
-    gate_learning_rate: float = Field(default=0.05, gt=0)
-    temperature: float = Field(default=0.33, gt=0)
-    start: float | Literal["glorot"] = Field(
-        default=3.0,
-        description="log α at the start; from 2.4 on step 0 is the converged model; glorot: as released",
+    kinds: Sequence[Kind] | None = option(
+        None,
+        "kinds of the heads that may be removed: encoder-self, decoder-self, cross. "
+        "With encoder-self alone the decoder is frozen",
+        min_length=1,
     )
-    rule: Rule = "sign"
-    unit: Unit | None = Field(
-        default=None, description="what goes at once; unset: what keeps groups equally large"
+    unit: Unit | None = option(
+        None,
+        "heads that are removed together: head, balanced, group or uniform; "
+        "unset: what keeps key/value groups equally large",
+        page="methods/removal.md#what-goes-at-once",
     )
-    settle: float | None = Field(
-        default=None,
+
+    @field_validator("keep", mode="before")
+    @classmethod
+    def known_kinds(cls, keep: Any) -> Any:
+        """Checked before the type: a number or a table would only miss a number."""
+        for one in several(keep):
+            unknown = (
+                [kind for kind in one if kind not in KINDS] if isinstance(one, Mapping) else []
+            )
+            if unknown:
+                raise ValueError(f"'{unknown[0]}' is no kind of heads; there is {', '.join(KINDS)}")
+        return keep
+
+    @field_validator("kinds", mode="before")
+    @classmethod
+    def several_kinds(cls, kinds: Any) -> Any:
+        if isinstance(kinds, str):
+            raise ValueError("give a list of kinds, such as ['encoder-self']")
+        return kinds
+
+    @field_validator("kinds", "keep")
+    @classmethod
+    def distinct(cls, values: Any) -> Any:
+        listed = several(values)
+        if any(value in listed[:place] for place, value in enumerate(listed)):
+            raise ValueError("nothing may be there twice")
+        return values
+
+    @model_validator(mode="after")
+    def same_kinds(self) -> Self:
+        for keep in several(self.keep):
+            if isinstance(keep, Mapping) and self.kinds is not None and {*keep} != {*self.kinds}:
+                raise ValueError(
+                    f"keep names {', '.join(keep)}, but the kinds are {', '.join(self.kinds)}"
+                )
+        return self
+
+
+class GateTraining(Pruning, FineTuning):
+    """How gates are trained beside the weights. They have a learning rate of their own and no weight decay."""
+
+    train: Train = option(
+        "all",
+        "what trains beside the gates: all weights; no weight (gates); low-rank changes of linear layers (lora)",
+        page="methods/gates.md#what-trains",
+    )
+    gate_learning_rate: float = option(0.05, "rate of the gates, after warmup", gt=0)
+    start: float | Literal["glorot"] = option(
+        3.0,
+        "log α of every gate at the start; from 2.4 on step 0 is the converged model; "
+        "glorot: as the released code draws it",
+        page="methods/gates.md#start",
+    )
+    settle: float | None = option(
+        None,
+        "share of the run, at its end, with decided gates; unset: 0 (as in the paper), "
+        "and a quarter with a target count, unless train is gates",
         ge=0,
         le=0.4,
-        description="share of the run, at its end, with decided gates; unset: 0 (as in the "
-        "paper), and a quarter with a target count",
     )
 
     @model_validator(mode="after")
     def refuse_idle(self) -> Self:
         """With frozen weights some options would do nothing."""
-        usual = GateOptions.model_fields
-        idle = [
-            name
-            for name in ("settle", "learning_rate")
-            if getattr(self, name) != usual[name].default
-        ]
+        idle = changed(self, ("settle", "learning_rate"))
         if self.train == "gates" and idle:
             raise ValueError(
                 f"train = 'gates' freezes all weights, so {' and '.join(idle)} would change nothing"
@@ -161,7 +255,91 @@ class GateOptions(TuningOptions):
         return self
 
 
-def too_few(options: GateOptions, updates: int, exactly: bool = True) -> str:
+class Gates(GateTraining):
+    """Hard Concrete gates (Voita et al. 2019, section 6), to a penalty or to a number of heads."""
+
+    penalty: Penalty | list[Penalty] | None = option(
+        None, "λ of the gates: the larger, the fewer heads stay", page="methods/gates.md"
+    )
+    penalty_scale: Scale = option(
+        "paper",
+        "paper: λ times the sum over heads; code: λ times the mean over layers of their sums",
+        page="methods/gates.md#two-scales-of-the-penalty",
+    )
+    temperature: float = option(0.33, "β of the gates", gt=0)
+    rule: Rule = option(
+        "sign",
+        "which heads stay under a penalty: sign (the paper's rule) or deterministic (the released code's)",
+        page="methods/gates.md#two-rules-at-the-end",
+    )
+
+    @model_validator(mode="after")
+    def refuse_ignored(self) -> Self:
+        """A target count has no penalty, and decides by the order of the gates."""
+        ignored = changed(self, ("rule", "penalty_scale"))
+        if self.keep and not several(self.penalty) and ignored:
+            raise ValueError(f"{', '.join(ignored)} would mean nothing without a penalty")
+        return self
+
+
+class TopK(GateTraining):
+    """Relaxed top-K gates (Li, Cotterell and Sachan 2021): exactly `keep` gates are open in every step."""
+
+
+class Greedy(Pruning):
+    """Heads are removed in the order of a score, without training (Michel et al. 2019, section 4.2)."""
+
+    score: str | list[str] | None = option(
+        None,
+        "the order of removal: a measure, weight-norm or random; "
+        "unset: gradient, or confidence of a model that predicts nothing",
+        page="howto/score.md#choose-a-measure",
+    )
+    max_drop: float | None = option(
+        None,
+        "the smallest model that loses at most so much on dev: BLEU, % of perplexity, or points of accuracy",
+        ge=0,
+    )
+    rescore: bool = option(False, "score again after every step")
+    step: float = option(0.1, "share of the heads that is removed at a time", gt=0, le=1)
+    compensate: bool = option(
+        False,
+        "add the mean output of removed heads to the bias",
+        page="methods/removal.md#compensation",
+    )
+    search: Search | None = option(
+        None, "how translations are searched for, to measure BLEU; unset: as hw.Search() does"
+    )
+
+    @model_validator(mode="after")
+    def refuse_idle(self) -> Self:
+        scores = several(self.score)
+        if self.rescore and scores and {*scores} <= {*WITHOUT_TEXT}:
+            raise ValueError(f"rescore would change nothing: {', '.join(scores)} stays as it is")
+        return self
+
+
+def several(value: Any) -> list[Any]:
+    """The values of an option that takes one or several."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def changed(options: BaseModel, names: Sequence[str]) -> list[str]:
+    """Those of the options that are not as they are by default."""
+    fields = type(options).model_fields
+    return [name for name in names if getattr(options, name) != fields[name].default]
+
+
+def keep_name(keep: Keep) -> str:
+    """What a target count is called: `10`, `encoder-self-4+cross-6`."""
+    if isinstance(keep, int):
+        return str(keep)
+    return "+".join(f"{kind}-{count}" for kind, count in keep.items())
+
+
+def too_few(options: Gates, updates: int, exactly: bool = True) -> str:
     """A sentence where a run has too few updates for gates to close, or to settle, under a penalty; else nothing.
 
     Adam moves log α by about the learning rate an update, so over a run by the sum of the rates at most. To settle, a
@@ -171,7 +349,7 @@ def too_few(options: GateOptions, updates: int, exactly: bool = True) -> str:
         return ""
     mean = (
         0.5 if options.schedule in ("linear", "cosine") else 1.0
-    )  # of the rate over a run, in its maximum
+    )  # rate over a run, of its maximum
     enough = math.ceil(2 * options.start / (options.gate_learning_rate * mean))
     epochs = math.ceil(options.epochs * enough / updates)
     found = f"{'' if exactly else 'about '}{updates} updates"
@@ -180,8 +358,81 @@ def too_few(options: GateOptions, updates: int, exactly: bool = True) -> str:
     )
     if updates < enough / 2:
         return f"Pruning trains for {found}, in which no gate can close; {advice}."
-    return (
-        f"Pruning trains for {found}, in which gates may not settle; {advice}."
-        if updates < enough
-        else ""
+    if updates < enough:
+        return f"Pruning trains for {found}, in which gates may not settle; {advice}."
+    return ""
+
+
+def checked(kind: type[Checked], values: dict[str, Any], source: str) -> Checked:
+    """Options as `kind` has them; raises HeadwiseError with the key, what was found and what is allowed."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise HeadwiseError(sentence(error, kind, values, source)) from None
+
+
+def sentence(
+    error: ValidationError, kind: type[BaseModel], values: dict[str, Any], source: str
+) -> str:
+    """What does not fit, in one sentence: an unknown key first, else the problem that lies deepest."""
+    problems = error.errors()
+    problem = max(
+        problems,
+        key=lambda one: (one["type"] == "extra_forbidden", len(path_of(one["loc"], values))),
     )
+    path = path_of(problem["loc"], values)
+    key = ".".join(path)
+    if problem["type"] == "extra_forbidden":
+        table = table_at(kind, problem["loc"][:-1])
+        names = sorted(table.model_fields)
+        near = difflib.get_close_matches(path[-1], names, n=1)
+        guess = f" (did you mean '{near[0]}'?)" if near else ""
+        method = table.model_fields.get("method")
+        where = f"with method '{method.default}'" if method else "here"
+        return f"{source}: unknown key '{key}'{guess}; allowed {where}: {', '.join(names)}."
+    reason = problem["msg"].removeprefix("Value error, ").rstrip(".")
+    reason = reason[0].lower() + reason[1:] if reason[1:2].islower() else reason
+    if isinstance(problem["input"], dict | BaseModel):
+        about = f"'{key}' does not fit: " if key else ""
+        return f"{source}: {about}{reason}."
+    found = repr(problem["input"])
+    found = found if len(found) <= 200 else f"{found[:200]} …"
+    near = []
+    if problem["type"] == "literal_error" and isinstance(problem["input"], str):
+        allowed = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
+        near = difflib.get_close_matches(problem["input"], allowed, n=1)
+    guess = f" (did you mean '{near[0]}'?)" if near else ""
+    return f"{source}: '{key}' is {found}, which does not fit: {reason}{guess}."
+
+
+def path_of(loc: Sequence[str | int], values: Any) -> list[str]:
+    """The keys and numbers on the way to a problem that the user wrote; pydantic puts names of types between them."""
+    path = []
+    for part in loc:
+        listed = isinstance(values, list | tuple) and isinstance(part, int) and part < len(values)
+        if listed or (isinstance(values, Mapping) and part in values):
+            values = values[part]
+            path.append(str(part))
+    return path
+
+
+def table_at(table: type[BaseModel], loc: Sequence[str | int]) -> type[BaseModel]:
+    """The class of options in which a problem lies: of several, as of the methods of pruning, that of the tag on the
+    way."""
+    for part in loc:
+        field = table.model_fields.get(str(part))
+        inner = list(tables_in(field.annotation)) if field else []
+        for other in inner:
+            method = other.model_fields.get("method")
+            if method is None or method.default in loc:
+                table = other
+                break
+    return table
+
+
+def tables_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The classes of options that a type names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from tables_in(inner)

@@ -19,7 +19,7 @@ from typing import get_args
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
-from headwise.options import Keep, Unit
+from headwise.options import Greedy, Keep, Pruning, Unit, several
 
 UNITS: tuple[Unit, ...] = get_args(Unit)
 Together = tuple[Head, ...]  # heads that go at once
@@ -173,6 +173,26 @@ def target_counts(
                 f"({describe(some)}). The nearest numbers are {' and '.join(str(n) for n in near if n is not None)}."
             )
     return groups
+
+
+def refuse_counts(heads: HeadMap, options: Pruning) -> None:
+    """Raise ValueError for more heads than there are, and for numbers that the unit cannot give."""
+    some = heads.only(options.kinds or heads.kinds)
+    try:
+        units(some, options.unit)  # which some layers cannot form
+        for keep in several(options.keep):
+            target_counts(some, keep, 1, options.unit)
+    except HeadwiseError as error:
+        raise ValueError(str(error)) from None
+
+
+def left_by_step(heads: HeadMap, options: Greedy) -> list[int]:
+    """How many heads of the options' kinds every step of greedy removal leaves, falling; where all are to stay, all."""
+    least = 1
+    for keep in several(options.keep):
+        least = keep if isinstance(keep, int) else sum(keep.values())
+    some = heads.only(options.kinds or heads.kinds)
+    return sizes(units(some, options.unit), options.step, least) or [some.total]
 
 
 def alike(values: Mapping[Head, float], parts: Iterable[Together]) -> dict[Head, float]:

@@ -37,7 +37,7 @@ for name in sys.argv[2:]:
     except Exception as error:
         found[name] = f"{type(error).__name__}: {error}"
 try:
-    hw.prune(model, lines(12), lines(6), max_drop=5.0)
+    hw.prune(model, lines(12), hw.Greedy(max_drop=5.0), dev=lines(6))
 except Exception as error:
     found["prune"] = f"{type(error).__name__}: {error}"
 Batches.whole = lambda self: self.data.batches(tokens=1, hide=self.hide)

@@ -14,14 +14,14 @@ from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.heads import Kind
 from headwise.model import Model
-from headwise.options import Architecture, GateOptions, Keep, Recipe
+from headwise.options import Architecture, Gates, Keep, Training
 from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.training.batches import Encoded
 from headwise.training.build import build
 from headwise.training.loss_forward import dev_loss, loss_forward
 from headwise.training.tokenizer import learn_subwords
-from headwise.training.trainer import Training, fit
+from headwise.training.trainer import TrainingRun, fit
 
 SHAPE = Architecture(
     encoder_layers=2,
@@ -32,8 +32,8 @@ SHAPE = Architecture(
     dropout=0.1,
     vocabulary=300,
 )
-TRAINING = Recipe(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
-GATES = GateOptions(epochs=2, gate_learning_rate=0.7, warmup=2)
+TRAINING = Training(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
+GATES = Gates(epochs=2, gate_learning_rate=0.7, warmup=2)
 ENCODER: tuple[Kind, ...] = ("encoder-self",)
 
 
@@ -45,8 +45,8 @@ class Bench:
     data: Encoded
     dev: Encoded
 
-    def training(self, work: Path, recipe: Recipe = TRAINING, seed: int = 5) -> Training:
-        return Training(self.data, self.dev, recipe, work, seed)
+    def training(self, work: Path, recipe: Training = TRAINING, seed: int = 5) -> TrainingRun:
+        return TrainingRun(self.data, self.dev, recipe, work, seed)
 
     def prune(
         self,
@@ -89,5 +89,5 @@ def trained(work: Path) -> Bench:
         Encoded(ParallelText.from_pairs(part), tokenizer, SHAPE.max_length) for part in (pairs, dev)
     )
     hf = build(SHAPE, tokenizer, seed=1)
-    fit(hf, tokenizer, discover(hf), Training(data, held_out, TRAINING, work))
+    fit(hf, tokenizer, discover(hf), TrainingRun(data, held_out, TRAINING, work))
     return Bench(Model(hf, tokenizer, "tiny"), data, held_out)

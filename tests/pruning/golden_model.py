@@ -1,7 +1,7 @@
 """The model of the original implementation (Voita et al. 2019), written out in plain PyTorch in float64.
 
 It knows nothing of transformers: it is the stock the golden numbers are compared with. What is headwise's own are the
-gates, which come by site as `Gates.by_site()` gives them and are multiplied with the heads' outputs. Letters: B batch,
+gates, which come by site as `HeadGates.by_site()` gives them and are multiplied with the heads' outputs. Letters: B batch,
 S source and T target length, M model size, H heads, D head size, V target words.
 """
 

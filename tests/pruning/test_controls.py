@@ -18,7 +18,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Site
 from headwise.loading import load
 from headwise.model import Model
-from headwise.options import Architecture, Recipe
+from headwise.options import Architecture, Training
 from headwise.pruning.controls import (
     at_random,
     from_scratch,
@@ -30,7 +30,7 @@ from headwise.pruning.controls import (
 from headwise.pruning.gate_training import freeze
 from headwise.training.batches import Encoded
 from headwise.training.build import build
-from headwise.training.trainer import Training, average, fit
+from headwise.training.trainer import TrainingRun, average, fit
 from pruning.bench import ENCODER, GATES, SHAPE, TRAINING, Bench
 from training.letters import letters
 
@@ -141,12 +141,12 @@ class TestFromScratch:
             SHAPE.model_copy(update={"vocabulary": 31, "max_length": 16}),
         )
         data, dev = (Encoded(copying(*how), tokenizer, 16) for how in ((200, 1), (20, 2)))
-        recipe = Recipe(
+        recipe = Training(
             epochs=8, batch_tokens=100, learning_rate=1e-2, warmup=20, average=2, dtype="fp32"
         )
         mask = some(discover(build(shape, tokenizer, 1)).heads)
         model, facts = from_scratch(
-            shape, tokenizer, Training(data, dev, recipe, tmp_path / "work"), mask
+            shape, tokenizer, TrainingRun(data, dev, recipe, tmp_path / "work"), mask
         )
         assert (
             model.layout == mask

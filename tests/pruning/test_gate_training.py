@@ -20,9 +20,9 @@ from headwise.attention import capture, masked
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind
 from headwise.model import Model
-from headwise.options import GateOptions
+from headwise.options import Gates
 from headwise.pruning.gate_training import GateLog, Pruned, decide, freeze, prune_by_gates
-from headwise.pruning.gates import Gates, HardConcrete, glorot_uniform
+from headwise.pruning.gates import HardConcrete, HeadGates, glorot_uniform
 from pruning.bench import ENCODER, GATES, TRAINING, Bench
 
 State = dict[str, Tensor]
@@ -234,7 +234,7 @@ class TestDecision:
     ) -> None:
         """log α of −1 is shut by its sign, but the deterministic gate of the released code is still open there."""
         log_alpha = torch.tensor([9.0, -9.0, 0.5, -1.0, -9.0, -9.0, -9.0, -9.0])
-        gates = Gates(bench.model.heads.only(ENCODER), HardConcrete(), log_alpha)
+        gates = HeadGates(bench.model.heads.only(ENCODER), HardConcrete(), log_alpha)
         result = decide(
             copy.deepcopy(bench.model), gates, bench.dev, gates.kept(rule), 1260, [], {}
         )
@@ -252,7 +252,7 @@ class TestDecision:
         assert result.soft_loss != result.decided_loss
 
     def test_settled_gates_give_no_warning(self, bench: Bench) -> None:
-        gates = Gates(bench.model.heads.only(ENCODER), HardConcrete(), 9.0)
+        gates = HeadGates(bench.model.heads.only(ENCODER), HardConcrete(), 9.0)
         result = decide(copy.deepcopy(bench.model), gates, bench.dev, gates.kept(), 1260, [], {})
         assert result.notes == [] and result.undecided == 0 and result.settled
         assert result.soft_loss == result.decided_loss == bench.loss(bench.model)
@@ -260,7 +260,7 @@ class TestDecision:
     def test_at_the_start_the_gated_model_is_the_converged_one(self, bench: Bench) -> None:
         """log α = 3: the gate at test time is exactly 1, so step 0 is the model as it came."""
         model = copy.deepcopy(bench.model)
-        gates = Gates(
+        gates = HeadGates(
             model.heads.only(ENCODER), HardConcrete(GATES.temperature), GATES.start
         ).eval()
         gates.draw()
@@ -294,7 +294,7 @@ class TestOptions:
     def test_what_is_no_start_is_refused(self) -> None:
         for wrong in ({"start": "xavier"}, {"settle": 0.9}, {"settle": -0.1}):
             with pytest.raises(ValidationError):
-                GateOptions.model_validate(wrong)
+                Gates.model_validate(wrong)
 
 
 def test_a_run_that_diverged_gives_no_model(bench: Bench, tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ class TestGateLog:
         assert result.mask == pruned[1].mask and result.soft_loss == pruned[1].soft_loss
 
     def test_only_the_main_process_writes(self, tmp_path: Path) -> None:
-        gates = Gates(HeadMap({"encoder-self": (2,)}), HardConcrete(), 3.0)
+        gates = HeadGates(HeadMap({"encoder-self": (2,)}), HardConcrete(), 3.0)
         log = GateLog(gates, tmp_path / "gates.csv")
         other = SimpleNamespace(is_world_process_zero=False, global_step=0, max_steps=1)
         log.on_train_begin(None, other, None)

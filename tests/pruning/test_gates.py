@@ -21,7 +21,7 @@ from transformers import MarianMTModel
 from headwise.attention import capture, discover, masked
 from headwise.heads import Head, HeadMap
 from headwise.options import Scale
-from headwise.pruning.gates import EDGE, Gates, HardConcrete, glorot_uniform
+from headwise.pruning.gates import EDGE, HardConcrete, HeadGates, glorot_uniform
 from pruning.golden_model import close, tensor
 
 Settled = tuple[HardConcrete, Callable[[str], Tensor]]
@@ -89,8 +89,10 @@ class TestAgainstTheOriginal:
         close(0.7 * gates.penalty(scale), array("penalty_sum_l0_0p7"))
 
 
-def gates_at(heads: HeadMap, log_alpha: Tensor, distribution: HardConcrete | None = None) -> Gates:
-    gates = Gates(heads, distribution or HardConcrete(), start=0.0).double()
+def gates_at(
+    heads: HeadMap, log_alpha: Tensor, distribution: HardConcrete | None = None
+) -> HeadGates:
+    gates = HeadGates(heads, distribution or HardConcrete(), start=0.0).double()
     with torch.no_grad():
         gates.log_alpha.copy_(log_alpha)
     return gates
@@ -225,7 +227,7 @@ class TestGates:
         )
 
     def test_noise_is_drawn_anew_from_torchs_generator_and_only_in_training(self) -> None:
-        gates = Gates(THREE_LAYERS, HardConcrete(), start=0.0)
+        gates = HeadGates(THREE_LAYERS, HardConcrete(), start=0.0)
         drawn = []
         for seed in (1, 1, 2):
             torch.manual_seed(seed)
@@ -238,7 +240,7 @@ class TestGates:
         assert torch.equal(state, torch.get_rng_state()) and gates.now.tolist() == [0.5] * 9
 
     def test_a_start_of_3_changes_nothing(self) -> None:
-        gates = Gates(THREE_LAYERS, HardConcrete(), start=3.0).eval()
+        gates = HeadGates(THREE_LAYERS, HardConcrete(), start=3.0).eval()
         gates.draw()
         assert gates.now.tolist() == [1.0] * 9
 
@@ -253,7 +255,7 @@ class TestGates:
             assert 0.99 * limit < float(part.abs().max()) <= limit
             assert float(part.mean()) == pytest.approx(0, abs=0.1 * limit)
             assert float(part.std()) == pytest.approx(limit / math.sqrt(3), rel=0.05)
-        gates = Gates(heads, HardConcrete(), start).eval()
+        gates = HeadGates(heads, HardConcrete(), start).eval()
         gates.draw()
         assert float(gates.now[:4000].min()) == pytest.approx(0.32, abs=0.005)
         assert float(gates.now[:4000].max()) == pytest.approx(0.68, abs=0.005)
@@ -287,7 +289,7 @@ class TestGates:
         """Gates far out are the mask they decide; in training the loss reaches every one of them."""
         model = tiny_marian()
         found = discover(model)
-        gates = Gates(found.heads.only(["encoder-self", "cross"]), HardConcrete(), start=9.0)
+        gates = HeadGates(found.heads.only(["encoder-self", "cross"]), HardConcrete(), start=9.0)
         with torch.no_grad():
             gates.log_alpha[::3] = -9
         ids = torch.arange(4, 12)[None]

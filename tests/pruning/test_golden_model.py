@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from headwise.heads import Site
-from headwise.pruning.gates import Gates, HardConcrete
+from headwise.pruning.gates import HardConcrete, HeadGates
 from pruning.golden_model import SITES, GoldenModel, close, inputs, tensor
 
 KEYS = ("s0", "s1", "s2", "s3", "batch")
@@ -84,9 +84,9 @@ def test_a_training_step_with_fixed_noise(golden: Path) -> None:
         close(grad.norm(), norm)
 
 
-def gates_of(model: GoldenModel, numbers: dict[str, np.ndarray]) -> Gates:
+def gates_of(model: GoldenModel, numbers: dict[str, np.ndarray]) -> HeadGates:
     log_a = torch.cat([tensor(numbers[f"concrete.log_a.{name}"]).flatten() for name in SITES])
-    gates = Gates(model.map, HardConcrete(), start=0.0).double()
+    gates = HeadGates(model.map, HardConcrete(), start=0.0).double()
     with torch.no_grad():
         gates.log_alpha.copy_(log_a)
     model.gates = gates.by_site()

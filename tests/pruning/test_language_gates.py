@@ -19,12 +19,12 @@ from headwise.errors import HeadwiseError
 from headwise.loading import load
 from headwise.model import Model
 from headwise.pruning import gate_training
-from headwise.pruning.gate_training import GateOptions, Pruned, prune_by_gates
+from headwise.pruning.gate_training import Gates, Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.pruning.top_k import prune_by_top_k
 from headwise.training.language import Packed
 from headwise.training.loss_forward import dev_loss, loss_forward
-from headwise.training.trainer import Gated, Recipe, Training, fit
+from headwise.training.trainer import Gated, Training, TrainingRun, fit
 from training.letters import END, LETTERS, PAD, START, letters
 
 IDS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "vocab_size": 32}
@@ -51,10 +51,10 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-RECIPE = Recipe(
+RECIPE = Training(
     epochs=10, batch_tokens=256, learning_rate=1e-2, warmup=10, label_smoothing=0.0, dtype="fp32"
 )
-GATES = GateOptions(epochs=3, gate_learning_rate=0.3, warmup=2, learning_rate=1e-3, unit="head")
+GATES = Gates(epochs=3, gate_learning_rate=0.3, warmup=2, learning_rate=1e-3, unit="head")
 DECISIVE = 2  # the only head of the four that does something
 
 
@@ -82,7 +82,7 @@ class Trained:
             hf,
             tokenizer,
             found,
-            Training(self.data, self.dev, RECIPE, work),
+            TrainingRun(self.data, self.dev, RECIPE, work),
             Gated({self.site: lambda: only}),
         )
         with torch.no_grad():
@@ -98,8 +98,8 @@ class Trained:
                     rows[[i for i in range(32) if i // 8 != DECISIVE]] = 0.0
         self.model = Model(hf, tokenizer, family)
 
-    def training(self, work: Path) -> Training:
-        return Training(self.data, self.dev, RECIPE, work, seed=3)
+    def training(self, work: Path) -> TrainingRun:
+        return TrainingRun(self.data, self.dev, RECIPE, work, seed=3)
 
     def loss(self, model: Model) -> float:
         with loss_forward(model.hf):

@@ -11,30 +11,26 @@ from typing import Any, cast
 
 import pytest
 import torch
+from pydantic import BaseModel
 
 import headwise as hw
 from headwise.attention import masked
 from headwise.decoding.bleu import corpus_scores
+from headwise.heads import Kind
 from headwise.importance import gating
 from headwise.importance.gating import gate_heads
 from headwise.importance.measurement import importance_values
 from headwise.importance.measures import resolve_measures
-from headwise.options import Recipe, Search
+from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
 from headwise.pruning import target_count
 from headwise.pruning.greedy import weight_norms
 from headwise.pruning.ranking import Ranking, greedy_masks
-from headwise.pruning.sweeps import GateSweep, GreedySweep
 from headwise.tasks import held_out
 from headwise.units import sizes, units
 from tasks.askers import asker, embedder, lines, pairs
 
-FAST: dict[str, Any] = {
-    "epochs": 2,
-    "gate_learning_rate": 2.0,
-    "batch_tokens": 48,
-    "warmup": 1,
-    "dtype": "fp32",
-}
+FAST: dict[str, Any] = {"epochs": 2, "gate_learning_rate": 2.0, "warmup": 1}
+SMALL = Training(batch_tokens=48, dtype="fp32")
 
 MEASURES = resolve_measures(["all"])
 
@@ -47,34 +43,38 @@ class TestMethods:
     def test_a_target_count_with_gates(self) -> None:
         """The call of the documentation. Other kinds stay as they are, and dev text is held out by itself."""
         model = asker()
-        small = hw.prune(model, pairs(40), keep=3, kinds=["encoder-self"], **FAST)
+        options = Gates(keep=3, kinds=["encoder-self"], **FAST)
+        small = hw.prune(model, pairs(40), options, training=SMALL)
         assert (
             encoder_heads(small) == 3
             and small.heads.total == model.heads.total - encoder_heads(model) + 3
         )
 
     def test_a_target_count_with_top_k_gates(self) -> None:
-        keep = {"encoder-self": 2, "cross": 5}
-        small = hw.prune(
-            asker(), pairs(40), pairs(6, 9), keep=keep, kinds=list(keep), method="top-k", **FAST
-        )
+        keep: dict[Kind, int] = {"encoder-self": 2, "cross": 5}
+        options = TopK(keep=keep, kinds=list(keep), **FAST)
+        small = hw.prune(asker(), pairs(40), options, dev=pairs(6, 9), training=SMALL)
         assert {kind: sum(small.heads.query[kind]) for kind in keep} == keep
 
     def test_a_penalty(self) -> None:
-        assert encoder_heads(hw.prune(asker(), pairs(40), penalty=50.0, **FAST)) == 0
+        small = hw.prune(asker(), pairs(40), Gates(penalty=50.0, **FAST), training=SMALL)
+        assert encoder_heads(small) == 0
 
     @pytest.mark.parametrize("family", ["bert", "llama"])
     def test_gates_on_models_that_do_not_translate(self, family: str) -> None:
-        """Asked for by method or by a penalty; labels are not smoothed."""
+        """To a number of heads or by a penalty; labels are not smoothed, and the given model stays as it is."""
         model, text = asker(family), lines(60)
         before = {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
-        small = hw.prune(model, text, keep=4, method="gates", train="gates", **FAST)
-        assert small.heads.total == 4
+        trains = [parameter.requires_grad for parameter in model.hf.parameters()]
+        prune = partial(hw.prune, model, text, training=SMALL)
+        assert prune(Gates(keep=4, train="gates", **FAST)).heads.total == 4
+        assert prune(TopK(keep=2, **FAST)).heads.total == 2
+        assert prune(Gates(penalty=50.0, **FAST)).heads.total == 0
         assert all(
             torch.equal(tensor, before[name]) for name, tensor in model.hf.state_dict().items()
         )
-        assert hw.prune(model, text, keep=2, method="top-k", **FAST).heads.total == 2
-        assert hw.prune(asker(family), text, penalty=50.0, **FAST).heads.total == 0
+        assert trains == [parameter.requires_grad for parameter in model.hf.parameters()]
+        assert model.layout is None and not hasattr(model.hf.config, "headwise_layout")
 
     @pytest.mark.parametrize(
         ("options", "reason"),
@@ -88,13 +88,12 @@ class TestMethods:
         self, options: dict[str, Any], reason: str
     ) -> None:
         with pytest.raises(hw.HeadwiseError, match=reason):
-            hw.prune(asker(), pairs(40), keep=3, **{**FAST, "train": "gates", **options})
+            Gates(keep=3, **{**FAST, "train": "gates", **options})
 
     def test_greedy_without_training(self) -> None:
         model = asker()
-        small = hw.prune(
-            model, pairs(12), keep=3, method="greedy", score="weight-norm", search=Search(beam=1)
-        )
+        options = Greedy(keep=3, score="weight-norm", search=Search(beam=1))
+        small = hw.prune(model, pairs(12), options)
         assert (
             encoder_heads(small) == 3 and small.heads.query["cross"] == model.heads.query["cross"]
         )
@@ -104,16 +103,12 @@ class TestMethods:
 
     @pytest.mark.parametrize("family", ["bert", "llama"])
     def test_language_models(self, family: str) -> None:
-        assert hw.prune(asker(family), lines(20), keep=4).heads.total == 4
-        fewest = {"bert": 1, "llama": 2}[
-            family
-        ]  # one unit: with grouped queries a head of each group
-        assert (
-            hw.prune(
-                asker(family), lines(20), lines(5, 2), max_drop=1e9, score="random"
-            ).heads.total
-            == fewest
-        )
+        assert hw.prune(asker(family), lines(20), Greedy(keep=4)).heads.total == 4
+        # One unit: with grouped queries a head of each group.
+        fewest = {"bert": 1, "llama": 2}[family]
+        options = Greedy(max_drop=1e9, score="random")
+        small = hw.prune(asker(family), lines(20), options, dev=lines(5, 2))
+        assert small.heads.total == fewest
 
     @pytest.mark.parametrize(
         ("unit", "keep"), [(None, 4), ("balanced", 2), ("group", 4), ("uniform", 4), ("head", 3)]
@@ -124,9 +119,8 @@ class TestMethods:
         model = asker("llama")
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            small = hw.prune(
-                model, lines(8), lines(4), keep=keep, unit=unit, rescore=rescore, seed=2
-            )
+            options = Greedy(keep=keep, unit=unit, rescore=rescore)
+            small = hw.prune(model, lines(8), options, dev=lines(4), seed=2)
         assert small.heads.total == keep
         grew = small.cache_bytes > model.cache_bytes
         assert any("would grow" in str(warning.message) for warning in said) == grew and (
@@ -140,31 +134,33 @@ class TestMethods:
                 and small.cache_bytes == model.cache_bytes
             )
 
-    @pytest.mark.parametrize("method", ["gates", "top-k"])
-    def test_gates_close_a_unit(self, method: Any) -> None:
-        small = hw.prune(
-            asker(), pairs(40), pairs(6, 9), keep=4, unit="uniform", method=method, **FAST
-        )
+    @pytest.mark.parametrize("method", [Gates, TopK])
+    def test_gates_close_a_unit(self, method: type[Gates | TopK]) -> None:
+        options = method(keep=4, unit="uniform", **FAST)
+        small = hw.prune(asker(), pairs(40), options, dev=pairs(6, 9), training=SMALL)
         assert small.heads.query["encoder-self"] == (2, 2)
         with pytest.raises(
             hw.HeadwiseError, match=r"3 heads cannot be kept: .* The nearest numbers are 2 and 4"
         ):
-            hw.prune(asker(), pairs(40), keep=3, unit="uniform", method=method, **FAST)
+            hw.prune(asker(), pairs(40), method(keep=3, unit="uniform", **FAST), training=SMALL)
 
     def test_gates_of_units_under_a_penalty(self) -> None:
-        small = hw.prune(asker(), pairs(40), pairs(6, 9), penalty=0.1, unit="uniform", **FAST)
+        options = Gates(penalty=0.1, unit="uniform", **FAST)
+        small = hw.prune(asker(), pairs(40), options, dev=pairs(6, 9), training=SMALL)
         assert len({*small.heads.query["encoder-self"]}) == 1
 
     def test_a_budget_of_quality(self) -> None:
-        assert encoder_heads(hw.prune(asker(), pairs(12), max_drop=100, search=Search(beam=1))) == 1
+        options = Greedy(max_drop=100, search=Search(beam=1))
+        assert encoder_heads(hw.prune(asker(), pairs(12), options)) == 1
 
     def test_dev_text_is_every_tenth_of_the_text(self) -> None:
         text = lines(25)
         rest, dev = held_out(text)
         assert list(dev) == [text[9], text[19]] and len(rest) == 23
         model = asker("bert")
-        by_hand = hw.prune(model, rest, dev, max_drop=20.0, score="gradient")
-        assert hw.prune(model, text, max_drop=20.0, score="gradient").layout == by_hand.layout
+        options = Greedy(max_drop=20.0, score="gradient")
+        by_hand = hw.prune(model, rest, options, dev=dev)
+        assert hw.prune(model, text, options).layout == by_hand.layout
 
     def test_the_model_is_left_as_it_was_and_progress_is_reported(self) -> None:
         model, shares = asker("bert"), list[float]()
@@ -172,9 +168,8 @@ class TestMethods:
         hw.prune(
             model,
             lines(8),
-            lines(8, 2),
-            max_drop=1.0,
-            rescore=True,
+            Greedy(max_drop=1.0, rescore=True),
+            dev=lines(8, 2),
             progress=lambda share, _: shares.append(share),
         )
         assert all(
@@ -211,14 +206,12 @@ class TestGreedy:
         kinds = model.heads.kinds
         keep = model.heads.total // 2 + 2
         for count in (keep, model.heads.total):
-            small = hw.prune(
-                model, text, text, keep=count, kinds=kinds, method="greedy", score=score
-            )
+            small = hw.prune(model, text, Greedy(keep=count, kinds=kinds, score=score), dev=text)
             assert small.heads.total == count
 
     def test_a_target_for_every_kind(self) -> None:
-        keep = {"encoder-self": 7, "decoder-self": 1, "cross": 3}
-        small = hw.prune(asker(), pairs(8), pairs(5, 5), keep=keep, method="greedy")
+        keep: dict[Kind, int] = {"encoder-self": 7, "decoder-self": 1, "cross": 3}
+        small = hw.prune(asker(), pairs(8), Greedy(keep=keep), dev=pairs(5, 5))
         assert {kind: sum(small.heads.query[kind]) for kind in keep} == keep
 
     @pytest.mark.parametrize("compensate", [False, True])
@@ -230,13 +223,15 @@ class TestGreedy:
         options: Any = {"score": "confidence", "compensate": compensate, "step": 0.25}
         found = {}
         for left in sizes(units(model.heads), 0.25):
-            small = hw.prune(model, text, dev, keep=left, **options)
+            small = hw.prune(model, text, Greedy(keep=left, **options), dev=dev)
             found[left] = 100 * math.expm1(loss_by_hand(small, dev) - whole)
         budget = max(sorted(found.values())[len(found) // 2], 0.0) + 1e-6
         expected = min((left for left in found if found[left] <= budget), default=total)
-        assert hw.prune(model, text, dev, max_drop=budget, **options).heads.total == expected
+        within = hw.prune(model, text, Greedy(max_drop=budget, **options), dev=dev)
+        assert within.heads.total == expected
         nothing = min((left for left in found if found[left] <= 0), default=total)
-        assert hw.prune(model, text, dev, max_drop=0, **options).heads.total == nothing
+        within = hw.prune(model, text, Greedy(max_drop=0, **options), dev=dev)
+        assert within.heads.total == nothing
 
     def test_the_smallest_within_a_budget_of_bleu(self) -> None:
         model, dev = asker(), pairs(5, 5)
@@ -245,13 +240,14 @@ class TestGreedy:
         whole = corpus_scores(model.translate(sources, beam=1), references)[0].value
         found = {}
         for left in sizes(units(model.heads.only(["encoder-self"])), 0.25):
-            small = hw.prune(model, pairs(8), dev, keep=left, method="greedy", **options)
+            small = hw.prune(model, pairs(8), Greedy(keep=left, **options), dev=dev)
             found[left] = (
                 whole - corpus_scores(small.translate(sources, beam=1), references)[0].value
             )
         budget = max(sorted(found.values())[1], 0.0) + 1e-9
         expected = min((left for left in found if found[left] <= budget), default=8)
-        assert encoder_heads(hw.prune(model, pairs(8), dev, max_drop=budget, **options)) == expected
+        within = hw.prune(model, pairs(8), Greedy(max_drop=budget, **options), dev=dev)
+        assert encoder_heads(within) == expected
 
     @pytest.mark.parametrize("measure", [*MEASURES, "ablation.bleu", "weight-norm"])
     def test_every_measure_gives_an_order(
@@ -259,8 +255,8 @@ class TestGreedy:
     ) -> None:
         monkeypatch.setattr(gating, "gate_heads", partial(gate_heads, steps=3))
         model = asker("marian", encoder_layers=1, decoder_layers=1)
-        sweep = GreedySweep.model_construct(
-            kinds=["encoder-self"], keep=[], step=0.5, rescore=False
+        sweep = Greedy.model_construct(
+            kinds=["encoder-self"], keep=None, step=0.5, rescore=False, unit=None
         )
         masks = greedy_masks(Ranking(model, model.task.batches(pairs(4)), measure, False, 0), sweep)
         assert list(masks) == [2, 1] and all(mask.count("cross") == 4 for mask in masks.values())
@@ -272,7 +268,7 @@ class TestGreedy:
         """The first step is that of the scores of the whole model, the second that of a model that lacks its heads."""
         model = asker("bert")
         batches = model.task.batches(lines(6))
-        sweep = GreedySweep(kinds=["encoder-self"], scores=[measure], rescore=True, step=0.5)
+        sweep = Greedy(kinds=["encoder-self"], score=measure, rescore=True, step=0.5)
         masks = list(greedy_masks(Ranking(model, batches, measure, True, 0), sweep).values())
         with masked(model.hf, model.found, masks[0]):
             table = hw.score(model, lines(6), [measure])
@@ -291,7 +287,7 @@ class TestGreedy:
         """Whole layers are silenced on the way. Heads that are gone have no value, and nothing fails with none left."""
         model = asker("bert")
         batches = model.task.batches(lines(3))
-        sweep = GreedySweep(scores=[measure], rescore=True, step=0.3)
+        sweep = Greedy(kinds=["encoder-self"], score=measure, rescore=True, step=0.3)
         masks = greedy_masks(Ranking(model, batches, measure, True, 0), sweep)
         assert min(masks) == 1
         assert importance_values(model, batches, measure, masks[1]).keys() == masks[1].kept
@@ -299,7 +295,7 @@ class TestGreedy:
 
     def test_low_values_of_entropy_mean_important(self) -> None:
         model = asker("bert")
-        small = hw.prune(model, lines(6), lines(6, 3), keep=1, score="entropy")
+        small = hw.prune(model, lines(6), Greedy(keep=1, score="entropy"), dev=lines(6, 3))
         table = hw.score(model, lines(6), ["entropy"])
         assert small.layout is not None
         (kept,) = small.layout.kept
@@ -307,15 +303,13 @@ class TestGreedy:
 
     def test_random_orders_by_their_seed_and_norms_without_text(self) -> None:
         one, same, other = (
-            hw.prune(asker("llama"), lines(20), keep=4, score="random", seed=s).layout
-            for s in (1, 1, 2)
+            hw.prune(asker("llama"), lines(20), Greedy(keep=4, score="random"), seed=seed).layout
+            for seed in (1, 1, 2)
         )
         assert one == same != other
         model = asker("bert")
-        norms, small = (
-            weight_norms(model),
-            hw.prune(model, lines(2), lines(6), keep=1, score="weight-norm"),
-        )
+        norms = weight_norms(model)
+        small = hw.prune(model, lines(2), Greedy(keep=1, score="weight-norm"), dev=lines(6))
         assert small.layout is not None and small.layout.kept == {max(norms, key=norms.__getitem__)}
 
     @pytest.mark.parametrize("family", ["olmo2", "albert"])
@@ -324,104 +318,126 @@ class TestGreedy:
     ) -> None:
         monkeypatch.setattr("headwise.pruning.prune.greedy_masks", None)
         with pytest.raises(hw.HeadwiseError):
-            hw.prune(asker(family), lines(20), keep=1)
+            hw.prune(asker(family), lines(20), Greedy(keep=1))
 
 
 class TestWarnings:
     """What a study writes into its report is not lost where there is none."""
 
     @pytest.mark.parametrize(
-        "asked",
-        [{"keep": 3, "method": "top-k", "epochs": 1, "gate_learning_rate": 0.01}, {"penalty": 0.0}],
-        ids=str,
+        "options",
+        [
+            TopK(keep=3, **{**FAST, "epochs": 1, "gate_learning_rate": 0.01}),
+            Gates(penalty=0.0, **FAST),
+        ],
+        ids=["top-k", "gates"],
     )
     def test_a_run_that_had_not_settled(
-        self, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+        self, options: Gates | TopK, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(target_count, "TRAVEL", 0.1)
         with pytest.warns(UserWarning, match="The gates had not settled: .* Train longer"):
-            hw.prune(asker(), pairs(20), **{**FAST, **asked})
+            hw.prune(asker(), pairs(20), options, training=SMALL)
 
     def test_a_run_that_missed_its_target(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(target_count, "TRAVEL", 0.1)
         few = {**FAST, "epochs": 1, "gate_learning_rate": 0.01}
         with pytest.warns(UserWarning, match="heads away from the target") as warned:
-            hw.prune(asker(), pairs(20), keep=1, **few)
+            hw.prune(asker(), pairs(20), Gates(keep=1, **few), training=SMALL)
         assert not any("frozen" in str(warning.message) for warning in warned), "that is no doubt"
 
     def test_a_run_that_had_settled_is_silent(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
-            hw.prune(asker(), pairs(20), penalty=0.0, **{**FAST, "gate_learning_rate": 0.01})
+            options = Gates(penalty=0.0, **{**FAST, "gate_learning_rate": 0.01})
+            hw.prune(asker(), pairs(20), options, training=SMALL)
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("make", "reason"),
     [
-        ({}, "needs one of penalty, keep, max_drop, but none was given"),
-        ({"keep": 3, "max_drop": 1.0}, "keep and max_drop were given together"),
-        ({"keep": 3, "penalty": 0.1}, "penalty and keep were given together"),
-        ({"penalty": 0.1, "method": "top-k"}, "penalty means nothing with method 'top-k'"),
-        ({"penalty": 0.1, "method": "greedy"}, "penalty means nothing with method 'greedy'"),
-        ({"max_drop": 1.0, "method": "gates"}, "max_drop means nothing with method 'gates'"),
-        ({"keep": 3, "rule": "deterministic"}, "rule would mean nothing for the method 'gates'"),
-        ({"keep": 3, "penalty_scale": "code"}, "penalty_scale would mean nothing"),
+        (lambda: Gates(keep=3, rule="deterministic"), "Gates: rule would mean nothing without a"),
+        (lambda: Gates(keep=3, penalty_scale="code"), "penalty_scale would mean nothing without a"),
         (
-            {"keep": 3, "method": "top-k", "temperature": 0.5},
-            "temperature would mean nothing for the method 'top-k'",
+            lambda: TopK(keep=3, **wrong(temperature=0.5)),
+            "TopK: unknown key 'temperature'; allowed",
         ),
-        ({"keep": 3, "score": "gradient"}, "unknown key 'score'"),
+        (lambda: TopK(**wrong(penalty=0.1)), "TopK: unknown key 'penalty'; allowed here: average"),
+        (lambda: Gates(**wrong(max_drop=1.0)), "Gates: unknown key 'max_drop'; allowed here"),
+        (lambda: Gates(**wrong(kep=3)), "unknown key 'kep' .did you mean 'keep'.*; allowed here"),
+        (lambda: Gates(keep=3, **wrong(score="gradient")), "unknown key 'score'"),
+        (lambda: Greedy(keep=3, **wrong(epochs=3)), "Greedy: unknown key 'epochs'"),
+        (lambda: Gates(**wrong(train="gate")), "'train' is 'gate', .*did you mean 'gates'"),
+        (lambda: Greedy(score="random", rescore=True), "rescore would change nothing: random"),
+        (lambda: Greedy(keep=3, step=0.0), "'step' is 0.0"),
+        (lambda: Training(dtype="int8"), "Training: 'dtype' is 'int8'"),
         (
-            {"keep": 3, "method": "greedy", "epochs": 3},
-            "epochs would mean nothing for the method 'greedy' without",
+            lambda: Search(beam=0),
+            "Search: 'beam' is 0, which does not fit: input should be greater",
         ),
-        ({"keep": 3, "method": "greedy", "work": "x"}, "work means nothing with method 'greedy'"),
+        (lambda: Gates(penalty=-1.0), "'penalty' is -1.0, .*greater than or equal to 0"),
+        (lambda: Gates(penalty=float("nan")), "'penalty' is nan, .*finite number"),
+        (lambda: Gates(**wrong(penalty="0.1")), "'penalty' is '0.1', .*valid number"),
+        (lambda: Gates(penalty=[0.1, -1.0]), "'penalty.1' is -1.0"),
+        (lambda: Greedy(**wrong(max_drop="1")), "'max_drop' is '1'"),
+        (lambda: Greedy(max_drop=-1.0), "'max_drop' is -1.0"),
+        (lambda: Gates(keep=0), "'keep' is 0, .*greater than or equal to 1"),
+        (lambda: Gates(**wrong(keep=2.5)), "'keep' is 2.5, .*valid integer"),
+        (lambda: Gates(keep=True), "'keep' is True"),
+        (lambda: Gates(**wrong(keep={"cross": "4"})), "'keep.cross' is '4', .*valid integer"),
+        (lambda: Gates(**wrong(keep={"crosss": 4})), "'crosss' is no kind of heads; there is enc"),
+        (lambda: Gates(keep=3, **wrong(kinds=["decoder"])), "'kinds.0' is 'decoder'"),
+        (lambda: Gates(keep=3, **wrong(kinds="cross")), "give a list of kinds, such as"),
+        (lambda: Gates(keep=3, kinds=[]), "'kinds' is "),
         (
-            {"keep": 3, "method": "greedy", "score": "beauty"},
-            "'beauty' is unknown; there is confidence",
-        ),
-        (
-            {"keep": 3, "method": "greedy", "score": "all"},
-            "takes too long to give an order|order of one score",
-        ),
-        ({"keep": 3, "method": "gates", "search": Search()}, "unknown key 'search'"),
-        (
-            {"keep": 3, "method": "greedy", "score": "random", "rescore": True},
-            "rescore would change nothing",
-        ),
-        ({"keep": 3, "method": "greedy", "step": 0.0}, "'step' is 0.0"),
-        (
-            {"keep": 3, "method": "greedy", "score": "attention-to-end", "kinds": ["decoder-self"]},
-            "not a number for",
-        ),
-        (
-            {"keep": 3, "method": "magic"},
-            "method 'magic' was asked for; there is gates, top-k, greedy",
-        ),
-        ({"keep": 3, "dtype": "int8"}, "'dtype' is 'int8'"),
-        ({"penalty": -1.0}, "penalty=-1.0 was given: give a number of at least 0"),
-        ({"penalty": float("nan")}, "penalty=nan was given"),
-        ({"penalty": "0.1"}, "penalty='0.1' was given"),
-        ({"max_drop": "1"}, "max_drop='1' was given"),
-        ({"max_drop": -1.0}, "max_drop=-1.0 was given"),
-        ({"keep": 0}, "'keep.0' is 0"),
-        ({"keep": 99}, "99 heads cannot be kept: there are 8"),
-        ({"keep": 99, "method": "greedy"}, "99 heads cannot be kept: there are 8"),
-        ({"keep": 2.5}, "keep.* is 2.5"),
-        ({"keep": True}, "'keep.0' is True"),
-        ({"keep": {"cross": "4"}}, "'keep.0.*' .*valid integer"),
-        ({"keep": 3, "kinds": ["decoder"]}, "is 'decoder'"),
-        ({"keep": 3, "kinds": "cross"}, "kinds is 'cross': give a list of kinds"),
-        ({"keep": 3, "kinds": []}, "kinds.* is "),
-        (
-            {"keep": {"cross": 1}, "kinds": ["encoder-self"]},
+            lambda: Gates(keep={"cross": 1}, kinds=["encoder-self"]),
             "keep names cross, but the kinds are encoder-self",
         ),
     ],
 )
-def test_what_cannot_be(options: dict[str, Any], reason: str) -> None:
+def test_options_that_cannot_be(make: Callable[[], Any], reason: str) -> None:
     with pytest.raises(hw.HeadwiseError, match=reason) as error:
-        hw.prune(asker(), pairs(12), **options)
+        make()
+    assert "\n" not in str(error.value)
+
+
+def wrong(**options: Any) -> dict[str, Any]:
+    """Options that a type checker would refuse."""
+    return options
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "reason"),
+    [
+        (None, {}, "the options are None: give hw.Gates"),
+        (Gates(), {}, r"needs penalty or keep in hw.Gates\(…\), but none was given"),
+        (Greedy(), {}, r"needs keep or max_drop in hw.Greedy\(…\), but none was given"),
+        (Greedy(keep=3, max_drop=1.0), {}, "keep and max_drop were given together"),
+        (Gates(keep=3, penalty=0.1), {}, "penalty and keep were given together"),
+        (Gates(keep=[3, 4]), {}, "makes one model, but keep has 2 values"),
+        (Greedy(keep=3), {"work": "x"}, r"work means nothing with hw.Greedy\(…\)"),
+        (Greedy(keep=3), {"training": SMALL}, r"training means nothing with hw.Greedy\(…\)"),
+        (Gates(keep=3), {"training": {"epochs": 3}}, "give hw.Training"),
+        (
+            Gates(keep=3),
+            {"training": Training(epochs=3)},
+            "training names epochs, but for how long",
+        ),
+        (Greedy(keep=3, score="beauty"), {}, "'beauty' is unknown; there is confidence"),
+        (Greedy(keep=3, score="all"), {}, "takes too long to give an order|order of one score"),
+        (
+            Greedy(keep=3, score="attention-to-end", kinds=["decoder-self"]),
+            {},
+            "not a number for",
+        ),
+        (Gates(keep=99), {}, "99 heads cannot be kept: there are 8"),
+        (Greedy(keep=99), {}, "99 heads cannot be kept: there are 8"),
+    ],
+    ids=str,
+)
+def test_calls_that_cannot_be(options: Any, more: dict[str, Any], reason: str) -> None:
+    with pytest.raises(hw.HeadwiseError, match=reason) as error:
+        hw.prune(asker(), pairs(12), options, **more)
     assert "\n" not in str(error.value)
 
 
@@ -429,18 +445,14 @@ def test_what_cannot_be(options: dict[str, Any], reason: str) -> None:
     ("make", "reason"),
     [
         (
-            lambda: hw.prune(cast(Any, "my-model"), pairs(9), keep=3),
+            lambda: hw.prune(cast(Any, "my-model"), pairs(9), Gates(keep=3)),
             "'my-model' was to be pruned, which is no model",
         ),
-        (lambda: hw.prune(asker(), pairs(9), keep=3), "there are only 9: give dev text as well"),
-        (lambda: hw.prune(asker(), lines(20), keep=3), "needs parallel text"),
-        (lambda: hw.prune(asker("bert"), pairs(20), keep=3), "needs one-sided text"),
+        (lambda: hw.prune(asker(), pairs(9), Gates(keep=3)), "only 9: give dev text as well"),
+        (lambda: hw.prune(asker(), lines(20), Gates(keep=3)), "needs parallel text"),
+        (lambda: hw.prune(asker("bert"), pairs(20), Greedy(keep=3)), "needs one-sided text"),
         (
-            lambda: hw.prune(asker("bert"), lines(20), penalty=0.1, method="greedy"),
-            "penalty means nothing with method",
-        ),
-        (
-            lambda: hw.prune(embedder(), lines(20), keep=3, method="gates"),
+            lambda: hw.prune(embedder(), lines(20), Gates(keep=3)),
             "there is no loss to train it by",
         ),
     ],
@@ -458,9 +470,10 @@ class TestWithoutWords:
     )
     def test_a_number_of_heads(self, options: dict[str, Any]) -> None:
         model = embedder()
-        small = hw.prune(model, lines(12), keep=3, **options)
+        small = hw.prune(model, lines(12), Greedy(keep=3, **options))
         assert small.heads.total == 3 and small.layout is not None
-        expected = hw.prune(model, lines(12), keep=3, **{"score": "confidence", **options})
+        same = Greedy(keep=3, **{"score": "confidence", **options})
+        expected = hw.prune(model, lines(12), same)
         assert small.layout == expected.layout
 
     @pytest.mark.parametrize(
@@ -470,24 +483,25 @@ class TestWithoutWords:
     )
     def test_what_needs_a_prediction(self, options: dict[str, Any]) -> None:
         with pytest.raises(hw.HeadwiseError, match=r"predicts n(o|either) words") as error:
-            hw.prune(embedder(), lines(12), **options)
+            hw.prune(embedder(), lines(12), Greedy(**options))
         assert "\n" not in str(error.value)
 
 
-def test_every_option_is_in_the_signature() -> None:
-    """Those of the sweeps that mean something for one model, and the recipe's."""
-    fields = {*GateSweep.model_fields, *GreedySweep.model_fields, *Recipe.model_fields}
-    of_a_plan = {"name", "controls", "seeds", "orders", "scores", "tune", "refine", "penalties"}
-    assert fields - of_a_plan <= {*inspect.signature(hw.prune).parameters}
+def test_few_parameters_each_with_a_name() -> None:
+    assert len(inspect.signature(hw.prune).parameters) <= 8
     for function in (hw.prune, hw.score, hw.evaluate, hw.roles):
         kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
         assert not kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
+
+
+@pytest.mark.parametrize("options", [Gates, TopK, Greedy, Search, Training, Architecture])
+def test_every_option_says_what_it_means(options: type[BaseModel]) -> None:
+    assert all(field.description for field in options.model_fields.values())
 
 
 def test_more_bleu_than_there_is_may_not_be_lost_without_a_word() -> None:
     with pytest.warns(
         UserWarning, match=r"max_drop is 101, but the whole model has only .* BLEU on dev"
     ):
-        hw.prune(
-            asker(), pairs(8), pairs(4), max_drop=101, score="weight-norm", search=Search(beam=1)
-        )
+        options = Greedy(max_drop=101, score="weight-norm", search=Search(beam=1))
+        hw.prune(asker(), pairs(8), options, dev=pairs(4))

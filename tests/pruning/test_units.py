@@ -19,7 +19,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
 from headwise.model import Model
 from headwise.pruning.controls import at_random
-from headwise.pruning.gates import Gates, HardConcrete
+from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.pruning.greedy import greedy, random_scores
 from headwise.pruning.target_count import CountedGates
 from headwise.pruning.top_k import TopGates
@@ -210,7 +210,7 @@ class TestMasks:
 class TestGates:
     @pytest.mark.parametrize("unit", UNITS)
     def test_heads_of_a_unit_share_a_gate(self, unit: Unit) -> None:
-        gates = Gates(GROUPED, HardConcrete(), torch.linspace(-1, 1, 24), unit).eval()
+        gates = HeadGates(GROUPED, HardConcrete(), torch.linspace(-1, 1, 24), unit).eval()
         parts = units(GROUPED, unit)
         assert len(gates.log_alpha) == len(parts)
         gates.draw()
@@ -225,7 +225,7 @@ class TestGates:
         )
 
     def test_the_gradient_of_a_unit_is_that_of_its_heads(self) -> None:
-        gates = Gates(GROUPED, HardConcrete(), 0.0, "group").eval()
+        gates = HeadGates(GROUPED, HardConcrete(), 0.0, "group").eval()
         gates.draw()
         worth = torch.arange(24.0)
         (gates.now * worth).sum().backward()

@@ -35,7 +35,7 @@ TINY: dict[str, Any] = {
         "average": 3,
         "dtype": "fp32",
     },
-    "pruning": {"penalties": [0.005, 1.0], "epochs": 3, "gate_learning_rate": 0.5, "warmup": 3},
+    "pruning": {"penalty": [0.005, 1.0], "epochs": 3, "gate_learning_rate": 0.5, "warmup": 3},
     "scoring": {"untrained": 1, "random_orders": 2, "pairs": 5},
     "search": {"beam": 2},
     "speed": {"sentences": 5, "rounds": 1},

@@ -118,7 +118,7 @@ def test_another_text_is_refused(copied: Path, tmp_path: Path) -> None:
         for split in ("train", "dev")
     }
     plan, out = (
-        plan_of(TINY, data=texts, pruning={"penalties": [1.0], "gate_learning_rate": 1.0}),
+        plan_of(TINY, data=texts, pruning={"penalty": [1.0], "gate_learning_rate": 1.0}),
         tmp_path / "out",
     )
     run_study(plan, out, QUIET, "train")

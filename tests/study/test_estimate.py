@@ -10,7 +10,7 @@ import pytest
 from headwise.data.embedded import write_parallel
 from headwise.data.text import ParallelText
 from headwise.heads import HeadMap
-from headwise.options import Architecture, Recipe, Search
+from headwise.options import Architecture, Search, Training
 from headwise.study import estimate as estimating
 from headwise.study.estimate import (
     PADDING,
@@ -29,7 +29,7 @@ RATES = Rates(update=0.003, encoder_update=0.002, forward=0.001, step=0.5, piece
 HEADS = HeadMap({"encoder-self": (4,), "decoder-self": (3,), "cross": (3,)})
 PLAN = Estimate(
     RATES,
-    Recipe(epochs=4, batch_tokens=100),
+    Training(epochs=4, batch_tokens=100),
     Search(batch=8),
     Amount(50, 20.0),
     Amount(16, 10.0),
@@ -63,7 +63,7 @@ class TestArithmetic:
 
     def test_batches_of_one_update_share_the_optimiser(self) -> None:
         """Four batches an update: 3 updates instead of 10."""
-        shared = replace(PLAN, recipe=Recipe(epochs=4, batch_tokens=100, accumulate=4))
+        shared = replace(PLAN, recipe=Training(epochs=4, batch_tokens=100, accumulate=4))
         assert shared.training(1) - PLAN.training(1) == pytest.approx(
             3 * (1.2 + 0.5) - 10 * (0.3 + 0.5)
         )
@@ -130,7 +130,7 @@ def test_of_a_plan(texts: list[ParallelText], norm: str) -> None:
     """No rate is more than all of the measuring took."""
     start = perf_counter()
     found = estimate(
-        SMALL.model_copy(update={"norm": norm}), Recipe(batch_tokens=500), Search(batch=4), *texts
+        SMALL.model_copy(update={"norm": norm}), Training(batch_tokens=500), Search(batch=4), *texts
     )
     took = perf_counter() - start
     rates = found.rates

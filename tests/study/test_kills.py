@@ -56,7 +56,7 @@ def test_killed_between_outputs_and_record(tiny: dict[str, Any], tmp_path: Path)
     tiny |= {
         "scoring": BARELY,
         "training": short,
-        "pruning": {**tiny["pruning"], "penalties": [1.0]},
+        "pruning": {**tiny["pruning"], "penalty": [1.0]},
     }
     order_of(tiny, tmp_path)
     kill_at_all(

@@ -21,11 +21,11 @@ SWEEPS = [
     {
         "name": "plain",
         "method": "greedy",
-        "scores": ["gradient", "random"],
+        "score": ["gradient", "random"],
         "orders": 1,
         "step": 0.5,
     },
-    {"name": "mean", "method": "greedy", "scores": ["gradient"], "step": 0.5, "compensate": True},
+    {"name": "mean", "method": "greedy", "score": ["gradient"], "step": 0.5, "compensate": True},
 ]
 
 
@@ -104,7 +104,7 @@ def test_the_numbers_are_those_of_the_smaller_model(values: dict[str, Any], tmp_
     alone = {
         **values,
         "model": str(tmp_path / "small"),
-        "pruning": [{**values["pruning"][0], "scores": ["random"]}],
+        "pruning": [{**values["pruning"][0], "score": ["random"]}],
     }
     again(make_plan(alone), tmp_path / "alone")
     own = pd.read_csv(tmp_path / "alone/pruning.csv").set_index(["setting", "measure"])
@@ -121,7 +121,7 @@ def test_gates_stand_beside_greedy_removal(values: dict[str, Any], tmp_path: Pat
         "name": "gated",
         "method": "gates",
         "keep": [3],
-        "penalties": [0.01, 1.0],
+        "penalty": [0.01, 1.0],
         "gate_learning_rate": 2.0,
         "refine": 1,
         "controls": ["fine-tuned"],
@@ -131,7 +131,7 @@ def test_gates_stand_beside_greedy_removal(values: dict[str, Any], tmp_path: Pat
     tuned = {
         "name": "tuned",
         "method": "greedy",
-        "scores": ["gradient"],
+        "score": ["gradient"],
         "tune": True,
         "keep": [4],
         **options,

@@ -15,7 +15,7 @@ from headwise.study.study import dry_run
 from study.studies import QUIET, TINY, plan_of
 
 TEXTS = {"embedded": {"train": 30, "dev": 4, "test": 4}}
-LOW, HIGH = {"name": "low", "penalties": [0.1]}, {"name": "high", "penalties": [1.0]}
+LOW, HIGH = {"name": "low", "penalty": [0.1]}, {"name": "high", "penalty": [1.0]}
 GRID = {**TINY, "seeds": [1, 2], "pruning": [LOW, HIGH]}
 
 
@@ -55,7 +55,7 @@ def refused(values: dict[str, Any], out: Path, reason: str) -> None:
 
 def test_a_plan_may_grow(tmp_path: Path) -> None:
     out = done(GRID, tmp_path / "grid")
-    more = [LOW, HIGH, {"name": "more", "penalties": [2.0]}]
+    more = [LOW, HIGH, {"name": "more", "penalty": [2.0]}]
     for change in (
         {},
         {"seeds": [1, 2, 3]},
@@ -63,7 +63,7 @@ def test_a_plan_may_grow(tmp_path: Path) -> None:
         {"choice": {"max_drop": 3}},
         {"name": "other"},
         {"weights": "chosen"},
-        {"pruning": [{**LOW, "penalties": [0.2], "keep": [3]}, HIGH]},
+        {"pruning": [{**LOW, "penalty": [0.2], "keep": [3]}, HIGH]},
     ):
         refuse_others(plan_of(GRID, **change), out)
     pairs = {**GRID, "seeds": [], "data": {}, "pairs": {"en-fr": TEXTS}}

@@ -12,10 +12,9 @@ import pytest
 
 from headwise.data.embedded import write_parallel
 from headwise.errors import HeadwiseError
-from headwise.options import Architecture, Search
-from headwise.pruning.sweeps import GreedySweep, TopKSweep
+from headwise.options import Architecture, Search, checked
 from headwise.study import Plan, make_plan, read_plan
-from headwise.validation import checked
+from headwise.study.plan import GreedySweep, TopKSweep
 
 EMBEDDED: dict[str, Any] = {"data": {"embedded": {}}}
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -27,10 +26,10 @@ def test_defaults_and_what_is_given() -> None:
             "name": "a",
             "seed": 7,
             "data": {"embedded": {"train": 5}},
-            "pruning": {"penalties": [1, 0.5]},
+            "pruning": {"penalty": [1, 0.5]},
         }
     )
-    assert (plan.name, plan.seed, plan.pruning[0].penalties) == ("a", 7, [1.0, 0.5])
+    assert (plan.name, plan.seed, plan.pruning[0].penalty) == ("a", 7, [1.0, 0.5])
     assert (
         plan.data.embedded is not None
         and plan.data.embedded.train == 5
@@ -82,12 +81,12 @@ def test_changes_on_top(tmp_path: Path) -> None:
     path.write_text("[data.embedded]\n[training]\nepochs = 3\n")
     changes = [
         "training.epochs=5",
-        "pruning.penalties=[0.1, 0.2]",
+        "pruning.penalty=[0.1, 0.2]",
         "name=plain-word",
         "choice.max_drop=2",
     ]
     plan = read_plan(path, changes)
-    assert (plan.training.epochs, plan.pruning[0].penalties, plan.name) == (
+    assert (plan.training.epochs, plan.pruning[0].penalty, plan.name) == (
         5,
         [0.1, 0.2],
         "plain-word",
@@ -150,35 +149,35 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ({"model": {"dropout": float("nan")}}, ["'model.dropout' is nan"]),
         ({"choice": {"max_drop": float("nan")}}, ["'choice.max_drop' is nan"]),
         (
-            {"pruning": {"penalties": {"from": 0.1, "to": 0.2, "count": 10**9}}},
+            {"pruning": {"penalty": {"from": 0.1, "to": 0.2, "count": 10**9}}},
             ["a count from 2 to 1000"],
         ),
         ({"name": "a b"}, ["'name' is 'a b'"]),
         (
-            {"pruning": {"penalties": [0.1, -0.1]}},
-            ["'pruning.penalties.1' is -0.1", "greater than or equal to 0"],
+            {"pruning": {"penalty": [0.1, -0.1]}},
+            ["'pruning.penalty.1' is -0.1", "greater than or equal to 0"],
         ),
-        ({"pruning": {"penalties": []}}, ["at least one of penalties or keep is needed"]),
+        ({"pruning": {"penalty": []}}, ["at least one of penalty or keep is needed"]),
         (
-            {"pruning": {"penalties": [float("inf")]}},
-            ["'pruning.penalties.0' is inf", "finite number"],
+            {"pruning": {"penalty": [float("inf")]}},
+            ["'pruning.penalty.0' is inf", "finite number"],
         ),
-        ({"pruning": {"penalties": [True]}}, ["'pruning.penalties.0' is True", "valid number"]),
-        ({"pruning": {"penalties": [0.01, 0.01]}}, ["twice"]),
+        ({"pruning": {"penalty": [True]}}, ["'pruning.penalty.0' is True", "valid number"]),
+        ({"pruning": {"penalty": [0.01, 0.01]}}, ["twice"]),
         (
-            {"pruning": {"penalties": {"from": 0.1, "to": 0.01, "count": 3}}},
+            {"pruning": {"penalty": {"from": 0.1, "to": 0.01, "count": 3}}},
             ["needs numbers 0 < from < to"],
         ),
         (
-            {"pruning": {"penalties": {"from": "a", "to": 1, "count": 3}}},
+            {"pruning": {"penalty": {"from": "a", "to": 1, "count": 3}}},
             ["needs numbers 0 < from < to"],
         ),
         (
-            {"pruning": {"penalties": {"from": 0.1, "to": float("inf"), "count": 3}}},
+            {"pruning": {"penalty": {"from": 0.1, "to": float("inf"), "count": 3}}},
             ["needs numbers 0 < from < to"],
         ),
         (
-            {"pruning": {"penalties": {"from": True, "to": 3, "count": 3}}},
+            {"pruning": {"penalty": {"from": True, "to": 3, "count": 3}}},
             ["needs numbers 0 < from < to"],
         ),
         ({"pruning": {"start": float("nan")}}, ["'pruning.start' is nan", "finite number"]),
@@ -191,7 +190,7 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ({"pruning": {"epochs": True}}, ["'pruning.epochs' is True", "valid integer"]),
         ({"pruning": {"keep": [True]}}, ["'pruning.keep.0' is True"]),
         ({"pruning": {"keep": [{"encoder-self": True}]}}, ["'pruning.keep.0", "valid integer"]),
-        ({"pruning": {"penalties": {"from": 0.1, "to": 1}}}, ["has the keys from, to and count"]),
+        ({"pruning": {"penalty": {"from": 0.1, "to": 1}}}, ["has the keys from, to and count"]),
         ({"pruning": {"kinds": ["cross", "cross"]}}, ["nothing may be there twice"]),
         (
             {"pruning": {"kinds": ["encoder"]}},
@@ -219,17 +218,17 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ({"pruning": {"keep": [3, 3]}}, ["nothing may be there twice"]),
         (
             {"pruning": {"keep": [3], "rule": "deterministic"}},
-            ["rule would mean nothing for the method 'gates'"],
+            ["rule would mean nothing without a penalty"],
         ),
         ({"pruning": {"keep": [3], "penalty_scale": "code"}}, ["penalty_scale would mean nothing"]),
         (
             {"pruning": {"method": "top-k", "keep": [3], "temperature": 0.5}},
-            ["temperature would mean nothing"],
+            ["unknown key 'pruning.temperature'; allowed with method 'top-k'"],
         ),
         ({"pruning": {"method": "magic"}}, ["the method 'magic' is none of gates, top-k, greedy"]),
         (
-            {"pruning": {"method": "top-k", "penalties": [0.1]}},
-            ["'pruning.penalties'; allowed with method 'top-k'"],
+            {"pruning": {"method": "top-k", "penalty": [0.1]}},
+            ["'pruning.penalty'; allowed with method 'top-k'"],
         ),
         (
             {"pruning": {"method": "top-k", "keep": [3], "refine": 1}},
@@ -241,23 +240,23 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
             ["unknown key 'pruning.rescore'; allowed with method 'gates': average, "],
         ),
         (
-            {"pruning": {"scores": ["gradient"]}},
-            ["unknown key 'pruning.scores'; allowed with method 'gates'"],
+            {"pruning": {"score": ["gradient"]}},
+            ["unknown key 'pruning.score'; allowed with method 'gates'"],
         ),
         (
             {"pruning": {"method": "greedy", "start": 1.0}},
             ["'pruning.start'; allowed with method 'greedy'"],
         ),
         (
-            {"pruning": {"method": "greedy", "penalties": [1]}},
-            ["'pruning.penalties'; allowed with method 'greedy'"],
+            {"pruning": {"method": "greedy", "penalty": [1]}},
+            ["'pruning.penalty'; allowed with method 'greedy'"],
         ),
         (
             {"pruning": {"method": "greedy", "epochs": 3}},
             ["epochs would mean nothing for the method 'greedy' without"],
         ),
         (
-            {"pruning": {"method": "greedy", "scores": ["size"]}},
+            {"pruning": {"method": "greedy", "score": ["size"]}},
             ["measure 'size' is unknown", "weight-norm"],
         ),
         (
@@ -265,11 +264,11 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
             ["'pruning.keep' is [3, 4]", "at most 1 item"],
         ),
         (
-            {"pruning": {"method": "greedy", "scores": ["random"], "rescore": True}},
+            {"pruning": {"method": "greedy", "score": ["random"], "rescore": True}},
             ["rescore would change nothing"],
         ),
         (
-            {"pruning": {"method": "greedy", "scores": ["ablation.bleu"]}},
+            {"pruning": {"method": "greedy", "score": ["ablation.bleu"]}},
             ["ablation.bleu takes too long"],
         ),
         (
@@ -280,7 +279,7 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
             {"pruning": {"method": "greedy", "tune": True, "compensate": True}},
             ["compensate replaces fine-tuning"],
         ),
-        ({"pruning": {"penalties": [0.1], "refine": 1}}, ["refine fills in between penalties"]),
+        ({"pruning": {"penalty": [0.1], "refine": 1}}, ["refine fills in between penalties"]),
         ({"pruning": {"controls": ["none"]}}, ["'pruning.controls.0' is 'none'"]),
         (
             {"pruning": [{"name": "a"}, {"name": "a"}]},
@@ -288,8 +287,8 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ),
         ({"pruning": [{"name": "a"}, {"name": "b", "epochs": 0}]}, ["'pruning.1.epochs' is 0"]),
         (
-            {"pruning": [{"name": "a"}, {"name": "b", "penalty": 1}]},
-            ["unknown key 'pruning.1.penalty'", "penalties, "],
+            {"pruning": [{"name": "a"}, {"name": "b", "penalt": 1}]},
+            ["unknown key 'pruning.1.penalt'", "did you mean 'penalty'"],
         ),
         ({"seeds": [1, 1]}, ["no seed may be there twice"]),
         (
@@ -372,7 +371,7 @@ def test_options_by_name_are_checked_alike() -> None:
     assert checked(Search, {"beam": 3}, "evaluate") == Search(beam=3)
     with pytest.raises(
         HeadwiseError,
-        match=r"evaluate: unknown key 'beams'; allowed here: batch, beam, engine, length_penalty",
+        match=r"evaluate: unknown key 'beams' .did you mean 'beam'.*; allowed here: batch, beam, engine, length_penalty",
     ):
         checked(Search, {"beams": 3}, "evaluate")
 
@@ -384,7 +383,7 @@ def test_every_table_of_a_plan_can_be_listed() -> None:
 
 
 def test_a_plan_of_several_studies() -> None:
-    sweeps = [{"name": "a", "penalties": [0.1]}, {"name": "b", "keep": [2], "seeds": [2]}]
+    sweeps = [{"name": "a", "penalty": [0.1]}, {"name": "b", "keep": [2], "seeds": [2]}]
     pairs = {"en-fr": {"embedded": {"train": 5}}, "fr-en": {"embedded": {"train": 6}}}
     plan = make_plan({"seeds": [1, 2], "pairs": pairs, "pruning": sweeps})
     assert list(plan.runs) == ["en-fr/seed-1", "en-fr/seed-2", "fr-en/seed-1", "fr-en/seed-2"]
@@ -407,7 +406,7 @@ def test_a_plan_of_sweeps_written_out_is_the_same_plan(tmp_path: Path) -> None:
         {
             "name": "b",
             "method": "greedy",
-            "scores": ["gradient", "random"],
+            "score": ["gradient", "random"],
             "orders": 2,
             "rescore": True,
         },
@@ -427,23 +426,23 @@ def test_a_plan_of_sweeps_written_out_is_the_same_plan(tmp_path: Path) -> None:
 
 def test_penalties_as_a_range() -> None:
     sweep = make_plan(
-        {**EMBEDDED, "pruning": {"penalties": {"from": 0.001, "to": 0.1, "count": 5}}}
+        {**EMBEDDED, "pruning": {"penalty": {"from": 0.001, "to": 0.1, "count": 5}}}
     ).pruning[0]
-    assert sweep.model_dump()["penalties"] == [0.001, 0.00316, 0.01, 0.0316, 0.1]
+    assert sweep.model_dump()["penalty"] == [0.001, 0.00316, 0.01, 0.0316, 0.1]
 
 
 def test_every_method_has_only_its_own_options() -> None:
     def sweep(**options: Any) -> dict[str, Any]:
         return make_plan({**EMBEDDED, "pruning": options}).pruning[0].model_dump()
 
-    assert sweep(keep=[3])["penalties"] == [], "a target count replaces λ that nobody asked for"
-    assert sweep(keep=[3], penalties=[0.1])["penalties"] == [0.1]
+    assert sweep(keep=[3])["penalty"] == [], "a target count replaces λ that nobody asked for"
+    assert sweep(keep=[3], penalty=[0.1])["penalty"] == [0.1]
     greedy, top = sweep(method="greedy"), sweep(method="top-k", keep=[3])
     assert {*greedy} == {*GreedySweep.model_fields} and {*top} == {*TopKSweep.model_fields}
-    assert greedy["scores"] == ["gradient", "random"] and not {"penalties", "start", "refine"} & {
+    assert greedy["score"] == ["gradient", "random"] and not {"penalty", "start", "refine"} & {
         *greedy
     }
-    assert not {"penalties", "scores", "refine"} & {*top} and "start" in top
+    assert not {"penalty", "score", "refine"} & {*top} and "start" in top
 
 
 class TestOneSidedText:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headwise.heads import KINDS, HeadMap, HeadMask, write_text
-from headwise.options import Recipe, Search
+from headwise.options import Search, Training
 from headwise.study.estimate import Amount, Estimate, Rates
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule, filled_before, steepest
@@ -23,7 +23,7 @@ from study.studies import QUIET, TINY, plan_of
 
 GREEDY: dict[str, Any] = {
     "method": "greedy",
-    "scores": ["gradient", "random"],
+    "score": ["gradient", "random"],
     "orders": 2,
     "step": 0.25,
 }
@@ -34,7 +34,7 @@ STEPS = [
 ]
 COST = Estimate(
     Rates(update=0.1, encoder_update=0.1, forward=0.1, step=0.1, piece=0.1),
-    Recipe(),
+    Training(),
     Search(),
     Amount(10, 10.0),
     Amount(10, 10.0),
@@ -76,7 +76,7 @@ class Made:
 
     def pruned(self, value: float, kept: int, bleu: float | None = None, sweep: str = "") -> None:
         """A model with so many of its 8 encoder heads, evaluated or not yet."""
-        run = self.schedule({"name": sweep, "penalties": [value]}).run
+        run = self.schedule({"name": sweep, "penalty": [value]}).run
         variant = next(v for v in Schedule(run).variants() if v.penalty == value)
         heads = run.heads
         assert heads is not None
@@ -128,11 +128,11 @@ class TestRefine:
         """Between 0.01 and 0.04 lies 0.02; with 0.64 the steepest gap is another one, which has its turn after it."""
         made.pruned(0.01, 8, 30.0)
         made.pruned(0.04, 3, 29.0)
-        assert names(made.schedule({"penalties": [0.01, 0.04], "refine": 1})) == lambdas(
+        assert names(made.schedule({"penalty": [0.01, 0.04], "refine": 1})) == lambdas(
             0.01, 0.04, 0.02
         )
         made.pruned(0.02, 5, 29.5)
-        grown = {"penalties": [0.01, 0.04, 0.64], "refine": 1}
+        grown = {"penalty": [0.01, 0.04, 0.64], "refine": 1}
         before = names(made.schedule(grown))
         made.pruned(0.64, 0, 10.0)
         assert before == names(made.schedule(grown)) == lambdas(0.01, 0.04, 0.64, 0.02)
@@ -145,7 +145,7 @@ class TestRefine:
     def test_one_that_is_not_evaluated_yet_is_waited_for(self, made: Made) -> None:
         for value, kept, bleu in ((0.01, 8, 30.0), (0.04, 3, 29.0), (0.02, 5, None)):
             made.pruned(value, kept, bleu)
-        assert names(made.schedule({"penalties": [0.01, 0.04], "refine": 2})) == lambdas(
+        assert names(made.schedule({"penalty": [0.01, 0.04], "refine": 2})) == lambdas(
             0.01, 0.04, 0.02
         )
 
@@ -153,7 +153,7 @@ class TestRefine:
         made.pruned(0.01, 8, 30.0)
         made.pruned(0.04, 3, 29.0)
         found = made.schedule(
-            {"penalties": [0.01, 0.04], "refine": 1},
+            {"penalty": [0.01, 0.04], "refine": 1},
             failed={"prune/lambda-0.02": "It was made to."},
         )
         assert names(found) == lambdas(0.01, 0.04, 0.02) and found.has_failed(found.variants()[-1])
@@ -161,7 +161,7 @@ class TestRefine:
 
     def test_another_sweep_s_are_not_its_own(self, made: Made) -> None:
         made.pruned(0.02, 5, 29.0, sweep="mine")
-        two = {"penalties": [0.01, 0.04], "refine": 1}
+        two = {"penalty": [0.01, 0.04], "refine": 1}
         assert names(made.schedule(two)) == lambdas(0.01, 0.04)
         assert names(made.schedule({**two, "name": "mine"}))[2:] == ["mine.lambda-0.02"]
 
@@ -170,12 +170,12 @@ class TestRefine:
         for value, kept in ((0.01, 8), (0.02, 7), (0.04, 6)):
             made.pruned(value, kept, 30.0 - value, sweep="encoder")
         (line,) = made.schedule(
-            {"name": "encoder", "penalties": [0.01, 0.02, 0.04], "refine": 2}
+            {"name": "encoder", "penalty": [0.01, 0.02, 0.04], "refine": 2}
         ).unfilled()
         assert line.startswith("refine = 2 was asked for (encoder), and 0 λ filled in")
         for value, kept in ((0.01, 8), (0.04, 7), (0.08, 3)):
             made.pruned(value, kept, 30.0 - value)
-        assert made.schedule({"penalties": [0.01, 0.08], "refine": 1}).unfilled() == []
+        assert made.schedule({"penalty": [0.01, 0.08], "refine": 1}).unfilled() == []
 
 
 class TestGreedySteps:
@@ -209,7 +209,7 @@ class TestGreedySteps:
 class TestControls:
     def test_a_model_that_lost_no_head_has_none(self, made: Made) -> None:
         sweep = {
-            "penalties": [0.01, 0.04],
+            "penalty": [0.01, 0.04],
             "controls": ["fine-tuned", "random", "from-scratch", "narrower"],
         }
         assert len(names(made.schedule(sweep))) == 3 + 2 * 3, "before they are made"
@@ -296,7 +296,7 @@ class TestComparisons:
         assert found["s0.one-per-layer"] == {**tuned, "random": "s0.one-per-layer-random"}
 
     def test_compensated_removal_is_compared_with_the_same_without(self, made: Made) -> None:
-        plain, mean = {**GREEDY, "scores": ["gradient"]}, {**GREEDY, "compensate": True}
+        plain, mean = {**GREEDY, "score": ["gradient"]}, {**GREEDY, "compensate": True}
         found = self.of(made, mean, plain)
         assert found["s0.greedy-gradient-4"] == {"uncompensated": "s1.greedy-gradient-4"}
         assert found["s0.greedy-random.1-4"] == found["s1.greedy-gradient-4"] == {}
@@ -349,7 +349,7 @@ def test_a_random_order_is_never_chosen(made: Made) -> None:
 
 
 def test_the_choice_waits_for_dev_and_test_text_for_the_choice(made: Made) -> None:
-    found = made.schedule({"penalties": [0.1, 1.0]})
+    found = made.schedule({"penalty": [0.1, 1.0]})
     tasks = found.tasks()
     waits = {task.name: found.waits_of(task, tasks) for task in tasks}
     assert waits["choose"] == [
@@ -361,7 +361,7 @@ def test_the_choice_waits_for_dev_and_test_text_for_the_choice(made: Made) -> No
     assert waits["speed"] == ["choose"] and [task.name for task in tasks if task.exclusive] == [
         "speed"
     ]
-    failed = made.schedule({"penalties": [0.1, 1.0]}, failed={"prune/lambda-1": "It failed."})
+    failed = made.schedule({"penalty": [0.1, 1.0]}, failed={"prune/lambda-1": "It failed."})
     (choose,) = [task for task in failed.tasks() if task.name == "choose"]
     assert failed.waits_of(choose, tasks) == waits["choose"][:2], (
         "it does not wait for what will never be there"

@@ -30,7 +30,7 @@ RECIPE = {
 SWEEPS: list[dict[str, Any]] = [
     {
         "name": "encoder",
-        "penalties": [0.005, 1.0],
+        "penalty": [0.005, 1.0],
         "refine": 1,
         "controls": ["fine-tuned", "random"],
         **RECIPE,
@@ -47,7 +47,7 @@ SWEEPS: list[dict[str, Any]] = [
     {
         "name": "greedy",
         "method": "greedy",
-        "scores": ["gradient", "random", "entropy"],
+        "score": ["gradient", "random", "entropy"],
         "step": 0.5,
         "rescore": True,
         "orders": 1,
@@ -56,17 +56,17 @@ SWEEPS: list[dict[str, Any]] = [
     {
         "name": "tuned",
         "method": "greedy",
-        "scores": ["weight-norm"],
+        "score": ["weight-norm"],
         "step": 0.9,
         "tune": True,
         "epochs": 1,
         "seeds": [2],
     },
-    {"name": "plain", "method": "greedy", "scores": ["gradient"], "step": 0.9, "seeds": [2]},
+    {"name": "plain", "method": "greedy", "score": ["gradient"], "step": 0.9, "seeds": [2]},
     {
         "name": "mean",
         "method": "greedy",
-        "scores": ["gradient"],
+        "score": ["gradient"],
         "step": 0.9,
         "compensate": True,
         "seeds": [2],
@@ -261,7 +261,7 @@ def test_a_failed_task_leaves_the_others_alone(
 
     monkeypatch.setattr(prune, "prune_by_gates", fails)
     plan, out = (
-        plan_of(QUICK, seeds=[1], pruning=[{**ENCODER, "penalties": [1.0, 0.005]}]),
+        plan_of(QUICK, seeds=[1], pruning=[{**ENCODER, "penalty": [1.0, 0.005]}]),
         tmp_path / "out",
     )
     with pytest.raises(
@@ -337,7 +337,7 @@ def test_two_workers_of_ray_give_the_same_numbers_also_when_one_is_killed(tmp_pa
         QUICK,
         data=data,
         scoring=BARELY,
-        pruning=[{**ENCODER, "epochs": 3, "penalties": [1.0], "controls": ["random"]}],
+        pruning=[{**ENCODER, "epochs": 3, "penalty": [1.0], "controls": ["random"]}],
     )
     alone = run_study(plan, tmp_path / "alone", QUIET)
     driver = by_ray(written(plan, tmp_path / "plan.toml"), tmp_path / "shared")
@@ -359,7 +359,7 @@ def test_two_workers_of_ray_give_the_same_numbers_also_when_one_is_killed(tmp_pa
 def test_two_processes_give_one_result(tmp_path: Path) -> None:
     """Both train, score and prune; the main one does the rest. The next run finds all of it."""
     training = {**QUICK["training"], "accumulate": 2, "batch_tokens": 630}
-    sweep = {**ENCODER, "penalties": [1.0]}
+    sweep = {**ENCODER, "penalty": [1.0]}
     plan = plan_of(QUICK, seeds=[], pruning=[sweep], weights="chosen", training=training)
     for status, _, errors in two(
         tmp_path,

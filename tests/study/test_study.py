@@ -244,7 +244,7 @@ class TestMadeAgain:
         assert again(make_plan(tiny), copied).made == []
 
     def test_a_new_penalty_makes_only_that(self, copied: Path, tiny: dict[str, Any]) -> None:
-        tiny["pruning"]["penalties"] = [0.005, 0.5]
+        tiny["pruning"]["penalty"] = [0.005, 0.5]
         notes = again(make_plan(tiny), copied)
         tasks = (
             "prune",
@@ -330,13 +330,13 @@ class TestOnlyChosenWeights:
         self, copied: Path, tiny: dict[str, Any]
     ) -> None:
         tiny |= {"choice": {"max_drop": 100}}
-        tiny["pruning"]["penalties"] = [0.5, 1.0]
+        tiny["pruning"]["penalty"] = [0.5, 1.0]
         again(make_plan(tiny), copied)
         before, chosen = of_weights(numbers(copied), there=True), facts(copied)["chosen"]
         again(plan_of(tiny, weights="chosen"), copied)
         other = "lambda-0.5" if chosen == "lambda-1" else "lambda-1"
         assert (copied / "pruned" / chosen).exists() and not (copied / "pruned" / other).exists()
-        tiny["pruning"]["penalties"] = [0.5 if chosen == "lambda-1" else 1.0]
+        tiny["pruning"]["penalty"] = [0.5 if chosen == "lambda-1" else 1.0]
         assert f"prune/{other}" in again(plan_of(tiny, weights="chosen"), copied).made
         weights = f"pruned/{other}/model.safetensors"
         assert (copied / weights).read_bytes() == before[weights]
@@ -346,7 +346,7 @@ class TestOnlyChosenWeights:
     ) -> None:
         """Of lambda-0.005 half of the gates are undecided; it is the only one left to choose."""
         tiny |= {"choice": {"max_drop": "any"}}
-        tiny["pruning"]["penalties"] = [0.005]
+        tiny["pruning"]["penalty"] = [0.005]
         again(make_plan(tiny), copied)
         assert facts(copied)["chosen"] is None and facts(copied)["unsettled"] == ["lambda-0.005"]
         lines, _, place = summary(copied)
@@ -358,7 +358,7 @@ class TestOnlyChosenWeights:
 
 def given(tiny: dict[str, Any], copied: Path, tmp_path: Path, **pruning: Any) -> dict[str, Any]:
     """A plan that takes a trained model and makes one smaller one."""
-    sweep = pruning or {"penalties": [1.0], "epochs": 1, "warmup": 0, "gate_learning_rate": 1.0}
+    sweep = pruning or {"penalty": [1.0], "epochs": 1, "warmup": 0, "gate_learning_rate": 1.0}
     place = Path(shutil.copytree(copied / "model", tmp_path / "given"))
     return {
         **tiny,
@@ -500,10 +500,10 @@ class TestTimeLeft:
         self, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert not self.is_measured(tiny, tmp_path, monkeypatch)
-        tiny["pruning"]["penalties"] = [0.1, 0.2, 0.3, 0.4, 0.5]
+        tiny["pruning"]["penalty"] = [0.1, 0.2, 0.3, 0.4, 0.5]
         assert self.is_measured(tiny, tmp_path, monkeypatch)
         assert not self.is_measured(tiny, tmp_path, monkeypatch, quiet=True)
-        tiny["pruning"]["penalties"] = [0.1]
+        tiny["pruning"]["penalty"] = [0.1]
         assert not self.is_measured(tiny, tmp_path, monkeypatch)
         monkeypatch.setattr("headwise.study.study.LONG", 10)
         assert self.is_measured(tiny, tmp_path, monkeypatch)

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 import headwise as hw
 from attention.families import FAMILIES, GPT, GROUPED, STACK, build
 from headwise import cli
-from headwise.options import Recipe
+from headwise.options import Gates, Greedy, TopK, Training
 from headwise.tasks.objective import predict, sentence_losses
 from headwise.training.batches import IGNORED
 from headwise.training.labelled import Labelled
 from headwise.training.loss_forward import dev_loss, loss_forward
-from headwise.training.trainer import Gated, Training, fit
+from headwise.training.trainer import Gated, TrainingRun, fit
 from training.letters import END, LETTERS, PAD, START, letters
 
 IDS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "vocab_size": 32}
@@ -34,13 +34,8 @@ CLASSIFIERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2ForSequenceClassification", GPT),
     "llama": ("LlamaForSequenceClassification", GROUPED),
 }
-FAST: dict[str, Any] = {
-    "epochs": 2,
-    "gate_learning_rate": 2.0,
-    "batch_tokens": 48,
-    "warmup": 1,
-    "dtype": "fp32",
-}
+FAST: dict[str, Any] = {"epochs": 2, "gate_learning_rate": 2.0, "warmup": 1}
+SMALL = Training(batch_tokens=48, dtype="fp32")
 NEEDED = 1  # the only head of the four that does something
 
 
@@ -81,7 +76,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> hw.Model:
     torch.set_num_threads(1)
     model = classifier(num_hidden_layers=1)
     (site,), only = model.heads.sites, torch.eye(4)[NEEDED]
-    recipe = Recipe(
+    recipe = Training(
         epochs=10,
         batch_tokens=256,
         learning_rate=1e-2,
@@ -90,7 +85,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> hw.Model:
         dtype="fp32",
     )
     data, dev = (model.task.training_data(task(*how), 256) for how in ((600, 1), (60, 2)))
-    training = Training(data, dev, recipe, tmp_path_factory.mktemp("trained"))
+    training = TrainingRun(data, dev, recipe, tmp_path_factory.mktemp("trained"))
     fit(model.hf, model.tokenizer, model.found, training, Gated({site: lambda: only}))
     with torch.no_grad():
         out = model.hf.get_submodule("bert.encoder.layer.0.attention.output.dense").weight
@@ -159,7 +154,7 @@ class TestLoss:
         model = classifier(family, **changes)
         for use in (
             lambda: hw.score(model, drawn(10)),
-            lambda: hw.prune(model, drawn(30), penalty=1.0, **FAST),
+            lambda: hw.prune(model, drawn(30), Gates(penalty=1.0, **FAST), training=SMALL),
         ):
             with pytest.raises(hw.HeadwiseError, match=reason):
                 use()
@@ -243,7 +238,7 @@ class TestScores:
 class TestPruning:
     @pytest.mark.parametrize("family", CLASSIFIERS)
     @pytest.mark.parametrize("train", ["gates", "all", "lora"])
-    def test_gates_meet_a_count_and_leave_what_they_should(
+    def test_gates_meet_a_count_and_leave_the_model_as_it_was(
         self, family: str, train: Literal["gates", "all", "lora"]
     ) -> None:
         if train == "lora":
@@ -251,43 +246,46 @@ class TestPruning:
         model = classifier(family)
         before = {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
         with warnings.catch_warnings(action="ignore"):  # gates of so few updates do not settle
-            small = hw.prune(model, drawn(40), keep=4, method="gates", train=train, **FAST)
+            options = Gates(keep=4, train=train, **FAST)
+            small = hw.prune(model, drawn(40), options, training=SMALL)
         assert small.heads.total == 4
         after = model.hf.state_dict()
         assert after.keys() == before.keys()
-        same = all(torch.equal(tensor, before[name]) for name, tensor in after.items())
-        assert same == (train == "gates")
+        assert all(torch.equal(tensor, before[name]) for name, tensor in after.items())
 
     @pytest.mark.parametrize("method", ["top-k", "greedy"])
     def test_other_methods(self, method: Any) -> None:
-        options = FAST if method == "top-k" else {}
         for family in ("bert", "llama"):
+            model = classifier(family)
             with warnings.catch_warnings(action="ignore"):
-                small = hw.prune(classifier(family), drawn(40), keep=4, method=method, **options)
+                if method == "top-k":
+                    options = TopK(keep=4, **FAST)
+                    small = hw.prune(model, drawn(40), options, training=SMALL)
+                else:
+                    small = hw.prune(model, drawn(40), Greedy(keep=4))
             assert small.heads.total == 4
 
     @pytest.mark.parametrize(
-        ("goal", "method"), [({"penalty": 0.01}, "gates"), ({"keep": 1}, "top-k")]
+        "options",
+        [
+            Gates(penalty=0.01, train="gates", epochs=8, warmup=1, gate_learning_rate=0.1),
+            TopK(keep=1, train="gates", epochs=8, warmup=1, gate_learning_rate=0.1),
+        ],
+        ids=["gates", "top-k"],
     )
     def test_gates_keep_the_needed_head_and_the_accuracy(
-        self, trained: hw.Model, goal: dict[str, Any], method: Any
+        self, trained: hw.Model, options: Gates | TopK
     ) -> None:
-        how: dict[str, Any] = {
-            **FAST,
-            "epochs": 8,
-            "gate_learning_rate": 0.1,
-            "batch_tokens": 128,
-            "train": "gates",
-        }
+        how = Training(batch_tokens=128, dtype="fp32")
         dev = task(100, 5)
         whole = accuracy(trained, dev)
-        small = hw.prune(trained, task(300, 4), dev, **goal, method=method, **how)
+        small = hw.prune(trained, task(300, 4), options, dev=dev, training=how)
         assert whole > 95 and small.heads.total == 1 and accuracy(small, dev) == whole
 
     def test_a_budget_of_accuracy(self, trained: hw.Model) -> None:
         """Three heads do nothing; without the fourth the classes are guessed."""
         dev = task(100, 5)
-        small = hw.prune(trained, task(40, 4), dev, max_drop=1, step=0.25)
+        small = hw.prune(trained, task(40, 4), Greedy(max_drop=1, step=0.25), dev=dev)
         assert small.heads.total == 1
         table = hw.evaluate([trained, small], dev).table
         change = table[table.measure == "accuracy_change"].iloc[0]

@@ -26,14 +26,14 @@ from headwise.attention import discover
 from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.options import Architecture, GateOptions, Recipe, Search
+from headwise.options import Architecture, Gates, Search, Training
 from headwise.progress import Report, silent
 from headwise.training.batches import Collator, Encoded, TokenBatches
 from headwise.training.build import build
 from headwise.training.loss_forward import dev_loss, loss_forward
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import (
-    Training,
+    TrainingRun,
     average,
     bfloat16,
     fit,
@@ -50,7 +50,7 @@ SHAPE = Architecture(
     dropout=0.1,
     vocabulary=300,
 )
-RECIPE = Recipe(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
+RECIPE = Training(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
 State = dict[str, Tensor]
 
 
@@ -95,7 +95,7 @@ class Bench:
     def run(
         self,
         work: Path,
-        recipe: Recipe = RECIPE,
+        recipe: Training = RECIPE,
         steps: Steps | None = None,
         shape: Architecture = SHAPE,
         progress: Report = silent,
@@ -103,7 +103,7 @@ class Bench:
     ) -> tuple[PreTrainedModel, dict[str, float]]:
         model = self.model(shape)
         callbacks: list[Any] = [steps] if steps else []
-        training = Training(self.data, self.dev, recipe, work, 5, progress)
+        training = TrainingRun(self.data, self.dev, recipe, work, 5, progress)
         return model, fit(
             model, self.tokenizer, discover(model), training, callbacks=callbacks, **more
         )
@@ -335,7 +335,7 @@ class TestUndone:
     ) -> None:
         model = bench.model()
         model.model.encoder.train()
-        before, training = self.left(model), Training(bench.data, bench.dev, RECIPE, tmp_path)
+        before, training = self.left(model), TrainingRun(bench.data, bench.dev, RECIPE, tmp_path)
         with pytest.raises(Crash) if crash_at else nullcontext():
             fit(model, bench.tokenizer, discover(model), training, callbacks=[Steps(crash_at)])
         assert self.left(model) == before
@@ -471,7 +471,7 @@ class TestHalfPrecision:
                 model,
                 bench.tokenizer,
                 discover(model),
-                Training(bench.data, bench.dev, RECIPE, work, 5),
+                TrainingRun(bench.data, bench.dev, RECIPE, work, 5),
                 keep=3,
             )
             average(model, work, 2)
@@ -505,7 +505,7 @@ class TestDevice:
     ) -> None:
         recipe = RECIPE.model_copy(update={"dtype": "fp32"})
         arguments = training_arguments(
-            Training(bench.data, bench.dev, recipe, tmp_path), 2, torch.device(device)
+            TrainingRun(bench.data, bench.dev, recipe, tmp_path), 2, torch.device(device)
         )
         assert arguments.n_gpu <= 1
         assert arguments.device == torch.device(device) == Accelerator(cpu=device == "cpu").device
@@ -538,8 +538,8 @@ def test_numbers_that_are_none_are_refused() -> None:
     for name in ("learning_rate", "clip", "weight_decay"):
         for value in (math.inf, math.nan):
             with pytest.raises(ValueError, match=name):
-                Recipe(**{name: value})
+                Training(**{name: value})
     with pytest.raises(ValueError, match="length_penalty"):
         Search(length_penalty=math.nan)
     with pytest.raises(ValueError, match="temperature"):
-        GateOptions(temperature=math.inf)
+        Gates(temperature=math.inf)

@@ -115,11 +115,10 @@ def text_spec(
 
 def refuse_twice(options: dict[str, Any], settings: list[str]) -> None:
     """What an option says and `--set` says again."""
-    names = {"pruning.penalties": "penalty", "choice.max_drop": "max-drop"}
     for setting in settings:
         name = setting.partition("=")[0].strip()
         if options.get(name) not in (None, []):
-            option = names.get(name, name.rpartition(".")[2])
+            option = name.rpartition(".")[2].replace("_", "-")
             raise HeadwiseError(f"--{option} and --set {setting} were given: say it once.")
 
 

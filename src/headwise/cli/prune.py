@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +30,7 @@ from headwise.cli.options import (
 from headwise.cli.study import run_plan
 from headwise.devices import memory_line
 from headwise.errors import HeadwiseError
+from headwise.options import Gates, Greedy, TopK, checked, keep_name, several
 
 if TYPE_CHECKING:
     from headwise.model import Model
@@ -126,16 +126,23 @@ def prune(
             *(("keep", count) for count in counts),
             *(("max_drop", value) for value in [max_drop] if value is not None),
         ]
+        if len(goals) != 1:
+            raise HeadwiseError(
+                f"A classifier is pruned to one goal, but {len(goals) or 'none'} were given: give one --penalty, "
+                "--keep or --max-drop."
+            )
         options = {
-            "method": method,
+            **dict(goals),
             "score": score,
             "rescore": rescore or None,
             "compensate": compensate or None,
             "unit": unit,
             "kinds": chosen_kinds(kinds, counts),
-            "seed": seed,
         }
-        classifier(model, labelled, dev_labelled, goals, options, device, out, quiet)
+        made_by = method or ("gates" if "penalty" in options else "greedy")
+        classifier(
+            model, labelled, dev_labelled, options_of(made_by, options), seed, device, out, quiet
+        )
         return
     if data["train"] is None:
         if (study := study_in(model)) is None:
@@ -158,24 +165,36 @@ def prune(
                     f"{model} is a {type(loaded.hf).__name__}, which predicts no words, so models cannot be compared "
                     "by a loss: give one number of heads with --keep N, without --max-drop, --penalty and --set."
                 )
-            order = {"score": score, "rescore": rescore, "compensate": compensate, "unit": unit}
-            texts = [
-                hw.Text.read(named[split]) if split in named else None for split in ("train", "dev")
-            ]
-            cut(loaded, texts, counts[0], chosen, order, seed, out, quiet)
+            options = {
+                "keep": counts[0],
+                "kinds": chosen,
+                "score": score or loaded.task.usual_score,
+                "rescore": rescore,
+                "compensate": compensate,
+                "unit": unit,
+            }
+            cut(
+                loaded,
+                hw.Text.read(named["train"]),
+                hw.Text.read(named["dev"]) if "dev" in named else None,
+                checked(Greedy, options, "headwise prune"),
+                seed,
+                out,
+                quiet,
+            )
             return
         chosen = chosen or list(loaded.heads.kinds)
     refuse_twice(
-        {"pruning.penalties": penalty, "pruning.keep": counts, "choice.max_drop": max_drop},
+        {"pruning.penalty": penalty, "pruning.keep": counts, "choice.max_drop": max_drop},
         set_ or [],
     )
     sweep = {
         "method": method,
         "kinds": chosen,
         "unit": unit,
-        "penalties": penalty,
+        "penalty": penalty,
         "keep": counts,
-        "scores": [score or "gradient"] if method == "greedy" or score else None,
+        "score": [score or "gradient"] if method == "greedy" or score else None,
         "rescore": rescore,
         "compensate": compensate,
     }
@@ -196,12 +215,27 @@ def prune(
     run_plan(make_plan(given, set_ or [], "headwise prune"), out, quiet, device, result="pruned")
 
 
+def options_of(method: str, given: dict[str, Any]) -> Gates | TopK | Greedy:
+    """The options of a method, of those that were given."""
+    classes: dict[str, type[Gates | TopK | Greedy]] = {
+        "gates": Gates,
+        "top-k": TopK,
+        "greedy": Greedy,
+    }
+    if method not in classes:
+        raise HeadwiseError(f"--method {method} was given; there is {', '.join(classes)}.")
+    return checked(
+        classes[method],
+        {name: value for name, value in given.items() if value is not None},
+        f"headwise prune --method {method}",
+    )
+
+
 def cut(
     model: Model,
-    texts: Sequence[Any],
-    keep: Any,
-    kinds: Any,
-    order: dict[str, Any],
+    text: AnyText,
+    dev: AnyText | None,
+    options: Greedy,
     seed: int,
     out: Path,
     quiet: bool,
@@ -212,25 +246,13 @@ def cut(
     """
     import headwise as hw
     from headwise.cli.tables import show_kept
-    from headwise.pruning.prune import usual_score
-    from headwise.pruning.sweeps import keep_name
     from headwise.study import Progress
 
     progress = Progress(quiet)
     with progress.task("prune"):
-        small = hw.prune(
-            model,
-            *texts,
-            keep=keep,
-            kinds=kinds,
-            method="greedy",
-            seed=seed,
-            progress=progress,
-            **order,
-        )
-    place = small.save(
-        folder(out) / "pruned" / f"{order['score'] or usual_score(model)}-{keep_name(keep)}"
-    )
+        small = hw.prune(model, text, options, dev=dev, seed=seed, progress=progress)
+    (keep,) = several(options.keep)
+    place = small.save(folder(out) / "pruned" / f"{options.score}-{keep_name(keep)}")
     progress.say(
         f"{small.heads.total} of {model.heads.total} heads left, {small.parameters:,} of {model.parameters:,} "
         f"parameters, {small.weight_bytes:,} of {model.weight_bytes:,} bytes of weights. "
@@ -246,8 +268,8 @@ def classifier(
     name: str,
     labelled: str,
     dev_labelled: str | None,
-    goals: Sequence[tuple[str, Any]],
-    options: dict[str, Any],
+    options: Gates | TopK | Greedy,
+    seed: int,
     device: str,
     out: Path,
     quiet: bool,
@@ -256,32 +278,21 @@ def classifier(
     import headwise as hw
     from headwise.cli.tables import show_kept
     from headwise.heads import write_text
-    from headwise.pruning.sweeps import keep_name
     from headwise.study import Progress
     from headwise.tasks import held_out
 
-    if len(goals) != 1:
-        raise HeadwiseError(
-            f"A classifier is pruned to one goal, but {len(goals) or 'none'} were given: give one --penalty, --keep or "
-            "--max-drop."
-        )
-    ((goal, value),) = goals
     text: AnyText = hw.LabelledText.open(labelled)
     text, dev = (
         held_out(text) if dev_labelled is None else (text, hw.LabelledText.open(dev_labelled))
     )
-    progress, made_by = (
-        Progress(quiet),
-        options["method"] or ("gates" if goal == "penalty" else "greedy"),
-    )
+    progress = Progress(quiet)
+    model = hw.load(name, device)
     with progress.task("prune"):
-        small = hw.prune(
-            hw.load(name, device), text, dev, progress=progress, **{goal: value}, **options
-        )
-    setting = keep_name(value) if goal == "keep" else f"{value:g}"
-    place = small.save(folder(out) / "pruned" / f"{made_by}-{goal.replace('_', '-')}-{setting}")
+        small = hw.prune(model, text, options, dev=dev, seed=seed, progress=progress)
+    method = {Gates: "gates", TopK: "top-k", Greedy: "greedy"}[type(options)]
+    place = small.save(folder(out) / "pruned" / f"{method}-{goal_name(options)}")
     with progress.task("evaluate"):
-        table = hw.evaluate([hw.load(name, device), small], dev, progress=progress).table
+        table = hw.evaluate([model, small], dev, progress=progress).table
     write_text(out / "quality.csv", table.to_csv(index=False, float_format="%.6g"))
     for measure in ("accuracy", "parameters", "memory"):
         before, after = table.loc[table["measure"] == measure, "value"]
@@ -291,6 +302,16 @@ def classifier(
     show_kept(progress.console, {place.name: small.layout})
     progress.say(runs_in(small, place))
     typer.echo(str(place))
+
+
+def goal_name(options: Gates | TopK | Greedy) -> str:
+    """How far options prune, for the name of a folder: `keep-4`, `penalty-0.1`."""
+    for name in ("penalty", "max_drop"):
+        value = getattr(options, name, None)
+        if value is not None:
+            return f"{name.replace('_', '-')}-{value:g}"
+    (keep,) = several(options.keep)
+    return f"keep-{keep_name(keep)}"
 
 
 def target_counts(keep: list[str]) -> list[int | dict[str, int]]:

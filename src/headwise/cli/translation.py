@@ -53,8 +53,8 @@ def evaluate(
     text is taken, or else its dev text."""
     import headwise as hw
     from headwise.cli.tables import show_quality
+    from headwise.options import checked
     from headwise.study.progress import Progress
-    from headwise.validation import checked
 
     given = read_text(source, target, text, models[0], "test", labelled)
     progress = Progress(quiet)

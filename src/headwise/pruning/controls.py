@@ -16,12 +16,12 @@ from headwise.attention.discover import same_gradients
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
 from headwise.model import Model
-from headwise.options import Architecture, Control, Keep, TuningOptions, Unit
+from headwise.options import Architecture, Control, FineTuning, Keep, Unit
 from headwise.pruning.gate_training import freeze
 from headwise.pruning.greedy import order, random_scores
 from headwise.training.build import build
 from headwise.training.loss_forward import dev_loss, loss_forward
-from headwise.training.trainer import Training, average, converge, fit
+from headwise.training.trainer import TrainingRun, average, converge, fit
 from headwise.units import first, target_counts, units
 
 
@@ -67,8 +67,8 @@ class Tuned:
 
 def tune(
     model: Model,
-    training: Training,
-    options: TuningOptions,
+    training: TrainingRun,
+    options: FineTuning,
     kinds: tuple[Kind, ...],
     mask: HeadMask,
 ) -> Tuned:
@@ -99,7 +99,7 @@ def tune(
 def from_scratch(
     shape: Architecture,
     tokenizer: PreTrainedTokenizerBase,
-    training: Training,
+    training: TrainingRun,
     mask: HeadMask,
     device: str = "cpu",
 ) -> tuple[Model, dict[str, Any]]:

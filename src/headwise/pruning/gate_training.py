@@ -24,11 +24,11 @@ from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, HeadMask, Kind, write_text
 from headwise.model import Model
-from headwise.options import GateOptions, Train
-from headwise.pruning.gates import Gates, HardConcrete, glorot_uniform
+from headwise.options import Gates, GateTraining, Train
+from headwise.pruning.gates import HardConcrete, HeadGates, glorot_uniform
 from headwise.training.batches import Data
 from headwise.training.loss_forward import dev_loss, loss_forward
-from headwise.training.trainer import Gated, Training, average, fit, in_float32
+from headwise.training.trainer import Gated, TrainingRun, average, fit, in_float32
 
 RANK = 8  # of the low-rank changes of a linear layer
 GATES = "headwise_gates"  # the name of the gates among the model's submodules
@@ -65,7 +65,7 @@ class GateLog(TrainerCallback):
     A resumed run removes the rows after its checkpoint.
     """
 
-    def __init__(self, gates: Gates, path: Path, every: int = 10) -> None:
+    def __init__(self, gates: HeadGates, path: Path, every: int = 10) -> None:
         self.gates, self.path, self.every = gates, path, every
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -205,7 +205,7 @@ class GateSchedule(TrainerCallback):
     """
 
     def __init__(
-        self, gates: Gates, settle: float, kept: Callable[[], Tensor], loss: Callable[[], float]
+        self, gates: HeadGates, settle: float, kept: Callable[[], Tensor], loss: Callable[[], float]
     ) -> None:
         self.gates, self.settle, self.kept, self.loss = gates, settle, kept, loss
 
@@ -223,13 +223,13 @@ class GateSchedule(TrainerCallback):
             self.gates.settle(self.kept(), steps - step)
 
 
-def start_of(options: GateOptions, heads: HeadMap, seed: int) -> float | Tensor:
+def start_of(options: GateTraining, heads: HeadMap, seed: int) -> float | Tensor:
     """log α at the start."""
     return glorot_uniform(heads, seed) if options.start == "glorot" else options.start
 
 
 def prune_by_gates(
-    model: Model, training: Training, options: GateOptions, kinds: tuple[Kind, ...], penalty: float
+    model: Model, training: TrainingRun, options: Gates, kinds: tuple[Kind, ...], penalty: float
 ) -> Pruned:
     """Train gates on every head of `kinds` with λ = `penalty`, decide them, remove heads.
 
@@ -237,7 +237,7 @@ def prune_by_gates(
     """
     heads = model.heads.only(kinds)
     start = start_of(options, heads, training.seed)
-    gates = Gates(heads, HardConcrete(options.temperature), start, options.unit).to(
+    gates = HeadGates(heads, HardConcrete(options.temperature), start, options.unit).to(
         device_of(model.hf)
     )
     pruned = train_gates(
@@ -262,9 +262,9 @@ def prune_by_gates(
 
 def train_gates(
     model: Model,
-    training: Training,
-    options: GateOptions,
-    gates: Gates,
+    training: TrainingRun,
+    options: GateTraining,
+    gates: HeadGates,
     cost: Callable[[], Tensor],
     kept: Callable[[], Tensor],
     groups: list[dict[str, Any]],
@@ -311,7 +311,7 @@ def train_gates(
 
 def decide(
     model: Model,
-    gates: Gates,
+    gates: HeadGates,
     dev: Data,
     kept: Tensor,
     tokens: int,

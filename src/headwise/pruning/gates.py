@@ -81,7 +81,7 @@ def glorot_uniform(heads: HeadMap, seed: int) -> Tensor:
     return torch.cat([layer * math.sqrt(3 / max(len(layer), 1)) for layer in layers])
 
 
-class Gates(nn.Module):
+class HeadGates(nn.Module):
     """One gate per unit of a map's heads. As a submodule of the model, it is in checkpoints and in data-parallel
     training.
 

@@ -13,7 +13,7 @@ from headwise.attention import capture, device_of
 from headwise.heads import HeadMask, Kind
 from headwise.model import Model
 from headwise.options import Rule
-from headwise.pruning.gates import Gates, HardConcrete
+from headwise.pruning.gates import HardConcrete, HeadGates
 
 
 class GatedLoop(TrainerCallback):
@@ -48,7 +48,7 @@ class GatedLoop(TrainerCallback):
     ) -> None:
         heads = model.heads if kinds is None else model.heads.only(kinds)
         self.model, self.penalty = model, penalty
-        self.gates = Gates(heads, HardConcrete(temperature), start).to(device_of(model.hf))
+        self.gates = HeadGates(heads, HardConcrete(temperature), start).to(device_of(model.hf))
         self.optimizer = torch.optim.Adam(self.gates.parameters(), lr=learning_rate)
         self.block = ExitStack()
 

@@ -11,10 +11,10 @@ from headwise.heads import Head, HeadMask
 from headwise.importance.measurement import importance_values
 from headwise.importance.measures import facts
 from headwise.model import Model
+from headwise.options import WITHOUT_TEXT, Greedy, several
 from headwise.pruning.greedy import greedy, random_scores, weight_norms
-from headwise.pruning.sweeps import WITHOUT_TEXT, GreedySweep
 from headwise.tasks.batches import Batches
-from headwise.units import alike, units
+from headwise.units import alike, left_by_step, units
 
 Rows = list[tuple[str, float, float | None, float | None]]  # measure, value, low, high
 Change = tuple[
@@ -46,14 +46,16 @@ class Ranking:
         return {head: sign * value for head, value in values.items()}
 
 
-def greedy_masks(ranking: Ranking, sweep: GreedySweep) -> dict[int, HeadMask]:
-    """The mask of every step, by how many heads of the sweep's kinds are to be left (`GreedySweep.counts`)."""
-    heads, once = ranking.model.heads, not sweep.rescore or ranking.score in WITHOUT_TEXT
-    parts = units(heads.only(sweep.kinds), sweep.unit)
+def greedy_masks(ranking: Ranking, options: Greedy) -> dict[int, HeadMask]:
+    """The mask of every step, by how many heads of the options' kinds are to be left (`left_by_step`)."""
+    heads = ranking.model.heads
+    kinds = options.kinds or heads.kinds
+    once = not options.rescore or ranking.score in WITHOUT_TEXT
+    parts = units(heads.only(kinds), options.unit)
 
     def score(mask: HeadMask) -> Mapping[Head, float]:
         return alike(ranking(mask), parts) if ranking.score == "random" else ranking(mask)
 
-    keep = sweep.keep[0] if sweep.keep else 1
-    masks = greedy(heads, score, sweep.kinds, sweep.step, once, keep, sweep.unit)
-    return dict(zip(sweep.counts(heads), masks[1:] or masks, strict=True))
+    (keep,) = several(options.keep) or [1]
+    masks = greedy(heads, score, kinds, options.step, once, keep, options.unit)
+    return dict(zip(left_by_step(heads, options), masks[1:] or masks, strict=True))

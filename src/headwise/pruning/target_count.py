@@ -24,10 +24,10 @@ from headwise.attention import device_of
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind
 from headwise.model import Model
-from headwise.options import GateOptions, Keep, TuningOptions, Unit
+from headwise.options import FineTuning, Gates, GateTraining, Keep, Unit
 from headwise.pruning.gate_training import Pruned, start_of, train_gates
-from headwise.pruning.gates import Gates, HardConcrete
-from headwise.training.trainer import Training
+from headwise.pruning.gates import HardConcrete, HeadGates
+from headwise.training.trainer import TrainingRun
 from headwise.units import Together, target_counts
 
 RAMP = 0.25
@@ -38,7 +38,7 @@ CLIP = 0.1  # gradients of gates and multipliers are clipped apart from those of
 WITHIN = 0.5  # largest difference of the expected count from N, in units
 
 
-class TargetGates(Gates):
+class TargetGates(HeadGates):
     """Gates with a target count of heads: in total, or of every kind. It is met in units of equal size.
 
     Letters: U units, G groups (one, or one per kind). targets, sizes: units of every group (G). members: G U, 1 where a
@@ -169,7 +169,7 @@ def clip(gradient: Tensor) -> Tensor:
 
 
 def prune_to_count(
-    model: Model, training: Training, options: GateOptions, kinds: tuple[Kind, ...], keep: Keep
+    model: Model, training: TrainingRun, options: Gates, kinds: tuple[Kind, ...], keep: Keep
 ) -> Pruned:
     """Train gates on every head of `kinds` so that exactly `keep` heads stay: a number in total, or one per kind.
 
@@ -199,7 +199,7 @@ def prune_to_count(
 
 
 def train_to_count(
-    gates: TargetGates, model: Model, training: Training, options: GateOptions
+    gates: TargetGates, model: Model, training: TrainingRun, options: GateTraining
 ) -> Pruned:
     """Train model and gates; in the last part of the run the largest gates stay."""
     gates = gates.to(device_of(model.hf))
@@ -209,7 +209,7 @@ def train_to_count(
     )
 
 
-def settle_share(options: GateOptions) -> float:
+def settle_share(options: GateTraining) -> float:
     """The share of the run, at its end, with decided gates: with frozen weights none, as nothing would train in it."""
     if options.settle is not None:
         return options.settle
@@ -226,7 +226,7 @@ def heads_of(model: Model, keep: Keep, kinds: tuple[Kind, ...]) -> HeadMap:
     return model.heads.only(kinds)
 
 
-def updates_of(training: Training, options: TuningOptions) -> int:
+def updates_of(training: TrainingRun, options: FineTuning) -> int:
     """The number of updates of a run."""
     recipe = training.recipe
     batches = len(training.data.sampler(recipe.batch_tokens, training.seed, recipe.accumulate))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from headwise.heads import HeadMap, Kind
 from headwise.model import Model
-from headwise.options import GateOptions, Keep, Unit
+from headwise.options import GateTraining, Keep, Unit
 from headwise.pruning.gate_training import Pruned, start_of
 from headwise.pruning.gates import EDGE, HardConcrete
 from headwise.pruning.target_count import (
@@ -31,7 +31,7 @@ from headwise.pruning.target_count import (
     settle_share,
     train_to_count,
 )
-from headwise.training.trainer import Training
+from headwise.training.trainer import TrainingRun
 
 WARM, COLD = 0.1, 1e-8
 DRAWS = 256  # for the probability to be among the top K
@@ -108,7 +108,7 @@ def gumbel(noise: Tensor) -> Tensor:
 
 
 def prune_by_top_k(
-    model: Model, training: Training, options: GateOptions, kinds: tuple[Kind, ...], keep: Keep
+    model: Model, training: TrainingRun, options: GateTraining, kinds: tuple[Kind, ...], keep: Keep
 ) -> Pruned:
     """Train relaxed top-K gates on every head of `kinds`; exactly `keep` heads stay, in total or of every kind.
 

@@ -23,7 +23,7 @@ from headwise.heads import HeadMap, Kind
 from headwise.importance.interactions import MOST, SCREEN, SENTENCES
 from headwise.importance.measures import Cost, measure, passes
 from headwise.loading import load
-from headwise.options import Architecture, Recipe, Search
+from headwise.options import Architecture, Search, Training
 from headwise.pruning.gate_training import freeze
 from headwise.training.batches import IGNORED
 from headwise.training.build import build
@@ -77,7 +77,7 @@ class Estimate:
     """Seconds for the steps of a study: rates, recipes, and the sizes of its texts. heads: those of the full model."""
 
     rates: Rates
-    recipe: Recipe
+    recipe: Training
     search: Search
     train: Amount
     dev: Amount
@@ -146,7 +146,7 @@ class Estimate:
 
 def estimate(
     shape: Architecture | str,
-    recipe: Recipe,
+    recipe: Training,
     search: Search,
     train: ParallelText,
     dev: ParallelText,
@@ -209,7 +209,7 @@ def blank(shape: Architecture) -> PreTrainedModel:
     return build(shape, cast(PreTrainedTokenizerBase, Pieces()), seed=0)
 
 
-def measured(hf: PreTrainedModel, recipe: Recipe, search: Search, length: int) -> Rates:
+def measured(hf: PreTrainedModel, recipe: Training, search: Search, length: int) -> Rates:
     """The rates of a model, on sentences of so many random pieces. Large models are measured on smaller batches."""
     device, parameters = hf.device.type, sum(p.numel() for p in hf.parameters())
     room = math.inf if device == "cuda" else OPERATIONS

@@ -13,10 +13,10 @@ from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
+from headwise.options import checked
 from headwise.study.plan import Plan, read_toml
 from headwise.study.progress import Progress
 from headwise.study.store import Store
-from headwise.validation import checked
 
 FREE = (  # what may be changed or added to a plan between two runs: how many models, and what is asked of them
     "name",
@@ -27,10 +27,10 @@ FREE = (  # what may be changed or added to a plan between two runs: how many mo
     "roles",
     "choice",
     "speed",
-    "pruning.penalties",
+    "pruning.penalty",
     "pruning.refine",
     "pruning.keep",
-    "pruning.scores",
+    "pruning.score",
     "pruning.orders",
     "pruning.controls",
     "pruning.seeds",

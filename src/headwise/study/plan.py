@@ -12,14 +12,39 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from headwise.data.lines import existing_file
 from headwise.errors import HeadwiseError
+from headwise.heads import Kind
 from headwise.importance.measures import resolve_measures, usual
-from headwise.options import FROM_RANDOM_WEIGHTS, Architecture, Recipe, Search
-from headwise.pruning.sweeps import SWEEPS, AnySweep, GateSweep
-from headwise.validation import checked
+from headwise.options import (
+    FROM_RANDOM_WEIGHTS,
+    Architecture,
+    Control,
+    Counts,
+    FineTuning,
+    Gates,
+    Greedy,
+    Penalty,
+    Pruning,
+    Search,
+    TopK,
+    Training,
+    changed,
+    checked,
+    option,
+)
+from headwise.pruning.scores import removal_scores
+from headwise.units import refuse_counts
 
 Spec = (
     str | list[str]
@@ -115,6 +140,212 @@ class Speed(Strict):
     rounds: int = Field(default=3, ge=1)
 
 
+class Sweep(Pruning, FineTuning):
+    """A section [[pruning]]: models pruned by one method over the same kinds of heads, each from the same full model.
+
+    The options are those of Python; here `keep`, `penalty` and `score` may name several models. What only a plan has:
+    """
+
+    name: str = option(
+        "",
+        "letters, digits, _ and -. Prefix of the sweep's settings; required when a plan has several sweeps",
+        pattern=r"^[\w-]*$",
+    )
+    kinds: Sequence[Kind] = option(
+        ["encoder-self"],
+        "kinds of the heads that may be removed. With encoder-self alone the decoder is frozen",
+        min_length=1,
+    )
+    keep: list[Counts] = option(
+        [],
+        "target counts, in total or by kind: [10, {encoder-self = 4, cross = 6}]",
+        page="methods/target-count.md",
+    )
+    controls: list[Control] = option(
+        [],
+        "models to compare with. Once per sweep: fine-tuned, one-per-layer, one-per-layer-random. "
+        "Per model: random, from-scratch, narrower",
+        page="methods/controls.md",
+    )
+    seeds: list[int] = option([], "only these of the plan's seeds")
+
+    @field_validator("keep", "penalty", "score", mode="before", check_fields=False)
+    @classmethod
+    def listed(cls, value: Any) -> Any:
+        """One value is a list of one; a range of penalties is so many λ in equal ratios."""
+        if isinstance(value, dict) and {"from", "to", "count"} & {*value}:
+            return spread(value)
+        return value if isinstance(value, list) else [value]
+
+    @field_validator("seeds", "controls")
+    @classmethod
+    def once_each(cls, values: list[Any]) -> list[Any]:
+        if len({*values}) < len(values):
+            raise ValueError("nothing may be there twice")
+        return values
+
+    @property
+    def training_options(self) -> dict[str, Any]:
+        """What goes into a fine-tuned model besides the variant itself."""
+        return self.model_dump(include={*Gates.model_fields} - {"keep", "penalty"})
+
+    @property
+    def weight_training(self) -> dict[str, Any]:
+        """How weights are fine-tuned, whatever happens to gates: equal for models that compare fairly."""
+        options = self.model_dump(include={*FineTuning.model_fields, "kinds", "train"})
+        return {"train": "all", **options}
+
+    def refuse_other_training(self, train: str) -> None:
+        if train != "all" and self.controls:
+            raise ValueError(
+                f"controls train all weights, so they compare with no model of train = '{train}'"
+            )
+
+    def titled(self, name: str) -> str:
+        """The name of a variant, after the sweep's own."""
+        return f"{self.name}.{name}" if self.name else name
+
+
+class GateSweep(Sweep, Gates):
+    """Hard Concrete gates: a model for every λ of `penalty` and every target count of `keep`."""
+
+    method: Literal["gates"] = option(
+        "gates", "gates, top-k or greedy; it decides which options exist", page="methods/gates.md"
+    )
+    penalty: list[Penalty] = option(
+        [0.005, 0.01, 0.02, 0.04],
+        "values of λ, or a range in equal ratios: {from = 0.002, to = 0.1, count = 6}. With keep, only those given",
+        page="methods/gates.md",
+    )
+    refine: int = option(
+        0,
+        "more λ, one after another, between the neighbours where quality on dev changes most",
+        ge=0,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def penalty_unless_counts(cls, data: Any) -> Any:
+        """The default λ apply only where no target count says how far to prune."""
+        if isinstance(data, dict) and "penalty" not in data and data.get("keep"):
+            return {**data, "penalty": []}
+        return data
+
+    @field_validator("penalty")
+    @classmethod
+    def usable_penalties(cls, values: list[float]) -> list[float]:
+        if len({f"{value:g}" for value in values}) < len(values):
+            raise ValueError("no penalty may be there twice (six digits count)")
+        return values
+
+    @model_validator(mode="after")
+    def consistent(self) -> GateSweep:
+        if not self.penalty and not self.keep:
+            raise ValueError("at least one of penalty or keep is needed")
+        if not self.penalty and self.refine:
+            raise ValueError("refine would mean nothing without a penalty")
+        if self.refine and len(self.penalty) < 2:
+            raise ValueError("refine fills in between penalties: give at least two")
+        self.refuse_other_training(self.train)
+        return self
+
+
+class TopKSweep(Sweep, TopK):
+    """Relaxed top-K gates: a model for every number of heads in `keep`."""
+
+    method: Literal["top-k"] = option(
+        "top-k", "exactly k gates are open in every step", page="methods/target-count.md"
+    )
+
+    @model_validator(mode="after")
+    def consistent(self) -> TopKSweep:
+        if not self.keep:
+            raise ValueError("keep is needed: the numbers of heads that stay")
+        self.refuse_other_training(self.train)
+        return self
+
+
+class GreedySweep(Sweep, Greedy):
+    """Greedy removal: heads are removed in the order of each of `score`, a share of `step` at a time.
+
+    Every step is a model; with `keep` only the one with that many heads.
+    """
+
+    method: Literal["greedy"] = option(
+        "greedy", "heads are removed in the order of a score", page="methods/greedy.md"
+    )
+    keep: list[Counts] = option(
+        [],
+        "at most one target count: only that model is made. Without it, one model for every step",
+        max_length=1,
+    )
+    score: list[str] = option(
+        ["gradient", "random"],
+        "orders of removal: measures, weight-norm or random",
+        page="howto/score.md#choose-a-measure",
+        min_length=1,
+    )
+    orders: int = option(3, "random orders", ge=1)
+    tune: bool = option(False, "train every model on, as with gates")
+
+    @field_validator("score")
+    @classmethod
+    def rankable(cls, names: list[str]) -> list[str]:
+        try:
+            return removal_scores(names)
+        except HeadwiseError as error:
+            raise ValueError(str(error)) from None
+
+    @model_validator(mode="after")
+    def consistent(self) -> GreedySweep:
+        if self.max_drop is not None:
+            raise ValueError("a plan says max_drop once for all models, in [choice]")
+        if self.search is not None:
+            raise ValueError("a plan says once for all models how to search, in [search]")
+        if self.tune and self.compensate:
+            raise ValueError("compensate replaces fine-tuning, so tune cannot be set as well")
+        if not self.tune and self.controls:
+            raise ValueError(
+                "controls stand beside models that were fine-tuned: set tune, or leave controls out"
+            )
+        idle = changed(self, tuple(FineTuning.model_fields))
+        if idle and not self.tune:
+            raise ValueError(
+                f"{', '.join(idle)} would mean nothing for the method 'greedy' without 'tune'"
+            )
+        return self
+
+
+SWEEPS: dict[str, type[Sweep]] = {"gates": GateSweep, "top-k": TopKSweep, "greedy": GreedySweep}
+
+
+def method_of(data: Any) -> str:
+    """The method of a section: its class."""
+    method: str = data.get("method", "gates") if isinstance(data, dict) else data.method
+    return method
+
+
+AnySweep = Annotated[
+    Annotated[GateSweep, Tag("gates")]
+    | Annotated[TopKSweep, Tag("top-k")]
+    | Annotated[GreedySweep, Tag("greedy")],
+    Discriminator(method_of),
+]
+
+
+def spread(ends: dict[str, Any]) -> list[float]:
+    """A range of penalties, such as {from = 0.002, to = 0.1, count = 6}, as so many λ in equal ratios."""
+    if {*ends} != {"from", "to", "count"}:
+        raise ValueError("a range of penalties has the keys from, to and count")
+    low, high, count = ends["from"], ends["to"], ends["count"]
+    numbers = all(type(end) in (int, float) and math.isfinite(end) for end in (low, high))
+    if not (numbers and isinstance(count, int) and 2 <= count <= 1000 and 0 < low < high):
+        raise ValueError(
+            "a range of penalties needs numbers 0 < from < to, and a count from 2 to 1000"
+        )
+    return [float(f"{low * (high / low) ** (i / (count - 1)):.3g}") for i in range(count)]
+
+
 class Plan(Strict):
     """A whole study."""
 
@@ -124,7 +355,7 @@ class Plan(Strict):
     data: Data = Data()
     pairs: dict[Annotated[str, Field(pattern=r"^[\w-]+$")], Data] = {}
     model: Architecture | str = Architecture()
-    training: Recipe = Recipe()
+    training: Training = Training()
     scoring: Scoring = Scoring()
     roles: Roles = Roles()
     pruning: list[AnySweep] = [GateSweep()]
@@ -165,7 +396,7 @@ class Plan(Strict):
             )
         if isinstance(self.model, Architecture):
             for sweep in self.pruning:
-                sweep.refuse_counts(self.model.head_map)
+                refuse_counts(self.model.head_map, sweep)
         if any(data.one_sided for data in (self.data, *self.pairs.values())):
             if isinstance(self.model, Architecture):
                 raise ValueError(

@@ -15,15 +15,15 @@ from headwise.engines.ct2_writer import refuse_engine
 from headwise.errors import HeadwiseError
 from headwise.loading import load
 from headwise.model import Model
-from headwise.options import Architecture, Recipe, too_few
-from headwise.pruning.sweeps import GateSweep, Sweep
+from headwise.options import Architecture, Training, too_few
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import SAMPLE, amount, drawn, sampled_subwords
 from headwise.study.jobs import Job
-from headwise.study.plan import Plan
+from headwise.study.plan import GateSweep, Plan, Sweep
 from headwise.study.run import Run
 from headwise.study.tasks.prune import Prune
 from headwise.study.tasks.train import Train
+from headwise.units import refuse_counts
 
 CHECKPOINT = 3  # times the weights: they, and two moments of Adam
 MB = 1e6
@@ -39,7 +39,7 @@ def preflight(plan: Plan, runs: Collection[Run], jobs: Collection[Job], device: 
         given() if given and plan.search.engine != "transformers" else None,
     )
     if given and any(sweep.keep or sweep.unit for sweep in plan.pruning):
-        refuse_counts(plan, given())
+        refuse_heads(plan, given())
     to_do = [job for job in jobs if not job.done]
     trains = any(isinstance(job.task, Train) for job in to_do) and isinstance(
         plan.model, Architecture
@@ -73,13 +73,13 @@ def refuse_roles(plan: Plan) -> None:
         need_eflomal()
 
 
-def refuse_counts(plan: Plan, model: Model) -> None:
+def refuse_heads(plan: Plan, model: Model) -> None:
     """Raise HeadwiseError for numbers of heads that a given model cannot keep."""
     if not plan.data.one_sided:
         model.task.check_generates()
     for sweep in plan.pruning:
         try:
-            sweep.refuse_counts(model.heads)
+            refuse_counts(model.heads, sweep)
         except ValueError as error:
             raise HeadwiseError(f"{plan.model}: {error}") from None
 
@@ -108,12 +108,12 @@ def positions_of(run: Run, given: Model | None) -> float:
     return amount(text, sampled_subwords(text, shape), shape.max_length).positions
 
 
-def updates_in(recipe: Recipe, epochs: int, positions: float) -> int:
+def updates_in(recipe: Training, epochs: int, positions: float) -> int:
     """About how many updates so many epochs are."""
     return max(1, round(positions / (recipe.batch_tokens * recipe.accumulate))) * epochs
 
 
-def warmup_lines(recipe: Recipe, positions: float) -> list[str]:
+def warmup_lines(recipe: Training, positions: float) -> list[str]:
     """A training that ends while its learning rate still climbs has hardly begun."""
     updates = updates_in(recipe, recipe.epochs, positions)
     if updates >= recipe.warmup:
@@ -125,9 +125,9 @@ def warmup_lines(recipe: Recipe, positions: float) -> list[str]:
     ]
 
 
-def gate_lines(sweep: Sweep, recipe: Recipe, positions: float) -> list[str]:
+def gate_lines(sweep: Sweep, recipe: Training, positions: float) -> list[str]:
     """What the updates of a sweep allow gates under a penalty; to a target count all rates follow from the updates."""
-    if not isinstance(sweep, GateSweep) or not any(sweep.penalties):
+    if not isinstance(sweep, GateSweep) or not any(sweep.penalty):
         return []
     line = too_few(sweep, updates_in(recipe, sweep.epochs, positions), exactly=False)
     return [line] if line else []

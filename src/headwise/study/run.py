@@ -24,9 +24,8 @@ from headwise.heads import HeadMap, HeadMask
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture
-from headwise.pruning.sweeps import Sweep
 from headwise.study.estimate import Estimate
-from headwise.study.plan import Plan, one_sided
+from headwise.study.plan import Plan, Sweep, one_sided
 from headwise.study.progress import Progress
 from headwise.study.store import Making, Result, Store, digest
 from headwise.study.variants import Variant

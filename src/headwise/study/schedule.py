@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from headwise.options import FROM_RANDOM_WEIGHTS
-from headwise.pruning.sweeps import GateSweep, GreedySweep
+from headwise.study.plan import GateSweep, GreedySweep
 from headwise.study.run import Run, Split, Task
 from headwise.study.tasks.evaluate import (
     Choose,
@@ -80,7 +80,7 @@ class Schedule:
             points = {v.penalty: self.point(v) for v in gated if v.penalty is not None}
             known = {penalty: point for penalty, point in points.items() if point is not None}
             between = (
-                steepest(known, [*sweep.penalties, *filled]) if len(known) == len(points) else None
+                steepest(known, [*sweep.penalty, *filled]) if len(known) == len(points) else None
             )
             if between is None:
                 break  # or the next one waits for all before it
@@ -251,7 +251,7 @@ def filled_before(run: Run, sweep: object) -> list[float]:
     """λ that this run has made and the plan does not name, in ascending order: they stay when the plan grows."""
     if not isinstance(sweep, GateSweep) or not sweep.refine:
         return []
-    named = {f"{penalty:g}" for penalty in sweep.penalties}
+    named = {f"{penalty:g}" for penalty in sweep.penalty}
     made = [
         r["result"] for r in run.store.records().values() if r["result"].get("sweep") == sweep.name
     ]

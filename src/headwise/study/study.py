@@ -17,12 +17,11 @@ from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.loading import load
 from headwise.options import FROM_RANDOM_WEIGHTS
-from headwise.pruning.sweeps import GateSweep
 from headwise.study.estimate import Estimate, estimate
 from headwise.study.executor import WORKERS, Outcome, open_executor, run_jobs, sentence
 from headwise.study.jobs import Eta, Job, about, cost_in_words, plan_lines
 from headwise.study.ownership import claim, refuse_others
-from headwise.study.plan import Plan
+from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
 from headwise.study.progress import Progress
 from headwise.study.run import Run, Task

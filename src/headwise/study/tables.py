@@ -14,10 +14,9 @@ import pandas as pd
 
 from headwise.environment import environment_info
 from headwise.heads import write_text
-from headwise.pruning.sweeps import GateSweep, GreedySweep, TopKSweep
 from headwise.pruning.target_count import settle_share
 from headwise.study.across import across
-from headwise.study.plan import Plan
+from headwise.study.plan import GateSweep, GreedySweep, Plan, TopKSweep
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
 from headwise.study.store import Result

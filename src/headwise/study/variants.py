@@ -7,15 +7,9 @@ from dataclasses import dataclass
 from typing import get_args
 
 from headwise.heads import HeadMap
-from headwise.options import FROM_RANDOM_WEIGHTS, OF_A_SWEEP, Control, Keep
-from headwise.pruning.sweeps import (
-    WITHOUT_TEXT,
-    GateSweep,
-    GreedySweep,
-    Sweep,
-    TopKSweep,
-    keep_name,
-)
+from headwise.options import FROM_RANDOM_WEIGHTS, OF_A_SWEEP, WITHOUT_TEXT, Control, Keep, keep_name
+from headwise.study.plan import GateSweep, GreedySweep, Sweep, TopKSweep
+from headwise.units import left_by_step
 
 COMPARISONS = (
     "pruned",
@@ -64,7 +58,7 @@ def orders_of(sweep: Sweep) -> list[Order]:
     found: list[Order] = []
     if not isinstance(sweep, GreedySweep):
         return found
-    for score in sweep.scores:
+    for score in sweep.score:
         if score == "random":
             turns = range(1, sweep.orders + 1)
             found += [Order(sweep.titled(f"greedy-random.{turn}"), score, turn) for turn in turns]
@@ -79,7 +73,7 @@ def own_models(
     """The models of a sweep that are no controls. heads: of the full model; without them no step of a greedy order is
     known. filled: λ that `refine` filled in."""
     if isinstance(sweep, GateSweep):
-        penalties = [*sweep.penalties, *filled]
+        penalties = [*sweep.penalty, *filled]
         gated = [
             Variant(sweep.titled(f"lambda-{value:g}"), index, "gates", penalty=value)
             for value in penalties
@@ -95,7 +89,7 @@ def own_models(
             for keep in sweep.keep
         ]
     assert isinstance(sweep, GreedySweep)
-    counts = sweep.counts(heads) if heads else []
+    counts = left_by_step(heads, sweep) if heads else []
     return [
         Variant(f"{order.name}-{kept}", index, greedy_method(sweep, order), order=order, kept=kept)
         for order in orders_of(sweep)

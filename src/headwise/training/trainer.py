@@ -38,7 +38,7 @@ from headwise.attention import Discovery, capture, device_of, evaluating, is_off
 from headwise.attention.offload import own_weights, reloading
 from headwise.errors import HeadwiseError, NotWritten
 from headwise.heads import Site, write_text
-from headwise.options import Recipe
+from headwise.options import Training
 from headwise.progress import Report, silent
 from headwise.training.batches import Data
 from headwise.training.dropout import fast_dropout
@@ -50,12 +50,12 @@ LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "eval_loss": "dev_lo
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingRun:
     """What every training has in common: data, recipe, a folder for checkpoints, a seed, a progress reporter."""
 
     data: Data
     dev: Data
-    recipe: Recipe
+    recipe: Training
     work: Path
     seed: int = 1
     progress: Report = silent
@@ -88,7 +88,7 @@ class TokenTrainer(Seq2SeqTrainer):
     def __init__(
         self,
         *,
-        training: Training,
+        training: TrainingRun,
         groups: list[dict[str, Any]] | None,
         seconds: float,
         **kwargs: Any,
@@ -214,7 +214,7 @@ def in_float32(model: nn.Module) -> Iterator[None]:
             tensor.grad = None
 
 
-def refuse_diverged(loss: float, updates: int, recipe: Recipe) -> None:
+def refuse_diverged(loss: float, updates: int, recipe: Training) -> None:
     """Raise HeadwiseError for a loss that is not a finite number."""
     if not math.isfinite(loss):
         raise HeadwiseError(
@@ -254,7 +254,7 @@ def fit(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     found: Discovery,
-    training: Training,
+    training: TrainingRun,
     gated: Gated = UNGATED,
     callbacks: Sequence[TrainerCallback] = (),
     patience: int | None = None,
@@ -317,7 +317,7 @@ def fit(
 
 
 def training_arguments(
-    training: Training, keep: int, device: torch.device
+    training: TrainingRun, keep: int, device: torch.device
 ) -> Seq2SeqTrainingArguments:
     """The Trainer's arguments. `accumulate` counts batches per update over all processes, the Trainer those of one.
 
@@ -420,7 +420,7 @@ def converge(
     hf: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     found: Discovery,
-    training: Training,
+    training: TrainingRun,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> dict[str, Any]:
     """Train a fresh model to convergence, and use the mean of the last checkpoints if that lowers the dev loss.

@@ -15,10 +15,10 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.importance.measures import facts, resolve_measures
 from headwise.importance.score import score
+from headwise.options import Gates, Greedy, Training
 from headwise.progress import Report, part, silent
 from headwise.pruning.prune import prune
 from headwise.pruning.ranking import Ranking, greedy_masks
-from headwise.pruning.sweeps import GreedySweep
 from headwise.roles.find import roles
 from headwise.roles.passes import Reading
 from headwise.roles.role import role_of
@@ -98,7 +98,7 @@ def removed(known: Known, seed: int) -> pd.DataFrame:
     """How long each head stays in greedy removal, a tenth at a time, scored again by exact ablation: its worth is the
     number of the step before which it is still there."""
     model = known.model
-    sweep = GreedySweep(kinds=list(model.heads.kinds), scores=[RESCORED], rescore=True)
+    sweep = Greedy(kinds=model.heads.kinds, score=RESCORED, rescore=True)
     masks = greedy_masks(
         Ranking(model, model.task.batches(known.text), RESCORED, True, seed), sweep
     ).values()
@@ -118,15 +118,15 @@ def gated(known: Known, seed: int) -> pd.DataFrame:
         prune(
             known.model,
             known.text,
-            known.text,
-            penalty=PENALTY,
-            kinds=known.model.heads.kinds,
-            method="gates",
-            train="gates",
-            epochs=GATED // len(known.text),
-            gate_learning_rate=0.1,
-            batch_tokens=170,
-            dtype="fp32",
+            Gates(
+                penalty=PENALTY,
+                kinds=known.model.heads.kinds,
+                train="gates",
+                epochs=GATED // len(known.text),
+                gate_learning_rate=0.1,
+            ),
+            dev=known.text,
+            training=Training(batch_tokens=170, dtype="fp32"),
             seed=seed,
             work=folder,
             progress=silent,

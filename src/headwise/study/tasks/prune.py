@@ -11,20 +11,19 @@ from headwise.heads import Head, HeadMask, write_text
 from headwise.importance.ablation import mean_outputs
 from headwise.loading import load
 from headwise.model import Model
-from headwise.options import FROM_RANDOM_WEIGHTS, Architecture
+from headwise.options import FROM_RANDOM_WEIGHTS, WITHOUT_TEXT, Architecture
 from headwise.pruning.controls import control_mask, from_scratch, narrower, tune
-from headwise.pruning.gate_training import prune_by_gates
+from headwise.pruning.prune import prune_by_training
 from headwise.pruning.ranking import Ranking, greedy_masks
-from headwise.pruning.sweeps import WITHOUT_TEXT, GateSweep, GreedySweep, TopKSweep
-from headwise.pruning.target_count import prune_to_count
-from headwise.pruning.top_k import prune_by_top_k
 from headwise.study.estimate import Estimate
+from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
 from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result, digest
 from headwise.study.tasks.train import FULL_MODEL, full_model, training
 from headwise.study.variants import FULL, Order, Variant
 from headwise.training.build import build
 from headwise.training.trainer import converge
+from headwise.units import left_by_step
 
 BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
 MEANS = 2000  # training pairs that mean outputs are taken over
@@ -66,7 +65,7 @@ class RankHeads(Task, stage="prune", names="order/{0.order.name}", shared=True):
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         sweep = self.sweep(run)
-        times = len(sweep.counts(run.heads)) if sweep.rescore and run.heads else 1
+        times = len(left_by_step(run.heads, sweep)) if sweep.rescore and run.heads else 1
         return (
             0.0
             if self.order.score in WITHOUT_TEXT
@@ -157,14 +156,11 @@ class PruneByGates(Prune):
     def make(self, run: Run, work: Path) -> Result:
         model, sweep, variant = fresh_model(run), run.sweep(self.variant), self.variant
         assert isinstance(sweep, GateSweep | TopKSweep)
-        common = (model, training(run, model, work), sweep, tuple(sweep.kinds))
-        if variant.penalty is not None:
-            pruned = prune_by_gates(*common, variant.penalty)
-        else:
-            assert variant.keep is not None
-            pruned = (prune_by_top_k if isinstance(sweep, TopKSweep) else prune_to_count)(
-                *common, variant.keep
-            )
+        goal: dict[str, Any] = {"keep": variant.keep}
+        if isinstance(sweep, GateSweep):
+            goal["penalty"] = variant.penalty
+        options = sweep.model_copy(update=goal)
+        pruned = prune_by_training(model, training(run, model, work), options)
         self.save(run, pruned.mask, pruned.model, work)
         if run.main:
             write_text(

@@ -15,7 +15,7 @@ from headwise.study.run import Run, Spec, Task
 from headwise.study.store import MADE, Result
 from headwise.training.build import build
 from headwise.training.tokenizer import learn_subwords
-from headwise.training.trainer import Training, bfloat16, converge
+from headwise.training.trainer import TrainingRun, bfloat16, converge
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ def files_of(given: str) -> list[tuple[str, int, int]]:
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in facts]
 
 
-def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Training:
+def training(run: Run, model: Model, work: Path, limit: int | None = None) -> TrainingRun:
     """The train and dev texts as a model reads them (pairs of at most `limit` tokens), and how to train on them."""
     recipe = run.plan.training
     data = model.task.training_data(run.text("train"), recipe.batch_tokens, run.cache, limit)
     dev = model.task.training_data(run.text("dev"), recipe.batch_tokens, limit=limit)
-    return Training(data, dev, recipe, work, run.plan.seed, run.progress)
+    return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress)
 
 
 def trained(run: Run, shape: Architecture, work: Path) -> Result:

@@ -1,0 +1,25 @@
+"""Scores that heads can be removed in the order of: measures, and two that look at no text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headwise.errors import HeadwiseError
+from headwise.importance.measures import facts, resolve_measures
+from headwise.options import WITHOUT_TEXT
+
+
+def removal_scores(names: Sequence[str]) -> list[str]:
+    """The full names of scores. Raises HeadwiseError for unknown ones, and for those that take too long."""
+    full: list[str] = []
+    for name in names:
+        try:
+            full += [name] if name in WITHOUT_TEXT else resolve_measures([name])
+        except HeadwiseError as error:
+            raise HeadwiseError(
+                f"{error} Here there are {' and '.join(WITHOUT_TEXT)}, too."
+            ) from None
+    for name in full:
+        if name not in WITHOUT_TEXT and facts(name).expensive:
+            raise HeadwiseError(f"{name} takes too long to give an order of removal.")
+    return list(dict.fromkeys(full))
