@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap
 from headwise.importance import judge
-from headwise.importance.judge import (
+from headwise.importance.agreement import (
     agreement,
     exceptions,
     head_values,

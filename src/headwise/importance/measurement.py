@@ -7,36 +7,25 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
 from headwise.attention import evaluating, is_offloaded, masked
 from headwise.attention.offload import refuse_offloaded
-from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask, score_table
-from headwise.importance.ablation import removal_losses
-from headwise.importance.curves import area_rows, curve_rows, removal_curves
-from headwise.importance.judge import agreement, exceptions, head_values
+from headwise.heads import Head, HeadMask
+from headwise.importance.agreement import head_values
 from headwise.importance.measures import (
-    CURVES,
-    FAITHFULNESS,
-    Measure,
     Need,
-    facts,
     measure,
     passes,
-    resolve_measures,
     usual,
 )
-from headwise.importance.tally import SCALES, UNITS, Tally, agreeing
+from headwise.importance.tally import SCALES, Tally, agreeing
 from headwise.model import Model
-from headwise.options import Search
 from headwise.progress import Report, part, silent
 from headwise.tasks.batches import Batches, Fold
 from headwise.tasks.objective import on_device
