@@ -21,7 +21,7 @@ from headwise.decoding.bleu import paired_difference
 from headwise.decoding.translator import Generate, translate
 from headwise.evaluation import quality
 from headwise.heads import COLUMNS
-from headwise.importance import gating, measurement
+from headwise.importance import faithfulness, gating, measurement
 from headwise.importance.attention_weights import STATISTICS
 from headwise.importance.gating import gate_heads
 from headwise.importance.measurement import usual_measures
@@ -208,7 +208,7 @@ class TestRefused:
             )
 
     def test_judging_too_much_text_before_any_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(measurement, "UNITS", 3)
+        monkeypatch.setattr(faithfulness, "UNITS", 3)
         monkeypatch.setattr(measurement, "run_pass", None)
         with pytest.raises(
             hw.HeadwiseError, match="judged on 4 sentences, but 3 are the most: give fewer"

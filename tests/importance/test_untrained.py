@@ -73,6 +73,7 @@ class TestScores:
         scores = hw.score(model, text, MEASURES, seed=5, untrained=2)
         table = scores.table
         controls = scores.controls
+        assert controls is not None
         assert tuple(controls.columns) == COLUMNS and set(controls["seed"]) == {6, 7}
         for seed, rows in controls.groupby("seed"):
             alone = hw.score(hw.untrained(model, int(seed)), text, MEASURES, seed=5).table
@@ -87,7 +88,7 @@ class TestScores:
             assert row.baseline == pytest.approx(same["value"].mean())
         plain = hw.score(model, text, MEASURES, seed=5)
         assert plain.table["baseline"].isna().all() and plain.controls is None
-        assert np.array_equal(plain["value"], table["value"])
+        assert np.array_equal(plain.table["value"], table["value"])
 
     def test_few_sentences_and_no_dear_measure(self) -> None:
         model, text = asker("gpt2"), lines(3 * SENTENCES)

@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from headwise.attention import evaluating, is_offloaded, masked
+from headwise.attention.discover import output_of
 from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask
 from headwise.importance.agreement import head_values
+from headwise.importance.attention_weights import sides
+from headwise.importance.gradient import positions
 from headwise.importance.measures import (
     Need,
     measure,
@@ -28,7 +31,7 @@ from headwise.importance.tally import SCALES, Tally, agreeing
 from headwise.model import Model
 from headwise.progress import Report, part, silent
 from headwise.tasks.batches import Batches, Fold
-from headwise.tasks.objective import on_device
+from headwise.tasks.objective import inputs_of, losses_of, on_device
 
 LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
 RANDOM_ORDERS = 5  # that judged scores are compared with
@@ -79,10 +82,12 @@ def run_pass(
     return Measurement({name: result[name] for name in names if name in result})
 
 
-class OnDevice:
-    """The batches of a text on the model's device.
+class DeviceBatches:
+    """The batches of a text on the model's device, as the function of a measure reads them.
 
-    sentences: for each batch that was read, which of its rows are sentences; a last batch may have empty rows.
+    A batch has the tensors of the model's forward, `labels` (at the positions of their logits, IGNORED elsewhere) and
+    `rows` (the number of each sentence, −1 for an empty row, which a last batch may have). sentences: which rows are
+    sentences, for each batch that was read.
     """
 
     def __init__(self, model: Model, batches: Iterable[Mapping[str, Tensor]]) -> None:
@@ -96,6 +101,19 @@ class OnDevice:
             self.sentences.append((batch["rows"] >= 0).numpy())
             yield on_device(self.model.hf, batch)
 
+    def forward(self, batch: Mapping[str, Tensor]) -> Any:
+        """The model's output for a batch."""
+        return output_of(self.model.hf, inputs_of(batch))
+
+    def losses(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """The loss of each sentence, summed over its predicted tokens: nats, B."""
+        return losses_of(self.model.hf, batch)
+
+    def queries(self, batch: Mapping[str, Tensor], site: Site) -> Tensor:
+        """Where a layer's queries are tokens and no padding: booleans B Q."""
+        side, _ = sides(site)
+        return positions(dict(batch))[side]
+
 
 def summed(model: Model, text: Batches | Fold, name: str, extras: Mapping[str, Any]) -> Tally:
     """The tally of a measure whose function yields an array for each batch: its sentences x heads, in the order of
@@ -105,7 +123,7 @@ def summed(model: Model, text: Batches | Fold, name: str, extras: Mapping[str, A
     masked model. Raises HeadwiseError for arrays of another shape, and for values that are not finite.
     """
     entry = measure[name]
-    batches = OnDevice(model, text if "loss" in entry.needs else text.intact())
+    batches = DeviceBatches(model, text if "loss" in entry.needs else text.intact())
     tally = Tally(model.heads, SCALES.get(entry.scale))
     sizes = [model.heads.count(site) for site in model.heads.sites]
     arrays = 0
@@ -120,6 +138,7 @@ def summed(model: Model, text: Batches | Fold, name: str, extras: Mapping[str, A
                     f"batches, the last of {len(rows)} rows, with {model.heads.total} heads in the model: yield one "
                     "array, rows x heads, after every batch."
                 )
+            array = np.where(rows[:, None], array, 0)
             layers = np.split(array, np.cumsum(sizes)[:-1], axis=1)
             for site, layer in zip(model.heads.sites, layers, strict=True):
                 tally.take(site, layer, rows)
