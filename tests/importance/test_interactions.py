@@ -98,7 +98,8 @@ def test_two_equal_heads_are_redundant_and_heads_of_different_text_are_not() -> 
     )
     assert table.index[0] == (FIRST, COPY)  # the strongest comes first
     for pair in ((FIRST, OTHER), (COPY, OTHER), (FIRST, NOTHING), (OTHER, NOTHING)):
-        assert table.loc[pair, "value"] == pytest.approx(0, abs=1e-5)
+        # float32 sums differ by some 1e-5 between processors
+        assert table.loc[pair, "value"] == pytest.approx(0, abs=1e-4)
     assert table.loc[(FIRST, OTHER), "other_alone"] > 0.1
 
 

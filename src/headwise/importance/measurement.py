@@ -17,7 +17,7 @@ from headwise.attention import evaluating, is_offloaded, masked
 from headwise.attention.discover import output_of
 from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head, HeadMask, Site
 from headwise.importance.agreement import head_values
 from headwise.importance.attention_weights import sides
 from headwise.importance.gradient import positions
