@@ -127,7 +127,7 @@ def test_without_curves_the_best_is_the_one_that_agrees_most(run: Run) -> None:
     found = faithfulness.statistics(bare)
     assert found is not None and faithfulness.most_faithful(found) == "gradient"
     empty = replace(run, faithfulness=None, curves=None)
-    assert faithfulness.build(empty) == {"removal": None, "judged": None, "kinds": None}
+    assert faithfulness.build(empty) == {"removal": None, "statistics": None, "kinds": None}
 
 
 def scored(run: Run, rows: list[tuple[object, ...]]) -> Run:
