@@ -229,7 +229,7 @@ def test_the_state_is_in_the_address(visit: Any, address: str) -> None:
     page.get_by_label("Order").select_option("confidence")
     page.get_by_label("Beam").select_option("2")
     page.get_by_label("words").check()
-    page.get_by_label("beside the pruned model").check()
+    page.get_by_label("compare with the pruned model").check()
     settled(page)
     page.locator(".said.pruned").wait_for()
     before = page.locator(".output").inner_text()
@@ -240,7 +240,7 @@ def test_the_state_is_in_the_address(visit: Any, address: str) -> None:
     assert other.locator(".picked h2").inner_text() == "encoder-self/1/3"
     assert other.get_by_label("Order").input_value() == "confidence"
     assert [
-        other.get_by_label(name).is_checked() for name in ("words", "beside the pruned model")
+        other.get_by_label(name).is_checked() for name in ("words", "compare with the pruned model")
     ] == [True, True]
     first = (
         other.locator(".row")
