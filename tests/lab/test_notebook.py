@@ -19,7 +19,8 @@ from headwise.lab.assets import one_module
 from headwise.lab.notebook import reply
 from headwise.lab.session import Question, Session
 from headwise.model import Model
-from headwise.study import Progress, make_plan, run_study
+from headwise.progress import Progress
+from headwise.study import make_plan, run_study
 from tasks.askers import asker
 
 CHROMIUM = shutil.which("chromium")

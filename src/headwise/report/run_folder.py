@@ -1,0 +1,388 @@
+"""The folder of a run, or of a grid of runs, read into memory: None for what is not there."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from headwise.errors import HeadwiseError
+from headwise.files import damaged, is_inside
+from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
+from headwise.importance.measures import CURVES, FAITHFULNESS
+from headwise.report import models
+from headwise.report.models import Model, Quality
+
+LOG = ("step", "epoch", "measure", "value")
+GATES = ("step", "kind", "layer", "head", "p_open")
+LRP = ("measure", "mode", "what", "value")
+UNTRAINED = ("seed", "kind", "layer", "head", "measure", "value", "n")
+INTERACTIONS = (
+    "kind",
+    "layer",
+    "head",
+    "other_kind",
+    "other_layer",
+    "other_head",
+    "screen",
+    "value",
+    "low",
+    "high",
+    "p",
+    "alone",
+    "other_alone",
+    "both",
+    "n",
+)
+ACROSS = ("data", "setting", "measure", "value", "low", "high")
+FILES = {  # the tables of a run folder, and the columns that each must have
+    "training": ("train/log.csv", LOG),
+    "heads": ("heads.csv", COLUMNS),
+    "faithfulness": ("faithfulness.csv", FAITHFULNESS),
+    "curves": ("curves.csv", CURVES),
+    "lrp": ("lrp.csv", LRP),
+    "untrained": ("untrained.csv", UNTRAINED),
+    "interactions": ("interactions.csv", INTERACTIONS),
+}
+ROLES = {
+    "table": COLUMNS,
+    "roles": (*COLUMNS, "role", "text", "p"),
+    "labels": ("kind", "layer", "head", "label"),
+    "patterns": ("kind", "layer", "role", "heads", "share"),
+}
+CONTROLS = ("control", "kind", "layer", "head", "measure", "value", "n", "baseline", "found")
+TEXT = (  # all other columns hold numbers
+    "setting",
+    "kind",
+    "measure",
+    "against",
+    "kinds",
+    "statistic",
+    "order",
+    "mode",
+    "what",
+    "role",
+    "text",
+    "label",
+    "method",
+    "data",
+    "control",
+    "other_kind",
+)
+
+WHOLE = ("layer", "head", "other_layer", "other_head", "step", "kept", "total")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The folder roles/: scores of all roles, roles found, labels of heads, categories by layer, facts, examples, and
+    controls, where there are any."""
+
+    table: pd.DataFrame
+    roles: pd.DataFrame
+    labels: pd.DataFrame
+    patterns: pd.DataFrame
+    facts: Mapping[str, Any]
+    examples: Sequence[Mapping[str, Any]]
+    controls: pd.DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """A pruned model's own scores and roles. Its heads have the numbers of the full model."""
+
+    heads: pd.DataFrame | None
+    roles: Roles | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """All files of a run that the report shows. `models`: see models.py."""
+
+    folder: Path
+    facts: Mapping[str, Any]
+    models: pd.DataFrame
+    plan: str | None
+    training: pd.DataFrame | None
+    heads: pd.DataFrame | None
+    faithfulness: pd.DataFrame | None
+    curves: pd.DataFrame | None
+    lrp: pd.DataFrame | None
+    untrained: pd.DataFrame | None
+    interactions: pd.DataFrame | None
+    roles: Roles | None
+    layouts: Mapping[str, HeadMask]
+    gates: Mapping[str, pd.DataFrame]
+    translations: Mapping[str, list[str]]
+    rescored: Mapping[str, Rescored]
+
+    @property
+    def name(self) -> str:
+        """What its folder is called."""
+        return self.folder.resolve().name
+
+    @property
+    def full(self) -> Model | None:
+        """The model before pruning."""
+        return models.full_model(self.models)
+
+    @property
+    def pruned(self) -> list[dict[str, Any]]:
+        """Every pruned model, from many heads to few."""
+        return models.rows(models.pruned(self.models))
+
+    @property
+    def chosen(self) -> Model | None:
+        """The pruned model that was chosen; None when there is none, or the choice was not to prune."""
+        return next((model for model in self.pruned if model["chosen"]), None)
+
+    @property
+    def part(self) -> str:
+        """What the names of measures on the reported text begin with: nothing for test, `dev_` for dev."""
+        return models.text_prefix(self.models)
+
+    @property
+    def quality(self) -> Quality:
+        """What its models are compared by."""
+        return models.quality(self.models)
+
+    def pruned_kinds(self, model: Model) -> list[Kind]:
+        """The kinds of heads that a model with a layout could lose."""
+        known = self.layouts[model["setting"]].heads.kinds
+        return [kind for kind in known if kind in model["kinds"]] or list(known)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a grid, as far as it has come. trouble: why it cannot be read, if so."""
+
+    place: str
+    data: str
+    seed: int
+    facts: Mapping[str, Any]
+    models: pd.DataFrame
+    trouble: str
+    page: bool
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All runs of a plan. `models`: of all runs, with the columns data and seed; `means`: the rows of across.csv."""
+
+    folder: Path
+    name: str
+    members: tuple[Member, ...]
+    models: pd.DataFrame
+    means: pd.DataFrame
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder. Raises HeadwiseError when it is none, or when one of its files is not what it should be."""
+    if not (folder / "run.json").is_file():
+        found = "a folder without run.json" if folder.is_dir() else "no folder"
+        raise HeadwiseError(
+            f"A report needs the --out folder of a finished study, but {folder} is {found}."
+        )
+    refuse_damaged(folder)
+    facts, known = read_models(folder)
+    names = list(known.index[known["method"] != "none"])
+    layouts = {name: folder / "layouts" / f"{name}.json" for name in names}
+    gates = {name: read_table(folder / "gates" / f"{name}.csv", GATES) for name in names}
+    rescored = {name: folder / "rescored" / name for name in names}
+    return Run(
+        folder=folder,
+        facts=facts,
+        models=known,
+        plan=_text(folder / "plan.toml"),
+        roles=_roles(folder / "roles"),
+        layouts={name: HeadMask.read(path) for name, path in layouts.items() if path.is_file()},
+        gates={name: table for name, table in gates.items() if table is not None},
+        translations=_translations(folder / "translations" / "test", names),
+        rescored={
+            name: Rescored(read_table(path / "heads.csv", COLUMNS), _roles(path / "roles"))
+            for name, path in rescored.items()
+            if path.is_dir()
+        },
+        **{name: read_table(folder / place, columns) for name, (place, columns) in FILES.items()},
+    )
+
+
+NOT_READ = (
+    "model/",
+    "pruned/",
+    "scores/",
+    "losses/",
+    "orders/",
+    "corpus/",
+    "train/tensorboard/",
+)  # may stay behind
+
+
+def refuse_damaged(folder: Path) -> None:
+    """Raise HeadwiseError where a table that is read is missing or not as the study wrote it, as its records say."""
+    for record in sorted((folder / ".steps").glob("*.json")):
+        files = read_json(record, dict).get("files")
+        if not isinstance(files, dict) or not all(map(is_inside, files)):
+            continue
+        read = {name: facts for name, facts in files.items() if not name.startswith(NOT_READ)}
+        if wrong := damaged(folder, read):
+            raise HeadwiseError(
+                f"{folder} is damaged: {'; '.join(wrong[:3])}. Run the same study again to heal it."
+            )
+
+
+def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
+    """run.json, and the models of pruning.csv; none without that file."""
+    facts: Mapping[str, Any] = read_json(folder / "run.json", dict)
+    table = read_table(folder / "pruning.csv", models.COLUMNS)
+    return facts, models.wide(
+        pd.DataFrame(columns=models.COLUMNS) if table is None else table, facts
+    )
+
+
+def read_grid(folder: Path) -> Grid:
+    """Read a grid folder. A run that cannot be read, or is not there yet, is kept with the reason."""
+    facts = read_json(folder / "grid.json", dict)
+    try:
+        runs = [(str(run["folder"]), str(run["data"]), int(run["seed"])) for run in facts["runs"]]
+        name = str(facts["name"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise HeadwiseError(
+            f"{folder / 'grid.json'} should name the runs of a grid, each with folder, data and seed, but does not "
+            f"({type(error).__name__}: {error}): run the study again."
+        ) from None
+    members = tuple(_member(folder, *run) for run in runs)
+    found = [m.models.assign(data=m.data, seed=m.seed) for m in members if len(m.models)]
+    empty = models.wide(pd.DataFrame(columns=models.COLUMNS), {}).assign(data="", seed=0)
+    means = read_table(folder / "across.csv", ACROSS)
+    means = pd.DataFrame(columns=ACROSS) if means is None else means.fillna({"data": ""})
+    return Grid(folder, name, members, pd.concat(found) if found else empty, means)
+
+
+def _member(grid: Path, place: str, data: str, seed: int) -> Member:
+    folder = grid / place
+    facts, known, trouble = dict[str, Any](), pd.DataFrame(), ""
+    if (folder / "run.json").is_file():
+        try:
+            read, known = read_models(folder)
+            facts = dict(read)
+        except HeadwiseError as error:
+            trouble = f"cannot be read: {error}"
+    elif folder.is_dir():
+        trouble = "begun, nothing measured yet"
+    return Member(place, data, seed, facts, known, trouble, (folder / "report.html").is_file())
+
+
+def _roles(folder: Path) -> Roles | None:
+    """The files of a folder roles/, which must all be there; None without the folder."""
+    if not folder.is_dir():
+        return None
+    tables = {name: read_table(folder / f"{name}.csv", columns) for name, columns in ROLES.items()}
+    found = {name: table for name, table in tables.items() if table is not None}
+    missing = [f"{name}.csv" for name in tables if name not in found]
+    missing += [name for name in ("facts.json", "examples.json") if not (folder / name).is_file()]
+    if missing:
+        raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
+    facts, examples = (
+        read_json(folder / "facts.json", dict),
+        read_json(folder / "examples.json", list),
+    )
+    return Roles(
+        **found,
+        facts=facts,
+        examples=examples,
+        controls=read_table(folder / "controls.csv", CONTROLS),
+    )
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """A JSON file that holds one object or list."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise HeadwiseError(
+            f"{path} cannot be read as JSON ({error}): run the study again."
+        ) from None
+    if not isinstance(held, kind):
+        should = "object" if kind is dict else "list"
+        raise HeadwiseError(
+            f"{path} should hold one JSON {should}, not {type(held).__name__}: run the study again."
+        )
+    return held
+
+
+def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
+    """A CSV file with the columns it must have, or None when there is no such file."""
+    if not path.is_file():
+        return None
+    try:
+        table = pd.read_csv(path, encoding="utf-8", dtype=dict.fromkeys(TEXT, str))
+    except (OSError, ValueError) as error:
+        raise HeadwiseError(
+            f"{path} cannot be read as a table ({error}): run its task again."
+        ) from None
+    missing = [column for column in columns if column not in table.columns]
+    if missing:
+        raise HeadwiseError(
+            f"{path} has no column {', '.join(missing)}; it should have {', '.join(columns)}."
+        )
+    for column in (column for column in columns if column not in TEXT):
+        numbers = pd.to_numeric(table[column], errors="coerce")
+        wrong = table.loc[numbers.isna() & table[column].notna(), column]
+        if len(wrong):
+            raise HeadwiseError(
+                f"{path} should have numbers in {column}, but has '{wrong.iloc[0]}': run its task again."
+            )
+        if column in WHOLE and not (numbers.ge(0) & numbers.mod(1).eq(0)).all():
+            wrong = table.loc[~(numbers.ge(0) & numbers.mod(1).eq(0)), column]
+            raise HeadwiseError(
+                f"{path} should have whole numbers in {column}, but has {wrong.iloc[0]!r}."
+            )
+        table[column] = numbers.astype(int) if column in WHOLE else numbers
+    if "kind" in columns and (
+        other := [kind for kind in table["kind"].unique() if kind not in KINDS]
+    ):
+        raise HeadwiseError(
+            f"{path} should have kinds of heads ({', '.join(KINDS)}), but has {other[0]!r}."
+        )
+    return table.replace(
+        [math.inf, -math.inf], math.nan
+    )  # a chart cannot show a loss that is no number
+
+
+def _text(path: Path) -> str | None:
+    """A text file, or None when there is no such file."""
+    if not path.is_file():
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise HeadwiseError(
+            f"{path} cannot be read as text ({error}): run its task again."
+        ) from None
+
+
+def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
+    """The lines of every translation file that is there; all have as many."""
+    texts = {
+        name: _text(folder / f"{name}.txt") for name in ("source", "reference", "full", *names)
+    }
+    lines = {
+        name: text.removesuffix("\n").split("\n")
+        for name, text in texts.items()
+        if text is not None
+    }
+    counts = {name: len(rows) for name, rows in lines.items()}
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{name}.txt {count}" for name, count in counts.items())
+        raise HeadwiseError(
+            f"The files in {folder} should have equally many lines, but have: {found}. Evaluate again."
+        )
+    return lines

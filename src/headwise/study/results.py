@@ -1,0 +1,239 @@
+"""The tables of a study: pruning.csv and run.json of a run, and those over all runs, from what finished steps recorded.
+
+Only results whose key fits the plan as it is now are read, so no table mixes results of two plans.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from headwise.environment import environment_info
+from headwise.heads import write_text
+from headwise.pruning.target_count import settle_share
+from headwise.study.plan import GateSweep, GreedySweep, Plan, TopKSweep
+from headwise.study.run import Run
+from headwise.study.schedule import Schedule
+from headwise.study.seed_means import across
+from headwise.study.steps.choice import Choose
+from headwise.study.steps.evaluations import Measure
+from headwise.study.steps.full_model import FULL_MODEL
+from headwise.study.steps.smaller_models import keeps_all, model_step
+from headwise.study.store import Result
+from headwise.study.variants import FULL, Variant, comparisons, model_controls
+from headwise.units import usual_unit
+
+MEASURED = ("measure", "value", "low", "high")
+COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", *MEASURED)
+GATE_FACTS = {
+    "soft_loss": "soft_dev_loss",
+    "decided_loss": "decided_dev_loss",
+    "undecided": "undecided_gates",
+    "expected": "expected_heads",
+    "settled": "settled",
+}
+Row = tuple[str, float, float | None, float | None]
+
+
+class Tables:
+    """The tables of one run, by its schedule."""
+
+    def __init__(self, run: Run, schedule: Schedule) -> None:
+        self.run, self.schedule, self.plan = run, schedule, run.plan
+        self.variants = schedule.variants()
+        self.steps = {step.name: step for step in schedule.steps()}
+
+    def result(self, name: str) -> Result:
+        """The result of a step by its name; empty where it is not done."""
+        step = self.steps.get(name)
+        return (self.run.result(step) or {}) if step else {}
+
+    def write(self) -> None:
+        """Write pruning.csv, once the full model is evaluated, and run.json."""
+        place = self.run.folder / "pruning.csv"
+        if self.result(f"evaluate/dev/{FULL.name}"):
+            write_text(place, self.pruning().to_csv(index=False, float_format="%.8g"))
+        else:
+            place.unlink(missing_ok=True)
+        write_text(self.run.folder / "run.json", json.dumps(self.facts(), indent=1) + "\n")
+        self.run.store.seal(["pruning.csv", "run.json"] if place.exists() else ["run.json"])
+
+    def pruning(self) -> pd.DataFrame:
+        """One row a variant and measure; only variants that were evaluated."""
+        plan, rows = self.plan, []
+        every = list(dict.fromkeys(kind for sweep in plan.pruning for kind in sweep.kinds))
+        for variant in (FULL, *self.variants):
+            if not self.result(f"evaluate/dev/{variant.name}"):
+                continue
+            mask = self.run.mask(variant)
+            kinds = every if variant == FULL else self.run.sweep(variant).kinds
+            start = {
+                "method": variant.method,
+                "kinds": "+".join(kinds),
+                "setting": variant.name,
+                "penalty": variant.penalty,
+                "seed": plan.seed,
+                "kept": sum(mask.count(kind) for kind in kinds),
+                "total": mask.heads.only(kinds).total,
+            }
+            rows += [
+                {**start, **dict(zip(MEASURED, row, strict=True))} for row in self.values(variant)
+            ]
+        return pd.DataFrame(rows, columns=list(COLUMNS))
+
+    def values(self, variant: Variant) -> Iterator[Row]:
+        """Everything that was measured of one variant."""
+        name, run = variant.name, self.run
+        compared = comparisons(self.plan.pruning, variant) if variant != FULL else {}
+        for split, start in (("dev", "dev_"), ("test", "")):
+            if found := self.result(f"evaluate/{split}/{name}"):
+                yield from (
+                    (start + measure, value, low, high)
+                    for measure, value, low, high in found["rows"]
+                )
+                what = "bleu_difference" if run.translates else "perplexity_change"
+                yield from differences(found["against"], compared, start, what)
+        for measure, value in (run.result(Measure(variant)) or {}).items():
+            yield measure, value, None, None
+        made = (run.result(model_step(variant)) or {}) if variant != FULL else {}
+        for fact, measure in GATE_FACTS.items():
+            if fact in made:
+                yield measure, float(made[fact]), None, None
+        if "updates" in made:
+            yield "updates", made["updates"], None, None
+            yield "seconds", run.store.record(model_step(variant).name)["seconds"], None, None
+        if name in (speed := self.result("speed")):
+            yield ("tokens_per_second", *speed[name])
+
+    def facts(self) -> dict[str, Any]:
+        """What run.json says: how every number of the run was made."""
+        plan, run, info = self.plan, self.run, environment_info()
+        trained, record = run.result(FULL_MODEL) or {}, run.store.record("train")
+        models = {v.name: v for v in self.variants if run.result(model_step(v)) is not None}
+        made = {name: run.result(model_step(variant)) or {} for name, variant in models.items()}
+        signature = {
+            "plan": plan.name,
+            "seed": plan.seed,
+            "model": record.get("key"),
+            "train": trained.get("train"),
+            "dev": trained.get("dev"),
+            "kinds": list(dict.fromkeys(k for sweep in plan.pruning for k in sweep.kinds)),
+            "device": record.get("device", run.device),
+            "dtype": trained.get("dtype"),
+            "machine": info["machine"],
+            "engine": self.result(f"translate/dev/{FULL.name}").get("engine"),
+        }
+        return {
+            "signature": signature,
+            "versions": info["versions"],
+            "threads": record.get("threads", info["threads"]),
+            "seconds": {name: record["seconds"] for name, record in run.store.records().items()},
+            "devices": sorted(
+                {record["device"] for record in run.store.records().values() if "device" in record}
+            ),
+            **self.chosen(),
+            "notes": {
+                name: [*made[name]["notes"], *self.without_controls(variant)]
+                for name, variant in models.items()
+                if "notes" in made[name]
+            },
+            "doubts": {
+                name: result["doubts"] for name, result in made.items() if result.get("doubts")
+            },
+            "settings": {name: self.described(variant) for name, variant in models.items()},
+            "failed": dict(self.schedule.failed),
+            **{name: found for name in ("roles", "interactions") if (found := self.result(name))},
+            **self.result(f"evaluate/dev/{FULL.name}").get("signatures", {}),
+        }
+
+    def chosen(self) -> dict[str, Any]:
+        """The choice, or what it would be by now."""
+        step = self.steps["choose"]
+        assert isinstance(step, Choose)
+        return self.run.result(step) or step.choice(self.run)
+
+    def without_controls(self, variant: Variant) -> list[str]:
+        """A note on the controls that a variant does not have."""
+        names = [str(other.control) for other in model_controls(self.run.sweep(variant), variant)]
+        if variant.control or not names or not keeps_all(self.run, variant):
+            return []
+        return [
+            f"No head is gone, so controls of it ({', '.join(names)}) would show nothing: none was made."
+        ]
+
+    def described(self, variant: Variant) -> dict[str, Any]:
+        """What a variant is: facts that nobody has to read out of its name."""
+        sweep, order = self.run.sweep(variant), variant.order
+        greedy = sweep if isinstance(sweep, GreedySweep) else None
+        gates = (
+            sweep if isinstance(sweep, GateSweep | TopKSweep) and variant.control is None else None
+        )
+        heads = self.run.mask(variant).heads
+        return {
+            "sweep": sweep.name,
+            "kinds": sweep.kinds,
+            "unit": sweep.unit or usual_unit(heads.only(sweep.kinds)),
+            "method": variant.method,
+            "penalty": variant.penalty,
+            "keep": variant.keep,
+            "score": order.score if order else None,
+            "order": order.name if order else None,
+            "turn": order.turn if order else None,
+            "control": variant.control,
+            "reference": variant.reference.name if variant.reference else None,
+            "tune": bool(greedy and greedy.tune),
+            "compensate": bool(greedy and greedy.compensate),
+            "settle": None
+            if gates is None
+            else (gates.settle or 0.0)
+            if variant.keep is None
+            else settle_share(gates),
+            "against": comparisons(self.plan.pruning, variant),
+        }
+
+
+def differences(
+    against: Mapping[str, Sequence[float]], compared: Mapping[str, str], start: str, what: str
+) -> Iterator[Row]:
+    """To the full model, and to the others a variant is compared with; of a control, how much its reference is above
+    it. what: `bleu_difference`, or `perplexity_change` in %."""
+
+    def turned(change: float) -> float:
+        return -change if what == "bleu_difference" else 100 * (1 / (1 + change / 100) - 1)
+
+    for word, other in {"": FULL.name, **compared}.items():
+        if other in against:
+            value, low, high, p = against[other]
+            if word == "pruned":
+                value = turned(value)
+                low, high = (low, high) if low is None else (turned(high), turned(low))
+            ending = f"_to_{word}" if word else ""
+            yield f"{start}{what}{ending}", value, low, high
+            yield f"{start}p_value{ending}", p, None, None
+
+
+def write_grid(plan: Plan, out: Path) -> None:
+    """grid.json: the runs of a plan of several seeds or pairs; grid.csv: their tables; across.csv: means over seeds."""
+    runs = [
+        (folder.partition("/")[0] if plan.pairs else "", own.seed, folder)
+        for folder, own in plan.runs.items()
+    ]
+    listed = [{"folder": folder, "data": data, "seed": seed} for data, seed, folder in runs]
+    write_text(out / "grid.json", json.dumps({"name": plan.name, "runs": listed}, indent=1) + "\n")
+    known = [
+        (data, seed, out / folder)
+        for data, seed, folder in runs
+        if (out / folder / "pruning.csv").exists()
+    ]
+    if not known:
+        for table in ("grid.csv", "across.csv"):
+            (out / table).unlink(missing_ok=True)
+        return
+    parts = [pd.read_csv(folder / "pruning.csv").assign(data=data) for data, _, folder in known]
+    whole = pd.concat(parts, ignore_index=True)[["data", *COLUMNS]]
+    write_text(out / "grid.csv", whole.to_csv(index=False, float_format="%.8g"))
+    write_text(out / "across.csv", across(known).to_csv(index=False, float_format="%.8g"))

@@ -1,0 +1,170 @@
+"""What every head does, tested on treebanks: of the full model, and again of pruned ones, with their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from headwise.attention import is_offloaded
+from headwise.heads import HeadMask, Site, save_scores
+from headwise.importance.measurement import run_passes, table_of_scores
+from headwise.model import Model
+from headwise.roles.find import (
+    role_examples,
+    roles,
+    roles_signature,
+    save_roles,
+    sentences_read,
+    token_counts,
+)
+from headwise.roles.role import UNTRAINED, fingerprints
+from headwise.roles.table import Roles
+from headwise.study.estimate import Estimate
+from headwise.study.run import Run
+from headwise.study.step import Step
+from headwise.study.steps.full_model import FULL_MODEL, full_model
+from headwise.study.steps.smaller_models import model_of, prune_step
+from headwise.study.store import MADE, Result
+from headwise.study.variants import Variant
+
+
+@dataclass(frozen=True)
+class FindRoles(Step, stage="roles", names="roles", once=True):
+    """The tables of roles/, where the plan names a treebank or takes the embedded corpus, with their controls."""
+
+    VERSION = 2  # more roles of language models
+
+    def needs(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {**role_inputs(run), "twins": run.plan.scoring.untrained}
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["roles"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        assert run.treebanks is not None
+        model, (treebank, confirm) = full_model(run), run.treebanks
+        counts = token_counts(model, run.text("train"))
+        found = tested(
+            run, model, counts, 0 if is_offloaded(model.hf) else run.plan.scoring.untrained
+        )
+        signature = roles_signature(model, treebank, confirm, run.plan.seed)
+        save_roles(
+            found, role_examples(model, treebank, found, counts), signature, work / MADE / "roles"
+        )
+        for warning in found.warnings:
+            run.progress.say(f"  {warning}")
+        held = (
+            found.controls[found.controls["found"] == 1] if len(found.controls) else found.controls
+        )
+        twins = [name for name in held.get("control", []) if name.startswith(UNTRAINED)]
+        return {
+            "roles": len(found.roles),
+            "heads": heads_in(found.roles),
+            "tested": len(found.labels),
+            "untrained": {
+                name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(twins)
+            },
+            "twins": run.plan.scoring.untrained if len(found.controls) else 0,
+        }
+
+
+def heads_in(table: pd.DataFrame) -> int:
+    """How many heads a table is about."""
+    return len(table[["kind", "layer", "head"]].drop_duplicates())
+
+
+def role_inputs(run: Run) -> dict[str, Any]:
+    """What roles are made from, beside the model."""
+    assert run.treebanks is not None
+    treebank, confirm = run.treebanks
+    declared = fingerprints()
+    return {
+        **({"declared": declared} if declared else {}),
+        "roles": run.plan.roles.model_dump(),
+        "dev": run.fingerprint("dev"),
+        "train": run.fingerprint("train"),
+        "treebank": treebank.fingerprint,
+        "confirm": confirm.fingerprint if confirm else "the other half",
+        "seed": run.plan.seed,
+    }
+
+
+def tested(run: Run, model: Model, counts: Mapping[int, int] | None, untrained: int = 0) -> Roles:
+    """The roles of a model of the run, cross attention on as many dev pairs as the plan says; and of so many untrained
+    twins."""
+    assert run.treebanks is not None
+    treebank, confirm = run.treebanks
+    done, total = 0, sentences_read(treebank, confirm, untrained)
+
+    def progress(sentences: int) -> None:
+        nonlocal done
+        done += sentences
+        run.progress(min(1.0, done / total), "")
+
+    pairs = run.pairs("dev").head(run.plan.roles.pairs) if run.plan.roles.pairs else None
+    return roles(
+        model, treebank, confirm, pairs, counts, run.plan.seed, progress, untrained=untrained
+    )
+
+
+@dataclass(frozen=True)
+class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=True):
+    """Scores and roles of a pruned model, in rescored/SETTING/: functions may have moved to other heads. Heads have the
+    numbers of the full model."""
+
+    variant: Variant
+    VERSION = 2
+
+    def needs(self, run: Run) -> list[Step]:
+        return [prune_step(self.variant)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {
+            "measures": run.plan.scoring.pruned,
+            "dev": run.fingerprint("dev"),
+            "seed": run.plan.seed,
+            "roles": role_inputs(run) if run.treebanks else None,
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return [self.name]
+
+    def make(self, run: Run, work: Path) -> Result:
+        measures, seed = run.plan.scoring.pruned, run.plan.seed
+        model = model_of(run, self.variant)
+        mask = run.mask(self.variant)
+        folder = work / MADE / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        if measures and len(mask):
+            text = model.task.batches(run.text("dev"))
+            table = table_of_scores(
+                model, text, measures, run_passes(model, text, measures, seed, run.progress), seed
+            )
+            table.attrs["signature"]["heads"] = mask.heads.to_json()
+            if run.main:
+                save_scores(numbered(table, mask), folder / "heads.csv")
+        if run.main and run.treebanks and mask.count("encoder-self"):
+            found = tested(run, model, token_counts(full_model(run), run.text("train")))
+            signature = roles_signature(model, *run.treebanks, seed) | {
+                "heads": mask.heads.to_json()
+            }
+            for name in ("table", "roles", "labels"):
+                setattr(found, name, numbered(getattr(found, name), mask))
+            save_roles(found, [], signature, folder / "roles")
+        return {"heads": len(mask)}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.scoring(run.plan.scoring.pruned)
+
+
+def numbered(table: pd.DataFrame, mask: HeadMask) -> pd.DataFrame:
+    """The table with the heads of a pruned model under the numbers they had in the whole one."""
+    places = zip(table["kind"], table["layer"], table["head"], strict=True)
+    return table.assign(head=[mask.of(Site(kind, layer))[head] for kind, layer, head in places])

@@ -1,0 +1,233 @@
+"""What every head of the full model is worth: a step for every pass over the dev text, the control, the table, pairs
+of heads, the judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from accelerate.utils import gather_object
+
+from headwise.attention import is_offloaded
+from headwise.errors import HeadwiseError
+from headwise.heads import save_scores, write_text
+from headwise.importance.interactions import COLUMNS as PAIR_COLUMNS
+from headwise.importance.interactions import LEAST, interactions
+from headwise.importance.measurement import (
+    Measurement,
+    balance_line,
+    balance_table,
+    judge,
+    refuse_unscorable,
+    run_pass,
+    table_of_scores,
+)
+from headwise.importance.measures import facts, passes
+from headwise.importance.tally import SCALES, Tally, agreeing
+from headwise.importance.untrained import SENTENCES, score_untrained, with_baseline
+from headwise.study.estimate import Estimate
+from headwise.study.run import Run
+from headwise.study.step import Step
+from headwise.study.steps.full_model import FULL_MODEL, full_model
+from headwise.study.store import MADE, Result
+
+
+@dataclass(frozen=True)
+class ScorePass(Step, stage="score", names="scores/{0.label}", shared=True, once=True):
+    """The measures of one pass, sentence by sentence, in scores/LABEL/."""
+
+    label: str
+    measures: tuple[str, ...]
+    VERSION = 2
+
+    def needs(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {"measures": self.measures, "dev": run.fingerprint("dev"), "seed": run.plan.seed}
+
+    def outputs(self, run: Run) -> list[str]:
+        return [self.name]
+
+    def make(self, run: Run, work: Path) -> Result:
+        model, folder = full_model(run), work / MADE / self.name
+        text = model.task.batches(run.text("dev"), run.progress)
+        refuse_unscorable(model, self.measures, text)
+        with agreeing():
+            scores = run_pass(model, text, list(self.measures), run.plan.seed, run.progress)
+            for tally in scores.tallies.values():
+                tally.gather()
+        folder.mkdir(parents=True, exist_ok=True)
+        every = gather_object([[*scores.tallies]])
+        if any(
+            names != every[0] for names in every
+        ):  # else they would wait for each other for ever, or mix measures
+            raise HeadwiseError(
+                f"{self.name}: the processes left out different measures: run it in one process."
+            )
+        for name, tally in scores.tallies.items():
+            if run.main:
+                tally.save(folder / f"{name}.npz")
+        for label, balance in scores.balances.items():
+            run.progress.say(balance_line(label, balance))
+        return {"measures": list(scores.tallies), "rows": scores.rows, "balances": scores.balances}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.scoring(self.measures)
+
+
+def score_passes(run: Run) -> list[ScorePass]:
+    return [
+        ScorePass(label, tuple(names)) for label, names in passes(run.plan.scoring.measures).items()
+    ]
+
+
+def read_scores(run: Run) -> Measurement:
+    """All passes from their files."""
+    scores, heads = Measurement(), run.heads
+    assert heads is not None
+    for step in score_passes(run):
+        result = run.get_or_make(step)
+        for name in result["measures"]:
+            scores.tallies[name] = Tally.read(
+                run.folder / step.name / f"{name}.npz", heads, SCALES.get(facts(name).scale)
+            )
+        scores.rows += result["rows"]
+        scores.balances |= result["balances"]
+        scores.seconds[step.label] = run.store.record(step.name)["seconds"]
+    return scores
+
+
+@dataclass(frozen=True)
+class ScoreUntrained(Step, stage="score", names="untrained", shared=True, once=True):
+    """untrained.csv: the scores of the model's untrained twins."""
+
+    def needs(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        scoring = run.plan.scoring
+        return {
+            "measures": scoring.measures,
+            "twins": scoring.untrained,
+            "dev": run.fingerprint("dev"),
+            "seed": run.plan.seed,
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["untrained.csv"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        scoring, model = run.plan.scoring, full_model(run)
+        offloaded = is_offloaded(model.hf)
+        if offloaded:
+            run.progress.say(
+                "  No untrained twin: weights of this model are offloaded, and there is no memory for more."
+            )
+        count = 0 if offloaded else scoring.untrained
+        found = score_untrained(
+            model, run.text("dev"), scoring.measures, count, run.plan.seed, run.progress
+        )
+        if run.main:
+            write_text(
+                work / MADE / "untrained.csv", found.to_csv(index=False, float_format="%.6g")
+            )
+        return {"twins": count}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        names = [name for name in run.plan.scoring.measures if not facts(name).expensive]
+        share = min(1.0, SENTENCES / max(1, estimate.dev.pairs))
+        return run.plan.scoring.untrained * share * estimate.scoring(names)
+
+
+@dataclass(frozen=True)
+class Score(Step, stage="score", names="score", once=True):
+    """heads.csv, its signature, and lrp.csv."""
+
+    def needs(self, run: Run) -> list[Step]:
+        controls = [ScoreUntrained()] if run.plan.scoring.untrained else []
+        return [*score_passes(run), *controls]
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["heads.csv", "heads.json", "lrp.csv"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        model, scores, plan = full_model(run), read_scores(run), run.plan
+        table = table_of_scores(
+            model, model.task.batches(run.text("dev")), plan.scoring.measures, scores, plan.seed
+        )
+        if plan.scoring.untrained:
+            table = with_baseline(table, pd.read_csv(run.folder / "untrained.csv"))
+        save_scores(table, work / MADE / "heads.csv")
+        write_text(
+            work / MADE / "lrp.csv",
+            balance_table(scores.balances).to_csv(index=False, float_format="%.6g"),
+        )
+        return {}
+
+
+@dataclass(frozen=True)
+class Interactions(Step, stage="score", names="interactions", shared=True, once=True):
+    """interactions.csv: what pairs of heads cost together, beyond what they cost alone."""
+
+    def needs(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {
+            "pairs": run.plan.scoring.pairs,
+            "dev": run.fingerprint("dev"),
+            "seed": run.plan.seed,
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["interactions.csv", "interactions.json"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        pairs, model, text = run.plan.scoring.pairs, full_model(run), run.text("dev")
+        if len(text) < LEAST:
+            run.progress.say(f"  No pairs of heads: the dev text has fewer than {LEAST} sentences.")
+            table = pd.DataFrame(columns=list(PAIR_COLUMNS))
+            table.attrs["signature"] = {"sentences": 0}
+        else:
+            table = interactions(model, text, pairs, run.plan.seed, run.progress)
+        if run.main:
+            save_scores(table, work / MADE / "interactions.csv")
+        found = table[table["value"].notna()]
+        same, together = int((found["low"] > 0).sum()), int((found["high"] < 0).sum())
+        return {"screened": len(table), "measured": len(found), "same": same, "together": together}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.pairing(run.plan.scoring.pairs)
+
+
+@dataclass(frozen=True)
+class Judge(Step, stage="score", names="judge", shared=True, once=True):
+    """Which score to believe: faithfulness.csv and curves.csv."""
+
+    VERSION = 2  # the areas CPR and CMD
+
+    def needs(self, run: Run) -> list[Step]:
+        return [*score_passes(run)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {"random_orders": run.plan.scoring.random_orders}
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["faithfulness.csv", "curves.csv"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        model = full_model(run)
+        text, tallies = model.task.batches(run.text("dev"), run.progress), read_scores(run).tallies
+        verdict = judge(model, text, tallies, run.plan.scoring.random_orders, run.plan.seed)
+        for table, name in ((verdict.faithfulness, "faithfulness"), (verdict.curves, "curves")):
+            if run.main:
+                write_text(
+                    work / MADE / f"{name}.csv", table.to_csv(index=False, float_format="%.6g")
+                )
+        return {}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.judging(run.plan.scoring.measures, run.plan.scoring.random_orders)

@@ -1,0 +1,370 @@
+"""The smaller models: with gates, by greedy removal, or as controls. Each is made from the full model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headwise.heads import Head, HeadMask, write_text
+from headwise.importance.ablation import mean_outputs
+from headwise.loading import load
+from headwise.model import Model
+from headwise.options import FROM_RANDOM_WEIGHTS, WITHOUT_TEXT, Architecture
+from headwise.pruning.controls import control_mask, from_scratch, narrower, tune
+from headwise.pruning.prune import prune_by_training
+from headwise.pruning.ranking import Ranking, greedy_masks
+from headwise.study.estimate import Estimate
+from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
+from headwise.study.run import Run
+from headwise.study.step import Step
+from headwise.study.steps.full_model import FULL_MODEL, full_model, training
+from headwise.study.store import MADE, Result, digest
+from headwise.study.variants import FULL, Order, Variant
+from headwise.training.build import build
+from headwise.training.trainer import converge
+from headwise.units import left_by_step
+
+BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
+MEANS = 2000  # training pairs that mean outputs are taken over
+
+
+@dataclass(frozen=True)
+class RankHeads(Step, stage="prune", names="order/{0.order.name}", shared=True, costly=True):
+    """A greedy order: the masks of its steps, as layouts in orders/."""
+
+    sweep_index: int
+    order: Order
+    VERSION = 2
+
+    def sweep(self, run: Run) -> GreedySweep:
+        sweep = run.plan.pruning[self.sweep_index]
+        assert isinstance(sweep, GreedySweep)
+        return sweep
+
+    def needs(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        options = self.sweep(run).model_dump(include={"kinds", "step", "rescore", "keep", "unit"})
+        return {
+            "score": self.order.score,
+            "turn": self.order.turn,
+            "seed": run.plan.seed,
+            **options,
+            "dev": run.fingerprint("dev"),
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return [f"orders/{self.order.name}"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        sweep = self.sweep(run)
+        (work / MADE / "orders" / self.order.name).mkdir(
+            parents=True, exist_ok=True
+        )  # where no head is to go, too
+        for kept, mask in greedy_masks(ranking(run, self.order, sweep.rescore), sweep).items():
+            if run.main:
+                mask.save(work / MADE / "orders" / self.order.name / f"{kept}.json")
+        return {}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        sweep = self.sweep(run)
+        times = len(left_by_step(run.heads, sweep)) if sweep.rescore and run.heads else 1
+        return (
+            0.0
+            if self.order.score in WITHOUT_TEXT
+            else times * estimate.scoring([self.order.score])
+        )
+
+
+def ranking(run: Run, order: Order, rescore: bool) -> Ranking:
+    """How important the full model's heads are on the dev text, as an order asks."""
+    model, seed = full_model(run), 1000 * run.plan.seed + order.turn
+    return Ranking(
+        model, model.task.batches(run.text("dev"), run.progress), order.score, rescore, seed
+    )
+
+
+@dataclass(frozen=True)
+class Prune(
+    Step,
+    stage="prune",
+    names="prune/{0.variant.name}",
+    shared=True,
+    repeatable=True,
+    costly=True,
+):
+    """One smaller model: its layout in layouts/, its weights in pruned/."""
+
+    VERSION = 3  # smaller chunks of the loss add up in another order
+
+    variant: Variant
+
+    @property
+    def layout(self) -> str:
+        return f"layouts/{self.variant.name}.json"
+
+    @property
+    def folder(self) -> str:
+        return f"pruned/{self.variant.name}"
+
+    def has_weights(self, run: Run) -> bool:
+        """Whether its weights are more than the full model's without some heads, so that they are saved."""
+        return True
+
+    def needs(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def outputs(self, run: Run) -> list[str]:
+        return [self.layout, *self.weights(run)]
+
+    def weights(self, run: Run) -> list[str]:
+        return [self.folder] if self.has_weights(run) else []
+
+    def tuning_inputs(self, run: Run) -> dict[str, Any]:
+        """What every model that is fine-tuned from the full one is made from, beside its variant."""
+        unused = {"epochs", "learning_rate", "warmup", "schedule", "patience", "average"}
+        return {
+            "options": run.sweep(self.variant).training_options,
+            "seed": run.plan.seed,
+            "training": run.plan.training.model_dump(exclude=unused),
+            "train": run.fingerprint("train"),
+            "dev": run.fingerprint("dev"),
+        }
+
+    def save(self, run: Run, mask: HeadMask, model: Model, work: Path) -> None:
+        if run.main:
+            mask.save(work / MADE / self.layout)
+            model.save(work / MADE / self.folder)
+
+    def tuned(self, run: Run, mask: HeadMask, work: Path) -> Result:
+        """A layout cut out of the full model and fine-tuned for as long as gates are."""
+        model, sweep = fresh_model(run), run.sweep(self.variant)
+        made = tune(model, training(run, model, work), sweep, tuple(sweep.kinds), mask)
+        self.save(run, made.mask, made.model, work)
+        return {
+            **made.cost,
+            "loss_before": made.loss_before,
+            "loss_after": made.loss_after,
+            "notes": made.notes,
+        }
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        sweep = run.sweep(self.variant)
+        return estimate.training(sweep.epochs, sweep.kinds)
+
+
+def fresh_model(run: Run) -> Model:
+    """The full model, to be trained on."""
+    run.get_or_make(FULL_MODEL, whole=True)
+    return run.fresh()
+
+
+class PruneByGates(Prune):
+    """Fine-tune with gates, decide, cut. Leaves gates/, too."""
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {
+            **self.tuning_inputs(run),
+            "method": self.variant.method,
+            "penalty": self.variant.penalty,
+            "keep": self.variant.keep,
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return [*super().outputs(run), f"gates/{self.variant.name}.csv"]
+
+    def make(self, run: Run, work: Path) -> Result:
+        model, sweep, variant = fresh_model(run), run.sweep(self.variant), self.variant
+        assert isinstance(sweep, GateSweep | TopKSweep)
+        goal: dict[str, Any] = {"keep": variant.keep}
+        if isinstance(sweep, GateSweep):
+            goal["penalty"] = variant.penalty
+        options = sweep.model_copy(update=goal)
+        pruned = prune_by_training(model, training(run, model, work), options)
+        self.save(run, pruned.mask, pruned.model, work)
+        if run.main:
+            write_text(
+                work / MADE / "gates" / f"{variant.name}.csv", (work / "gates.csv").read_text()
+            )
+        for note in pruned.notes:
+            run.progress.say(f"  {note}")
+        facts = ("soft_loss", "decided_loss", "undecided", "expected", "settled", "notes", "doubts")
+        return {
+            **pruned.cost,
+            **{name: getattr(pruned, name) for name in facts},
+            "sweep": sweep.name,
+            "penalty": variant.penalty,
+        }
+
+
+class GreedyStep(Prune):
+    """One step of a greedy order: its layout, and its model where it is fine-tuned or compensated."""
+
+    VERSION = 3
+
+    def sweep(self, run: Run) -> GreedySweep:
+        sweep = run.sweep(self.variant)
+        assert isinstance(sweep, GreedySweep)
+        return sweep
+
+    def has_weights(self, run: Run) -> bool:
+        sweep = self.sweep(run)
+        return sweep.tune or sweep.compensate
+
+    def needs(self, run: Run) -> list[Step]:
+        assert self.variant.order is not None
+        return [RankHeads(self.variant.sweep_index, self.variant.order)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        sweep = self.sweep(run)
+        return {
+            "kept": self.variant.kept,
+            "tune": self.tuning_inputs(run) if sweep.tune else None,
+            "compensate": run.fingerprint("train") if sweep.compensate else None,
+        }
+
+    def make(self, run: Run, work: Path) -> Result:
+        sweep, order = self.sweep(run), self.variant.order
+        assert order is not None
+        mask = HeadMask.read(run.folder / "orders" / order.name / f"{self.variant.kept}.json")
+        if sweep.tune:
+            return self.tuned(run, mask, work)
+        if sweep.compensate:
+            model = full_model(run)
+            text = model.task.batches(run.text("train").head(MEANS)).intact()
+            means = mean_outputs(model.hf, model.found, text)
+            self.save(run, mask, model.remove(mask, means, grow=True), work)
+        elif run.main:
+            mask.save(work / MADE / self.layout)
+        return {}
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return super().seconds(run, estimate) if self.sweep(run).tune else 0.0
+
+
+class FineTunedControl(Prune):
+    """A control that is fine-tuned from the full model: with all heads, random ones, or one of each layer."""
+
+    def needs(self, run: Run) -> list[Step]:
+        reference = self.variant.reference
+        return [FULL_MODEL, prune_step(reference)] if reference else [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {"control": self.variant.control, **self.tuning_inputs(run)}
+
+    def make(self, run: Run, work: Path) -> Result:
+        variant, heads = self.variant, full_model(run).heads
+        seed = int(digest([variant.name, run.plan.seed]), 16) % 2**32
+        reference = run.mask(variant.reference) if variant.reference else None
+
+        def score() -> Mapping[Head, float]:
+            return ranking(run, Order("", BEST_HEAD), rescore=False)(HeadMask.full(heads))
+
+        assert variant.control is not None
+        sweep = run.sweep(variant)
+        mask = control_mask(variant.control, heads, sweep.kinds, seed, reference, score, sweep.unit)
+        return self.tuned(run, mask, work)
+
+
+class TrainedControl(Prune):
+    """A control trained from random weights with the whole recipe: the layout of a pruned model, or a dense model with
+    as many parameters."""
+
+    @property
+    def reference(self) -> Variant:
+        assert self.variant.reference is not None
+        return self.variant.reference
+
+    def needs(self, run: Run) -> list[Step]:
+        return [FULL_MODEL, prune_step(self.reference)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        plan = run.plan
+        assert isinstance(plan.model, Architecture)
+        return {
+            "control": self.variant.control,
+            "shape": plan.model.model_dump(),
+            "seed": plan.seed,
+            "recipe": plan.training.model_dump(),
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return super().outputs(run) if self.variant.control == "from-scratch" else [self.folder]
+
+    def make(self, run: Run, work: Path) -> Result:
+        full, shape = full_model(run), run.plan.model
+        assert isinstance(shape, Architecture)
+        how = training(run, full, work, shape.max_length)
+        if self.variant.control == "from-scratch":
+            mask = run.mask(self.reference)
+            model, facts = from_scratch(shape, full.tokenizer, how, mask, run.device)
+            self.save(run, mask, model, work)
+            return {**facts, "notes": []}
+        parameters = model_of(run, self.reference).parameters
+        smaller = narrower(shape, len(full.tokenizer), parameters)
+        model = Model(
+            build(smaller, full.tokenizer, run.plan.seed).to(run.device),
+            full.tokenizer,
+            self.variant.name,
+        )
+        facts = converge(model.hf, full.tokenizer, model.found, how)
+        if run.main:
+            model.save(work / MADE / self.folder)
+        return {
+            **facts,
+            "width": smaller.width,
+            "feedforward": smaller.feedforward,
+            "parameters_beyond_reference": model.parameters - parameters,
+            "notes": shape_notes(smaller, shape),
+        }
+
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return estimate.training()
+
+
+def shape_notes(smaller: Architecture, shape: Architecture) -> list[str]:
+    if smaller == shape:
+        return ["No head is gone, so no narrower model is as large: this is the full shape again."]
+    if smaller.width == shape.width:
+        return ["So few heads are gone that only the feed-forward layers are narrower."]
+    return []
+
+
+def prune_step(variant: Variant) -> Prune:
+    """The step that makes a variant."""
+    if variant.control in FROM_RANDOM_WEIGHTS:
+        return TrainedControl(variant)
+    if variant.control:
+        return FineTunedControl(variant)
+    if variant.order:
+        return GreedyStep(variant)
+    return PruneByGates(variant)
+
+
+def model_step(variant: Variant) -> Step:
+    """The step that makes a variant, or the full model."""
+    return FULL_MODEL if variant == FULL else prune_step(variant)
+
+
+def model_of(run: Run, variant: Variant) -> Model:
+    """A model of the run, made first where it is not there; one without own weights is cut from the full one."""
+    if variant == FULL:
+        return full_model(run)
+    step = prune_step(variant)
+    if not step.has_weights(run):
+        run.get_or_make(step)
+        # Grow to whole units: the heads were removed by the unit that was asked for.
+        return full_model(run).remove(run.mask(variant), grow=True)
+    run.get_or_make(step, whole=True)
+    return load(run.folder / step.folder, run.device)
+
+
+def keeps_all(run: Run, variant: Variant) -> bool:
+    """Whether a model is made and lost no head: then there is nothing to compare it with, and no control of it."""
+    return (
+        run.result(prune_step(variant)) is not None
+        and len(run.mask(variant)) == run.mask(variant).heads.total
+    )
