@@ -24,6 +24,7 @@ from headwise.lab.server import serve
 from headwise.lab.session import Question, Session, unpacked
 from headwise.model import Model
 from tasks.askers import asker, embedder
+from tasks.test_classifiers import classifier
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("fastapi", reason="fastapi is not installed")
@@ -372,14 +373,18 @@ def test_hostile_text_is_shown_as_text(visit: Any, folder: Path, text: str) -> N
         )
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bert", "embedder"])
+@pytest.mark.parametrize("family", ["gpt2", "bert", "embedder", "classifier"])
 def test_other_models_have_their_view(visit: Any, family: str) -> None:
-    model = embedder() if family == "embedder" else asker(family)
+    models = {"embedder": embedder, "classifier": classifier}
+    model = models[family]() if family in models else asker(family)
     page = visit(served(Session(model)) + "#text=a+b+c+d+e")
     page.locator("[role=switch]").nth(1).click()
     settled(page)
     if family == "embedder":
         assert 0.9 < change(page) <= 1
+    elif family == "classifier":
+        assert page.locator("table.next tbody tr").count() == model.hf.config.num_labels
+        assert page.locator("[data-position]").count() == 0
     else:
         assert page.locator("table.next tbody tr").count() >= 8
         page.locator("[data-position='2']").click()
