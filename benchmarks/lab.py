@@ -34,8 +34,8 @@ from transformers import (
 )
 
 import headwise as hw
-from headwise.lab.questions import Lab
 from headwise.lab.server import serve
+from headwise.lab.session import Session
 from headwise.options import Architecture
 from headwise.training.build import build
 from headwise.training.tokenizer import learn_subwords
@@ -92,19 +92,17 @@ def words() -> tuple[PreTrainedTokenizerFast, str]:
 def served(model: hw.Model) -> str:
     said: queue.Queue[str] = queue.Queue()
     threading.Thread(
-        target=serve, args=(Lab(model), "127.0.0.1", 0, False, said.put), daemon=True
+        target=serve, args=(Session(model), "127.0.0.1", 0, False, said.put), daemon=True
     ).start()
     return said.get(timeout=60)
 
 
 def ask(
-    session: requests.Session, place: str, name: str, user: str = "0", **question: Any
+    session: requests.Session, place: str, name: str, **question: Any
 ) -> tuple[float, dict[str, Any]]:
     """Seconds, and the answer."""
     start = time.perf_counter()
-    reply = session.post(
-        f"{place}ask/{name}", json=question, headers={"X-Lab-User": user}, timeout=600
-    )
+    reply = session.post(f"{place}ask/{name}", json=question, timeout=600)
     last = json.loads(reply.content.splitlines()[-1])
     if reply.status_code != 200 or "answer" not in last:
         raise RuntimeError(f"{reply.status_code}: {last}")
@@ -170,9 +168,7 @@ def crowd(place: str, sentence: str, heads: list[str], users: int, seconds: floa
                 return
             try:
                 gates = {heads[turn % len(heads)]: 0}
-                times[user].append(
-                    ask(session, place, "look", f"user {user}", text=sentence, gates=gates)[0]
-                )
+                times[user].append(ask(session, place, "look", text=sentence, gates=gates)[0])
             except Exception as error:
                 errors.append(f"{type(error).__name__}: {error}")
 

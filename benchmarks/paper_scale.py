@@ -32,8 +32,9 @@ from utilisation import Facts, chip, usage, where_time_goes
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
 from headwise.options import FROM_RANDOM_WEIGHTS, Architecture
+from headwise.progress import Progress
 from headwise.report import write as write_report
-from headwise.study import Plan, Progress, read_plan, run_study
+from headwise.study import Plan, read_plan, run_study
 from headwise.study.plan import GateSweep
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
@@ -246,12 +247,12 @@ def left(run: Run, facts: dict[str, Facts], now: str = "") -> dict[str, float]:
         return max(0.0, sum(found) / len(found)) if found else GUESSED[word]
 
     waiting = defaultdict[str, float](float)
-    for task in schedule.tasks():
-        word = task.name.partition("/")[0]
-        if task.name not in taken:
-            rest = 1 - facts.get(task.name, {}).get("share", 0.0) if task.name == now else 1.0
+    for step in schedule.steps():
+        word = step.name.partition("/")[0]
+        if step.name not in taken:
+            rest = 1 - facts.get(step.name, {}).get("share", 0.0) if step.name == now else 1.0
             waiting[word] += beside(word) + (
-                rest * training(task.name) if word in ("train", "prune") else 0.0
+                rest * training(step.name) if word in ("train", "prune") else 0.0
             )
     gates = [
         (index, sweep) for index, sweep in enumerate(plan.pruning) if isinstance(sweep, GateSweep)

@@ -43,10 +43,11 @@ from headwise.decoding.translator import Generate, translate
 from headwise.heads import KINDS, Kind, write_text
 from headwise.loading import load
 from headwise.options import Gates, Keep
+from headwise.progress import Progress
 from headwise.pruning.gate_training import Pruned, prune_by_gates
 from headwise.pruning.target_count import prune_to_count
 from headwise.statistics import interval, resamples
-from headwise.study import Plan, Progress, read_plan, run_study
+from headwise.study import Plan, read_plan, run_study
 from headwise.training.batches import Encoded
 from headwise.training.trainer import TrainingRun
 

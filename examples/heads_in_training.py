@@ -28,11 +28,11 @@ from headwise.errors import HeadwiseError
 from headwise.heads import write_text
 from headwise.model import Model
 from headwise.options import Architecture
+from headwise.progress import Progress
 from headwise.roles.observe import Batch, observe
 from headwise.roles.passes import Subject, treebank_batches
 from headwise.roles.positional import OFFSETS, positional
 from headwise.study.plan import read_plan
-from headwise.study.progress import Progress
 from headwise.training.build import build
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.trainer import TrainingRun, converge
@@ -119,7 +119,7 @@ def main() -> None:
         progress,
     )
     watch = Watch(model, batches, given.every, given.updates, given.out / "positions.csv")
-    with progress.task("train"):
+    with progress.bar("train"):
         facts = converge(model.hf, tokenizer, model.found, training, [watch])
     model.save(given.out / "model")
     write_text(

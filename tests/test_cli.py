@@ -36,9 +36,10 @@ from transformers import (
 import headwise as hw
 from headwise.data.embedded import write_parallel
 from headwise.importance.measures import CURVES, FAITHFULNESS, usual
-from headwise.study import Progress, make_plan, run_study
+from headwise.progress import Progress
+from headwise.study import make_plan, run_study
+from headwise.study.steps.choice import choose
 from headwise.study.store import locked_folder
-from headwise.study.tasks.evaluate import choose
 
 SHAPE = [
     "model.encoder_layers=1",
@@ -552,7 +553,7 @@ class TestPruning:
         """Whatever it costs: here BLEU falls by 40 on paper. With a limit, the nearest one is named."""
         paper: dict[str, float] = {"full": 40.0}
         monkeypatch.setattr(
-            "headwise.study.tasks.evaluate.choose",
+            "headwise.study.steps.choice.choose",
             lambda dev, kept, limit: choose(
                 {name: paper.get(name, 0.0) for name in dev}, kept, limit
             ),

@@ -22,7 +22,8 @@ from headwise import HeadwiseError, cli
 from headwise.cli.ends import Stopped, resumable, stoppable
 from headwise.data.embedded import write_parallel
 from headwise.errors import NotWritten
-from headwise.study import Progress, make_plan, run_study
+from headwise.progress import Progress
+from headwise.study import make_plan, run_study
 from own_process import Running, headwise, two
 
 SETTINGS = [

@@ -10,7 +10,8 @@ import torch
 import headwise as hw
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
-from headwise.study import Progress, make_plan, run_study
+from headwise.progress import Progress
+from headwise.study import make_plan, run_study
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ from pydantic_core import PydanticUndefined
 
 from headwise import cli
 from headwise.data.embedded import write_parallel
-from headwise.study import Plan, Progress, make_plan, run_study
+from headwise.progress import Progress
+from headwise.study import Plan, make_plan, run_study
 
 ROOT = Path(__file__).parents[1]
 MADE = ROOT / "docs" / "reference"  # by `make docs`

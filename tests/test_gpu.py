@@ -17,8 +17,9 @@ from headwise.attention import capture, discover
 from headwise.heads import HeadMask
 from headwise.importance.measures import facts, resolve_measures
 from headwise.options import Architecture
+from headwise.progress import Progress
 from headwise.pruning.gates import HardConcrete, HeadGates
-from headwise.study import Progress, make_plan, run_study
+from headwise.study import make_plan, run_study
 from headwise.study.estimate import blank, random_batch
 from headwise.training.loss_forward import loss_forward
 from tasks.askers import asker, lines, pairs

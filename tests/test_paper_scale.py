@@ -19,7 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import headwise as hw
 from headwise.heads import HeadMask
 from headwise.options import Architecture
-from headwise.study import Progress, make_plan, read_plan
+from headwise.progress import Progress
+from headwise.study import make_plan, read_plan
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
 from headwise.training.build import build

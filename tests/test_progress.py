@@ -7,8 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from headwise.progress import EVERY, Bars, part, shown, silent
-from headwise.study import Progress
+from headwise.progress import EVERY, Bars, Progress, part, shown, silent
 
 
 def test_parts_of_parts() -> None:
@@ -70,7 +69,7 @@ class TestWithoutATerminal:
         for quiet in (False, True):
             progress, out = Progress(quiet), io.StringIO()
             progress.console.file = out
-            with progress.task("train"):
+            with progress.bar("train"):
                 progress(0.5, "half")
             heard.append(out.getvalue())
         assert "train: 50% after 0:00:00, half" in heard[0] and heard[1] == ""

@@ -1,4 +1,4 @@
-"""How a long computation reports its progress: the share that is done (0 to 1), and a word on what happens."""
+"""Progress: the share of a long computation that is done (0 to 1), a word on what happens, and how both are shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Column
 
 EVERY = 30.0  # seconds between the lines of a task where no bar can move
 Report = Callable[[float, str], None]
@@ -18,7 +20,7 @@ def silent(share: float, what: str) -> None:
     """Report to nobody."""
 
 
-class Bars(Progress):
+class Bars(RichProgress):
     """Bars of tasks whose total is 1. Where none can move, such as in a log file, each task has a line now and then:
     the share that is done, the time it took, and the time left."""
 
@@ -67,3 +69,63 @@ def shown(name: str, report: Report | None) -> Iterator[Report]:
 def part(report: Report, start: float, end: float) -> Report:
     """Progress of a part, as progress of the whole from `start` to `end`."""
     return lambda share, what: report(start + (end - start) * share, what)
+
+
+class Progress:
+    """Bars on the error stream; silent when `quiet`. Call it with the share of the present task."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self.report: Report = silent
+        self.heading = ""  # held back until something is made below it
+
+    def __call__(self, share: float, what: str) -> None:
+        self.report(share, what)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def show_heading(self) -> None:
+        """Show the heading that was held back."""
+        heading, self.heading = self.heading, ""
+        if heading:
+            self.say(heading)
+
+    def bars(self) -> Bars:
+        """Bars without any task yet: each has a share, the time it takes, and a note. What does not fit on the line is
+        cut from the name and from the note."""
+        name = Column(no_wrap=True, min_width=22, max_width=max(22, self.console.width // 2 - 8))
+        share, time = Column(min_width=4), Column(no_wrap=True, min_width=7)
+        columns = (
+            TextColumn("  {task.description}", table_column=name),
+            BarColumn(8, table_column=Column(min_width=8)),
+            TextColumn("{task.percentage:>3.0f}%", table_column=share),
+            TimeElapsedColumn(time),
+            TextColumn("left"),
+            TimeRemainingColumn(table_column=time),
+            TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, ratio=1)),
+        )
+        return Bars(
+            *columns,
+            console=self.console,
+            refresh_per_second=2,
+            speed_estimate_period=600,
+            expand=True,
+        )
+
+    @contextmanager
+    def bar(self, name: str) -> Iterator[None]:
+        """A bar for the time of the block, which `__call__` moves. Blocks inside one another share the screen."""
+        self.show_heading()
+        outer = self.report
+        if outer is not silent:  # a block inside another one
+            yield
+            return
+        with self.bars() as bars:
+            row = bars.add_task(name, total=1.0, note="")
+            self.report = lambda share, what: bars.update(row, completed=share, note=what)
+            try:
+                yield
+                bars.update(row, completed=1.0)
+            finally:
+                self.report = outer

@@ -20,10 +20,8 @@ import pytest
 import headwise as hw
 from axe import serious
 from headwise.data.annotated import Annotated, Mention, Word
-from headwise.lab.answers import unpacked
-from headwise.lab.bench import Bench
-from headwise.lab.questions import Lab
 from headwise.lab.server import serve
+from headwise.lab.session import Question, Session, unpacked
 from headwise.model import Model
 from tasks.askers import asker, embedder
 
@@ -47,10 +45,12 @@ TREE = Annotated(
 )
 
 
-def served(lab: Lab) -> str:
+def served(session: Session) -> str:
     """The address of a lab that is served until the tests end."""
     said: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=serve, args=(lab, "127.0.0.1", 0, False, said.put), daemon=True).start()
+    threading.Thread(
+        target=serve, args=(session, "127.0.0.1", 0, False, said.put), daemon=True
+    ).start()
     return said.get(timeout=30)
 
 
@@ -60,12 +60,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lab(folder: Path) -> Lab:
+def session(folder: Path) -> Session:
     model = hw.load(folder)
     pruned = model.remove(
         hw.HeadMask.full(model.heads).without([hw.Head("cross", 0, 1), hw.Head("cross", 0, 2)])
     )
-    made = Lab(model, pruned, trees={TREE.text: TREE})
+    made = Session(model, pruned, trees={TREE.text: TREE})
     heads = {
         str(head): [place / 10, place / 10 - 0.05, place / 10 + 0.05]
         for place, head in enumerate(model.heads)
@@ -101,8 +101,8 @@ def lab(folder: Path) -> Lab:
 
 
 @pytest.fixture(scope="module")
-def address(lab: Lab) -> str:
-    return served(lab)
+def address(session: Session) -> str:
+    return served(session)
 
 
 @pytest.fixture(scope="module")
@@ -166,14 +166,14 @@ def export(page: Any, name: str) -> str:
     return Path(download.value.path()).read_text(encoding="utf-8")
 
 
-def test_a_head_is_picked_switched_off_and_slid(visit: Any, address: str, lab: Lab) -> None:
+def test_a_head_is_picked_switched_off_and_slid(visit: Any, address: str, session: Session) -> None:
     page = visit(address)
-    bench = Bench(lab.benches["full"].model)
+    session = Session(session.model)
     page.locator("[data-head='cross/1/2']").click()
     assert page.locator(".picked h2").inner_text() == "cross/1/2"
     page.locator("[data-switch='cross/1/2']").click()
     settled(page)
-    expected = bench.look("a b c d", {"cross/1/2": 0.0})
+    expected = session.look(Question(text="a b c d", gates={"cross/1/2": 0.0}))
     assert page.locator("[data-switch='cross/1/2']").get_attribute("aria-checked") == "false"
     shown = page.locator(".said.after").evaluate(
         "e => [...e.childNodes].filter(n => n.nodeName !== 'DEL').map(n => n.textContent).join('')"
@@ -183,11 +183,13 @@ def test_a_head_is_picked_switched_off_and_slid(visit: Any, address: str, lab: L
     assert change(page) == pytest.approx(logs["after"] - logs["before"], abs=0.006)
     page.locator("[data-slider]").fill("0.5")
     settled(page)
-    logs = bench.look("a b c d", {"cross/1/2": 0.5})["log_probability"]
+    logs = session.look(Question(text="a b c d", gates={"cross/1/2": 0.5}))["log_probability"]
     assert change(page) == pytest.approx(logs["after"] - logs["before"], abs=0.006)
     page.get_by_label("An off head gives").select_option("mean")
     settled(page)
-    logs = bench.look("a b c d", {"cross/1/2": 0.5}, "mean")["log_probability"]
+    logs = session.look(Question(text="a b c d", gates={"cross/1/2": 0.5}, ablation="mean"))[
+        "log_probability"
+    ]
     assert change(page) == pytest.approx(logs["after"] - logs["before"], abs=0.006)
     page.get_by_role("button", name="Switch all on").click()
     settled(page)
@@ -258,11 +260,11 @@ def test_the_state_is_in_the_address(visit: Any, address: str) -> None:
     settled(other)
 
 
-def test_effects_and_the_smallest_set(visit: Any, address: str, lab: Lab) -> None:
+def test_effects_and_the_smallest_set(visit: Any, address: str, session: Session) -> None:
     page = visit(address)
     page.get_by_role("button", name="Try every head").click()
     page.locator("table.effects").wait_for()
-    ours = Bench(lab.benches["full"].model).ablate("a b c d")
+    ours = Session(session.model).ablate(Question(text="a b c d"))
     rows = list(csv.DictReader(io.StringIO(export(page, "Effects as CSV"))))
     values = np.array([float(row["change"]) for row in rows]).reshape(len(ours["heads"]), -1)
     np.testing.assert_allclose(values, ours["values"], atol=1e-5)
@@ -275,9 +277,9 @@ def test_effects_and_the_smallest_set(visit: Any, address: str, lab: Lab) -> Non
     assert page.locator(".said.after ins").count() + page.locator(".said.after del").count() > 0
 
 
-def test_the_exported_map_is_the_picture(visit: Any, address: str, lab: Lab) -> None:
+def test_the_exported_map_is_the_picture(visit: Any, address: str, session: Session) -> None:
     page = visit(address + "#text=a+b+c&head=cross/0/3")
-    look = Bench(lab.benches["full"].model).look("a b c")
+    look = Session(session.model).look(Question(text="a b c"))
     (site,) = [s for s in look["maps"] if (s["kind"], s["layer"]) == ("cross", 0)]
     weights = unpacked(site["data"], site["shape"])[3]
     rows = list(csv.DictReader(io.StringIO(export(page, "Map as CSV"))))
@@ -297,14 +299,14 @@ def test_the_exported_map_is_the_picture(visit: Any, address: str, lab: Lab) -> 
     assert page.locator(".picked .pointer").count() == 1
 
 
-def test_the_tree_is_drawn_with_the_picked_head(visit: Any, address: str, lab: Lab) -> None:
+def test_the_tree_is_drawn_with_the_picked_head(visit: Any, address: str, session: Session) -> None:
     page = visit(address)
     page.get_by_label("Pick a sentence").select_option(TREE.text)
     page.locator("[data-head='encoder-self/1/2']").click()
     page.locator(".arcs").wait_for()
     assert page.locator(".arc.dependency text").all_text_contents() == ["nsubj", "obj"]
     assert page.locator(".arc.coreference").count() == 1
-    look = lab.benches["full"].look(TREE.text)
+    look = session.look(Question(text=TREE.text))
     (site,) = [s for s in look["maps"] if (s["kind"], s["layer"]) == ("encoder-self", 1)]
     map, words = unpacked(site["data"], site["shape"])[2], np.array(look["source"]["words"])
     between = lambda a, b: map[words == a][:, words == b].sum(1).mean()  # noqa: E731
@@ -323,7 +325,7 @@ def test_the_tree_is_drawn_with_the_picked_head(visit: Any, address: str, lab: L
     page.locator(".arcs").wait_for(state="detached")  # this sentence has no tree
 
 
-def test_the_python_lines_give_the_same(visit: Any, address: str, lab: Lab) -> None:
+def test_the_python_lines_give_the_same(visit: Any, address: str, session: Session) -> None:
     page = visit(
         address
         + "#text=a+%22b%22+%5C+%C3%BC+%F0%9F%99%82&off=cross/1/2,encoder-self/0/0:0.5&ablation=uniform&beam=2"
@@ -333,7 +335,9 @@ def test_the_python_lines_give_the_same(visit: Any, address: str, lab: Lab) -> N
     with contextlib.redirect_stdout(said):
         exec(lines, {})
     gates = {"cross/1/2": 0.0, "encoder-self/0/0": 0.5}
-    look = Bench(lab.benches["full"].model).look('a "b" \\ ü 🙂', gates, "uniform", 2)
+    look = Session(session.model).look(
+        Question(text='a "b" \\ ü 🙂', gates=gates, ablation="uniform", beam=2)
+    )
     assert said.getvalue().splitlines() == [look["after"], str(look["log_probability"])]
     assert page.locator(".said.after").inner_text() != ""
 
@@ -353,10 +357,10 @@ def test_hostile_text_is_shown_as_text(visit: Any, folder: Path, text: str) -> N
     model.hf.resize_token_embeddings(
         max(len(model.tokenizer), model.hf.config.vocab_size), mean_resizing=False
     )
-    lab = Lab(Model(model.hf, model.tokenizer, "<i>model</i>"))
-    lab.about["sentences"] = {"Yours": [text]}
+    session = Session(Model(model.hf, model.tokenizer, "<i>model</i>"))
+    session.about["sentences"] = {"Yours": [text]}
     for width in (1280, 400):
-        page = visit(served(lab), width)
+        page = visit(served(session), width)
         settled(page)
         assert (
             page.evaluate("document.querySelectorAll('main script, main img, header i').length")
@@ -371,18 +375,22 @@ def test_hostile_text_is_shown_as_text(visit: Any, folder: Path, text: str) -> N
 @pytest.mark.parametrize("family", ["gpt2", "bert", "embedder"])
 def test_other_models_have_their_view(visit: Any, family: str) -> None:
     model = embedder() if family == "embedder" else asker(family)
-    page = visit(served(Lab(model)) + "#text=a+b+c+d+e")
+    page = visit(served(Session(model)) + "#text=a+b+c+d+e")
     page.locator("[role=switch]").nth(1).click()
     settled(page)
     if family == "embedder":
         assert 0.9 < change(page) <= 1
     else:
         assert page.locator("table.next tbody tr").count() >= 8
-        page.locator("[data-place='2']").click()
+        page.locator("[data-position='2']").click()
         settled(page)
-        assert "place=2" in page.url
-        expected = Bench(model).look(
-            "a b c d e", {next(iter(map(str, list(model.heads)[1:]))): 0.0}, place=2
+        assert "position=2" in page.url
+        expected = Session(model).look(
+            Question(
+                text="a b c d e",
+                gates={next(iter(map(str, list(model.heads)[1:]))): 0.0},
+                position=2,
+            )
         )["log_probability"]
         assert change(page) == pytest.approx(expected["after"] - expected["before"], abs=0.006)
     page.get_by_role("button", name="Try every head").click()
@@ -411,13 +419,11 @@ def test_it_fits_the_screen_in_both_themes(
 
 
 def test_an_error_is_a_sentence(
-    visit: Any, address: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
+    visit: Any, address: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = visit(address)
     with monkeypatch.context() as broken:
-        broken.setattr(
-            lab.benches["full"], "look", lambda **_: (_ for _ in ()).throw(MemoryError())
-        )
+        broken.setattr(session, "look", lambda *_: (_ for _ in ()).throw(MemoryError()))
         page.locator("[role=switch]").first.click()
         assert "memory" in page.locator("[role=alert]").inner_text()
     page.locator("[role=switch]").first.click()

@@ -19,8 +19,8 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.files import sha256
 from headwise.lab import server
-from headwise.lab.bench import Bench
-from headwise.lab.server import BODY, Lab, application, host_names, listening, serve
+from headwise.lab.server import BODY, application, host_names, listening, serve
+from headwise.lab.session import Cancel, Question, Session
 from own_process import Running, headwise
 from tasks.askers import asker
 
@@ -37,14 +37,14 @@ HOSTILE = [
 
 
 @pytest.fixture(scope="module")
-def lab() -> Lab:
-    return Lab(asker("marian"))
+def session() -> Session:
+    return Session(asker("marian"))
 
 
 @pytest.fixture
-def client(lab: Lab) -> Iterator[Any]:
+def client(session: Session) -> Iterator[Any]:
     yield testclient.TestClient(
-        application(lab, TOKEN, host_names("127.0.0.1", 8000)), base_url=HOST
+        application(session, TOKEN, host_names("127.0.0.1", 8000)), base_url=HOST
     )
 
 
@@ -54,17 +54,18 @@ def ask(client: Any, name: str, **question: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in reply.text.splitlines()]
 
 
-def test_answers_are_the_library_s(client: Any, lab: Lab) -> None:
+def test_answers_are_the_library_s(client: Any, session: Session) -> None:
     answer = ask(client, "look", text="a b c", gates={"cross/0/1": 0.5}, ablation="mean")[-1][
         "answer"
     ]
-    ours = Bench(lab.benches["full"].model).look("a b c", {"cross/0/1": 0.5}, "mean")
+    question = Question(text="a b c", gates={"cross/0/1": 0.5}, ablation="mean")
+    ours = Session(session.model).look(question)
     assert {k: v for k, v in answer.items() if k != "seconds"} == json.loads(
         json.dumps({k: v for k, v in ours.items() if k != "seconds"})
     )
     *progress, last = ask(client, "ablate", text="a b c")
     assert progress and all(0 <= line["progress"] <= 1 for line in progress)
-    assert len(last["answer"]["total"]) == lab.benches["full"].model.heads.total
+    assert len(last["answer"]["total"]) == session.model.heads.total
     assert ask(client, "about")[-1]["answer"]["task"] == "translation"
     assert ask(client, "smallest", text="a b c")[-1]["answer"]["before"] == answer["before"]
 
@@ -158,13 +159,13 @@ def test_what_is_no_question_is_refused(client: Any) -> None:
     [MemoryError(), torch.OutOfMemoryError("x"), RuntimeError("you tried to allocate 9 GB")],
 )
 def test_without_memory_the_server_lives_on(
-    client: Any, lab: Lab, monkeypatch: pytest.MonkeyPatch, error: Exception
+    client: Any, session: Session, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
     with monkeypatch.context() as broken:
-        broken.setattr(lab.benches["full"], "look", fail)
+        broken.setattr(session, "look", fail)
         assert "memory" in ask(client, "look", text="a")[-1]["error"]
     assert "answer" in ask(client, "look", text="a")[-1]
 
@@ -179,10 +180,10 @@ def test_a_slow_question_is_stopped_and_the_server_lives_on(
 
 
 def test_an_unforeseen_error_is_logged_and_the_server_lives_on(
-    client: Any, lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    client: Any, session: Session, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr(lab.benches["full"], "look", lambda **_: 1 / 0)
+        broken.setattr(session, "look", lambda *_: 1 / 0)
         assert "ZeroDivisionError" in ask(client, "look", text="a")[-1]["error"]
     assert "A question failed" in caplog.text
     assert "answer" in ask(client, "look", text="a")[-1]
@@ -218,21 +219,23 @@ def test_the_page_names_no_other_place_and_has_no_inline_script() -> None:
             )
 
 
-def test_one_who_leaves_stops_the_work(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_who_leaves_stops_the_work(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     said: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=serve, args=(lab, "127.0.0.1", 0, False, said.put), daemon=True).start()
+    threading.Thread(
+        target=serve, args=(session, "127.0.0.1", 0, False, said.put), daemon=True
+    ).start()
     address, ended = said.get(timeout=30), threading.Event()
 
-    def endless(check: Any, progress: Any, **_: Any) -> None:
+    def endless(question: Question, cancel: Cancel, progress: Any) -> None:
         try:
             while True:
-                check()
+                cancel.check()
                 progress(0.5, "on and on")
                 time.sleep(0.05)
         finally:
             ended.set()
 
-    monkeypatch.setattr(lab.benches["full"], "ablate", endless)
+    monkeypatch.setattr(session, "ablate", endless)
     with requests.post(
         f"{address}ask/ablate", json={"text": "a"}, stream=True, timeout=10
     ) as reply:

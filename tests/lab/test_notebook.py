@@ -15,12 +15,12 @@ import pytest
 
 import headwise as hw
 from headwise.lab import notebook
-from headwise.lab.bench import Bench
-from headwise.lab.notebook import answer, joined
-from headwise.lab.questions import Lab
-from headwise.lab.smallest import smallest
+from headwise.lab.assets import one_module
+from headwise.lab.notebook import reply
+from headwise.lab.session import Question, Session
 from headwise.model import Model
-from headwise.study import Progress, make_plan, run_study
+from headwise.progress import Progress
+from headwise.study import make_plan, run_study
 from tasks.askers import asker
 
 CHROMIUM = shutil.which("chromium")
@@ -61,15 +61,15 @@ class Kept:
 class TestAnswers:
     def test_they_are_the_library_s(self, model: Model) -> None:
         kept, gates = Kept(), {"cross/0/1": 0.0}
-        answer(
-            Lab(model),
+        reply(
+            Session(model),
             kept,
             {"id": "7-1", "name": "ablate", "question": {"text": "a b c", "gates": gates}},
         )
         *progress, last = kept.said
         assert progress and all(0 <= line["progress"] <= 1 for line in progress)
         assert {line["id"] for line in kept.said} == {"7-1"}
-        ours = Bench(model).ablate("a b c", gates)
+        ours = Session(model).ablate(Question(text="a b c", gates=gates))
         assert last["answer"]["total"] == json.loads(json.dumps(ours["total"]))
 
     @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ class TestAnswers:
     )
     def test_what_cannot_be_answered(self, model: Model, asked: dict[str, Any]) -> None:
         kept = Kept()
-        answer(Lab(model), kept, {"id": "1", **asked})
+        reply(Session(model), kept, {"id": "1", **asked})
         assert [set(line) for line in kept.said] == [{"id", "error"}]
 
     def test_the_stop_button_of_the_notebook(
@@ -92,22 +92,22 @@ class TestAnswers:
         def interrupted(*given: Any, **options: Any) -> None:
             raise KeyboardInterrupt
 
-        kept, made = Kept(), Lab(model)
+        kept, made = Kept(), Session(model)
         monkeypatch.setattr(made, "answer", interrupted)
-        answer(made, kept, {"id": "1", "name": "look"})
+        reply(made, kept, {"id": "1", "name": "look"})
         assert kept.said == [{"id": "1", "error": "Stopped."}]
 
 
 def test_the_page_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    text = joined("notebook.js", "widget")
+    text = one_module("notebook.js", "widget")
     assert text.startswith("const modules") and text.endswith(
         'export default modules["notebook.js"].widget;\n'
     )
-    monkeypatch.setattr(notebook.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr("headwise.lab.assets.resources.files", lambda package: tmp_path)
     (tmp_path / "page").mkdir()
     (tmp_path / "page" / "star.js").write_text('import * as all from "./other.js";\n')
     with pytest.raises(ValueError, match=r"star\.js"):
-        joined("star.js", "all")
+        one_module("star.js", "all")
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
@@ -128,7 +128,7 @@ class TestWidget:
             pytest.skip("there is no chromium on this machine")
         widget = hw.lab(model, "a b c d")
         assert widget.state == urlencode({"text": "a b c d"})
-        made, said = Lab(model), list[str]()
+        made, said = Session(model), list[str]()
         with sync_api.sync_playwright() as playwright:
             browser = playwright.chromium.launch(
                 executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
@@ -140,7 +140,7 @@ class TestWidget:
 
             def ask(asked: dict[str, Any]) -> None:
                 kept = Kept()
-                answer(made, kept, asked)
+                reply(made, kept, asked)
                 page.evaluate("said => { setTimeout(() => said.forEach(window.tell)) }", kept.said)
 
             page.expose_function("esm", lambda: widget._esm)
@@ -159,7 +159,9 @@ class TestWidget:
         page.wait_for_timeout(150)
         page.locator(".output[aria-busy=false]").wait_for()
         shown = float(page.locator(".log-change").inner_text().replace("−", "-"))
-        logs = Bench(model).look("a b c d", {"cross/1/2": 0.0})["log_probability"]
+        logs = Session(model).look(Question(text="a b c d", gates={"cross/1/2": 0.0}))[
+            "log_probability"
+        ]
         assert shown == pytest.approx(logs["after"] - logs["before"], abs=0.005)
         assert "off=cross%2F1%2F2" in page.evaluate("window.state.state")
         page.evaluate("window.changeState('text=a+b+c+d')")
@@ -168,7 +170,7 @@ class TestWidget:
         page.locator(".effects").first.wait_for()
         page.get_by_role("button", name="Smallest set that changes the output").click()
         page.locator(".found").wait_for()
-        found = smallest(Bench(model), "a b c d")
+        found = Session(model).smallest(Question(text="a b c d"))
         assert page.locator(".found code").all_inner_texts() == found["heads"]
 
 

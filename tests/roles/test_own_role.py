@@ -17,8 +17,9 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 import headwise as hw
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
+from headwise.progress import Progress
 from headwise.roles.role import NO_ROLE, category, display_name, in_order, role_of
-from headwise.study import Progress, make_plan, run_study
+from headwise.study import make_plan, run_study
 
 NAME = "first-word"
 HEAD = {"kind": "encoder-self", "layer": 1, "head": 2}

@@ -11,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.study import Plan, Progress, make_plan, run_study
+from headwise.progress import Progress
+from headwise.study import Plan, make_plan, run_study
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -60,9 +61,9 @@ class Notes(Progress):
         self.lines: list[str] = []
 
     @contextmanager
-    def task(self, name: str) -> Iterator[None]:
+    def bar(self, name: str) -> Iterator[None]:
         self.made.append(name)
-        with super().task(name):
+        with super().bar(name):
             yield
 
     def say(self, text: str) -> None:

@@ -67,7 +67,7 @@ def after_damage(whole: Path, run: Path, name: str, damage: str, seed: int) -> s
         again(plan_of(TINY), run)
     except HeadwiseError:
         return "refused"
-    timed = name.startswith(".tasks/") or name in TIMED
+    timed = name.startswith(".steps/") or name in TIMED
     same = timed or ((run / name).exists() and content_of(run / name) == content_of(whole / name))
     return "healed" if same and not different(numbers(run), numbers(whole)) else "different"
 
@@ -97,7 +97,7 @@ def test_a_sample_of_damaged_files(copied: Path, finished: Path) -> None:
         "rescored/lambda-1/heads.csv": "deleted",
         "roles/examples.json": "flipped",
         "pruning.csv": "flipped",
-        ".tasks/evaluate.dev.lambda-1.json": "flipped",
+        ".steps/evaluate.dev.lambda-1.json": "flipped",
     }
     for name, damage in damages.items():
         DAMAGES[damage](copied / name, random.Random(name))

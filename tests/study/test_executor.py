@@ -1,4 +1,4 @@
-"""Jobs in order: what waits for what, failures that stay where they are, the time left, a plan in lines."""
+"""Builds in order: what waits for what, failures that stay where they are, the time left, a plan in lines."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.study.executor import Ended, LocalExecutor, Outcome, run_jobs
-from headwise.study.jobs import Eta, Job, about, longest_path, plan_lines
-from headwise.study.progress import Progress
+from headwise.progress import Progress
+from headwise.study.executor import BuildResult, LocalExecutor, Outcome, run_builds
+from headwise.study.timetable import TimeLeft, about, longest_path, plan_lines
 from study.studies import Notes
+from study.toys import Toy
 
 DIAMOND = [
-    Job("end", ("left", "right")),
-    Job("right", ("start",)),
-    Job("left", ("start",)),
-    Job("start"),
+    Toy("end", ("left", "right")),
+    Toy("right", ("start",)),
+    Toy("left", ("start",)),
+    Toy("start"),
 ]
 
 
 def do(
-    jobs: Sequence[Job] | Callable[[], Sequence[Job]],
+    builds: Sequence[Toy] | Callable[[], Sequence[Toy]],
     fail: dict[str, Exception] | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[str], Outcome]:
-    """Do jobs in this process: their names in order, and the outcome."""
+    """Do builds in this process: their names in order, and the outcome."""
     worked: list[str] = []
 
-    def work(job: Job) -> None:
-        worked.append(job.name)
-        if fail and job.name in fail:
-            raise fail[job.name]
+    def work(build: Toy) -> None:
+        worked.append(build.name)
+        if fail and build.name in fail:
+            raise fail[build.name]
 
     progress = progress or Notes()
-    listed = jobs if callable(jobs) else lambda: jobs
-    return worked, run_jobs(listed, LocalExecutor(work, progress), progress)
+    listed = builds if callable(builds) else lambda: builds
+    return worked, run_builds(listed, LocalExecutor(work, progress), progress)
 
 
 class TestOrder:
@@ -56,12 +57,12 @@ class TestOrder:
         """As a sweep that fills in: every point shows the next, until there are four."""
         points: list[str] = []
 
-        def jobs() -> list[Job]:
-            found = [Job(f"point-{i}", ("train",)) for i in range(min(4, len(points)) or 1)]
-            return [Job("train"), *found, Job("report", tuple(job.name for job in found))]
+        def builds() -> list[Toy]:
+            found = [Toy(f"point-{i}", ("train",)) for i in range(min(4, len(points)) or 1)]
+            return [Toy("train"), *found, Toy("report", tuple(build.name for build in found))]
 
-        outcome = run_jobs(
-            jobs, LocalExecutor(lambda job: points.append(job.name), Notes()), Notes()
+        outcome = run_builds(
+            builds, LocalExecutor(lambda build: points.append(build.name), Notes()), Notes()
         )
         assert (
             outcome.done
@@ -70,34 +71,34 @@ class TestOrder:
         )
 
     @pytest.mark.parametrize(
-        ("jobs", "reason"),
+        ("builds", "reason"),
         [
             (
-                [Job("a", ("c",)), Job("b", ("a",)), Job("c", ("b",))],
+                [Toy("a", ("c",)), Toy("b", ("a",)), Toy("c", ("b",))],
                 "ring: (a → b → c|b → c → a|c → a → b)",
             ),
-            ([Job("a", ("a",))], "ring: a → a"),
-            ([Job("a"), Job("b"), Job("a")], "several tasks of the name a:"),
-            ([Job("a", ("z", "y"))], "a needs y, z, but"),
+            ([Toy("a", ("a",))], "ring: a → a"),
+            ([Toy("a"), Toy("b"), Toy("a")], "several steps of the name a:"),
+            ([Toy("a", ("z", "y"))], "a needs y, z, but"),
         ],
         ids=["ring", "itself", "twice", "missing"],
     )
-    def test_what_is_no_graph_is_refused_by_name(self, jobs: list[Job], reason: str) -> None:
+    def test_what_is_no_graph_is_refused_by_name(self, builds: list[Toy], reason: str) -> None:
         with pytest.raises(HeadwiseError, match=reason):
-            do(jobs)
+            do(builds)
 
 
 class TestFailure:
     def test_only_what_waits_for_it_is_lost(self) -> None:
-        jobs = [
-            Job("a"),
-            Job("b", ("a",)),
-            Job("c", ("b",)),
-            Job("d"),
-            Job("e", ("c", "d")),
-            Job("f", ("d",)),
+        builds = [
+            Toy("a"),
+            Toy("b", ("a",)),
+            Toy("c", ("b",)),
+            Toy("d"),
+            Toy("e", ("c", "d")),
+            Toy("f", ("d",)),
         ]
-        worked, outcome = do(jobs, {"b": HeadwiseError("no room for b")})
+        worked, outcome = do(builds, {"b": HeadwiseError("no room for b")})
         assert worked == ["a", "b", "d", "f"] and outcome.done == ["a", "d", "f"]
         assert outcome.failed == {"b": "no room for b"} and outcome.skipped == {
             "c": "b failed",
@@ -122,26 +123,28 @@ class TestFailure:
         outcome = do(DIAMOND, {"left": HeadwiseError("Too short."), "right": ValueError("odd")})[1]
         with pytest.raises(
             HeadwiseError,
-            match=r"2 of 4 tasks failed, and 1 .* right: ValueError: odd left: Too short",
+            match=r"2 of 4 steps failed, and 1 .* right: ValueError: odd left: Too short",
         ):
             outcome.check()
 
     def test_it_is_noted_before_the_jobs_are_asked_for_again(self) -> None:
-        """Who lists the jobs leaves out what will never be there; a killed process cannot say so itself."""
+        """Who lists the builds leaves out what will never be there; a killed process cannot say so itself."""
         noted: dict[str, str] = {}
 
-        def jobs() -> list[Job]:
-            return [Job("left"), Job("right"), Job("end", tuple({"left", "right"} - {*noted}))]
+        def builds() -> list[Toy]:
+            return [Toy("left"), Toy("right"), Toy("end", tuple({"left", "right"} - {*noted}))]
 
         executor = Several(1, lambda names: names[0], {"right"})
-        outcome = run_jobs(jobs, executor, Notes(), lambda job, so_far: noted.update(so_far.failed))
+        outcome = run_builds(
+            builds, executor, Notes(), lambda build, so_far: noted.update(so_far.failed)
+        )
         assert noted == outcome.failed == {"right": "right is bad"}
         assert outcome.done == ["left", "end"] and not outcome.skipped
 
     def test_only_an_unforeseen_error_comes_with_its_traceback(self) -> None:
         notes = Notes()
         do(DIAMOND, {"right": ValueError("odd")}, notes)
-        assert notes.lines[0].startswith("Traceback") and "raise fail[job.name]" in notes.lines[0]
+        assert notes.lines[0].startswith("Traceback") and "raise fail[build.name]" in notes.lines[0]
         assert notes.lines[1] == "  right failed: ValueError: odd"
         notes = Notes()
         do(DIAMOND, {"right": OSError(28, "No space left on device")}, notes)
@@ -151,33 +154,33 @@ class TestFailure:
         assert notes.lines == [], "a last failure is left to the caller"
 
     def test_a_stop_by_hand_goes_through(self) -> None:
-        def work(job: Job) -> None:
+        def work(build: Toy) -> None:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            run_jobs(lambda: DIAMOND, LocalExecutor(work, Notes()), Notes())
+            run_builds(lambda: DIAMOND, LocalExecutor(work, Notes()), Notes())
 
     def test_processes_do_not_part_ways(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(PartialState(), "num_processes", 2)
         with pytest.raises(HeadwiseError, match="no room"):
-            do([Job("a"), Job("b")], {"a": HeadwiseError("no room")})
+            do([Toy("a"), Toy("b")], {"a": HeadwiseError("no room")})
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> list[Job]:
+def graphs(draw: st.DrawFn) -> list[Toy]:
     """Random graphs without a ring, their list in any order."""
-    jobs = []
+    builds = []
     for i in range(draw(st.integers(1, 9))):
         before = draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else set()
-        jobs.append(
-            Job(
+        builds.append(
+            Toy(
                 str(i),
                 tuple(map(str, sorted(before))),
                 draw(st.integers(0, 9)),
                 draw(st.booleans()),
             )
         )
-    return draw(st.permutations(jobs))
+    return draw(st.permutations(builds))
 
 
 class Several:
@@ -185,102 +188,106 @@ class Several:
 
     def __init__(self, slots: int, draw: Callable[[list[str]], str], fail: set[str]) -> None:
         self.slots, self.draw, self.fail = slots, draw, fail
-        self.running: dict[str, Job] = {}
+        self.running: dict[str, Toy] = {}
         self.log: list[tuple[str, str]] = []
 
-    def start(self, job: Job, heading: str) -> None:
-        self.running[job.name] = job
-        self.log.append(("start", job.name))
+    def start(self, build: Toy, heading: str) -> None:
+        self.running[build.name] = build
+        self.log.append(("start", build.name))
         assert len(self.running) <= self.slots
         assert len(self.running) == 1 or not any(other.exclusive for other in self.running.values())
 
-    def wait(self) -> Ended:
+    def wait(self) -> BuildResult:
         name = self.draw(sorted(self.running))
         del self.running[name]
         self.log.append(("end", name))
-        return Ended(name, HeadwiseError(f"{name} is bad") if name in self.fail else None)
+        return BuildResult(name, HeadwiseError(f"{name} is bad") if name in self.fail else None)
 
 
 @settings(deadline=None, max_examples=60)
 @given(graphs(), st.integers(1, 3), st.data())
-def test_any_graph_with_any_failures(jobs: list[Job], slots: int, data: st.DataObject) -> None:
-    """Every job after all it waits for; lost is exactly what a failure reaches; the rest is done."""
-    fail = data.draw(st.sets(st.sampled_from([job.name for job in jobs]), max_size=2))
+def test_any_graph_with_any_failures(builds: list[Toy], slots: int, data: st.DataObject) -> None:
+    """Every build after all it waits for; lost is exactly what a failure reaches; the rest is done."""
+    fail = data.draw(st.sets(st.sampled_from([build.name for build in builds]), max_size=2))
     executor = Several(slots, lambda running: data.draw(st.sampled_from(running)), fail)
-    outcome = run_jobs(lambda: jobs, executor, Notes())
-    for job in jobs:
-        if ("start", job.name) in executor.log:
-            begun = executor.log.index(("start", job.name))
+    outcome = run_builds(lambda: builds, executor, Notes())
+    for build in builds:
+        if ("start", build.name) in executor.log:
+            begun = executor.log.index(("start", build.name))
             assert all(
                 executor.log.index(("end", parent)) < begun and parent not in fail
-                for parent in job.after
+                for parent in build.after
             )
     lost: set[str] = set()
-    for _ in jobs:  # the slow way: as often as there are jobs
-        lost |= {job.name for job in jobs if set(job.after) & (lost | fail)}
+    for _ in builds:  # the slow way: as often as there are builds
+        lost |= {build.name for build in builds if set(build.after) & (lost | fail)}
     assert set(outcome.skipped) == lost and set(outcome.failed) == fail - lost
-    assert set(outcome.done) == {job.name for job in jobs} - lost - fail
+    assert set(outcome.done) == {build.name for build in builds} - lost - fail
     assert len(executor.log) == 2 * (len(outcome.done) + len(outcome.failed))
 
 
 @settings(deadline=None, max_examples=60)
 @given(graphs())
-def test_one_process_takes_the_first_ready_one_of_the_list(jobs: list[Job]) -> None:
-    worked, done = do(jobs)[0], list[str]()
+def test_one_process_takes_the_first_ready_one_of_the_list(builds: list[Toy]) -> None:
+    worked, done = do(builds)[0], list[str]()
     for name in worked:
         assert name == next(
-            job.name for job in jobs if job.name not in done and set(job.after) <= set(done)
+            build.name
+            for build in builds
+            if build.name not in done and set(build.after) <= set(done)
         )
         done.append(name)
 
 
 @settings(deadline=None, max_examples=60)
 @given(graphs())
-def test_the_longest_path_costs_most_of_all(jobs: list[Job]) -> None:
-    by_name = {job.name: job for job in jobs}
+def test_the_longest_path_costs_most_of_all(builds: list[Toy]) -> None:
+    by_name = {build.name: build for build in builds}
 
-    def most(job: Job) -> float:
-        return job.seconds + max((most(by_name[parent]) for parent in job.after), default=0)
+    def most(build: Toy) -> float:
+        return build.seconds + max((most(by_name[parent]) for parent in build.after), default=0)
 
-    path = longest_path(jobs, {job.name: job.seconds for job in jobs})
-    assert sum(by_name[name].seconds for name in path) == max(map(most, jobs))
+    path = longest_path(builds, {build.name: build.seconds for build in builds})
+    assert sum(by_name[name].seconds for name in path) == max(map(most, builds))
     assert all(before in by_name[after].after for before, after in pairwise(path))
 
 
-JOBS = (
-    Job("train", (), 100),
-    Job("prune/a", ("train",), 50),
-    Job("prune/b", ("train",), 50),
-    Job("speed", ("prune/a", "prune/b"), 10, exclusive=True),
+BUILDS = (
+    Toy("train", (), 100),
+    Toy("prune/a", ("train",), 50),
+    Toy("prune/b", ("train",), 50),
+    Toy("speed", ("prune/a", "prune/b"), 10, exclusive=True),
 )
 
 
 class TestEta:
-    def at(self, *ends: tuple[float, bool]) -> Eta:
+    def at(self, *ends: tuple[float, bool]) -> TimeLeft:
         """After `train` began at 0 and ended at some time, made or not."""
         now = [0.0]
-        eta = Eta(lambda: now[0])
+        eta = TimeLeft(lambda: now[0])
         for seconds, made in ends:
-            eta.begin(JOBS[0])
+            eta.begin(BUILDS[0])
             now[0] = seconds
-            eta.end(JOBS[0], made)
+            eta.end(BUILDS[0], made)
         return eta
 
     def test_it_follows_the_pace(self) -> None:
         """100 estimated seconds took 200: the 110 that are left are 220."""
         now = [0.0]
-        eta = Eta(lambda: now[0])
-        assert eta.left(JOBS, 1) == 210 and eta.left_in_words(JOBS, 1) == " · about 4 min left"
-        eta.begin(JOBS[0])
+        eta = TimeLeft(lambda: now[0])
+        assert eta.left(BUILDS, 1) == 210 and eta.left_in_words(BUILDS, 1) == " · about 4 min left"
+        eta.begin(BUILDS[0])
         now[0] = 50
-        assert eta.left(JOBS, 1) == 160
-        assert self.at((200, True)).left(JOBS[1:], 1) == 220
-        assert self.at((5, False)).left(JOBS[1:], 1) == 110, "what was held or failed says nothing"
-        assert eta.left_in_words([Job("a")], 1) == ""
+        assert eta.left(BUILDS, 1) == 160
+        assert self.at((200, True)).left(BUILDS[1:], 1) == 220
+        assert self.at((5, False)).left(BUILDS[1:], 1) == 110, (
+            "what was held or failed says nothing"
+        )
+        assert eta.left_in_words([Toy("a")], 1) == ""
 
     def test_two_at_once_take_half_the_time_but_exclusive_is_alone(self) -> None:
-        assert self.at().left(JOBS, 2) == 160  # train, one of the two, speed: the longest path
-        assert self.at((100, True)).left(JOBS[1:], 2) == (50 + 50) / 2 + 10
+        assert self.at().left(BUILDS, 2) == 160  # train, one of the two, speed: the longest path
+        assert self.at((100, True)).left(BUILDS[1:], 2) == (50 + 50) / 2 + 10
 
     @pytest.mark.parametrize(
         ("seconds", "words"),
@@ -306,10 +313,10 @@ class TestEta:
             [
                 "[2 of 4] prune/a · about 2 min left",
                 "[4 of 4] speed · about 10 s left",
-                "  2 of 4 tasks: as before",
+                "  2 of 4 steps: as before",
             ],
         ),
-        ([job.name for job in JOBS], False, ["  4 of 4 tasks: as before"]),
+        ([build.name for build in BUILDS], False, ["  4 of 4 steps: as before"]),
         ([], True, []),
     ],
     ids=["a part", "finished", "quiet"],
@@ -318,37 +325,39 @@ def test_a_heading_for_what_is_made(held: list[str], quiet: bool, lines: list[st
     progress, out = Progress(quiet), io.StringIO()
     progress.console = Console(file=out, quiet=quiet, highlight=False)
 
-    def work(job: Job) -> None:
-        if job.name not in held:
-            with progress.task(job.name):
+    def work(build: Toy) -> None:
+        if build.name not in held:
+            with progress.bar(build.name):
                 pass
 
-    run_jobs(lambda: JOBS, LocalExecutor(work, progress), progress).check()
+    run_builds(lambda: BUILDS, LocalExecutor(work, progress), progress).check()
     shown = out.getvalue().splitlines()
     assert [line for line in shown if line.startswith("[") or "as before" in line] == lines
 
 
 def test_a_plan_in_lines() -> None:
-    assert plan_lines(JOBS) == [
+    assert plan_lines(BUILDS) == [
         "train    about 2 min",
         "prune/a   about 50 s  after train",
         "prune/b   about 50 s  after train",
         "speed     about 10 s  after prune/a, prune/b  (exclusive)",
-        "4 tasks, one after another: about 4 min",
+        "4 steps, one after another: about 4 min",
         "the longest path: about 3 min (train → prune/a → speed)",
     ]
-    assert plan_lines([Job("a"), Job("b", ("a",))]) == ["a  –", "b  –  after a", "2 tasks"]
-    half = [replace(job, done=job.name in ("train", "prune/a")) for job in JOBS]
+    assert plan_lines([Toy("a"), Toy("b", ("a",))]) == ["a  –", "b  –  after a", "2 steps"]
+    half = [replace(build, done=build.name in ("train", "prune/a")) for build in BUILDS]
     assert plan_lines(half) == [
         "train          done",
         "prune/a        done",
         "prune/b  about 50 s",
         "speed    about 10 s  after prune/b  (exclusive)",
-        "4 tasks, 2 of them done, the rest one after another: about 60 s",
+        "4 steps, 2 of them done, the rest one after another: about 60 s",
         "the longest path: about 60 s (prune/b → speed)",
     ]
-    assert plan_lines([replace(job, done=True) for job in JOBS])[-1] == "4 tasks, 4 of them done"
     assert (
-        plan_lines([*map(Job, "abcd"), Job("e", tuple("abcd"))])[-2]
+        plan_lines([replace(build, done=True) for build in BUILDS])[-1] == "4 steps, 4 of them done"
+    )
+    assert (
+        plan_lines([*map(Toy, "abcd"), Toy("e", tuple("abcd"))])[-2]
         == "e  –  after a, b and 2 more"
     )

@@ -1,4 +1,4 @@
-"""kill -9 at every task of a study, one after the other: in the end the numbers of an uninterrupted run."""
+"""kill -9 at every step of a study, one after the other: in the end the numbers of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from study.studies import BARELY, Notes, again, different, numbers
 POINTS = ("made", "published", "recorded")
 
 
-def kill(plan: Path, out: Path, task: str, point: str) -> None:
+def kill(plan: Path, out: Path, step: str, point: str) -> None:
     """A study that is killed there."""
     process = Running(
-        Path(tempfile.mkdtemp(dir=plan.parent)) / "process", dying.study, plan, out, task, point
+        Path(tempfile.mkdtemp(dir=plan.parent)) / "process", dying.study, plan, out, step, point
     )
     status, _, errors = process.end()
-    assert status == -9, f"{task}, {point}: {status}\n{errors[-2000:]}"
+    assert status == -9, f"{step}, {point}: {status}\n{errors[-2000:]}"
 
 
 def kill_at_all(values: dict[str, Any], folder: Path, victims: list[tuple[str, str]]) -> None:
     plan, out = folder / "plan.toml", folder / "broken"
     plan.write_text(make_plan(values).to_toml())
-    for task, point in victims:
-        kill(plan, out, task, point)
+    for step, point in victims:
+        kill(plan, out, step, point)
     again(make_plan(values), out)
     assert different(numbers(out), numbers(folder / "unbroken")) == []
     assert again(make_plan(values), out).made == []
 
 
 def order_of(values: dict[str, Any], folder: Path) -> list[str]:
-    """The tasks of an uninterrupted run, in the order in which they were made."""
+    """The steps of an uninterrupted run, in the order in which they were made."""
     notes = Notes()
     run_study(make_plan(values), folder / "unbroken", notes)
     return list(dict.fromkeys(notes.made))
@@ -44,8 +44,8 @@ def order_of(values: dict[str, Any], folder: Path) -> list[str]:
 
 @pytest.mark.attack
 def test_killed_at_every_task(tiny: dict[str, Any], tmp_path: Path) -> None:
-    tasks = order_of(tiny, tmp_path)
-    victims = [(task, POINTS[place % 3]) for place, task in enumerate(tasks)]
+    steps = order_of(tiny, tmp_path)
+    victims = [(step, POINTS[place % 3]) for place, step in enumerate(steps)]
     assert len(victims) > 25
     kill_at_all(tiny, tmp_path, [*victims, ("tables", ""), ("report", "")])
 

@@ -26,7 +26,7 @@ def done(values: dict[str, Any], out: Path, results: bool = True) -> Path:
     for folder in dict.fromkeys([".", *plan.runs]):
         (out / folder / ".lock").touch()
     for folder in plan.runs if results else ():
-        (out / folder / ".tasks").mkdir()
+        (out / folder / ".steps").mkdir()
         record = {
             "name": "train",
             "key": "x",
@@ -36,7 +36,7 @@ def done(values: dict[str, Any], out: Path, results: bool = True) -> Path:
             "outputs": [],
             "files": {},
         }
-        (out / folder / ".tasks/train.json").write_text(sealed({**record, "result": {}}))
+        (out / folder / ".steps/train.json").write_text(sealed({**record, "result": {}}))
     return out
 
 

@@ -1,4 +1,4 @@
-"""Jobs as Ray tasks: two workers on a local cluster, on toy jobs that write files."""
+"""Builds as Ray tasks: two workers on a local cluster, on toy builds that write files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import torch
 from rich.progress import Progress as Bars
 
 from headwise.errors import HeadsMissing, HeadwiseError
+from headwise.progress import Progress
 from headwise.study import ray_executor as cluster
-from headwise.study.executor import Outcome, Work, run_jobs
-from headwise.study.jobs import Job
-from headwise.study.progress import Progress
+from headwise.study.executor import Outcome, Work, run_builds
 from study.studies import Notes
+from study.toys import Toy
 
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed: pip install 'headwise[ray]'", allow_module_level=True)
@@ -74,9 +74,9 @@ def two_cores() -> Iterator[None]:
 def processes(parent: int) -> list[int]:
     """A process and all that it started."""
     found = [parent]
-    for task in Path(f"/proc/{parent}/task").glob("*/children"):
+    for step in Path(f"/proc/{parent}/task").glob("*/children"):
         found += [
-            process for child in task.read_text().split() for process in processes(int(child))
+            process for child in step.read_text().split() for process in processes(int(child))
         ]
     return found
 
@@ -104,15 +104,15 @@ def test_a_local_cluster_listens_on_the_loopback_address_and_wants_a_token() -> 
 
 
 def toy(folder: Path, progress: Progress) -> Work:
-    """A study whose jobs are kept as files, and do what their names say."""
+    """A study whose builds are kept as files, and do what their names say."""
 
-    def work(job: Job) -> None:
-        name = job.name
+    def work(build: Toy) -> None:
+        name = build.name
         if (folder / name).exists():
             return
         with (folder / f"{name}.starts").open("a") as file:
             file.write(f"{os.getpid()}\n")
-        with progress.task(f"make {name}"):
+        with progress.bar(f"make {name}"):
             progress(0.5, "half")
             act(folder, name)
         (folder / name).write_text(
@@ -153,10 +153,10 @@ def wait_for(path: Path, seconds: float = 300) -> None:
         time.sleep(0.02)
 
 
-def run(folder: Path, jobs: list[Job], shown: Shown) -> Outcome:
+def run(folder: Path, builds: list[Toy], shown: Shown) -> Outcome:
     with cluster.ray_executor(partial(toy, folder), folder, shown, threads=1) as executor:
         assert executor.slots == 2
-        return run_jobs(lambda: jobs, executor, shown)
+        return run_builds(lambda: builds, executor, shown)
 
 
 def starts(folder: Path, name: str) -> int:
@@ -165,19 +165,19 @@ def starts(folder: Path, name: str) -> int:
 
 def test_a_graph_on_two_workers(tmp_path: Path) -> None:
     """Two at once, one alone, three that fail: the rest is done, each in a process of one thread, in this folder."""
-    jobs = [
-        Job("exclusive", ("first",), exclusive=True),
-        Job("first"),
-        Job("meet-a", ("first",)),
-        Job("meet-b", ("first",)),
-        Job("bad-input", ("first",)),
-        Job("bug", ("first",)),
-        Job("stubborn", ("first",)),
-        Job("last", ("meet-a", "meet-b", "exclusive")),
-        Job("lost", ("bug",)),
+    builds = [
+        Toy("exclusive", ("first",), exclusive=True),
+        Toy("first"),
+        Toy("meet-a", ("first",)),
+        Toy("meet-b", ("first",)),
+        Toy("bad-input", ("first",)),
+        Toy("bug", ("first",)),
+        Toy("stubborn", ("first",)),
+        Toy("last", ("meet-a", "meet-b", "exclusive")),
+        Toy("lost", ("bug",)),
     ]
     shown = Shown()
-    outcome = run(tmp_path, jobs, shown)
+    outcome = run(tmp_path, builds, shown)
     done = ["first", "meet-a", "meet-b", "exclusive", "last"]
     assert (
         sorted(outcome.done) == sorted(done)
@@ -203,30 +203,35 @@ def test_a_graph_on_two_workers(tmp_path: Path) -> None:
     assert not (tmp_path / ".work/progress").exists(), "the reports of workers are cleared away"
 
     again = Shown()
-    assert sorted(run(tmp_path, jobs[:4], again).done) == ["exclusive", "first", "meet-a", "meet-b"]
-    assert again.lines == ["  4 of 4 tasks: as before"]
+    assert sorted(run(tmp_path, builds[:4], again).done) == [
+        "exclusive",
+        "first",
+        "meet-a",
+        "meet-b",
+    ]
+    assert again.lines == ["  4 of 4 steps: as before"]
     assert all(starts(tmp_path, name) == 1 for name in done)
 
 
 def test_an_error_keeps_its_type(tmp_path: Path) -> None:
     with pytest.raises(HeadsMissing, match="64 of 96"):
-        run(tmp_path, [Job("bad-input")], Shown()).check()
+        run(tmp_path, [Toy("bad-input")], Shown()).check()
 
 
 def test_a_killed_worker_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job goes on from its checkpoint, one that is killed each time fails, and nothing finished is done again."""
+    """The build goes on from its checkpoint, one that is killed each time fails, and nothing finished is done again."""
     monkeypatch.setattr(cluster, "RETRIES", 1)
-    jobs = [
-        Job("first"),
-        Job("killed-once", ("first",)),
-        Job("killed-always", ("first",)),
-        Job("other"),
-        Job("last", ("killed-once", "other")),
+    builds = [
+        Toy("first"),
+        Toy("killed-once", ("first",)),
+        Toy("killed-always", ("first",)),
+        Toy("other"),
+        Toy("last", ("killed-once", "other")),
     ]
-    outcome = run(tmp_path, jobs, Shown())
+    outcome = run(tmp_path, builds, Shown())
     assert sorted(outcome.done) == ["first", "killed-once", "last", "other"]
     assert outcome.failed == {"killed-always": "Its process was killed 2 times."}
-    assert [starts(tmp_path, job.name) for job in jobs] == [1, 2, 2, 1, 1]
+    assert [starts(tmp_path, build.name) for build in builds] == [1, 2, 2, 1, 1]
 
 
 def test_what_runs_is_stopped_at_the_end(tmp_path: Path) -> None:
@@ -235,7 +240,7 @@ def test_what_runs_is_stopped_at_the_end(tmp_path: Path) -> None:
         pytest.raises(KeyboardInterrupt),
         cluster.ray_executor(partial(toy, tmp_path), tmp_path, Shown(), threads=1) as executor,
     ):
-        executor.start(Job("meet-a"), "")  # waits for one that never comes
+        executor.start(Toy("meet-a"), "")  # waits for one that never comes
         wait_for(tmp_path / "meet-a.starts")
         raise KeyboardInterrupt
     process = int((tmp_path / "meet-a.starts").read_text())

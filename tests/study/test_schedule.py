@@ -11,13 +11,13 @@ import pytest
 from headwise.heads import KINDS, HeadMap, HeadMask, write_text
 from headwise.options import Search, Training
 from headwise.study.estimate import Amount, Estimate, Rates
+from headwise.study.results import Tables
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule, filled_before, steepest
+from headwise.study.steps.choice import choose
+from headwise.study.steps.smaller_models import FineTunedControl, prune_step
 from headwise.study.store import sealed
 from headwise.study.study import Study
-from headwise.study.tables import Tables
-from headwise.study.tasks.evaluate import choose
-from headwise.study.tasks.prune import FineTunedControl, prune_task
 from headwise.study.variants import Variant, comparisons
 from study.studies import QUIET, TINY, plan_of
 
@@ -70,7 +70,7 @@ class Made:
             "files": {},
         }
         write_text(
-            self.folder / ".tasks" / f"{name.replace('/', '.')}.json",
+            self.folder / ".steps" / f"{name.replace('/', '.')}.json",
             sealed({**written, "result": result}),
         )
 
@@ -81,14 +81,14 @@ class Made:
         heads = run.heads
         assert heads is not None
         encoder = [head for head in heads if head.kind == "encoder-self"]
-        for output in run.spec(prune_task(variant)).outputs:
+        for output in prune_step(variant).outputs(run):
             write_text(self.folder / output, "made")
         HeadMask.full(heads).without(encoder[kept:]).save(
             self.folder / "layouts" / f"{variant.name}.json"
         )
         self.record(
             f"prune/{variant.name}",
-            run.key(prune_task(variant)),
+            run.build(prune_step(variant)).key,
             sweep=sweep,
             penalty=value,
             notes=[],
@@ -157,7 +157,7 @@ class TestRefine:
             failed={"prune/lambda-0.02": "It was made to."},
         )
         assert names(found) == lambdas(0.01, 0.04, 0.02) and found.has_failed(found.variants()[-1])
-        assert "evaluate/test/lambda-0.02" not in {task.name for task in found.tasks()}
+        assert "evaluate/test/lambda-0.02" not in {step.name for step in found.steps()}
 
     def test_another_sweep_s_are_not_its_own(self, made: Made) -> None:
         made.pruned(0.02, 5, 29.0, sweep="mine")
@@ -183,7 +183,7 @@ class TestGreedySteps:
         """Of 8 heads 2 go at a time, and one stays."""
         found = made.schedule({**GREEDY, "rescore": True})
         assert names(found) == STEPS
-        seconds = {task.name: task.seconds(found.run, COST) for task in found.tasks()}
+        seconds = {step.name: step.seconds(found.run, COST) for step in found.steps()}
         assert seconds["translate/dev/greedy-random.2-1"] == COST.translating(COST.dev) > 0
         assert seconds["order/greedy-gradient"] == 4 * COST.scoring(["gradient"]) > 0
         assert seconds["order/greedy-random.1"] == seconds["prune/greedy-random.1-1"] == 0
@@ -243,7 +243,8 @@ class TestControls:
         layout = full.without({*full.heads} - {*kept})
         layout.save(made.folder / "layouts/keep-3.json")
         monkeypatch.setattr(
-            "headwise.study.tasks.prune.full_model", lambda run: SimpleNamespace(heads=full.heads)
+            "headwise.study.steps.smaller_models.full_model",
+            lambda run: SimpleNamespace(heads=full.heads),
         )
         monkeypatch.setattr(FineTunedControl, "tuned", lambda self, run, mask, work: mask)
         reference = Variant("keep-3", 0, "gates", keep=3)
@@ -262,11 +263,11 @@ class TestComparisons:
     ) -> dict[str, dict[str, str]]:
         """What every variant is compared with; all of that is translated before it is evaluated."""
         found = made.schedule(*sweeps, failed=failed)
-        run, tasks = found.run, {task.name: task for task in found.tasks()}
+        run, steps = found.run, {step.name: step for step in found.steps()}
         compared = {v.name: comparisons(run.plan.pruning, v) for v in found.variants()}
         for name, others in compared.items():
             for split in ("dev", "test"):
-                needed = {task.name for task in run.spec(tasks[f"evaluate/{split}/{name}"]).needs}
+                needed = {step.name for step in steps[f"evaluate/{split}/{name}"].needs(run)}
                 assert needed >= {
                     f"translate/{split}/{other}" for other in ("full", *others.values())
                 }
@@ -317,17 +318,13 @@ class TestComparisons:
             GREEDY,
             failed={"order/s1.greedy-random.1": "It failed."},
         )
-        tasks = {task.name: task for task in found.tasks()}
-        needed = [
-            task.name for task in found.run.spec(tasks["evaluate/dev/s0.greedy-random.1-4"]).needs
-        ]
+        steps = {step.name: step for step in found.steps()}
+        needed = [step.name for step in steps["evaluate/dev/s0.greedy-random.1-4"].needs(found.run)]
         assert needed == ["translate/dev/s0.greedy-random.1-4", "translate/dev/full"]
-        other = [
-            task.name for task in found.run.spec(tasks["evaluate/dev/s0.greedy-random.2-4"]).needs
-        ]
+        other = [step.name for step in steps["evaluate/dev/s0.greedy-random.2-4"].needs(found.run)]
         assert (
             "translate/dev/s1.greedy-random.2-4" in other
-            and "translate/test/s1.greedy-random.1-4" not in tasks
+            and "translate/test/s1.greedy-random.1-4" not in steps
         )
 
 
@@ -343,27 +340,27 @@ def test_dev_chooses_the_fewest_heads_within_the_drop() -> None:
 
 
 def test_a_random_order_is_never_chosen(made: Made) -> None:
-    (task,) = [task for task in made.schedule(GREEDY).tasks() if task.name == "choose"]
-    chosen_from = [candidate.variant.name for candidate in task.candidates]  # type: ignore[attr-defined]
+    (step,) = [step for step in made.schedule(GREEDY).steps() if step.name == "choose"]
+    chosen_from = [candidate.variant.name for candidate in step.candidates]  # type: ignore[attr-defined]
     assert chosen_from == ["full", *STEPS[:4]]
 
 
 def test_the_choice_waits_for_dev_and_test_text_for_the_choice(made: Made) -> None:
     found = made.schedule({"penalty": [0.1, 1.0]})
-    tasks = found.tasks()
-    waits = {task.name: found.waits_of(task, tasks) for task in tasks}
+    steps = found.steps()
+    waits = {step.name: found.waits_of(step, steps) for step in steps}
     assert waits["choose"] == [
         f"evaluate/dev/{name}" for name in ("full", "lambda-0.1", "lambda-1")
     ]
     assert all(
         waits[f"translate/test/{name}"] == ["choose"] for name in ("full", "lambda-0.1", "lambda-1")
     )
-    assert waits["speed"] == ["choose"] and [task.name for task in tasks if task.exclusive] == [
+    assert waits["speed"] == ["choose"] and [step.name for step in steps if step.exclusive] == [
         "speed"
     ]
     failed = made.schedule({"penalty": [0.1, 1.0]}, failed={"prune/lambda-1": "It failed."})
-    (choose,) = [task for task in failed.tasks() if task.name == "choose"]
-    assert failed.waits_of(choose, tasks) == waits["choose"][:2], (
+    (choose,) = [step for step in failed.steps() if step.name == "choose"]
+    assert failed.waits_of(choose, steps) == waits["choose"][:2], (
         "it does not wait for what will never be there"
     )
 
@@ -371,7 +368,7 @@ def test_the_choice_waits_for_dev_and_test_text_for_the_choice(made: Made) -> No
 def test_what_is_trained_from_random_weights_comes_last(made: Made) -> None:
     sweep = {"keep": [3], "controls": ["from-scratch", "random"]}
     study = Study(plan_of(TINY, seeds=[1, 2], pruning=sweep), made.folder, "cpu", QUIET)
-    jobs = {job.name: job.after for job in study.jobs()}
+    jobs = {job.name: job.after for job in study.builds()}
     order = list(jobs)
     assert order[0] == "seed-1/train" and order.index("seed-2/prune/keep-3") < order.index(
         "seed-1/prune/keep-3.from-scratch"
@@ -381,4 +378,7 @@ def test_what_is_trained_from_random_weights_comes_last(made: Made) -> None:
     )
     assert jobs["seed-1/prune/keep-3.from-scratch"] == ("seed-1/train", "seed-1/prune/keep-3")
     assert jobs["seed-1/prune/keep-3"] == ("seed-1/train",) == jobs["seed-1/scores/gradients"]
-    assert [job.name for job in study.jobs() if job.exclusive] == ["seed-1/speed", "seed-2/speed"]
+    assert [job.name for job in study.builds() if job.exclusive] == [
+        "seed-1/speed",
+        "seed-2/speed",
+    ]

@@ -14,7 +14,7 @@ from headwise.errors import HeadwiseError
 from headwise.loading import load
 from headwise.study import run_study
 from headwise.study.run import Run
-from headwise.study.tasks.evaluate import MeasureSpeed, Translate
+from headwise.study.steps.evaluations import MeasureSpeed, Translate
 from headwise.study.variants import FULL
 from study.studies import QUIET, plan_of
 
@@ -47,7 +47,7 @@ def test_a_study_translates_by_the_engine_and_says_so(
         json.loads((run / "run.json").read_text())["signature"]["engine"] for run in (out, finished)
     ]
     assert [engine.split()[0] for engine in facts] == ["ctranslate2", "transformers"]
-    record = json.loads((out / ".tasks" / "translate.dev.greedy-weight-norm-3.json").read_text())
+    record = json.loads((out / ".steps" / "translate.dev.greedy-weight-norm-3.json").read_text())
     assert record["result"]["engine"] == facts[0]
 
 
@@ -58,8 +58,8 @@ def test_the_engine_is_part_of_the_key(
         Run(plan_of(of(finished, tiny, engine)), tmp_path, QUIET)
         for engine in ("transformers", "ct2")
     ]
-    for task in (Translate("dev", FULL), MeasureSpeed((FULL,))):
-        assert runs[0].key(task) != runs[1].key(task)
+    for step in (Translate("dev", FULL), MeasureSpeed((FULL,))):
+        assert runs[0].build(step).key != runs[1].build(step).key
 
 
 def test_a_missing_engine_is_refused_before_work(

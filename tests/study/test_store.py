@@ -1,4 +1,4 @@
-"""The store: what is unchanged is not made again, a killed task leaves no half outputs, no results are mixed."""
+"""The store: what is unchanged is not made again, a killed step leaves no half outputs, no results are mixed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.study.progress import Progress
-from headwise.study.store import MADE, Making, Store, digest, locked_folder, sealed
+from headwise.progress import Progress
+from headwise.study.store import MADE, Store, digest, locked_folder, sealed
 from study.studies import QUIET, Notes
+from study.toys import ToyMaking
 
 
 class Maker:
@@ -42,19 +43,19 @@ def key(*inputs: Any) -> str:
     return digest(inputs)
 
 
-def obtain(
+def make_in(
     store: Store,
     name: str,
     inputs: Any,
     make: Maker,
     needs: Mapping[str, str] | None = None,
     outputs: Sequence[str] | None = None,
-    lasting: Sequence[str] = (),
+    reproducible: Sequence[str] = (),
     exact: bool = True,
 ) -> Any:
     outputs = make.outputs if outputs is None else outputs
-    return store.obtain(
-        Making(name, key(name, inputs), needs or {}, outputs, make, lasting, exact), outputs
+    return store.get_or_make(
+        ToyMaking(name, key(name, inputs), needs or {}, outputs, make, reproducible, exact), outputs
     )
 
 
@@ -69,23 +70,23 @@ def kill(*_: Any) -> None:
 def test_made_once_and_then_read(store: Store) -> None:
     make = Maker()
     for _ in range(2):
-        assert obtain(store, "a", 1, make) == {"text": "one"}
+        assert make_in(store, "a", 1, make) == {"text": "one"}
     assert make.calls == 1 and not list((store.folder / ".work").iterdir()), (
         "unfinished work is cleared away"
     )
-    assert obtain(store, "a", 2, Maker("two")) == {"text": "two"}
+    assert make_in(store, "a", 2, Maker("two")) == {"text": "two"}
     assert (store.folder / "out/a.txt").read_text() == "two"
 
 
 @pytest.mark.parametrize("damage", ["output", "record", "half a record"])
 def test_what_is_gone_is_made_again(store: Store, damage: str) -> None:
     make, record = Maker(), store.path("a")
-    obtain(store, "a", 1, make)
+    make_in(store, "a", 1, make)
     if damage == "half a record":
         record.write_text(record.read_text()[:-20])
     else:
         (record if damage == "record" else store.folder / "out/a.txt").unlink()
-    obtain(store, "a", 1, make)
+    make_in(store, "a", 1, make)
     assert make.calls == 2 and (store.folder / "out/a.txt").read_text() == "one"
 
 
@@ -93,16 +94,16 @@ class TestKilled:
     def test_while_it_makes_it_leaves_the_old_outputs_and_its_unfinished_work(
         self, store: Store
     ) -> None:
-        obtain(store, "a", 1, Maker("one"))
+        make_in(store, "a", 1, Maker("one"))
         with pytest.raises(KeyboardInterrupt):
-            obtain(store, "a", 2, Maker("two", dies=True))
+            make_in(store, "a", 2, Maker("two", dies=True))
         assert (store.folder / "out/a.txt").read_text() == "one"
         (unfinished,) = (store.folder / ".work").iterdir()
         assert (unfinished / "half").read_text() == "half" and unfinished.name == f"a-{key('a', 2)}"
         first = Maker("never")
-        obtain(store, "a", 1, first)
+        make_in(store, "a", 1, first)
         assert first.calls == 0, "the old inputs still have their outputs"
-        obtain(store, "a", 2, Maker("two"))
+        make_in(store, "a", 2, Maker("two"))
         assert (store.folder / "out/a.txt").read_text() == "two" and not list(
             (store.folder / ".work").iterdir()
         )
@@ -111,25 +112,25 @@ class TestKilled:
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Or a plan changed there and back would find the outputs of the change under the old record."""
-        obtain(store, "a", 1, Maker("one"))
+        make_in(store, "a", 1, Maker("one"))
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr("headwise.study.store.write_text", kill)
-            obtain(store, "a", 2, Maker("two"))
+            make_in(store, "a", 2, Maker("two"))
         assert (store.folder / "out/a.txt").read_text() == "two"
         again = Maker("one")
-        obtain(store, "a", 1, again)
+        make_in(store, "a", 1, again)
         assert again.calls == 1 and (store.folder / "out/a.txt").read_text() == "one"
 
     def test_names_with_the_same_beginning_keep_their_work_apart(self, store: Store) -> None:
         with pytest.raises(KeyboardInterrupt):
-            obtain(store, "prune/lambda-0.05", 1, Maker(dies=True))
-        obtain(store, "prune/lambda-0.0", 1, Maker())
+            make_in(store, "prune/lambda-0.05", 1, Maker(dies=True))
+        make_in(store, "prune/lambda-0.0", 1, Maker())
         assert [path.name.rpartition("-")[0] for path in (store.folder / ".work").iterdir()] == [
             "prune.lambda-0.05"
         ]
 
     def test_seconds_of_earlier_tries_count(self, store: Store) -> None:
-        store.obtain(Making("a", key(1), {}, (), lambda work: {"seconds": 1000.0}), ())
+        store.get_or_make(ToyMaking("a", key(1), {}, (), lambda work: {"seconds": 1000.0}), ())
         assert store.record("a")["seconds"] == 1000.0
 
 
@@ -137,13 +138,13 @@ class TestDerived:
     """`b` is made from `a`, `c` from `b`, `d` from nothing; `c` and `d` share a file."""
 
     def make(self, store: Store) -> None:
-        obtain(store, "a", 1, Maker("1", "out/a"))
-        obtain(store, "d", 1, Maker("1", "out/d", "out/shared"))
-        obtain(store, "b", 1, Maker("1", "out/b"), {key("a", 1): "a"})
-        obtain(store, "c", 1, Maker("1", "out/c", "out/shared"), {key("b", 1): "b"})
+        make_in(store, "a", 1, Maker("1", "out/a"))
+        make_in(store, "d", 1, Maker("1", "out/d", "out/shared"))
+        make_in(store, "b", 1, Maker("1", "out/b"), {key("a", 1): "a"})
+        make_in(store, "c", 1, Maker("1", "out/c", "out/shared"), {key("b", 1): "b"})
 
     def change(self, store: Store) -> None:
-        obtain(store, "a", 2, Maker("2", "out/a"))
+        make_in(store, "a", 2, Maker("2", "out/a"))
 
     def test_what_a_changed_task_led_to_vanishes_with_its_outputs(self, store: Store) -> None:
         self.make(store)
@@ -155,7 +156,7 @@ class TestDerived:
     def test_a_task_made_again_from_the_same_leaves_them(self, store: Store) -> None:
         self.make(store)
         (store.folder / "out/a").unlink()
-        obtain(store, "a", 1, Maker("1", "out/a"))
+        make_in(store, "a", 1, Maker("1", "out/a"))
         assert {*store.records()} == {*"abcd"} and len(files(store)) == 5
 
     @pytest.mark.parametrize("stop", [1, 2])
@@ -176,8 +177,8 @@ class TestDerived:
         assert {*store.records()} == {*"ad"} and files(store) == {"a", "d", "shared"}
 
     def test_outputs_of_other_inputs_do_not_stay(self, store: Store) -> None:
-        obtain(store, "a", 1, Maker("1", "model/w", "log/l.csv"), outputs=["model", "log"])
-        obtain(store, "a", 2, Maker("2", "model/v"), outputs=["model"])
+        make_in(store, "a", 1, Maker("1", "model/w", "log/l.csv"), outputs=["model", "log"])
+        make_in(store, "a", 2, Maker("2", "model/v"), outputs=["model"])
         assert [path.name for path in (store.folder / "model").iterdir()] == ["v"]
         assert not (store.folder / "log").exists()
 
@@ -186,7 +187,7 @@ class TestDerived:
 def test_damage_is_said_and_made_again(tmp_path: Path, damage: str) -> None:
     notes = Notes()
     store, make, file = Store(tmp_path, notes), Maker("one", "out/a", "out/b"), tmp_path / "out/a"
-    obtain(store, "a", 1, make, outputs=["out"])
+    make_in(store, "a", 1, make, outputs=["out"])
     if damage == "deleted":
         file.unlink()
     elif damage == "record flipped":
@@ -195,7 +196,7 @@ def test_damage_is_said_and_made_again(tmp_path: Path, damage: str) -> None:
         )
     else:
         file.write_text("two" if damage == "same size" else "o")
-    assert obtain(store, "a", 1, make, outputs=["out"]) == {"text": "one"}
+    assert make_in(store, "a", 1, make, outputs=["out"]) == {"text": "one"}
     assert make.calls == 2 and file.read_text() == "one"
     (line,) = notes.lines
     assert (
@@ -208,12 +209,12 @@ class TestComesOutDifferent:
     """`b` was made from `a`, which is gone and made again."""
 
     def change(self, store: Store, exact: bool, record: bool = True) -> None:
-        obtain(store, "a", 1, Maker("one"), lasting=["out/a.txt"])
-        obtain(store, "b", 1, Maker("1", "out/b"), {key("a", 1): "a"})
+        make_in(store, "a", 1, Maker("one"), reproducible=["out/a.txt"])
+        make_in(store, "b", 1, Maker("1", "out/b"), {key("a", 1): "a"})
         (store.folder / "out/a.txt").unlink()
         if not record:
             store.path("a").unlink()
-        obtain(store, "a", 1, Maker("two"), lasting=["out/a.txt"], exact=exact)
+        make_in(store, "a", 1, Maker("two"), reproducible=["out/a.txt"], exact=exact)
 
     @pytest.mark.parametrize("record", [True, False])
     def test_where_it_should_be_the_same_it_is_refused(self, store: Store, record: bool) -> None:
@@ -234,14 +235,14 @@ def test_a_record_that_names_what_is_outside_deletes_nothing(
 ) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
-    obtain(store, "a", 1, Maker("one"))
+    make_in(store, "a", 1, Maker("one"))
     output = output.replace("/{tmp}", str(tmp_path)) if isinstance(output, str) else output
     record = store.record("a")
     store.path("a").write_text(sealed({**record, "outputs": [output]}))
     derived = {**record, "name": "b", "needs": {key("a", 1): None}, "outputs": [output]}
     store.path("b").write_text(sealed(derived))
     assert store.record("a") == {} == store.records()
-    obtain(store, "a", 2, Maker("two"))
+    make_in(store, "a", 2, Maker("two"))
     assert victim.is_dir()
 
 
@@ -271,13 +272,13 @@ class TestFolder:
 
 def test_a_bar_moves_and_goes_away(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress()
-    with progress.task("train"):
+    with progress.bar("train"):
         progress(0.5, "epoch 1.0")
     progress(0.7, "nobody looks")
     progress.say("Next: " + "word " * 30)
     shown = capsys.readouterr().err
     assert "train" in shown and "100%" in shown and "epoch 1.0" in shown
     assert "word " * 29 in shown, "a long command stays on one line"
-    with QUIET.task("train"):
+    with QUIET.bar("train"):
         QUIET(0.5, "")
     assert capsys.readouterr().err == ""

@@ -20,9 +20,9 @@ from headwise.cli.summary import summary
 from headwise.data.embedded import write_parallel
 from headwise.heads import HeadMask
 from headwise.study import make_plan, run_study
+from headwise.study.steps import choice, smaller_models
+from headwise.study.steps.head_scores import ScorePass
 from headwise.study.study import Study, dry_run, estimated, thread_count
-from headwise.study.tasks import evaluate, prune
-from headwise.study.tasks.score import ScorePass
 from own_process import Running, headwise
 from study.studies import BARELY, QUIET, Notes, again, different, facts, numbers, plan_of
 
@@ -107,8 +107,8 @@ class TestFinished:
             "nrefs:1"
         )
         assert all(
-            found["seconds"][task] > 0
-            for task in ("train", "prune/lambda-1", "translate/test/full")
+            found["seconds"][step] > 0
+            for step in ("train", "prune/lambda-1", "translate/test/full")
         )
         assert found["settings"]["lambda-1"] == {
             "sweep": "",
@@ -148,7 +148,7 @@ class TestFinished:
 
 
 def left(plan: Any, out: Path) -> list[str]:
-    """The tasks that a dry run does not call done."""
+    """The steps that a dry run does not call done."""
     lines = [line.split() for line in dry_run(plan, out)]
     return [line[0] for line in lines if len(line) > 1 and line[1] in ("about", "–")]
 
@@ -161,7 +161,7 @@ class TestDryRun:
         lines = dry_run(make_plan(tiny), copied)
         assert (
             left(make_plan(tiny), copied) == []
-            and lines[-1] == f"{len(lines) - 1} tasks, {len(lines) - 1} of them done"
+            and lines[-1] == f"{len(lines) - 1} steps, {len(lines) - 1} of them done"
         )
         assert sorted(copied.rglob("*")) == before
 
@@ -190,7 +190,10 @@ class TestDryRun:
         assert left(make_plan(tiny), copied) == [*passes, "score", "judge"]
         monkeypatch.undo()
         monkeypatch.setattr(
-            prune.PruneByGates, "VERSION", prune.PruneByGates.VERSION + 1, raising=False
+            smaller_models.PruneByGates,
+            "VERSION",
+            smaller_models.PruneByGates.VERSION + 1,
+            raising=False,
         )
         found = left(make_plan(tiny), copied)
         assert {
@@ -212,7 +215,7 @@ class TestDryRun:
         assert any(
             "seed-1/prune/lambda-1" in line and "after seed-1/train" in line for line in lines
         )
-        assert "tasks, one after another: about" in lines[-4] and "the longest path" in lines[-3]
+        assert "steps, one after another: about" in lines[-4] and "the longest path" in lines[-3]
         assert lines[-2].startswith("left: train 2 (about ") and ", prune 4 (about" in lines[-2]
         assert lines[-1] == "not in it: 2 λ of refine, which only results reveal"
         assert not (tmp_path / "out").exists()
@@ -227,7 +230,7 @@ class TestMadeAgain:
             path: when for path, when in before.items() if not {".work", "corpus"} & {*path.parts}
         }
         notes = again(make_plan(tiny), copied)
-        assert notes.made == [] and notes.lines[-1].endswith("tasks: as before")
+        assert notes.made == [] and notes.lines[-1].endswith("steps: as before")
         changed = {
             path.name
             for path, when in before.items()
@@ -246,7 +249,7 @@ class TestMadeAgain:
     def test_a_new_penalty_makes_only_that(self, copied: Path, tiny: dict[str, Any]) -> None:
         tiny["pruning"]["penalty"] = [0.005, 0.5]
         notes = again(make_plan(tiny), copied)
-        tasks = (
+        steps = (
             "prune",
             "translate/dev",
             "evaluate/dev",
@@ -255,7 +258,7 @@ class TestMadeAgain:
             "translate/test",
             "evaluate/test",
         )
-        assert {*notes.made} == {f"{task}/lambda-0.5" for task in tasks} | {"choose", "speed"}
+        assert {*notes.made} == {f"{step}/lambda-0.5" for step in steps} | {"choose", "speed"}
         assert not any("damaged" in line for line in notes.lines)
         assert {*pd.read_csv(copied / "pruning.csv").setting} == {
             "full",
@@ -294,7 +297,7 @@ class TestMadeAgain:
             "prune": ["prune/lambda-1"],
         }
         for gone in (*(name for names in every.values() for name in names), "translate/dev/full"):
-            (copied / f".tasks/{gone.replace('/', '.')}.json").unlink()
+            (copied / f".steps/{gone.replace('/', '.')}.json").unlink()
         assert {only: again(make_plan(tiny), copied, only).made for only in every} == every
 
     def test_only_with_a_wrong_name(self, tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -383,7 +386,7 @@ def test_no_table_holds_results_of_two_models(
     def fails(*_: Any) -> Any:
         raise hw.HeadwiseError("This one was made to fail.")
 
-    monkeypatch.setattr(prune, "prune_by_gates", fails)
+    monkeypatch.setattr(smaller_models, "prune_by_gates", fails)
     with pytest.raises(hw.HeadwiseError, match="made to fail"):
         run_study(plan, out, QUIET)
     table = pd.read_csv(out / "pruning.csv")
@@ -433,14 +436,14 @@ class TestChoice:
         texts = {}
         for split, count in (("train", 300), ("dev", 40), ("test", 40)):
             texts[split] = [str(path) for path in write_parallel(tmp_path, split, count)]  # type: ignore[arg-type]
-        opened, choice = Path.open, evaluate.choose
+        opened, real = Path.open, choice.choose
 
         def noted(self: Path, *args: Any, **kwargs: Any) -> Any:
             order.extend([self.name] if self.parent == tmp_path else [])
             return opened(self, *args, **kwargs)
 
         monkeypatch.setattr(Path, "open", noted)
-        monkeypatch.setattr(evaluate, "choose", lambda *a: order.append("choose") or choice(*a))
+        monkeypatch.setattr(choice, "choose", lambda *a: order.append("choose") or real(*a))
         notes = again(plan_of(given(tiny, copied, tmp_path), data=texts), tmp_path / "out")
         choices = [place for place, what in enumerate(order) if what == "choose"]
         assert order.index("test.en") > choices[0] > order.index("dev.en")
@@ -448,8 +451,8 @@ class TestChoice:
         assert "choose" not in order[order.index("test.en") :] or after, (
             "what follows only repeats the choice"
         )
-        assert {task.split("/")[0] for task in after} == {"translate", "evaluate", "speed"}
-        assert not any("/dev/" in task for task in after)
+        assert {step.split("/")[0] for step in after} == {"translate", "evaluate", "speed"}
+        assert not any("/dev/" in step for step in after)
 
     def test_without_test_text_there_are_dev_numbers(
         self, copied: Path, tiny: dict[str, Any], tmp_path: Path
@@ -470,7 +473,7 @@ def test_threads_are_set_for_a_study_and_back(copied: Path, tiny: dict[str, Any]
         shutil.rmtree(copied / "scores/gradients")
         run_study(make_plan(tiny), copied, QUIET, "score", threads=1)
         assert torch.get_num_threads() == 3
-    assert json.loads((copied / ".tasks/scores.gradients.json").read_text())["threads"] == 1
+    assert json.loads((copied / ".steps/scores.gradients.json").read_text())["threads"] == 1
 
 
 class TestTimeLeft:
@@ -537,9 +540,9 @@ def kill_when(plan: Path, out: Path, reached: Callable[[], bool]) -> None:
     assert process.end()[0] == -signal.SIGKILL
 
 
-def markers(out: Path, task: str) -> list[Path]:
+def markers(out: Path, step: str) -> list[Path]:
     return sorted(
-        out.glob(f".work/{task}-*/checkpoint-*/complete"),
+        out.glob(f".work/{step}-*/checkpoint-*/complete"),
         key=lambda p: int(p.parent.name.split("-")[1]),
     )
 
@@ -578,7 +581,7 @@ def test_killed_again_and_again_ends_with_the_same_numbers(
     kill_when(plan, broken, lambda: (broken / "translations/test/full.txt").exists())
     places = [broken / folder for folder in ("model", "pruned/lambda-0.005", "pruned/lambda-1")]
     made = [place.stat().st_mtime_ns for place in places]
-    assert any(" tasks: as before" in line for line in again(values, broken, "evaluate").lines)
+    assert any(" steps: as before" in line for line in again(values, broken, "evaluate").lines)
     assert made == [place.stat().st_mtime_ns for place in places]
     seconds = facts(broken)["seconds"]
     assert (

@@ -1,4 +1,4 @@
-"""Scores of a study: a task for every pass, the same numbers as the function gives, only what changed is made."""
+"""Scores of a study: a step for every pass, the same numbers as the function gives, only what changed is made."""
 
 from __future__ import annotations
 

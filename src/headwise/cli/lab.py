@@ -44,12 +44,12 @@ def lab(
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise HeadwiseError(f"The lab needs {' and '.join(missing)}: pip install 'headwise[lab]'.")
     import headwise as hw
-    from headwise.lab.questions import Lab
     from headwise.lab.server import serve
+    from headwise.lab.session import Session
 
     trees = hw.Treebank.read(*treebank) if treebank else None
     lines = list(islice(filter(str.strip, read_lines(existing_file(text))), MOST)) if text else []
-    made = Lab.open(model, device, trees, lines)
+    session = Session.open(model, device, trees, lines)
     if not quiet:
         typer.echo("The lab is open until Ctrl-C. Everyone with this address can use it:", err=True)
-    serve(made, host, port, open_, typer.echo)
+    serve(session, host, port, open_, typer.echo)

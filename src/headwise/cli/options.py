@@ -127,7 +127,8 @@ def study_in(model: str) -> Run | None:
     place = Path(model)
     if not (place / "plan.toml").is_file() or not (place / "model").is_dir():
         return None
-    from headwise.study import Progress, read_plan
+    from headwise.progress import Progress
+    from headwise.study import read_plan
     from headwise.study.run import Run
 
     return Run(read_plan(place / "plan.toml"), place, Progress(quiet=True))

@@ -246,10 +246,10 @@ def cut(
     """
     import headwise as hw
     from headwise.cli.tables import show_kept
-    from headwise.study import Progress
+    from headwise.progress import Progress
 
     progress = Progress(quiet)
-    with progress.task("prune"):
+    with progress.bar("prune"):
         small = hw.prune(model, text, options, dev=dev, seed=seed, progress=progress)
     (keep,) = several(options.keep)
     place = small.save(folder(out) / "pruned" / f"{options.score}-{keep_name(keep)}")
@@ -278,7 +278,7 @@ def classifier(
     import headwise as hw
     from headwise.cli.tables import show_kept
     from headwise.heads import write_text
-    from headwise.study import Progress
+    from headwise.progress import Progress
     from headwise.tasks import held_out
 
     text: AnyText = hw.LabelledText.open(labelled)
@@ -287,11 +287,11 @@ def classifier(
     )
     progress = Progress(quiet)
     model = hw.load(name, device)
-    with progress.task("prune"):
+    with progress.bar("prune"):
         small = hw.prune(model, text, options, dev=dev, seed=seed, progress=progress)
     method = {Gates: "gates", TopK: "top-k", Greedy: "greedy"}[type(options)]
     place = small.save(folder(out) / "pruned" / f"{method}-{goal_name(options)}")
-    with progress.task("evaluate"):
+    with progress.bar("evaluate"):
         table = hw.evaluate([model, small], dev, progress=progress).table
     write_text(out / "quality.csv", table.to_csv(index=False, float_format="%.6g"))
     for measure in ("accuracy", "parameters", "memory"):

@@ -116,6 +116,7 @@ def roles(
     counted = hw.Text.read(training) if training else study.text("train") if study else None
     pairs = None if spec is None else hw.ParallelText.open(spec)
     from headwise.cli.tables import HEADS, role_grid, show_heads
+    from headwise.progress import Progress
     from headwise.roles.find import (
         role_examples,
         roles_signature,
@@ -123,7 +124,6 @@ def roles(
         sentences_read,
         token_counts,
     )
-    from headwise.study.progress import Progress
 
     progress, place, done = Progress(quiet), folder(out), [0]
     loaded = hw.load(model, device, dtype=dtype)
@@ -133,7 +133,7 @@ def roles(
         whole = sentences_read(trees, again, untrained) + (1 + untrained) * len(pairs or ())
         progress(min(1.0, done[0] / whole), "")
 
-    with progress.task("roles"):
+    with progress.bar("roles"):
         counts = token_counts(loaded, counted)
         found = hw.roles(
             loaded, trees, again, pairs, counts, seed, forward, links=links, untrained=untrained
@@ -180,8 +180,8 @@ def alignment(
 ) -> None:
     """Rank cross heads, choose those that align, and write a model that names them."""
     import headwise as hw
+    from headwise.progress import Progress
     from headwise.roles.align import save_alignment
-    from headwise.study.progress import Progress
 
     if audio is not None and (source or target or links):
         raise HeadwiseError("--audio was given, and text as well: give one of them.")
@@ -194,7 +194,7 @@ def alignment(
         written_before(save)  # refuses a folder of another model before the work begins
     progress, place = Progress(quiet), folder(out)
     loaded = hw.load(model, device, dtype=dtype)
-    with progress.task("alignment heads"):
+    with progress.bar("alignment heads"):
         found = hw.alignment_heads(loaded, text, links, one_layer, seed, progress)
     save_alignment(found, place)
     for row in found.sets.to_dict("records"):

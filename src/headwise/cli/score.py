@@ -64,17 +64,17 @@ def score(
 
     import headwise as hw
     from headwise.cli.tables import SCORED, score_grids, show_heads
-    from headwise.study.progress import Progress
+    from headwise.progress import Progress
 
     main = PartialState(cpu=device == "cpu").is_main_process
     progress, place = Progress(quiet or not main), folder(out) / "heads.csv"
-    with progress.task("score"):
+    with progress.bar("score"):
         loaded = hw.load(model, device, dtype=dtype)
         table = hw.score(loaded, given, names, seed, judged, progress, untrained)
     for end in ("csv", "json"):
         place.with_name(f"interactions.{end}").unlink(missing_ok=True)
     if pairs:
-        with progress.task("pairs of heads"):
+        with progress.bar("pairs of heads"):
             together = hw.interactions(loaded, given, pairs, seed, progress)
     if main:
         for line in [

@@ -49,8 +49,9 @@ def run_plan(
 
     from headwise.cli.tables import show_kept
     from headwise.loading import load
+    from headwise.progress import Progress
     from headwise.report import write
-    from headwise.study import Progress, run_study
+    from headwise.study import run_study
 
     progress = Progress(quiet)
     with resumable(out):

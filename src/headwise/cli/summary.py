@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headwise.heads import HeadMask
+    from headwise.progress import Progress
     from headwise.report.models import Model
     from headwise.report.run import Run
-    from headwise.study import Plan, Progress
+    from headwise.study import Plan
 
 WRITTEN = ("report.html", "heads.csv", "pruning.csv", "layouts/", "pruned/", "figures/")
 
@@ -56,18 +57,18 @@ def summary(out: Path) -> tuple[list[str], Mapping[str, HeadMask], Path | None]:
 def trained(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]:
     """Lines about a model that was trained: loss and BLEU on dev. Its translations are kept for a later study."""
     from headwise.study.run import Run
+    from headwise.study.steps.evaluations import Evaluate, Translate
+    from headwise.study.steps.full_model import FULL_MODEL
     from headwise.study.store import locked_folder
-    from headwise.study.tasks.evaluate import Evaluate, Translate
-    from headwise.study.tasks.train import FULL_MODEL
     from headwise.study.variants import FULL
 
     if list(plan.runs) != ["."]:
         return []
     run = Run(plan, out, progress, device)
-    with locked_folder(out, True), run.store.alone(), progress.task("evaluate"):
-        facts, _, quality = map(
-            run.need, (FULL_MODEL, Translate("dev", FULL), Evaluate("dev", FULL))
-        )
+    with locked_folder(out, True), run.store.alone(), progress.bar("evaluate"):
+        facts = run.get_or_make(FULL_MODEL)
+        run.get_or_make(Translate("dev", FULL))
+        quality = run.get_or_make(Evaluate("dev", FULL))
     scores = ", ".join(
         f"{name} {value:.1f} [{low:.1f}, {high:.1f}]" for name, value, low, high in quality["rows"]
     )

@@ -54,12 +54,12 @@ def evaluate(
     import headwise as hw
     from headwise.cli.tables import show_quality
     from headwise.options import checked
-    from headwise.study.progress import Progress
+    from headwise.progress import Progress
 
     given = read_text(source, target, text, models[0], "test", labelled)
     progress = Progress(quiet)
     place = folder(out)
-    with progress.task("evaluate"):
+    with progress.bar("evaluate"):
         loaded = [hw.load(name, device, dtype=dtype) for name in models]
         search = checked(hw.Search, {"beam": beam, "engine": engine}, "evaluate")
         quality = hw.evaluate(
@@ -91,11 +91,11 @@ def translate(
     import headwise as hw
     from headwise.data.text import read_lines
     from headwise.heads import write_text
-    from headwise.study.progress import Progress
+    from headwise.progress import Progress
 
     lines = list(read_lines(source)) if source != Path("-") else standard_input()
     loaded, progress = hw.load(model, device), Progress(quiet or len(lines) < MANY)
-    with progress.task("translate"):
+    with progress.bar("translate"):
         text = "".join(
             f"{line}\n"
             for line in (

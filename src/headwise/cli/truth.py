@@ -29,13 +29,13 @@ def truth(
     truth-scores.csv, truth-heads.csv (the share of heads on the right side of each built one), truth-roles.csv, and
     the tables as truth.md."""
     from headwise.heads import write_text
-    from headwise.study.progress import Progress
+    from headwise.progress import Progress
     from headwise.truth.page import fill, role_table, score_table
     from headwise.truth.page import tables as tables_of_page
     from headwise.truth.suite import areas, hits, run, sides
 
     progress, place = Progress(quiet), folder(out)
-    with progress.task("truth"):
+    with progress.bar("truth"):
         found = run(range(seeds), measures or ["all"], progress=progress)
     tables = {"scores": areas(found.heads), "heads": sides(found.heads), "roles": hits(found.roles)}
     made = tables_of_page(*tables.values())

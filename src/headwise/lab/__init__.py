@@ -1,7 +1,7 @@
-"""The lab: a local page on which attention heads are watched, turned down and switched off, and the output answers.
+"""The lab: a local page on which attention heads are turned down and switched off, and the output changes.
 
-`asker.py` asks the model about a sentence, `bench.py` compares its answers with heads turned down, `effects.py` tries
-every head, `questions.py` joins this with what a run (`story.py`) and treebanks (`trees.py`) say. `server.py` serves,
-`guard.py` lets in, `turns.py` shares the model among users, `page/` is the page. A page asks questions by name and gets
-JSON; who carries them is one function, so that a notebook can carry them, too.
+`predictor.py` asks the model about a sentence (`sentence.py`) with heads turned down; `session.py` answers the questions
+of a page, with what a run says of the heads (`details.py`). `server.py` serves the page (`page/`, `assets.py`),
+`guard.py` checks who asks. A page asks questions by name and gets JSON; one function of the page carries them, so in a
+notebook (`notebook.py`) a widget does.
 """

@@ -1,4 +1,4 @@
-"""Who is let in: an address begins with a secret token, and `Host` and `Origin` must be the lab's own."""
+"""Which requests are answered: their address begins with a secret token, and `Host` and `Origin` are the lab's own."""
 
 from __future__ import annotations
 
@@ -81,14 +81,15 @@ def host_names(host: str, port: int) -> Callable[[str], bool]:
     if beyond:
         names |= {host, socket.gethostname(), socket.getfqdn()}
 
-    def known(given: str) -> bool:
-        name, _, number = given.rpartition(":") if not given.endswith("]") else (given, "", "")
-        name, number = (name, number) if name else (given, "80")
-        return number == str(port) and (
-            name.lower() in names or (beyond and is_address(name.strip("[]")))
-        )
+    def is_ours(given: str) -> bool:
+        name, number = given, "80"
+        if ":" in given and not given.endswith("]"):  # not an IPv6 address without a port
+            name, _, number = given.rpartition(":")
+        if number != str(port):
+            return False
+        return name.lower() in names or (beyond and is_address(name.strip("[]")))
 
-    return known
+    return is_ours
 
 
 def is_address(name: str) -> bool:

@@ -1,21 +1,36 @@
-"""A sentence as the model reads it: token ids, the text of every token, and which word it belongs to."""
+"""A sentence as a model reads it: token ids, the text and the word of each, its tree; and sentences that are known."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from headwise.data import embedded
+from headwise.data.annotated import Annotated
+from headwise.data.subwords import Coverage, align
+from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 
+Trees = Mapping[str, Annotated]  # by the text of the sentence
+
 CHARACTERS = 20_000  # of a text; what comes after is cut
-MARKS = ("▁", "Ġ", " ")  # what tokens of the common subword models begin a word with
+MARKS = ("▁", "Ġ", " ")  # with which tokens of the common subword models begin a word
+TREES = 5_000  # sentences of a treebank that are kept
+EXAMPLES = 200  # sentences of the embedded corpus
+SHORT = 4  # words of a sentence that can be picked
+LONG = 16
+SHOWN = 24  # sentences of a treebank that can be picked
 
 
 @dataclass(frozen=True)
 class Sentence:
     """Token ids, the text of each, the number of its word, a remark where the text was cut, and its tree if one is
-    known (see `trees.py`)."""
+    known (`with_tree`)."""
 
     ids: list[int]
     tokens: list[str]
@@ -31,9 +46,11 @@ def read(tokenizer: Any, text: str, most: int) -> Sentence:
     """The first `most` tokens of a text. Raises HeadwiseError for a text without any."""
     note = ""
     if len(text) > CHARACTERS:
-        text, note = text[:CHARACTERS], f"Only the first {CHARACTERS:,} characters were read."
+        text = text[:CHARACTERS]
+        note = f"Only the first {CHARACTERS:,} characters were read."
     if not text.strip():
         raise HeadwiseError("There is no text: type a sentence.")
+
     ids = tokenizer(text)["input_ids"]
     if len(ids) > most:
         note = f"Only the first {most} of {len(ids):,} tokens are used: give a shorter text to see all of it."
@@ -45,29 +62,95 @@ def read(tokenizer: Any, text: str, most: int) -> Sentence:
 
 def sentence_of(tokenizer: Any, ids: Sequence[int], note: str = "") -> Sentence:
     """Token ids with their texts and words."""
-    named = tokenizer.convert_ids_to_tokens(list(ids))
-    raw = [
-        f"[{number}]" if token is None else str(token)
-        for token, number in zip(named, ids, strict=True)
-    ]
+    names = tokenizer.convert_ids_to_tokens(list(ids))
+    raw = []
+    for name, token in zip(names, ids, strict=True):
+        raw.append(f"[{token}]" if name is None else str(name))
+
+    # A word begins at a mark, or, where tokens have none, at every token that does not continue one (WordPiece's ##).
+    continued = any(name.startswith("##") for name in raw)
+    marked = any(name.startswith(MARKS) for name in raw)
     special = set(tokenizer.all_special_ids)
-    joined = any(token.startswith("##") for token in raw) or not any(
-        token.startswith(MARKS) for token in raw
-    )
     words: list[int] = []
-    for place, (token, number) in enumerate(zip(raw, ids, strict=True)):
-        alone = number in special or (place and ids[place - 1] in special)
-        begins = not token.startswith("##") if joined else token.startswith(MARKS)
-        words.append(words[-1] + bool(alone or begins) if words else 0)
-    return Sentence(
-        list(ids),
-        [shown(tokenizer, number, token) for number, token in zip(ids, raw, strict=True)],
-        words,
-        note,
-    )
+    for position, (name, token) in enumerate(zip(raw, ids, strict=True)):
+        begins = name.startswith(MARKS)
+        if continued or not marked:
+            begins = not name.startswith("##")
+        if token in special or (position and ids[position - 1] in special):
+            begins = True
+        words.append(words[-1] + begins if words else 0)
+
+    texts = [token_text(tokenizer, token, name) for token, name in zip(ids, raw, strict=True)]
+    return Sentence(list(ids), texts, words, note)
 
 
-def shown(tokenizer: Any, number: int, raw: str) -> str:
+def token_text(tokenizer: Any, token: int, raw: str) -> str:
     """A token as a reader knows it; one that decodes to nothing keeps its raw name."""
-    text = str(tokenizer.decode([number], clean_up_tokenization_spaces=False)).strip()
+    text = str(tokenizer.decode([token], clean_up_tokenization_spaces=False)).strip()
     return text or raw
+
+
+def with_tree(tokenizer: Any, sentence: Sentence, tree: Annotated | None) -> Sentence:
+    """The sentence with the words, dependencies and coreference of its tree, where its tokens can be aligned with them.
+
+    arcs: governor, dependent and relation; links: the head word of a mention and that of the mention of the same entity
+    before it. A token outside all words is a word of its own, with a number below 0.
+    """
+    if tree is None:
+        return sentence
+    aligned = align(tokenizer, [tree], len(sentence.ids), Coverage())
+    if not aligned or aligned[0].ids != sentence.ids:
+        return sentence
+    tree = aligned[0].sentence
+
+    arcs = []
+    for dependent, word in enumerate(tree.words):
+        if word.governor >= 0:
+            arcs.append([word.governor, dependent, word.relation])
+
+    links = []
+    last: dict[str, int] = {}
+    for mention in sorted(tree.mentions, key=lambda mention: mention.head):
+        before = last.get(mention.entity, mention.head)
+        if before != mention.head:
+            links.append([mention.head, before])
+        last[mention.entity] = mention.head
+
+    words = []
+    for position, number in enumerate(aligned[0].word_of):
+        words.append(number if number >= 0 else -1 - position)
+    forms = [word.form for word in tree.words]
+    return replace(sentence, words=words, tree={"words": forms, "arcs": arcs, "links": links})
+
+
+def trees_of(treebank: Treebank) -> dict[str, Annotated]:
+    """The first sentences of a treebank, by their text."""
+    return {sentence.text: sentence for sentence in islice(treebank, TREES)}
+
+
+def example_trees() -> dict[str, Annotated]:
+    """English sentences of the embedded corpus."""
+    with TemporaryDirectory() as folder:
+        path = embedded.write_treebank(Path(folder) / "dev.conllu", EXAMPLES)
+        return trees_of(Treebank.read(path))
+
+
+def run_treebank(folder: Path) -> Treebank | None:
+    """The treebank of a run's plan, or that which the run wrote of the embedded corpus, where its files still exist."""
+    plan = folder / "plan.toml"
+    sections = tomllib.loads(plan.read_text(encoding="utf-8")) if plan.is_file() else {}
+    names = sections.get("roles", {}).get("treebank", [])
+    if isinstance(names, str):
+        names = [names]
+    files = [Path(name) for name in names] or [folder / "corpus" / "dev.conllu"]
+    files = [file for file in files if file.is_file()]
+    return Treebank.read(*files) if files else None
+
+
+def pickable(trees: Trees, without: Container[str] = ()) -> list[str]:
+    """A few sentences that are neither short nor long."""
+    texts = []
+    for text, tree in trees.items():
+        if SHORT <= len(tree.words) <= LONG and text not in without:
+            texts.append(text)
+    return texts[:SHOWN]

@@ -1,4 +1,4 @@
-"""The server of the lab: a page, and questions about one model that are answered in turns.
+"""The server of the lab: a page, and questions about one model.
 
 It is for this machine: it binds loopback unless asked otherwise, lets in those who know its address (`guard.py`), and
 its page may load nothing from anywhere else.
@@ -13,16 +13,14 @@ import secrets
 import socket
 import webbrowser
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.lab.files import page_files
+from headwise.lab.assets import page_files
 from headwise.lab.guard import Guard, host_names, is_loopback
-from headwise.lab.questions import Lab
-from headwise.lab.turns import Turns, Work
+from headwise.lab.session import Cancel, Session
 
 BODY = 1 << 17  # bytes of a question
 READING = 10.0  # seconds in which a question must have arrived
@@ -30,104 +28,93 @@ SECONDS = {"look": 30.0, "ablate": 120.0, "smallest": 300.0}
 LOG = logging.getLogger(__name__)
 
 
-def application(lab: Lab, token: str, hosts: Callable[[str], bool]) -> Any:
+def application(session: Session, token: str, hosts: Callable[[str], bool]) -> Any:
     """The application (ASGI). token: the first part of every path. hosts: whether a `Host` is this server's."""
     from fastapi import FastAPI, Request
     from fastapi.responses import JSONResponse, Response, StreamingResponse
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    turns, thread = Turns(), ThreadPoolExecutor(1, "model")
     files = page_files()
+
+    def refusal(text: str, status: int) -> JSONResponse:
+        return JSONResponse({"error": text}, status)
 
     async def ask(request: Request) -> Response:
         if not request.headers.get("content-type", "").startswith("application/json"):
-            return JSONResponse({"error": "A question must be JSON."}, 415)
+            return refusal("A question must be JSON.", 415)
         body = b""
         try:
             async with asyncio.timeout(READING):
                 async for part in request.stream():
                     body += part
                     if len(body) > BODY:
-                        return JSONResponse(
-                            {"error": f"A question has at most {BODY:,} bytes: shorten the text."},
-                            413,
+                        return refusal(
+                            f"A question has at most {BODY:,} bytes: shorten the text.", 413
                         )
         except TimeoutError:
-            return JSONResponse({"error": "The question took too long to arrive."}, 408)
+            return refusal("The question took too long to arrive.", 408)
         try:
-            given = json.loads(body)
+            question = json.loads(body)
         except (ValueError, RecursionError):
-            given = None
-        if not isinstance(given, dict):
-            return JSONResponse({"error": "A question must be a JSON object."}, 400)
-        user = request.headers.get("x-lab-user", "")[:64]
+            question = None
+        if not isinstance(question, dict):
+            return refusal("A question must be a JSON object.", 400)
         name = request.path_params["name"]
-        lines = answered(lab, turns, thread, user, name, given, request.is_disconnected)
+        lines = answer_lines(session, name, question, request.is_disconnected)
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     async def file(request: Request) -> Response:
-        found = files.get(request.path_params["name"] or "index.html")
-        return (
-            Response("There is no such file.", 404)
-            if found is None
-            else Response(found[0], media_type=found[1])
-        )
+        name = request.path_params["name"] or "index.html"
+        if name not in files:
+            return Response("There is no such file.", 404)
+        content, media_type = files[name]
+        return Response(content, media_type=media_type)
 
     app.add_route("/ask/{name}", ask, ["POST"])
     app.add_route("/{name:path}", file, ["GET"])
     return Guard(app, token, hosts)
 
 
-async def answered(
-    lab: Lab,
-    turns: Turns,
-    thread: ThreadPoolExecutor,
-    user: str,
+async def answer_lines(
+    session: Session,
     name: str,
-    given: Mapping[str, Any],
-    gone: Callable[[], Awaitable[bool]],
+    question: Mapping[str, Any],
+    disconnected: Callable[[], Awaitable[bool]],
 ) -> AsyncIterator[str]:
-    """Lines of JSON: `waiting` (questions before this one), `progress` and `note`, at last `answer` or `error`."""
-    loop, lines, work = (
-        asyncio.get_running_loop(),
-        asyncio.Queue[dict[str, Any]](),
-        Work(SECONDS.get(name, 30.0)),
-    )
+    """Lines of JSON: `progress` and `note`, at last `answer` or `error`. The computation is cancelled when the page
+    does not wait for it any more."""
+    loop = asyncio.get_running_loop()
+    lines = asyncio.Queue[dict[str, Any]]()
+    cancel = Cancel(SECONDS.get(name, 30.0))
 
     def progress(share: float, note: str) -> None:
         loop.call_soon_threadsafe(lines.put_nowait, {"progress": round(share, 3), "note": note})
 
-    async def run() -> None:
+    def compute() -> None:
         try:
-            async with turns.turn(user, lambda before: lines.put_nowait({"waiting": before})):
-                work.start()
-                answer = await loop.run_in_executor(thread, lab.answer, name, given, work, progress)
-                lines.put_nowait({"answer": answer})
+            line = {"answer": session.answer(name, question, cancel, progress)}
         except Exception as error:
-            lines.put_nowait({"error": sentence(error)})
+            line = {"error": error_text(error)}
+        loop.call_soon_threadsafe(lines.put_nowait, line)
 
-    task = asyncio.create_task(run())
+    loop.run_in_executor(None, compute)
     try:
         while True:
             try:
                 line = await asyncio.wait_for(lines.get(), 0.5)
             except TimeoutError:
-                if await gone():
+                if await disconnected():
                     return
                 continue
             yield json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n"
             if "answer" in line or "error" in line:
                 return
     finally:
-        work.stopped = (
-            True  # the thread notices at the next layer, and only then another turn begins
-        )
-        if not work.started:
-            task.cancel()
+        cancel.cancelled = True  # the computing thread sees it at the next layer
 
 
-def sentence(error: Exception) -> str:
-    """What went wrong, for the user; the server goes on."""
+def error_text(error: Exception) -> str:
+    """What went wrong, for the user; the server continues."""
     if isinstance(error, HeadwiseError):
         return str(error)
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate" in str(error):
@@ -151,25 +138,25 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def serve(
-    lab: Lab,
+    session: Session,
     host: str = "127.0.0.1",
     port: int = 0,
     show: bool = True,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve the lab until it is interrupted. show: open the browser. say: gets the address."""
+    """Serve a session until it is interrupted. show: open the browser. say: gets the address."""
     import uvicorn
 
     opened = listening(host, port)
-    number, token = opened.getsockname()[1], secrets.token_urlsafe(16)
-    name = (
-        "127.0.0.1"
-        if is_loopback(host)
-        else socket.gethostname()
-        if host in ("0.0.0.0", "::")
-        else host
-    )
-    address = f"http://{f'[{name}]' if ':' in name else name}:{number}/{token}/"
+    number = opened.getsockname()[1]
+    token = secrets.token_urlsafe(16)
+    if is_loopback(host):
+        name = "127.0.0.1"
+    elif host in ("0.0.0.0", "::"):
+        name = socket.gethostname()
+    else:
+        name = f"[{host}]" if ":" in host else host
+    address = f"http://{name}:{number}/{token}/"
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -179,7 +166,7 @@ def serve(
                 webbrowser.open(address)
 
     config = uvicorn.Config(
-        application(lab, token, host_names(host, number)),
+        application(session, token, host_names(host, number)),
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -227,7 +227,7 @@ NOT_READ = (
 
 def refuse_damaged(folder: Path) -> None:
     """Raise HeadwiseError where a table that is read is missing or not as the study wrote it, as its records say."""
-    for record in sorted((folder / ".tasks").glob("*.json")):
+    for record in sorted((folder / ".steps").glob("*.json")):
         files = read_json(record, dict).get("files")
         if not isinstance(files, dict) or not all(map(is_inside, files)):
             continue

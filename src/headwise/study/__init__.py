@@ -1,4 +1,4 @@
-"""The whole story on one's own data: a plan, its tasks with a store, and the runner.
+"""The whole story on one's own data: a plan, its steps, a store of what they made, and who does them.
 
 Each name loads its module on first use, so that a plan is read without torch.
 """
@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headwise.study.plan import Plan, make_plan, read_plan
-    from headwise.study.progress import Progress
     from headwise.study.study import run_study
 else:
-    HOME = {
-        "plan": ("Plan", "make_plan", "read_plan"),
-        "progress": ("Progress",),
-        "study": ("run_study",),
+    HOMES = {
+        "Plan": "plan",
+        "make_plan": "plan",
+        "read_plan": "plan",
+        "run_study": "study",
     }
 
     def __getattr__(name):
-        for module, names in HOME.items():
-            if name in names:
-                return getattr(import_module(f"headwise.study.{module}"), name)
-        raise AttributeError(f"module 'headwise.study' has no attribute '{name}'")
+        if name not in HOMES:
+            raise AttributeError(f"module 'headwise.study' has no attribute '{name}'")
+        return getattr(import_module(f"headwise.study.{HOMES[name]}"), name)
 
 
-__all__ = ["Plan", "make_plan", "read_plan", "run_study", "Progress"]
+__all__ = ["Plan", "make_plan", "read_plan", "run_study"]

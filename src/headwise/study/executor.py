@@ -1,7 +1,7 @@
-"""Runs the jobs of a study: whatever is ready is done, in the order of the list; a failure stays with its job.
+"""Runs the builds of a study: whatever is ready is done, in the order of the list; a failure stays with its build.
 
-The executor keeps nothing on disk: a job that was done before is found in the store, so a study that was stopped goes
-on where it was. This process does one job at a time; `ray_executor` does several, elsewhere.
+The executor keeps nothing on disk: a build that was done before is found in the store, so a study that was stopped goes
+on where it was. This process does one build at a time; `ray_executor` does several, elsewhere.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from accelerate import PartialState
 from safetensors import SafetensorError
 
 from headwise.errors import HeadwiseError
-from headwise.study.jobs import Eta, Job
-from headwise.study.progress import Progress
+from headwise.progress import Progress
+from headwise.study.step import Build
+from headwise.study.timetable import TimeLeft
 
-Jobs = Callable[
-    [], Sequence[Job]
-]  # asked again after every job: what is finished may reveal more of them
-Work = Callable[[Job], None]  # does a job
+Builds = Callable[
+    [], Sequence[Build]
+]  # asked again after every build: what is finished may reveal more of them
+Work = Callable[[Build], None]  # does a build
 WORKERS = ("ray",)  # the names of executors beside this process
 
 
 @dataclass
 class Outcome:
-    """How a study ended: jobs in the order in which they ended, a sentence for each that failed, a reason for each that
+    """How a study ended: builds in the order in which they ended, a sentence for each that failed, a reason for each that
     therefore never ran."""
 
     done: list[str] = field(default_factory=list)
@@ -39,14 +40,14 @@ class Outcome:
     error: Exception | None = None
 
     def check(self) -> None:
-        """Raise what failed: a single failure as it was, with its job's name; several as one HeadwiseError."""
+        """Raise what failed: a single failure as it was, with its build's name; several as one HeadwiseError."""
         if len(self.failed) == 1 and self.error:
             raise with_place(self.error, *self.failed)
         if self.failed:
             every = len(self.done) + len(self.failed) + len(self.skipped)
             reasons = " ".join(f"{name}: {sentence}" for name, sentence in self.failed.items())
             raise HeadwiseError(
-                f"{len(self.failed)} of {every} tasks failed, and {len(self.skipped)} that need them were left out "
+                f"{len(self.failed)} of {every} steps failed, and {len(self.skipped)} that need them were left out "
                 f"(the rest is done, and is kept when the same command is run again). {reasons}"
             )
 
@@ -56,8 +57,8 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """One job's end. error and trace: what it raised, if anything. made: False where the store held it."""
+class BuildResult:
+    """One build's end. error and trace: what it raised, if anything. made: False where the store held it."""
 
     name: str
     error: Exception | None = None
@@ -66,39 +67,41 @@ class Ended:
 
 
 class Executor(Protocol):
-    """Who does the jobs, at most `slots` at once."""
+    """Who does the builds, at most `slots` at once."""
 
     slots: int
 
-    def start(self, job: Job, heading: str) -> None:
-        """Begin a job; the heading is shown once something is made in it."""
+    def start(self, build: Build, heading: str) -> None:
+        """Begin a build; the heading is shown once something is made in it."""
 
-    def wait(self) -> Ended:
-        """The next job that ends."""
+    def wait(self) -> BuildResult:
+        """The next build that ends."""
 
 
 class LocalExecutor:
-    """This process, one job at a time. Of several processes none may go on after a failure alone: it is raised."""
+    """This process, one build at a time. Of several processes none may go on after a failure alone: it is raised."""
 
     slots = 1
 
     def __init__(self, work: Work, progress: Progress) -> None:
-        self.work, self.progress = work, progress
-        self.job = Job("")
+        self.work = work
+        self.progress = progress
+        self.build: Build | None = None
 
-    def start(self, job: Job, heading: str) -> None:
-        self.job, self.progress.heading = job, heading
+    def start(self, build: Build, heading: str) -> None:
+        self.build, self.progress.heading = build, heading
 
-    def wait(self) -> Ended:
+    def wait(self) -> BuildResult:
         error, trace = None, ""
+        assert self.build is not None
         try:
-            self.work(self.job)
+            self.work(self.build)
         except Exception as raised:
             if PartialState().num_processes > 1:
                 raise
             error, trace = raised, traceback.format_exc()
         made, self.progress.heading = not self.progress.heading, ""
-        return Ended(self.job.name, error, trace, made)
+        return BuildResult(self.build.name, error, trace, made)
 
 
 @contextmanager
@@ -112,7 +115,7 @@ def open_executor(
     device: str,
 ) -> Iterator[Executor]:
     """The executor that `--workers` names; without a name, this process. make_work: how a worker's own process does
-    jobs; folder: shared with the workers."""
+    builds; folder: shared with the workers."""
     if workers is None:
         yield LocalExecutor(work, progress)
     else:
@@ -122,45 +125,43 @@ def open_executor(
             yield executor
 
 
-def run_jobs(
-    jobs: Jobs,
+def run_builds(
+    builds: Builds,
     executor: Executor,
     progress: Progress,
-    ended: Callable[[Job, Outcome], None] = lambda job, outcome: None,
+    ended: Callable[[Build, Outcome], None] = lambda build, outcome: None,
 ) -> Outcome:
-    """Do every job once all it waits for is done; the first ready one of the list first.
+    """Do every build once all it waits for is done; the first ready one of the list first.
 
-    A job that raises fails: its sentence is kept, what waits for it is skipped, all else goes on. ended: called after
-    every job, before the jobs are asked for again. Raises HeadwiseError when the jobs form no graph.
+    A build that raises fails: its sentence is kept, what waits for it is skipped, all else goes on. ended: called after
+    every build, before the builds are asked for again. Raises HeadwiseError when the builds form no graph.
     """
-    outcome, eta, running = Outcome(), Eta(), dict[str, Job]()
-    untold: list[Ended] = []
-    as_before, graph = 0, checked(jobs())
+    outcome, time_left, running = Outcome(), TimeLeft(), dict[str, Build]()
+    untold: list[BuildResult] = []
+    as_before, graph = 0, checked(builds())
     while True:
-        job = next_ready(graph, outcome, running, executor.slots)
-        if untold and (job or running):
+        build = next_ready(graph, outcome, running, executor.slots)
+        if untold and (build or running):
             report_failures(untold, outcome, progress)
-        if job:
+        if build:
             number = len(outcome.ended) + len(running) + 1
             left = [other for other in graph if other.name not in outcome.ended]
-            heading = (
-                f"[{number} of {len(graph)}] {job.name}{eta.left_in_words(left, executor.slots)}"
-            )
-            running[job.name] = job
-            eta.begin(job)
-            executor.start(job, heading)
+            heading = f"[{number} of {len(graph)}] {build.name}{time_left.left_in_words(left, executor.slots)}"
+            running[build.name] = build
+            time_left.begin(build)
+            executor.start(build, heading)
         elif running:
             end = executor.wait()
-            job = running.pop(end.name)
-            eta.end(job, end.made and end.error is None)
+            build = running.pop(end.name)
+            time_left.end(build, end.made and end.error is None)
             if end.error is None:
-                outcome.done.append(job.name)
+                outcome.done.append(build.name)
                 as_before += not end.made
             else:
-                outcome.failed[job.name], outcome.error = sentence(end.error), end.error
+                outcome.failed[build.name], outcome.error = sentence(end.error), end.error
                 untold.append(end)
-            ended(job, outcome)
-            graph = checked(jobs())
+            ended(build, outcome)
+            graph = checked(builds())
             skip(graph, outcome)
         else:
             if (
@@ -168,11 +169,11 @@ def run_jobs(
             ):  # a single failure at the very end is left to the caller, who raises it
                 report_failures(untold, outcome, progress)
             if as_before:
-                progress.say(f"  {as_before} of {len(outcome.ended)} tasks: as before")
+                progress.say(f"  {as_before} of {len(outcome.ended)} steps: as before")
             return outcome
 
 
-def report_failures(untold: list[Ended], outcome: Outcome, progress: Progress) -> None:
+def report_failures(untold: list[BuildResult], outcome: Outcome, progress: Progress) -> None:
     """Say what failed, with the traceback of an error that nobody foresaw."""
     for end in untold:
         if end.trace and not foreseen(end.error):
@@ -181,47 +182,47 @@ def report_failures(untold: list[Ended], outcome: Outcome, progress: Progress) -
     untold.clear()
 
 
-def checked(jobs: Sequence[Job]) -> Sequence[Job]:
-    """The jobs as they are; raises HeadwiseError where two have one name, one waits for none of them, or in a ring."""
-    names = [job.name for job in jobs]
+def checked(builds: Sequence[Build]) -> Sequence[Build]:
+    """The builds as they are; raises HeadwiseError where two have one name, one waits for none of them, or in a ring."""
+    names = [build.name for build in builds]
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise HeadwiseError(
-            f"The study has several tasks of the name {', '.join(twice)}: every name must be unique."
+            f"The study has several steps of the name {', '.join(twice)}: every name must be unique."
         )
     known = set(names)
-    for job in jobs:
-        if missing := sorted(set(job.after) - known):
+    for build in builds:
+        if missing := sorted(set(build.after) - known):
             raise HeadwiseError(
-                f"The task {job.name} needs {', '.join(missing)}, but the study has no such task."
+                f"The step {build.name} needs {', '.join(missing)}, but the study has no such step."
             )
-    in_order(jobs)
-    return jobs
+    in_order(builds)
+    return builds
 
 
-def in_order(jobs: Iterable[Job]) -> list[str]:
+def in_order(builds: Iterable[Build]) -> list[str]:
     """The names, each after all it waits for."""
     try:
-        return list(TopologicalSorter({job.name: job.after for job in jobs}).static_order())
+        return list(TopologicalSorter({build.name: build.after for build in builds}).static_order())
     except CycleError as error:
         ring = " → ".join(error.args[1])
-        raise HeadwiseError(f"The study's tasks wait for each other in a ring: {ring}.") from None
+        raise HeadwiseError(f"The study's steps wait for each other in a ring: {ring}.") from None
 
 
 def next_ready(
-    graph: Sequence[Job], outcome: Outcome, running: Mapping[str, Job], slots: int
-) -> Job | None:
-    """The first job of the list that may start now. An exclusive one starts when nothing runs."""
-    if len(running) >= slots or any(job.exclusive for job in running.values()):
+    graph: Sequence[Build], outcome: Outcome, running: Mapping[str, Build], slots: int
+) -> Build | None:
+    """The first build of the list that may start now. An exclusive one starts when nothing runs."""
+    if len(running) >= slots or any(build.exclusive for build in running.values()):
         return None
     begun, done = outcome.ended | running.keys(), set(outcome.done)
-    ready = (job for job in graph if job.name not in begun and done.issuperset(job.after))
-    return next((job for job in ready if not (job.exclusive and running)), None)
+    ready = (build for build in graph if build.name not in begun and done.issuperset(build.after))
+    return next((build for build in ready if not (build.exclusive and running)), None)
 
 
-def skip(graph: Sequence[Job], outcome: Outcome) -> None:
-    """Leave out every job that waits, however far away, for a failed one."""
-    after = {job.name: job.after for job in graph}
+def skip(graph: Sequence[Build], outcome: Outcome) -> None:
+    """Leave out every build that waits, however far away, for a failed one."""
+    after = {build.name: build.after for build in graph}
     for name in in_order(graph):
         lost = next(
             (
@@ -248,7 +249,7 @@ def sentence(error: Exception) -> str:
 
 
 def with_place(error: Exception, name: str) -> Exception:
-    """The error itself, whose sentence says in which task it was; one that nobody foresaw gets a note."""
+    """The error itself, whose sentence says in which step it was; one that nobody foresaw gets a note."""
     if isinstance(error, OSError) and error.strerror:
         error.strerror = f"{error.strerror}, in {name}"
     elif foreseen(error):

@@ -18,19 +18,21 @@ from headwise.model import Model
 from headwise.options import Architecture, Training, too_few
 from headwise.roles.alignment import need_eflomal
 from headwise.study.estimate import SAMPLE, amount, drawn, sampled_subwords
-from headwise.study.jobs import Job
 from headwise.study.plan import GateSweep, Plan, Sweep
 from headwise.study.run import Run
-from headwise.study.tasks.prune import Prune
-from headwise.study.tasks.train import Train
+from headwise.study.step import Build
+from headwise.study.steps.full_model import Train
+from headwise.study.steps.smaller_models import Prune
 from headwise.units import refuse_counts
 
 CHECKPOINT = 3  # times the weights: they, and two moments of Adam
 MB = 1e6
 
 
-def preflight(plan: Plan, runs: Collection[Run], jobs: Collection[Job], device: str) -> list[str]:
-    """Sentences to say before the jobs begin. Raises HeadwiseError for what would fail, or be worth nothing."""
+def preflight(
+    plan: Plan, runs: Collection[Run], builds: Collection[Build], device: str
+) -> list[str]:
+    """Sentences to say before the builds begin. Raises HeadwiseError for what would fail, or be worth nothing."""
     given = cache(partial(load, plan.model, device)) if isinstance(plan.model, str) else None
     refuse_roles(plan)
     refuse_engine(
@@ -40,11 +42,11 @@ def preflight(plan: Plan, runs: Collection[Run], jobs: Collection[Job], device: 
     )
     if given and any(sweep.keep or sweep.unit for sweep in plan.pruning):
         refuse_heads(plan, given())
-    to_do = [job for job in jobs if not job.done]
-    trains = any(isinstance(job.task, Train) for job in to_do) and isinstance(
+    to_do = [build for build in builds if not build.done]
+    trains = any(isinstance(build.step, Train) for build in to_do) and isinstance(
         plan.model, Architecture
     )
-    prunes = [job.task.variant.sweep_index for job in to_do if isinstance(job.task, Prune)]
+    prunes = [build.step.variant.sweep_index for build in to_do if isinstance(build.step, Prune)]
     lines = [*missing_texts(plan)]
     run = next(iter(runs))
     gated = any(
@@ -133,10 +135,10 @@ def gate_lines(sweep: Sweep, recipe: Training, positions: float) -> list[str]:
     return [line] if line else []
 
 
-def refuse_full_disk(plan: Plan, folder: Path, to_do: Collection[Job]) -> None:
+def refuse_full_disk(plan: Plan, folder: Path, to_do: Collection[Build]) -> None:
     """Weights of all models that stay, and the checkpoints of one training."""
     weights = weights_of(plan)
-    trained = [job for job in to_do if isinstance(job.task, Train | Prune)]
+    trained = [build for build in to_do if isinstance(build.step, Train | Prune)]
     if not weights or not trained:
         return
     stay = len(trained) if plan.weights == "all" else 2

@@ -1,8 +1,8 @@
-"""The jobs of a study as Ray tasks: several at once on the cores of this machine, or on the machines of a cluster.
+"""The builds of a study as Ray tasks: several at once on the cores of this machine, or on the machines of a cluster.
 
-Ray only maps: a worker's process builds the study again and does one job, into the same store that one process alone
+Ray only maps: a worker's process builds the study again and does one build, into the same store that one process alone
 would fill. A cluster's machines must therefore share the folders of the study. Every worker has the same number of
-threads, so that no number depends on where a job ran. Workers report through a file per job in the shared folder.
+threads, so that no number depends on where a build ran. Workers report through a file per build in the shared folder.
 """
 
 from __future__ import annotations
@@ -31,30 +31,31 @@ import torch
 from rich.progress import TaskID
 
 from headwise.errors import HeadwiseError
-from headwise.study.executor import Ended, Work
-from headwise.study.jobs import Job, about
-from headwise.study.progress import Progress
+from headwise.progress import Progress
+from headwise.study.executor import BuildResult, Work
+from headwise.study.step import Build
 from headwise.study.store import label_of
+from headwise.study.timetable import about
 
-MakeWork = Callable[[Progress], Work]  # can be pickled: how a worker's process does jobs
+MakeWork = Callable[[Progress], Work]  # can be pickled: how a worker's process does builds
 OLDEST = (2, 52)  # the first Ray whose clusters know tokens
-RETRIES = 3  # how often Ray tries a job again whose process was killed
+RETRIES = 3  # how often Ray tries a build again whose process was killed
 
 
 @contextmanager
 def ray_executor(
     make_work: MakeWork, folder: Path, progress: Progress, threads: int, device: str = "cpu"
 ) -> Iterator[RayExecutor]:
-    """An executor whose jobs are Ray tasks with `threads` cores each, and a GPU where device is cuda.
+    """An executor whose builds are Ray tasks with `threads` cores each, and a GPU where device is cuda.
 
     folder: shared by all workers, where they report. A local cluster is started, and shut down at the end: it listens
     on the loopback address only, and wants a token. With RAY_ADDRESS set, that cluster is joined. What still runs when
-    the block ends is stopped. Raises HeadwiseError without Ray, cluster, or room for a single task, and for a GPU by
-    number: a task sees only its own.
+    the block ends is stopped. Raises HeadwiseError without Ray, cluster, or room for a single step, and for a GPU by
+    number: a step sees only its own.
     """
     if device.startswith("cuda:"):
         raise HeadwiseError(
-            f"With Ray every task gets a GPU of its own: give device cuda, not {device}."
+            f"With Ray every step gets a GPU of its own: give device cuda, not {device}."
         )
     ray = import_ray()
     own = not ray.is_initialized()
@@ -68,10 +69,10 @@ def ray_executor(
         )
         if not slots:
             raise HeadwiseError(
-                f"Every task of the study needs {in_words(needs)}, but no machine of Ray has so much "
+                f"Every step of the study needs {in_words(needs)}, but no machine of Ray has so much "
                 f"({'; '.join(in_words(node) for node in machines)}): ask for fewer threads, or for device cpu."
             )
-        task = ray.remote(do_job).options(
+        task = ray.remote(do_build).options(
             num_cpus=threads,
             num_gpus=gpus,
             max_retries=RETRIES,
@@ -197,7 +198,7 @@ def worker_env(threads: int) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker needs to know besides the job. folder: where the command runs; reports: where workers report."""
+    """What a worker needs to know besides the build. folder: where the command runs; reports: where workers report."""
 
     make_work: MakeWork
     threads: int
@@ -205,12 +206,12 @@ class Order:
     reports: Path
 
 
-def do_job(order: Order, job: Job) -> tuple[Exception | None, str]:
-    """Do one job in this worker; gives what it raised, and the traceback."""
+def do_build(order: Order, build: Build) -> tuple[Exception | None, str]:
+    """Do one build in this worker; gives what it raised, and the traceback."""
     torch.set_num_threads(order.threads)
     try:
         enter(order.folder)
-        order.make_work(FileProgress(order.reports / f"{label_of(job.name)}.jsonl"))(job)
+        order.make_work(FileProgress(order.reports / f"{label_of(build.name)}.jsonl"))(build)
     except Exception as error:
         return portable(error), traceback.format_exc()
     return None, ""
@@ -237,7 +238,7 @@ def portable(error: Exception) -> Exception:
 
 
 class FileProgress(Progress):
-    """The progress of one job, a JSON line for each event; at most one share in `every` seconds."""
+    """The progress of one build, a JSON line for each event; at most one share in `every` seconds."""
 
     def __init__(self, path: Path, every: float = 0.5) -> None:
         super().__init__(quiet=True)
@@ -257,14 +258,14 @@ class FileProgress(Progress):
         self.write("say", text)
 
     @contextmanager
-    def task(self, name: str) -> Iterator[None]:
+    def bar(self, name: str) -> Iterator[None]:
         self.write("task", name)
         self.due = 0.0
         yield
 
 
 class RayExecutor:
-    """Jobs as Ray tasks, `slots` at once, with a bar for each that runs."""
+    """Builds as Ray tasks, `slots` at once, with a bar for each that runs."""
 
     def __init__(
         self,
@@ -278,50 +279,50 @@ class RayExecutor:
     ) -> None:
         self.ray, self.order, self.task, self.reports, self.slots = ray, order, task, reports, slots
         self.progress, self.bars = progress, bars
-        self.jobs, self.headings = dict[Any, Job](), dict[str, str]()
+        self.builds, self.headings = dict[Any, Build](), dict[str, str]()
         self.rows, self.begun, self.read = dict[str, TaskID](), dict[str, float](), dict[str, int]()
 
     def report(self, name: str) -> Path:
         return self.reports / f"{label_of(name)}.jsonl"
 
-    def start(self, job: Job, heading: str) -> None:
-        self.report(job.name).unlink(missing_ok=True)
-        self.headings[job.name], self.begun[job.name], self.read[job.name] = (
+    def start(self, build: Build, heading: str) -> None:
+        self.report(build.name).unlink(missing_ok=True)
+        self.headings[build.name], self.begun[build.name], self.read[build.name] = (
             heading,
             time.monotonic(),
             0,
         )
-        self.jobs[self.task.remote(self.order, job)] = job
+        self.builds[self.task.remote(self.order, build)] = build
 
-    def wait(self) -> Ended:
-        """The next job that ends; Ray tries one whose process was killed again, from its last checkpoint."""
+    def wait(self) -> BuildResult:
+        """The next build that ends; Ray tries one whose process was killed again, from its last checkpoint."""
         while True:
             with signals_held():
-                ready = self.ray.wait(list(self.jobs), timeout=0.5)[0]
-            for job in self.jobs.values():
-                self.poll(job.name)
+                ready = self.ray.wait(list(self.builds), timeout=0.5)[0]
+            for build in self.builds.values():
+                self.poll(build.name)
             if ready:
                 break
-        job = self.jobs.pop(ready[0])
+        build = self.builds.pop(ready[0])
         try:
             error, trace = self.ray.get(ready[0])
         except self.ray.exceptions.WorkerCrashedError:
             error, trace = HeadwiseError(f"Its process was killed {RETRIES + 1} times."), ""
         except self.ray.exceptions.RayError as reason:
             error, trace = HeadwiseError(f"Ray could not run it: {first_line(reason)}"), str(reason)
-        return self.ended(job.name, error, trace)
+        return self.ended(build.name, error, trace)
 
-    def ended(self, name: str, error: Exception | None, trace: str) -> Ended:
-        """Clear the bar of a job away; what was made gets a line."""
+    def ended(self, name: str, error: Exception | None, trace: str) -> BuildResult:
+        """Clear the bar of a build away; what was made gets a line."""
         made, seconds = not self.headings.pop(name), time.monotonic() - self.begun.pop(name)
         if name in self.rows:
             self.bars.remove_task(self.rows.pop(name))
         if made and error is None:
             self.progress.say(f"  {name}: {about(seconds)}")
-        return Ended(name, error, trace, made)
+        return BuildResult(name, error, trace, made)
 
     def poll(self, name: str) -> None:
-        """Show what a job's worker reported since the last time."""
+        """Show what a build's worker reported since the last time."""
         if not self.report(name).exists():
             return
         with self.report(name).open(encoding="utf-8") as file:
@@ -344,10 +345,10 @@ class RayExecutor:
 
     def stop(self) -> None:
         """Stop what still runs."""
-        for reference in self.jobs:
+        for reference in self.builds:
             self.ray.cancel(reference, force=True)
-        if self.jobs:
-            self.ray.wait(list(self.jobs), num_returns=len(self.jobs), timeout=10)
+        if self.builds:
+            self.ray.wait(list(self.builds), num_returns=len(self.builds), timeout=10)
         shutil.rmtree(self.reports, ignore_errors=True)
 
 

@@ -1,17 +1,10 @@
-"""A run: the study of one seed and one language pair at work in its folder. And the base of all tasks.
-
-Every task is a small frozen dataclass: what it needs, what else goes into it, what it writes. Its key is a hash of all
-that, so nearly every key is known before anything runs. `Run.need(task)` gives its result, made at most once.
-"""
+"""A run: the study of one seed and one language pair at work in its folder."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -24,74 +17,21 @@ from headwise.heads import HeadMap, HeadMask
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture
-from headwise.study.estimate import Estimate
+from headwise.progress import Progress
 from headwise.study.plan import Plan, Sweep, one_sided
-from headwise.study.progress import Progress
-from headwise.study.store import Making, Result, Store, digest
+from headwise.study.step import Build, Step
+from headwise.study.store import Result, Store
 from headwise.study.variants import Variant
 from headwise.tasks import AnyText, held_out
 
 Split = embedded.Split
 
 
-@dataclass(frozen=True)
-class Spec:
-    """needs: the tasks whose results go in. inputs: all else that does: options, seeds, fingerprints of texts (a value,
-    or a function that gives it once the key is asked for: no test text is opened before the choice).
-    outputs: what is written below the run folder; weights: those outputs that hold a model."""
-
-    needs: Sequence[Task] = ()
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    outputs: Sequence[str] = ()
-    weights: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Task(ABC):
-    """One step of a study. Subclasses say, beside their fields:
-
-    stage: the word that `--only` knows. names: how a task is named by its fields, uniquely in a run. shared: several
-    processes do it together, else the main one alone. exclusive: nothing else may run meanwhile (timings). repeatable:
-    made again, it must give the same. VERSION is part of the key: raise it when the code changes so that results do.
-    """
-
-    VERSION: ClassVar[int] = 1
-    stage: ClassVar[str]
-    names: ClassVar[str]
-    shared: ClassVar[bool] = False
-    exclusive: ClassVar[bool] = False
-    repeatable: ClassVar[bool] = False
-
-    def __init_subclass__(cls, **facts: Any) -> None:
-        for name, value in facts.items():
-            setattr(cls, name, value)
-
-    @property
-    def name(self) -> str:
-        return self.names.format(self)
-
-    @abstractmethod
-    def spec(self, run: Run) -> Spec:
-        """What the task is made from, and what it writes."""
-
-    @abstractmethod
-    def make(self, run: Run, work: Path) -> Result:
-        """Do it: write the outputs below `work / MADE`, and give what is worth recording."""
-
-    def seconds(self, run: Run, estimate: Estimate) -> float:
-        """About how long it takes."""
-        return 0.0
-
-
-def device_name(device: str) -> str:
-    """A device in words that say what it is: `cpu`, `NVIDIA H200`."""
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
-
-
 class Run:
-    """What tasks work with: the plan, the folder, the texts, the full model.
+    """What steps work with: the plan, the folder, the texts, the full model.
 
-    cache: where memory-mapped texts lie; by default in the run folder.
+    name: of the run in its study, a path; "." for a study of one. cache: where memory-mapped texts are; by default in
+    the run folder.
     """
 
     def __init__(
@@ -100,78 +40,72 @@ class Run:
         folder: Path,
         progress: Progress,
         device: str = "cpu",
+        name: str = ".",
         cache: Path | None = None,
     ) -> None:
-        self.plan, self.folder, self.progress, self.device = plan, folder, progress, device
-        self.store = Store(folder, progress)
+        self.plan = plan
+        self.folder = folder
+        self.progress = progress
+        self.device = device
+        self.name = name
         self.cache = cache or folder / ".work" / "text"
-        self.specs: dict[Task, Spec] = {}
-        self.keys: dict[Task, str] = {}
+        self.store = Store(folder, progress)
+        self.keys: dict[Step, str] = {}
         self.texts: dict[Split, AnyText] = {}
         self.expected_heads: HeadMap | None = None  # of a given model that was looked at beforehand
 
-    # Tasks
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A run is its plan and its folder: a worker that is sent one opens it again, and shows nothing."""
+        quiet = Progress(quiet=True)
+        return Run, (self.plan, self.folder, quiet, self.device, self.name, self.cache)
 
-    def spec(self, task: Task) -> Spec:
-        if task not in self.specs:
-            self.specs[task] = task.spec(self)
-        return self.specs[task]
+    @property
+    def prefix(self) -> str:
+        """What stands before the names of its steps in a study."""
+        return "" if self.name == "." else f"{self.name}/"
 
-    def key(self, task: Task) -> str:
-        """The hash of everything that goes into a task."""
-        if task not in self.keys:
-            spec = self.spec(task)
-            needs = [self.key(needed) for needed in spec.needs]
-            inputs = {
-                name: value() if callable(value) else value for name, value in spec.inputs.items()
-            }
-            self.keys[task] = digest([task.name, task.VERSION, inputs, needs])
-        return self.keys[task]
+    # Steps
 
-    def done(self, task: Task, whole: bool = False) -> bool:
-        """Whether the store holds a task's outputs; weights that the plan does not keep need not be there, but for
+    def build(self, step: Step) -> Build:
+        return Build(step, self)
+
+    def done(self, step: Step, whole: bool = False) -> bool:
+        """Whether the store holds a step's outputs; weights that the plan does not keep need not be there, but for
         `whole`."""
-        recorded = bool(
-            self.store.record(task.name)
-        )  # without a record no key is needed, and no text for it
-        return recorded and self.store.holds(task.name, self.key(task), self.required(task, whole))
+        if not self.store.record(step.name):
+            return False  # no key is needed, and no text for it
+        build = self.build(step)
+        return self.store.holds(step.name, build.key, build.required(whole))
 
-    def required(self, task: Task, whole: bool) -> list[str]:
-        spec = self.spec(task)
-        return [
-            path
-            for path in spec.outputs
-            if whole or self.plan.weights == "all" or path not in spec.weights
-        ]
-
-    def need(self, task: Task, whole: bool = False) -> Result:
-        """The result of a task, made now unless the store holds it. whole: its weights must be there, too."""
-        if (
-            not self.store.together
-            and task.shared
-            and PartialState().num_processes > 1
-            and not self.done(task, whole)
-        ):
+    def get_or_make(self, step: Step, whole: bool = False) -> Result:
+        """The result of a step, made now unless the store holds it. whole: its weights must be there, too."""
+        alone = not self.store.together and PartialState().num_processes > 1
+        if alone and step.shared and not self.done(step, whole):
             raise HeadwiseError(
-                f"{task.name} must be made again, which several processes cannot do here: run one."
+                f"{step.name} must be made again, which several processes cannot do here: run one."
             )
-        spec = self.spec(task)
-        making = Making(
-            task.name,
-            self.key(task),
-            {self.key(needed): needed.name for needed in spec.needs},
-            spec.outputs,
-            make=lambda work: task.make(self, work),
-            exact=self.device == "cpu",
-            lasting=(spec.weights or spec.outputs) if task.repeatable else (),
-            device=device_name(self.device),
-            texts=lambda: {split: text.fingerprint for split, text in self.texts.items()},
-        )
-        return self.store.obtain(making, self.required(task, whole))
+        build = self.build(step)
+        return self.store.get_or_make(build, build.required(whole))
 
-    def result(self, task: Task) -> Result | None:
-        """The result of a task that is done; None of one that is not."""
-        return dict(self.store.record(task.name)["result"]) if self.done(task) else None
+    def result(self, step: Step) -> Result | None:
+        """The result of a step that is done; None of one that is not."""
+        return dict(self.store.record(step.name)["result"]) if self.done(step) else None
+
+    @property
+    def device_name(self) -> str:
+        """The device in words that say what it is: `cpu`, `NVIDIA H200`."""
+        cuda = self.device.startswith("cuda")
+        return torch.cuda.get_device_name(self.device) if cuda else self.device
+
+    @property
+    def exact(self) -> bool:
+        """Whether what is made again on this device is the same bit by bit."""
+        return self.device == "cpu"
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Of the texts that were read so far, by split."""
+        return {split: text.fingerprint for split, text in self.texts.items()}
 
     # Texts
 

@@ -1,7 +1,7 @@
-"""Which tasks a run has, in the order in which they teach most: the encoder curve first, what is trained from random
-weights last. A model is evaluated as soon as it is made, so an unfinished study is already a result.
+"""The schedule of a run: its steps, in the order in which they teach most: the encoder curve first, what is trained from
+random weights last. A model is evaluated as soon as it is made, so an unfinished study is already a result.
 
-Finished tasks may reveal more (the next λ of `refine`, the choice), so the executor asks again after every task.
+Finished steps may reveal more (the next λ of `refine`, the choice), so the executor asks again after every step.
 """
 
 from __future__ import annotations
@@ -12,22 +12,27 @@ from itertools import pairwise
 
 from headwise.options import FROM_RANDOM_WEIGHTS
 from headwise.study.plan import GateSweep, GreedySweep
-from headwise.study.run import Run, Split, Task
-from headwise.study.tasks.evaluate import (
-    Choose,
+from headwise.study.run import Run, Split
+from headwise.study.step import Step
+from headwise.study.steps.choice import Choose, SaveChosen, dev_quality
+from headwise.study.steps.evaluations import (
     Evaluate,
     EvaluatePerplexity,
     Measure,
     MeasureLosses,
     MeasureSpeed,
-    SaveChosen,
     Translate,
-    dev_quality,
 )
-from headwise.study.tasks.prune import RankHeads, keeps_all, prune_task
-from headwise.study.tasks.roles import FindRoles, Rescore
-from headwise.study.tasks.score import Interactions, Judge, Score, ScoreUntrained, score_passes
-from headwise.study.tasks.train import FULL_MODEL
+from headwise.study.steps.full_model import FULL_MODEL
+from headwise.study.steps.head_roles import FindRoles, Rescore
+from headwise.study.steps.head_scores import (
+    Interactions,
+    Judge,
+    Score,
+    ScoreUntrained,
+    score_passes,
+)
+from headwise.study.steps.smaller_models import RankHeads, keeps_all, prune_step
 from headwise.study.variants import (
     FULL,
     Variant,
@@ -43,11 +48,12 @@ STAGES = ("train", "score", "roles", "prune", "evaluate")
 
 
 class Schedule:
-    """The variants and tasks of one run, as far as results reveal them. failed: why, by the names of tasks
-    that failed."""
+    """The variants and steps of one run, as far as results reveal them. failed: why, by the names of steps that
+    failed."""
 
     def __init__(self, run: Run, failed: Mapping[str, str] | None = None) -> None:
-        self.run, self.failed = run, failed or {}
+        self.run = run
+        self.failed = failed or {}
         self.filled = {
             index: filled_before(run, sweep) for index, sweep in enumerate(run.plan.pruning)
         }
@@ -90,7 +96,7 @@ class Schedule:
     def point(self, variant: Variant) -> tuple[int, float] | None:
         """How many heads a variant keeps and its quality on dev, once it is evaluated."""
         record = self.run.store.record(f"evaluate/dev/{variant.name}")
-        if not record or self.run.result(prune_task(variant)) is None:
+        if not record or self.run.result(prune_step(variant)) is None:
             return None
         return len(self.run.mask(variant)), dev_quality(record["result"]["rows"])
 
@@ -121,14 +127,15 @@ class Schedule:
         failed = any(name in self.failed for name in names)
         return failed or bool(variant.reference and self.has_failed(variant.reference))
 
-    # Tasks
+    # Steps
 
-    def tasks(self, stages: Collection[str] = STAGES) -> list[Task]:
-        """The tasks of some STAGES that are known by now."""
-        return list(dict.fromkeys(task for task in self.all_tasks() if task.stage in stages))
+    def steps(self, stages: Collection[str] = STAGES) -> list[Step]:
+        """The steps of some STAGES that are known by now."""
+        return list(dict.fromkeys(step for step in self.every_step() if step.stage in stages))
 
-    def all_tasks(self) -> Iterator[Task]:
-        run, scoring = self.run, self.run.plan.scoring
+    def every_step(self) -> Iterator[Step]:
+        run = self.run
+        scoring = run.plan.scoring
         yield FULL_MODEL
         if scoring.measures:
             yield from score_passes(run)
@@ -147,20 +154,20 @@ class Schedule:
             if isinstance(sweep, GreedySweep):
                 yield from (RankHeads(index, order) for order in orders_of(sweep))
         for variant in variants:
-            yield prune_task(variant)
+            yield prune_step(variant)
             yield from self.evaluations(variant, variants)
             if self.is_rescored(variant):
                 yield Rescore(variant)
-        yield from self.last_tasks(variants)
+        yield from self.last_steps(variants)
 
     def evaluations(
         self, variant: Variant, variants: Sequence[Variant], split: Split = "dev"
-    ) -> Iterator[Task]:
+    ) -> Iterator[Step]:
         """What measures one variant on a split."""
         if self.run.translates:
             yield Translate(split, variant)
         else:
-            yield MeasureLosses(split, self.steps_of(variant, variants))
+            yield MeasureLosses(split, self.same_order(variant, variants))
         yield self.evaluation(variant, variants, split)
         if split == "dev":
             yield Measure(variant)
@@ -173,13 +180,13 @@ class Schedule:
             v for name in names for v in variants if v.name == name and not self.has_failed(v)
         ]
         if not self.run.translates:
-            pairs = tuple((other, self.steps_of(other, variants)) for other in others)
-            return EvaluatePerplexity(split, variant, self.steps_of(variant, variants), pairs)
+            pairs = tuple((other, self.same_order(other, variants)) for other in others)
+            return EvaluatePerplexity(split, variant, self.same_order(variant, variants), pairs)
         whole = [] if variant == FULL or self.has_failed(FULL) else [FULL]
         return Evaluate(split, variant, (*whole, *others))
 
-    def steps_of(self, variant: Variant, variants: Sequence[Variant]) -> tuple[Variant, ...]:
-        """All sound steps of a variant's greedy order, which are measured together; a variant without one, alone."""
+    def same_order(self, variant: Variant, variants: Sequence[Variant]) -> tuple[Variant, ...]:
+        """All sound models of a variant's greedy order, which are measured together; a variant without one, alone."""
         if variant.order is None:
             return () if variant == FULL else (variant,)
         same = (v for v in variants if variant.order is not None and v.order == variant.order)
@@ -190,7 +197,7 @@ class Schedule:
         wanted = bool(self.run.plan.scoring.pruned) or self.run.treebanks is not None
         return wanted and variant.control is None and variant.order is None
 
-    def last_tasks(self, variants: Sequence[Variant]) -> Iterator[Task]:
+    def last_steps(self, variants: Sequence[Variant]) -> Iterator[Step]:
         """The choice on dev, then speed and the test text."""
         run = self.run
         sound = [FULL, *(variant for variant in variants if not self.has_failed(variant))]
@@ -199,7 +206,7 @@ class Schedule:
         yield choose
         chosen = (run.result(choose) or {}).get("chosen")
         for variant in variants:
-            if variant.name == chosen and not prune_task(variant).has_weights(run):
+            if variant.name == chosen and not prune_step(variant).has_weights(run):
                 yield SaveChosen(variant)
         if run.plan.data.has_test:
             for variant in sound:
@@ -207,21 +214,15 @@ class Schedule:
         if run.translates:
             yield MeasureSpeed(self.timed(sound, chosen))
 
-    def waits_of(self, task: Task, tasks: Sequence[Task]) -> list[str]:
-        """What a task only has to come after: the choice waits for all dev evaluations that are still possible, test
-        text for the choice."""
-        if isinstance(task, Choose):
-            dev = (
-                other
-                for other in tasks
-                if isinstance(other, AnyEvaluation) and other.split == "dev"
-            )
-            return [other.name for other in dev if not self.has_failed(other.variant)]
-        if isinstance(task, Translate | MeasureLosses) and task.split == "test":
-            return [other.name for other in tasks if isinstance(other, Choose)]
-        if isinstance(task, MeasureSpeed):
-            return [other.name for other in tasks if isinstance(other, Choose | SaveChosen)]
-        return []
+    def waits_of(self, step: Step, steps: Sequence[Step]) -> list[str]:
+        """The steps that a step only comes after: the choice waits for all dev evaluations that are still possible,
+        test text for the choice."""
+        names: list[str] = []
+        for other in steps:
+            possible = other.model is None or not self.has_failed(other.model)
+            if other.name.startswith(step.follows) and possible:
+                names.append(other.name)
+        return names
 
     def timed(self, variants: Sequence[Variant], chosen: str | None) -> tuple[Variant, ...]:
         """The models whose speed is measured: the full one, those with gates, the narrower ones, and the chosen one.
@@ -243,7 +244,7 @@ class Schedule:
         return tuple(
             v
             for v in some
-            if v == FULL or not prune_task(v).has_weights(run) or run.done(prune_task(v), True)
+            if v == FULL or not prune_step(v).has_weights(run) or run.done(prune_step(v), True)
         )
 
 

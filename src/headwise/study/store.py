@@ -1,9 +1,9 @@
-"""The store of a run: what finished tasks made, each under a key that says what it was made from.
+"""The store of a run: what finished steps made, each under a key that says what it was made from.
 
-`.tasks/NAME.json` records a finished task: its key, the keys it needed, its seconds, its outputs with size and SHA-256
+`.steps/NAME.json` records a finished step: its key, the keys it needed, its seconds, its outputs with size and SHA-256
 of every file, its result. Outputs are written into a work folder, moved to their places when all are whole, and only
-then recorded. A task whose record or files are damaged is not done. `.work/NAME-KEY/` holds unfinished work: a killed
-task goes on there. Of several processes all run a task; only the main one writes.
+then recorded. A step whose record or files are damaged is not done. `.work/NAME-KEY/` holds unfinished work: a killed
+step goes on there. Of several processes all do a step; only the main one writes.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from headwise.errors import HeadwiseError
 from headwise.files import below, damaged, is_inside, manifest
 from headwise.heads import write_text
-from headwise.study.progress import Progress
+from headwise.progress import Progress
+
+if TYPE_CHECKING:
+    from headwise.study.step import Build
 
 Result = dict[str, Any]
 FIELDS: dict[str, Any] = {  # of a record, beside `content` and `threads`
@@ -43,27 +45,6 @@ MADE = "made"  # the folder inside a work folder that holds outputs under their 
 def digest(value: Any) -> str:
     """A short hash of anything JSON can hold."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class Making:
-    """How a task's outputs come about. needs: the names of the tasks it uses, by their keys.
-
-    lasting: those outputs that must be the same when they are made again, or all that was derived from them would be
-    of another model. exact: on this device they are, bit by bit, so a difference means another machine and is refused;
-    elsewhere what was derived goes, and is made again. texts: the fingerprints of the texts it read, by split.
-    device: where it is made.
-    """
-
-    name: str
-    key: str
-    needs: Mapping[str, str]
-    outputs: Sequence[str]
-    make: Callable[[Path], Result]
-    lasting: Sequence[str] = ()
-    exact: bool = True
-    texts: Callable[[], Mapping[str, str]] = field(default=dict)
-    device: str = "cpu"
 
 
 class Store:
@@ -91,7 +72,7 @@ class Store:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Tasks of the block run in one process and wait for no other."""
+        """Steps of the block run in one process and wait for no other."""
         before, self.together = self.together, False
         try:
             yield
@@ -99,46 +80,48 @@ class Store:
             self.together = before
 
     def record(self, name: str) -> dict[str, Any]:
-        """The record of a finished task, whatever it was made from; empty without one."""
+        """The record of a finished step, whatever it was made from; empty without one."""
         return read_record(self.path(name))
 
     def seal(self, tables: Sequence[str]) -> None:
-        """Note size and hash of tables that are written from what tasks recorded; they are no task of their own."""
+        """Note size and hash of tables that are written from what steps recorded; they are no step of their own."""
         write_text(self.path("tables"), sealed({"files": manifest(self.folder, tables)}))
 
     def path(self, name: str) -> Path:
-        return below(self.folder, f".tasks/{label_of(name)}.json")
+        return below(self.folder, f".steps/{label_of(name)}.json")
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """All records by the name of their task."""
-        found = (read_record(path) for path in sorted((self.folder / ".tasks").glob("*.json")))
+        """All records by the name of their step."""
+        found = (read_record(path) for path in sorted((self.folder / ".steps").glob("*.json")))
         return {record["name"]: record for record in found if "name" in record}
 
     def holds(self, name: str, key: str, outputs: Sequence[str]) -> bool:
-        """Whether a task was made from just these inputs, and these outputs are still as it wrote them."""
+        """Whether a step was made from just these inputs, and these outputs are still as it wrote them."""
         record = self.record(name)
         return record.get("key") == key and not self.damage(record, outputs)
 
     def damage(self, record: Mapping[str, Any], outputs: Sequence[str]) -> list[str]:
-        """What is wrong with some outputs of a recorded task."""
+        """What is wrong with some outputs of a recorded step."""
         lost = [
             f"{output} is missing" for output in outputs if not below(self.folder, output).exists()
         ]
         return lost or damaged(self.folder, within(record["files"], outputs))
 
-    def obtain(self, task: Making, required: Sequence[str]) -> Result:
-        """The result of a task, made now unless the store holds it. required: outputs that must be there."""
-        label = label_of(task.name)
-        work = self.folder / ".work" / f"{label}-{task.key}"
+    def get_or_make(self, build: Build, required: Sequence[str]) -> Result:
+        """The result of a step, made now unless the store holds it. required: outputs that must be there."""
+        name = build.step.name
+        label = label_of(name)
+        work = self.folder / ".work" / f"{label}-{build.key}"
         with self.locked(label):
-            held = self.agreed(self.main and self.holds(task.name, task.key, required))
-            record = self.record(task.name) if held else self.made(task, work, required)
+            held = self.agreed(self.main and self.holds(name, build.key, required))
+            record = self.record(name) if held else self.make(build, work, required)
             if self.main:
-                for unfinished in (
-                    [work] if held else work.parent.glob(f"{label}-{'[0-9a-f]' * len(task.key)}")
-                ):
-                    shutil.rmtree(unfinished, ignore_errors=True)
-            self.wait()  # the next task finds the outputs
+                # Once it is made, unfinished work from other inputs is of no use either.
+                any_key = "[0-9a-f]" * len(build.key)
+                unfinished = [work] if held else work.parent.glob(f"{label}-{any_key}")
+                for folder in unfinished:
+                    shutil.rmtree(folder, ignore_errors=True)
+            self.wait()  # the next step finds the outputs
         return dict(record["result"])
 
     def agreed(self, mine: bool) -> bool:
@@ -152,105 +135,122 @@ class Store:
         broadcast_object_list(answer)
         return answer[0]
 
-    def made(self, task: Making, work: Path, required: Sequence[str]) -> dict[str, Any]:
-        """Make a task and publish its outputs. Returns the new record."""
+    def make(self, build: Build, work: Path, required: Sequence[str]) -> dict[str, Any]:
+        """Make a step and publish its outputs. Returns the new record."""
         import torch
 
-        before, start = self.record(task.name), time.perf_counter()
+        name = build.step.name
+        before = self.record(name)
         if self.main:
-            self.say_why(task, before, required)
-        with self.progress.task(task.name):
-            result = task.make(work)
+            self.say_why(build, before, required)
+        start = time.perf_counter()
+        with self.progress.bar(name):
+            result = build.make(work)
         seconds = max(time.perf_counter() - start, result.get("seconds", 0.0))
         self.wait()  # nobody still reads what now moves
-        files = manifest(work / MADE, task.outputs) if self.main else {}
-        content = digest(within(files, task.lasting)) if task.lasting else None
-        if self.main and content and self.contents(task, before) - {content}:
-            self.differs(task)
+
+        outputs = build.outputs
+        reproducible = build.reproducible
+        files = manifest(work / MADE, outputs) if self.main else {}
+        content = digest(within(files, reproducible)) if reproducible else None
+        if self.main and content and self.contents(build, before) - {content}:
+            self.refuse_difference(build)
+        needs = {key: self.record(needed).get("content") for key, needed in build.needs.items()}
         record = {
-            "name": task.name,
-            "key": task.key,
+            "name": name,
+            "key": build.key,
             "seconds": seconds,
             "threads": torch.get_num_threads(),
-            "device": task.device,
+            "device": build.run.device_name,
             "content": content,
-            "needs": {key: self.record(name).get("content") for key, name in task.needs.items()},
-            "texts": dict(task.texts()),
-            "outputs": list(task.outputs),
+            "needs": needs,
+            "texts": build.run.fingerprints,
+            "outputs": outputs,
             "files": files,
             "result": result,
         }
+
         if self.main:
-            if before.get("key") not in (None, task.key):
-                self.forget_derived(before["key"], task)
-            self.path(task.name).unlink(missing_ok=True)
-            self.publish(work / MADE, task.outputs, before.get("outputs", []))
-            write_text(self.path(task.name), sealed(record))
+            if before.get("key") not in (None, build.key):
+                self.forget_derived(before["key"], build)
+            self.path(name).unlink(missing_ok=True)
+            self.publish(work / MADE, outputs, before.get("outputs", []))
+            write_text(self.path(name), sealed(record))
         return record
 
-    def say_why(self, task: Making, before: Mapping[str, Any], required: Sequence[str]) -> None:
-        """Say why a task that was finished once is made again."""
-        if before.get("key") == task.key:
+    def say_why(self, build: Build, before: Mapping[str, Any], required: Sequence[str]) -> None:
+        """Say why a step that was finished once is made again."""
+        name = build.step.name
+        if before.get("key") == build.key:
+            damage = "; ".join(self.damage(before, required)[:3])
+            self.progress.say(f"  {name} is made again: {damage}.")
+        elif before and build.reproducible:
             self.progress.say(
-                f"  {task.name} is made again: {'; '.join(self.damage(before, required)[:3])}."
+                f"  {name} is made again, with all that was derived from it: what it is made from changed."
             )
-        elif before and task.lasting:
-            self.progress.say(
-                f"  {task.name} is made again, with all that was derived from it: what it is made from changed."
-            )
-        elif not before and self.path(task.name).exists():
-            self.progress.say(f"  {task.name} is made again: its record is damaged.")
+        elif not before and self.path(name).exists():
+            self.progress.say(f"  {name} is made again: its record is damaged.")
 
-    def contents(self, task: Making, before: Mapping[str, Any]) -> set[str]:
-        """What the lasting outputs of a task were before, as its record and the records of what was derived from it
-        say."""
-        own = before.get("content") if before.get("key") == task.key else None
-        return {own, *(record["needs"].get(task.key) for record in self.records().values())} - {
-            None
-        }
+    def contents(self, build: Build, before: Mapping[str, Any]) -> set[str]:
+        """What the reproducible outputs of a step were before, as its record and the records of what was derived from
+        it say."""
+        contents = {record["needs"].get(build.key) for record in self.records().values()}
+        if before.get("key") == build.key:
+            contents.add(before.get("content"))
+        return contents - {None}
 
-    def differs(self, task: Making) -> None:
-        """A model made again from the same inputs must be the same, or its measurements would be of another one."""
-        if task.exact:
+    def refuse_difference(self, build: Build) -> None:
+        """A model made again from the same inputs must be the same, or its measurements would be of another one.
+
+        Raises HeadwiseError on a device that is exact; on another one, all that was derived from it is made again.
+        """
+        name = build.step.name
+        if build.run.exact:
             raise HeadwiseError(
-                f"{task.name} was made again in {self.folder} and came out different, as on another machine or with "
+                f"{name} was made again in {self.folder} and came out different, as on another machine or with "
                 "other threads: go on there, or choose another --out."
             )
         self.progress.say(
-            f"  {task.name} came out different: all that was derived from it is made again."
+            f"  {name} came out different: all that was derived from it is made again."
         )
-        self.forget_derived(task.key, task)
+        self.forget_derived(build.key, build)
 
     @contextmanager
     def locked(self, label: str) -> Iterator[None]:
-        """One process at a time makes a task; of several that make it together, the main one holds the lock."""
+        """One process at a time makes a step; of several that make it together, the main one holds the lock."""
         if not self.main:
             yield
             return
-        (self.folder / ".tasks").mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / ".tasks" / f"{label}.lock"):
+        (self.folder / ".steps").mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / ".steps" / f"{label}.lock"):
             yield
 
-    def forget_derived(self, key: str, task: Making) -> None:
-        """Changing a task invalidates everything derived from it, so that no table mixes results of both.
+    def forget_derived(self, key: str, build: Build) -> None:
+        """Changing a step invalidates everything derived from it, so that no table mixes results of both.
 
-        key: the one that goes. task: what takes its place, whose outputs `publish` replaces.
+        key: the one that is replaced. build: what replaces it, whose outputs `publish` replaces.
         """
         records = self.records()
-        records.pop(task.name, None)
+        records.pop(build.step.name, None)
+
         lost: list[dict[str, Any]] = []
-        gone = {key}
-        while found := [
-            name for name, record in records.items() if not gone.isdisjoint(record["needs"])
-        ]:
-            lost += [records.pop(name) for name in found]
-            gone |= {record["key"] for record in lost}
-        used = {
-            *task.outputs,
-            *(output for record in records.values() for output in record.get("outputs", [])),
-        }
+        keys = {key}
+        while True:
+            derived = [
+                name for name, record in records.items() if not keys.isdisjoint(record["needs"])
+            ]
+            if not derived:
+                break
+            for name in derived:
+                record = records.pop(name)
+                lost.append(record)
+                keys.add(record["key"])
+
+        used = set(build.outputs)
+        for record in records.values():
+            used.update(record["outputs"])
         for record in reversed(lost):  # a run that is killed here still finds what led to the rest
-            for output in {*record.get("outputs", [])} - used:
+            for output in set(record["outputs"]) - used:
                 remove(self.folder / output)
             self.path(record["name"]).unlink(missing_ok=True)
 
@@ -267,7 +267,7 @@ class Store:
 
 
 def label_of(name: str) -> str:
-    """A task's name as the name of a file."""
+    """A step's name as the name of a file."""
     return name.replace("/", ".")
 
 
@@ -302,7 +302,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def parsed(path: Path, changed: int, size: int) -> dict[str, Any]:
-    """A record as it was at some time: a study of many tasks looks at all of them after every one."""
+    """A record as it was at some time: a study of many steps looks at all of them after every one."""
     data = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(data, dict) or data.pop("sum", None) != digest(data):
         return {}

@@ -1,4 +1,4 @@
-"""The whole story on one's own data: the tasks of a plan, done in order or by many workers; then tables and report."""
+"""A study: the steps of a plan, done in order or by many workers; then tables and report."""
 
 from __future__ import annotations
 
@@ -16,30 +16,21 @@ from headwise.data.text import ParallelText
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.loading import load
-from headwise.options import FROM_RANDOM_WEIGHTS
+from headwise.progress import Progress
 from headwise.study.estimate import Estimate, estimate
-from headwise.study.executor import WORKERS, Outcome, open_executor, run_jobs, sentence
-from headwise.study.jobs import Eta, Job, about, cost_in_words, plan_lines
+from headwise.study.executor import WORKERS, Outcome, open_executor, run_builds, sentence
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
-from headwise.study.progress import Progress
-from headwise.study.run import Run, Task
+from headwise.study.results import Tables, write_grid
+from headwise.study.run import Run
 from headwise.study.schedule import STAGES, Schedule
+from headwise.study.step import Build
+from headwise.study.steps.evaluations import Evaluate, EvaluatePerplexity
+from headwise.study.steps.full_model import FULL_MODEL
+from headwise.study.steps.smaller_models import model_of
 from headwise.study.store import locked_folder, remove
-from headwise.study.tables import Tables, write_grid
-from headwise.study.tasks.evaluate import (
-    Choose,
-    Evaluate,
-    EvaluatePerplexity,
-    MeasureLosses,
-    MeasureSpeed,
-    Translate,
-)
-from headwise.study.tasks.prune import Prune, RankHeads, model_of
-from headwise.study.tasks.roles import FindRoles
-from headwise.study.tasks.score import Interactions, Judge, Score, ScorePass, ScoreUntrained
-from headwise.study.tasks.train import FULL_MODEL, Train
+from headwise.study.timetable import TimeLeft, about, cost_in_words, plan_lines
 
 FEW = 5  # models: of so many and a short text the bars say enough
 LONG = 10000  # pairs
@@ -47,97 +38,74 @@ Report = Callable[[Path], Path]
 
 
 class Study:
-    """A plan at work in a folder: its runs, what failed, and how a job is done. Ray's workers each build their own."""
+    """A plan at work in a folder: its runs, what failed, and how a step is done. Ray's workers each make their own."""
 
     def __init__(
         self, plan: Plan, out: Path, device: str, progress: Progress, cache: Path | None = None
     ) -> None:
-        self.plan, self.out, self.progress = plan, out, progress
-        self.failed: dict[str, dict[str, str]] = {folder: {} for folder in plan.runs}
-        self.runs = {
-            folder: Run(own, out / folder, progress, device, cache / folder if cache else None)
-            for folder, own in plan.runs.items()
-        }
+        self.plan = plan
+        self.out = out
+        self.progress = progress
+        self.failed: dict[str, dict[str, str]] = {}
+        self.runs: dict[str, Run] = {}
+        for name, own in plan.runs.items():
+            self.failed[name] = {}
+            self.runs[name] = Run(
+                own, out / name, progress, device, name, cache / name if cache else None
+            )
         self.estimates: dict[str, Estimate] = {}
 
-    def __call__(self, job: Job) -> None:
-        """Do one job. Of several processes the main one alone does what is not shared."""
-        run, task = self.runs[job.folder], job.task
-        if task.shared:
-            run.need(task)
+    def __call__(self, build: Build) -> None:
+        """Make one build. Of several processes the main one alone makes what is not shared."""
+        run = self.runs[build.run.name]
+        if build.step.shared:
+            run.get_or_make(build.step)
         elif run.main:
             with run.store.alone():
-                run.need(task)
-        run.store.wait()  # the tasks that this one reveals are the same for all processes
+                run.get_or_make(build.step)
+        run.store.wait()  # the steps that this one reveals are the same for all processes
 
-    def schedule(self, folder: str) -> Schedule:
-        return Schedule(self.runs[folder], self.failed[folder])
+    def schedule(self, name: str) -> Schedule:
+        return Schedule(self.runs[name], self.failed[name])
 
-    def jobs(self, stages: Collection[str] = STAGES) -> list[Job]:
-        """The jobs of all runs, one run after the other, but the expensive and the last ones at the end."""
-        early: list[Job] = []
-        late: list[Job] = []
-        for number, folder in enumerate(self.runs):
-            for job in self.jobs_of(folder, stages):
-                (late if comes_late(job.task, first=number == 0) else early).append(job)
+    def builds(self, stages: Collection[str] = STAGES) -> list[Build]:
+        """The builds of all runs, one run after the other, but the expensive and the last ones at the end."""
+        early: list[Build] = []
+        late: list[Build] = []
+        for number, name in enumerate(self.runs):
+            for build in self.builds_of(name, stages):
+                waits = build.step.last or (build.step.once and number > 0)
+                (late if waits else early).append(build)
         return [*early, *late]
 
-    def jobs_of(self, folder: str, stages: Collection[str]) -> Iterator[Job]:
-        run, estimate = self.runs[folder], self.estimates.get(folder)
-        schedule = self.schedule(folder)
-        tasks = schedule.tasks(stages)
-        names = {task.name for task in tasks}
-        prefix = "" if folder == "." else f"{folder}/"
-        for task in tasks:
-            after = [
-                name
-                for name in (
-                    *(needed.name for needed in run.spec(task).needs),
-                    *schedule.waits_of(task, tasks),
-                )
-            ]
-            waits = tuple(f"{prefix}{name}" for name in dict.fromkeys(after) if name in names)
-            done = run.done(task)
-            seconds = task.seconds(run, estimate) if estimate and not done else 0.0
-            yield Job(f"{prefix}{task.name}", waits, seconds, task.exclusive, done, folder, task)
+    def builds_of(self, name: str, stages: Collection[str]) -> Iterator[Build]:
+        """The builds of one run, in the order of its schedule."""
+        run = self.runs[name]
+        estimate = self.estimates.get(name)
+        schedule = self.schedule(name)
+        steps = schedule.steps(stages)
+        names = {step.name for step in steps}
+        for step in steps:
+            needed = [other.name for other in step.needs(run)]
+            before = dict.fromkeys([*needed, *schedule.waits_of(step, steps)])
+            after = tuple(f"{run.prefix}{other}" for other in before if other in names)
+            done = run.done(step)
+            seconds = step.seconds(run, estimate) if estimate and not done else 0.0
+            yield Build(step, run, after, seconds, done)
 
-    def ended(self, job: Job, outcome: Outcome) -> None:
-        """After a job: note its failure; write the tables of its run where they have grown."""
-        if job.name in outcome.failed:
-            self.failed[job.folder][job.task.name] = outcome.failed[job.name]
-        elif (
-            isinstance(job.task, Evaluate | EvaluatePerplexity)
-            and not job.done
-            and self.runs[job.folder].main
-        ):
-            self.write(job.folder)
+    def ended(self, build: Build, outcome: Outcome) -> None:
+        """After a build: note its failure; write the tables of its run where they have grown."""
+        run = self.runs[build.run.name]
+        if build.name in outcome.failed:
+            self.failed[run.name][build.step.name] = outcome.failed[build.name]
+        elif isinstance(build.step, Evaluate | EvaluatePerplexity) and not build.done and run.main:
+            self.write(run.name)
 
-    def write(self, folder: str) -> None:
+    def write(self, name: str) -> None:
         """The tables of one run, from what is known by now."""
-        run = self.runs[folder]
+        run = self.runs[name]
         if run.result(FULL_MODEL) is not None:
-            Tables(run, self.schedule(folder)).write()
-
-
-def comes_late(task: Task, first: bool) -> bool:
-    """What all runs wait with: training from random weights, the choice and after it, scores and roles of the second
-    run and on."""
-    untrained = task.variant.control in FROM_RANDOM_WEIGHTS if hasattr(task, "variant") else False
-    test = (
-        isinstance(task, Translate | Evaluate | EvaluatePerplexity | MeasureLosses)
-        and task.split == "test"
-    )
-    return (
-        untrained
-        or test
-        or isinstance(task, Choose | MeasureSpeed)
-        or (
-            not first
-            and isinstance(
-                task, ScorePass | ScoreUntrained | Score | Interactions | Judge | FindRoles
-            )
-        )
-    )
+            Tables(run, self.schedule(name)).write()
 
 
 def run_study(
@@ -153,8 +121,8 @@ def run_study(
     """Run a plan in a folder; what is already there and unchanged is not made again. Returns the folder.
 
     only: stop after this stage (one of STAGES). report: called at the end with the folder. workers: "ray" shares the
-    tasks out to Ray's workers; threads: of every task. Of several processes (started by `torchrun` or `accelerate
-    launch`) all train, score and prune; the main one does the rest. A task that fails does not stop the others; at the
+    steps out to Ray's workers; threads: of every step. Of several processes (started by `torchrun` or `accelerate
+    launch`) all train, score and prune; the main one does the rest. A step that fails does not stop the others; at the
     end HeadwiseError says what failed. Raises HeadwiseError for a folder that another plan was run in.
     """
     if only is not None and only not in STAGES:
@@ -171,7 +139,7 @@ def run_study(
         for folder in dict.fromkeys([".", *plan.runs]):
             stack.enter_context(locked_folder(out / folder, main))
         study = Study(plan, out, device, progress)
-        for line in preflight(plan, [*study.runs.values()], study.jobs(stages), device):
+        for line in preflight(plan, [*study.runs.values()], study.builds(stages), device):
             progress.say(f"  {line}")
         if main:
             claim(plan, out)
@@ -188,15 +156,15 @@ def run_study(
 def at_work(
     study: Study, stages: Collection[str], workers: str | None, threads: int | None, device: str
 ) -> Outcome:
-    """Do all jobs, here or by workers."""
+    """Do all builds, here or by workers."""
     make_work, progress = partial(Study, study.plan, study.out, device), study.progress
     with open_executor(
         workers, study, make_work, study.out, progress, threads or 1, device
     ) as executor:
-        seconds = Eta().left(study.jobs(stages), executor.slots)
+        seconds = TimeLeft().left(study.builds(stages), executor.slots)
         if seconds:
             progress.say(f"  This takes about {about(seconds)} on this machine.")
-        return run_jobs(partial(study.jobs, stages), executor, progress, study.ended)
+        return run_builds(partial(study.builds, stages), executor, progress, study.ended)
 
 
 def write_corpora(study: Study) -> None:
@@ -232,20 +200,15 @@ def estimates_of(study: Study) -> dict[str, Estimate]:
 def estimated(study: Study, stages: Collection[str]) -> dict[str, Estimate]:
     """The estimates, where they are worth the seconds that measuring takes: several models are to be made, and they are
     many, or of several runs, or their text is long."""
-    models = [
-        j
-        for j in study.jobs(stages)
-        if not j.done and isinstance(j.task, Train | Prune | RankHeads)
-    ]
+    models = [build for build in study.builds(stages) if build.step.costly and not build.done]
     if study.progress.console.quiet or len(models) < 2:
         return {}
     try:
         long = len(next(iter(study.runs.values())).text("train")) >= LONG
         if len(study.runs) > 1 or len(models) > FEW or long:
             return estimates_of(study)
-    except (
-        Exception
-    ) as error:  # whatever is wrong, the task that needs it will say: others may go on
+    except Exception as error:
+        # Whatever is wrong, the step that needs it will say so: others may go on.
         if len(study.runs) == 1 and isinstance(error, HeadwiseError):
             raise
         study.progress.say(f"  How long it will take is not known: {sentence(error)}")
@@ -279,7 +242,7 @@ def finish(study: Study, stages: Collection[str], outcome: Outcome, report: Repo
         write_grid(plan, out)
     folders = [out / folder for folder in plan.runs if (out / folder / "run.json").exists()]
     folders += [out] if (out / "grid.csv").exists() and list(plan.runs) != ["."] else []
-    with study.progress.task("report") if report and folders else nullcontext():
+    with study.progress.bar("report") if report and folders else nullcontext():
         for place in folders if report else ():
             assert report is not None
             report(place)
@@ -297,23 +260,23 @@ def keep_only_chosen(run: Run, schedule: Schedule) -> None:
 
 
 def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
-    """The jobs of a plan in lines: what is done, and what the rest will cost, as far as it is known by now."""
+    """The builds of a plan in lines: what is done, and what the rest will cost, as far as it is known by now."""
     refuse_others(plan, Path(out))
     device = usable(device)
     with tempfile.TemporaryDirectory() as work:
         study = Study(plan, Path(out), device, Progress(quiet=True), cache=Path(work))
         study.estimates = estimates_of(study)
-        jobs = study.jobs()
-        lines = preflight(plan, [*study.runs.values()], jobs, device)
-    return [*plan_lines(jobs), *left_by_stage(study, jobs), *lines]
+        builds = study.builds()
+        lines = preflight(plan, [*study.runs.values()], builds, device)
+    return [*plan_lines(builds), *left_by_stage(study, builds), *lines]
 
 
-def left_by_stage(study: Study, jobs: Sequence[Job]) -> list[str]:
+def left_by_stage(study: Study, builds: Sequence[Build]) -> list[str]:
     """What is left to do in one line: `left: prune 12 (about 40 min), evaluate 12 (…)`."""
     left: dict[str, list[float]] = {}
-    for job in jobs:
-        if not job.done:
-            left.setdefault(job.task.name.partition("/")[0], []).append(job.seconds)
+    for build in builds:
+        if not build.done:
+            left.setdefault(build.step.name.partition("/")[0], []).append(build.seconds)
     parts = [f"{name} {len(costs)} ({cost_in_words(sum(costs))})" for name, costs in left.items()]
     hidden = 0
     for folder in study.runs:

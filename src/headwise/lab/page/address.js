@@ -1,6 +1,6 @@
 // The whole state in the part of the address after #, so that a link shows the same. Other hosts may keep it elsewhere.
 export const START = {
-  text: "", gates: {}, ablation: "zero", beam: 5, place: null, head: null, sort: "number", words: false, compare: false,
+  text: "", gates: {}, ablation: "zero", beam: 5, position: null, head: null, sort: "number", words: false, compare: false,
 };
 const ABLATIONS = ["zero", "mean", "uniform"];
 
@@ -10,7 +10,7 @@ export function written(state) {
   if (state.text) parts.set("text", state.text);
   const off = Object.entries(state.gates).map(([head, gate]) => (gate === 0 ? head : `${head}:${gate}`));
   if (off.length) parts.set("off", off.join(","));
-  for (const name of ["ablation", "beam", "place", "head", "sort"])
+  for (const name of ["ablation", "beam", "position", "head", "sort"])
     if (state[name] !== START[name]) parts.set(name, state[name]);
   for (const name of ["words", "compare"]) if (state[name]) parts.set(name, "1");
   return parts.toString();
@@ -28,7 +28,7 @@ export function read(text) {
   if (ABLATIONS.includes(parts.get("ablation"))) state.ablation = parts.get("ablation");
   const beam = Number(parts.get("beam"));
   if (Number.isInteger(beam) && beam >= 1 && beam <= 10) state.beam = beam;
-  if (/^\d{1,4}$/.test(parts.get("place") ?? "")) state.place = Number(parts.get("place"));
+  if (/^\d{1,4}$/.test(parts.get("position") ?? "")) state.position = Number(parts.get("position"));
   if (/^[a-z-]+\/\d+\/\d+$/.test(parts.get("head") ?? "")) state.head = parts.get("head");
   if (parts.get("sort")) state.sort = parts.get("sort");
   state.words = parts.get("words") === "1";

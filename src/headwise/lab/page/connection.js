@@ -3,17 +3,16 @@
  * @callback Ask  the answer to a question; rejects with an Error whose message is for the user
  * @param {string} name
  * @param {object} question
- * @param {{signal?: AbortSignal, progress?: (line: {progress?: number, note?: string, waiting?: number}) => void}} [options]
+ * @param {{signal?: AbortSignal, progress?: (line: {progress?: number, note?: string}) => void}} [options]
  * @returns {Promise<any>}
  */
 
-/** @param {URL} place  where questions are sent @returns {Ask} */
-export function overHttp(place) {
-  const user = crypto.getRandomValues(new Uint32Array(4)).join("");
+/** @param {URL} address  where questions are sent @returns {Ask} */
+export function overHttp(address) {
   return async (name, question, { signal, progress } = {}) => {
-    const reply = await fetch(new URL(name, place), {
+    const reply = await fetch(new URL(name, address), {
       method: "POST", signal, body: JSON.stringify(question),
-      headers: { "Content-Type": "application/json", "X-Lab-User": user },
+      headers: { "Content-Type": "application/json" },
     }).catch((error) => { throw error.name === "AbortError" ? error : new Error("The lab does not answer: is it still running?"); });
     if (!reply.ok) throw new Error((await reply.json().catch(() => ({}))).error ?? `The lab refused this (${reply.status}).`);
     const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -15,11 +15,11 @@ export function Effects({ effects, picked, pick }) {
         ${cell(effects.total[row], "total")}${effects.values[row].map(cell)}</tr>`)}</tbody></table></div>`;
 }
 
-export function Smallest({ found, take }) {
-  if (!found.found) return html`<p class="note">No set was found: the output stays even without any head.</p>`;
-  const count = found.heads.length;
-  return html`<div class="found"><p>Without ${count === 1 ? "this one head" : `these ${count} heads`} the output becomes <q dir="auto">${found.after || "(nothing)"}</q>.</p>
-    <p>${found.heads.map((head) => html`<code key=${head}>${head}</code> `)}</p>
+export function Smallest({ answer, take }) {
+  if (!answer.changed) return html`<p class="note">No set was found: the output stays even without any head.</p>`;
+  const count = answer.heads.length;
+  return html`<div class="found"><p>Without ${count === 1 ? "this one head" : `these ${count} heads`} the output becomes <q dir="auto">${answer.after || "(nothing)"}</q>.</p>
+    <p>${answer.heads.map((head) => html`<code key=${head}>${head}</code> `)}</p>
     <p class="note">Found greedily: no head of this set can be spared, but another set may be smaller.</p>
-    <button type="button" onClick=${() => take(found.heads)}>Switch ${count === 1 ? "it" : "them"} off</button></div>`;
+    <button type="button" onClick=${() => take(answer.heads)}>Switch ${count === 1 ? "it" : "them"} off</button></div>`;
 }

@@ -41,14 +41,14 @@ const python = (text) => JSON.stringify(text).replace(/[\u007f-\uffff]/g, (c) =>
 /** Lines of Python that give what the page shows. */
 export function asPython(about, state) {
   const gates = Object.entries(state.gates).map(([head, gate]) => `${python(head)}: ${gate}`).join(", ");
-  const more = [`{${gates}}`, `ablation=${python(state.ablation)}`];
+  const more = [`gates={${gates}}`, `ablation=${python(state.ablation)}`];
   if (about.task === "translation") more.push(`beam=${state.beam}`);
-  if (state.place !== null && about.task !== "translation") more.push(`place=${state.place}`);
+  if (state.position !== null && about.task !== "translation") more.push(`position=${state.position}`);
   return `import headwise as hw
-from headwise.lab.bench import Bench
+from headwise.lab.session import Question, Session
 
-bench = Bench(hw.load(${python(about.name)}))
-look = bench.look(${python(state.text)}, ${more.join(", ")})
+session = Session(hw.load(${python(about.name)}))
+look = session.look(Question(text=${python(state.text)}, ${more.join(", ")}))
 print(look["after"])
 print(look["log_probability"])
 `;

@@ -12,7 +12,8 @@ import { Together } from "./together.js";
 import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
 const TASKS = {
-  translation: "translation", causal: "language model", masked: "masked language model", embedding: "embedding model",
+  translation: "translation", "causal-lm": "language model", "masked-lm": "masked language model", classification: "classifier",
+  embedding: "embedding model",
 };
 const ABLATIONS = { zero: "nothing (zero)", mean: "its mean output", uniform: "uniform attention" };
 
@@ -54,7 +55,7 @@ function useQuestion(ask, name) {
     const own = (running.current = new AbortController());
     const mine = (change) => running.current === own && set((old) => ({ ...old, ...change }));
     set((old) => ({ ...old, busy: true, error: "", note: "", share: 0 }));
-    const progress = (line) => mine(line.waiting !== undefined ? { note: `${line.waiting} before you` } : { note: line.note, share: line.progress });
+    const progress = (line) => mine({ note: line.note, share: line.progress });
     ask(name, question, { signal: own.signal, progress }).then(
       (answer) => mine({ answer: { ...answer, question }, busy: false }),
       (error) => mine({ busy: false, error: error.name === "AbortError" ? "" : error.message }),
@@ -70,7 +71,7 @@ function Lab({ about, ask, address, root }) {
   const [effects, ablate, stopEffects, forgetEffects] = useQuestion(ask, "ablate");
   const [smallest, search, stopSearch, forgetSearch] = useQuestion(ask, "smallest");
   const scale = useScale(root), change = useCallback((more) => set((old) => ({ ...old, ...more })), []);
-  const asked = { text: state.text, gates: state.gates, ablation: state.ablation, beam: state.beam, place: state.place };
+  const asked = { text: state.text, gates: state.gates, ablation: state.ablation, beam: state.beam, position: state.position };
   const key = JSON.stringify(asked);
 
   useEffect(() => { const first = Object.values(about.sentences).flat()[0]; if (!state.text && first) change({ text: first }); }, []);
@@ -86,7 +87,7 @@ function Lab({ about, ask, address, root }) {
   useEffect(() => {
     if (state.compare && about.compare && state.text) lookAtPruned({ ...asked, gates: {}, model: "pruned" });
     else forgetPruned();
-  }, [state.compare, state.text, state.beam, state.place]);
+  }, [state.compare, state.text, state.beam, state.position]);
 
   const gate = useCallback((heads, at) => set((old) => {
     const gates = { ...old.gates };
@@ -110,7 +111,7 @@ function Lab({ about, ask, address, root }) {
       <${Asking} state=${state} about=${about} change=${change} />
       ${look.error && html`<p class="error" role="alert">${look.error}</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
-      ${answer && html`<${Tokens} look=${answer} off=${off} place=${(place) => change({ place })} />`}
+      ${answer && html`<${Tokens} look=${answer} off=${off} choose=${(position) => change({ position })} />`}
       <p class="waiting" role="status">${!state.text ? "Type a sentence to see every head at work on it." : look.busy && look.note}</p>
       ${answer && html`
         <div class="bench">
@@ -143,7 +144,7 @@ function Lab({ about, ask, address, root }) {
             ${effects.busy && html`<${Progress} now=${effects} stop=${stopEffects} />`}${smallest.busy && html`<${Progress} now=${smallest} stop=${stopSearch} />`}
           </div>
           ${[effects.error, smallest.error].filter(Boolean).map((text) => html`<p class="error" role="alert" key=${text}>${text}</p>`)}
-          ${smallest.answer && html`<${Smallest} found=${smallest.answer} take=${(heads) => gate(heads, 0)} />`}
+          ${smallest.answer && html`<${Smallest} answer=${smallest.answer} take=${(heads) => gate(heads, 0)} />`}
           ${effects.answer && html`<${Effects} effects=${effects.answer} picked=${head} pick=${pick} />
             <p class="exports"><button type="button" class="quiet" onClick=${() => save("effects.csv", effectsAsCsv(effects.answer), "text/csv")}>Effects as CSV</button>
             <button type="button" class="quiet" onClick=${() => save("effects.json", JSON.stringify(effects.answer), "application/json")}>as JSON</button></p>`}

@@ -24,23 +24,28 @@ from headwise.roles.find import (
 from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.roles.table import Roles
 from headwise.study.estimate import Estimate
-from headwise.study.run import Run, Spec, Task
+from headwise.study.run import Run
+from headwise.study.step import Step
+from headwise.study.steps.full_model import FULL_MODEL, full_model
+from headwise.study.steps.smaller_models import model_of, prune_step
 from headwise.study.store import MADE, Result
-from headwise.study.tasks.prune import model_of, prune_task
-from headwise.study.tasks.train import FULL_MODEL, full_model
 from headwise.study.variants import Variant
 
 
 @dataclass(frozen=True)
-class FindRoles(Task, stage="roles", names="roles"):
+class FindRoles(Step, stage="roles", names="roles", once=True):
     """The tables of roles/, where the plan names a treebank or takes the embedded corpus, with their controls."""
 
     VERSION = 2  # more roles of language models
 
-    def spec(self, run: Run) -> Spec:
-        return Spec(
-            [FULL_MODEL], {**role_inputs(run), "twins": run.plan.scoring.untrained}, ["roles"]
-        )
+    def needs(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {**role_inputs(run), "twins": run.plan.scoring.untrained}
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["roles"]
 
     def make(self, run: Run, work: Path) -> Result:
         assert run.treebanks is not None
@@ -110,29 +115,32 @@ def tested(run: Run, model: Model, counts: Mapping[int, int] | None, untrained: 
 
 
 @dataclass(frozen=True)
-class Rescore(Task, stage="evaluate", names="rescored/{0.variant.name}", shared=True):
+class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=True):
     """Scores and roles of a pruned model, in rescored/SETTING/: functions may have moved to other heads. Heads have the
     numbers of the full model."""
 
     variant: Variant
     VERSION = 2
 
-    def spec(self, run: Run) -> Spec:
-        inputs = {
+    def needs(self, run: Run) -> list[Step]:
+        return [prune_step(self.variant)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {
             "measures": run.plan.scoring.pruned,
             "dev": run.fingerprint("dev"),
             "seed": run.plan.seed,
             "roles": role_inputs(run) if run.treebanks else None,
         }
-        return Spec([prune_task(self.variant)], inputs, [self.name])
+
+    def outputs(self, run: Run) -> list[str]:
+        return [self.name]
 
     def make(self, run: Run, work: Path) -> Result:
         measures, seed = run.plan.scoring.pruned, run.plan.seed
-        model, mask, folder = (
-            model_of(run, self.variant),
-            run.mask(self.variant),
-            work / MADE / self.name,
-        )
+        model = model_of(run, self.variant)
+        mask = run.mask(self.variant)
+        folder = work / MADE / self.name
         folder.mkdir(parents=True, exist_ok=True)
         if measures and len(mask):
             text = model.task.batches(run.text("dev"))

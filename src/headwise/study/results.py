@@ -1,4 +1,4 @@
-"""The tables of a study: pruning.csv and run.json of a run, and those over all runs, from what finished tasks recorded.
+"""The tables of a study: pruning.csv and run.json of a run, and those over all runs, from what finished steps recorded.
 
 Only results whose key fits the plan as it is now are read, so no table mixes results of two plans.
 """
@@ -15,14 +15,15 @@ import pandas as pd
 from headwise.environment import environment_info
 from headwise.heads import write_text
 from headwise.pruning.target_count import settle_share
-from headwise.study.across import across
 from headwise.study.plan import GateSweep, GreedySweep, Plan, TopKSweep
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule
+from headwise.study.seed_means import across
+from headwise.study.steps.choice import Choose
+from headwise.study.steps.evaluations import Measure
+from headwise.study.steps.full_model import FULL_MODEL
+from headwise.study.steps.smaller_models import keeps_all, model_step
 from headwise.study.store import Result
-from headwise.study.tasks.evaluate import Choose, Measure
-from headwise.study.tasks.prune import keeps_all, model_task
-from headwise.study.tasks.train import FULL_MODEL
 from headwise.study.variants import FULL, Variant, comparisons, model_controls
 from headwise.units import usual_unit
 
@@ -44,12 +45,12 @@ class Tables:
     def __init__(self, run: Run, schedule: Schedule) -> None:
         self.run, self.schedule, self.plan = run, schedule, run.plan
         self.variants = schedule.variants()
-        self.tasks = {task.name: task for task in schedule.tasks()}
+        self.steps = {step.name: step for step in schedule.steps()}
 
     def result(self, name: str) -> Result:
-        """The result of a task by its name; empty where it is not done."""
-        task = self.tasks.get(name)
-        return (self.run.result(task) or {}) if task else {}
+        """The result of a step by its name; empty where it is not done."""
+        step = self.steps.get(name)
+        return (self.run.result(step) or {}) if step else {}
 
     def write(self) -> None:
         """Write pruning.csv, once the full model is evaluated, and run.json."""
@@ -98,13 +99,13 @@ class Tables:
                 yield from differences(found["against"], compared, start, what)
         for measure, value in (run.result(Measure(variant)) or {}).items():
             yield measure, value, None, None
-        made = (run.result(model_task(variant)) or {}) if variant != FULL else {}
+        made = (run.result(model_step(variant)) or {}) if variant != FULL else {}
         for fact, measure in GATE_FACTS.items():
             if fact in made:
                 yield measure, float(made[fact]), None, None
         if "updates" in made:
             yield "updates", made["updates"], None, None
-            yield "seconds", run.store.record(model_task(variant).name)["seconds"], None, None
+            yield "seconds", run.store.record(model_step(variant).name)["seconds"], None, None
         if name in (speed := self.result("speed")):
             yield ("tokens_per_second", *speed[name])
 
@@ -112,8 +113,8 @@ class Tables:
         """What run.json says: how every number of the run was made."""
         plan, run, info = self.plan, self.run, environment_info()
         trained, record = run.result(FULL_MODEL) or {}, run.store.record("train")
-        models = {v.name: v for v in self.variants if run.result(model_task(v)) is not None}
-        made = {name: run.result(model_task(variant)) or {} for name, variant in models.items()}
+        models = {v.name: v for v in self.variants if run.result(model_step(v)) is not None}
+        made = {name: run.result(model_step(variant)) or {} for name, variant in models.items()}
         signature = {
             "plan": plan.name,
             "seed": plan.seed,
@@ -151,9 +152,9 @@ class Tables:
 
     def chosen(self) -> dict[str, Any]:
         """The choice, or what it would be by now."""
-        task = self.tasks["choose"]
-        assert isinstance(task, Choose)
-        return self.run.result(task) or task.choice(self.run)
+        step = self.steps["choose"]
+        assert isinstance(step, Choose)
+        return self.run.result(step) or step.choice(self.run)
 
     def without_controls(self, variant: Variant) -> list[str]:
         """A note on the controls that a variant does not have."""

@@ -1,10 +1,11 @@
-"""What every head of the full model is worth: a task for every pass over the dev text, the control, the table, pairs
+"""What every head of the full model is worth: a step for every pass over the dev text, the control, the table, pairs
 of heads, the judge."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from accelerate.utils import gather_object
@@ -27,22 +28,28 @@ from headwise.importance.measures import facts, passes
 from headwise.importance.tally import SCALES, Tally, agreeing
 from headwise.importance.untrained import SENTENCES, score_untrained, with_baseline
 from headwise.study.estimate import Estimate
-from headwise.study.run import Run, Spec, Task
+from headwise.study.run import Run
+from headwise.study.step import Step
+from headwise.study.steps.full_model import FULL_MODEL, full_model
 from headwise.study.store import MADE, Result
-from headwise.study.tasks.train import FULL_MODEL, full_model
 
 
 @dataclass(frozen=True)
-class ScorePass(Task, stage="score", names="scores/{0.label}", shared=True):
+class ScorePass(Step, stage="score", names="scores/{0.label}", shared=True, once=True):
     """The measures of one pass, sentence by sentence, in scores/LABEL/."""
 
     label: str
     measures: tuple[str, ...]
     VERSION = 2
 
-    def spec(self, run: Run) -> Spec:
-        inputs = {"measures": self.measures, "dev": run.fingerprint("dev"), "seed": run.plan.seed}
-        return Spec([FULL_MODEL], inputs, [self.name])
+    def needs(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {"measures": self.measures, "dev": run.fingerprint("dev"), "seed": run.plan.seed}
+
+    def outputs(self, run: Run) -> list[str]:
+        return [self.name]
 
     def make(self, run: Run, work: Path) -> Result:
         model, folder = full_model(run), work / MADE / self.name
@@ -81,31 +88,36 @@ def read_scores(run: Run) -> Measurement:
     """All passes from their files."""
     scores, heads = Measurement(), run.heads
     assert heads is not None
-    for task in score_passes(run):
-        result = run.need(task)
+    for step in score_passes(run):
+        result = run.get_or_make(step)
         for name in result["measures"]:
             scores.tallies[name] = Tally.read(
-                run.folder / task.name / f"{name}.npz", heads, SCALES.get(facts(name).scale)
+                run.folder / step.name / f"{name}.npz", heads, SCALES.get(facts(name).scale)
             )
         scores.rows += result["rows"]
         scores.balances |= result["balances"]
-        scores.seconds[task.label] = run.store.record(task.name)["seconds"]
+        scores.seconds[step.label] = run.store.record(step.name)["seconds"]
     return scores
 
 
 @dataclass(frozen=True)
-class ScoreUntrained(Task, stage="score", names="untrained", shared=True):
+class ScoreUntrained(Step, stage="score", names="untrained", shared=True, once=True):
     """untrained.csv: the scores of the model's untrained twins."""
 
-    def spec(self, run: Run) -> Spec:
+    def needs(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
         scoring = run.plan.scoring
-        inputs = {
+        return {
             "measures": scoring.measures,
             "twins": scoring.untrained,
             "dev": run.fingerprint("dev"),
             "seed": run.plan.seed,
         }
-        return Spec([FULL_MODEL], inputs, ["untrained.csv"])
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["untrained.csv"]
 
     def make(self, run: Run, work: Path) -> Result:
         scoring, model = run.plan.scoring, full_model(run)
@@ -131,12 +143,15 @@ class ScoreUntrained(Task, stage="score", names="untrained", shared=True):
 
 
 @dataclass(frozen=True)
-class Score(Task, stage="score", names="score"):
+class Score(Step, stage="score", names="score", once=True):
     """heads.csv, its signature, and lrp.csv."""
 
-    def spec(self, run: Run) -> Spec:
-        twins = [ScoreUntrained()] if run.plan.scoring.untrained else []
-        return Spec([*score_passes(run), *twins], outputs=["heads.csv", "heads.json", "lrp.csv"])
+    def needs(self, run: Run) -> list[Step]:
+        controls = [ScoreUntrained()] if run.plan.scoring.untrained else []
+        return [*score_passes(run), *controls]
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["heads.csv", "heads.json", "lrp.csv"]
 
     def make(self, run: Run, work: Path) -> Result:
         model, scores, plan = full_model(run), read_scores(run), run.plan
@@ -154,16 +169,21 @@ class Score(Task, stage="score", names="score"):
 
 
 @dataclass(frozen=True)
-class Interactions(Task, stage="score", names="interactions", shared=True):
+class Interactions(Step, stage="score", names="interactions", shared=True, once=True):
     """interactions.csv: what pairs of heads cost together, beyond what they cost alone."""
 
-    def spec(self, run: Run) -> Spec:
-        inputs = {
+    def needs(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {
             "pairs": run.plan.scoring.pairs,
             "dev": run.fingerprint("dev"),
             "seed": run.plan.seed,
         }
-        return Spec([FULL_MODEL], inputs, ["interactions.csv", "interactions.json"])
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["interactions.csv", "interactions.json"]
 
     def make(self, run: Run, work: Path) -> Result:
         pairs, model, text = run.plan.scoring.pairs, full_model(run), run.text("dev")
@@ -184,14 +204,19 @@ class Interactions(Task, stage="score", names="interactions", shared=True):
 
 
 @dataclass(frozen=True)
-class Judge(Task, stage="score", names="judge", shared=True):
+class Judge(Step, stage="score", names="judge", shared=True, once=True):
     """Which score to believe: faithfulness.csv and curves.csv."""
 
     VERSION = 2  # the areas CPR and CMD
 
-    def spec(self, run: Run) -> Spec:
-        inputs = {"random_orders": run.plan.scoring.random_orders}
-        return Spec(score_passes(run), inputs, ["faithfulness.csv", "curves.csv"])
+    def needs(self, run: Run) -> list[Step]:
+        return [*score_passes(run)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {"random_orders": run.plan.scoring.random_orders}
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["faithfulness.csv", "curves.csv"]
 
     def make(self, run: Run, work: Path) -> Result:
         model = full_model(run)

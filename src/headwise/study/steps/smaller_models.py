@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from headwise.pruning.prune import prune_by_training
 from headwise.pruning.ranking import Ranking, greedy_masks
 from headwise.study.estimate import Estimate
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
-from headwise.study.run import Run, Spec, Task
+from headwise.study.run import Run
+from headwise.study.step import Step
+from headwise.study.steps.full_model import FULL_MODEL, full_model, training
 from headwise.study.store import MADE, Result, digest
-from headwise.study.tasks.train import FULL_MODEL, full_model, training
 from headwise.study.variants import FULL, Order, Variant
 from headwise.training.build import build
 from headwise.training.trainer import converge
@@ -30,7 +31,7 @@ MEANS = 2000  # training pairs that mean outputs are taken over
 
 
 @dataclass(frozen=True)
-class RankHeads(Task, stage="prune", names="order/{0.order.name}", shared=True):
+class RankHeads(Step, stage="prune", names="order/{0.order.name}", shared=True, costly=True):
     """A greedy order: the masks of its steps, as layouts in orders/."""
 
     sweep_index: int
@@ -42,16 +43,21 @@ class RankHeads(Task, stage="prune", names="order/{0.order.name}", shared=True):
         assert isinstance(sweep, GreedySweep)
         return sweep
 
-    def spec(self, run: Run) -> Spec:
+    def needs(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
         options = self.sweep(run).model_dump(include={"kinds", "step", "rescore", "keep", "unit"})
-        inputs = {
+        return {
             "score": self.order.score,
             "turn": self.order.turn,
             "seed": run.plan.seed,
             **options,
             "dev": run.fingerprint("dev"),
         }
-        return Spec([FULL_MODEL], inputs, [f"orders/{self.order.name}"])
+
+    def outputs(self, run: Run) -> list[str]:
+        return [f"orders/{self.order.name}"]
 
     def make(self, run: Run, work: Path) -> Result:
         sweep = self.sweep(run)
@@ -82,7 +88,14 @@ def ranking(run: Run, order: Order, rescore: bool) -> Ranking:
 
 
 @dataclass(frozen=True)
-class Prune(Task, stage="prune", names="prune/{0.variant.name}", shared=True, repeatable=True):
+class Prune(
+    Step,
+    stage="prune",
+    names="prune/{0.variant.name}",
+    shared=True,
+    repeatable=True,
+    costly=True,
+):
     """One smaller model: its layout in layouts/, its weights in pruned/."""
 
     VERSION = 3  # smaller chunks of the loss add up in another order
@@ -101,9 +114,14 @@ class Prune(Task, stage="prune", names="prune/{0.variant.name}", shared=True, re
         """Whether its weights are more than the full model's without some heads, so that they are saved."""
         return True
 
-    def weights_spec(self, run: Run, inputs: dict[str, Any], *needs: Task) -> Spec:
-        outputs = [self.layout, self.folder] if self.has_weights(run) else [self.layout]
-        return Spec(needs or [FULL_MODEL], inputs, outputs, outputs[1:])
+    def needs(self, run: Run) -> list[Step]:
+        return [FULL_MODEL]
+
+    def outputs(self, run: Run) -> list[str]:
+        return [self.layout, *self.weights(run)]
+
+    def weights(self, run: Run) -> list[str]:
+        return [self.folder] if self.has_weights(run) else []
 
     def tuning_inputs(self, run: Run) -> dict[str, Any]:
         """What every model that is fine-tuned from the full one is made from, beside its variant."""
@@ -140,18 +158,23 @@ class Prune(Task, stage="prune", names="prune/{0.variant.name}", shared=True, re
 
 def fresh_model(run: Run) -> Model:
     """The full model, to be trained on."""
-    run.need(FULL_MODEL, whole=True)
+    run.get_or_make(FULL_MODEL, whole=True)
     return run.fresh()
 
 
 class PruneByGates(Prune):
     """Fine-tune with gates, decide, cut. Leaves gates/, too."""
 
-    def spec(self, run: Run) -> Spec:
-        variant = self.variant
-        inputs = {"method": variant.method, "penalty": variant.penalty, "keep": variant.keep}
-        spec = self.weights_spec(run, {**self.tuning_inputs(run), **inputs})
-        return replace(spec, outputs=[*spec.outputs, f"gates/{variant.name}.csv"])
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {
+            **self.tuning_inputs(run),
+            "method": self.variant.method,
+            "penalty": self.variant.penalty,
+            "keep": self.variant.keep,
+        }
+
+    def outputs(self, run: Run) -> list[str]:
+        return [*super().outputs(run), f"gates/{self.variant.name}.csv"]
 
     def make(self, run: Run, work: Path) -> Result:
         model, sweep, variant = fresh_model(run), run.sweep(self.variant), self.variant
@@ -191,15 +214,17 @@ class GreedyStep(Prune):
         sweep = self.sweep(run)
         return sweep.tune or sweep.compensate
 
-    def spec(self, run: Run) -> Spec:
-        sweep, variant = self.sweep(run), self.variant
-        assert variant.order is not None
-        inputs = {
-            "kept": variant.kept,
+    def needs(self, run: Run) -> list[Step]:
+        assert self.variant.order is not None
+        return [RankHeads(self.variant.sweep_index, self.variant.order)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        sweep = self.sweep(run)
+        return {
+            "kept": self.variant.kept,
             "tune": self.tuning_inputs(run) if sweep.tune else None,
             "compensate": run.fingerprint("train") if sweep.compensate else None,
         }
-        return self.weights_spec(run, inputs, RankHeads(variant.sweep_index, variant.order))
 
     def make(self, run: Run, work: Path) -> Result:
         sweep, order = self.sweep(run), self.variant.order
@@ -223,10 +248,12 @@ class GreedyStep(Prune):
 class FineTunedControl(Prune):
     """A control that is fine-tuned from the full model: with all heads, random ones, or one of each layer."""
 
-    def spec(self, run: Run) -> Spec:
-        reference = [prune_task(self.variant.reference)] if self.variant.reference else []
-        inputs = {"control": self.variant.control, **self.tuning_inputs(run)}
-        return self.weights_spec(run, inputs, FULL_MODEL, *reference)
+    def needs(self, run: Run) -> list[Step]:
+        reference = self.variant.reference
+        return [FULL_MODEL, prune_step(reference)] if reference else [FULL_MODEL]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
+        return {"control": self.variant.control, **self.tuning_inputs(run)}
 
     def make(self, run: Run, work: Path) -> Result:
         variant, heads = self.variant, full_model(run).heads
@@ -251,19 +278,21 @@ class TrainedControl(Prune):
         assert self.variant.reference is not None
         return self.variant.reference
 
-    def spec(self, run: Run) -> Spec:
+    def needs(self, run: Run) -> list[Step]:
+        return [FULL_MODEL, prune_step(self.reference)]
+
+    def inputs(self, run: Run) -> dict[str, Any]:
         plan = run.plan
         assert isinstance(plan.model, Architecture)
-        inputs = {
+        return {
             "control": self.variant.control,
             "shape": plan.model.model_dump(),
             "seed": plan.seed,
             "recipe": plan.training.model_dump(),
         }
-        spec = self.weights_spec(run, inputs, FULL_MODEL, prune_task(self.reference))
-        return (
-            spec if self.variant.control == "from-scratch" else replace(spec, outputs=[self.folder])
-        )
+
+    def outputs(self, run: Run) -> list[str]:
+        return super().outputs(run) if self.variant.control == "from-scratch" else [self.folder]
 
     def make(self, run: Run, work: Path) -> Result:
         full, shape = full_model(run), run.plan.model
@@ -304,37 +333,38 @@ def shape_notes(smaller: Architecture, shape: Architecture) -> list[str]:
     return []
 
 
-def prune_task(variant: Variant) -> Prune:
-    """The task that makes a variant."""
+def prune_step(variant: Variant) -> Prune:
+    """The step that makes a variant."""
+    if variant.control in FROM_RANDOM_WEIGHTS:
+        return TrainedControl(variant)
     if variant.control:
-        return (TrainedControl if variant.control in FROM_RANDOM_WEIGHTS else FineTunedControl)(
-            variant
-        )
-    return (GreedyStep if variant.order else PruneByGates)(variant)
+        return FineTunedControl(variant)
+    if variant.order:
+        return GreedyStep(variant)
+    return PruneByGates(variant)
 
 
-def model_task(variant: Variant) -> Task:
-    """The task that makes a variant, or the full model."""
-    return FULL_MODEL if variant == FULL else prune_task(variant)
+def model_step(variant: Variant) -> Step:
+    """The step that makes a variant, or the full model."""
+    return FULL_MODEL if variant == FULL else prune_step(variant)
 
 
 def model_of(run: Run, variant: Variant) -> Model:
     """A model of the run, made first where it is not there; one without own weights is cut from the full one."""
     if variant == FULL:
         return full_model(run)
-    task = prune_task(variant)
-    if not task.has_weights(run):
-        run.need(task)
-        return full_model(run).remove(
-            run.mask(variant), grow=True
-        )  # by the unit that was asked for
-    run.need(task, whole=True)
-    return load(run.folder / task.folder, run.device)
+    step = prune_step(variant)
+    if not step.has_weights(run):
+        run.get_or_make(step)
+        # Grow to whole units: the heads were removed by the unit that was asked for.
+        return full_model(run).remove(run.mask(variant), grow=True)
+    run.get_or_make(step, whole=True)
+    return load(run.folder / step.folder, run.device)
 
 
 def keeps_all(run: Run, variant: Variant) -> bool:
     """Whether a model is made and lost no head: then there is nothing to compare it with, and no control of it."""
     return (
-        run.result(prune_task(variant)) is not None
+        run.result(prune_step(variant)) is not None
         and len(run.mask(variant)) == run.mask(variant).heads.total
     )

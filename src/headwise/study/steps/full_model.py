@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headwise.heads import write_text
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture
 from headwise.study.estimate import Estimate
-from headwise.study.run import Run, Spec, Task
+from headwise.study.run import Run
+from headwise.study.step import Step
 from headwise.study.store import MADE, Result
 from headwise.training.build import build
 from headwise.training.tokenizer import learn_subwords
@@ -19,31 +21,35 @@ from headwise.training.trainer import TrainingRun, bfloat16, converge
 
 
 @dataclass(frozen=True)
-class Train(Task, stage="train", names="train", shared=True, repeatable=True):
+class Train(Step, stage="train", names="train", shared=True, repeatable=True, costly=True):
     """Train the model of the plan, or copy the given one, to model/."""
 
     VERSION = 2  # smaller chunks of the loss add up in another order
 
-    def spec(self, run: Run) -> Spec:
+    def needs(self, run: Run) -> list[Step]:
+        return []
+
+    def inputs(self, run: Run) -> dict[str, Any]:
         plan = run.plan
         if isinstance(plan.model, str):
-            return Spec(
-                (), {"given": plan.model, "files": files_of(plan.model)}, ["model"], ["model"]
-            )
-        inputs = {
+            return {"given": plan.model, "files": files_of(plan.model)}
+        return {
             "shape": plan.model.model_dump(),
             "recipe": plan.training.model_dump(),
             "seed": plan.seed,
             "train": run.fingerprint("train"),
             "dev": run.fingerprint("dev"),
         }
-        return Spec((), inputs, ["model", "train"], ["model"])
+
+    def outputs(self, run: Run) -> list[str]:
+        return ["model"] if isinstance(run.plan.model, str) else ["model", "train"]
+
+    def weights(self, run: Run) -> list[str]:
+        return ["model"]
 
     def make(self, run: Run, work: Path) -> Result:
-        shape, texts = (
-            run.plan.model,
-            {"train": run.fingerprint("train"), "dev": run.fingerprint("dev")},
-        )
+        shape = run.plan.model
+        texts = {"train": run.fingerprint("train"), "dev": run.fingerprint("dev")}
         if isinstance(shape, Architecture):
             return {**trained(run, shape, work), **texts}
         model = load(shape, run.device)
@@ -67,7 +73,7 @@ FULL_MODEL = Train()
 
 def full_model(run: Run) -> Model:
     """The full model, made first where it is not there."""
-    run.need(FULL_MODEL, whole=True)
+    run.get_or_make(FULL_MODEL, whole=True)
     return run.full
 
 

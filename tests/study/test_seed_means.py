@@ -14,7 +14,7 @@ from sacrebleu.metrics.bleu import BLEU
 from headwise import statistics
 from headwise.decoding.bleu import paired_difference
 from headwise.errors import HeadwiseError
-from headwise.study.across import COLUMNS, across
+from headwise.study.seed_means import COLUMNS, across
 
 WORDS = [f"w{i}" for i in range(30)]
 SHARES = {"full": 0.2, "keep-4": 0.25, "keep-4.random": 0.35, "fine-tuned": 0.18}

@@ -1,0 +1,92 @@
+"""The files of the page: for a browser one by one, for a widget as one module."""
+
+from __future__ import annotations
+
+import graphlib
+import json
+import re
+from importlib import resources
+from pathlib import Path
+
+from headwise.theme import COLOURS, DARK, FONT, LIGHT, SCALES
+
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+IMPORT = re.compile(r'^import \{ ([^}]+) \} from "\./([\w./-]+)";$', re.MULTILINE)
+DECLARED = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
+LISTED = re.compile(r"export\{([^}]+)\};?")
+
+
+def page_folder() -> Path:
+    """The folder of the page's files."""
+    return Path(str(resources.files("headwise.lab") / "page"))
+
+
+def page_files() -> dict[str, tuple[bytes, str]]:
+    """Every file of the page, with its type, by its path."""
+    files = {"theme.css": (theme().encode(), "text/css; charset=utf-8")}
+    for path in sorted(page_folder().rglob("*")):
+        if path.suffix in TYPES:
+            name = path.relative_to(page_folder()).as_posix()
+            files[name] = path.read_bytes(), f"{TYPES[path.suffix]}; charset=utf-8"
+    return files
+
+
+def theme(selector: str = ":root") -> str:
+    """The report's colours and font, light and dark, as variables of a part of the page."""
+    palettes = []
+    for palette in (LIGHT, DARK):
+        palettes.append(" ".join(f"--{name}: {palette[name]};" for name in (*COLOURS, *SCALES)))
+    light, dark = palettes
+    return (
+        f"{selector} {{ --font: {FONT}; {light} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ {selector} {{ {dark} }} }}\n"
+    )
+
+
+def one_module(entry: str, name: str) -> str:
+    """The modules of the page that `entry` needs as one module, whose default is what `entry` exports as `name`: a
+    widget is one file.
+
+    Knows the forms of import and export that the page is written in, and raises ValueError for any other.
+    """
+    bodies: dict[str, str] = {}
+    needs: dict[str, set[str]] = {}
+    waiting = [entry]
+    while waiting:
+        path = waiting.pop()
+        if path in bodies:
+            continue
+        source = (page_folder() / path).read_text(encoding="utf-8")
+        needs[path] = {match[1] for match in IMPORT.findall(source)}
+        waiting += needs[path]
+        bodies[path] = as_function(path, source)
+
+    order = graphlib.TopologicalSorter(needs).static_order()
+    text = "".join(bodies[path] for path in order)
+    return f"const modules = {{}};\n{text}export default modules[{json.dumps(entry)}].{name};\n"
+
+
+def as_function(path: str, source: str) -> str:
+    """A module as a function that returns its exports, called once."""
+    exports = []
+    for names in LISTED.findall(source):
+        for pair in names.split(","):
+            words = pair.split(" as ")
+            exports.append(f"{words[-1]}: {words[0]}")
+    exports += DECLARED.findall(source)
+
+    source = IMPORT.sub(
+        lambda match: f"const {{ {match[1]} }} = modules[{json.dumps(match[2])}];", source
+    )
+    source = DECLARED.sub("", LISTED.sub("", source))
+    if re.search(r"^(import|export)\b", source, re.MULTILINE):
+        raise ValueError(f"{path} imports or exports in a form that cannot be joined.")
+    return (
+        f"modules[{json.dumps(path)}] = (() => {{\n{source}\n"
+        f"return {{ {', '.join(exports)} }};\n}})();\n"
+    )

@@ -1,0 +1,113 @@
+"""What the folder of a run knows of its heads: scores, roles, its pruned models, and sentences to try."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headwise.heads import Head
+from headwise.model_files import folder_of
+from headwise.report.models import value
+from headwise.report.run import Run, read_run
+from headwise.report.sections.every_head import closed_of
+from headwise.report.words import measure_name
+
+SENTENCES = 12
+SHORT = 4  # words of a sentence
+LONG = 16
+
+
+def run_of(spec: str) -> Run | None:
+    """The finished study in a folder, or None for any other model."""
+    folder = Path(spec)
+    if (folder / "run.json").is_file() and folder_of(folder) != folder:
+        return read_run(folder)
+    return None
+
+
+def pruned_model(run: Run) -> Path | None:
+    """The folder of the model that the run chose, where its weights were kept."""
+    folder = run.folder / "pruned" / str(run.facts.get("chosen"))
+    return folder if (folder / "config.json").is_file() else None
+
+
+def head_details(run: Run | None) -> dict[str, Any]:
+    """What the run knows, ready for JSON: `scores` by measure and head, `roles` by head, `pruned` models with the step
+    of training from which each gate is shut.
+
+    Each is empty where the run did not make it.
+    """
+    if run is None:
+        return {"scores": [], "roles": {}, "pruned": []}
+    return {"scores": scores(run), "roles": roles(run), "pruned": pruned_models(run)}
+
+
+def scores(run: Run) -> list[dict[str, Any]]:
+    """Every measure of heads.csv: its name, and for each head value, low and high."""
+    measures: list[dict[str, Any]] = []
+    if run.heads is None:
+        return measures
+    for measure, rows in run.heads.groupby("measure", sort=False):
+        heads = {}
+        for row in rows.to_dict("records"):
+            numbers = [json_number(row[name]) for name in ("value", "low", "high")]
+            heads[address(row)] = numbers
+        name = measure_name(str(measure))
+        measures.append({"measure": str(measure), "name": name, "heads": heads})
+    return measures
+
+
+def roles(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """The roles of each head: name, value, interval, number of words, and baseline."""
+    by_head: dict[str, list[dict[str, Any]]] = {}
+    if run.roles is None:
+        return by_head
+    for row in run.roles.roles.to_dict("records"):
+        role = {"role": row["role"], "measure": row["measure"]}
+        for name in ("value", "low", "high", "n", "baseline"):
+            role[name] = json_number(row[name])
+        by_head.setdefault(address(row), []).append(role)
+    return by_head
+
+
+def pruned_models(run: Run) -> list[dict[str, Any]]:
+    """The pruned models of the run, with the heads that each kept."""
+    rows = {model["setting"]: model for model in run.pruned}
+    closed = closed_of(run)
+    models = []
+    for setting, mask in run.layouts.items():
+        if setting not in rows:
+            continue
+        steps = {str(head): step for head, step in closed.get(setting, {}).items()}
+        models.append(
+            {
+                "setting": setting,
+                "label": str(rows[setting]["label"]),
+                "chosen": setting == run.facts.get("chosen"),
+                "bleu": value(rows[setting], f"{run.part}bleu"),
+                "kept": sorted(map(str, mask.kept)),
+                "closed": steps,
+            }
+        )
+    return models
+
+
+def sentences(run: Run) -> list[str]:
+    """A few short source sentences of the run's dev text."""
+    file = run.folder / "translations" / "dev" / "source.txt"
+    lines = run.translations.get("source", [])
+    if file.is_file():
+        lines = file.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if SHORT <= len(line.split()) <= LONG][:SENTENCES]
+
+
+def address(row: Mapping[Any, Any]) -> str:
+    """The head of a row of a table, as `kind/layer/head`."""
+    return str(Head(row["kind"], row["layer"], row["head"]))
+
+
+def json_number(number: Any) -> float | None:
+    """A number for JSON, which has no NaN."""
+    return None if number is None or not math.isfinite(number) else float(number)

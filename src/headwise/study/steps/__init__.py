@@ -1,0 +1,1 @@
+"""The steps of a study, a file for each stage."""

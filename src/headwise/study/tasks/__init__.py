@@ -1,1 +1,0 @@
-"""The tasks of a study, a file for each stage."""

@@ -1,0 +1,57 @@
+"""What the lab says of a run's heads is what the run's tables say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+import headwise as hw
+from headwise.data import embedded
+from headwise.lab.details import head_details, pruned_model, run_of, sentences
+from headwise.lab.session import Session
+from headwise.report.run import read_run
+from report.conftest import make_run
+from tasks.askers import asker
+
+
+def test_a_run_s_scores_roles_and_layouts_are_in_its_details(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run"))
+    details = json.loads(json.dumps(head_details(run), allow_nan=False))
+    table = pd.read_csv(run.folder / "heads.csv")
+    assert {score["measure"] for score in details["scores"]} == set(table["measure"])
+    for row in table.dropna(subset=["value"]).to_dict("records"):
+        (score,) = [one for one in details["scores"] if one["measure"] == row["measure"]]
+        assert score["heads"][f"{row['kind']}/{row['layer']}/{row['head']}"][0] == row["value"]
+    roles = pd.read_csv(run.folder / "roles" / "roles.csv")
+    assert sum(map(len, details["roles"].values())) == len(roles)
+    assert {model["setting"] for model in details["pruned"]} == run.layouts.keys()
+    assert sum(model["chosen"] for model in details["pruned"]) == 1
+    assert sentences(run) and pruned_model(run) is None
+    for model in details["pruned"]:
+        shut = {head for head, step in model["closed"].items() if step is not None}
+        assert not shut & set(model["kept"]) and all(model["closed"][head] > 0 for head in shut)
+    assert any(model["closed"] for model in details["pruned"])
+
+
+def test_a_session_is_opened_from_a_run_a_folder_or_a_model(tmp_path: Path) -> None:
+    run, model = make_run(tmp_path / "run"), asker("marian")
+    model.save(run / "model")
+    embedded.write_treebank(run / "corpus" / "dev.conllu", 40)
+    opened = Session.open(run).about
+    assert opened["title"] == "run" and opened["scores"] and opened["roles"] and opened["pruned"]
+    assert list(opened["sentences"]) == ["The run's text", "With dependencies"]
+    for given in (run / "model" / "config.json").parent, model:
+        assert not Session.open(given).about["scores"]
+    assert len(Session.open(model).about["sentences"]["English examples"]) > 10
+    trees = hw.Treebank.read(run / "corpus" / "dev.conllu")
+    session = Session.open(model, treebank=trees, text=["a b c"])
+    assert list(session.about["sentences"]) == ["Your text", "With dependencies"]
+    assert set(session.about["sentences"]["With dependencies"]) <= {tree.text for tree in trees}
+    assert session.predictors["full"].trees.keys() == {tree.text for tree in trees}
+
+
+def test_a_plain_model_has_no_head_details(tmp_path: Path) -> None:
+    assert run_of(str(tmp_path)) is None
+    assert head_details(None) == {"scores": [], "roles": {}, "pruned": []}

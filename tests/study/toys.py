@@ -1,0 +1,42 @@
+"""Builds that belong to no study: for tests of executors and of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A build as executors see it."""
+
+    name: str
+    after: tuple[str, ...] = ()
+    seconds: float = 0.0
+    exclusive: bool = False
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class ToyMaking:
+    """A build as the store sees it."""
+
+    name: str
+    key: str
+    needs: Mapping[str, str]
+    outputs: Sequence[str]
+    make: Callable[[Path], dict[str, Any]]
+    reproducible: Sequence[str] = ()
+    exact: bool = True
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def step(self) -> Any:
+        return SimpleNamespace(name=self.name)
+
+    @property
+    def run(self) -> Any:
+        return SimpleNamespace(exact=self.exact, device_name="cpu", fingerprints=dict(self.texts))
