@@ -190,7 +190,6 @@ def translations(folders: list[Path], source: Path, beam: int, rounds: int, thre
     import headwise as hw
     from headwise.data.lines import read_lines
     from headwise.decoding.translator import translate
-    from headwise.engines.ct2_writer import writer_of
     from headwise.options import Engine, Search
 
     torch.set_num_threads(threads)
@@ -203,7 +202,7 @@ def translations(folders: list[Path], source: Path, beam: int, rounds: int, thre
         texts = {}
         for _ in range(rounds):
             for engine, times in spent.items():
-                writer, start = writer_of(model, engine), (time.process_time(), time.perf_counter())
+                writer, start = model.translator(engine), (time.process_time(), time.perf_counter())
                 texts[engine], _ = translate(writer, lines, Search(beam=beam))
                 times.append((time.process_time() - start[0], time.perf_counter() - start[1]))
         (slow, slow_clock), (fast, fast_clock) = (

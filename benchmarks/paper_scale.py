@@ -33,7 +33,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import write_text
 from headwise.options import Architecture
 from headwise.progress import Progress
-from headwise.report import write as write_report
+from headwise.report import report as write_report
 from headwise.study import Plan, read_plan, run_study
 from headwise.study.plan import GateSweep
 from headwise.study.run import Run

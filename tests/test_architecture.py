@@ -52,10 +52,10 @@ ORDER = [
     "truth",
 ]
 # What still has to move.
-EXCEPTIONS = {
-    "headwise.model -> headwise.engines.ct2_writer",
-    "headwise.evaluation.quality -> headwise.engines.ct2_writer",
-    "headwise.pruning.prune -> headwise.engines.ct2_writer",
+EXCEPTIONS: set[str] = set()
+# Late imports that close a ring of modules and still have to move.
+RINGS = {
+    "headwise.study.executor": "headwise.study.ray_executor",  # an executor is chosen by its name
 }
 FREE = {
     "__init__",
@@ -125,9 +125,13 @@ def wrong_imports(source: Path) -> list[str]:
 
 
 def ring(source: Path) -> list[str]:
-    """A circle of modules that import each other when they load, or nothing."""
+    """A circle of modules that import each other, when they load or later, or nothing."""
     known = modules(source)
-    graph = {name: imports(name, known, top_only=True) & known.keys() - {name} for name in known}
+    graph = {}
+    for name in known:
+        graph[name] = imports(name, known) & known.keys() - {name}
+        if name in RINGS:
+            graph[name].discard(RINGS[name])
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
@@ -264,4 +268,6 @@ def test_a_ring_is_found(tmp_path: Path) -> None:
     write_house(tmp_path, {"heads.py": "from headwise import errors", "errors.py": ""})
     assert ring(tmp_path) == []
     write_house(tmp_path, {"errors.py": "import headwise.heads"})
+    assert set(ring(tmp_path)) == {"headwise.heads", "headwise.errors"}
+    write_house(tmp_path, {"errors.py": "def late():\n    import headwise.heads"})
     assert set(ring(tmp_path)) == {"headwise.heads", "headwise.errors"}

@@ -14,13 +14,14 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
 from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.report import write as report
+from headwise.report import animate, compare, report
 
 if TYPE_CHECKING:
     from headwise.attention import AttentionCall, Discovery, capture, discover, masked
     from headwise.data.speech import Speech
     from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
+    from headwise.engines.engine import engine
     from headwise.engines.export import export
     from headwise.evaluation.quality import Quality, evaluate
     from headwise.heads import Head, HeadMap, HeadMask
@@ -84,6 +85,7 @@ else:
         "evaluation.quality": ("Quality", "evaluate"),
         "importance.score": ("score",),
         "importance.untrained": ("untrained",),
+        "engines.engine": ("engine",),
         "engines.export": ("export",),
         "hub": ("push",),
     }
@@ -132,8 +134,11 @@ __all__ = [
     "evaluate",
     "Quality",
     "export",
+    "engine",
     "push",
     "report",
+    "compare",
+    "animate",
     "lab",
     "capture",
     "masked",

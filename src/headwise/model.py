@@ -21,12 +21,14 @@ from transformers import (
 )
 
 from headwise.attention import Discovery, discover, is_offloaded, remove
-from headwise.decoding.translator import translate
+from headwise.attention.discover import configured_alignment_heads
+from headwise.decoding.ctranslate2 import translator_of
+from headwise.decoding.translator import Translator, translate
 from headwise.errors import HeadwiseError, NotWritten
 from headwise.grid import HeadGrid
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
 from headwise.model_files import NOTE, PARTIAL, README, copy_siblings, replace, written_before
-from headwise.options import Search
+from headwise.options import Engine, Search
 from headwise.progress import Report, silent
 from headwise.tasks import Task, task_of
 
@@ -101,14 +103,7 @@ class Model:
     def alignment_heads(self) -> list[Head]:
         """The cross heads whose attention says which source word, or which moment of speech, a token belongs to:
         `alignment_heads` of the generation configuration, [[layer, head], …]. Empty where none are named."""
-        listed = getattr(getattr(self.hf, "generation_config", None), "alignment_heads", None) or []
-        try:
-            return [Head("cross", int(layer), int(head)) for layer, head in listed]
-        except (TypeError, ValueError):
-            raise HeadwiseError(
-                f"The alignment_heads of {self.name} are {listed}, but must be pairs of a layer and a head: correct "
-                "its generation_config.json."
-            ) from None
+        return configured_alignment_heads(self.hf)
 
     @alignment_heads.setter
     def alignment_heads(self, heads: Sequence[Head]) -> None:
@@ -152,9 +147,12 @@ class Model:
             raise HeadwiseError(
                 f"translate cannot use its options ({wrong}): there are {', '.join(Search.model_fields)}."
             ) from None
-        from headwise.engines.ct2_writer import writer_of  # an engine takes a model
+        return translate(self.translator(options.engine), sentences, options, progress)[0]
 
-        return translate(writer_of(self, options.engine), sentences, options, progress)[0]
+    def translator(self, engine: Engine = "transformers") -> Translator:
+        """What translates with this model in an engine, for many calls. Raises HeadwiseError where the engine is not
+        installed or cannot run the model."""
+        return translator_of(self.hf, self.tokenizer, self.found, engine)
 
     def remove(
         self, mask: HeadMask, means: Mapping[Site, Tensor] | None = None, grow: bool = False

@@ -41,7 +41,8 @@ from engines.pruned import byte_tokenizer
 from headwise.attention import Discovery, capture, discover, masked, remove
 from headwise.attention.discover import output_of
 from headwise.data.embedded import write_treebank
-from headwise.engines.export import ENGINES, export
+from headwise.engines.engine import engine
+from headwise.engines.export import export
 from headwise.errors import HeadwiseError
 from headwise.families import COLUMNS, FILE, PAGE, families, page
 from headwise.heads import Head, HeadMask, Site
@@ -336,24 +337,24 @@ def cached(row: Row, hf: PreTrainedModel, smaller: Any, inputs: dict[str, Any]) 
 def engines(row: Row, family: str, name: str, cut: bool, files: bool) -> None:
     """Which engines take the family with uneven heads, as `export --list` says; graphs are written, and checked."""
     if not cut:
-        for engine in ENGINES:
-            row[engine] = "no"
+        for to in engine:
+            row[to] = "no"
         return
     plain = uneven(name, family, tied=False)
-    for engine in ENGINES:
-        small, reason = plain, ENGINES[engine].refuse(plain)
+    for to, entry in engine.items():
+        small, reason = plain, entry.why_not(plain)
         if reason is not None and "tied" in reason:
             small = uneven(name, family, tied=True)
-            reason = ENGINES[engine].refuse(small)
-        if reason is None and engine in GRAPHS:
+            reason = entry.why_not(small)
+        if reason is None and to in GRAPHS:
             if not files:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    export(small, engine, Path(folder) / "it")
+                    export(small, to, Path(folder) / "it")
                 except HeadwiseError as error:
                     reason = one_line(error)
-        row.say(engine, "no" if reason else "yes", reason or "")
+        row.say(to, "no" if reason else "yes", reason or "")
 
 
 def uneven(name: str, family: str, tied: bool) -> Model:

@@ -45,7 +45,8 @@ def test_a_language_model_generates_in_onnx_runtime(tmp_path):
 def test_an_encoder_decoder_becomes_two_onnx_files(tmp_path):
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (headwise[onnx])")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
-    notes = hw.export(uneven(translator("post")), "onnx", tmp_path / "onnx")
+    notes: list[str] = []
+    hw.export(uneven(translator("post")), "onnx", tmp_path / "onnx", say=notes.append)
     assert {path.name for path in (tmp_path / "onnx").glob("*.onnx")} == {
         "encoder.onnx",
         "decoder.onnx",
@@ -96,6 +97,9 @@ def test_a_folder_in_use_and_an_unknown_engine_are_refused(tmp_path):
     model = language_model("llama")
     with pytest.raises(hw.HeadwiseError, match="not empty"):
         hw.export(model, "torch", tmp_path)
-    with pytest.raises(hw.HeadwiseError, match="choose gguf"):
+    with pytest.raises(
+        hw.HeadwiseError,
+        match=r"engine 'tensorrt' is unknown; there is ct2, gguf, onnx, torch, mlx\.",
+    ):
         hw.export(model, "tensorrt", tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

@@ -35,10 +35,10 @@ def test_uneven_layers_have_the_same_logits(family, tmp_path):
 
 
 def test_what_mlx_cannot_read_is_refused():
-    assert "layer 1 has none" in mlx_folder.refuse(
+    assert "layer 1 has none" in mlx_folder.refusal(
         uneven(language_model("llama", tie_word_embeddings=True))
     )
-    assert "biases" in mlx_folder.refuse(
+    assert "biases" in mlx_folder.refusal(
         language_model("llama", tie_word_embeddings=True, attention_bias=True)
     )
-    assert "tied" in mlx_folder.refuse(language_model("llama"))
+    assert "tied" in mlx_folder.refusal(language_model("llama"))

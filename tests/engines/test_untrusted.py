@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ import pytest
 from pruned import language_model, uneven
 
 import headwise as hw
-from headwise.engines import export as exports
 from headwise.engines import mlx_folder
+from headwise.engines.engine import engine
 from headwise.model_files import SUMS
 
 
@@ -151,8 +150,7 @@ class TestPlaces:
             (tmp_path / "out/file").write_text("mine")
             return write(model, folder, dtype)
 
-        engine = exports.ENGINES["mlx"]
-        monkeypatch.setitem(exports.ENGINES, "mlx", replace(engine, write=slow))
+        monkeypatch.setitem(vars(engine["mlx"]), "function", slow)
         with pytest.raises(hw.HeadwiseError, match="could not be written"):
             hw.export(small(), "mlx", tmp_path / "out")
         assert files(tmp_path) == {"out/file": b"mine"}
@@ -169,8 +167,7 @@ class TestHalfWritten:
             (folder / "model.safetensors").write_text("half")
             raise error
 
-        engine = exports.ENGINES["mlx"]
-        monkeypatch.setitem(exports.ENGINES, "mlx", replace(engine, write=broken))
+        monkeypatch.setitem(vars(engine["mlx"]), "function", broken)
         with pytest.raises((type(error), hw.HeadwiseError)):
             hw.export(small(), "mlx", tmp_path / "out")
         assert not [*tmp_path.iterdir()]
@@ -198,10 +195,10 @@ class TestHalfWritten:
 
 def test_an_export_is_no_model(saved: Path, tmp_path: Path) -> None:
     """And says so, whatever engine it is for."""
-    for engine, needs in (("mlx", None), ("gguf", "gguf")):
+    for to, needs in (("mlx", None), ("gguf", "gguf")):
         if needs:
-            pytest.importorskip(needs, reason=f"{needs} is not installed (headwise[{engine}])")
-        hw.export(hw.load(saved), engine, tmp_path / engine)
+            pytest.importorskip(needs, reason=f"{needs} is not installed (headwise[{to}])")
+        hw.export(hw.load(saved), to, tmp_path / to)
         with pytest.raises(hw.HeadwiseError) as refusal:
-            hw.load(tmp_path / engine)
+            hw.load(tmp_path / to)
         assert "\n" not in str(refusal.value)

@@ -28,7 +28,7 @@ from transformers.models.auto.modeling_auto import (
 from headwise.attention import inline, kernel
 from headwise.attention.offload import device_of, undisturbed
 from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.heads import HeadMap, Kind, Site
+from headwise.heads import Head, HeadMap, Kind, Site
 
 SOURCE_LENGTH, TARGET_LENGTH = (
     9,
@@ -316,6 +316,22 @@ def start_token(model: nn.Module) -> int:
             "words: set it in generation_config.json."
         )
     return start
+
+
+def configured_alignment_heads(model: nn.Module) -> list[Head]:
+    """The cross heads whose attention says which source word, or which moment of speech, a token belongs to:
+    `alignment_heads` of the generation configuration, [[layer, head], …]. Empty where none are named.
+
+    Raises HeadwiseError for entries that are no pairs of a layer and a head.
+    """
+    listed = getattr(getattr(model, "generation_config", None), "alignment_heads", None) or []
+    try:
+        return [Head("cross", int(layer), int(head)) for layer, head in listed]
+    except (TypeError, ValueError):
+        raise HeadwiseError(
+            f"The alignment_heads of this {type(model).__name__} are {listed}, but must be pairs of a layer and a "
+            "head: correct its generation_config.json."
+        ) from None
 
 
 def declared(model: nn.Module) -> int | None:

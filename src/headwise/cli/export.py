@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwise.cli.options import ModelName, Quiet
-from headwise.engines import refuse_unknown
+from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
     from headwise.model import Model
 
+NAMES = ", ".join(engine)
+
 
 def export(
     model: ModelName,
-    to: Annotated[str | None, typer.Option("--to", help="gguf, ct2, onnx, mlx or torch")] = None,
+    to: Annotated[str | None, typer.Option("--to", help=f"the engine: {NAMES}")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="new folder to write to")] = None,
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="type of the weights, such as f16 or q8_0")
@@ -31,18 +33,18 @@ def export(
     import headwise as hw
 
     if not list_ and to is None:
-        raise HeadwiseError(
-            "No engine was named: give --to gguf, ct2, onnx, mlx or torch, or ask with --list."
-        )
-    if to is not None:
-        refuse_unknown(to)
+        raise HeadwiseError(f"No engine was named: give --to with {NAMES}, or ask with --list.")
+    if to is not None and to not in engine:
+        raise HeadwiseError(engine.unknown(to))
     loaded = hw.load(model)
     if list_ or to is None:
         for line in engine_lines(loaded):
             typer.echo(line)
         return
+
+    notes: list[str] = []
     place = out or Path("runs") / f"{Path(loaded.name).name}-{to}"
-    notes = hw.export(loaded, to, place, dtype)
+    hw.export(loaded, to, place, dtype, say=notes.append)
     if not quiet:
         for note in notes:
             typer.echo(f"  {note}")
@@ -51,22 +53,16 @@ def export(
 
 def runs_in(model: Model, place: Path) -> str:
     """Where a pruned model can run, and the next command to try."""
-    from headwise.engines.export import ENGINES
-
-    taken = [
-        f"{engine.runs_in} ({name})"
-        for name, engine in ENGINES.items()
-        if engine.refuse(model) is None
+    names = [
+        f"{entry.title} ({name})" for name, entry in engine.items() if not entry.why_not(model)
     ]
-    return f"Runs in {', '.join(taken)}: headwise export {place} --to … (--list says why not elsewhere)"
+    return f"Runs in {', '.join(names)}: headwise export {place} --to … (--list says why not elsewhere)"
 
 
 def engine_lines(model: Model) -> list[str]:
     """The table of engines, a line each."""
-    from headwise.engines.export import ENGINES
-
-    reasons = {name: engine.refuse(model) for name, engine in ENGINES.items()}
-    return [
-        f"  {name:6}{engine.runs_in:14}{f'no: {reasons[name]}' if reasons[name] else 'yes'}"
-        for name, engine in ENGINES.items()
-    ]
+    lines = []
+    for name, entry in engine.items():
+        reason = entry.why_not(model)
+        lines.append(f"  {name:6}{entry.title:14}{f'no: {reason}' if reason else 'yes'}")
+    return lines

@@ -17,7 +17,7 @@ from headwise.options import Search
 from headwise.progress import Report, silent
 
 
-class Writer(Protocol):
+class Translator(Protocol):
     """What searches for translations with one model. engine: its name and version. longest: tokens on either side."""
 
     engine: str
@@ -37,22 +37,23 @@ class Generate:
     engine = f"transformers {transformers.__version__}"
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.model, self.tokenizer, self.longest = model, tokenizer, longest(model)
+        self.model = model
+        self.tokenizer = tokenizer
+        self.longest = longest(model)
 
     def write(
         self, sources: list[list[int]], search: Search, length: int, exactly: bool
     ) -> list[list[int]]:
-        batch = self.tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(
-            device_of(self.model)
-        )
+        batch = self.tokenizer.pad({"input_ids": sources}, return_tensors="pt")
+        batch = batch.to(device_of(self.model))
         with evaluating(self.model), torch.no_grad():
-            written = decode(self.model, self.tokenizer, batch, search, length, exactly)[:, 1:]
+            rows = decode(self.model, self.tokenizer, batch, search, length, exactly)
         ends = ending(self.model)
-        return [until_end(row, ends) for row in written.tolist()]
+        return [until_end(row, ends) for row in rows[:, 1:].tolist()]
 
 
 def translate(
-    writer: Writer,
+    translator: Translator,
     sentences: Sequence[str],
     search: Search,
     progress: Report = silent,
@@ -64,45 +65,48 @@ def translate(
     model's positions are truncated. A blank sentence stays blank. The unknown subword is never written. exactly: write
     this number of tokens for each sentence, to compare the speed of two models.
     """
-    tokenizer = writer.tokenizer
-    said = [i for i, sentence in enumerate(sentences) if sentence.strip()]
-    ids = (
-        tokenizer([sentences[i] for i in said], truncation=True, max_length=writer.longest)[
-            "input_ids"
-        ]
-        if said
-        else []
-    )
-    sources = dict(zip(said, ids, strict=True))
-    order = sorted(said, key=lambda i: -len(sources[i]))
-    out, tokens, start = [""] * len(sentences), 0, time.perf_counter()
-    for at in range(0, len(order), search.batch):
-        chosen = order[at : at + search.batch]
-        length = exactly or most_written(len(sources[chosen[0]]), writer.longest)
-        written = writer.write([sources[i] for i in chosen], search, length, exactly is not None)
+    sources = token_ids(translator, sentences)
+    longest_first = sorted(sources, key=lambda i: -len(sources[i]))
+    translations = [""] * len(sentences)
+    tokens = 0
+    start = time.perf_counter()
+    for first in range(0, len(longest_first), search.batch):
+        batch = longest_first[first : first + search.batch]
+        length = exactly or most_written(len(sources[batch[0]]), translator.longest)
+        rows = [sources[i] for i in batch]
+        written = translator.write(rows, search, length, exactly is not None)
         tokens += sum(map(len, written))
-        for i, text in zip(
-            chosen, tokenizer.batch_decode(written, skip_special_tokens=True), strict=True
-        ):
-            out[i] = text.strip()
-        progress((at + len(chosen)) / len(order), f"{at + len(chosen)} of {len(order)} sentences")
+        texts = translator.tokenizer.batch_decode(written, skip_special_tokens=True)
+        for i, text in zip(batch, texts, strict=True):
+            translations[i] = text.strip()
+        done = first + len(batch)
+        progress(done / len(sources), f"{done} of {len(sources)} sentences")
+
     seconds = time.perf_counter() - start
     cost = {
         "seconds": seconds,
         "tokens": tokens,
         "tokens_per_second": tokens / seconds,
-        "engine": writer.engine,
+        "engine": translator.engine,
     }
-    return out, cost
+    return translations, cost
+
+
+def token_ids(translator: Translator, sentences: Sequence[str]) -> dict[int, list[int]]:
+    """The token ids of the sentences that are not blank, by their index."""
+    indices = [i for i, sentence in enumerate(sentences) if sentence.strip()]
+    if not indices:
+        return {}
+    texts = [sentences[i] for i in indices]
+    encoded = translator.tokenizer(texts, truncation=True, max_length=translator.longest)
+    return dict(zip(indices, encoded["input_ids"], strict=True))
 
 
 def longest(model: PreTrainedModel) -> int:
     """The most tokens of a sentence, on either side."""
-    return (
-        model.config.max_position_embeddings - 8
-        if hasattr(model.config, "max_position_embeddings")
-        else 512
-    )
+    if hasattr(model.config, "max_position_embeddings"):
+        return int(model.config.max_position_embeddings) - 8
+    return 512
 
 
 class BeamCache(EncoderDecoderCache):
@@ -148,18 +152,21 @@ def most_written(source: int, longest: int) -> int:
 def ending(model: PreTrainedModel) -> list[int]:
     """The ids of the tokens that end a translation."""
     ends = model.generation_config.eos_token_id
-    return ends if isinstance(ends, list) else [] if ends is None else [ends]
+    if ends is None:
+        return []
+    return ends if isinstance(ends, list) else [ends]
 
 
 def until_end(written: list[int], ends: list[int]) -> list[int]:
     """Token ids up to the first end token, which stays; without what `generate` fills the rest with."""
-    return next(
-        (written[: place + 1] for place, token in enumerate(written) if token in ends), written
-    )
+    for i, token in enumerate(written):
+        if token in ends:
+            return written[: i + 1]
+    return written
 
 
 def speeds(
-    writers: Mapping[str, Writer],
+    translators: Mapping[str, Translator],
     sentences: Sequence[str],
     search: Search,
     tokens: int,
@@ -168,11 +175,12 @@ def speeds(
 ) -> dict[str, tuple[float, float, float]]:
     """Tokens per second of decoding (median, least, most), by name: all models write equally many tokens for the same
     sentences, in turn, a few rounds, so that a noisy machine and longer translations affect all alike."""
-    rates: dict[str, list[float]] = {name: [] for name in writers}
-    for turn in range(rounds):
-        in_turn = list(writers.items())[:: -1 if turn % 2 else 1]  # no model always goes first
-        for i, (name, writer) in enumerate(in_turn):
-            cost = translate(writer, sentences, search, exactly=tokens)[1]
+    rates: dict[str, list[float]] = {name: [] for name in translators}
+    for number in range(rounds):
+        # No model is always the first.
+        names = list(translators)[:: -1 if number % 2 else 1]
+        for done, name in enumerate(names, start=1):
+            _, cost = translate(translators[name], sentences, search, exactly=tokens)
             rates[name].append(cost["tokens_per_second"])
-            progress((turn + (i + 1) / len(writers)) / rounds, name)
+            progress((number + done / len(names)) / rounds, name)
     return {name: (median(values), min(values), max(values)) for name, values in rates.items()}

@@ -17,18 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.model import Model
 
 FILE = "model.gguf"
 ARCHITECTURES = {"llama": "deci", "mistral": "deci", "qwen2": "deci", "qwen3": "openelm"}
-STATIC_ROTATIONS = (
-    "default",
-    "linear",
-    "llama3",
-    "yarn",
-)  # frequencies that do not depend on the length of the text
+
+# Rotary positions whose frequencies do not depend on the length of the text.
+STATIC_ROTATIONS = ("default", "linear", "llama3", "yarn")
+
 # How llama.cpp cuts text before byte-pair merges, by the pattern in tokenizer.json (None: GPT-2's own).
 PRE_TOKENIZERS = {
     None: "gpt-2",
@@ -38,35 +37,38 @@ PRE_TOKENIZERS = {
 
 
 class Counts(NamedTuple):
-    """Heads of one layer in the file, and whether it is one of zeros in a layer that has none."""
+    """Heads of one layer in the file, and whether there is one of zeros because the layer has none."""
 
     query: int
     key_value: int
-    stand_in: bool = False
+    zeros: bool = False
 
 
-def refuse(model: Model) -> str | None:
+def refusal(model: Model) -> str | None:
     """Why llama.cpp cannot run this model; None where it can."""
     config: Any = model.hf.config
-    kind = config.model_type
-    if kind not in ARCHITECTURES or not hasattr(model.hf, "lm_head"):
-        known = ", ".join(ARCHITECTURES)
-        return f"no architecture of llama.cpp reads uneven heads of a {kind}: known are language models of {known}"
+    family = config.model_type
+    if family not in ARCHITECTURES or not hasattr(model.hf, "lm_head"):
+        families = ", ".join(ARCHITECTURES)
+        return (
+            f"no architecture of llama.cpp reads uneven heads of a {family}: "
+            f"known are language models of {families}"
+        )
     rotation = config.rope_parameters.get("rope_type", "default")
     if rotation not in STATIC_ROTATIONS:
         return f"its rotary positions of type {rotation} depend on the length of the text"
-    if ARCHITECTURES[kind] == "openelm":
+    if ARCHITECTURES[family] == "openelm":
         empty = [site.layer for site in model.heads.sites if not model.heads.count(site)]
         if empty:
-            return (
-                f"llama.cpp needs a head in every layer of a {kind}, but layer {empty[0]} has none"
-            )
+            return f"llama.cpp needs a head in every layer of a {family}, but layer {empty[0]} has none"
         if not tied(model):
-            return f"llama.cpp reads a {kind} with uneven heads only with tied embeddings"
+            return f"llama.cpp reads a {family} with uneven heads only with tied embeddings"
         if any(attention.o_proj.bias is not None for attention in attentions(model)):
-            return f"llama.cpp reads no output bias in a {kind}: remove heads without compensation"
+            return (
+                f"llama.cpp reads no output bias in a {family}: remove heads without compensation"
+            )
         if rotation != "default":
-            return f"llama.cpp reads no rotary scaling ({rotation}) in a {kind} with uneven heads"
+            return f"llama.cpp reads no rotary scaling ({rotation}) in a {family} with uneven heads"
     if model.tokenizer is None:
         return "it has no tokenizer, which the file has inside"
     try:
@@ -88,14 +90,15 @@ def attentions(model: Model) -> list[Any]:
 def counts(model: Model) -> list[Counts]:
     """Heads of every layer in the file. An empty layer gets one head of zeros where it has an output bias, which
     needs a head, and where it is the first: llama.cpp reads the size of heads only if that has some."""
-    query, key_value = model.heads.query["decoder-self"], model.heads.key_value["decoder-self"]
-    modules = (model.found.modules[Site("decoder-self", layer)] for layer in range(len(query)))
-    return [
-        Counts(1, 1, True)
-        if not heads and (layer == 0 or output_bias(module) is not None)
-        else Counts(heads, groups)
-        for layer, (heads, groups, module) in enumerate(zip(query, key_value, modules, strict=True))
-    ]
+    layers = []
+    for layer, heads in enumerate(model.heads.query["decoder-self"]):
+        groups = model.heads.key_value["decoder-self"][layer]
+        bias = output_bias(model.found.modules[Site("decoder-self", layer)])
+        if not heads and (layer == 0 or bias is not None):
+            layers.append(Counts(1, 1, zeros=True))
+        else:
+            layers.append(Counts(heads, groups))
+    return layers
 
 
 def output_bias(attention: Any) -> Tensor | None:
@@ -105,11 +108,8 @@ def output_bias(attention: Any) -> Tensor | None:
 
 def paired(rows: Tensor, heads: int) -> Tensor:
     """Rows of a query or key projection, head by head, from half-split rotary order to neighbouring pairs."""
-    return (
-        rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
-        .swapaxes(1, 2)
-        .reshape(rows.shape)
-    )
+    pairs = rows.shape[0] // heads // 2
+    return rows.reshape(heads, 2, pairs, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
@@ -119,7 +119,7 @@ def tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
     yield "token_embd.weight", decoder.embed_tokens.weight
     yield "output_norm.weight", decoder.norm.weight
     if not tied(model):
-        yield from parts("output", model.hf.get_output_embeddings())
+        yield from parameters("output", model.hf.get_output_embeddings())
     if not fused and (factors := frequency_factors(decoder.rotary_emb)) is not None:
         yield "rope_freqs.weight", factors
     for number, (layer, attention, count) in enumerate(
@@ -127,50 +127,48 @@ def tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
     ):
         block = f"blk.{number}"
         if count.query:
-            yield from parts(f"{block}.attn_norm", layer.input_layernorm)
-        if count.stand_in:
-            yield from stand_in(block, attention, model)
+            yield from parameters(f"{block}.attn_norm", layer.input_layernorm)
+        if count.zeros:
+            yield from zero_head(block, attention, model)
         elif fused:
             inputs = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
             yield f"{block}.attn_qkv.weight", torch.cat(inputs)
-            yield from parts(f"{block}.attn_q_norm", attention.q_norm)
-            yield from parts(f"{block}.attn_k_norm", attention.k_norm)
-            yield from parts(f"{block}.attn_output", attention.o_proj)
+            yield from parameters(f"{block}.attn_q_norm", attention.q_norm)
+            yield from parameters(f"{block}.attn_k_norm", attention.k_norm)
+            yield from parameters(f"{block}.attn_output", attention.o_proj)
         elif count.query:
-            for name, rows in parts(f"{block}.attn_q", attention.q_proj):
+            for name, rows in parameters(f"{block}.attn_q", attention.q_proj):
                 yield name, paired(rows, count.query)
-            for name, rows in parts(f"{block}.attn_k", attention.k_proj):
+            for name, rows in parameters(f"{block}.attn_k", attention.k_proj):
                 yield name, paired(rows, count.key_value)
-            yield from parts(f"{block}.attn_v", attention.v_proj)
-            yield from parts(f"{block}.attn_output", attention.o_proj)
-        yield from parts(f"{block}.ffn_norm", layer.post_attention_layernorm)
+            yield from parameters(f"{block}.attn_v", attention.v_proj)
+            yield from parameters(f"{block}.attn_output", attention.o_proj)
+        yield from parameters(f"{block}.ffn_norm", layer.post_attention_layernorm)
         for ours, theirs in (
             ("gate_proj", "ffn_gate"),
             ("up_proj", "ffn_up"),
             ("down_proj", "ffn_down"),
         ):
-            yield from parts(f"{block}.{theirs}", getattr(layer.mlp, ours))
+            yield from parameters(f"{block}.{theirs}", getattr(layer.mlp, ours))
 
 
-def parts(name: str, module: Any) -> Iterator[tuple[str, Tensor]]:
+def parameters(name: str, module: Any) -> Iterator[tuple[str, Tensor]]:
     """The weight and, where there is one, the bias of a linear layer or a norm."""
-    for part in ("weight", "bias"):
-        value = getattr(module, part, None)
+    for kind in ("weight", "bias"):
+        value = getattr(module, kind, None)
         if value is not None:
-            yield f"{name}.{part}", value
+            yield f"{name}.{kind}", value
 
 
-def stand_in(block: str, attention: Any, model: Model) -> Iterator[tuple[str, Tensor]]:
+def zero_head(block: str, attention: Any, model: Model) -> Iterator[tuple[str, Tensor]]:
     """One head of zeros, with the output bias of a layer that has no head."""
-    bias, size, embedded = (
-        output_bias(attention),
-        model.found.head_size,
-        model.hf.get_input_embeddings().weight,
-    )
+    embedded = model.hf.get_input_embeddings().weight
+    size = model.found.head_size
     width = embedded.shape[1]
     for name in ("attn_q", "attn_k", "attn_v"):
         yield f"{block}.{name}.weight", embedded.new_zeros(size, width)
     yield f"{block}.attn_output.weight", embedded.new_zeros(width, size)
+    bias = output_bias(attention)
     if bias is not None:
         yield f"{block}.attn_output.bias", bias
 
@@ -179,9 +177,8 @@ def frequency_factors(rotary: Any) -> Tensor | None:
     """What llama.cpp divides each rotary frequency by; None for plain rotary positions."""
     actual = rotary.inv_freq.float()
     theta = rotary.config.rope_parameters["rope_theta"]
-    plain = theta ** (
-        -torch.arange(len(actual), dtype=torch.float32, device=actual.device) / len(actual)
-    )
+    pairs = torch.arange(len(actual), dtype=torch.float32, device=actual.device)
+    plain = theta ** (-pairs / len(actual))
     factors = plain / actual
     return None if bool(torch.allclose(factors, torch.ones_like(factors), atol=1e-6)) else factors
 
@@ -196,21 +193,23 @@ def vocabulary(model: Model) -> dict[str, Any]:
     if backend is None:
         raise HeadwiseError("its tokenizer is not a fast one, with a tokenizer.json")
     content = json.loads(backend.to_str())
-    core, added = content["model"], {entry["id"]: entry for entry in content["added_tokens"]}
+    core = content["model"]
+    added = {entry["id"]: entry for entry in content["added_tokens"]}
     if core["type"] != "BPE":
         raise HeadwiseError(
             f"its tokenizer is of type {core['type']}: only byte pairs (BPE) are written"
         )
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in core["merges"]]
-    names: list[str | None] = [None] * max(
-        model.hf.config.vocab_size, max(core["vocab"].values()) + 1
-    )
+
+    size = max(model.hf.config.vocab_size, max(core["vocab"].values()) + 1)
+    names: list[str | None] = [None] * size
     for text, number in core["vocab"].items():
         names[number] = text
     for number, entry in added.items():
         names[number] = entry["content"]
     kinds = [kind_of_token(name, added.get(number)) for number, name in enumerate(names)]
     tokens = [f"[unused {number}]" if name is None else name for number, name in enumerate(names)]
+
     if core.get("byte_fallback"):
         rank = {pair.replace(" ", ""): place for place, pair in reversed(list(enumerate(merges)))}
         scores = [float(-rank.get(token, len(merges))) for token in tokens]
@@ -256,6 +255,16 @@ def pre_tokenizer(content: Mapping[str, Any]) -> str:
     return PRE_TOKENIZERS[pattern]
 
 
+@engine(
+    "gguf",
+    title="llama.cpp",
+    types=("f16", "f32", "bf16", "q8_0"),
+    modules=("gguf",),
+    extra="gguf",
+    refusal="refusal",
+    models="Llama, Mistral, Qwen2, Qwen3",
+    empty="yes (Qwen3: no)",
+)
 def write(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write `model.gguf` to a folder. Returns notes for the user.
 
@@ -268,22 +277,20 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
     writer = gguf.GGUFWriter(folder / FILE, ARCHITECTURES[config.model_type])
     add_facts(writer, model, dtype)
     add_vocabulary(writer, model)
+
     kept_wide = []
     for name, tensor in tensors(model):
         kind = type_of(name, tensor, dtype)
         if dtype == "q8_0" and kind == "f16":
             kept_wide.append(name)
-        quantised = gguf.GGMLQuantizationType[kind.upper()]
-        block, size = gguf.GGML_QUANT_SIZES[quantised]
-        shape = (
-            tensor.shape
-            if kind in ("f32", "f16")
-            else (*tensor.shape[:-1], tensor.shape[-1] // block * size)
-        )
-        stored = {"f32": np.float32, "f16": np.float16}.get(kind, np.uint8)
-        writer.add_tensor_info(
-            name, shape, np.dtype(stored), tensor.numel() // block * size, quantised
-        )
+        stored_as = gguf.GGMLQuantizationType[kind.upper()]
+        block, size = gguf.GGML_QUANT_SIZES[stored_as]
+        shape: tuple[int, ...] = tuple(tensor.shape)
+        if kind not in ("f32", "f16"):
+            shape = (*tensor.shape[:-1], tensor.shape[-1] // block * size)
+        stored = np.dtype({"f32": np.float32, "f16": np.float16}.get(kind, np.uint8))
+        writer.add_tensor_info(name, shape, stored, tensor.numel() // block * size, stored_as)
+
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
@@ -292,6 +299,7 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
         stored_as = gguf.GGMLQuantizationType[type_of(name, tensor, dtype).upper()]
         writer.write_tensor_data(gguf.quants.quantize(numbers, stored_as))
     writer.close()
+
     notes = []
     if kept_wide:
         notes.append(
@@ -321,7 +329,8 @@ def add_facts(writer: Any, model: Model, dtype: str) -> None:
     import gguf
 
     config: Any = model.hf.config
-    size, heads = model.found.head_size, counts(model)
+    size = model.found.head_size
+    heads = counts(model)
     rotary: Any = model.hf.get_decoder().rotary_emb
     writer.add_name(Path(model.name).name)
     writer.add_block_count(len(heads))
@@ -346,7 +355,8 @@ def add_facts(writer: Any, model: Model, dtype: str) -> None:
 
 def add_vocabulary(writer: Any, model: Model) -> None:
     """The tokenizer, its special tokens and its chat template."""
-    words, tokenizer = vocabulary(model), model.tokenizer
+    words = vocabulary(model)
+    tokenizer = model.tokenizer
     add: dict[str, Callable[[Any], None]] = {
         "model": writer.add_tokenizer_model,
         "pre": writer.add_tokenizer_pre,

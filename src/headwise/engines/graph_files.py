@@ -1,5 +1,8 @@
 """Graph files: ONNX for ONNX Runtime, programs of torch.export for PyTorch (`.pt2`). Every graph is checked against the
-model with texts of other sizes than the one it was traced with."""
+model with texts of other sizes than the one it was traced with.
+
+Whether a model's code can be traced shows when it is: the engines here refuse no model before.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.engines.engine import engine
 from headwise.engines.graphs import Graph, graphs
 from headwise.errors import HeadwiseError
 from headwise.model import Model
@@ -25,11 +29,13 @@ SIZES = (
 Run = Callable[[dict[str, Tensor]], list[Tensor]]
 
 
-def refuse(model: Model) -> str | None:
-    """Any model of text: whether its code can be traced shows when it is."""
-    return None
-
-
+@engine(
+    "onnx",
+    title="ONNX Runtime",
+    modules=("onnxruntime", "onnxscript"),
+    extra="onnx",
+    models="any model of text",
+)
 def write_onnx(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write ONNX files to a folder, in float32. Returns notes for the user."""
     import onnxruntime
@@ -50,9 +56,8 @@ def write_onnx(model: Model, folder: Path, dtype: str) -> list[str]:
                     output_names=list(graph.outputs),
                 )
             except Exception as error:  # of the converter, about an operation that ONNX lacks
-                reason, _, _ = " ".join(str(error.__cause__ or error).split()).partition(
-                    " : ["
-                )  # a node's whole entry
+                message = " ".join(str(error.__cause__ or error).split())
+                reason, _, _ = message.partition(" : [")  # without the node's whole entry
                 raise HeadwiseError(
                     f"This model's graph cannot be written as ONNX ({reason[:200]})."
                 ) from error
@@ -60,20 +65,19 @@ def write_onnx(model: Model, folder: Path, dtype: str) -> list[str]:
             made.save(str(path))
             session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
             check(graph, partial(run_onnx, session), "ONNX Runtime")
-    return finish(
-        model, folder, f"checked in ONNX Runtime: within {TOLERANCE:g} of the largest number"
-    )
+    save_tokenizer(model, folder)
+    return [f"checked in ONNX Runtime: within {TOLERANCE:g} of the largest number"]
 
 
 def run_onnx(session: Any, inputs: Mapping[str, Tensor]) -> list[Tensor]:
     """The outputs of an ONNX Runtime session. Inputs that the graph does not read are not among its own."""
-    read = {one.name for one in session.get_inputs()}
-    outputs = session.run(
-        None, {name: tensor.numpy() for name, tensor in inputs.items() if name in read}
-    )
+    names = [own.name for own in session.get_inputs()]
+    arrays = {name: inputs[name].numpy() for name in names}
+    outputs = session.run(None, arrays)
     return [torch.from_numpy(output) for output in outputs]
 
 
+@engine("torch", title="PyTorch", models="any model of text, without transformers (`.pt2`)")
 def write_torch(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write programs of torch.export to a folder. Returns notes for the user."""
     with traceable(model, "sdpa" if getattr(model.hf, "_supports_sdpa", True) else "eager"):
@@ -82,17 +86,17 @@ def write_torch(model: Model, folder: Path, dtype: str) -> list[str]:
             torch.export.save(graph.program(), path)
             program = torch.export.load(path).module()
             check(graph, partial(run_program, program), "torch.export")
-    return finish(model, folder, f"checked in PyTorch: within {TOLERANCE:g} of the largest number")
+    save_tokenizer(model, folder)
+    return [f"checked in PyTorch: within {TOLERANCE:g} of the largest number"]
 
 
 def run_program(program: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
     return list(program(inputs=inputs))
 
 
-def finish(model: Model, folder: Path, note: str) -> list[str]:
+def save_tokenizer(model: Model, folder: Path) -> None:
     if model.tokenizer is not None:
         model.tokenizer.save_pretrained(folder)
-    return [note]
 
 
 @contextmanager
@@ -112,19 +116,19 @@ def check(graph: Graph, run: Run, engine: str) -> None:
     than those it was traced with."""
     for sizes in SIZES:
         inputs = resized(graph, sizes)
-        wanted = graph.module(inputs)
+        expected_outputs = graph.module(inputs)
         try:
-            found = run(inputs)
-        except (
-            Exception
-        ) as error:  # of the engine: the model's code asks for sizes that it was traced with
+            outputs = run(inputs)
+        except Exception as error:  # the model's code asks for sizes that it was traced with
             reason = " ".join(str(error).split())[:200]
             raise HeadwiseError(
                 f"{engine} cannot run the graph '{graph.name}' with texts of another length ({reason}). Nothing was "
                 "written."
             ) from error
-        for name, expected, got in zip(graph.outputs, wanted, found, strict=True):
-            difference = float((got - expected).abs().max()) if expected.numel() else 0.0
+        for name, expected, got in zip(graph.outputs, expected_outputs, outputs, strict=True):
+            if not expected.numel():
+                continue
+            difference = float((got - expected).abs().max())
             if not difference <= TOLERANCE * max(float(expected.abs().max()), 1.0):
                 raise HeadwiseError(
                     f"{engine} computes something else than the model: {name} of the graph '{graph.name}' differs by "

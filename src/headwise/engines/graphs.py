@@ -7,6 +7,7 @@ once a sentence, and a decoder step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +20,11 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Kind
 from headwise.model import Model
 
-BATCH, TOKENS, PAST, SOURCE = (
-    2,
-    3,
-    4,
-    5,
-)  # sizes of the example: all different, and none of them 0 or 1
+# Sizes of the example: all different, and none of them 0 or 1.
+BATCH = 2
+TOKENS = 3
+PAST = 4
+SOURCE = 5
 
 
 @dataclass(frozen=True)
@@ -62,24 +62,32 @@ class PastLayer(DynamicLayer):
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         super().__init__()
         self.lazy_initialization(keys, values)
-        self.keys, self.values = keys, values
+        self.keys = keys
+        self.values = values
 
     def get_seq_length(self) -> int:
-        return (
-            int(self.keys.shape[-2]) if not torch.compiler.is_exporting() else self.keys.shape[-2]
-        )
+        length = self.keys.shape[-2]
+        return length if torch.compiler.is_exporting() else int(length)
 
 
 def cache_of(inputs: dict[str, Tensor], prefix: str, layers: int) -> Cache:
     """The cache of all layers from the inputs `prefix.LAYER.key` and `.value`."""
-    return Cache(
-        layers=[
-            PastLayer(inputs[f"{prefix}.{layer}.key"], inputs[f"{prefix}.{layer}.value"])
-            if f"{prefix}.{layer}.key" in inputs
-            else DynamicLayer()
-            for layer in range(layers)
-        ]
-    )
+    states: list[Any] = []
+    for layer in range(layers):
+        keys = inputs.get(f"{prefix}.{layer}.key")
+        if keys is None:
+            states.append(DynamicLayer())
+        else:
+            states.append(PastLayer(keys, inputs[f"{prefix}.{layer}.value"]))
+    return Cache(layers=states)
+
+
+def flat(layers: Sequence[Any]) -> list[Tensor]:
+    """The keys and values of some layers of a cache, layer by layer."""
+    tensors = []
+    for layer in layers:
+        tensors += [layer.keys, layer.values]
+    return tensors
 
 
 class Encoder(nn.Module):
@@ -98,7 +106,8 @@ class LanguageModel(nn.Module):
 
     def __init__(self, hf: Any, layers: int) -> None:
         super().__init__()
-        self.hf, self.layers = hf, layers
+        self.hf = hf
+        self.layers = layers
 
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         past = cache_of(inputs, "past", self.layers)
@@ -108,7 +117,7 @@ class LanguageModel(nn.Module):
             past_key_values=past,
             use_cache=True,
         ).logits
-        return (logits, *(state for layer in past.layers for state in (layer.keys, layer.values)))
+        return (logits, *flat(past.layers))
 
 
 class Source(nn.Module):
@@ -116,14 +125,15 @@ class Source(nn.Module):
 
     def __init__(self, hf: Any, crossing: list[int]) -> None:
         super().__init__()
-        self.hf, self.crossing = hf, crossing
+        self.hf = hf
+        self.crossing = crossing
 
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         start = inputs["input_ids"].new_zeros(inputs["input_ids"].shape[0], 1)
         self.hf(**inputs, decoder_input_ids=start, past_key_values=cache, use_cache=True)
-        layers = [cache.cross_attention_cache.layers[layer] for layer in self.crossing]
-        return tuple(state for layer in layers for state in (layer.keys, layer.values))
+        layers = cache.cross_attention_cache.layers
+        return tuple(flat([layers[layer] for layer in self.crossing]))
 
 
 class DecoderStep(nn.Module):
@@ -132,17 +142,19 @@ class DecoderStep(nn.Module):
 
     def __init__(self, hf: Any, layers: int, crossing: list[int]) -> None:
         super().__init__()
-        self.hf, self.layers, self.crossing = hf, layers, crossing
+        self.hf = hf
+        self.layers = layers
+        self.crossing = crossing
 
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        past, cross = cache_of(inputs, "past", self.layers), cache_of(inputs, "cross", self.layers)
+        past = cache_of(inputs, "past", self.layers)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        cache.self_attention_cache, cache.cross_attention_cache = past, cross
+        cache.self_attention_cache = past
+        cache.cross_attention_cache = cache_of(inputs, "cross", self.layers)
         cache.is_updated = {layer: layer in self.crossing for layer in range(self.layers)}
         mask = inputs["attention_mask"]
-        unread = mask.new_zeros(
-            (*mask.shape, 1), dtype=self.hf.dtype
-        )  # stands for states that the cache has read
+        # The encoder's states are in the cache already: their values are not read.
+        unread = mask.new_zeros((*mask.shape, 1), dtype=self.hf.dtype)
         logits = self.hf(
             encoder_outputs=(unread,),
             attention_mask=mask,
@@ -150,48 +162,46 @@ class DecoderStep(nn.Module):
             past_key_values=cache,
             use_cache=True,
         ).logits
-        return (logits, *(state for layer in past.layers for state in (layer.keys, layer.values)))
+        return (logits, *flat(past.layers))
 
 
 def graphs(model: Model) -> list[Graph]:
     """The graphs of a model, with stock attention."""
-    device, words = model.hf.device, model.hf.config.get_text_config().vocab_size
-    ids = torch.arange(BATCH * SOURCE, device=device).view(BATCH, SOURCE) % words
+    vocabulary = model.hf.config.get_text_config().vocab_size
+    batch_and_source = {0: "batch", 1: "source"}
+    ids = torch.arange(BATCH * SOURCE, device=model.hf.device).view(BATCH, SOURCE) % vocabulary
     source = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    source_sizes = {name: {0: "batch", 1: "source"} for name in source}
+    source_sizes = dict.fromkeys(source, batch_and_source)
     if "decoder-self" not in model.heads.kinds:
         return [Graph("model", Encoder(model.hf), source, source_sizes, ("output",))]
+
     layers = len(model.heads.query["decoder-self"])
     past, past_sizes = states(model, "decoder-self", "past", PAST, list(range(layers)))
-    after = tuple(name.replace("past", "present", 1) for name in past)
+    outputs = ("logits", *(name.replace("past", "present", 1) for name in past))
+    next_ids = ids[:, :TOKENS].clone(memory_format=torch.contiguous_format)
+    next_size = {0: "batch", 1: "tokens"}
     if not model.hf.config.is_encoder_decoder:
         step = {
-            "input_ids": ids[:, :TOKENS].clone(memory_format=torch.contiguous_format),
+            "input_ids": next_ids,
             "attention_mask": ids.new_ones(BATCH, PAST + TOKENS),
         }
-        sizes = {"input_ids": {0: "batch", 1: "tokens"}, "attention_mask": {0: "batch", 1: "total"}}
-        whole = LanguageModel(model.hf, layers)
-        return [Graph("model", whole, step | past, sizes | past_sizes, ("logits", *after))]
+        sizes = {"input_ids": next_size, "attention_mask": {0: "batch", 1: "total"}}
+        module = LanguageModel(model.hf, layers)
+        return [Graph("model", module, step | past, sizes | past_sizes, outputs)]
+
     crossing = [layer for layer, heads in enumerate(model.heads.query["cross"]) if heads]
     cross, cross_sizes = states(model, "cross", "cross", SOURCE, crossing)
-    step = {
-        "decoder_input_ids": ids[:, :TOKENS].clone(memory_format=torch.contiguous_format),
-        "attention_mask": source["attention_mask"],
-    }
-    sizes = {
-        "decoder_input_ids": {0: "batch", 1: "tokens"},
-        "attention_mask": {0: "batch", 1: "source"},
-    }
-    return [
-        Graph("encoder", Source(model.hf, crossing), source, source_sizes, tuple(cross)),
-        Graph(
-            "decoder",
-            DecoderStep(model.hf, layers, crossing),
-            step | past | cross,
-            sizes | past_sizes | cross_sizes,
-            ("logits", *after),
-        ),
-    ]
+    encoder = Graph("encoder", Source(model.hf, crossing), source, source_sizes, tuple(cross))
+    step = {"decoder_input_ids": next_ids, "attention_mask": source["attention_mask"]}
+    sizes = {"decoder_input_ids": next_size, "attention_mask": batch_and_source}
+    decoder = Graph(
+        "decoder",
+        DecoderStep(model.hf, layers, crossing),
+        step | past | cross,
+        sizes | past_sizes | cross_sizes,
+        outputs,
+    )
+    return [encoder, decoder]
 
 
 def states(
@@ -199,13 +209,15 @@ def states(
 ) -> tuple[dict[str, Tensor], dict[str, dict[int, str]]]:
     """Example keys and values B G K D of some layers, and their dynamic sizes. A layer without heads has one zero a
     token, from which positions are counted."""
-    size, name_of_length = model.found.head_size, "source" if prefix == "cross" else "past"
-    example, sizes = {}, {}
+    head_size = model.found.head_size
+    dynamic_length = "source" if prefix == "cross" else "past"
+    example = {}
+    sizes = {}
     for layer in layers:
         groups = model.heads.key_value[kind][layer]
-        shape = (BATCH, groups, length, size) if groups else (BATCH, 1, length, 1)
-        for part in ("key", "value"):
-            name = f"{prefix}.{layer}.{part}"
+        shape = (BATCH, groups, length, head_size) if groups else (BATCH, 1, length, 1)
+        for side in ("key", "value"):
+            name = f"{prefix}.{layer}.{side}"
             example[name] = torch.zeros(shape, device=model.hf.device, dtype=model.hf.dtype)
-            sizes[name] = {0: "batch", 2: name_of_length}
+            sizes[name] = {0: "batch", 2: dynamic_length}
     return example, sizes

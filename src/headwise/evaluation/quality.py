@@ -12,7 +12,6 @@ import pandas as pd
 
 from headwise.decoding.bleu import corpus_scores, paired_difference
 from headwise.decoding.translator import speeds, translate
-from headwise.engines.ct2_writer import writer_of
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
 from headwise.evaluation.losses import Losses
@@ -125,7 +124,7 @@ def translation_rows(
     translators = {}
     for name, model in zip(names, models, strict=True):
         model.task.check_generates()
-        translators[name] = writer_of(model, search.engine)
+        translators[name] = model.translator(search.engine)
 
     rows: list[Row] = []
     baseline: list[str] = []

@@ -11,7 +11,6 @@ from pathlib import Path
 from headwise.data.text import ParallelText
 from headwise.decoding.bleu import corpus_scores
 from headwise.decoding.translator import translate
-from headwise.engines.ct2_writer import writer_of
 from headwise.errors import HeadwiseError
 from headwise.evaluation.losses import Losses
 from headwise.heads import HeadMask, Kind
@@ -206,7 +205,7 @@ def prune_greedily(
         def bleu(mask: HeadMask) -> float:
             place = masks.index(mask)
             share = part(rest, place / len(masks), (place + 1) / len(masks))
-            lines, _ = translate(writer_of(cut(mask), search.engine), sources, search, share)
+            lines, _ = translate(cut(mask).translator(search.engine), sources, search, share)
             return corpus_scores(lines, references)[0].value
 
         if max_drop > (whole := bleu(masks[0])):

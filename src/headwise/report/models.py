@@ -16,7 +16,7 @@ import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS
-from headwise.report.words import (
+from headwise.report.format import (
     HEADS_OF_KIND,
     NO_BREAK,
     interval,

@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from headwise.data.text import ParallelText
-from headwise.engines.ct2_writer import refuse_engine
+from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.errors import HeadwiseError
 from headwise.loading import load
 from headwise.model import Model
@@ -35,11 +35,10 @@ def preflight(
     """Sentences to say before the builds begin. Raises HeadwiseError for what would fail, or be worth nothing."""
     given = cache(partial(load, plan.model, device)) if isinstance(plan.model, str) else None
     refuse_roles(plan)
-    refuse_engine(
-        plan.search.engine,
-        device,
-        given() if given and plan.search.engine != "transformers" else None,
-    )
+    engine = plan.search.engine
+    refuse_engine(engine, device)
+    if given and engine != "transformers":
+        refuse_model(engine, given().hf, given().tokenizer, given().found)
     if given and any(sweep.keep or sweep.unit for sweep in plan.pruning):
         refuse_heads(plan, given())
     to_do = [build for build in builds if not build.done]

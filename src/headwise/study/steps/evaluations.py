@@ -11,7 +11,6 @@ import numpy as np
 from headwise.data.lines import read_lines
 from headwise.decoding.bleu import corpus_scores, paired_difference
 from headwise.decoding.translator import speeds, translate
-from headwise.engines.ct2_writer import writer_of
 from headwise.evaluation.losses import Losses
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
@@ -61,7 +60,7 @@ class Translate(Step, stage="evaluate", names="translate/{0.split}/{0.variant.na
         folder = work / MADE / "translations"
         search = run.plan.search
         lines, cost = translate(
-            writer_of(model, search.engine), list(text.sources), search, run.progress
+            model.translator(search.engine), list(text.sources), search, run.progress
         )
         for name, side in (
             (self.variant.name, lines),
@@ -259,7 +258,7 @@ class MeasureSpeed(Step, stage="evaluate", names="speed", exclusive=True):
         sentences = list(run.pairs("dev").sources)[: plan.speed.sentences]
         engine = plan.search.engine
         writers = {
-            variant.name: writer_of(model_of(run, variant), engine) for variant in self.variants
+            variant.name: model_of(run, variant).translator(engine) for variant in self.variants
         }
         return {
             **speeds(

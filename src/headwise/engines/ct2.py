@@ -1,0 +1,30 @@
+"""CTranslate2 as an engine to export to; `decoding/ct2_folder.py` writes its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headwise.decoding import ct2_folder
+from headwise.engines.engine import engine
+from headwise.model import Model
+
+
+def refusal(model: Model) -> str | None:
+    """Why CTranslate2 cannot run this model; None where it can."""
+    return ct2_folder.refusal(model.hf, model.tokenizer, model.found)
+
+
+@engine(
+    "ct2",
+    title="CTranslate2",
+    types=("f32", "f16", "bf16", "int8"),
+    modules=("ctranslate2",),
+    extra="ct2",
+    refusal="refusal",
+    models="Marian, M2M100 and NLLB, BART, mBART, Pegasus, T5, mT5, Whisper; Llama, Mistral, Qwen2, Qwen3",
+    uneven="heads of zeros are added up to the fullest layer of the stack",
+    empty="the same",
+)
+def write(model: Model, folder: Path, dtype: str) -> list[str]:
+    """Write a CTranslate2 model to a folder. Returns notes for the user."""
+    return ct2_folder.write(model.hf, model.tokenizer, model.found, folder, dtype)
