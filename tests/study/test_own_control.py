@@ -65,7 +65,9 @@ def test_a_control_that_gives_something_else_is_refused_in_a_sentence(
     hw.control("nothing", of="sweep")(lambda case: None)
     pruning: dict[str, Any] = {"keep": [3], "epochs": 1, "controls": ["nothing"]}
     plan = plan_of(TINY, pruning={**TINY["pruning"], "penalty": [], **pruning}, scoring=BARELY)
-    with pytest.raises(hw.HeadwiseError, match="The control 'nothing' gave None: its function must"):
+    with pytest.raises(
+        hw.HeadwiseError, match="The control 'nothing' gave None: its function must"
+    ):
         again(plan, tmp_path)
 
 

@@ -82,6 +82,11 @@ def control_facts(name: str) -> Control:
     return control.entries.get(name) or Control(name="undeclared", title=name, ending=name)
 
 
+def compared_by_all() -> list[Control]:
+    """The controls that all models which were trained as long are compared with."""
+    return [facts for facts in control.values() if facts.compared_by_all]
+
+
 @dataclass(frozen=True)
 class Case:
     """What a control is made from.

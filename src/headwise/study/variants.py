@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headwise.heads import HeadMap
 from headwise.options import WITHOUT_TEXT, Keep, keep_name
-from headwise.pruning.controls import control
+from headwise.pruning.controls import compared_by_all, control
 from headwise.study.plan import GateSweep, GreedySweep, Sweep, TopKSweep
 from headwise.units import left_by_step
 
@@ -130,7 +130,7 @@ def model_controls(sweep: Sweep, variant: Variant) -> list[Variant]:
 
 def comparison_endings() -> tuple[str, ...]:
     """What names of measures end with, after `_to_`, where a model is compared with another than the full one."""
-    by_all = [facts.ending for facts in control.values() if facts.compared_by_all]
+    by_all = [facts.ending for facts in compared_by_all()]
     against = [control[facts.against].ending for facts in control.values() if facts.against]
     return ("pruned", *by_all, *against, "uncompensated")
 
@@ -154,9 +154,8 @@ def comparisons(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str]:
         found["pruned"] = variant.reference.name
     untuned = isinstance(own, GreedySweep) and variant.order is not None and not own.tune
     if not (untuned or variant.from_random_weights or variant.compared_by_all):
-        for name, facts in control.items():
-            if facts.compared_by_all:
-                found[facts.ending] = of_sweep(name)
+        for facts in compared_by_all():
+            found[facts.ending] = of_sweep(facts.name)
     if variant.control and control[variant.control].against:
         against = control[variant.control].against
         found[control[against].ending] = of_sweep(against)
