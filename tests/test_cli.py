@@ -382,7 +382,7 @@ class TestCommands:
         loaded = hw.load(model)
         text = hw.ParallelText.read(place / "train.en", place / "train.fr")
         held_out = hw.ParallelText.read(place / "dev.en", place / "dev.fr")
-        assert list(hw.score(loaded, held_out).kind.unique()) == [
+        assert list(hw.score(loaded, held_out).table.kind.unique()) == [
             "encoder-self",
             "decoder-self",
             "cross",

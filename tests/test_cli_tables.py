@@ -36,7 +36,7 @@ def scores() -> pd.DataFrame:
         for head in MODEL
     ]
     rows[4]["value"] = float("nan")
-    return score_table(rows, {})
+    return score_table(rows)
 
 
 def console_of(terminal: bool = False, width: int = 80) -> Console:
@@ -89,14 +89,14 @@ class TestScores:
     def test_a_layer_that_is_wider_than_the_screen_loses_no_head(self) -> None:
         wide = HeadMap({"decoder-self": (70,)})
         table = score_table(
-            [{**head._asdict(), "measure": "dormancy", "value": head.head} for head in wide], {}
+            [{**head._asdict(), "measure": "dormancy", "value": head.head} for head in wide]
         )
         blocks = printed(score_grids(wide, table)).partition("decoder-self/0")[2].split()
         assert blocks == [str(min(int(10 * head / 69), 9)) for head in range(70)]
 
     def test_equal_scores(self) -> None:
         table = score_table(
-            [{**head._asdict(), "measure": "dormancy", "value": 1.0} for head in MODEL], {}
+            [{**head._asdict(), "measure": "dormancy", "value": 1.0} for head in MODEL]
         )
         assert rows_of(printed(score_grids(MODEL, table)), "cross/0") == ["0 0 0 0"]
 

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from headwise.evaluation.quality import Quality, evaluate
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.hub import push
-    from headwise.importance.interactions import interactions
+    from headwise.importance.interactions import Interactions, interactions
+    from headwise.importance.measures import measure
     from headwise.importance.score import score
+    from headwise.importance.scores import Scores
     from headwise.importance.untrained import untrained
     from headwise.lab.notebook import lab
     from headwise.loading import load
@@ -78,12 +80,14 @@ else:
         "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
         "roles.align": ("alignment_heads",),
         "roles.role": ("role",),
-        "importance.interactions": ("interactions",),
+        "importance.interactions": ("Interactions", "interactions"),
+        "importance.measures": ("measure",),
         "pruning.prune": ("prune",),
         "pruning.controls": ("control",),
         "pruning.own_loop": ("GatedLoop",),
         "evaluation.quality": ("Quality", "evaluate"),
         "importance.score": ("score",),
+        "importance.scores": ("Scores",),
         "importance.untrained": ("untrained",),
         "engines.engine": ("engine",),
         "engines.export": ("export",),
@@ -117,10 +121,13 @@ __all__ = [
     "Treebank",
     "Speech",
     "score",
+    "Scores",
+    "measure",
     "roles",
     "role",
     "untrained",
     "interactions",
+    "Interactions",
     "alignment_heads",
     "prune",
     "Gates",

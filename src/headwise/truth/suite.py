@@ -83,7 +83,7 @@ def scored(known: Known, measures: Sequence[str], seed: int, progress: Report) -
     ]
     columns = ["kind", "layer", "head", "measure", "value"]
     tables = [
-        score(known.model, text, some, seed, progress=report)[columns]
+        score(known.model, text, some, seed=seed, progress=report).table[columns]
         for text, some, report in texts
         if some
     ]
