@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headwise.loading import load
     from headwise.model import Model
     from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
+    from headwise.pruning.controls import control
     from headwise.pruning.own_loop import GatedLoop
     from headwise.pruning.prune import prune
     from headwise.roles.align import alignment_heads
@@ -82,6 +83,7 @@ else:
         "importance.interactions": ("Interactions", "interactions"),
         "importance.measures": ("measure",),
         "pruning.prune": ("prune",),
+        "pruning.controls": ("control",),
         "pruning.own_loop": ("GatedLoop",),
         "evaluation.quality": ("Quality", "evaluate"),
         "importance.score": ("score",),
@@ -135,6 +137,7 @@ __all__ = [
     "Training",
     "Architecture",
     "GatedLoop",
+    "control",
     "evaluate",
     "Quality",
     "export",

@@ -16,6 +16,7 @@ import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS
+from headwise.pruning.controls import control_facts
 from headwise.report.format import (
     HEADS_OF_KIND,
     NO_BREAK,
@@ -54,14 +55,6 @@ FACTS = (
 )
 LEARNED = ("gates", "top-k")
 RANDOM, RANDOM_LINE = "greedy.random", "random orders"
-CONTROLS = {
-    "fine-tuned": "fine-tuned, not pruned",
-    "random": "random heads",
-    "from-scratch": "same layout from scratch",
-    "narrower": "narrower model",
-    "one-per-layer": "best head of each layer",
-    "one-per-layer-random": "a random head of each layer",
-}
 TUNED = "_to_fine-tuned"  # the ending of a measure that compares with equal further training
 P, P_TUNED = "p_value", f"p_value{TUNED}"
 
@@ -283,7 +276,7 @@ def quality(frame: pd.DataFrame) -> Quality:
 
 
 def against(model: Model | None, what: str) -> str:
-    """The setting that a model is compared with (`pruned`, `fine-tuned`, `random`, `uncompensated`), or nothing."""
+    """The setting that a model is compared with (`pruned`, `uncompensated`, the ending of a control), or nothing."""
     found = None if model is None else model.get("against")
     return str(found.get(what) or "") if isinstance(found, Mapping) else ""
 
@@ -295,7 +288,8 @@ def _label(model: Model, labels: Mapping[str, str], several: bool) -> str:
     if not model["control"]:
         return start + labels[model["setting"]]
     reference = labels.get(model["reference"] or "", "")
-    return f"{start}{reference}{', ' if reference else ''}{CONTROLS.get(model['control'], model['control'])}"
+    title = control_facts(model["control"]).title
+    return f"{start}{reference}{', ' if reference else ''}{title}"
 
 
 def _own_label(model: Model) -> str:

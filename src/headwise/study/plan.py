@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -27,9 +28,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Kind
 from headwise.importance.measures import resolve_measures, usual
 from headwise.options import (
-    FROM_RANDOM_WEIGHTS,
     Architecture,
-    Control,
     Counts,
     FineTuning,
     Gates,
@@ -43,6 +42,7 @@ from headwise.options import (
     checked,
     option,
 )
+from headwise.pruning.controls import control
 from headwise.pruning.scores import removal_scores
 from headwise.units import refuse_counts
 
@@ -141,6 +141,13 @@ class Speed(Strict):
     rounds: int = Field(default=3, ge=1)
 
 
+def known_control(name: str) -> str:
+    """The name of a control that is declared."""
+    if name not in control:
+        raise ValueError(control.unknown(name))
+    return name
+
+
 class Sweep(Pruning, FineTuning):
     """A section [[pruning]]: models pruned by one method over the same kinds of heads, each from the same full model.
 
@@ -162,11 +169,8 @@ class Sweep(Pruning, FineTuning):
         "target counts, in total or by kind: [10, {encoder-self = 4, cross = 6}]",
         page="methods/target-count.md",
     )
-    controls: list[Control] = option(
-        [],
-        "models to compare with. Once per sweep: fine-tuned, one-per-layer, one-per-layer-random. "
-        "Per model: random, from-scratch, narrower",
-        page="methods/controls.md",
+    controls: list[Annotated[str, AfterValidator(known_control)]] = option(
+        [], "names of controls: models to compare with", page="methods/controls.md"
     )
     seeds: list[int] = option([], "only these of the plan's seeds")
 
@@ -388,12 +392,11 @@ class Plan(Strict):
             raise ValueError(
                 f"a sweep is for the seeds {sorted(unknown)}, which are not among the plan's seeds"
             )
-        controls = {control for sweep in self.pruning for control in sweep.controls} & {
-            *FROM_RANDOM_WEIGHTS
-        }
-        if controls and isinstance(self.model, str):
+        named = {name for sweep in self.pruning for name in sweep.controls}
+        untrained = sorted(name for name in named if control[name].random_weights)
+        if untrained and isinstance(self.model, str):
             raise ValueError(
-                f"the control {', '.join(controls)} trains from random weights, but this plan takes a trained model"
+                f"the control {', '.join(untrained)} trains from random weights, but this plan takes a trained model"
             )
         if isinstance(self.model, Architecture):
             for sweep in self.pruning:

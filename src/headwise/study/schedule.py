@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from headwise.options import FROM_RANDOM_WEIGHTS
+from headwise.pruning.controls import control
 from headwise.study.plan import GateSweep, GreedySweep
 from headwise.study.run import Run, Split
 from headwise.study.step import Step
@@ -65,13 +65,13 @@ class Schedule:
         for index, sweep in enumerate(self.run.plan.pruning):
             controls = sweep_controls(sweep, index)
             models = own_models(sweep, index, self.run.heads, self.filled_in(index))
-            found += [control for control in controls if control.control == "fine-tuned"]
+            found += [variant for variant in controls if variant.compared_by_all]
             found += models
-            found += [control for control in controls if control.control != "fine-tuned"]
+            found += [variant for variant in controls if not variant.compared_by_all]
             for variant in models:
                 if sweep.controls and not keeps_all(self.run, variant):
                     found += model_controls(sweep, variant)
-        return sorted(found, key=lambda variant: variant.control in FROM_RANDOM_WEIGHTS)
+        return sorted(found, key=lambda variant: variant.from_random_weights)
 
     def filled_in(self, index: int) -> list[float]:
         """λ between those of the plan, each where quality on dev changes most, as far as results are there."""
@@ -228,7 +228,7 @@ class Schedule:
         return names
 
     def timed(self, variants: Sequence[Variant], chosen: str | None) -> tuple[Variant, ...]:
-        """The models whose speed is measured: the full one, those with gates, the narrower ones, and the chosen one.
+        """The models whose speed is measured: the full one, those with gates, controls that say so, and the chosen one.
 
         Where the plan keeps only the chosen weights, none is trained again to be timed.
         """
@@ -236,7 +236,7 @@ class Schedule:
         some = [
             v
             for v in variants
-            if v.name == chosen or (not v.order and v.control in (None, "narrower"))
+            if v.name == chosen or (not v.order and (v.control is None or control[v.control].timed))
         ]
         if run.plan.weights == "all":
             return tuple(some)
