@@ -21,7 +21,7 @@ from headwise.cli.tables import (
 )
 from headwise.grid import HeadGrid
 from headwise.heads import HeadMap, HeadMask, score_table
-from headwise.roles.head_roles import Roles
+from headwise.roles.role_tests import Roles
 
 MODEL = HeadMap({"encoder-self": (3, 2), "cross": (4, 0)})
 MEASURES = ("gradient", "ablation.zero", "lrp.alpha-beta.signed", "attention-gradient")
@@ -37,7 +37,7 @@ def scores() -> pd.DataFrame:
         for head in MODEL
     ]
     rows[4]["value"] = float("nan")
-    return score_table(rows, {})
+    return score_table(rows)
 
 
 def console_of(terminal: bool = False, width: int = 80) -> Console:
@@ -90,14 +90,14 @@ class TestScores:
     def test_a_layer_that_is_wider_than_the_screen_loses_no_head(self) -> None:
         wide = HeadMap({"decoder-self": (70,)})
         table = score_table(
-            [{**head._asdict(), "measure": "dormancy", "value": head.head} for head in wide], {}
+            [{**head._asdict(), "measure": "dormancy", "value": head.head} for head in wide]
         )
         blocks = printed(score_grids(wide, table)).partition("decoder-self/0")[2].split()
         assert blocks == [str(min(int(10 * head / 69), 9)) for head in range(70)]
 
     def test_equal_scores(self) -> None:
         table = score_table(
-            [{**head._asdict(), "measure": "dormancy", "value": 1.0} for head in MODEL], {}
+            [{**head._asdict(), "measure": "dormancy", "value": 1.0} for head in MODEL]
         )
         assert rows_of(printed(score_grids(MODEL, table)), "cross/0") == ["0 0 0 0"]
 

@@ -15,9 +15,9 @@ from headwise.importance import gating
 from headwise.importance.gating import gate_heads
 from headwise.importance.measurement import run_pass
 from headwise.importance.measures import passes
-from headwise.roles.head_roles import RoleTexts, roles_of
 from headwise.roles.passes import Reading
 from headwise.roles.rare import frequencies
+from headwise.roles.role_tests import RoleTexts, roles_of
 from syncs import syncs
 from tasks.askers import asker, lines
 

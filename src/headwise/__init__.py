@@ -26,19 +26,22 @@ if TYPE_CHECKING:
     from headwise.evaluation.quality import Quality, evaluate
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.hub import push
-    from headwise.importance.interactions import interactions
+    from headwise.importance.interactions import Interactions, interactions
+    from headwise.importance.measures import measure
     from headwise.importance.score import score
+    from headwise.importance.scores import Scores
     from headwise.importance.untrained import untrained
     from headwise.lab.notebook import lab
     from headwise.loading import load
     from headwise.model import Model
     from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
+    from headwise.pruning.controls import control
     from headwise.pruning.own_loop import GatedLoop
     from headwise.pruning.prune import prune
     from headwise.roles.alignment import LinkedText
     from headwise.roles.alignment_heads import AlignmentHeads, align
-    from headwise.roles.head_roles import Roles, roles
     from headwise.roles.role import role
+    from headwise.roles.role_tests import Roles, roles
 
     __version__: str
 else:
@@ -50,8 +53,8 @@ else:
         return import_module("headwise.lab.notebook").lab(model, text, treebank)
 
     def roles(model, treebank, **options):
-        """What each head does; see `headwise.roles.head_roles.roles`, which also has the options."""
-        return import_module("headwise.roles.head_roles").roles(model, treebank, **options)
+        """What each head does; see `headwise.roles.role_tests.roles`, which also has the options."""
+        return import_module("headwise.roles.role_tests").roles(model, treebank, **options)
 
     HOME = {
         "attention": ("AttentionCall", "Discovery", "capture", "discover", "masked"),
@@ -63,14 +66,17 @@ else:
         "model": ("Model",),
         "roles.alignment": ("LinkedText",),
         "roles.alignment_heads": ("AlignmentHeads", "align"),
-        "roles.head_roles": ("Roles",),
+        "roles.role_tests": ("Roles",),
         "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
         "roles.role": ("role",),
-        "importance.interactions": ("interactions",),
+        "importance.interactions": ("Interactions", "interactions"),
+        "importance.measures": ("measure",),
         "pruning.prune": ("prune",),
+        "pruning.controls": ("control",),
         "pruning.own_loop": ("GatedLoop",),
         "evaluation.quality": ("Quality", "evaluate"),
         "importance.score": ("score",),
+        "importance.scores": ("Scores",),
         "importance.untrained": ("untrained",),
         "engines.engine": ("engine",),
         "engines.export": ("export",),
@@ -104,6 +110,8 @@ __all__ = [
     "Treebank",
     "Speech",
     "score",
+    "Scores",
+    "measure",
     "roles",
     "role",
     "Roles",
@@ -112,6 +120,7 @@ __all__ = [
     "untrained",
     "interactions",
     "align",
+    "Interactions",
     "prune",
     "Gates",
     "TopK",
@@ -120,6 +129,7 @@ __all__ = [
     "Training",
     "Architecture",
     "GatedLoop",
+    "control",
     "evaluate",
     "Quality",
     "export",

@@ -15,10 +15,10 @@ from headwise.data.subwords import Aligned
 from headwise.heads import Kind
 from headwise.model import Model
 from headwise.roles.answers import Answers
-from headwise.roles.head_roles import Roles, RoleTexts, roles_of
 from headwise.roles.passage import Passage, View
 from headwise.roles.passes import Reading
 from headwise.roles.probe import Probe
+from headwise.roles.role_tests import Roles, RoleTexts, roles_of
 
 END = 1
 

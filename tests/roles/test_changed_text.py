@@ -13,8 +13,8 @@ import headwise as hw
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
 from headwise.roles.changed_text import SENTENCES, random_words, sample, shuffled
-from headwise.roles.head_roles import CONTROL_COLUMNS, RoleTexts, roles_of
 from headwise.roles.role import role_of
+from headwise.roles.role_tests import CONTROL_COLUMNS, RoleTexts, roles_of
 from headwise.statistics import cohen_h
 
 Marian = Callable[..., MarianMTModel]

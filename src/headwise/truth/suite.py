@@ -20,9 +20,9 @@ from headwise.progress import Report, part, silent
 from headwise.pruning.prune import prune
 from headwise.pruning.ranking import Ranking, greedy_masks
 from headwise.roles.alignment import read_links
-from headwise.roles.head_roles import RoleTexts, roles_of, token_counts
 from headwise.roles.passes import Reading
 from headwise.roles.role import role, role_of
+from headwise.roles.role_tests import RoleTexts, roles_of, token_counts
 from headwise.statistics import proportion_interval, t_margin
 from headwise.truth import causal, templates, translation
 from headwise.truth.built import DISTRACTOR, Known
@@ -84,7 +84,7 @@ def scored(known: Known, measures: Sequence[str], seed: int, progress: Report) -
     ]
     columns = ["kind", "layer", "head", "measure", "value"]
     tables = [
-        score(known.model, text, some, seed, progress=report)[columns]
+        score(known.model, text, some, seed=seed, progress=report).table[columns]
         for text, some, report in texts
         if some
     ]

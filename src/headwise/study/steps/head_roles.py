@@ -10,10 +10,12 @@ import pandas as pd
 
 from headwise.attention import is_offloaded
 from headwise.data.text import ParallelText
-from headwise.heads import HeadMask, Site, save_scores
-from headwise.importance.measurement import run_passes, table_of_scores
+from headwise.heads import HeadMask, Site, save_table
+from headwise.importance.measurement import run_passes
+from headwise.importance.scores import scores_of
 from headwise.model import Model
-from headwise.roles.head_roles import (
+from headwise.roles.role import UNTRAINED, fingerprints
+from headwise.roles.role_tests import (
     Roles,
     RoleTexts,
     counted,
@@ -23,7 +25,6 @@ from headwise.roles.head_roles import (
     signature,
     token_counts,
 )
-from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run
 from headwise.study.step import Step
@@ -154,12 +155,11 @@ class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=
         folder.mkdir(parents=True, exist_ok=True)
         if measures and len(mask):
             text = model.task.batches(run.text("dev"))
-            table = table_of_scores(
-                model, text, measures, run_passes(model, text, measures, seed, run.progress), seed
-            )
-            table.attrs["signature"]["heads"] = mask.heads.to_json()
+            passes = run_passes(model, text, measures, seed, run.progress)
+            scores = scores_of(model, text, measures, passes, seed)
+            signature = scores.signature | {"heads": mask.heads.to_json()}
             if run.main:
-                save_scores(numbered(table, mask), folder / "heads.csv")
+                save_table(numbered(scores.table, mask), signature, folder / "heads.csv")
         if run.main and run.treebanks and mask.count("encoder-self"):
             tested_again(run, model, mask).save(folder / "roles")
         return {"heads": len(mask)}

@@ -15,10 +15,10 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS
 from headwise.roles import alignment
-from headwise.roles.head_roles import Roles
 from headwise.roles.passes import Reading
 from headwise.roles.rare import frequencies
 from headwise.roles.role import NO_ROLE
+from headwise.roles.role_tests import Roles
 from roles.handmade import found_in
 
 Marian = Callable[..., MarianMTModel]

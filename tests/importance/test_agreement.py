@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap
-from headwise.importance import judge
-from headwise.importance.judge import (
+from headwise.importance import agreement as module
+from headwise.importance.agreement import (
     agreement,
     exceptions,
     head_values,
@@ -81,9 +81,9 @@ def test_many_rows_are_taken_in_parts_and_many_heads_row_by_row(
 ) -> None:
     one, other = np.random.default_rng(1).integers(0, 7, (2, 50, 9)).astype(float)
     whole = kendall(one, other)
-    monkeypatch.setattr(judge, "PAIRS", 100)
+    monkeypatch.setattr(module, "PAIRS", 100)
     assert np.array_equal(kendall(one, other), whole)
-    monkeypatch.setattr(judge, "MANY", 9)
+    monkeypatch.setattr(module, "MANY", 9)
     np.testing.assert_allclose(kendall(one, other), whole)
 
 
