@@ -18,7 +18,7 @@ def _():
 @app.cell
 def _(hw, model, text):
     scores = hw.score(model, text, ["confidence", "gradient"])
-    scores.pivot_table(index=["kind", "layer", "head"], columns="measure", values="value")
+    scores.table.pivot_table(index=["kind", "layer", "head"], columns="measure", values="value")
     return
 
 

@@ -71,12 +71,12 @@ class TestSameNumbers:
         folder = saved(tmp_path / "model", family)
         plain, disk = hw.load(folder), hw.load(folder, device_map="disk")
         text = text_for(plain)
-        expected = hw.score(plain, text, MEASURES, seed=1)
+        expected = hw.score(plain, text, MEASURES, seed=1).table
         for other in (disk, offloaded(plain)):
             assert all(
                 p.is_meta for n, p in other.hf.named_parameters() if "proj" in n or "c_attn" in n
             )
-            pd.testing.assert_frame_equal(hw.score(other, text, MEASURES, seed=1), expected)
+            pd.testing.assert_frame_equal(hw.score(other, text, MEASURES, seed=1).table, expected)
         assert (disk.parameters, disk.weight_bytes) == (plain.parameters, plain.weight_bytes)
 
     def test_a_model_cut_and_saved(
@@ -153,7 +153,7 @@ def test_what_needs_all_weights_is_refused(tmp_path: Path) -> None:
         hw.score(disk, lines(6), ["lrp"])
     with pytest.raises(HeadwiseError, match="offloaded"):
         hw.export(disk, "torch", tmp_path / "exported")
-    assert "lrp.ding" not in set(hw.score(disk, lines(6)).measure)
+    assert "lrp.ding" not in set(hw.score(disk, lines(6)).table.measure)
 
 
 def test_damaged_offloaded_weights_are_refused(tmp_path: Path) -> None:

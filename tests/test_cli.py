@@ -382,7 +382,7 @@ class TestCommands:
         loaded = hw.load(model)
         text = hw.ParallelText.read(place / "train.en", place / "train.fr")
         held_out = hw.ParallelText.read(place / "dev.en", place / "dev.fr")
-        assert list(hw.score(loaded, held_out).kind.unique()) == [
+        assert list(hw.score(loaded, held_out).table.kind.unique()) == [
             "encoder-self",
             "decoder-self",
             "cross",
@@ -740,7 +740,7 @@ class TestPruning:
             ("--method magic", "'magic' is none of gates, top-k, greedy"),
             ("--method top-k", "keep is needed"),
             ("--method top-k --keep 2 --penalty 1", "unknown key 'pruning.penalty'"),
-            ("--score gradient", "unknown key 'pruning.scores'"),
+            ("--score gradient", "unknown key 'pruning.score'"),
             ("--text dev.en", "--text was given and --source"),
             ("--text dev.en --method gates", "--text was given"),
             ("--dev-text dev.en --method greedy", "--dev-text was given and --dev-source"),
@@ -816,7 +816,7 @@ class TestStart:
         assert all(getattr(hw, name) for name in hw.__all__) and set(dir(hw)) == set(hw.__all__)
         with pytest.raises(AttributeError, match="no attribute 'nothing'"):
             hw.nothing  # type: ignore[attr-defined]  # noqa: B018
-        importlib.import_module("headwise.report.page")
+        importlib.import_module("headwise.report.html_page")
         assert callable(hw.report), "the room of the same name does not hide the function"
 
     @pytest.mark.parametrize("words", [[], ["--help"], ["study", "--help"]])
@@ -844,7 +844,7 @@ class TestStart:
         [
             (
                 "training.epoch=3",
-                "unknown key 'training.epoch'; allowed here: accumulate, average,",
+                "unknown key 'training.epoch' (did you mean 'epochs'?); allowed here: accumulate, average,",
             ),
             ("training.epochs=many", "'training.epochs' is 'many'"),
             ("pruning.penalty=[-1]", "greater than or equal to 0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -13,7 +14,6 @@ from rich.console import Console
 
 from headwise.cli.tables import (
     SCORED,
-    role_grid,
     score_grids,
     show_heads,
     show_kept,
@@ -21,6 +21,7 @@ from headwise.cli.tables import (
 )
 from headwise.grid import HeadGrid
 from headwise.heads import HeadMap, HeadMask, score_table
+from headwise.roles.role_tests import Roles
 
 MODEL = HeadMap({"encoder-self": (3, 2), "cross": (4, 0)})
 MEASURES = ("gradient", "ablation.zero", "lrp.alpha-beta.signed", "attention-gradient")
@@ -36,7 +37,7 @@ def scores() -> pd.DataFrame:
         for head in MODEL
     ]
     rows[4]["value"] = float("nan")
-    return score_table(rows, {})
+    return score_table(rows)
 
 
 def console_of(terminal: bool = False, width: int = 80) -> Console:
@@ -89,14 +90,14 @@ class TestScores:
     def test_a_layer_that_is_wider_than_the_screen_loses_no_head(self) -> None:
         wide = HeadMap({"decoder-self": (70,)})
         table = score_table(
-            [{**head._asdict(), "measure": "dormancy", "value": head.head} for head in wide], {}
+            [{**head._asdict(), "measure": "dormancy", "value": head.head} for head in wide]
         )
         blocks = printed(score_grids(wide, table)).partition("decoder-self/0")[2].split()
         assert blocks == [str(min(int(10 * head / 69), 9)) for head in range(70)]
 
     def test_equal_scores(self) -> None:
         table = score_table(
-            [{**head._asdict(), "measure": "dormancy", "value": 1.0} for head in MODEL], {}
+            [{**head._asdict(), "measure": "dormancy", "value": 1.0} for head in MODEL]
         )
         assert rows_of(printed(score_grids(MODEL, table)), "cross/0") == ["0 0 0 0"]
 
@@ -119,13 +120,14 @@ def test_the_best_role_of_each_head() -> None:
         ("cross", 0, 3, "positional.1"),
     ]
     roles = pd.DataFrame(found, columns=["kind", "layer", "head", "measure"])
-    text = printed([role_grid(MODEL, roles)])
+    result = Roles(MODEL, roles, roles, roles, roles, [], [], {}, [])
+    text = printed([result.plot()])
     assert "po: positional 2, sy: syntactic 1" in text and "rare" not in text
     got = [
         rows_of(text, name)[0].split() for name in ("encoder-self/0", "encoder-self/1", "cross/0")
     ]
     assert got == [["·", "·", "po"], ["sy", "·"], ["·", "·", "·", "po"]]
-    assert "none" in printed([role_grid(MODEL, roles[:0])])
+    assert "none" in printed([replace(result, roles=roles[:0]).plot()])
 
 
 def test_kept_and_removed_heads() -> None:

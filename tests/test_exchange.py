@@ -31,7 +31,7 @@ def table(heads: HeadMap, measure: str = "ablation.zero", sign: float = 1.0) -> 
         {**head._asdict(), "measure": measure, "value": sign * place}
         for place, head in enumerate(heads)
     ]
-    return score_table(rows, {})
+    return score_table(rows)
 
 
 class TestNames:

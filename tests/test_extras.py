@@ -15,7 +15,7 @@ from headwise.cli.lab import lab
 from headwise.data.speech import samples
 from headwise.data.treebank import Treebank
 from headwise.pruning.gate_training import lora_layers
-from headwise.report.animation import _mp4
+from headwise.report.gate_history import _mp4
 from headwise.roles import alignment
 from headwise.study.ray_executor import import_ray
 from tasks.askers import asker

@@ -27,7 +27,7 @@ from headwise.data.text import LabelledText, ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import LONGEST, HeadwiseError
 from headwise.exchange import read_circuit
-from headwise.heads import Head, HeadMap, HeadMask, read_scores, save_scores, score_table
+from headwise.heads import Head, HeadMap, HeadMask, read_table, save_table, score_table
 from headwise.study import read_plan
 
 SECONDS = 5.0  # of the processor: other work on the machine does not count
@@ -225,10 +225,10 @@ def open_by_name(content: bytes, folder: Path) -> None:
         ParallelText.open(text_of(content).removeprefix("datasets:"))
 
 
-def read_table(content: bytes, folder: Path) -> None:
+def read_scores(content: bytes, folder: Path) -> None:
     text, _, signature = content.partition(b"\0\0")
     write(folder, "heads.json", signature)
-    read_scores(write(folder, "heads.csv", text))
+    read_table(write(folder, "heads.csv", text))
 
 
 def table() -> bytes:
@@ -236,9 +236,9 @@ def table() -> bytes:
         {"kind": h.kind, "layer": h.layer, "head": h.head, "measure": "m", "value": 0.5}
         for h in HEADS
     ]
-    written = score_table(rows, {"heads": HEADS.to_json(), "seed": 1})
     folder = Path(__import__("tempfile").mkdtemp())
-    save_scores(written, folder / "heads.csv")
+    signature = {"heads": HEADS.to_json(), "seed": 1}
+    save_table(score_table(rows), signature, folder / "heads.csv")
     return (folder / "heads.csv").read_bytes() + b"\0\0" + (folder / "heads.json").read_bytes()
 
 

@@ -63,9 +63,9 @@ def there(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 def test_every_score(family: str) -> None:
     model = asker(family)
     text: Any = pairs(12) if family == "marian" else lines(12)
-    here = hw.score(model, text, SCORES)
+    here = hw.score(model, text, SCORES).table
     model.hf.to(DEVICE)
-    found = hw.score(model, text, SCORES)
+    found = hw.score(model, text, SCORES).table
     assert set(here.measure) >= {"confidence", "gradient", "lrp.alpha-beta", "ablation.zero"}
     assert here[["kind", "layer", "head", "measure"]].equals(
         found[["kind", "layer", "head", "measure"]]

@@ -21,8 +21,8 @@ from headwise.heads import (
     Kind,
     Site,
     describe,
-    read_scores,
-    save_scores,
+    read_table,
+    save_table,
     score_table,
     write_once,
     write_text,
@@ -261,7 +261,7 @@ def test_scores_are_a_tidy_table_with_a_signature(tmp_path: Path) -> None:
         "value": 0.123456789,
         "n": 7,
     }
-    save_scores(score_table([row], {"model": "tiny", "seed": 1}), tmp_path / "heads.csv")
+    save_table(score_table([row]), {"model": "tiny", "seed": 1}, tmp_path / "heads.csv")
     header, line = (tmp_path / "heads.csv").read_text().splitlines()
     assert header == ",".join(COLUMNS)
     assert line == "cross,0,3,confidence,0.123457,,,7,"
@@ -284,18 +284,18 @@ ROW = {
 def scores(tmp_path: Path) -> Path:
     """A file of scores of MAP's heads."""
     path = tmp_path / "heads.csv"
-    save_scores(score_table([ROW], {"model": "tiny", "heads": MAP.to_json()}), path)
+    save_table(score_table([ROW]), {"model": "tiny", "heads": MAP.to_json()}, path)
     return path
 
 
 def test_scores_are_read_with_their_signature(scores: Path) -> None:
-    for table in (read_scores(scores), read_scores(scores, MAP)):
+    for table, signature in (read_table(scores), read_table(scores, MAP)):
         assert list(table.columns) == list(COLUMNS) and len(table) == 1
         assert (
             table.drop(columns="baseline").to_dict("records") == [ROW]
             and table.baseline.isna().all()
         )
-        assert table.attrs["signature"] == {"model": "tiny", "heads": MAP.to_json()}
+        assert signature == {"model": "tiny", "heads": MAP.to_json()}
 
 
 @pytest.mark.parametrize(
@@ -305,13 +305,13 @@ def test_scores_of_other_heads_are_refused(scores: Path, now: HeadMap) -> None:
     """Of a pruned model, of fewer kinds, of other groups of key/value heads."""
     message = r"heads\.csv has scores of other heads \(encoder-self 2\+3\+4, cross 4\+0\) than the model has now .*score the"
     with pytest.raises(HeadwiseError, match=message):
-        read_scores(scores, now)
+        read_table(scores, now)
 
 
 def test_scores_that_do_not_fit_their_signature_are_refused(scores: Path) -> None:
     scores.write_text(scores.read_text().replace("cross,0,3", "cross,0,4"))
     with pytest.raises(HeadwiseError, match="has scores of other heads"):
-        read_scores(scores)
+        read_table(scores)
 
 
 @pytest.mark.parametrize("place", ["cross,0.5,3", "cross,,3", "cross,a,3", "cross,0,3.0"])
@@ -320,7 +320,7 @@ def test_scores_of_what_is_no_head_are_refused(scores: Path, place: str) -> None
     with pytest.raises(
         HeadwiseError, match=r"not every row has a whole number as its (layer|head)"
     ):
-        read_scores(scores)
+        read_table(scores)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_what_is_no_file_of_scores(
     if content is not None:
         path.write_text(content)
     with pytest.raises(HeadwiseError, match=message) as refusal:
-        read_scores(scores)
+        read_table(scores)
     assert "\n" not in str(refusal.value)
 
 

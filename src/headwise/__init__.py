@@ -14,7 +14,7 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
 from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.report import write as report
+from headwise.report import animate, compare, report
 
 if TYPE_CHECKING:
     from headwise.attention import AttentionCall, Discovery, capture, discover, masked
@@ -26,18 +26,22 @@ if TYPE_CHECKING:
     from headwise.evaluation.quality import Quality, evaluate
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.hub import push
-    from headwise.importance.interactions import interactions
+    from headwise.importance.interactions import Interactions, interactions
+    from headwise.importance.measures import measure
     from headwise.importance.score import score
+    from headwise.importance.scores import Scores
     from headwise.importance.untrained import untrained
     from headwise.lab.notebook import lab
     from headwise.loading import load
     from headwise.model import Model
     from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
+    from headwise.pruning.controls import control
     from headwise.pruning.own_loop import GatedLoop
     from headwise.pruning.prune import prune
-    from headwise.roles.align import alignment_heads
-    from headwise.roles.find import roles
+    from headwise.roles.alignment import LinkedText
+    from headwise.roles.alignment_heads import AlignmentHeads, align
     from headwise.roles.role import role
+    from headwise.roles.role_tests import Roles, roles
 
     __version__: str
 else:
@@ -48,23 +52,9 @@ else:
         """The lab as a widget; see `headwise.lab.notebook.lab`, which also has the types."""
         return import_module("headwise.lab.notebook").lab(model, text, treebank)
 
-    def roles(
-        model,
-        treebank,
-        confirm=None,
-        pairs=None,
-        training=None,
-        seed=0,
-        progress=None,
-        reading=None,
-        links=None,
-        untrained=0,
-    ):
-        """What each head does; see `headwise.roles.find.roles`, which also has the types."""
-        test = import_module("headwise.roles.find").roles
-        return test(
-            model, treebank, confirm, pairs, training, seed, progress, reading, links, untrained
-        )
+    def roles(model, treebank, **options):
+        """What each head does; see `headwise.roles.role_tests.roles`, which also has the options."""
+        return import_module("headwise.roles.role_tests").roles(model, treebank, **options)
 
     HOME = {
         "attention": ("AttentionCall", "Discovery", "capture", "discover", "masked"),
@@ -74,14 +64,19 @@ else:
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
         "model": ("Model",),
+        "roles.alignment": ("LinkedText",),
+        "roles.alignment_heads": ("AlignmentHeads", "align"),
+        "roles.role_tests": ("Roles",),
         "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
-        "roles.align": ("alignment_heads",),
         "roles.role": ("role",),
-        "importance.interactions": ("interactions",),
+        "importance.interactions": ("Interactions", "interactions"),
+        "importance.measures": ("measure",),
         "pruning.prune": ("prune",),
+        "pruning.controls": ("control",),
         "pruning.own_loop": ("GatedLoop",),
         "evaluation.quality": ("Quality", "evaluate"),
         "importance.score": ("score",),
+        "importance.scores": ("Scores",),
         "importance.untrained": ("untrained",),
         "engines.engine": ("engine",),
         "engines.export": ("export",),
@@ -115,11 +110,17 @@ __all__ = [
     "Treebank",
     "Speech",
     "score",
+    "Scores",
+    "measure",
     "roles",
     "role",
+    "Roles",
+    "AlignmentHeads",
+    "LinkedText",
     "untrained",
     "interactions",
-    "alignment_heads",
+    "align",
+    "Interactions",
     "prune",
     "Gates",
     "TopK",
@@ -128,12 +129,15 @@ __all__ = [
     "Training",
     "Architecture",
     "GatedLoop",
+    "control",
     "evaluate",
     "Quality",
     "export",
     "engine",
     "push",
     "report",
+    "compare",
+    "animate",
     "lab",
     "capture",
     "masked",

@@ -43,7 +43,7 @@ def write_circuit(
     """Write the heads of a mask, or all heads, with the values of a measure, as a circuit of nodes.
 
     mask: over the heads of the model, or of the whole model that a pruned one came from; of a pruned model its layout
-    by default. scores: a table of `hw.score`; without it nodes have no scores. measure: which; the table's only one by
+    by default. scores: the table of `hw.score`; without it nodes have no scores. measure: which; the table's only one by
     default. Raises HeadwiseError for models with several kinds of heads, or layers with different numbers of them.
     """
     mask = mask or model.layout or HeadMask.full(model.heads)
@@ -133,9 +133,7 @@ def read_circuit(path: str | Path, heads: HeadMap) -> tuple[HeadMask, pd.DataFra
         raise HeadwiseError(
             f"{path} cannot be read as a circuit: it is not one ({type(error).__name__}: {str(error)[:100]})."
         ) from None
-    return HeadMask(heads, frozenset(kept)), score_table(
-        rows, {"circuit": Path(path).name, "heads": heads.to_json()}
-    )
+    return HeadMask(heads, frozenset(kept)), score_table(rows)
 
 
 def write_duo_pattern(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
-from headwise.errors import HeadwiseError, NotWritten
+from headwise.errors import HeadwiseError, WriteError
 from headwise.grid import HeadGrid
 
 if TYPE_CHECKING:
@@ -320,25 +320,22 @@ def describe(heads: HeadMap) -> str:
     return ", ".join(f"{kind} {'+'.join(map(str, counts))}" for kind, counts in heads.query.items())
 
 
-def score_table(rows: Sequence[Mapping[str, Any]], signature: Mapping[str, Any]) -> pd.DataFrame:
-    """A tidy table of scores, one row per head and measure, columns COLUMNS; `attrs["signature"]`: how it was made."""
+def score_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """A tidy table of scores, one row per head and measure, columns COLUMNS."""
     import pandas as pd
 
-    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(
-        dict.fromkeys(COLUMNS[4:7] + COLUMNS[8:], float)
-    )
-    table.attrs["signature"] = dict(signature)
-    return table
+    numbers = dict.fromkeys(COLUMNS[4:7] + COLUMNS[8:], float)
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(numbers)
 
 
-def save_scores(table: pd.DataFrame, path: Path) -> None:
-    """Write a table of scores as CSV, and its signature beside it as JSON."""
+def save_table(table: pd.DataFrame, signature: Mapping[str, Any], path: Path) -> None:
+    """Write a table of heads as CSV, and beside it, as JSON, its signature: how it was made."""
     write_text(path, table.to_csv(index=False, float_format="%.6g"))
-    write_text(path.with_suffix(".json"), json.dumps(table.attrs["signature"], indent=1) + "\n")
+    write_text(path.with_suffix(".json"), json.dumps(dict(signature), indent=1) + "\n")
 
 
-def read_scores(path: Path, heads: HeadMap | None = None) -> pd.DataFrame:
-    """A table that `save_scores` wrote, with its signature in `attrs["signature"]`. heads: those of the model now.
+def read_table(path: Path, heads: HeadMap | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A table of scores that `save_table` wrote, and its signature. heads: those of the model now.
 
     Raises HeadwiseError when the signature or a column is missing, or the scores are of other heads than `heads`.
     """
@@ -381,8 +378,7 @@ def read_scores(path: Path, heads: HeadMap | None = None) -> pd.DataFrame:
             f"{path} has scores of other heads ({describe(scored)}) than the model has now ({describe(now)}): "
             "score the model again."
         )
-    table.attrs["signature"] = signature
-    return table
+    return table, signature
 
 
 def write_text(path: Path, text: str) -> None:
@@ -417,7 +413,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
         temporary.replace(path)
     except OSError as error:
-        raise NotWritten(
+        raise WriteError(
             f"{path} could not be written ({error.strerror}): choose another --out or free some space."
         ) from None
     finally:

@@ -19,11 +19,11 @@ from headwise.errors import HeadwiseError
 from headwise.files import sha256
 from headwise.heads import HeadMask
 from headwise.model_files import MODEL_FILES, NOTE, README, SUMS, new_folder, refuse_damage, sums
-from headwise.report.words import size
+from headwise.report.format import size
 
 if TYPE_CHECKING:
     from headwise.report.models import Model
-    from headwise.report.run import Run
+    from headwise.report.run_folder import Run
 
 RESULTS = ".eval_results/headwise.yaml"
 OF_HUB = (".gitattributes",)  # files that the hub makes
@@ -261,7 +261,7 @@ def found_model(place: Path) -> tuple[Path, Run | None, Model | None]:
         )
     folder = place
     if (place / "run.json").is_file():
-        from headwise.report.run import read_run
+        from headwise.report.run_folder import read_run
 
         chosen = read_run(place).facts.get("chosen")
         if not chosen:
@@ -277,7 +277,7 @@ def found_model(place: Path) -> tuple[Path, Run | None, Model | None]:
     if folder.absolute().parent.name != "pruned" or not (home / "run.json").is_file():
         return folder, None, None
     from headwise.report.models import rows
-    from headwise.report.run import read_run
+    from headwise.report.run_folder import read_run
 
     run = read_run(home)
     return (
@@ -304,7 +304,7 @@ def base_of(run: Run | None, given: str | None) -> tuple[str | None, list[str]]:
     """The hub id of the base model: as given, or as the study names it; and a note where it is not known."""
     known: Any = None
     if run is not None:
-        from headwise.report.card import plan_of
+        from headwise.report.model_card import plan_of
 
         known = plan_of(run).get("model")
         if given is None and not isinstance(known, str):
@@ -387,7 +387,7 @@ def card_of(
     below ours."""
     from huggingface_hub import ModelCard, ModelCardData
 
-    from headwise.report.card import headline, kept_table, sections
+    from headwise.report.model_card import headline, kept_table, sections
 
     try:
         before = ModelCard(text, ignore_metadata_errors=True)
@@ -438,7 +438,7 @@ def results_of(run: Run | None, one: Model | None) -> list[dict[str, Any]]:
     """What was measured on a data set of the hub."""
     if run is None or one is None:
         return []
-    from headwise.report.card import results
+    from headwise.report.model_card import results
 
     return results(run, one)
 

@@ -234,7 +234,7 @@ def score(row: Row, model: Model) -> None:
     reasons = []
     for measure in MEASURES:
         try:
-            values = hw.score(model, text, [measure]).value
+            values = hw.score(model, text, [measure]).table.value
             sure(bool(values.notna().all()), f"{measure} has no value")
         except HeadwiseError as error:
             reasons.append(f"{measure}: {one_line(error)}")

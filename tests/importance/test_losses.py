@@ -65,9 +65,9 @@ def test_the_loss_and_its_gradient_are_those_of_the_logits(
 def test_scores_are_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwise.importance.gating.gate_heads", lambda *_, **__: [])
     model = asker(family)
-    expected = hw.score(model, text_for(model), MEASURES)
+    expected = hw.score(model, text_for(model), MEASURES).table
     monkeypatch.setattr(objective, "CHUNK", 500)
-    found = hw.score(model, text_for(model), MEASURES)
+    found = hw.score(model, text_for(model), MEASURES).table
     assert list(found.measure) == list(expected.measure)
     torch.testing.assert_close(
         *(torch.tensor(t.value.to_numpy()) for t in (found, expected)), rtol=1e-3, atol=1e-5

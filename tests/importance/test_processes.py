@@ -23,7 +23,7 @@ model.tokenizer.backend_tokenizer.post_processor = None
 ended = lambda self: ({**b, "input_ids": b["input_ids"].index_fill(1, torch.tensor([2]), 2) if n % 2 == 0 else
                        b["input_ids"]} for n, b in enumerate(self.data.batches(tokens=1, hide=self.hide)))
 Batches.whole = ended
-table = hw.score(model, Text.from_lines(["a b c", "d e f", "g h i", "j k l"]), ["confidence", "attention-to-end"])
+table = hw.score(model, Text.from_lines(["a b c", "d e f", "g h i", "j k l"]), ["confidence", "attention-to-end"]).table
 found["measures"] = sorted(set(table.measure))
 
 def broken(self):
@@ -41,7 +41,7 @@ try:
 except Exception as error:
     found["prune"] = f"{type(error).__name__}: {error}"
 Batches.whole = lambda self: self.data.batches(tokens=1, hide=self.hide)
-found["then"] = hw.score(model, lines(6), ["confidence"]).value.tolist()
+found["then"] = hw.score(model, lines(6), ["confidence"]).table.value.tolist()
 open(f"{sys.argv[1]}/{mine}.json", "w").write(json.dumps(found))
 """
 

@@ -21,13 +21,14 @@ from headwise.decoding.bleu import paired_difference
 from headwise.decoding.translator import Generate, translate
 from headwise.evaluation import quality
 from headwise.heads import COLUMNS
-from headwise.importance import gating, measurement
+from headwise.importance import faithfulness, gating, measurement
 from headwise.importance.attention_weights import STATISTICS
 from headwise.importance.gating import gate_heads
-from headwise.importance.measurement import balance_table, usual_measures
+from headwise.importance.measurement import usual_measures
 from headwise.importance.measures import resolve_measures, usual
+from headwise.importance.scores import relevance_table
 from headwise.options import Search
-from headwise.roles.find import roles_signature, save_roles, token_counts
+from headwise.roles.role_tests import token_counts
 from tasks.askers import IDS, asker, embedder, lines, pairs
 from training.letters import letters
 
@@ -46,7 +47,7 @@ def quick_gates() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def everything() -> pd.DataFrame:
+def everything() -> hw.Scores:
     return hw.score(small(), pairs(8), ["all"])
 
 
@@ -63,16 +64,16 @@ def values(table: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 class TestMeasures:
     @pytest.mark.parametrize("measure", MEASURES)
-    def test_alone_as_among_all(self, everything: pd.DataFrame, measure: str) -> None:
+    def test_alone_as_among_all(self, everything: hw.Scores, measure: str) -> None:
         """A row for each of the 12 heads, in the map's order, the same numbers whatever else is asked for."""
         model = small()
         found = hw.score(model, pairs(8), [measure])
-        alone, among = values(found, measure), values(everything, measure)
+        alone, among = values(found.table, measure), values(everything.table, measure)
         pd.testing.assert_frame_equal(alone, among)
         seen = model.heads
         if measure == "attention-to-end":
             seen = seen.only(["encoder-self", "cross"])
-            assert found.attrs["signature"]["absent"] == [
+            assert found.signature["absent"] == [
                 "attention-to-end has no value for decoder-self heads: none sees the end of its own sentence"
             ]
         assert [
@@ -82,10 +83,10 @@ class TestMeasures:
         if not measure.startswith("gating"):
             assert (alone.low <= alone.high).all()
 
-    def test_the_table(self, everything: pd.DataFrame) -> None:
-        signature = everything.attrs["signature"]
+    def test_the_table(self, everything: hw.Scores) -> None:
+        signature = everything.signature
         made = [name for name in signature["measures"] if name in MEASURES]
-        assert sorted(made) == sorted(MEASURES) and list(everything.columns) == list(COLUMNS)
+        assert sorted(made) == sorted(MEASURES) and list(everything.table.columns) == list(COLUMNS)
         others = {name.rpartition(".")[2] for name in signature["measures"] if name not in MEASURES}
         assert others == {"signed", "absolute"}, "relevance has its other reading beside it"
         assert signature["mode"] == "evaluation (no dropout)" and signature["sentences"] == 8
@@ -96,9 +97,7 @@ class TestMeasures:
             "lrp.cp.pooled",
             "gating",
         }
-        assert set(everything.attrs["relevance"]) == {
-            name for name in MEASURES if name.startswith("lrp.")
-        }
+        assert set(everything.relevance) == {name for name in MEASURES if name.startswith("lrp.")}
 
     def test_names_for_several(self) -> None:
         assert resolve_measures(["lrp", "ablation", "lrp.ding"]) == ["lrp.ding", "ablation.zero"]
@@ -109,7 +108,7 @@ class TestMeasures:
     def test_language_models(self, family: str) -> None:
         model = asker(family)
         kind = "encoder-self" if family == "bert" else "decoder-self"
-        table = hw.score(model, lines(12), [*USUAL, "lrp.cp.pooled", "gating.irrelevant"])
+        table = hw.score(model, lines(12), [*USUAL, "lrp.cp.pooled", "gating.irrelevant"]).table
         assert (
             set(table.kind) == {kind}
             and (table.groupby("measure").value.count() == model.heads.total).all()
@@ -122,11 +121,13 @@ class TestMeasures:
         masked, text = asker("bert"), lines(12)
         stack = hw.Model(masked.hf.bert, masked.tokenizer, "its stack")
         assert usual_measures(stack) == USUAL_WITHOUT_LOSS and usual_measures(masked) == USUAL
-        found, expected = (hw.score(model, text, list(STATISTICS)) for model in (masked, stack))
+        found, expected = (
+            hw.score(model, text, list(STATISTICS)).table for model in (masked, stack)
+        )
         pd.testing.assert_frame_equal(found, expected)
 
     def test_a_model_that_predicts_no_words(self) -> None:
-        table = hw.score(embedder(), lines(12))
+        table = hw.score(embedder(), lines(12)).table
         assert set(table.measure) == set(USUAL_WITHOUT_LOSS) and table.value.notna().all()
         assert table.dtypes[["value", "low", "high", "baseline"]].eq(float).all()
         for measure in MEASURES:
@@ -158,13 +159,15 @@ class TestModes:
             and not all(before)
         )
         for measure in USUAL:
-            pd.testing.assert_frame_equal(values(restless, measure), values(calm, measure))
-        assert restless.attrs["signature"]["mode"] == "evaluation (no dropout)"
+            pd.testing.assert_frame_equal(
+                values(restless.table, measure), values(calm.table, measure)
+            )
+        assert restless.signature["mode"] == "evaluation (no dropout)"
 
     def test_half_precision_is_in_the_signature(self) -> None:
         model = small()
         model.hf.to(torch.bfloat16)
-        signature = hw.score(model, pairs(6), ["lrp.cp.pooled"]).attrs["signature"]
+        signature = hw.score(model, pairs(6), ["lrp.cp.pooled"]).signature
         assert (signature["dtype"], signature["relevance"]) == ("bfloat16", "float32")
 
 
@@ -201,32 +204,33 @@ class TestRefused:
     def test_measures(self, family: str, measures: list[str], judged: bool, reason: str) -> None:
         with pytest.raises(hw.HeadwiseError, match=reason):
             hw.score(
-                small(family), pairs(4) if family == "marian" else lines(4), measures, judged=judged
+                small(family), pairs(4) if family == "marian" else lines(4), measures, judge=judged
             )
 
     def test_judging_too_much_text_before_any_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(measurement, "UNITS", 3)
+        monkeypatch.setattr(faithfulness, "UNITS", 3)
         monkeypatch.setattr(measurement, "run_pass", None)
         with pytest.raises(
             hw.HeadwiseError, match="judged on 4 sentences, but 3 are the most: give fewer"
         ):
-            hw.score(small(), pairs(4), judged=True)
+            hw.score(small(), pairs(4), judge=True)
 
 
 class TestJudge:
     def test_scores_of_one_fold_are_compared_with_ablation_of_the_other(self) -> None:
         """As when the two folds are scored as texts of their own."""
         model, text = small(), pairs(16)
-        table = hw.score(
-            model, text, ["gradient", "entropy", "ablation", "ablation.all-but-one"], judged=True
+        scores = hw.score(
+            model, text, ["gradient", "entropy", "ablation", "ablation.all-but-one"], judge=True
         )
         (batch,) = model.task.batches(text)
         ones, others = (
             text.take([row for row in batch["rows"][which::2].tolist() if row >= 0])
             for which in (0, 1)
         )
-        truth = values(hw.score(model, others, ["ablation"]), "ablation.zero").value
-        rows = pd.DataFrame(table.attrs["faithfulness"])
+        truth = values(hw.score(model, others, ["ablation"]).table, "ablation.zero").value
+        rows, curves = scores.faithfulness, scores.curves
+        assert rows is not None and curves is not None
         both = rows[
             (rows.against == "ablation.zero") & (rows.statistic == "spearman") & (rows.n == 12)
         ]
@@ -234,10 +238,9 @@ class TestJudge:
         assert set(found) == {"gradient", "-entropy", "ablation.zero", "-ablation.all-but-one"}
         for name, value in found.items():
             measure = name.removeprefix("-")
-            scores = values(hw.score(model, ones, [measure]), measure).value
-            expected = spearmanr(scores if measure == name else -scores, truth).statistic
+            alone = values(hw.score(model, ones, [measure]).table, measure).value
+            expected = spearmanr(alone if measure == name else -alone, truth).statistic
             assert value == pytest.approx(expected, abs=0.02), "but for ties in rounding"
-        curves = pd.DataFrame(table.attrs["curves"])
         start = curves[curves.removed == 0].loss
         assert start.max() - start.min() < 1e-6 and set(curves.order) == {
             "once",
@@ -245,8 +248,8 @@ class TestJudge:
             "random",
         }
 
-    def test_where_relevance_went(self, everything: pd.DataFrame) -> None:
-        balance = balance_table(everything.attrs["relevance"])
+    def test_where_relevance_went(self, everything: hw.Scores) -> None:
+        balance = relevance_table(everything.relevance)
         assert list(balance.columns) == ["measure", "mode", "what", "value", "low", "high"]
         for _, rows in balance.groupby(["measure", "mode"]):
             parts = dict(zip(rows.what, rows.value, strict=True))
@@ -261,8 +264,9 @@ class TestBleu:
         text = hw.ParallelText.from_pairs(
             zip(sources, whole, strict=True)
         )  # of which the whole model knows every word
-        table = hw.score(model, text, [BLEU])
-        assert table.attrs["signature"]["search"] == Search().model_dump() and set(table.n) == {5}
+        scores = hw.score(model, text, [BLEU])
+        table = scores.table
+        assert scores.signature["search"] == Search().model_dump() and set(table.n) == {5}
         assert len(table) == 6 and (table.value > 10).any()
         for row in table.itertuples():
             rest = hw.HeadMask.full(model.heads).without([hw.Head(row.kind, row.layer, row.head)])
@@ -310,7 +314,7 @@ def test_language_models_are_evaluated_by_their_perplexity() -> None:
     smaller = whole.remove(hw.HeadMask.full(whole.heads).without([next(iter(whole.heads))]))
     table = hw.evaluate([whole, smaller], text).table.set_index(["model", "measure"])
     ours = table.loc[f"{smaller.name}, 7 of 8 heads"]
-    loss = hw.score(whole, text, ["ablation.zero"])
+    loss = hw.score(whole, text, ["ablation.zero"]).table
     assert ours.value["loss"] - table.value[whole.name, "loss"] == pytest.approx(
         loss.value[0], abs=1e-5
     )
@@ -336,12 +340,13 @@ def test_language_models_are_evaluated_by_their_perplexity() -> None:
 def test_roles_by_their_function(tmp_path: Path) -> None:
     """Which text the model was trained on, and counts of it, come to the same."""
     model, trees = small(), hw.Treebank.read(write_treebank(tmp_path / "dev.conllu", 30))
-    text, shares = hw.ParallelText.from_pairs(embedded_pairs("dev", 30)), list[int]()
-    found = hw.roles(model, trees, training=text, progress=shares.append)
+    text, shares = hw.ParallelText.from_pairs(embedded_pairs("dev", 30)), list[float]()
+    report = lambda share, what: shares.append(share)  # noqa: E731
+    found = hw.roles(model, trees, training=text, progress=report)
     again = hw.roles(model, trees, training=token_counts(model, text))
     pd.testing.assert_frame_equal(found.table, again.table)
-    assert len(found.labels) == model.heads.only(["encoder-self"]).total and sum(shares) == 30
-    save_roles(found, [], roles_signature(model, trees, None, 0), tmp_path / "roles")
+    assert len(found.labels) == model.heads.only(["encoder-self"]).total and shares[-1] == 1
+    found.save(tmp_path / "roles")
     names = {path.name for path in (tmp_path / "roles").iterdir()}
     assert names == {
         "table.csv",

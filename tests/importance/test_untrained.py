@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -71,11 +70,13 @@ class TestScores:
     def test_the_slow_twin(self) -> None:
         """Each twin's rows are those of `hw.score` of that twin; the baseline is their mean over a layer."""
         model, text = asker(), pairs(12)
-        table = hw.score(model, text, MEASURES, seed=5, untrained=2)
-        controls = pd.DataFrame(table.attrs["untrained"])
+        scores = hw.score(model, text, MEASURES, seed=5, untrained=2)
+        table = scores.table
+        controls = scores.controls
+        assert controls is not None
         assert tuple(controls.columns) == COLUMNS and set(controls["seed"]) == {6, 7}
         for seed, rows in controls.groupby("seed"):
-            alone = hw.score(hw.untrained(model, int(seed)), text, MEASURES, seed=5)
+            alone = hw.score(hw.untrained(model, int(seed)), text, MEASURES, seed=5).table
             assert np.array_equal(rows["value"], alone["value"])
         for row in table.sample(20, random_state=0).itertuples():
             same = controls[
@@ -86,8 +87,8 @@ class TestScores:
             assert len(same) == 2 * model.heads.count(Site(row.kind, row.layer))
             assert row.baseline == pytest.approx(same["value"].mean())
         plain = hw.score(model, text, MEASURES, seed=5)
-        assert plain["baseline"].isna().all() and "untrained" not in plain.attrs
-        assert np.array_equal(plain["value"], table["value"])
+        assert plain.table["baseline"].isna().all() and plain.controls is None
+        assert np.array_equal(plain.table["value"], table["value"])
 
     def test_few_sentences_and_no_dear_measure(self) -> None:
         model, text = asker("gpt2"), lines(3 * SENTENCES)

@@ -11,7 +11,7 @@ import headwise as hw
 from headwise.data import embedded
 from headwise.lab.details import head_details, pruned_model, run_of, sentences
 from headwise.lab.session import Session
-from headwise.report.run import read_run
+from headwise.report.run_folder import read_run
 from report.conftest import make_run
 from tasks.askers import asker
 

@@ -271,7 +271,7 @@ class TestGreedy:
         sweep = Greedy(kinds=["encoder-self"], score=measure, rescore=True, step=0.5)
         masks = list(greedy_masks(Ranking(model, batches, measure, True, 0), sweep).values())
         with masked(model.hf, model.found, masks[0]):
-            table = hw.score(model, lines(6), [measure])
+            table = hw.score(model, lines(6), [measure]).table
         again = table[table.measure == measure].set_index(["kind", "layer", "head"]).value
         best = max(
             (head for head in model.heads if head in masks[0].kept),
@@ -296,7 +296,7 @@ class TestGreedy:
     def test_low_values_of_entropy_mean_important(self) -> None:
         model = asker("bert")
         small = hw.prune(model, lines(6), Greedy(keep=1, score="entropy"), dev=lines(6, 3))
-        table = hw.score(model, lines(6), ["entropy"])
+        table = hw.score(model, lines(6), ["entropy"]).table
         assert small.layout is not None
         (kept,) = small.layout.kept
         assert tuple(table.loc[table.value.idxmin(), ["kind", "layer", "head"]]) == tuple(kept)

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 from headwise.heads import Head, HeadMap, HeadMask
-from headwise.report import write
+from headwise.report import report
+from headwise.report.components import Figure
 from headwise.report.models import COLUMNS
-from headwise.report.parts import Figure
 from report.made_controls import interactions, untrained
 from report.made_rescored import write_rescored
 from report.made_roles import write_roles
@@ -344,7 +344,7 @@ def run_folder(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The written report of a complete run, for tests that only look at it."""
-    return write(make_run(tmp_path_factory.mktemp("study") / "toy-study"))
+    return report(make_run(tmp_path_factory.mktemp("study") / "toy-study"))
 
 
 @pytest.fixture(scope="module")

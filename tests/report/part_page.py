@@ -23,7 +23,7 @@ def part_page(folder: Path, template: str, **told: Any) -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("there is no chromium on this machine")
-    loader = FileSystemLoader(Path(charts.__file__).parent)
+    loader = FileSystemLoader(Path(charts.__file__).parent / "templates")
     part = (
         Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
         .get_template(template)

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import pytest
 
 from axe import serious
-from headwise.report.page import collect, render
-from headwise.report.run import read_grid, read_run
+from headwise.report.html_page import collect, render
+from headwise.report.run_folder import read_grid, read_run
 from report.made_language import make_language
 from report.made_sweeps import write_grid
 from report.visits import visit, wait_until_drawn

@@ -9,12 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from headwise.report import models
-from headwise.report.page import collect, render
-from headwise.report.parts import figures_in
-from headwise.report.run import Run, read_run
-from headwise.report.sections import cost, gates, layers
-from headwise.report.sections.cost_charts import greedy_figures, quality_figures
+from headwise.report import cost, gate_history, kept_heads, models
+from headwise.report.components import figures_in
+from headwise.report.html_page import collect, render
+from headwise.report.quality_curves import greedy_figures, quality_figures
+from headwise.report.run_folder import Run, read_run
 from report.conftest import data_of, make_run
 from report.made_sweeps import GATES, JOINT, write_sweeps
 
@@ -92,15 +91,15 @@ def test_random_orders_are_a_range_and_a_mean(run: Run) -> None:
     values = [m["bleu"] for m in run.pruned if m["method"] == "greedy.random" and m["kept"] == 12]
     cell = next(c for c in data_of(by_score) if c["line"] == "random orders" and c["kept"] == 12)
     assert (cell["low"], cell["high"]) == pytest.approx((min(values), max(values)))
-    assert cell["value"] == pytest.approx(sum(values) / 3) and cell["gone"] == 50
-    assert {c["value"] for c in data_of(by_score) if c["gone"] == 0} == {38.2}
+    assert cell["value"] == pytest.approx(sum(values) / 3) and cell["removed"] == 50
+    assert {c["value"] for c in data_of(by_score) if c["removed"] == 0} == {38.2}
     assert {c["line"] for c in data_of(by_kind)} == {"encoder heads", "attention heads"}
 
 
 def test_figures_9_and_10_count_what_layouts_keep(run: Run) -> None:
-    content = layers.build(run)
+    content = kept_heads.build(run)
     assert content is not None
-    shares = {(c["name"], c["gone"]): c["left"] for c in data_of(content["by_kind"])}
+    shares = {(c["name"], c["removed"]): c["left"] for c in data_of(content["by_kind"])}
     for counts in JOINT.values():
         gone = round(100 * (1 - sum(counts) / 72), 2)
         got = [shares[kind, gone] for kind in ("encoder-self", "decoder-self", "cross")]
@@ -111,7 +110,7 @@ def test_figures_9_and_10_count_what_layouts_keep(run: Run) -> None:
     found = [
         c["text"]
         for c in data_of(content["decoder"])
-        if c["name"] == layers.THIRDS[0] and c["gone"] == gone
+        if c["name"] == kept_heads.THIRDS[0] and c["removed"] == gone
     ]
     assert set(found) == {f"{lowest} of 8"} and len(content["decoder"].panels) == 4
 
@@ -119,10 +118,10 @@ def test_figures_9_and_10_count_what_layouts_keep(run: Run) -> None:
 def test_the_papers_numbers_add_up() -> None:
     """The rows of figure 10 sum to the decoder's counts of figure 9: read twice from two pictures."""
     kinds, thirds = (
-        pd.read_csv(layers.PAPERS / f"voita2019_{name}.csv") for name in ("kinds", "layers")
+        pd.read_csv(kept_heads.PAPERS / f"voita2019_{name}.csv") for name in ("kinds", "layers")
     )
     for kind in ("decoder-self", "cross"):
-        sums = thirds[thirds["kind"] == kind][list(layers.THIRDS)].sum(axis=1).tolist()
+        sums = thirds[thirds["kind"] == kind][list(kept_heads.THIRDS)].sum(axis=1).tolist()
         assert sums == kinds.loc[kinds["model"] == "WMT", kind].tolist()
 
 
@@ -133,7 +132,7 @@ def test_target_counts_for_each_kind_say_nothing_about_kinds(tmp_path: Path) -> 
         if name.startswith("all."):
             fact["keep"] = {"encoder-self": 4, "decoder-self": 4, "cross": 6}
     (folder / "run.json").write_text(json.dumps(facts))
-    content = layers.build(read_run(folder))
+    content = kept_heads.build(read_run(folder))
     assert content is not None and (content["by_kind"], content["decoder"]) == (None, None)
 
 
@@ -198,11 +197,11 @@ def test_without_test_text_tables_are_of_dev_and_say_so(tmp_path: Path) -> None:
 
 
 def test_gate_health_and_notes(run: Run) -> None:
-    table = gates.health_table(run)
+    table = gate_history.health_table(run)
     assert table is not None and len(table.rows) == len(GATES) + len(JOINT)
     cells = next(row.cells for row in table.rows if row.cells[0].endswith("0.32"))
     assert cells[1:] == ["1 of 24", "20\u202f%", "1.2", "no", "2.0180", "2.0200", "2.0200"]
-    notes = gates.notes(run)
+    notes = gate_history.notes(run)
     assert [n for n in notes if "frozen" in n] == ["The decoder was frozen."]
     assert any(re.match("encoder: λ\u00a0=\u00a00.32: 20 %", note) for note in notes)
 

@@ -20,7 +20,7 @@ STRETCHES = ((-0.1, 1.1), (-0.4, 1.05), (-0.01, 1.9), (-1.0, 2.0))
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with part_page(tmp_path_factory.mktemp("part"), "sections/gate_distribution.html.j2") as opened:
+    with part_page(tmp_path_factory.mktemp("part"), "gate_distribution.html.j2") as opened:
         opened.locator("#gate-distribution summary").click()
         opened.wait_for_selector("#gate-distribution .inside")
         yield opened

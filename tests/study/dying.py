@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from headwise.progress import Progress
-from headwise.report import write
+from headwise.report import report
 from headwise.study import read_plan, run_study
 from headwise.study.results import Tables
 from headwise.study.step import Build
@@ -50,4 +50,6 @@ def arm(step: str, point: str) -> None:
 def study(plan: Path, out: Path, step: str, point: str) -> None:
     torch.set_num_threads(1)
     arm(step, point)
-    run_study(read_plan(plan), out, Progress(quiet=True), report=die if step == "report" else write)
+    run_study(
+        read_plan(plan), out, Progress(quiet=True), report=die if step == "report" else report
+    )

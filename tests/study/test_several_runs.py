@@ -373,6 +373,6 @@ def test_two_processes_give_one_result(tmp_path: Path) -> None:
     assert facts(tmp_path / "out")["failed"] == {} and again(plan, tmp_path / "out").made == []
     heads = pd.read_csv(tmp_path / "out/heads.csv").set_index(["kind", "layer", "head"]).value
     text = hw.ParallelText.read(tmp_path / "out/corpus/dev.en", tmp_path / "out/corpus/dev.fr")
-    one = hw.score(hw.load(tmp_path / "out"), text, ["gradient"], seed=plan.seed)
+    one = hw.score(hw.load(tmp_path / "out"), text, ["gradient"], seed=plan.seed).table
     alone = one.set_index(["kind", "layer", "head"]).value.astype(float)
     assert heads.to_dict() == pytest.approx(alone.to_dict(), rel=1e-4)

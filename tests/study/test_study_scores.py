@@ -92,14 +92,14 @@ class TestScoring:
     def test_the_function_and_the_study_give_the_same(self, plan: Any, tmp_path: Path) -> None:
         again(plan, tmp_path / "run", only="score")
         text = hw.ParallelText.read(tmp_path / "dev.a", tmp_path / "dev.b")
-        table = hw.score(
+        scores = hw.score(
             hw.load(tmp_path / "run"), text, self.MEASURES, seed=plan.seed, untrained=3
         )
         found = pd.read_csv(tmp_path / "run" / "heads.csv")
         order = ["measure", "kind", "layer", "head"]
         pd.testing.assert_frame_equal(
             found.sort_values(order, ignore_index=True),
-            table.sort_values(order, ignore_index=True).astype(found.dtypes.to_dict()),
+            scores.table.sort_values(order, ignore_index=True).astype(found.dtypes.to_dict()),
             rtol=1e-4,
         )
 

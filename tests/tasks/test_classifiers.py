@@ -197,10 +197,7 @@ class TestLabels:
 
     def test_long_texts_are_counted(self) -> None:
         text = hw.LabelledText.from_rows([("a b", 0), (" ".join(LETTERS), 1)])
-        assert (
-            hw.score(classifier(max_position_embeddings=10), text).attrs["signature"]["dropped"]
-            == 1
-        )
+        assert hw.score(classifier(max_position_embeddings=10), text).signature["dropped"] == 1
 
     @pytest.mark.parametrize(
         "text", [hw.Text.from_lines(["a"]), hw.ParallelText.from_pairs([("a", "b")])]
@@ -218,19 +215,20 @@ class TestLabels:
 class TestScores:
     @pytest.mark.parametrize("family", CLASSIFIERS)
     def test_every_usual_measure(self, family: str) -> None:
-        table = hw.score(classifier(family), drawn(20), judged=True)
+        scores = hw.score(classifier(family), drawn(20), judge=True)
+        table = scores.table
         assert (
             set(table.measure) == {"confidence", "gradient", "ablation.zero"}
             and table.value.notna().all()
         )
-        assert table.attrs["curves"]
+        assert scores.curves is not None and len(scores.curves)
 
     def test_relevance_is_refused(self) -> None:
         with pytest.raises(hw.HeadwiseError, match="not at classes"):
             hw.score(classifier(), drawn(9), ["lrp"])
 
     def test_the_needed_head_is_found(self, trained: hw.Model) -> None:
-        table = hw.score(trained, task(40, 3))
+        table = hw.score(trained, task(40, 3)).table
         for measure in ("gradient", "ablation.zero"):
             assert table[table.measure == measure].set_index("head").value.idxmax() == NEEDED
 

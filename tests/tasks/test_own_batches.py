@@ -80,7 +80,7 @@ MODELS = (images, speech, classifier, language_model)
 def test_ablation_is_the_change_of_the_models_own_loss(make: Any) -> None:
     model = make()
     given = batches(model, 1)
-    table = hw.score(model, given)
+    table = hw.score(model, given).table
     assert {*table.measure} == {"confidence", "gradient", "ablation.zero"}
     assert len(table) == 3 * model.heads.total
     assert table.value.notna().all()
@@ -137,4 +137,4 @@ def test_another_loss_than_cross_entropy_is_refused() -> None:
     given = [
         {**one, "labels": one["input_ids"]} for one in batches(smoothed, 1)
     ]  # padding counts, as in its own loss
-    assert len(hw.score(smoothed, given, ["gradient"])) == 8
+    assert len(hw.score(smoothed, given, ["gradient"]).table) == 8

@@ -27,6 +27,9 @@ from headwise.devices import memory_line
 if TYPE_CHECKING:
     import pandas as pd
 
+    from headwise.importance.interactions import Interactions
+    from headwise.importance.scores import Scores
+
 
 def score(
     model: ModelName,
@@ -70,15 +73,18 @@ def score(
     progress, place = Progress(quiet or not main), folder(out) / "heads.csv"
     with progress.bar("score"):
         loaded = hw.load(model, device, dtype=dtype)
-        table = hw.score(loaded, given, names, seed, judged, progress, untrained)
+        scores = hw.score(
+            loaded, given, names, judge=judged, untrained=untrained, seed=seed, progress=progress
+        )
+        table = scores.table
     for end in ("csv", "json"):
         place.with_name(f"interactions.{end}").unlink(missing_ok=True)
     if pairs:
         with progress.bar("pairs of heads"):
-            together = hw.interactions(loaded, given, pairs, seed, progress)
+            together = hw.interactions(loaded, given, pairs, seed=seed, progress=progress)
     if main:
         for line in [
-            *save_tables(table, place),
+            *save_tables(scores, place),
             *extremes(table),
             *(save_pairs(together, place) if pairs else ()),
         ]:
@@ -128,44 +134,28 @@ def extremes(table: pd.DataFrame) -> list[str]:
     return lines
 
 
-def save_pairs(table: pd.DataFrame, place: Path) -> list[str]:
+def save_pairs(pairs: Interactions, place: Path) -> list[str]:
     """Write interactions.csv beside a table of scores. Returns lines about the strongest pairs."""
-    from headwise.heads import save_scores
-
-    save_scores(table, place.with_name("interactions.csv"))
+    pairs.save(place.parent)
     lines = [
         "  Pairs of heads, what both cost together beyond what they cost alone (nats a token):"
     ]
-    for row in table[table["value"].notna()].head(5).itertuples():
+    for row in pairs.measured.head(5).itertuples():
         heads = f"{row.kind}/{row.layer}/{row.head} and {row.other_kind}/{row.other_layer}/{row.other_head}"
         lines.append(f"    {heads}: {row.value:+.4f} [{row.low:+.4f}, {row.high:+.4f}]")
     return [*lines, f"Wrote {place.with_name('interactions.csv')}, interactions.json."]
 
 
-def save_tables(table: pd.DataFrame, place: Path) -> list[str]:
-    """Write a table of scores and, beside it, untrained.csv, lrp.csv, faithfulness.csv and curves.csv, instead of those
-    of an earlier command. Returns lines about what was found, left out and written."""
-    import pandas as pd
+def save_tables(scores: Scores, place: Path) -> list[str]:
+    """Write scores into the folder of `place`, instead of those of an earlier command. Returns lines about what was
+    found, left out and written."""
+    from headwise.importance.scores import relevance_line
 
-    from headwise.heads import save_scores, write_text
-    from headwise.importance.measurement import balance_line, balance_table
-
-    save_scores(table, place)
-    attrs, signature = table.attrs, table.attrs["signature"]
-    tables: dict[str, pd.DataFrame] = {
-        name: pd.DataFrame(attrs[name])
-        for name in ("untrained", "faithfulness", "curves")
-        if name in attrs
-    }
-    if attrs["relevance"]:
-        tables["lrp"] = balance_table(attrs["relevance"])
-    for name in ("untrained", "lrp", "faithfulness", "curves"):
-        place.with_name(f"{name}.csv").unlink(missing_ok=True)
-    for name, found in tables.items():
-        write_text(place.with_name(f"{name}.csv"), found.to_csv(index=False, float_format="%.6g"))
-    lines = [balance_line(name, balance) for name, balance in attrs["relevance"].items()]
-    if "faithfulness" in tables:
-        judged = tables["faithfulness"]
+    paths = scores.save(place.parent)
+    signature = scores.signature
+    lines = [relevance_line(name, shares) for name, shares in scores.relevance.items()]
+    if scores.faithfulness is not None:
+        judged = scores.faithfulness
         ranks = judged[(judged.statistic == "spearman") & (judged.against == "ablation.zero")]
         ranks = ranks[ranks.groupby("measure").n.transform("max") == ranks.n]
         lines += ["  Rank correlation with exact ablation, over all heads:"]
@@ -179,7 +169,4 @@ def save_tables(table: pd.DataFrame, place: Path) -> list[str]:
             f"  {dropped} of {dropped + signature['sentences']} sentences were left out: {why}"
         )
     lines += [f"  {reason}" for reason in signature["absent"]]
-    return [
-        *lines,
-        f"Wrote {', '.join([str(place), 'heads.json', *(f'{name}.csv' for name in tables)])}.",
-    ]
+    return [*lines, f"Wrote {place}, {', '.join(path.name for path in paths[1:])}."]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise.cli.ends import resumable
 from headwise.cli.export import runs_in
 from headwise.cli.options import (
     Device,
@@ -23,6 +22,7 @@ from headwise.cli.options import (
     refuse_twice,
     text_spec,
 )
+from headwise.cli.signals import resumable
 from headwise.cli.summary import summary, trained
 from headwise.devices import memory_line
 from headwise.errors import HeadwiseError
@@ -50,12 +50,12 @@ def run_plan(
     from headwise.cli.tables import show_kept
     from headwise.loading import load
     from headwise.progress import Progress
-    from headwise.report import write
+    from headwise.report import report as write_report
     from headwise.study import run_study
 
     progress = Progress(quiet)
     with resumable(out):
-        run_study(plan, out, progress, only, device, write, **workers)
+        run_study(plan, out, progress, only, device, write_report, **workers)
     if PartialState().is_main_process:
         lines, layouts, small = ([], {}, None) if only else summary(out)
         if result == "model" and not quiet:
@@ -165,7 +165,7 @@ def report(
         Path | None, typer.Argument(help="another run: what differs between the two")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="folder of the page of two runs (runs/difference)")
+        Path | None, typer.Option("--out", help="folder of the page of two runs (runs/comparison)")
     ] = None,
     animation: Annotated[
         Path | None,
@@ -174,7 +174,7 @@ def report(
 ) -> None:
     """Write the report page and its figures again; of two runs, a page of what differs."""
     if animation is not None:
-        from headwise.report.animation import animate
+        from headwise.report import animate
 
         if other is not None or out is not None:
             raise HeadwiseError(
@@ -182,6 +182,14 @@ def report(
             )
         typer.echo(str(animate(run, animation)))
         return
-    from headwise.report import write
+    from headwise.report import compare
+    from headwise.report import report as write_report
 
-    typer.echo(str(write(run, other, out)))
+    if other is not None:
+        typer.echo(str(compare(run, other, out or Path("runs/comparison"))))
+    elif out is not None:
+        raise HeadwiseError(
+            f"The report of one run stands in its folder: name a second run, or leave out {out}."
+        )
+    else:
+        typer.echo(str(write_report(run)))

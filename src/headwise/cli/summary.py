@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from headwise.heads import HeadMask
     from headwise.progress import Progress
     from headwise.report.models import Model
-    from headwise.report.run import Run
+    from headwise.report.run_folder import Run
     from headwise.study import Plan
 
 WRITTEN = ("report.html", "heads.csv", "pruning.csv", "layouts/", "pruned/", "figures/")
@@ -22,12 +22,12 @@ def summary(out: Path) -> tuple[list[str], Mapping[str, HeadMask], Path | None]:
     if (out / "grid.json").exists():
         line = f"Wrote {out}/report.html, grid.csv, across.csv, and a folder for each run in it."
         return [line], {}, None
+    from headwise.report import summary as report_summary
     from headwise.report.models import RANDOM
-    from headwise.report.run import read_run
-    from headwise.report.sections import opening
+    from headwise.report.run_folder import read_run
 
     run = read_run(out)
-    facts, chosen = opening.build(run), run.facts.get("chosen")
+    facts, chosen = report_summary.build(run), run.facts.get("chosen")
     lines = [f"{facts['headline']}."]
     for title, group in facts["groups"]:
         lines += [f"  {title}", *(f"    {label}: {text}" for label, text, *_ in group)]
@@ -67,8 +67,9 @@ def trained(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]
     run = Run(plan, out, progress, device)
     with locked_folder(out, True), run.store.alone(), progress.bar("evaluate"):
         facts = run.get_or_make(FULL_MODEL)
-        run.get_or_make(Translate("dev", FULL))
-        quality = run.get_or_make(Evaluate("dev", FULL))
+        translate = Translate("dev", FULL)
+        run.get_or_make(translate)
+        quality = run.get_or_make(Evaluate("dev", FULL, translate))
     scores = ", ".join(
         f"{name} {value:.1f} [{low:.1f}, {high:.1f}]" for name, value, low, high in quality["rows"]
     )
@@ -82,12 +83,13 @@ def trained(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]
 
 def dev_change(model: Model) -> tuple[float, str] | None:
     """What a model loses on dev, and its difference to the full model in words."""
+    from headwise.report.format import interval, signed
     from headwise.report.models import bounds, value
-    from headwise.report.words import interval, signed
 
     for measure, unit, sign in (
         ("dev_bleu_difference", "BLEU", -1),
         ("dev_perplexity_change", "% perplexity", 1),
+        ("dev_accuracy_change", "points of accuracy", -1),
     ):
         if (found := value(model, measure)) is not None:
             words = (signed(found), interval(*bounds(model, measure)), f"{unit} on dev")
@@ -97,8 +99,8 @@ def dev_change(model: Model) -> tuple[float, str] | None:
 
 def model_line(model: Model) -> str:
     """What is left of a model, and what that cost."""
+    from headwise.report.format import quantity, size
     from headwise.report.models import value
-    from headwise.report.words import quantity, size
 
     change, left = dev_change(model), [f"{model['kept']} of {model['total']} heads left"]
     sizes = {"memory": "of weights", "cache_bytes": "of cache a token"}

@@ -16,7 +16,7 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask
-from headwise.importance.judge import direction
+from headwise.importance.agreement import direction
 from headwise.statistics import bootstrap, interval
 
 STEPS = 10

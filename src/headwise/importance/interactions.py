@@ -13,7 +13,9 @@ luck do not stay.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,7 @@ import pandas as pd
 from headwise.data.text import LabelledText, ParallelText, Text
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head, HeadMask, save_table
 from headwise.importance.ablation import removal_losses
 from headwise.importance.measurement import importance_values
 from headwise.importance.untrained import sample
@@ -58,10 +60,44 @@ COLUMNS = (
 Pair = tuple[Head, Head]
 
 
+@dataclass(frozen=True)
+class Interactions:
+    """Pairs of heads that do the same work, or that work together.
+
+    table: one row a pair, columns COLUMNS, the strongest first. signature: how it was made.
+    """
+
+    table: pd.DataFrame
+    signature: dict[str, Any]
+
+    @property
+    def measured(self) -> pd.DataFrame:
+        """The pairs that were measured, not only screened."""
+        return self.table[self.table["value"].notna()]
+
+    def __repr__(self) -> str:
+        return f"Interactions({len(self.measured)} of {len(self.table)} pairs measured)\n{self.measured}"
+
+    def _repr_html_(self) -> str:
+        html: str = self.measured.round(4).to_html(index=False, na_rep="")
+        return html
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write interactions.csv and interactions.json into a folder. Returns their paths."""
+        place = Path(folder) / "interactions.csv"
+        save_table(self.table, self.signature, place)
+        return [place, place.with_suffix(".json")]
+
+
 def interactions(
-    model: Model, text: AnyText, pairs: int = PAIRS, seed: int = 0, progress: Report | None = None
-) -> pd.DataFrame:
-    """The interaction of pairs of heads: one row a pair, columns COLUMNS, the strongest first (module docstring).
+    model: Model,
+    text: AnyText,
+    pairs: int = PAIRS,
+    *,
+    seed: int = 0,
+    progress: Report | None = None,
+) -> Interactions:
+    """What pairs of heads cost together, beyond what both cost alone (module docstring).
 
     text: as for `score`; SCREEN sentences of it screen all pairs (`screen`, nats per token), SENTENCES others measure
     the `pairs` of the largest |screen|: `value` with its 95 % interval by a paired bootstrap over sentences, its
@@ -103,7 +139,7 @@ def interactions(
         ],
         columns=list(COLUMNS),
     )
-    table.attrs["signature"] = {
+    signature = {
         "model": model.name,
         "heads": model.heads.to_json(),
         "text": text.fingerprint,
@@ -113,7 +149,7 @@ def interactions(
         "seed": seed,
         **environment_info(),
     }
-    return table
+    return Interactions(table, signature)
 
 
 def halves(text: AnyText) -> tuple[AnyText, AnyText]:

@@ -7,39 +7,31 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
 from headwise.attention import evaluating, is_offloaded, masked
+from headwise.attention.discover import output_of
 from headwise.attention.offload import refuse_offloaded
-from headwise.environment import environment_info
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask, score_table
-from headwise.importance.ablation import removal_losses
-from headwise.importance.curves import area_rows, curve_rows, removal_curves
-from headwise.importance.judge import agreement, exceptions, head_values
+from headwise.heads import Head, HeadMask, Site
+from headwise.importance.agreement import head_values
+from headwise.importance.attention_weights import sides
+from headwise.importance.gradient import positions
 from headwise.importance.measures import (
-    CURVES,
-    FAITHFULNESS,
-    Measure,
     Need,
-    facts,
     measure,
     passes,
-    resolve_measures,
     usual,
 )
-from headwise.importance.tally import SCALES, UNITS, Tally, agreeing
+from headwise.importance.tally import SCALES, Tally, agreeing
 from headwise.model import Model
-from headwise.options import Search
 from headwise.progress import Report, part, silent
 from headwise.tasks.batches import Batches, Fold
-from headwise.tasks.objective import on_device
+from headwise.tasks.objective import inputs_of, losses_of, on_device
 
 LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
 RANDOM_ORDERS = 5  # that judged scores are compared with
@@ -90,10 +82,12 @@ def run_pass(
     return Measurement({name: result[name] for name in names if name in result})
 
 
-class OnDevice:
-    """The batches of a text on the model's device.
+class DeviceBatches:
+    """The batches of a text on the model's device, as the function of a measure reads them.
 
-    sentences: for each batch that was read, which of its rows are sentences; a last batch may have empty rows.
+    A batch has the tensors of the model's forward, `labels` (at the positions of their logits, IGNORED elsewhere) and
+    `rows` (the number of each sentence, −1 for an empty row, which a last batch may have). sentences: which rows are
+    sentences, for each batch that was read.
     """
 
     def __init__(self, model: Model, batches: Iterable[Mapping[str, Tensor]]) -> None:
@@ -107,6 +101,19 @@ class OnDevice:
             self.sentences.append((batch["rows"] >= 0).numpy())
             yield on_device(self.model.hf, batch)
 
+    def forward(self, batch: Mapping[str, Tensor]) -> Any:
+        """The model's output for a batch."""
+        return output_of(self.model.hf, inputs_of(batch))
+
+    def losses(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """The loss of each sentence, summed over its predicted tokens: nats, B."""
+        return losses_of(self.model.hf, batch)
+
+    def queries(self, batch: Mapping[str, Tensor], site: Site) -> Tensor:
+        """Where a layer's queries are tokens and no padding: booleans B Q."""
+        side, _ = sides(site)
+        return positions(dict(batch))[side]
+
 
 def summed(model: Model, text: Batches | Fold, name: str, extras: Mapping[str, Any]) -> Tally:
     """The tally of a measure whose function yields an array for each batch: its sentences x heads, in the order of
@@ -116,7 +123,7 @@ def summed(model: Model, text: Batches | Fold, name: str, extras: Mapping[str, A
     masked model. Raises HeadwiseError for arrays of another shape, and for values that are not finite.
     """
     entry = measure[name]
-    batches = OnDevice(model, text if "loss" in entry.needs else text.intact())
+    batches = DeviceBatches(model, text if "loss" in entry.needs else text.intact())
     tally = Tally(model.heads, SCALES.get(entry.scale))
     sizes = [model.heads.count(site) for site in model.heads.sites]
     arrays = 0
@@ -131,6 +138,7 @@ def summed(model: Model, text: Batches | Fold, name: str, extras: Mapping[str, A
                     f"batches, the last of {len(rows)} rows, with {model.heads.total} heads in the model: yield one "
                     "array, rows x heads, after every batch."
                 )
+            array = np.where(rows[:, None], array, 0)
             layers = np.split(array, np.cumsum(sizes)[:-1], axis=1)
             for site, layer in zip(model.heads.sites, layers, strict=True):
                 tally.take(site, layer, rows)
@@ -230,148 +238,4 @@ def importance_values(
         values
         if mask is None
         else {head: value for head, value in values.items() if head in mask.kept}
-    )
-
-
-def table_of_scores(
-    model: Model, text: Batches, wanted: Iterable[str], scores: Measurement, seed: int
-) -> pd.DataFrame:
-    """heads.csv with its signature: how the scores were made, and what is absent."""
-    rows = scores.all_rows(seed)
-    measures = list(dict.fromkeys(row["measure"] for row in rows))
-    signature: dict[str, Any] = {
-        "model": model.name,
-        "heads": model.heads.to_json(),
-        "text": text.text.fingerprint,
-        "sentences": len(text.data),
-        "dropped": text.dropped,
-        "longest": model.task.longest,
-        "measures": measures,
-        "absent": absent(model, resolve_measures(wanted), measures),
-        "exclude": "keyquery",
-        "mode": "evaluation (no dropout)",
-        "dtype": str(model.hf.dtype).removeprefix("torch."),
-    }
-    if not rows:
-        raise HeadwiseError(f"No score could be made: {'; '.join(signature['absent'])}.")
-    if model.hf.dtype in (torch.float16, torch.bfloat16):
-        signature["relevance"] = "float32"
-    if "ablation.bleu" in measures:
-        signature["search"] = Search().model_dump()
-    others = [name for name in measures if name in measure.added]
-    if others:  # so that a report knows them without the program that declares them
-        signature["declared"] = {name: others_facts(name) for name in others}
-    signature |= {"seed": seed, **environment_info(), "seconds": scores.seconds}
-    return score_table(rows, signature)
-
-
-def others_facts(name: str) -> dict[str, str]:
-    """What a report says of a measure that is not headwise's own."""
-    entry = measure[name]
-    return {
-        "title": entry.title,
-        "caption": entry.caption,
-        "source": entry.source,
-        "larger": entry.larger,
-    }
-
-
-def absent(model: Model, wanted: Iterable[str], made: Iterable[str]) -> list[str]:
-    """What was asked for and has no value, with the reason: a sentence each."""
-    name = "attention-to-end"
-    if name in wanted and name not in made:
-        return [f"{name} has no value for any head: none sees the end of a sentence in this text"]
-    if name in made and "decoder-self" in model.heads.kinds:
-        return [
-            f"{name} has no value for decoder-self heads: none sees the end of its own sentence"
-        ]
-    return []
-
-
-def balance_table(balances: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
-    """lrp.csv: where relevance went, as shares of the relevance at the start."""
-    rows = [
-        (
-            name.removesuffix(".pooled"),
-            "pooled" if name.endswith(".pooled") else "per-step",
-            what,
-            value,
-            None,
-            None,
-        )
-        for name, shares in balances.items()
-        for what, value in {"started": 1.0, **shares}.items()
-    ]
-    return pd.DataFrame(rows, columns=list(LRP_COLUMNS))
-
-
-def balance_line(name: str, balance: Mapping[str, float]) -> str:
-    """The conservation residual of a relevance run, in a line."""
-    some = {
-        what: value for what, value in balance.items() if what != "arrived" and abs(value) >= 0.0005
-    }
-    absorbed = ", ".join(f"{what} {value:+.3f}" for what, value in some.items()) or "nothing"
-    return f"  {name}: of relevance 1, {balance.get('arrived', 0.0):.3f} arrived at the embeddings; taken by {absorbed}"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The judge's tables: faithfulness.csv and curves.csv."""
-
-    faithfulness: pd.DataFrame
-    curves: pd.DataFrame
-
-
-def refuse_unjudgeable(text: Batches, measures: Iterable[str]) -> None:
-    """Scores are judged by exact ablation, and on folds of a text whose sentences tallies keep one by one."""
-    if "ablation.zero" not in measures:
-        raise HeadwiseError(
-            "Scores are judged by ablation.zero, which is not among the measures: add it."
-        )
-    if len(text.text) > UNITS:
-        raise HeadwiseError(
-            f"Scores were to be judged on {len(text.text):,} sentences, but {UNITS:,} are the most: give fewer."
-        )
-
-
-def judge(
-    model: Model, text: Batches, tallies: Mapping[str, Tally], orders: int, seed: int = 0
-) -> Verdict:
-    """Which score to believe: scores of the even sentences, compared with exact ablation of the odd ones.
-
-    A measure whose low values are important has a minus before its name. Raises HeadwiseError when `ablation.zero`, the
-    truth, is not among the tallies, and for too much text.
-    """
-    refuse_unjudgeable(text, tallies)
-    named: dict[str, Measure] = {}  # by their names in the tables
-    scores: dict[str, Tally] = {}
-    for name, tally in tallies.items():
-        entry = facts(name)
-        if entry.by_sentence:
-            shown = name if entry.sign == 1 else f"-{name}"
-            named[shown] = entry
-            scores[shown] = tally.fold(0)
-    rows = agreement(scores, tallies["ablation.zero"].fold(1), seed)
-
-    values = {
-        name: head_values(tally)
-        for name, tally in scores.items()
-        if tally.heads.query == model.heads.query
-    }
-    again = [name for name in values if named[name].rescored]
-    again.sort(key=lambda name: -named[name].cost["forwards"])  # the slowest first
-    even = Fold(text, 0)
-    rescore = {name: partial(importance_values, model, even, named[name].name) for name in again}
-    lose = partial(removal_losses, model.hf, model.found, Fold(text, 1))
-    curves = removal_curves(model.heads, values, lose, rescore, range(orders))
-    rows += area_rows(curves, seed)
-
-    if "confidence" in values:
-        for name in values:
-            if name in measure and named[name].family == "lrp":
-                pair = (name, "confidence")
-                rows += exceptions(values[name], values["confidence"], names=pair).rows
-    return Verdict(
-        pd.DataFrame(rows, columns=list(FAITHFULNESS)),
-        pd.DataFrame(curve_rows(curves, seed), columns=list(CURVES)),
     )

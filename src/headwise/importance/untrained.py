@@ -96,6 +96,4 @@ def with_baseline(table: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
     """Scores with their baseline: the mean of the measure over all heads of the same layer in the untrained twins."""
     means = controls.groupby(LAYER)["value"].mean()
     keys = pd.MultiIndex.from_frame(table[LAYER])
-    out = table.assign(baseline=means.reindex(keys).to_numpy(dtype=float))
-    out.attrs = table.attrs
-    return out
+    return table.assign(baseline=means.reindex(keys).to_numpy(dtype=float))

@@ -9,10 +9,10 @@ from typing import Any
 
 from headwise.heads import Head
 from headwise.model_files import folder_of
+from headwise.report.every_head import closed_of
+from headwise.report.format import measure_name
 from headwise.report.models import value
-from headwise.report.run import Run, read_run
-from headwise.report.sections.every_head import closed_of
-from headwise.report.words import measure_name
+from headwise.report.run_folder import Run, read_run
 
 SENTENCES = 12
 SHORT = 4  # words of a sentence

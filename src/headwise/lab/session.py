@@ -33,7 +33,7 @@ from headwise.lab.sentence import Trees, example_trees, pickable, run_treebank, 
 from headwise.loading import load
 from headwise.model import Model
 from headwise.progress import Report, silent
-from headwise.report.run import Run
+from headwise.report.run_folder import Run
 
 
 class Question(BaseModel):

@@ -1,6 +1,6 @@
 """The report of a run, of a grid of runs, or of two runs side by side: figures, tables and one self-contained page.
 
-`page.py` lists the sections of a page; each is a file of `sections/` with its template beside it.
+`html_page.py` puts a page together from its sections, which are declared by `@section(…)` in the files beside it.
 """
 
 from pathlib import Path
@@ -8,28 +8,43 @@ from pathlib import Path
 from headwise.errors import HeadwiseError
 
 
-def write(run: str | Path, other: str | Path | None = None, out: str | Path | None = None) -> Path:
+def report(run: str | Path) -> Path:
     """Write `report.html` and its figures into the folder of a run, or of a grid of runs; returns its path.
 
-    other: another run; the page then shows what differs between the two, and stands in `out` (`runs/difference`).
-    Raises HeadwiseError for a folder that is no run, whose files cannot be read, or that cannot be written; for two
-    runs that are one, or have nothing to compare.
+    Raises HeadwiseError for a folder that is no run, whose files cannot be read, or that cannot be written.
     """
-    from headwise.report import page  # the charts' libraries take a second to load
-    from headwise.report.difference import read_difference
+    from headwise.report import html_page  # the charts' libraries take a second to load
 
-    if other is None:
-        if out is not None:
-            raise HeadwiseError(
-                f"The report of one run stands in its folder: name a second run, or leave out {out}."
-            )
-        return page.write(page.read(Path(run)), Path(run))
-    found, folder = read_difference(Path(run), Path(other)), Path(out or "runs/difference")
+    return html_page.write(html_page.read(Path(run)), Path(run))
+
+
+def compare(run: str | Path, other: str | Path, out: str | Path = Path("runs/comparison")) -> Path:
+    """Write a page of what differs between two runs into the folder `out`; returns its path.
+
+    Raises HeadwiseError as `report` does, for two runs that are one or have nothing to compare, and for a folder `out`
+    that is itself a run.
+    """
+    from headwise.report import html_page
+    from headwise.report.comparison import read_comparison
+
+    both = read_comparison(Path(run), Path(other))
+    folder = Path(out)
     if any((folder / name).exists() for name in ("run.json", "grid.json")):
         raise HeadwiseError(
             f"{folder} is the folder of a run, which has a report of its own: name another folder."
         )
-    return page.write(found, folder)
+    return html_page.write(both, folder)
 
 
-__all__ = ["write"]
+def animate(run: str | Path, file: str | Path) -> Path:
+    """Write how the gates of a run closed as an animation: a GIF (`.gif`) or a video (`.mp4`); returns its path.
+
+    Raises HeadwiseError for another ending, for a run without gates, and when `.mp4` lacks imageio-ffmpeg
+    (`pip install "headwise[video]"`).
+    """
+    from headwise.report.gate_history import write_animation
+
+    return write_animation(Path(run), Path(file))
+
+
+__all__ = ["animate", "compare", "report"]

@@ -12,21 +12,20 @@ from accelerate.utils import gather_object
 
 from headwise.attention import is_offloaded
 from headwise.errors import HeadwiseError
-from headwise.heads import save_scores, write_text
+from headwise.heads import save_table, write_text
+from headwise.importance.faithfulness import faithfulness
 from headwise.importance.interactions import COLUMNS as PAIR_COLUMNS
 from headwise.importance.interactions import LEAST, interactions
+from headwise.importance.interactions import Interactions as Pairs
 from headwise.importance.measurement import (
     Measurement,
-    balance_line,
-    balance_table,
-    judge,
     refuse_unscorable,
     run_pass,
-    table_of_scores,
 )
 from headwise.importance.measures import facts, passes
+from headwise.importance.scores import relevance_line, relevance_table, scores_of
 from headwise.importance.tally import SCALES, Tally, agreeing
-from headwise.importance.untrained import SENTENCES, score_untrained, with_baseline
+from headwise.importance.untrained import SENTENCES, score_untrained
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run
 from headwise.study.step import Step
@@ -71,7 +70,7 @@ class ScorePass(Step, stage="score", names="scores/{0.label}", shared=True, once
             if run.main:
                 tally.save(folder / f"{name}.npz")
         for label, balance in scores.balances.items():
-            run.progress.say(balance_line(label, balance))
+            run.progress.say(relevance_line(label, balance))
         return {"measures": list(scores.tallies), "rows": scores.rows, "balances": scores.balances}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
@@ -154,17 +153,14 @@ class Score(Step, stage="score", names="score", once=True):
         return ["heads.csv", "heads.json", "lrp.csv"]
 
     def make(self, run: Run, work: Path) -> Result:
-        model, scores, plan = full_model(run), read_scores(run), run.plan
-        table = table_of_scores(
-            model, model.task.batches(run.text("dev")), plan.scoring.measures, scores, plan.seed
-        )
-        if plan.scoring.untrained:
-            table = with_baseline(table, pd.read_csv(run.folder / "untrained.csv"))
-        save_scores(table, work / MADE / "heads.csv")
-        write_text(
-            work / MADE / "lrp.csv",
-            balance_table(scores.balances).to_csv(index=False, float_format="%.6g"),
-        )
+        model = full_model(run)
+        scoring = run.plan.scoring
+        controls = pd.read_csv(run.folder / "untrained.csv") if scoring.untrained else None
+        text = model.task.batches(run.text("dev"))
+        scores = scores_of(model, text, scoring.measures, read_scores(run), run.plan.seed, controls)
+        save_table(scores.table, scores.signature, work / MADE / "heads.csv")
+        relevance = relevance_table(scores.relevance)
+        write_text(work / MADE / "lrp.csv", relevance.to_csv(index=False, float_format="%.6g"))
         return {}
 
 
@@ -189,15 +185,17 @@ class Interactions(Step, stage="score", names="interactions", shared=True, once=
         pairs, model, text = run.plan.scoring.pairs, full_model(run), run.text("dev")
         if len(text) < LEAST:
             run.progress.say(f"  No pairs of heads: the dev text has fewer than {LEAST} sentences.")
-            table = pd.DataFrame(columns=list(PAIR_COLUMNS))
-            table.attrs["signature"] = {"sentences": 0}
+            found = Pairs(pd.DataFrame(columns=list(PAIR_COLUMNS)), {"sentences": 0})
         else:
-            table = interactions(model, text, pairs, run.plan.seed, run.progress)
+            found = interactions(model, text, pairs, seed=run.plan.seed, progress=run.progress)
         if run.main:
-            save_scores(table, work / MADE / "interactions.csv")
-        found = table[table["value"].notna()]
-        same, together = int((found["low"] > 0).sum()), int((found["high"] < 0).sum())
-        return {"screened": len(table), "measured": len(found), "same": same, "together": together}
+            found.save(work / MADE)
+        return {
+            "screened": len(found.table),
+            "measured": len(found.measured),
+            "same": int((found.measured["low"] > 0).sum()),
+            "together": int((found.measured["high"] < 0).sum()),
+        }
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.pairing(run.plan.scoring.pairs)
@@ -220,9 +218,10 @@ class Judge(Step, stage="score", names="judge", shared=True, once=True):
 
     def make(self, run: Run, work: Path) -> Result:
         model = full_model(run)
-        text, tallies = model.task.batches(run.text("dev"), run.progress), read_scores(run).tallies
-        verdict = judge(model, text, tallies, run.plan.scoring.random_orders, run.plan.seed)
-        for table, name in ((verdict.faithfulness, "faithfulness"), (verdict.curves, "curves")):
+        text = model.task.batches(run.text("dev"), run.progress)
+        tallies = read_scores(run).tallies
+        judged = faithfulness(model, text, tallies, run.plan.scoring.random_orders, run.plan.seed)
+        for table, name in ((judged.agreement, "faithfulness"), (judged.curves, "curves")):
             if run.main:
                 write_text(
                     work / MADE / f"{name}.csv", table.to_csv(index=False, float_format="%.6g")

@@ -1,0 +1,201 @@
+"""The scores of every head, as `hw.score` gives them and as a folder holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from headwise.environment import environment_info
+from headwise.errors import HeadwiseError
+from headwise.grid import HeadGrid
+from headwise.heads import Head, HeadMap, read_table, save_table, score_table, write_text
+from headwise.importance.measurement import Measurement
+from headwise.importance.measures import measure, resolve_measures
+from headwise.importance.untrained import with_baseline
+from headwise.model import Model
+from headwise.options import Search
+from headwise.tasks.batches import Batches
+
+LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
+TABLES = {"controls": "untrained.csv", "faithfulness": "faithfulness.csv", "curves": "curves.csv"}
+MOST_SHOWN = 8  # measures in a notebook's picture
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What every head is worth, by one measure or several.
+
+    table: one row a head and measure: kind, layer, head, measure, value, its 95 % interval (low, high), n (sentences or
+    tokens it is a mean of), baseline (the mean of the layer in untrained controls). signature: how the table was made,
+    what it left out and why, and the seconds of each pass. relevance: where the relevance of each rule went, as shares.
+    faithfulness, curves: which score ranks heads as exact ablation does (docs/methods/judge.md). controls: the rows of
+    untrained controls (docs/methods/controls.md). The last three are None where they were not asked for.
+    """
+
+    table: pd.DataFrame
+    signature: dict[str, Any]
+    relevance: dict[str, dict[str, float]] = field(default_factory=dict)
+    faithfulness: pd.DataFrame | None = None
+    curves: pd.DataFrame | None = None
+    controls: pd.DataFrame | None = None
+
+    @property
+    def heads(self) -> HeadMap:
+        """The heads of the model."""
+        heads = self.signature["heads"]
+        return HeadMap(heads["query"], heads["key_value"])
+
+    @property
+    def measures(self) -> list[str]:
+        """The measures that have values."""
+        return list(self.table["measure"].unique())
+
+    def of(self, name: str) -> dict[Head, float]:
+        """The value of every head by one measure. Raises HeadwiseError for a measure that is not in the table."""
+        rows = self.table[self.table["measure"] == name]
+        if rows.empty:
+            raise HeadwiseError(
+                f"There are no scores by '{name}' here: there is {', '.join(self.measures)}."
+            )
+        addresses = rows[["kind", "layer", "head"]].itertuples(index=False, name=None)
+        return {
+            Head(*address): float(value)
+            for address, value in zip(addresses, rows["value"], strict=True)
+        }
+
+    def plot(self, name: str | None = None) -> HeadGrid:
+        """A picture of all heads, coloured by one measure, the first by default: notebooks and `rich.print` show it."""
+        name = self.measures[0] if name is None else name
+        self.of(name)  # refuses a name without values
+        return HeadGrid.of_scores(self.heads, self.table, name)
+
+    def __repr__(self) -> str:
+        return f"Scores({self.heads.total} heads by {', '.join(self.measures)})\n{self.table}"
+
+    def _repr_html_(self) -> str:
+        pictures = "".join(self.plot(name).html() for name in self.measures[:MOST_SHOWN])
+        return f'<div style="display: flex; flex-wrap: wrap; gap: 1em">{pictures}</div>'
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write heads.csv and heads.json and, where they were asked for, lrp.csv, untrained.csv, faithfulness.csv and
+        curves.csv, instead of those that were there. Returns the paths."""
+        place = Path(folder)
+        save_table(self.table, self.signature, place / "heads.csv")
+        paths = [place / "heads.csv", place / "heads.json"]
+        tables = {file: getattr(self, name) for name, file in TABLES.items()}
+        tables["lrp.csv"] = relevance_table(self.relevance) if self.relevance else None
+        for file, table in tables.items():
+            if table is None:
+                (place / file).unlink(missing_ok=True)
+            else:
+                write_text(place / file, table.to_csv(index=False, float_format="%.6g"))
+                paths.append(place / file)
+        return paths
+
+    @classmethod
+    def read(cls, folder: str | Path, heads: HeadMap | None = None) -> Scores:
+        """Scores that `save`, the command line or a study wrote into a folder. heads: those of the model now.
+
+        Raises HeadwiseError for files that are missing or damaged, and for scores of other heads than `heads`.
+        """
+        place = Path(folder)
+        table, signature = read_table(place / "heads.csv", heads)
+        others: dict[str, pd.DataFrame] = {}
+        for name, file in TABLES.items():
+            if (place / file).is_file():
+                others[name] = pd.read_csv(place / file)
+        relevance: dict[str, dict[str, float]] = {}
+        if (place / "lrp.csv").is_file():
+            for row in pd.read_csv(place / "lrp.csv").itertuples():
+                name = row.measure if row.mode == "per-step" else f"{row.measure}.{row.mode}"
+                if row.what != "started":
+                    relevance.setdefault(str(name), {})[str(row.what)] = float(row.value)  # type: ignore[arg-type]
+        return cls(table, signature, relevance, **others)
+
+
+def scores_of(
+    model: Model,
+    text: Batches,
+    wanted: Iterable[str],
+    measurement: Measurement,
+    seed: int,
+    controls: pd.DataFrame | None = None,
+) -> Scores:
+    """The scores that passes over a text gave. wanted: the measures that were asked for. controls: the rows of untrained
+    controls. Raises HeadwiseError where no measure has a value."""
+    rows = measurement.all_rows(seed)
+    measures = list(dict.fromkeys(row["measure"] for row in rows))
+    signature: dict[str, Any] = {
+        "model": model.name,
+        "heads": model.heads.to_json(),
+        "text": text.text.fingerprint,
+        "sentences": len(text.data),
+        "dropped": text.dropped,
+        "longest": model.task.longest,
+        "measures": measures,
+        "absent": absent(model, resolve_measures(wanted), measures),
+        "exclude": "keyquery",
+        "mode": "evaluation (no dropout)",
+        "dtype": str(model.hf.dtype).removeprefix("torch."),
+    }
+    if not rows:
+        raise HeadwiseError(f"No score could be made: {'; '.join(signature['absent'])}.")
+    if model.hf.dtype in (torch.float16, torch.bfloat16):
+        signature["relevance"] = "float32"
+    if "ablation.bleu" in measures:
+        signature["search"] = Search().model_dump()
+    others = [name for name in measures if name in measure.added]
+    if others:  # so that a report knows them without the program that declares them
+        signature["declared"] = {name: declared_facts(name) for name in others}
+    signature |= {"seed": seed, **environment_info(), "seconds": measurement.seconds}
+    table = score_table(rows)
+    if controls is not None:
+        table = with_baseline(table, controls)
+    return Scores(table, signature, measurement.balances, controls=controls)
+
+
+def declared_facts(name: str) -> dict[str, str]:
+    """What a report says of a measure that is not headwise's own."""
+    entry = measure[name]
+    return {
+        "title": entry.title,
+        "caption": entry.caption,
+        "source": entry.source,
+        "larger": entry.larger,
+    }
+
+
+def absent(model: Model, wanted: Iterable[str], made: Iterable[str]) -> list[str]:
+    """What was asked for and has no value, with the reason: a sentence each."""
+    name = "attention-to-end"
+    if name in wanted and name not in made:
+        return [f"{name} has no value for any head: none sees the end of a sentence in this text"]
+    if name in made and "decoder-self" in model.heads.kinds:
+        return [
+            f"{name} has no value for decoder-self heads: none sees the end of its own sentence"
+        ]
+    return []
+
+
+def relevance_table(relevance: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+    """lrp.csv: where relevance went, as shares of the relevance at the start."""
+    rows = []
+    for name, shares in relevance.items():
+        mode = "pooled" if name.endswith(".pooled") else "per-step"
+        for what, value in {"started": 1.0, **shares}.items():
+            rows.append((name.removesuffix(".pooled"), mode, what, value, None, None))
+    return pd.DataFrame(rows, columns=list(LRP_COLUMNS))
+
+
+def relevance_line(name: str, shares: Mapping[str, float]) -> str:
+    """Where the relevance of a rule went, in a line."""
+    some = {
+        what: value for what, value in shares.items() if what != "arrived" and abs(value) >= 0.0005
+    }
+    absorbed = ", ".join(f"{what} {value:+.3f}" for what, value in some.items()) or "nothing"
+    return f"  {name}: of relevance 1, {shares.get('arrived', 0.0):.3f} arrived at the embeddings; taken by {absorbed}"

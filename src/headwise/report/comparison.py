@@ -1,0 +1,580 @@
+"""The page of two runs: what differs in them, their numbers side by side, scores, roles and kept heads, and curves."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from headwise.errors import HeadwiseError
+from headwise.grid import HeadGrid, Scale
+from headwise.heads import KINDS, Head, HeadMap
+from headwise.report import charts, every_head, models, summary
+from headwise.report.after_pruning import rank, roles_of, scatter, score_text, scores_of
+from headwise.report.charts import tips
+from headwise.report.components import Columns, Figure, HeadChart, Panel, section, table
+from headwise.report.every_head import heads_of
+from headwise.report.format import (
+    HEADS_OF_KIND,
+    KIND_NAMES,
+    capital,
+    count,
+    listed,
+    measure_name,
+    number,
+    signed,
+)
+from headwise.report.kept_heads import by_layer
+from headwise.report.model_card import plan_of
+from headwise.report.run_folder import Run, read_run
+from headwise.report.run_grid import pairs_figure
+from headwise.report.score_maps import drawn_measures, scaled
+from headwise.roles.role import category, display_name
+from headwise.statistics import rank_interval
+
+LONGEST = 24  # letters of the name of a run
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs by what a reader calls them, `A · seed-1` and `B · seed-2`."""
+
+    runs: Mapping[str, Run]
+
+    @property
+    def name(self) -> str:
+        """The two runs' names."""
+        return listed(list(self.runs))
+
+    @property
+    def both(self) -> list[Run]:
+        """The two runs."""
+        return list(self.runs.values())
+
+    @property
+    def part(self) -> str:
+        """What the names of measures on a text that both runs report begin with: nothing for test, `dev_` for dev."""
+        return max(run.part for run in self.both)
+
+    @property
+    def heads(self) -> list[Head]:
+        """The heads that both runs have and that can be paired; none where `reason` says why."""
+        return [] if self.reason else self._shared
+
+    @property
+    def reason(self) -> str:
+        """Why a head of one run cannot be compared with the head of the same name in the other; empty where it can."""
+        one, other = (set(heads_of(run)) for run in self.both)
+        if not one or not other:
+            return f"{listed([name for name, run in self.runs.items() if not heads_of(run)])} names no head yet."
+        if not self._shared:
+            return f"The two have other heads: {_counted(one)}, and {_counted(other)}."
+        if not self.same_model and not all(plan_of(run).get("model") for run in self.both):
+            return (
+                "Their models were trained apart, so that head 3 of a layer in one has nothing to do with head 3 of "
+                "that layer in the other."
+            )
+        return ""
+
+    @property
+    def same_model(self) -> bool:
+        """Whether both runs began with one model, as their signatures say."""
+        known = [(run.facts.get("signature") or {}).get("model") for run in self.both]
+        return known[0] is not None and known[0] == known[1]
+
+    @property
+    def _shared(self) -> list[Head]:
+        """The heads of every kind that has the same heads in both."""
+        one, other = (
+            {k: [h for h in heads_of(run) if h.kind == k] for k in KINDS} for run in self.both
+        )
+        return [head for kind in KINDS if one[kind] == other[kind] for head in one[kind]]
+
+
+def _counted(heads: set[Head]) -> str:
+    kinds = [kind for kind in KINDS if any(head.kind == kind for head in heads)]
+    return listed(
+        [f"{sum(head.kind == kind for head in heads)} of {KIND_NAMES[kind]}" for kind in kinds]
+    )
+
+
+def read_comparison(one: Path, other: Path) -> Comparison:
+    """Read two run folders. Raises HeadwiseError for a grid, one folder twice, or runs with no kind of result in common
+    (and as `read_run`).
+    """
+    for folder in (one, other):
+        if (folder / "grid.json").is_file() and not (folder / "run.json").is_file():
+            raise HeadwiseError(f"{folder} holds several runs: name one of the run folders in it.")
+    if one.resolve() == other.resolve():
+        raise HeadwiseError(
+            f"A comparison needs two runs, but {one} and {other} are the same folder."
+        )
+    runs = read_run(one), read_run(other)
+    measures = [set() if run.heads is None else set(run.heads["measure"]) for run in runs]
+    both = {
+        "scores of heads": bool(measures[0] & measures[1]),
+        "roles": all(run.roles is not None for run in runs),
+        "evaluated models": all(not run.models.empty for run in runs),
+    }
+    if not any(both.values()):
+        raise HeadwiseError(
+            f"{one} and {other} have nothing to compare: none of {', '.join(both)} is in both."
+        )
+    names = [_short(run.name) for run in runs]
+    if names[0] == names[1]:
+        names = [_short(f"{run.folder.resolve().parent.name}/{run.name}") for run in runs]
+    return Comparison(
+        {f"{letter} · {name}": run for letter, name, run in zip("AB", names, runs, strict=True)}
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+
+
+LEADS = (
+    "What was saved",
+    "What it cost",
+    "How it was chosen",
+    "Which score is faithful",
+    "What the heads do",
+)
+FURTHEST = 2  # heads that a table names
+
+
+@section(
+    "comparison_summary",
+    question="What differs between two runs?",
+    page="comparison",
+    order=0,
+    files=("run.json", "pruning.csv"),
+)
+def build_summary(found: Comparison) -> dict[str, Any]:
+    """The headline numbers side by side, and which heads can be compared."""
+    built = {name: summary.build(run) for name, run in found.runs.items()}
+    known = {
+        name: {(lead, label): text for lead, group in one["groups"] for label, text, _ in group}
+        for name, one in built.items()
+    }
+    rows = [
+        key
+        for key in dict.fromkeys(key for one in known.values() for key in one)
+        if key[0] in LEADS
+    ]
+    columns: Columns = {"number": lambda key: key[1]}
+    columns |= {name: partial(lambda name, key: known[name].get(key, ""), name) for name in known}
+    return {
+        "headline": "What differs between two runs",
+        "runs": {name: one["headline"] for name, one in built.items()},
+        "side": table("Side by side", rows, columns),
+        "reason": found.reason,
+        "same_model": found.same_model,
+        "heads": len(found.heads),
+        "texts": [
+            split
+            for split in ("train", "dev", "test")
+            if len({_text(run, split) for run in found.both}) > 1
+        ],
+    }
+
+
+def _text(run: Run, split: str) -> str:
+    """The text of a split: its fingerprint, or what the plan calls it."""
+    data: Mapping[str, Any] = plan_of(run).get("data") or {}
+    return str(
+        (run.facts.get("signature") or {}).get(split) or data.get(split) or data.get("embedded")
+    )
+
+
+@section(
+    "comparison_settings",
+    menu="Settings",
+    heading="Settings that differ",
+    question="Which settings, texts and versions differ?",
+    page="comparison",
+    order=10,
+    files=("plan.toml", "run.json"),
+)
+def build_settings(found: Comparison) -> dict[str, Any]:
+    """Every setting that differs: of the plans, of signature and versions."""
+    known = [_settings(run) for run in found.both]
+    rows = [
+        key
+        for key in dict.fromkeys([*known[0], *known[1]])
+        if known[0].get(key) != known[1].get(key)
+    ]
+    columns: Columns = {"setting": str}
+    columns |= {
+        name: partial(lambda at, key: known[at].get(key, ""), at)
+        for at, name in enumerate(found.runs)
+    }
+    same = len(set(known[0]) | set(known[1])) - len(rows)
+    return {"settings": table("Settings that differ", rows, columns), "same": same}
+
+
+def _settings(run: Run) -> dict[str, str]:
+    parts = {
+        "": plan_of(run),
+        "signature": run.facts.get("signature"),
+        "versions": run.facts.get("versions"),
+    }
+    return {key: text for name, part in parts.items() for key, text in _flat(part, name).items()}
+
+
+def _flat(value: Any, name: str) -> dict[str, str]:
+    """Nested settings as names with dots; tables of a list by their own name, or their number."""
+    if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+        value = {f"{one.get('name', at)}": one for at, one in enumerate(value)}
+    if isinstance(value, Mapping):
+        parts = (
+            _flat(below, f"{name}.{key}" if name else str(key)) for key, below in value.items()
+        )
+        return {key: text for part in parts for key, text in part.items()}
+    return (
+        {}
+        if value is None
+        else {name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}
+    )
+
+
+@section(
+    "comparison_scores",
+    menu="Scores",
+    heading="How much each head matters in each",
+    question="Do both runs rank heads alike?",
+    page="comparison",
+    order=30,
+    files=("heads.csv",),
+)
+def build_scores(found: Comparison) -> dict[str, Any] | None:
+    """Each score of both runs head by head; None where no head can be paired, or no score is in both."""
+    pairs = {measure: joined(found, measure) for measure in _measures(found)}
+    pairs = {measure: table for measure, table in pairs.items() if len(table)}
+    if not pairs:
+        return None
+    names = list(found.runs)
+    rows = [
+        (measure, str(kind), part)
+        for measure, both in pairs.items()
+        for kind, part in both.groupby("kind", sort=False)
+    ]
+    columns: Columns = {
+        "score": lambda row: capital(measure_name(row[0])),
+        "heads": lambda row: f"{len(row[2])} {HEADS_OF_KIND[row[1]]}",
+        "rank correlation [95 %]": lambda row: _rank_text(row[2]),
+        "furthest apart (A → B)": lambda row: _furthest(row[2]),
+    }
+    drawn = {measure: pairs[measure] for measure in drawn_measures(pairs)}
+    panels = [scatter(measure, both, *names) for measure, both in drawn.items()]
+    kinds = [kind for kind in KINDS if any(kind in set(both["kind"]) for both in drawn.values())]
+    return {
+        "points": Figure(
+            "scores-of-both",
+            "Each head's score in both runs",
+            "a point is a head · on the line: the same in both",
+            panels,
+            columns=min(3, len(panels)),
+        ),
+        "maps": [_maps(drawn, kind) for kind in kinds],
+        "ranks": table("Do both runs rank heads alike?", rows, columns, code=lambda row: row[0]),
+    }
+
+
+def _measures(found: Comparison) -> list[str]:
+    """The measures of heads that both runs have."""
+    one, other = (
+        [] if run.heads is None else list(run.heads["measure"].unique()) for run in found.both
+    )
+    return [measure for measure in one if measure in other]
+
+
+def joined(found: Comparison, measure: str) -> pd.DataFrame:
+    """A score of every paired head: kind, layer, head, before (of the first run), after (of the second)."""
+    parts = [
+        run.heads[run.heads["measure"] == measure] for run in found.both if run.heads is not None
+    ]
+    one, other = (part.dropna(subset=["value"])[[*every_head.HEAD, "value"]] for part in parts)
+    both = one.merge(other, on=every_head.HEAD).rename(
+        columns={"value_x": "before", "value_y": "after"}
+    )
+    paired = set(found.heads)
+    return both[
+        [Head(*row) in paired for row in both[every_head.HEAD].itertuples(index=False, name=None)]
+    ]
+
+
+def _rank_text(both: pd.DataFrame) -> str:
+    value = rank(both)
+    if math.isnan(value):
+        return ""
+    low, high = rank_interval(value, len(both))
+    return signed(value) + ("" if math.isnan(low) else f" [{signed(low)}, {signed(high)}]")
+
+
+def _furthest(both: pd.DataFrame) -> str:
+    """The heads whose places among all heads differ most."""
+    places = both[["before", "after"]].rank(ascending=False, method="first").astype(int)
+    gap = (places["before"] - places["after"]).abs().sort_values(ascending=False, kind="stable")
+    far = both.assign(one=places["before"], other=places["after"]).loc[
+        gap[gap > 0].index[:FURTHEST]
+    ]
+    return ", ".join(f"{r.kind}/{r.layer}/{r.head} ({r.one} → {r.other})" for r in far.itertuples())
+
+
+def _maps(drawn: Mapping[str, pd.DataFrame], kind: str) -> Figure:
+    panels = [_map(measure, both[both["kind"] == kind]) for measure, both in drawn.items()]
+    return Figure(
+        f"score-differences-{kind}",
+        f"{capital(KIND_NAMES[kind])}: scores of B minus those of A",
+        "layers × heads · blue: more in B, orange: more in A",
+        panels,
+        columns=2 if len(panels) > 1 else 1,
+    )
+
+
+def _map(measure: str, both: pd.DataFrame) -> Panel:
+    """How much more each head scores in the second run, by one measure."""
+    change = both["after"] - both["before"]
+    top = float(change.abs().max()) or 1.0
+    power, times = scaled(top)
+    unit = 10.0**power
+    values, facts = dict[Head, float](), dict[Head, Any]()
+    for row in both.itertuples():
+        head = Head(row.kind, row.layer, row.head)
+        values[head] = row.after - row.before
+        text = _signed(number(values[head] * unit, top * unit))
+        facts[head] = {"before": row.before, "after": row.after, "text": text}
+    scale = Scale(-top, top, "diverging")
+    grid = HeadGrid(HeadMap.smallest(values), measure, values=values, scale=scale, facts=facts)
+    chart = HeadChart(grid, str(both["kind"].iloc[0]))
+    ends = [-top, 0, top]
+    legend = {"orient": "bottom", "title": None, "gradientLength": 180, "format": ".2~g"}
+    ink = charts.colour("value:Q", ends, "diverging", values=ends, **legend)
+    ink["scale"]["interpolate"] = "rgb"
+    tip = tips("address:N|head", "before:Q|A|.3~g", "after:Q|B|.3~g", "text:N|B − A")
+    dark = f"abs(datum.value) >= {0.6 * top}"
+    marks = [chart.squares(ink, tip), *chart.texts(tip, dark, [("text:N", "", 0)])]
+    name = capital(measure_name(measure))
+    return chart.panel(marks, name + times, f"{name}, B minus A", row=34, wide=80)
+
+
+def _signed(text: str) -> str:
+    """A number with a plus where it is above 0."""
+    return text if text.startswith("−") or not text.strip("0.") else f"+{text}"
+
+
+@section(
+    "comparison_roles",
+    menu="Roles",
+    heading="Roles gained and lost",
+    question="Which roles are in one run only?",
+    page="comparison",
+    order=40,
+    files=("roles/",),
+)
+def build_roles(found: Comparison) -> dict[str, Any] | None:
+    """Roles that only one of the runs has, head by head or else by category; None where a run has no roles."""
+    one, other = (run.roles for run in found.both)
+    if one is None or other is None:
+        return None
+    scored, names, paired = [scores_of(one), scores_of(other)], list(found.runs), set(found.heads)
+    held = [{role for kind in KINDS for role in roles_of(roles, kind)} for roles in (one, other)]
+    known = sorted(role for role in held[0] | held[1] if role[0] in paired)
+    columns: Columns = {
+        "head": lambda role: str(role[0]),
+        "role": lambda role: display_name(role[1]),
+        **{
+            name: partial(lambda at, role: score_text(scored[at].get(role)), at)
+            for at, name in enumerate(names)
+        },
+        "role in": lambda role: "only A" if role in held[0] else "only B",
+    }
+    changed = [role for role in known if (role in held[0]) != (role in held[1])]
+    categories = list(
+        dict.fromkeys(
+            category(measure) for _, measure in sorted(held[0] | held[1], key=lambda r: r[1])
+        )
+    )
+    counts: Columns = {"category": capital}
+    for at, name in enumerate(names):
+        counts[name] = partial(
+            lambda at, one: count(len({h for h, m in held[at] if category(m) == one}), "head"), at
+        )
+    return {
+        "changed": table(
+            "Roles that only one run has", changed, columns, code=lambda role: role[1]
+        ),
+        "kept": len(known) - len(changed),
+        "counts": table("Heads of each category of role", categories, counts),
+        "paired": bool(paired),
+    }
+
+
+@section(
+    "comparison_cost",
+    menu="Cost",
+    heading="What fewer heads cost in each",
+    question="How much quality does each run lose?",
+    page="comparison",
+    order=20,
+    files=("pruning.csv",),
+)
+def build_cost(found: Comparison) -> dict[str, Any] | None:
+    """The quality of both runs' models in one figure; None where a run has pruned nothing."""
+    one, other = found.both
+    if not one.pruned or not other.pruned:
+        return None
+    alike = one.quality == other.quality
+    curves = {name: run.models for name, run in found.runs.items()}
+    figure = pairs_figure(curves, found.part, "Both runs in one figure") if alike else None
+    return {"curves": figure, "qualities": [run.quality.name for run in found.both], "alike": alike}
+
+
+@section(
+    "comparison_heads",
+    menu="Every head",
+    heading="Every head",
+    question="What do both runs say about one head?",
+    page="comparison",
+    order=60,
+    files=("heads.csv", "roles/", "layouts/"),
+    template="every_head",
+)
+def build_heads(found: Comparison) -> dict[str, Any] | None:
+    """Every head that can be paired, with what both runs say of it."""
+    return every_head.content(found.runs, found.heads) if found.heads else None
+
+
+WHICH = ("both", "neither", "only A", "only B")
+Kept = tuple[models.Model, models.Model]  # a model of each run: of the same kinds and as many heads
+
+
+@section(
+    "comparison_layouts",
+    menu="Kept heads",
+    heading="Which heads stay in each",
+    question="Do both runs keep the same heads?",
+    page="comparison",
+    order=50,
+    files=("layouts/",),
+)
+def build_layouts(found: Comparison) -> dict[str, Any] | None:
+    """Which heads stay where both runs keep as many; None where a run has pruned nothing."""
+    if any(not run.layouts for run in found.both):
+        return None
+    pairs = equal_counts(found)
+    one, other = found.both
+    paired = bool(found.heads)
+    columns: Columns = {
+        "heads kept": lambda pair: (
+            f"{pair[0]['kept']} of {pair[0]['total']} {models.heads_name(pair[0]['kinds'])}"
+        ),
+        **{
+            name: partial(lambda at, pair: pair[at]["label"], at)
+            for at, name in enumerate(found.runs)
+        },
+    }
+    if paired:
+        columns |= {
+            "kept by both": lambda pair: str(len(_kept(one, pair[0]) & _kept(other, pair[1]))),
+            "expected of two random choices": lambda pair: (
+                f"{pair[0]['kept'] ** 2 / pair[0]['total']:.1f}"
+            ),
+            "only A": lambda pair: listed(
+                sorted(map(str, _kept(one, pair[0]) - _kept(other, pair[1])))
+            ),
+            "only B": lambda pair: listed(
+                sorted(map(str, _kept(other, pair[1]) - _kept(one, pair[0])))
+            ),
+        }
+    else:
+        columns |= {
+            f"layer by layer, {name}": partial(
+                lambda at, pair: _by_layer(found.both[at], pair[at]), at
+            )
+            for at, name in enumerate(found.runs)
+        }
+    drawn = next(
+        (pair for pair in pairs if pair[0]["chosen"] or pair[1]["chosen"]),
+        pairs[0] if pairs else None,
+    )
+    return {
+        "layouts": table("Heads kept at equal counts", pairs, columns),
+        "map": kept_map(found, drawn) if drawn and paired else None,
+        "paired": paired,
+    }
+
+
+def equal_counts(found: Comparison) -> list[Kept]:
+    """For every number of heads that both runs keep, a model of each: of the same setting, else gates first."""
+    one, other = (
+        [m for m in run.pruned if m["setting"] in run.layouts and m["method"] != models.RANDOM]
+        for run in found.both
+    )
+    pairs: dict[Any, list[Kept]] = {}
+    for model in one:
+        for second in other:
+            if (model["kinds"], model["kept"], model["total"]) == (
+                second["kinds"],
+                second["kept"],
+                second["total"],
+            ):
+                pairs.setdefault((model["kinds"], -model["kept"]), []).append((model, second))
+    order = lambda p: (p[0]["setting"] != p[1]["setting"], not p[0]["learned"], not p[1]["learned"])  # noqa: E731
+    return [min(pairs[key], key=order) for key in sorted(pairs)]
+
+
+def _kept(run: Run, model: models.Model) -> frozenset[Head]:
+    return frozenset(
+        head for head in run.layouts[model["setting"]].kept if head.kind in model["kinds"]
+    )
+
+
+def _by_layer(run: Run, model: models.Model) -> str:
+    mask = run.layouts[model["setting"]]
+    kinds = run.pruned_kinds(model)
+    return "; ".join(" · ".join(str(left) for left, _ in by_layer(mask, kind)) for kind in kinds)
+
+
+def kept_map(found: Comparison, pair: Kept) -> Figure:
+    """Layers × heads: kept by both models, by one of them, or by neither."""
+    (one, other), (model, second) = found.both, pair
+    kept = _kept(one, model), _kept(other, second)
+    words = {
+        (True, True): "both",
+        (True, False): "only A",
+        (False, True): "only B",
+        (False, False): "neither",
+    }
+    heads = one.layouts[model["setting"]].heads
+    groups, facts = dict[Head, str](), dict[Head, Any]()
+    for head in heads:
+        groups[head] = words[head in kept[0], head in kept[1]]
+        facts[head] = {"letter": groups[head].removeprefix("only ") * ("only" in groups[head])}
+    names = " and ".join(dict.fromkeys((model["label"], second["label"])))
+    grid = HeadGrid(heads, names, groups=groups, facts=facts)
+    return Figure(
+        "kept-by-both",
+        f"{model['kept']} of {model['total']} heads kept in each run ({names})",
+        "layers × heads, coloured by who keeps the head",
+        [_kept_panel(grid, kind) for kind in KINDS if kind in model["kinds"]],
+    )
+
+
+def _kept_panel(grid: HeadGrid, kind: str) -> Panel:
+    chart = HeadChart(grid, kind)
+    legend: charts.Spec = {"orient": "bottom", "title": None, "columns": 4}
+    legend |= {"symbolType": "square", "symbolOpacity": 1}
+    ink = charts.colour("group:N", WHICH, **legend)
+    tip = tips("address:N|head", "group:N|kept by")
+    faint = charts.when("datum.group == 'neither'", 0.25, 1)
+    marks = [chart.squares(ink, tip, opacity=faint, cornerRadius=5)]
+    marks += chart.texts(tip, "true", [("letter:N", "", 0)])
+    description = f"Heads kept in both runs, {KIND_NAMES[kind]}"
+    return chart.panel(marks, KIND_NAMES[kind], description, row=40, narrow=22, wide=50, beyond=60)

@@ -1,0 +1,282 @@
+"""What fewer heads cost: quality against heads kept, greedy removal, tables of all models; and what controls say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from headwise.heads import KINDS
+from headwise.pruning.controls import Control, compared_by_all, control_facts
+from headwise.report import models
+from headwise.report.components import Columns, Table, chosen_badge, section, table
+from headwise.report.format import capital, percent, probability, quantity, size
+from headwise.report.models import BLEU, P_TUNED, TUNED, Model, P, value, verdict
+from headwise.report.quality_curves import greedy_figures, quality_figures
+from headwise.report.run_folder import Run
+
+SHORT = {"encoder-self": "enc", "decoder-self": "dec", "cross": "cross"}
+UNCOMPENSATED = Control(
+    name="uncompensated",
+    title="removal without mean outputs",
+    better="mean outputs make up for a part of the removed heads",
+    worse="mean outputs do harm",
+)  # no control of its own, but compared like one
+VERDICTS = ("better", "worse", "not distinguishable")
+Column = Callable[[Any], str]
+two_digits = "{:.2f}".format
+
+
+@section(
+    "cost",
+    menu="Cost",
+    heading="What fewer heads cost",
+    question="How much quality does each number of heads cost?",
+    order=80,
+    files=("pruning.csv",),
+)
+def build(run: Run) -> dict[str, Any] | None:
+    """Curves and tables; the section is left out where nothing was pruned."""
+    if run.models.empty:
+        return None
+    return {
+        "quality": quality_figures(run.models, run.facts),
+        "greedy": greedy_figures(run.models),
+        "compared": compared_tables(run),
+        "scratched": bool(run.models["control"].eq("from-scratch").any()),
+        "by_kind": bool(run.models["keep"].map(lambda keep: isinstance(keep, Mapping)).any()),
+        "all_models": models_table(run),
+        "text": "dev" if run.part else "test",
+        "measured": run.quality.name,
+    }
+
+
+def compared_tables(run: Run) -> list[Table]:
+    """Table 2 of Voita et al. (2019) for every set of kinds that has several kinds, or models trained from scratch."""
+    controls = models.rows(models.controls(run.models))
+    scratch = {
+        control["reference"]: control
+        for control in controls
+        if control["control"] == "from-scratch"
+    }
+    found = []
+    for kinds in models.groups(run.models):
+        pruned = models.rows(models.of_kinds(models.pruned(run.models), kinds))
+        shown = [m for m in pruned if m["learned"] or m["setting"] in scratch] or pruned
+        compared = any(m["setting"] in scratch for m in shown)
+        if shown and (len(kinds) > 1 or compared):
+            found.append(_compared(run, kinds, shown, scratch if compared else {}))
+    return [one for one in found if one is not None]
+
+
+def _compared(
+    run: Run, kinds: tuple[str, ...], shown: list[dict[str, Any]], scratch: Mapping[Any, Model]
+) -> Table | None:
+    """The full model, then each model: its heads kind by kind, its quality, and that of its layout from scratch."""
+    named, total, quality = (
+        [kind for kind in KINDS if kind in kinds],
+        shown[0]["total"],
+        run.quality,
+    )
+    change, p, unit = run.part + quality.change, run.part + P, quality.in_unit
+    whole = next(iter(run.layouts.values()), None)
+
+    def counts(model: Model) -> str:
+        mask = run.layouts.get(model["setting"])
+        if model["method"] == "none":
+            return (
+                "/".join(str(sum(whole.heads.query.get(kind, ()))) for kind in named)
+                if whole
+                else ""
+            )
+        return "/".join(str(mask.count(kind)) for kind in named) if mask else ""
+
+    def of_scratch(write: Column) -> Column:
+        return lambda model: write(scratch.get(model["setting"]))
+
+    measured = partial(models.written, run.part + quality.measure, two_digits)
+    columns: Columns = {"model": lambda model: model["label"]}
+    columns |= {"/".join(SHORT[kind] for kind in named): counts} if len(named) > 1 else {}
+    columns |= {
+        f"heads of {total}": lambda model: str(
+            total if model["method"] == "none" else model["kept"]
+        ),
+        f"{quality.name} from trained" if scratch else quality.name: measured,
+        "from scratch": of_scratch(measured),
+        f"difference{unit}": of_scratch(_moved(f"{change}_to_pruned", f"{p}_to_pruned")),
+        f"to equal further training{unit}": _moved(change + TUNED, p + TUNED),
+        f"to the full model{unit}": _moved(change, p),
+    }
+    what = "Trained and pruned, or trained from scratch" if scratch else "Heads left of each kind"
+    rows = ([run.full] if run.full else []) + shown
+    return table(f"{what}: {models.group_name(kinds)}", rows, columns, chosen_badge)
+
+
+def _moved(measure: str, p: str = "") -> Column:
+    """A column of differences to another model; the full model has none."""
+    return lambda model: (
+        "" if model and model["method"] == "none" else models.difference(model, measure, p)
+    )
+
+
+def models_table(run: Run) -> Table | None:
+    """Every model. Without test text, quality is that of dev. The loss is shown where some models have no BLEU."""
+    part, dev, number, quality = (
+        run.part,
+        "dev " if run.part else "",
+        partial(partial, models.written),
+        run.quality,
+    )
+    lossy = any(value(model, "dev_bleu") is None for model in models.rows(run.models))
+    change, unit = part + quality.change, quality.in_unit
+    columns: Columns = {
+        "model": lambda model: model["label"],
+        "heads kept": lambda model: f"{model['kept']} ({percent(model['kept'] / model['total'])})",
+        f"{dev}{quality.name}": number(part + quality.measure, two_digits),
+        f"to equal further training{unit}": _moved(change + TUNED),
+        f"to the full model{unit}": _moved(change),
+        "p": number(part + P, probability),
+        f"{dev}chrF": number(f"{part}chrf", two_digits),
+        f"dev {quality.name}": number(
+            f"dev_{quality.measure}", two_digits
+        ),  # without test text, the column above
+        "dev loss": number("dev_loss" if lossy else "", "{:.4f}".format),
+        "parameters": number("parameters", quantity),
+        "size": number("bytes", size),
+        "tokens/s": number("tokens_per_second", quantity),
+    }
+    return table(
+        "All models",
+        models.ordered(run.models),
+        columns,
+        chosen_badge,
+        lambda model: str(model["setting"]),
+    )
+
+
+# What is compared, model, control, whose measures they are, and the ending of the measures' names.
+Comparison = tuple[str, Model | None, Model, Model, str]
+
+
+@section(
+    "controls",
+    menu="Controls",
+    heading="Would something simpler have done?",
+    question="Are pruned models better than their controls?",
+    order=90,
+    files=("pruning.csv",),
+)
+def build_controls(run: Run) -> dict[str, Any] | None:
+    """Every comparison as a row, and for each kind of control how often it says something; None without any."""
+    pairs = comparisons(run)
+    tables = {"counts": counts_table(run, pairs), "compared": comparison_table(run, pairs)}
+    return (
+        {**tables, "text": "dev" if run.part else "test", "measured": run.quality.name}
+        if pairs
+        else None
+    )
+
+
+def comparisons(run: Run) -> list[Comparison]:
+    """Every pruned model (or the best head of each layer) with everything it was compared with. The ending is that of
+    the measure's name; differences are model minus control.
+    """
+    known = {model["setting"]: model for model in models.rows(run.models)}
+    controls = models.rows(models.controls(run.models))
+    found: list[Comparison] = []
+    by_all = [facts.ending for facts in compared_by_all()]
+    for what in (*by_all, "", "uncompensated"):
+        for model in run.pruned if what else ():
+            if (control := known.get(models.against(model, what))) is not None:
+                found.append((what, model, control, model, f"_to_{what}"))
+        for control in controls if not what else ():
+            if (reference := known.get(control["reference"] or "")) is not None:
+                found.append((control["control"], reference, control, control, "_to_pruned"))
+                continue
+            ending = control_facts(control_facts(control["control"]).against).ending
+            if (other := known.get(models.against(control, ending))) is not None:
+                found.append((control["control"], control, other, control, f"_to_{ending}"))
+    shown = {
+        one["setting"]
+        for _, model, control, _, _ in found
+        for one in (model, control)
+        if one is not None
+    }
+    rest = [control for control in controls if control["setting"] not in shown]
+    return found + [(control["control"], None, control, control, "") for control in rest]
+
+
+def compared_with(what: str) -> Control:
+    """The facts of a comparison: a control, or removal without mean outputs."""
+    return UNCOMPENSATED if what == UNCOMPENSATED.name else control_facts(what)
+
+
+def compared_name(what: str) -> str:
+    """What the other model of a comparison is called."""
+    facts = compared_with(what)
+    return control_facts(facts.against).title if facts.against else facts.title
+
+
+def counts_table(run: Run, pairs: list[Comparison]) -> Table | None:
+    """For each kind of control in how many comparisons the pruned models are better, worse, or not distinguishable."""
+    found: dict[str, list[str]] = {}
+    for what, _, _, holder, end in pairs:
+        word = (
+            verdict(holder, f"{run.part}{run.quality.change}{end}", f"{run.part}{P}{end}")
+            if end
+            else ""
+        )
+        found.setdefault(what, []).extend([word] if word else [])
+
+    def meaning(what: str) -> str:
+        facts = compared_with(what)
+        said = zip((facts.better, facts.worse), VERDICTS, strict=False)
+        return "; ".join(text for text, word in said if text and word in found[what])
+
+    columns: Columns = {"compared with": lambda what: capital(compared_name(what))}
+    columns |= {
+        word: partial(lambda word, what: str(found[what].count(word)), word) for word in VERDICTS
+    }
+    columns["so"] = meaning
+    return table(
+        "How often a comparison says something", [what for what in found if found[what]], columns
+    )
+
+
+def comparison_table(run: Run, pairs: list[Comparison]) -> Table | None:
+    """A row a comparison."""
+    part, name, moved = run.part, run.quality.name, run.quality.change
+    tuned = run.models["control"].eq("fine-tuned").any()
+    measured = partial(models.written, part + run.quality.measure, two_digits)
+
+    def change(pair: Comparison) -> str:
+        _, _, _, holder, end = pair
+        return models.difference(holder, f"{part}{moved}{end}", f"{part}{P}{end}") if end else ""
+
+    columns: Columns = {
+        "pruned model": lambda pair: pair[1]["label"] if pair[1] else "",
+        "control": lambda pair: (
+            pair[2]["label"]
+            if pair[1] is None or compared_with(pair[0]).against
+            else compared_name(pair[0])
+        ),
+        "heads": lambda pair: str(pair[2]["kept"]),
+        f"its {name}": lambda pair: measured(pair[1]),
+        f"{name} of the control": lambda pair: measured(pair[2]),
+        "pruned − control" if run.quality == BLEU else "pruned to control, in %": change,
+        f"control to the full model{run.quality.in_unit}": lambda pair: models.difference(
+            pair[2], part + moved, part + P
+        ),
+        f"control to equal further training{run.quality.in_unit}": lambda pair: (
+            models.difference(pair[2], f"{part}{moved}_to_fine-tuned", part + P_TUNED)
+            if tuned
+            else ""
+        ),
+    }
+    return table(
+        "Controls",
+        pairs,
+        columns,
+        lambda pair: chosen_badge(pair[1]),
+        lambda pair: str(pair[2]["setting"]),
+    )

@@ -1,0 +1,259 @@
+"""Every head in one table, and all that the page knows of each: what its card shows when it is picked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from headwise.heads import KINDS, Head
+from headwise.report.components import section
+from headwise.report.format import KIND_NAMES, measure_name, number, signed
+from headwise.report.gate_history import gate_histories
+from headwise.report.run_folder import Run
+from headwise.report.score_maps import BLEU, LOSS, control_ranges
+
+KEPT, REMOVED, LEFT_ALONE = (
+    "k",
+    "r",
+    "-",
+)  # a head in a pruned model; the last: its kind was not pruned
+
+HEAD = ["kind", "layer", "head"]
+
+
+@section(
+    "every_head",
+    menu="Every head",
+    heading="Every head",
+    question="What is known about one head?",
+    order=20,
+    files=("heads.csv", "roles/", "layouts/"),
+)
+def build(run: Run) -> dict[str, Any] | None:
+    """The table's columns and rows, and `details`, which the page's script reads; left out where no head is known."""
+    heads = heads_of(run)
+    return content({"": run}, heads) if heads else None
+
+
+def heads_of(run: Run) -> list[Head]:
+    """Every head that a score, a role or a layout is about, kind by kind."""
+    tables = [run.heads, None if run.roles is None else run.roles.labels]
+    found = {
+        Head(*row)
+        for t in tables
+        if t is not None
+        for row in t[HEAD].itertuples(index=False, name=None)
+    }
+    found |= {head for mask in run.layouts.values() for head in mask.heads}
+    return sorted(found, key=lambda head: (KINDS.index(head.kind), *head[1:]))
+
+
+def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
+    """What `build` says, of one run or of several with the same heads, each by its name: the measures that all have."""
+    facts = {name: Facts.by(run, heads) for name, run in runs.items()}
+    first = next(iter(facts.values()))
+    shared = [
+        measure for measure in first.scores if all(measure in t.scores for t in facts.values())
+    ]
+    columns = [(measure, name, facts[name].scores[measure]) for measure in shared for name in runs]
+    titles = [
+        measure_name(measure) + (f" · {name}" if name else "") for measure, name, _ in columns
+    ]
+    choices = first.pruned if len(facts) == 1 else []
+    gated = next(
+        (model for model in choices if model["setting"] in first.closed and model["chosen"]), None
+    )
+    shut = {} if gated is None else first.closed[gated["setting"]]
+    known = [
+        (name, t, at) for name, t in facts.items() for at in range(len(t.pruned))
+    ]  # every pruned model
+    learned = [
+        place for place, (_, t, at) in enumerate(known) if t.pruned[at]["setting"] in t.closed
+    ]
+    stories = {
+        str(head): {
+            "scores": [of_measure.get(head) for _, _, of_measure in columns],
+            "roles": [
+                _named(name, text) for name, t in facts.items() for text in t.roles.get(head, [])
+            ],
+            "alone": "; ".join(
+                _named(name, t.effects[head]) for name, t in facts.items() if head in t.effects
+            ),
+            "statuses": "".join(t.statuses[head] for t in facts.values()),
+            "closed": {place: _closed(known[place], head) for place in learned},
+        }
+        for head in heads
+    }
+    return {
+        "kinds": [
+            (kind, KIND_NAMES[kind]) for kind in KINDS if kind in {head.kind for head in heads}
+        ],
+        "measures": [
+            (measure, title) for (measure, _, _), title in zip(columns, titles, strict=True)
+        ],
+        "has_roles": any(run.roles is not None for run in runs.values()),
+        "has_untrained": any(run.untrained is not None for run in runs.values()),
+        "models": len(known) if any(run.layouts for run in runs.values()) else 0,
+        "gated": gated and gated["label"],
+        "rows": [
+            {
+                "kind": head.kind,
+                "address": str(head),
+                "scores": stories[str(head)]["scores"],
+                "role": "; ".join(
+                    _named(name, t.labels[head]) for name, t in facts.items() if head in t.labels
+                ),
+                "kept": sum(t.statuses[head].count(KEPT) for t in facts.values()),
+                "closed": shut.get(head),
+            }
+            for head in heads
+        ],
+        "details": {
+            "measures": titles,
+            "untrained": any(run.untrained is not None for run in runs.values()),
+            "models": [
+                {
+                    "label": _named(name, t.pruned[at]["label"]),
+                    "chosen": bool(t.pruned[at]["chosen"]),
+                }
+                for name, t, at in known
+            ],
+            "heads": stories,
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a run says about its heads."""
+
+    scores: Mapping[str, Mapping[Head, tuple[float, str, str, str, bool]]]
+    roles: Mapping[Head, list[str]]
+    labels: Mapping[Head, str]
+    pruned: list[dict[str, Any]]
+    statuses: Mapping[Head, str]
+    closed: Mapping[str, Mapping[Head, int | None]]
+    effects: Mapping[Head, str]
+
+    @classmethod
+    def by(cls, run: Run, heads: list[Head]) -> Facts:
+        statuses = statuses_of(run, heads)
+        return cls(
+            scores_of(run),
+            roles_of(run),
+            labels_of(run),
+            run.pruned,
+            statuses,
+            closed_of(run),
+            effects_of(run),
+        )
+
+
+def _closed(model: tuple[str, Facts, int], head: Head) -> int | None:
+    _, found, at = model
+    return found.closed[found.pruned[at]["setting"]].get(head)
+
+
+def _named(name: str, text: str) -> str:
+    """With the name of its run, where there are several."""
+    return f"{name}: {text}" if name else text
+
+
+def scores_of(run: Run) -> Mapping[str, Mapping[Head, tuple[float, str, str, str, bool]]]:
+    """Of every measure and head the value, the value as text, its 95 % interval as text (empty without), the range of
+    untrained heads of its layer as text (empty without), and whether the value is in it."""
+    found: dict[str, dict[Head, tuple[float, str, str, str, bool]]] = {}
+    untrained = control_ranges(run)
+    known = (
+        pd.DataFrame(columns=["measure"])
+        if run.heads is None
+        else run.heads.dropna(subset=["value"])
+    )
+    for measure, rows in known.groupby("measure", sort=False):
+        top = float(rows["value"].abs().max())
+        found[str(measure)] = {
+            Head(row["kind"], row["layer"], row["head"]): (
+                float(f"{row['value']:.6g}"),
+                number(row["value"], top, 1),
+                ""
+                if pd.isna(row["low"])
+                else f"[{number(row['low'], top, 1)}, {number(row['high'], top, 1)}]",
+                ""
+                if (control := untrained.get((row["kind"], row["layer"], str(measure)))) is None
+                else control.text(top),
+                control is not None and control.holds(row["value"]),
+            )
+            for row in rows.to_dict("records")
+        }
+    return found
+
+
+def roles_of(run: Run) -> Mapping[Head, list[str]]:
+    """The evidence of every role of a head, with its interval."""
+    found: dict[Head, list[str]] = {}
+    for row in [] if run.roles is None else run.roles.roles.to_dict("records"):
+        ends = "" if pd.isna(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
+        found.setdefault(Head(row["kind"], row["layer"], row["head"]), []).append(
+            f"{row['text']}{ends}"
+        )
+    return found
+
+
+def labels_of(run: Run) -> Mapping[Head, str]:
+    """What each head does, in words."""
+    rows = [] if run.roles is None else run.roles.labels.to_dict("records")
+    return {Head(row["kind"], row["layer"], row["head"]): str(row["label"]) for row in rows}
+
+
+def statuses_of(run: Run, heads: list[Head]) -> Mapping[Head, str]:
+    """A letter a pruned model: kept, removed, or of a kind that was not pruned (as for models without a layout)."""
+    known = [(run.layouts.get(model["setting"]), model) for model in run.pruned]
+    pruned = [set() if mask is None else set(run.pruned_kinds(model)) for mask, model in known]
+
+    def status(head: Head, at: int) -> str:
+        mask = known[at][0]
+        if mask is None or head.kind not in pruned[at]:
+            return LEFT_ALONE
+        return KEPT if head in mask.kept else REMOVED
+
+    return {head: "".join(status(head, at) for at in range(len(known))) for head in heads}
+
+
+def closed_of(run: Run) -> Mapping[str, Mapping[Head, int | None]]:
+    """Of every model with gates, the step from which each gate was shut for good; None: it stayed open."""
+    return {
+        history.model["setting"]: dict(zip(history.heads, history.closed_at, strict=True))
+        for history in gate_histories(run)
+    }
+
+
+def effects_of(run: Run) -> Mapping[Head, str]:
+    """What switching off one head alone costs, with its interval."""
+    if run.heads is None:
+        return {}
+    for measure, scale, digits, ends, what in (
+        (BLEU, -1, 2, ("high", "low"), "BLEU"),
+        (LOSS, 1000, 1, ("low", "high"), "thousandths of a nat of loss a token"),
+    ):
+        rows = (
+            run.heads[run.heads["measure"] == measure].dropna(subset=["value"]).to_dict("records")
+        )
+        if rows:
+            return {
+                Head(row["kind"], row["layer"], row["head"]): _effect(
+                    row, scale, digits, ends, what
+                )
+                for row in rows
+            }
+    return {}
+
+
+def _effect(
+    row: Mapping[Any, Any], scale: int, digits: int, ends: tuple[str, str], what: str
+) -> str:
+    low, high = (scale * row[end] for end in ends)
+    between = "" if pd.isna(low) else f" [{signed(low, digits)}, {signed(high, digits)}]"
+    return f"{signed(scale * row['value'], digits)}{between} {what}"

@@ -1,0 +1,116 @@
+"""Numbers as a reader wants them: signs, per cent, sizes, durations, and the names of attention kinds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from headwise.importance.measures import facts
+
+KIND_NAMES = {
+    "encoder-self": "encoder self-attention",
+    "decoder-self": "decoder self-attention",
+    "cross": "cross-attention",
+}
+HEADS_OF_KIND = {
+    "encoder-self": "encoder heads",
+    "decoder-self": "decoder heads",
+    "cross": "cross-attention heads",
+}
+NO_BREAK = "\u202f"
+NONE = "–"
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """With a real minus sign, and a plus: `−0.31`, `+0.08`; a zero has no sign."""
+    text = f"{abs(value):.{digits}f}"
+    if float(text) == 0:
+        return text
+    return f"{'−' if value < 0 else '+'}{text}"
+
+
+def number(value: float, scale: float, more: int = 0) -> str:
+    """With as many decimals as show two digits of `scale`, and `more`: 0.0023 on a scale to 0.05 is `0.002`."""
+    place = math.floor(math.log10(scale)) if scale > 0 else 0
+    decimals = max(0, 1 - place) + more
+    minus = "−" if value < 0 else ""
+    if decimals - more > 5:
+        return f"{minus}{abs(value):.{1 + more}e}".replace("e-", "e−")
+    text = f"{abs(value):.{decimals}f}"
+    return f"{minus}{text}" if float(text) else text
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """A share as per cent: 0.62 is `62 %`."""
+    return f"{100 * share:.{digits}f}{NO_BREAK}%"
+
+
+def change(before: float, after: float) -> str:
+    """The change of a number in per cent: `−3.2 %`; `n/a` where it starts at 0."""
+    return f"{signed(100 * (after - before) / before, 1)}{NO_BREAK}%" if before else "n/a"
+
+
+def quantity(value: float) -> str:
+    """A count for reading: `9,472,512` below ten million as it is, above as `12.3 million`."""
+    return f"{value:,.0f}" if abs(value) < 1e7 else f"{value / 1e6:,.1f}{NO_BREAK}million"
+
+
+def size(count: float) -> str:
+    """Bytes in decimal units: `37.9 MB`."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f}{NO_BREAK}{unit}"
+    return f"{count:.0f}{NO_BREAK}bytes"
+
+
+def duration(seconds: float) -> str:
+    """`48 s`, `5 min 12 s`, `2 h 7 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def probability(p: float) -> str:
+    """A p value: two digits, three below 0.1, and never a false zero."""
+    if p < 0.001:
+        return "< 0.001"
+    return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def probability_fact(p: float) -> str:
+    """`p = 0.14`, `p < 0.001`."""
+    return f"p\u00a0{'' if p < 0.001 else '= '}{probability(p)}"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """`[−0.71, +0.11]`, or nothing where there is no interval."""
+    return "" if low is None or high is None else f"[{signed(low)}, {signed(high)}]"
+
+
+def measure_name(measure: str) -> str:
+    """A measure as a reader says it: `lrp.ding.pooled` is `LRP-Ding, pooled`, `-entropy` is `entropy, low first`."""
+    low_first = measure.startswith("-")
+    name = measure.removeprefix("-")
+    declared = facts(name)
+    title = name.replace("-", " ") if declared.name == "undeclared" else declared.title
+    return f"{title}, low first" if low_first else title
+
+
+def count(number: int, what: str) -> str:
+    """`1 head`, `4 heads`; of a word that takes another plural: `1 study`, `4 studies`."""
+    if number == 1:
+        return f"1 {what}"
+    return f"{number} {what[:-1]}ies" if what.endswith("y") else f"{number} {what}s"
+
+
+def capital(text: str) -> str:
+    """With a capital first letter; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def listed(items: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)

@@ -1,0 +1,462 @@
+"""How the gates closed: the animation, a curve for every head, how far they had settled; and the model's training."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import vl_convert
+from PIL import Image
+
+from headwise.errors import HeadwiseError
+from headwise.grid import GAP, HeadGrid, Scale, svg_text
+from headwise.heads import KINDS, Head, HeadMap, write_bytes
+from headwise.report import charts, models
+from headwise.report.charts import axis, colour, tips
+from headwise.report.components import Figure, Panel, Table, chosen_badge, section, table
+from headwise.report.format import KIND_NAMES, listed, percent
+from headwise.report.models import value
+from headwise.report.run_folder import Run, read_run
+from headwise.theme import LIGHT
+
+FRAMES, RATE = 60, 8  # of the animation; frames a second
+VALUES = 150_000  # numbers in the animation of all models together: about 400 kB of page
+POINTS = 20_000  # points in all gate curves together: about 1 MB of page
+LOGGED = 400  # points in a curve of training
+LOSSES = {"dev_loss": "dev loss", "loss": "training loss"}
+HALF, SURE = 0.5, 0.1  # a gate is shut below HALF, undecided between SURE and 1 − SURE
+MOST_NAMED = 4
+HEALTH: dict[str, tuple[str, Callable[[float], str]]] = {
+    "undecided_gates": ("undecided", percent),
+    "expected_heads": ("expected heads", "{:.1f}".format),
+    "settled": ("settled", lambda value: "yes" if value else "no"),
+    "soft_dev_loss": ("dev loss before deciding", "{:.4f}".format),
+    "decided_dev_loss": ("after deciding", "{:.4f}".format),
+    "dev_loss": ("of the pruned model", "{:.4f}".format),
+}
+
+
+@dataclass(frozen=True)
+class GateHistory:
+    """A model's gates through training. opened: P(open), a row a logged step, a column for each of `heads`."""
+
+    model: Mapping[str, Any]
+    heads: list[Head]
+    opened: pd.DataFrame
+    kept: frozenset[Head]
+
+    @property
+    def grids(self) -> list[tuple[str, list[int]]]:
+        """The kinds of heads, each with the number of heads in its layers; the order is that of `heads`."""
+        sizes = (
+            pd.DataFrame(self.heads, columns=["kind", "layer", "head"])
+            .groupby(["kind", "layer"], sort=False)
+            .size()
+        )
+        return [
+            (str(kind), part.tolist()) for kind, part in sizes.groupby(level="kind", sort=False)
+        ]
+
+    @property
+    def shut(self) -> np.ndarray:
+        """Which gates are shut at each logged step (steps × heads)."""
+        return np.asarray(self.opened) < HALF
+
+    @property
+    def closed_at(self) -> list[int | None]:
+        """The step from which each gate is shut for good, head by head; None where it stays open."""
+        stays = np.logical_and.accumulate(self.shut[::-1])[::-1]
+        first = zip(stays[-1], stays.argmax(axis=0), strict=True)
+        return [int(self.opened.index[row]) if shut else None for shut, row in first]
+
+    @property
+    def closed(self) -> list[int]:
+        """The steps from which gates are shut for good, in order."""
+        return sorted(step for step in self.closed_at if step is not None)
+
+    @property
+    def undecided(self) -> int:
+        """The gates that were neither open nor shut when they were decided."""
+        share, last = value(self.model, "undecided_gates"), self.opened.to_numpy()[-1]
+        return (
+            int(((last > SURE) & (last < 1 - SURE)).sum())
+            if share is None
+            else round(share * len(self.heads))
+        )
+
+    def at(self, steps: list[int]) -> np.ndarray:
+        """P(open) at some steps, as it was last logged before each (steps × heads)."""
+        return np.asarray(self.opened.reindex(steps, method="ffill").bfill())
+
+
+@section(
+    "gates",
+    menu="Gates",
+    heading="How the gates closed",
+    question="When did each gate shut, and had the gates settled?",
+    order=70,
+    files=("gates/", "pruning.csv"),
+)
+def build(run: Run) -> dict[str, Any] | None:
+    """The section is left out where nothing was pruned."""
+    if run.models.empty:
+        return None
+    shown = gate_histories(run)
+    return {
+        "animation": animation(shown) if shown else None,
+        "closing": closing_table(shown),
+        "curves": gate_curves(run),
+        "lines": sorted({history.model["line"] for history in shown}),
+        "health": health_table(run),
+        "notes": notes(run),
+        "concrete": any(history.model["method"] == "gates" for history in shown),
+    }
+
+
+def gate_histories(run: Run) -> list[GateHistory]:
+    """One history for every model whose gates were logged, from many heads to few."""
+    found = []
+    for model in run.pruned:
+        log = run.gates.get(model["setting"])
+        if log is None or (log := log.dropna(subset=["p_open"])).empty:
+            continue
+        opened = log.pivot_table(
+            index="step", columns=["kind", "layer", "head"], values="p_open", aggfunc="last"
+        )
+        heads = sorted(
+            (Head(*column) for column in opened.columns),
+            key=lambda h: (KINDS.index(h.kind), *h[1:]),
+        )
+        mask = run.layouts.get(model["setting"])
+        found.append(
+            GateHistory(
+                model,
+                heads,
+                opened[heads].ffill().bfill(),
+                frozenset() if mask is None else mask.kept,
+            )
+        )
+    return found
+
+
+def frame_steps(shown: list[GateHistory]) -> list[int]:
+    """The steps of the frames, the same for all models: at most FRAMES, fewer where there are very many heads."""
+    known = {int(step) for history in shown for step in history.opened.index}
+    return thinned(
+        known, max(10, min(FRAMES, VALUES // max(1, sum(len(history.heads) for history in shown))))
+    )
+
+
+def thinned(steps: Any, most: int) -> list[int]:
+    """At most so many of the steps, evenly spread, the first and the last among them."""
+    known = sorted(set(steps))
+    return (
+        known
+        if len(known) <= most
+        else [known[round(i * (len(known) - 1) / (most - 1))] for i in range(most)]
+    )
+
+
+def animation(shown: list[GateHistory]) -> dict[str, Any]:
+    """What the page plays. frames: for each step one text of P(open) in per cent, head by head, with blanks between."""
+    steps = frame_steps(shown)
+    return {
+        "rate": RATE,
+        "steps": steps,
+        "models": [
+            {
+                "label": history.model["label"],
+                "total": len(history.heads),
+                "grids": [
+                    {"kind": kind, "name": KIND_NAMES[kind], "layers": rows}
+                    for kind, rows in history.grids
+                ],
+                "kept": [int(head in history.kept) for head in history.heads],
+                "frames": [
+                    " ".join(map(str, row))
+                    for row in np.rint(100 * history.at(steps)).astype(int).tolist()
+                ],
+            }
+            for history in shown
+        ],
+    }
+
+
+def closing_table(shown: list[GateHistory]) -> Table | None:
+    """Model by model, when gates shut for good, how many opened again, and how many were undecided at the end."""
+    columns = {
+        "model": lambda history: history.model["label"],
+        "gates": lambda history: str(len(history.heads)),
+        "shut": lambda history: str(len(history.closed)),
+        "first at step": lambda history: f"{history.closed[0]:,}" if history.closed else "",
+        "half by step": lambda history: (
+            f"{history.closed[(len(history.closed) - 1) // 2]:,}" if history.closed else ""
+        ),
+        "last at step": lambda history: f"{history.closed[-1]:,}" if history.closed else "",
+        "opened again": lambda history: str(
+            int((history.shut[:-1] & ~history.shut[1:]).any(axis=0).sum())
+        ),
+        "undecided": lambda history: str(history.undecided),
+        "decided before the end": lambda history: (
+            "yes" if (history.model["settle"] or 0) > 0 else "no"
+        ),
+    }
+    return table(
+        "When gates shut", shown, columns, badge=lambda history: chosen_badge(history.model)
+    )
+
+
+def gate_curves(run: Run) -> list[Figure]:
+    """For every model with a gate log: P(open) of each gate through training, a panel a layer."""
+    known = [model for model in run.pruned if model["setting"] in run.gates]
+    lines = sum(
+        len(run.gates[model["setting"]].drop_duplicates(["kind", "layer", "head"]))
+        for model in known
+    )
+    points = max(20, min(120, POINTS // max(lines, 1)))
+    return [_gate_figure(run, model, points) for model in known]
+
+
+def _gate_figure(run: Run, model: dict[str, Any], points: int) -> Figure:
+    name = model["setting"]
+    log, mask = run.gates[name].dropna(subset=["p_open"]), run.layouts.get(name)
+    log = log[log["step"].isin(thinned(log["step"], points))]
+    kept = frozenset[Head]() if mask is None else mask.kept
+    heads = log[["kind", "layer", "head"]].itertuples(index=False, name=None)
+    log = log.assign(
+        p=log["p_open"], status=["kept" if head in kept else "removed" for head in heads]
+    )
+    kinds = [kind for kind in KINDS if kind in set(log["kind"])]
+    panels = [
+        Panel(
+            _gate_panel(part, f"{kind}_{layer}", f"{kind}/{layer}/"),
+            f"{f'{kind} ' if len(kinds) > 1 else ''}layer {layer}",
+            230,
+            150,
+        )
+        for kind in kinds
+        for layer, part in log[log["kind"] == kind].groupby("layer")
+    ]
+    return Figure(
+        name=f"gates-{name}",
+        title=f"{model['label']}: {model['kept']} of {model['total']} heads stay open",
+        note="probability that each gate is open, through pruning"
+        + ("" if mask is None else " · blue: kept · grey: removed"),
+        panels=panels,
+        columns=3,
+    )
+
+
+def _gate_panel(part: pd.DataFrame, name: str, layer: str) -> charts.Spec:
+    hover = f"at_{name.replace('-', '_')}"
+    x, y = (
+        axis("step:Q", "step", tickCount=3, format=",d", grid=False),
+        axis("p:Q", None, domain=[0, 1], values=[0, 0.5, 1]),
+    )
+    ink = colour("status:N", ["kept", "removed"])
+    (line,) = charts.curve(
+        part[["step", "head", "p", "status"]], x, y, ink, detail=charts.field("head:N"), width=1.6
+    )
+    thick = {"condition": {"param": hover, "value": 4, "empty": False}, "value": 1.6}
+    line["encoding"] |= {"strokeWidth": thick, "tooltip": tips("head:N", "status:N")}
+    line["transform"].append({"calculate": f"'{layer}' + datum.head", "as": "address"})
+    line["params"] = [
+        {"name": hover, "select": {"type": "point", "fields": ["head"], "on": "pointerover"}}
+    ]
+    return line | {"height": 120, "description": f"Gate probabilities, {name}"}
+
+
+def health_table(run: Run) -> Table | None:
+    """How far gates had settled when they were decided, and what deciding them did to the dev loss; None without."""
+    own = [measure for measure in HEALTH if measure != "dev_loss"]
+    shown = [
+        model for model in run.pruned if any(value(model, measure) is not None for measure in own)
+    ]
+    columns = {
+        "model": lambda model: model["label"],
+        "heads kept": lambda model: f"{model['kept']} of {model['total']}",
+    }
+    columns |= {
+        title: partial(models.written, measure, write) for measure, (title, write) in HEALTH.items()
+    }
+    return table("How far they had settled", shown, columns)
+
+
+def notes(run: Run) -> list[str]:
+    """What pruning noted, each note once, with the models it is about unless it is about all of them."""
+    about: dict[str, list[str]] = {}
+    known = [model for model in run.pruned if model["setting"] in (run.facts.get("notes") or {})]
+    for model in known:
+        for note in run.facts["notes"][model["setting"]]:
+            about.setdefault(note, []).append(model["label"])
+    names = {
+        note: listed(all_) if len(all_) <= MOST_NAMED else f"{len(all_)} models"
+        for note, all_ in about.items()
+    }
+    return [
+        note if len(all_) == len(known) else f"{names[note]}: {note}"
+        for note, all_ in about.items()
+    ]
+
+
+@section(
+    "training",
+    menu="Training",
+    heading="The full model's training",
+    question="Had the full model converged?",
+    order=130,
+    files=("train/log.csv",),
+)
+def build_training(run: Run) -> dict[str, Any]:
+    """The curve of the full model's training."""
+    return {"curve": training_curve(run)}
+
+
+def training_curve(run: Run) -> Figure | None:
+    """The loss on the training text and on dev through training; None without a log."""
+    found = run.training
+    found = None if found is None else found[found["measure"].isin(LOSSES)].dropna(subset=["value"])
+    if found is None or found.empty:
+        return None
+    parts = [
+        part[part["step"].isin(thinned(part["step"], LOGGED))]
+        for _, part in found.groupby("measure")
+    ]
+    points = pd.concat(parts).assign(curve=lambda t: t["measure"].map(LOSSES))[
+        ["step", "curve", "value"]
+    ]
+    x = axis("step:Q", "step", format=",d", grid=False, tickCount=8)
+    y = axis("value:Q", "loss (nats a token)", zero=False)
+    ink = colour("curve:N", list(LOSSES.values()), orient="top", title=None, symbolType="stroke")
+    (line,) = charts.curve(points, x, y, ink, width=1.8)
+    line["encoding"]["tooltip"] = tips("curve:N", "step:Q", "value:Q||.3f")
+    return Figure(
+        name="training",
+        title="Loss through training",
+        note="cross-entropy on the training text and on dev",
+        panels=[Panel(charts.layered([line], 240, "Loss through training"), "loss", width=640)],
+    )
+
+
+HOLD = 2  # seconds for which the last frame stays
+CELL, PAD, WIDE = 20, 24, 1000  # pixels: of a head with its gap, of margins, of a line of models
+BLOCK = 16  # video wants widths and heights that are multiples of this
+
+
+def write_animation(run: Path, path: Path) -> Path:
+    """Write the animation of a run folder's gates; see `headwise.report.animate`."""
+    writers = {".gif": _gif, ".mp4": _mp4}
+    if path.suffix.lower() not in writers:
+        raise HeadwiseError(
+            f"The animation cannot be written to {path}: name a file that ends in .gif or .mp4."
+        )
+    found = read_run(run)
+    shown = gate_histories(found)
+    if not shown:
+        raise HeadwiseError(
+            f"There is no animation of {run}: no gates were trained there (gates/*.csv). Prune with gates first."
+        )
+    write_bytes(path, writers[path.suffix.lower()](_pictures(shown, frame_steps(shown))))
+    return path
+
+
+def _gif(pictures: Iterator[Image.Image]) -> bytes:
+    """All frames with the colours of the first and the last, forever from the beginning."""
+    frames = list(pictures)
+    both = Image.new("RGB", (frames[0].width, 2 * frames[0].height))
+    both.paste(frames[0], (0, 0))
+    both.paste(frames[-1], (0, frames[0].height))
+    colours = both.quantize(256)
+    flat = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
+    times = [1000 // RATE] * (len(flat) - 1) + [1000 * HOLD]
+    file = io.BytesIO()
+    flat[0].save(file, "GIF", save_all=True, append_images=flat[1:], duration=times, loop=0)
+    return file.getvalue()
+
+
+def _mp4(pictures: Iterator[Image.Image]) -> bytes:
+    """H.264 in MP4, by the ffmpeg that imageio-ffmpeg brings along."""
+    try:
+        ffmpeg = importlib.import_module("imageio_ffmpeg")
+    except ImportError:
+        raise HeadwiseError(
+            'An .mp4 needs imageio-ffmpeg, which is not installed: pip install "headwise[video]", or name a .gif.'
+        ) from None
+    frames = list(pictures)
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "gates.mp4"
+        writer = ffmpeg.write_frames(str(made), frames[0].size, fps=RATE, macro_block_size=BLOCK)
+        writer.send(None)
+        for frame in frames + [frames[-1]] * (HOLD * RATE):
+            writer.send(frame.tobytes())
+        writer.close()
+        return made.read_bytes()
+
+
+def _pictures(shown: list[GateHistory], steps: list[int]) -> Iterator[Image.Image]:
+    """The frames as pictures, one a step."""
+    values = [history.at(steps) for history in shown]
+    for at, step in enumerate(steps):
+        drawing = _drawing(shown, [rows[at] for rows in values], step, at / max(1, len(steps) - 1))
+        yield Image.open(io.BytesIO(vl_convert.svg_to_png(drawing))).convert("RGB")
+
+
+def _drawing(shown: list[GateHistory], now: list[np.ndarray], step: int, share: float) -> str:
+    """One frame as SVG: the models side by side, each under its name, and how far training is."""
+    widths, heights = [], []
+    for history in shown:
+        widths.append(max(count for _, layers in history.grids for count in layers) * CELL)
+        heights.append(sum(len(layers) * CELL + PAD for _, layers in history.grids) + PAD)
+    width = max(*widths, 190) + PAD
+    height = max(heights) + PAD
+    columns = max(1, min(len(shown), (WIDE - PAD) // width))
+    lines = math.ceil(len(shown) / columns)
+    right = _whole_blocks(max(PAD + columns * width, 480))
+    bottom = _whole_blocks(86 + lines * height)
+    across = right - 2 * PAD
+    done = f"{share * across:.1f}"
+    parts = [
+        f'<rect width="{right}" height="{bottom}" fill="{LIGHT["card"]}"/>',
+        svg_text(PAD, 34, f"Gates through training: step {step:,}", LIGHT["ink"], 18, 600),
+        f'<rect x="{PAD}" y="48" width="{across}" height="3" fill="{LIGHT["line"]}"/>',
+        f'<rect x="{PAD}" y="48" width="{done}" height="3" fill="{LIGHT["accent"]}"/>',
+    ]
+    for i, (history, opened) in enumerate(zip(shown, now, strict=True)):
+        parts += _map(history, opened, PAD + i % columns * width, 84 + i // columns * height)
+    size = f'width="{right}" height="{bottom}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>'
+
+
+def _whole_blocks(pixels: int) -> int:
+    return math.ceil(pixels / BLOCK) * BLOCK
+
+
+def _map(history: GateHistory, opened: np.ndarray, left: int, top: int) -> list[str]:
+    """One model: the surer a gate is open, the fuller its square; framed where the head is kept in the end."""
+    values = dict(zip(history.heads, opened.tolist(), strict=True))
+    grid = HeadGrid(
+        HeadMap.smallest(values), values=values, scale=Scale(colours="opening"), framed=history.kept
+    )
+    label = history.model["label"]
+    is_open = f"{opened.sum():.1f} of {len(history.heads)} open"
+    parts = [
+        svg_text(left, top, label, LIGHT["ink"], 14, 600),
+        svg_text(left, top + 17, is_open, LIGHT["muted"]),
+    ]
+    top += PAD
+    for kind, layers in history.grids:
+        if len(history.grids) > 1:
+            parts.append(svg_text(left, top + 15, KIND_NAMES[kind], LIGHT["muted"], 11))
+            top += PAD - 4
+        parts += grid.squares(kind, left, top, CELL - GAP)
+        top += len(layers) * CELL
+    return parts

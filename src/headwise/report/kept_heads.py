@@ -1,0 +1,332 @@
+"""Which heads stay: the head map, and layers and kinds, with the paper's models (Voita et al. 2019, figures 9, 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+
+from headwise.grid import HeadGrid
+from headwise.heads import KINDS, Head, HeadMask, Kind, Site
+from headwise.report import charts, models
+from headwise.report.charts import axis, colour, field, tips
+from headwise.report.components import Figure, HeadChart, Panel, section
+from headwise.report.format import KIND_NAMES, capital, listed, percent
+from headwise.report.run_folder import Run
+
+PAPERS = Path(__file__).parent / "papers"
+THIRDS = ("lowest third", "middle third", "highest third")
+PAPER_KIND, PAPER_THIRD = (
+    48,
+    16,
+)  # heads of a kind, and of a third of its layers, in the paper's models
+Left = Mapping[str, tuple[int, int]]  # of each kind or layer: heads left, and heads there were
+Lines = list[tuple[str, list[dict[str, Any]]]]
+
+
+@section(
+    "layers",
+    menu="Layers",
+    heading="Which layers keep their heads",
+    question="Which layers and kinds of attention keep their heads?",
+    order=100,
+    files=("layouts/",),
+)
+def build(run: Run) -> dict[str, Any] | None:
+    """The charts of layers and kinds; the section is left out where nothing was pruned."""
+    if run.models.empty:
+        return None
+    joint = _joint(run)
+    return {
+        "by_layer": heads_by_layer(run),
+        "by_kind": heads_by_kind(run, joint),
+        "decoder": decoder_layers(run, joint),
+    }
+
+
+@section(
+    "head_map",
+    menu="Head map",
+    heading="The heads that stay",
+    question="Which heads does the chosen model keep?",
+    order=10,
+    files=("pruning.csv", "layouts/", "heads.csv"),
+)
+def build_map(run: Run) -> dict[str, Any] | None:
+    """The head map of the chosen model; the section is left out where nothing was pruned."""
+    chosen = run.chosen
+    known = chosen is not None and chosen["setting"] in run.layouts
+    return (
+        None
+        if run.models.empty
+        else {"head_map": head_map(run, chosen) if chosen and known else None}
+    )
+
+
+def head_map(run: Run, model: models.Model) -> Figure:
+    """Layers × heads: what a model keeps (squares) and removes (dots), coloured by confidence."""
+    mask = run.layouts[model["setting"]]
+    kinds = run.pruned_kinds(model)
+    heads = mask.heads.only(kinds)
+    confidence = scores_of(run, "confidence")
+    note = "square: kept · dot: removed"
+    facts = ""
+    if confidence:
+        note += " · the darker, the more confident"
+        kept = [value for head, value in confidence.items() if head in mask.kept]
+        removed = [value for head, value in confidence.items() if head in set(heads) - mask.kept]
+        if kept and removed:
+            facts = f"Mean confidence: kept {fmean(kept):.2f}, removed {fmean(removed):.2f}."
+    grid = HeadGrid(heads, values=confidence or None, kept=mask.kept)
+    name = models.heads_name(model["kinds"])
+    return Figure(
+        name="head-map",
+        title=f"{model['kept']} of {model['total']} {name} kept ({model['label']})",
+        note=note,
+        panels=[_map_panel(grid, kind) for kind in kinds],
+        facts=facts,
+    )
+
+
+def scores_of(run: Run, measure: str) -> dict[Head, float]:
+    """The value of each head that a measure has one for."""
+    if run.heads is None:
+        return {}
+    rows = run.heads[run.heads["measure"] == measure].dropna(subset=["value"])
+    addresses = rows[["kind", "layer", "head", "value"]].itertuples(index=False, name=None)
+    return {Head(kind, layer, head): value for kind, layer, head, value in addresses}
+
+
+def _map_panel(grid: HeadGrid, kind: Kind) -> Panel:
+    chart = HeadChart(grid, kind)
+    tip = tips("address:N|head", "kept:N|in the pruned model")
+    ink = None
+    if "value" in chart.heads:
+        legend = {"orient": "bottom", "title": "confidence", "titleOrient": "left"}
+        legend |= {"gradientLength": 180, "values": [0, 0.5, 1]}
+        ink = colour("value:Q", [0, 1], "heatmap", **legend)
+        tip += tips("value:Q|confidence|.3f")
+    kept = chart.heads["kept"].eq("kept").groupby(chart.heads["layer"]).agg(["sum", "size"])
+    counts = [
+        {"layer": layer, "text": f"{n} of {total} kept"} for layer, n, total in kept.itertuples()
+    ]
+    dots = {"size": 110, "opacity": 1}
+    place: charts.Spec = {"x": chart.x, "y": chart.y, "tooltip": tip}
+    place["color"] = ink and {**ink, "legend": None}
+    marks = [
+        chart.squares(ink, tip, "datum.kept == 'kept'", cornerRadius=5),
+        charts.mark("circle", chart.cells, dots, "datum.kept == 'removed'", **place),
+        charts.beside(counts, chart.y, "text:N"),
+    ]
+    description = f"Head map, {KIND_NAMES[kind]}"
+    return chart.panel(marks, KIND_NAMES[kind], description, narrow=22, wide=50, beyond=60)
+
+
+def heads_by_layer(run: Run) -> Figure | None:
+    """Stacked bars: how many heads every layer keeps, model by model; None without layouts. Where gates found the heads
+    of some models, the others (greedy removal) are left out.
+    """
+    known = [model for model in run.pruned if model["setting"] in run.layouts]
+    known = [model for model in known if model["learned"]] or known
+    if not known:
+        return None
+    pruned = {model["setting"]: run.pruned_kinds(model) for model in known}
+    kinds = [kind for kind in KINDS if any(kind in found for found in pruned.values())]
+    empty = []
+    for model in known:
+        mask = run.layouts[model["setting"]]
+        sites = [
+            site
+            for site in mask.heads.sites
+            if site.kind in pruned[model["setting"]] and not mask.of(site)
+        ]
+        if sites:
+            empty.append(
+                f"{listed([f'{KIND_NAMES[site.kind]} {site.layer}' for site in sites])} ({model['label']})"
+            )
+    return Figure(
+        name="heads-by-layer",
+        title="Heads kept by layer",
+        note="the number in a bar is the number of heads that the layer keeps",
+        panels=[
+            _bars(run, [model for model in known if kind in pruned[model["setting"]]], kind)
+            for kind in kinds
+        ],
+        facts=f"Layers without a head: {'; '.join(empty)}." if empty else "",
+    )
+
+
+def _bars(run: Run, known: list[dict[str, Any]], kind: Kind) -> Panel:
+    known = sorted(known, key=lambda model: -run.layouts[model["setting"]].count(kind))
+    counts = run.layouts[known[0]["setting"]].heads.query[kind]
+    cells = [("full model", layer, count) for layer, count in enumerate(counts)] if run.full else []
+    for model in known:
+        mask = run.layouts[model["setting"]]
+        cells += [
+            (model["label"], layer, left) for layer, (left, _) in enumerate(by_layer(mask, kind))
+        ]
+    table = pd.DataFrame(cells, columns=["model", "layer", "kept"])
+    order, half = list(dict.fromkeys(table["model"])), (len(counts) - 1) / 2
+    ink = field("layer:O", scale={"range": "ordinal"}, legend={"orient": "top", "title": "layer"})
+    marks = charts.stacked(
+        table,
+        axis("model:N", None, sort=order),
+        "kept:Q",
+        ink,
+        "layer:Q",
+        title="heads kept",
+        tip=tips("model:N", "layer:O", "kept:Q|heads kept"),
+        texts=[(f"datum.layer < {half}", "on-low"), (f"datum.layer >= {half}", "on-high")],
+    )
+    chart = charts.layered(marks, 34 * len(order), f"Heads kept by layer, {KIND_NAMES[kind]}")
+    return Panel(chart, KIND_NAMES[kind], width=560)
+
+
+def by_layer(mask: HeadMask, kind: Kind) -> list[tuple[int, int]]:
+    """For each layer of a kind the heads left and the heads there were."""
+    return [
+        (len(mask.of(Site(kind, layer))), count)
+        for layer, count in enumerate(mask.heads.query[kind])
+    ]
+
+
+def _joint(run: Run) -> Lines:
+    """Lines of models with layouts that several kinds had a part in: of gates, or without any of greedy orders.
+
+    A target count for each kind decides what is left of it, so such models are no finding and left out.
+    """
+    free = [
+        len(kinds) > 1 and not isinstance(keep, Mapping) and name in run.layouts
+        for name, kinds, keep in zip(
+            run.models.index, run.models["kinds"], run.models["keep"], strict=True
+        )
+    ]
+    found = [
+        (name, line) for name, line in models.lines(run.models[free]) if not models.is_random(line)
+    ]
+    gates = [(name, line) for name, line in found if line["learned"].all()]
+    return [(name, models.rows(line)) for name, line in gates or found]
+
+
+def heads_by_kind(run: Run, joint: Lines) -> Figure | None:
+    """Share of each kind's heads left against the share of all heads pruned; None where no two kinds were pruned."""
+    if not joint:
+        return None
+    ours = {name: [_kinds_left(run, model) for model in line] for name, line in joint}
+    paper: dict[str, list[Left]] = {}
+    for row in pd.read_csv(PAPERS / "voita2019_kinds.csv").to_dict("records"):
+        left: Left = {kind: (int(row[kind]), PAPER_KIND) for kind in KINDS}
+        paper.setdefault(f"Voita et al. 2019, EN-RU {row['model']}", []).append(left)
+    return Figure(
+        name="heads-by-kind",
+        title="Heads left by kind of attention",
+        note="share of the heads of each kind that is left · also the paper's two models of 48 heads a kind",
+        panels=[_shares(found, title, "kind") for title, found in (ours | paper).items()],
+        columns=3,
+        facts=" ".join(
+            f"{capital(name)}, mean over {len(found)}: {_mean(found)}."
+            for name, found in ours.items()
+        ),
+    )
+
+
+def _mean(found: list[Left]) -> str:
+    """The mean share that is left of each kind, the least first."""
+    shares = pd.DataFrame(
+        [{kind: left / total for kind, (left, total) in one.items()} for one in found]
+    ).mean()
+    return ", ".join(
+        f"{KIND_NAMES[str(kind)]} {percent(share)}" for kind, share in shares.sort_values().items()
+    )
+
+
+def _kinds_left(run: Run, model: Mapping[str, Any]) -> Left:
+    mask = run.layouts[model["setting"]]
+    return {
+        kind: (mask.count(kind), sum(mask.heads.query[kind]))
+        for kind in KINDS
+        if kind in model["kinds"]
+    }
+
+
+def decoder_layers(run: Run, joint: Lines) -> Figure | None:
+    """Share of the heads left in each decoder layer or third of them, a panel a kind; None where no two kinds were."""
+    kinds: tuple[Kind, ...] = ("decoder-self", "cross")
+    drawn = {
+        f"{capital(KIND_NAMES[kind])} · {name}": [
+            _layers_left(run, model["setting"], kind) for model in line
+        ]
+        for name, line in joint
+        for kind in kinds
+        if kind in line[0]["kinds"]
+    }
+    if drawn and {name for found in drawn.values() for name in found[0]} == set(THIRDS):
+        for row in pd.read_csv(PAPERS / "voita2019_layers.csv").to_dict("records"):
+            title = f"{capital(KIND_NAMES[row['kind']])} · Voita et al. 2019, EN-RU WMT"
+            drawn.setdefault(title, []).append(
+                {third: (int(row[third]), PAPER_THIRD) for third in THIRDS}
+            )
+    note = "share of the heads that is left in each layer, against the share of that kind that is pruned"
+    panels = [_shares(found, title, "layer") for title, found in drawn.items()]
+    return (
+        Figure("decoder-layers", "Heads left by decoder layer", note, panels, columns=2)
+        if panels
+        else None
+    )
+
+
+def _layers_left(run: Run, name: str, kind: Kind) -> Left:
+    """By thirds of the layers, lowest first, where three divides their number; else layer by layer."""
+    layers = by_layer(run.layouts[name], kind)
+    if len(layers) % 3:
+        return {f"layer {layer}": pair for layer, pair in enumerate(layers)}
+    size = len(layers) // 3
+    parts = [layers[i * size : (i + 1) * size] for i in range(3)]
+    return {
+        third: (sum(p[0] for p in part), sum(p[1] for p in part))
+        for third, part in zip(THIRDS, parts, strict=True)
+    }
+
+
+def _shares(found: list[Left], title: str, what: str) -> Panel:
+    """A line for each kind or layer through the models, from the whole one on."""
+    names, cells = list(found[0]), []
+    for one in ({name: (total, total) for name, (_, total) in found[0].items()}, *found):
+        removed = 1 - sum(left for left, _ in one.values()) / sum(
+            total for _, total in one.values()
+        )
+        cells += [
+            {
+                "name": name,
+                "removed": round(100 * removed, 2),
+                "left": round(100 * left / total, 2),
+                "text": f"{left} of {total}",
+            }
+            for name, (left, total) in one.items()
+        ]
+    by_kind = what == "kind"
+    domain = list(KINDS) if by_kind else names
+    legend = {
+        "orient": "bottom",
+        "title": None,
+        "columns": 1 if by_kind else 3,
+        "symbolOpacity": 1,
+        "labelLimit": 0,
+    }
+    ink = colour(
+        "name:N" if by_kind else "name:O", domain, "category" if by_kind else "ordinal", **legend
+    )
+    marks = charts.curve(
+        cells,
+        axis("removed:Q", "heads pruned (%)", domain=[0, 100], grid=False),
+        axis("left:Q", "heads left (%)", domain=[0, 100], tickCount=4),
+        ink | {"sort": domain},
+        dots=60,
+        shape=charts.shapes("name:N", domain, charts.SHAPES[:4], **legend) | {"sort": domain},
+        tip=tips(f"name:N|{what}", "text:N|heads left"),
+    )
+    chart = charts.layered(marks, 220, f"Heads left, {title}")
+    return Panel(chart, title, width=300 if by_kind else 400, narrowest=150 if by_kind else 230)

@@ -1,0 +1,156 @@
+"""What the model card says about a model of a run: what was kept, saved and lost, and how it was made. In Markdown."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import parse_qs
+
+from headwise.heads import HeadMask, Site
+from headwise.report import summary
+from headwise.report.format import interval
+from headwise.report.models import Model, bounds, value
+from headwise.report.run_folder import Run
+
+Rows = Sequence[tuple[str, str]]
+MADE = (
+    "method",
+    "kinds",
+    "unit",
+    "penalty",
+    "keep",
+    "score",
+    "tune",
+    "compensate",
+)  # of the facts of a setting
+DATASETS = "datasets:"  # how a plan names a text of the hub
+
+
+def kept_table(mask: HeadMask) -> str:
+    """How many heads of every layer are left, a row a layer and a column a kind of attention."""
+    kinds = mask.heads.kinds
+    layers = max(len(mask.heads.query[kind]) for kind in kinds)
+    sites = [[Site(kind, layer) for kind in kinds] for layer in range(layers)]
+    known = set(mask.heads.sites)
+    rows = [
+        [
+            f"{len(mask.of(site))} of {mask.heads.count(site)}" if site in known else ""
+            for site in row
+        ]
+        for row in sites
+    ]
+    lines = [
+        ["layer", *kinds],
+        ["---"] * (1 + len(kinds)),
+        *([str(n), *row] for n, row in enumerate(rows)),
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def sections(run: Run, model: Model) -> list[tuple[str, str]]:
+    """Title and text of every section about a model of a run."""
+    full, groups = run.full, list[tuple[str, Rows]]()
+    if full is not None:
+        groups += [("What was saved", pairs(summary.saved(full, model)))]
+        groups += [("What it cost (95 % intervals)", pairs(summary.cost(run, full, model)))]
+        if model["chosen"]:
+            groups += [("How it was chosen", pairs(summary.choice(run, full, model)))]
+    groups.append(("How it was made", made(run, model)))
+    doubts = (run.facts.get("doubts") or {}).get(model["setting"]) or []
+    found = [(title, table(rows)) for title, rows in groups if rows]
+    return [*found, ("Doubts", "\n".join(f"- {line}" for line in doubts))] if doubts else found
+
+
+def headline(run: Run, model: Model) -> str:
+    """The heads removed, and what that cost."""
+    return summary.headline(run, model)
+
+
+def pairs(facts: Sequence[summary.Fact]) -> Rows:
+    return [(label, f"{text} ({verdict})" if verdict else text) for label, text, verdict in facts]
+
+
+def made(run: Run, model: Model) -> Rows:
+    """Method, texts by name, seed, signature and versions."""
+    settings = (run.facts.get("settings") or {}).get(model["setting"]) or {}
+    signature: Mapping[str, Any] = run.facts.get("signature") or {}
+    rows = [
+        (name, words(settings[name]))
+        for name in MADE
+        if settings.get(name) not in (None, False, [])
+    ]
+    rows += [(f"{split} text", name) for split, name in texts(run).items()]
+    rows += [
+        (f"signature: {name}", words(known))
+        for name, known in signature.items()
+        if known not in (None, [])
+    ]
+    for name in ("bleu_signature", "chrf_signature"):
+        rows += (
+            [(name.replace("_signature", " (sacreBLEU)"), str(run.facts[name]))]
+            if run.facts.get(name)
+            else []
+        )
+    versions: Mapping[str, Any] = run.facts.get("versions") or {}
+    return [
+        *rows,
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+    ]
+
+
+def words(known: Any) -> str:
+    if isinstance(known, Mapping):
+        return ", ".join(f"{name} {number}" for name, number in known.items())
+    return ", ".join(map(str, known)) if isinstance(known, list | tuple) else str(known)
+
+
+def plan_of(run: Run) -> dict[str, Any]:
+    """The plan of a run; empty where it is none."""
+    try:
+        return tomllib.loads(run.plan or "")
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def texts(run: Run) -> dict[str, str]:
+    """The text of each split by name: files without their folders, which are nobody's business."""
+    data, found = plan_of(run).get("data") or {}, dict[str, str]()
+    for split in ("train", "dev", "test"):
+        spec = data.get(split) or ("embedded corpus of headwise" if data.get("embedded") else None)
+        files = [spec] if isinstance(spec, str) else spec or []
+        if files:
+            found[split] = ", ".join(
+                name if name.startswith(DATASETS) else PurePath(name).name for name in files
+            )
+    return found
+
+
+def results(run: Run, model: Model) -> list[dict[str, Any]]:
+    """What was measured on a test text that is a data set of the hub: its id, its task, value and notes; else nothing.
+
+    The task is named after the data set's configuration: there is no better name.
+    """
+    spec = (plan_of(run).get("data") or {}).get("test")
+    if not isinstance(spec, str) or not spec.startswith(DATASETS):
+        return []
+    name, _, query = spec.removeprefix(DATASETS).partition("?")
+    task = parse_qs(query).get("config", ["default"])[0]
+    for measure in ("bleu", "perplexity"):
+        if (found := value(model, measure)) is not None:
+            ends = interval(*bounds(model, measure)).replace("+", "")
+            notes = [
+                measure,
+                f"95 % interval {ends}" if ends else "",
+                str(run.facts.get(f"{measure}_signature") or ""),
+            ]
+            text = "; ".join(note for note in notes if note)
+            return [{"dataset_id": name, "task_id": task, "value": round(found, 4), "notes": text}]
+    return []
+
+
+def table(rows: Rows) -> str:
+    """Two columns without a heading."""
+    cells = [tuple(" ".join(text.split()).replace("|", "\\|") for text in row) for row in rows]
+    return "\n".join(["| | |", "|---|---|", *(f"| {label} | {text} |" for label, text in cells)])

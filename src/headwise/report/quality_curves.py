@@ -1,0 +1,479 @@
+"""Part of cost: quality against the heads kept (Voita et al. 2019, figure 7), greedy removal (Michel et al. 2019,
+figures 3, 4): BLEU, or the perplexity of language models.
+The table of models is that of a run, or the means of a grid with the models of single seeds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from headwise.pruning.controls import control_facts
+from headwise.report import charts, models
+from headwise.report.charts import PHONE, Spec, axis, tips
+from headwise.report.components import Figure, Panel
+from headwise.report.format import NONE, capital
+from headwise.report.models import RANDOM_LINE, Model, P, Quality, value
+
+PARTS = {"": "test", "dev_": "dev (where the model is chosen)"}
+TEXTS = {"": "test", "dev_": "dev"}
+TUNED_NAME = control_facts("fine-tuned").title
+DASHES = {"full model": [1, 0], TUNED_NAME: [2, 3], "allowed loss": [6, 4]}
+APART = 0.2  # heads, or 0.6 % of them where that is more: how far marks of as many heads move from their number
+
+
+def quality_figures(
+    frame: pd.DataFrame, facts: Mapping[str, Any], seeds: pd.DataFrame | None = None
+) -> list[Figure]:
+    """Quality against the heads kept, on test and on dev: a figure for every set of kinds that was pruned together.
+
+    seeds: the models of single seeds (a grid's), drawn as small marks around the means in `frame`.
+    """
+    groups = [
+        kinds for kinds in models.groups(frame) if len(models.of_kinds(models.pruned(frame), kinds))
+    ]
+    found = [_quality_figure(frame, facts, seeds, kinds, len(groups) > 1) for kinds in groups]
+    return [figure for figure in found if figure is not None]
+
+
+def _quality_figure(
+    frame: pd.DataFrame,
+    facts: Mapping[str, Any],
+    seeds: pd.DataFrame | None,
+    kinds: tuple[str, ...],
+    several: bool,
+) -> Figure | None:
+    own, full, quality = (
+        models.of_kinds(frame, kinds),
+        models.full_model(frame),
+        models.quality(frame),
+    )
+    points = {part: found for part in PARTS if len(found := _points(own, full, quality, part)) > 1}
+    if not points:
+        return None
+    levels = {part: _levels(own, full, quality, facts.get("max_drop"), part) for part in points}
+    spans = {part: _span(found, levels[part], quality) for part, found in points.items()}
+    height = max(high - low for low, high in spans.values()) * 1.12
+    panels = []
+    for part, found in points.items():
+        middle = sum(spans[part]) / 2
+        domain = [round(middle - height / 2, 2), round(middle + height / 2, 2)]
+        marks = (
+            _seed_points(seeds, full, quality, kinds, part) if seeds is not None else pd.DataFrame()
+        )
+        chart = _quality_panel(found, levels[part], domain, quality, part, marks)
+        panels.append(Panel(chart, PARTS[part], width=430, narrowest=270))
+    chosen = own[own["chosen"]]
+    cut = any((~found["value"].between(*spans[part])).any() for part, found in points.items())
+    ringed = len(chosen) or (seeds is not None and seeds["chosen"].any())
+    return Figure(
+        name="-".join([f"{quality.measure}-by-heads", *(kinds if several else ())]),
+        title=capital(quality.name)
+        + ("" if len(panels) > 1 else f" on {TEXTS[next(iter(points))]}")
+        + " against the heads kept"
+        + (f": {models.group_name(kinds)}" if several else ""),
+        note=f"solid line: {'the full model' if seeds is None else 'the mean of the full models'} · "
+        + f"bars: 95 % interval of the {'difference to it' if seeds is None else 'mean difference over seeds'}"
+        + (" · ring: chosen" if ringed else ""),
+        panels=panels,
+        columns=2,
+        facts=" ".join(
+            [f"Chosen: {label}." for label in chosen["label"]]
+            + (
+                ["Models that fall out of the panels are drawn whole under greedy removal."]
+                if cut
+                else []
+            )
+            + ([f"Both panels span an equal range of {quality.name}."] if len(panels) > 1 else [])
+        ),
+    )
+
+
+def _points(own: pd.DataFrame, full: Model | None, quality: Quality, part: str) -> pd.DataFrame:
+    """A point for every model: its quality, the interval of its difference around it, and where it is drawn."""
+    total = int(own["total"].iloc[0])
+    base = value(full, part + quality.measure)
+    found: list[dict[str, Any]] = [
+        {"line": "", "model": "full model", "kept": total, "value": base, "sort": "full"}
+    ]
+    for name, line in models.lines(own):
+        found += [one | {"line": name} for one in _line_points(line, full, quality, part)]
+    kept = own["mean_kept"].to_dict()
+    for control in models.rows(models.controls(own)):
+        facts = control_facts(control["control"])
+        if not facts.compared_by_all:
+            at = round(kept.get(control["reference"] or "", control["kept"]), 2)
+            found.append(
+                _point(control, full, quality, part)
+                | {"line": "", "control": facts.title, "mark": facts.mark, "kept": at}
+            )
+    table = pd.DataFrame([one for one in found if one["value"] is not None])
+    return table if table.empty else table.assign(total=total, x=_side_by_side(table, total))
+
+
+def _point(model: Model, full: Model | None, quality: Quality, part: str) -> dict[str, Any]:
+    """One model; low and high are the interval of its difference, drawn from the full model's quality."""
+    base, (low, high) = (
+        value(full, part + quality.measure),
+        models.bounds(model, part + quality.change),
+    )
+    around = {}
+    if base is not None and low is not None and high is not None:
+        around = {"low": quality.moved(base, low), "high": quality.moved(base, high)}
+    return {
+        "model": model["label"],
+        "kept": round(model["mean_kept"], 2),
+        "value": value(model, part + quality.measure),
+        "sort": "chosen" if model["chosen"] else "learned" if model["learned"] else "other",
+        "text": models.difference(model, part + quality.change, part + P, ", ", quality.unit)
+        or NONE,
+        **around,
+    }
+
+
+def _line_points(
+    line: pd.DataFrame, full: Model | None, quality: Quality, part: str
+) -> list[dict[str, Any]]:
+    """The points of a line; for random orders the mean and the range for every number of heads left."""
+    if not models.is_random(line):
+        return [_point(model, full, quality, part) for model in models.rows(line)]
+    if part + quality.measure not in line:
+        return []
+    found = line.groupby("kept")[part + quality.measure].agg(["mean", "min", "max", "count"])
+    return [
+        {
+            "model": f"mean of {count} {RANDOM_LINE}",
+            "kept": kept,
+            "value": mean,
+            "low": low,
+            "high": high,
+            "sort": "random",
+            "text": f"{low:.2f} to {high:.2f} over the orders",
+        }
+        for kept, mean, low, high, count in found[found["count"] > 0].itertuples()
+    ]
+
+
+def _side_by_side(table: pd.DataFrame, total: int) -> list[float]:
+    """Where marks are drawn: those of as many heads move a little to the left and right of the first."""
+    single = ~table["sort"].isin(["full", "random"])
+    marks, seen, furthest = (
+        Counter(table.loc[single, "kept"]),
+        Counter[float](),
+        max(APART, 0.006 * total),
+    )
+    places = []
+    for kept, moves in zip(table["kept"], single, strict=True):
+        step = (seen[kept] + 1) // 2 * (1 if seen[kept] % 2 else -1) if moves else 0
+        places.append(round(kept + step * furthest / max(1, marks[kept] // 2), 3))
+        seen[kept] += bool(moves)
+    return places
+
+
+def _levels(
+    own: pd.DataFrame, full: Model | None, quality: Quality, limit: Any, part: str
+) -> pd.DataFrame:
+    """The lines across a panel: the full model, the fine-tuned one, and on dev the loss that is allowed."""
+    base = value(full, part + quality.measure)
+    tuned = models.rows(own[own["control"] == "fine-tuned"])
+    found = [
+        ("full model", base),
+        *((TUNED_NAME, value(model, part + quality.measure)) for model in tuned),
+    ]
+    if part and base is not None and isinstance(limit, int | float):
+        found.append(("allowed loss", quality.moved(base, -quality.better * limit)))
+    return pd.DataFrame(found, columns=["name", "value"]).dropna()
+
+
+def _span(points: pd.DataFrame, levels: pd.DataFrame, quality: Quality) -> tuple[float, float]:
+    """The lowest and the highest number that a panel must show: gates and controls whole, other curves cut."""
+    shown = points
+    if points["sort"].isin(["learned", "chosen"]).any():
+        trained = points["sort"].isin(["learned", "chosen", "full"])
+        shown = (
+            points[trained | points["control"].notna()] if "control" in points else points[trained]
+        )
+    numbers = [shown[end].dropna() for end in ("value", "low", "high") if end in shown] + [
+        levels["value"]
+    ]
+    low, high = (
+        min(part.min() for part in numbers if len(part)),
+        max(part.max() for part in numbers if len(part)),
+    )
+    least = 0.01 * high if quality.relative else 0.5
+    return (low, high) if high - low > least else (low - least, high + least)
+
+
+def _line_colour(names: Any) -> Spec:
+    """One colour a line, grey for random orders."""
+    known = [name for name in dict.fromkeys(names) if name]
+    grey = next((name for name in known if name.startswith(RANDOM_LINE)), RANDOM_LINE)
+    return charts.categories("line:N", known, grey, symbolType="circle")
+
+
+def _quality_panel(
+    points: pd.DataFrame,
+    levels: pd.DataFrame,
+    domain: list[float],
+    quality: Quality,
+    part: str,
+    seeds: pd.DataFrame,
+) -> Spec:
+    total, ticks = (
+        int(points["total"].iloc[0]),
+        sorted({0, *(round(kept) for kept in points["kept"])}),
+    )
+    few = {"values": ticks} if len(ticks) <= 7 else {}
+    ends = [-0.02 * total, 1.02 * total]
+    x = axis(
+        "x:Q",
+        "heads kept",
+        domain=ends,
+        nice=False,
+        grid=False,
+        tickMinStep=1,
+        labelOverlap="greedy",
+        **few,
+    )
+    y = axis(
+        "value:Q",
+        f"{quality.name} on {TEXTS[part]}",
+        domain=domain,
+        zero=False,
+        nice=False,
+        tickCount=5,
+    )
+    ink, tip = _line_colour(points["line"]), _tip(quality)
+    on_line, sort = points[points["line"] != ""], points["sort"]
+    random, single = on_line[on_line["sort"] == "random"], on_line[on_line["sort"] != "random"]
+    learned, thin = single["sort"].isin(["learned", "chosen"]), {"strokeWidth": 1, "opacity": 0.3}
+    marks = [
+        *(charts.curve(random, x, y, ink, band=0.2, clip=True)[:1] if len(random) else []),
+        *_level_marks(levels, y),
+        *(_seed_marks(seeds[seeds["several"]], x, y) if len(seeds) else []),
+        *charts.curve(on_line, x, y, ink, dots=34, width=1.6, opacity=0.6, tip=tip, clip=True),
+        *charts.intervals(
+            single[~learned], x, y, ink, tip=tip, size=34, style="", rule=thin, clip=True
+        ),
+        *charts.intervals(points[sort == "full"], x, y, tip=tip, style="level", size=60),
+        *charts.intervals(single[learned], x, y, ink, tip=tip, clip=True),
+        charts.ring(points[sort == "chosen"], x, y),
+        *(
+            _control_marks(points[points["control"].notna()], x, y, tip)
+            if "control" in points
+            else []
+        ),
+        *([charts.ring(seeds[seeds["chosen"]], x, y)] if len(seeds) else []),
+    ]
+    return charts.layered(
+        marks, 300, f"{capital(quality.name)} against the number of heads kept", shape="independent"
+    )
+
+
+def _tip(quality: Quality) -> list[Spec]:
+    return tips(
+        "model:N", "kept:Q|heads", f"value:Q|{quality.name}|.2f", "text:N|to the full model"
+    )
+
+
+def _control_marks(points: pd.DataFrame, x: Spec, y: Spec, tip: list[Spec]) -> list[Spec]:
+    """Hollow marks for controls."""
+    shapes = dict(zip(points["control"], points["mark"], strict=True))
+    shape = charts.shapes("control:N", list(shapes), list(shapes.values()))
+    look: Spec = {"style": "level", "size": 75, "filled": False, "strokeWidth": 2, "clip": True}
+    rule = {"style": "level", "strokeWidth": 1, "opacity": 0.6}
+    return charts.intervals(points, x, y, tip=tip, rule=rule, shape=shape, **look)
+
+
+def _level_marks(levels: pd.DataFrame, y: Spec) -> list[Spec]:
+    """A line for every level; their names stand in a legend, where they cover no marks."""
+    names = list(dict.fromkeys(levels["name"]))
+    stroke = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 1.5}
+    legend = {"columns": charts.legend_columns(names), **stroke, **PHONE}
+    dash = charts.field(
+        "name:N", scale={"domain": names, "range": [DASHES[name] for name in names]}, legend=legend
+    )
+    return [charts.levels(levels, y, dash=dash)] if names else []
+
+
+def _seed_points(
+    seeds: pd.DataFrame, full: Model | None, quality: Quality, kinds: tuple[str, ...], part: str
+) -> pd.DataFrame:
+    """Single seeds' models, each at its own difference from the quality of the mean full model: those with gates that
+    several seeds have, and the chosen ones.
+    """
+    base, found = value(full, part + quality.measure), []
+    own = models.of_kinds(models.pruned(seeds), kinds)
+    counts = Counter(own.index)
+    for model in models.rows(own):
+        change, several = (
+            value(model, part + quality.change),
+            counts[model["setting"]] > 1 and model["learned"],
+        )
+        if base is not None and change is not None and (model["chosen"] or several):
+            found.append(
+                {
+                    "seed": f"seed {model['seed']}",
+                    "line": model["line"],
+                    "model": model["label"],
+                    "x": model["kept"],
+                    "value": quality.moved(base, change),
+                    "several": several,
+                    "chosen": model["chosen"],
+                    "text": models.difference(model, part + quality.change, unit=quality.unit),
+                }
+            )
+    return pd.DataFrame(found)
+
+
+def _seed_marks(points: pd.DataFrame, x: Spec, y: Spec) -> list[Spec]:
+    """Small marks, a shape a seed."""
+    if points.empty:
+        return []
+    shape = charts.shapes("seed:N", list(dict.fromkeys(points["seed"])), columns=4)
+    tip = tips("model:N", "seed:N", "x:Q|heads", "text:N|to its full model")
+    look: Spec = {
+        "style": "level",
+        "size": 46,
+        "shape": shape,
+        "strokeWidth": 0,
+        "opacity": 0.6,
+        "clip": True,
+    }
+    return charts.intervals(points, x, y, charts.field("line:N"), tip=tip, **look)[1:]
+
+
+def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
+    """Quality against the share of heads removed: by score, a panel for every set of kinds, and by kinds for the score
+    that most of them share; none without greedy removal.
+    """
+    found = {kinds: models.lines(models.of_kinds(frame, kinds)) for kinds in models.groups(frame)}
+    groups = {
+        kinds: lines
+        for kinds, lines in found.items()
+        if any(not line["learned"].all() for _, line in lines)
+    }
+    every = [line for lines in groups.values() for _, line in lines if not line["learned"].all()]
+    if not every:
+        return []
+    full, quality = models.full_model(frame), models.quality(frame)
+    part = max(
+        PARTS,
+        key=lambda part: sum(
+            line.get(part + quality.measure, pd.Series()).count() for line in every
+        ),
+    )
+    by_score = {
+        capital(models.group_name(kinds)): _removal_points(full, lines, quality, part)
+        for kinds, lines in groups.items()
+    }
+    panels = [
+        _greedy_panel(points, title, quality, part)
+        for title, points in by_score.items()
+        if len(points) > 1
+    ]
+    note = f"on {TEXTS[part]} · bands: 95 % interval of the difference to the full model, range of random orders"
+    title = f"{capital(quality.name)} on {TEXTS[part]} while heads are removed"
+    first = Figure(
+        "greedy-curves",
+        f"{title}, the least important first",
+        note,
+        panels,
+        columns=min(2, len(panels)),
+    )
+    shared: dict[str, list[tuple[str, pd.DataFrame]]] = {}
+    for kinds, lines in groups.items():
+        for name, line in lines:
+            if not line["learned"].all() and not models.is_random(line):
+                shared.setdefault(name, []).append((models.heads_name(kinds), line))
+    most = max(shared, key=lambda name: len(shared[name]), default="")
+    if len(shared.get(most, ())) < 2:
+        return [first] if panels else []
+    panels = [_greedy_panel(_removal_points(full, shared[most], quality, part), "", quality, part)]
+    note = "share of the heads of these kinds that is removed"
+    return [first, Figure("greedy-by-kind", f"{title}, by kind of heads: {most}", note, panels)]
+
+
+def _removal_points(
+    full: Model | None, lines: list[tuple[str, pd.DataFrame]], quality: Quality, part: str
+) -> pd.DataFrame:
+    """The points of a panel: every line starts at the full model; `removed` is the share removed in per cent."""
+    base, found = value(full, part + quality.measure), []
+    for name, line in lines:
+        total = int(line["total"].iloc[0])
+        start = {
+            "model": "full model",
+            "kept": total,
+            "value": base,
+            "low": base,
+            "high": base,
+            "sort": "full",
+        }
+        for one in [start, *_line_points(line, full, quality, part)]:
+            found.append(
+                one
+                | {
+                    "line": name,
+                    "removed": round(100 * (1 - one["kept"] / total), 2),
+                    "total": total,
+                }
+            )
+    return pd.DataFrame([one for one in found if one["value"] is not None])
+
+
+def _greedy_panel(points: pd.DataFrame, title: str, quality: Quality, part: str) -> Panel:
+    x = axis("removed:Q", "heads removed (%)", domain=[0, 100], grid=False)
+    scale: dict[str, Any] = {"type": "log", "nice": False} if quality.relative else {"zero": False}
+    y = axis("value:Q", f"{quality.name} on {TEXTS[part]}", **scale)
+    marks = charts.curve(
+        points, x, y, _line_colour(points["line"]), band=0.18, dots=34, tip=_tip(quality)
+    )
+    chart = charts.layered(
+        marks, 300, f"{capital(quality.name)} against the share of heads removed"
+    )
+    return Panel(chart, title, width=430, narrowest=270, widest=2000 if title else 620)
+
+
+def pairs_panel(
+    points: pd.DataFrame, data: list[str], title: str, quality: Quality, text: str
+) -> Panel:
+    """The difference to the full model against the share of heads kept, a line and shape a language pair (or run)."""
+    ink = charts.categories("data:N", data, orient="bottom")
+    shape = charts.shapes("data:N", ink["scale"]["domain"], values=data)
+    x = axis("kept:Q", "heads kept (%)", domain=[0, 100], grid=False)
+    y = axis("value:Q", f"{quality.name} on {text}, difference to the full model{quality.in_unit}")
+    tip = tips("data:N", "model:N", "heads:N", "seeds:Q", f"text:N|{quality.name}")
+    marks = [
+        charts.levels([{"value": 0}], y),
+        *charts.curve(points, x, y, ink, width=1.6, opacity=0.6),
+        *charts.intervals(
+            points, x, y, ink, tip=tip, size=80, style="", shape=shape, rule={"strokeWidth": 2}
+        ),
+    ]
+    chart = charts.layered(
+        marks, 300, f"{capital(quality.name)} difference against the share of heads kept"
+    )
+    return Panel(chart, title, width=430, narrowest=270)
+
+
+def pair_points(data: str, line: pd.DataFrame, quality: Quality, part: str) -> list[dict[str, Any]]:
+    """The points of one language pair (the mean over its seeds) or run: a model each."""
+    change = part + quality.change
+    found = [model for model in models.rows(line) if value(model, change) is not None]
+    return [
+        {
+            "data": data,
+            "model": m["label"],
+            "kept": round(100 * m["kept"] / m["total"], 2),
+            "seeds": m.get("seeds"),
+            "heads": f"{m['kept']} of {m['total']}",
+            "text": models.difference(m, change, unit=quality.unit),
+            "value": m[change],
+            "low": m[f"{change}.low"],
+            "high": m[f"{change}.high"],
+        }
+        for m in found
+    ]

@@ -1,0 +1,360 @@
+"""What each head does: the roles that were found, the paper's for comparison, and their evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from headwise.report.attention_maps import attention_maps
+from headwise.report.components import Columns, Table, section, table
+from headwise.report.format import HEADS_OF_KIND, capital, listed, percent, signed
+from headwise.report.role_charts import (
+    function_grids,
+    kinds_of,
+    layer_patterns,
+    of_kind,
+    of_untrained,
+    offsets,
+    rare_tokens,
+)
+from headwise.report.run_folder import Roles, Run
+from headwise.roles.label import RATE, effects
+from headwise.roles.role import (
+    NO_ROLE,
+    RANDOM_WORDS,
+    SHUFFLED,
+    category,
+    display_name,
+    expected_roles,
+    in_order,
+    role,
+    role_of,
+)
+
+PAPER = Path(__file__).parent / "papers" / "voita2019_roles.csv"  # figures 1c, 2b and 2d
+HEAD = ["kind", "layer", "head"]
+
+
+def paper_syntax() -> list[str]:
+    """The measures of the paper's four relations."""
+    expected = expected_roles("encoder-self")
+    return [measure for measure in expected if measure.startswith("syntactic.")]
+
+
+@section(
+    "roles",
+    menu="Roles",
+    heading="What each head does",
+    question="Which heads have a role, and how sure is it?",
+    order=60,
+    files=("roles/",),
+)
+def build(run: Run) -> dict[str, Any] | None:
+    """All about roles; the section is left out without them."""
+    found = run.roles
+    if found is None:
+        return None
+    syntax = syntax_table(found)
+    untrained_models = of_untrained(found)["control"].nunique()
+    return {
+        "untrained_models": untrained_models,
+        "controls": controls_table(found),
+        "groups": _groups(found),
+        "claims": claims(found),
+        "grids": function_grids(run),
+        "patterns": layer_patterns(found),
+        "shares": share_table(found),
+        "syntax": syntax,
+        "left_out": 0
+        if syntax is None
+        else _syntactic(found)["measure"].nunique() - len(syntax.rows),
+        "offsets": offsets(found),
+        "rare": rare_tokens(found),
+        "maps": attention_maps(found),
+        "absent": found.facts["absent"],
+        "rule": _rule(found),
+    }
+
+
+def _by_sort(roles: pd.DataFrame) -> pd.DataFrame:
+    """The roles with the sort of each, the best of each head and sort first."""
+    sorts = roles.assign(sort=[category(measure) for measure in roles["measure"]])
+    return sorts.sort_values("value", ascending=False, kind="stable").drop_duplicates(
+        [*HEAD, "sort"]
+    )
+
+
+def in_short(run: Run) -> list[tuple[str, str, str]]:
+    """How many heads have a role, kind by kind, for the opening."""
+    facts = []
+    for kind in kinds_of(run.roles) if run.roles is not None else []:
+        assert run.roles is not None
+        roles, total = of_kind(run.roles.roles, kind), len(of_kind(run.roles.labels, kind))
+        counts = _by_sort(roles)["sort"].value_counts()
+        sorts = " · ".join(f"{sort} {count}" for sort, count in counts.items())
+        text = f"{len(roles[HEAD].drop_duplicates())} of {total} have a role that two halves of the text confirm"
+        facts.append((capital(HEADS_OF_KIND[kind]), f"{text}{f': {sorts}' if sorts else ''}", ""))
+    return facts
+
+
+def _groups(found: Roles) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """Facts for each kind of heads and for the text."""
+    groups = []
+    for kind in kinds_of(found):
+        roles, total = of_kind(found.roles, kind), len(of_kind(found.labels, kind))
+        count = len(roles[HEAD].drop_duplicates())
+        facts = [("With a role", f"{count} of {total} ({percent(count / total)})", "")]
+        by_sort = _by_sort(roles)
+        for sort in by_sort["sort"].value_counts().index:
+            part = by_sort[by_sort["sort"] == sort]
+            best, layers = (
+                part.iloc[0],
+                listed([str(layer) for layer in sorted(set(part["layer"]))]),
+            )
+            clearest = f"{best['kind']}/{best['layer']}/{best['head']}, {best['text']}"
+            where = f"layer{'s' if len(set(part['layer'])) > 1 else ''} {layers}"
+            facts.append((capital(str(sort)), f"{len(part)} in {where}; clearest {clearest}", ""))
+        groups.append((capital(HEADS_OF_KIND[kind]), facts))
+    text = []
+    for name, part in found.facts["coverage"].items():
+        split = part["split_words"] / max(part["words"], 1)
+        unknown = part["unknown_subwords"] / max(part["subwords"], 1)
+        used = f"{part['used']:,} of {part['sentences']:,} sentences used, {part['words']:,} words"
+        text.append(
+            (
+                capital(name),
+                f"{used}; {percent(split)} in several subwords, {percent(unknown, 1)} unknown subwords",
+                "",
+            )
+        )
+    text += [("Note", warning, "") for warning in found.facts["warnings"]]
+    seldom = list(dict.fromkeys(_topic(measure) for measure in found.facts["seldom"]))
+    text += [("Too rare to be scored", listed(seldom), "")] if seldom else []
+    return [*groups, ("The text", text)]
+
+
+def _topic(measure: str) -> str:
+    """What a measure is about: a relation, or its own name."""
+    first, _, rest = measure.partition(".")
+    return rest.split(".")[0] if first in ("syntactic", "attachment") else measure
+
+
+def claims(found: Roles) -> Table | None:
+    """What Voita et al. (2019) found in encoders, and whether this model has it; None without encoder heads."""
+    if "encoder-self" not in kinds_of(found):
+        return None
+    roles = of_kind(found.roles, "encoder-self")
+    have, total = set(roles["measure"]), len(of_kind(found.labels, "encoder-self"))
+    relations = list(dict.fromkeys(measure.split(".")[1] for measure in paper_syntax()))
+    along = {
+        rel: {f"syntactic.{rel}.{way}" for way in ("to-governor", "to-dependent")} & have
+        for rel in relations
+    }
+    rare = ((roles["measure"] == "rare.two-rarest") & (roles["layer"] == 0)).any()
+    held = [
+        ("a head for the token before", "positional.-1" in have),
+        ("a head for the token after", "positional.1" in have),
+        *((f"a head along {rel}", bool(there)) for rel, there in along.items()),
+        ("a head for rare tokens in the first layer", bool(rare)),
+        ("no known role in most heads", 2 * len(roles[HEAD].drop_duplicates()) < total),
+    ]
+    columns: Columns = {
+        "Voita et al. (2019), encoder": lambda row: row[0],
+        "here": lambda row: "yes" if row[1] else "no",
+    }
+    return table("Compared with the paper", held, columns)
+
+
+def _rule(found: Roles) -> dict[str, str]:
+    """The numbers of the rule by which roles are decided."""
+    other = found.facts.get("signature", {}).get("confirmed_on", "the other half")
+    tested = [role_of(measure) for measure in found.table["measure"].drop_duplicates()]
+    names = {declared.name for declared in tested if declared is not None}
+    rules = [f"positional {role['positional'].threshold:g} of the tokens at one offset"]
+    by_margin: dict[float, list[str]] = {}
+    for declared in in_order():
+        if declared.name in names and declared.margin is not None:
+            by_margin.setdefault(declared.margin, []).append(declared.name)
+    for margin, above in by_margin.items():
+        rules.append(f"{listed(above)} {100 * margin:g} points above the baseline")
+    for declared in in_order():
+        if declared.name in names - {"positional"} and declared.threshold is not None:
+            rules.append(f"{declared.category} {declared.threshold:g}")
+    first = "one half of the documents" if other == "the other half" else "the text"
+    return {"thresholds": "; ".join(rules), "first": first, "other": other, "rate": percent(RATE)}
+
+
+def _syntactic(found: Roles) -> pd.DataFrame:
+    return found.table[found.table["measure"].str.startswith("syntactic.")]
+
+
+def syntax_table(found: Roles) -> Table | None:
+    """Best head against baseline for each relation and direction: the paper's four, then others with a role."""
+    scores = _syntactic(found).dropna(subset=["value"]).groupby("measure")
+    best = {measure: part.sort_values("value").iloc[-1] for measure, part in scores}
+    held = set(found.roles[[*HEAD, "measure"]].itertuples(index=False, name=None))
+    others = found.roles[found.roles["measure"].isin(set(best) - set(paper_syntax()))]
+    gain = (
+        (others["value"] - others["baseline"])
+        .groupby(others["measure"])
+        .max()
+        .sort_values(ascending=False)
+    )
+
+    def is_role(row: Any) -> bool:
+        return (*(row[name] for name in HEAD), row["measure"]) in held
+
+    untrained, words, order = (
+        best_untrained(found),
+        *(on_changed_text(found, text) for text in (RANDOM_WORDS, SHUFFLED)),
+    )
+
+    def best_control(row: Any) -> str:
+        best = untrained.get((row["kind"], row["measure"]))
+        return "" if best is None else f"{best[0]:.2f}\n{best[1]:.2f} to {best[2]:.2f}"
+
+    def changed(scores: Mapping[tuple[Any, ...], float], row: Any) -> str:
+        value = scores.get((*(row[name] for name in HEAD), row["measure"]))
+        return "" if value is None else f"{value:.2f}"
+
+    columns: Columns = {
+        "relation": lambda row: display_name(row["measure"]),
+        "best head": lambda row: "/".join(str(row[name]) for name in HEAD),
+        "score": lambda row: (
+            f"{row['value']:.2f}"
+            + ("" if pd.isna(row["low"]) else f"\n[{row['low']:.2f}, {row['high']:.2f}]")
+        ),
+        "baseline": lambda row: "" if pd.isna(row["baseline"]) else f"{row['baseline']:.2f}",
+        "difference": lambda row: (
+            "" if pd.isna(row["baseline"]) else signed(row["value"] - row["baseline"])
+        ),
+        "effect (h)": lambda row: (
+            "" if pd.isna(row["baseline"]) else signed(effect(row["value"], row["baseline"]))
+        ),
+        "best untrained": best_control,
+        "random words": partial(changed, words),
+        "shuffled": partial(changed, order),
+        "words": lambda row: f"{row['n']:,.0f}",
+        "confirmed": lambda row: "yes" if is_role(row) else "no",
+    }
+    shown = [best[measure] for measure in (*paper_syntax(), *gain.index) if measure in best]
+    badge = {True: "role", False: ""}
+    return table(
+        "Best head against baseline",
+        shown,
+        columns,
+        lambda row: badge[is_role(row)],
+        lambda row: str(row["measure"]),
+    )
+
+
+def share_table(found: Roles) -> Table | None:
+    """Shares of each sort of role, and of the paper's three models where encoder heads were tested."""
+    kinds = kinds_of(found)
+    paper = pd.read_csv(PAPER, index_col="role") if "encoder-self" in kinds else pd.DataFrame()
+    sorts = [*paper.index[:-1], *_by_sort(found.roles)["sort"].value_counts().index, NO_ROLE]
+
+    def ours(kind: str, sort: str) -> str:
+        patterns, total = of_kind(found.patterns, kind), len(of_kind(found.labels, kind))
+        heads = patterns.loc[patterns["role"] == sort, "heads"].sum()
+        return f"{percent(heads / total)}\n{heads} of {total}"
+
+    def theirs(pair: str, sort: str) -> str:
+        heads = paper[pair].get(sort)
+        return "" if heads is None else f"{percent(heads / 48)}\n{heads} of 48"
+
+    controls = of_untrained(found)
+    held = controls[controls["found"] == 1]
+    held = held.assign(sort=[category(measure) for measure in held["measure"]])
+    count = max(1, controls["control"].nunique())
+
+    def untrained(kind: str, sort: str) -> str:
+        total = count * len(of_kind(found.labels, kind))
+        have = of_kind(held, kind)
+        names = have if sort == NO_ROLE else have[have["sort"] == sort]
+        heads = len(names[["control", *HEAD]].drop_duplicates())
+        return percent((total - heads if sort == NO_ROLE else heads) / total)
+
+    columns: Columns = {
+        "role": capital,
+        **{HEADS_OF_KIND[kind]: partial(ours, kind) for kind in kinds},
+    }
+    if len(controls):
+        columns |= {f"untrained {HEADS_OF_KIND[kind]}": partial(untrained, kind) for kind in kinds}
+    columns |= {f"Voita et al., {pair}": partial(theirs, pair) for pair in paper.columns}
+    return table("Shares of roles", [str(sort) for sort in dict.fromkeys(sorts)], columns)
+
+
+def on_changed_text(found: Roles, control: str) -> Mapping[tuple[Any, ...], float]:
+    """The model's own scores on random words, or on shuffled sentences, by kind, layer, head and measure."""
+    if found.controls is None:
+        return {}
+    rows = found.controls[found.controls["control"] == control].dropna(subset=["value"])
+    keys = rows[["kind", "layer", "head", "measure"]].itertuples(index=False, name=None)
+    return dict(zip(keys, rows["value"], strict=True))
+
+
+def best_untrained(found: Roles) -> Mapping[tuple[str, str], tuple[float, float, float]]:
+    """By kind and measure the best head of every untrained model: mean, lowest and highest over these models."""
+    best = (
+        of_untrained(found)
+        .dropna(subset=["value"])
+        .groupby(["kind", "measure", "control"])["value"]
+        .max()
+    )
+    groups = best.groupby(level=["kind", "measure"]).agg(["mean", "min", "max"])
+    return {
+        (str(kind), str(m)): (row[0], row[1], row[2])
+        for (kind, m), row in zip(groups.index, groups.to_numpy(), strict=True)
+    }
+
+
+def effect(value: float, baseline: float) -> float:
+    """Cohen's h of two shares, as `effect` in roles.csv."""
+    h: float = effects([value], [baseline]).item()
+    return h
+
+
+def controls_table(found: Roles) -> Table | None:
+    """How many heads have a role, of the model and of every control."""
+    if found.controls is None or found.controls.empty:
+        return None
+    heads = len(found.labels)
+    sorts = list(dict.fromkeys(category(measure) for measure in found.roles["measure"]))
+    sorts += [
+        s
+        for s in dict.fromkeys(map(category, of_role(found.controls)["measure"]))
+        if s not in sorts
+    ]
+
+    def have(rows: pd.DataFrame, sort: str = "") -> str:
+        held = rows[rows["measure"].map(category) == sort] if sort else rows
+        return str(len(held[HEAD].drop_duplicates()))
+
+    text: Columns = {
+        "tested": lambda row: row[0],
+        f"of {heads} heads with a role": lambda row: have(row[1]),
+    }
+    text |= {sort: partial(lambda sort, row: have(row[1], sort), sort) for sort in sorts}
+    names = {
+        RANDOM_WORDS: "the model, on random words",
+        SHUFFLED: "the model, on shuffled sentences",
+    }
+    rows = [("the model", found.roles)]
+    for control, part in found.controls.groupby("control", sort=False):
+        rows.append(
+            (
+                names.get(str(control), f"untrained, seed {str(control).rpartition('.')[2]}"),
+                of_role(part),
+            )
+        )
+    return table("Roles in the controls", rows, text)
+
+
+def of_role(controls: pd.DataFrame) -> pd.DataFrame:
+    """The rows of controls that are roles."""
+    return controls[controls["found"] == 1]

@@ -1,0 +1,397 @@
+"""The page of a grid: what every run chose, pairs side by side, means over seeds, how far runs have come."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from headwise.report import models
+from headwise.report.components import Columns, Figure, Table, section, table
+from headwise.report.format import NONE, capital, listed
+from headwise.report.models import P_TUNED, RANDOM, TUNED, Model
+from headwise.report.quality_curves import pair_points, pairs_panel, quality_figures
+from headwise.report.run_folder import Grid, Member
+
+ENDINGS = {
+    "_to_fine-tuned": "to equal further training",
+    "": "to the full model",
+    "_to_pruned": "to its control",
+    "_to_random": "to random heads",
+    "_to_uncompensated": "to removal without mean outputs",
+}
+Means = Mapping[str, pd.DataFrame]  # the models of each data set, as means over seeds
+two_digits = "{:.2f}".format
+
+
+@section(
+    "grid_summary",
+    question="What did each run choose?",
+    page="grid",
+    order=0,
+    files=("grid.json",),
+)
+def build_summary(grid: Grid) -> dict[str, Any]:
+    """Headline and facts."""
+    groups = [
+        (data or "What was chosen", [_choice(grid, m) for m in grid.members if m.data == data])
+        for data in data_of(grid)
+    ]
+    absent = [f"{name(member)} ({state(member)})" for member in grid.members if member.models.empty]
+    failed = [name(member) for member in grid.members if member.facts.get("failed")]
+    groups += [("Still missing", [("Runs", listed(absent), "")])] if absent else []
+    groups += (
+        [("Failed", [("Some tasks of", f"{listed(failed)}: reasons under Runs", "")])]
+        if failed
+        else []
+    )
+    return {"headline": headline(grid), "groups": groups}
+
+
+def data_of(grid: Grid) -> list[str]:
+    """The data sets, one empty name where there is only one."""
+    return list(dict.fromkeys(member.data for member in grid.members))
+
+
+def headline(grid: Grid) -> str:
+    """`2 language pairs, 3 seeds: 5 of 6 runs have results`."""
+    seeds, pairs = len({member.seed for member in grid.members}), len(data_of(grid))
+    what = [f"{pairs} language pairs"] if pairs > 1 else []
+    what += [f"{seeds} seeds"] if seeds > 1 else []
+    done, total = sum(not member.models.empty for member in grid.members), len(grid.members)
+    return f"{', '.join(what) or 'One run'}: {done} of {total} {'run has' if total == 1 else 'runs have'} results"
+
+
+def name(member: Member) -> str:
+    """`en-de, seed 1`."""
+    return ", ".join([*([member.data] if member.data else []), f"seed {member.seed}"])
+
+
+def chosen(member: Member) -> Model | None:
+    """The model that a run chose on dev text."""
+    return (
+        None
+        if member.models.empty
+        else next((m for m in models.rows(member.models) if m["chosen"]), None)
+    )
+
+
+def state(member: Member) -> str:
+    """How far a run has come, in a few words."""
+    if member.trouble:
+        return member.trouble
+    if member.models.empty:
+        return "no model measured yet" if member.facts else "not begun"
+    missing = set(member.facts.get("settings") or {}) - set(member.models.index)
+    text = f"{len(member.models)} {'model' if len(member.models) == 1 else 'models'} measured"
+    return text + (f", {len(missing)} pruned and not measured yet" if missing else "")
+
+
+def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
+    model, part = chosen(member), models.text_prefix(grid.models)
+    if model is None:
+        return (
+            f"seed {member.seed}",
+            NONE if member.models.empty else "nothing chosen yet, or the full model kept",
+            "",
+        )
+    others, quality = models.pruned(member.models), models.quality(grid.models)
+    tried = (
+        others[others["method"] != RANDOM].get(f"dev_{quality.measure}", others["kept"][:0]).count()
+    )
+    heads = f"{model['kept']} of {model['total']} {models.heads_name(model['kinds'])}"
+    change = part + quality.change
+    compared = {"to equal further training": change + TUNED, "to the full model": change}
+    changes = {
+        to: models.difference(model, measure, unit=quality.unit) for to, measure in compared.items()
+    }
+    known = ", ".join(f"{change} {to}" for to, change in changes.items() if change)
+    text = f"{heads} ({model['label']}, of {tried} models){f'; {quality.name} ' if known else ''}{known}"
+    return f"seed {member.seed}", text, models.verdict(model, change + TUNED, part + P_TUNED)
+
+
+@section(
+    "grid_pairs",
+    menu="Side by side",
+    heading="Language pairs side by side",
+    question="How do language pairs differ?",
+    page="grid",
+    order=10,
+    files=("across.csv",),
+)
+def build_pairs(grid: Grid) -> dict[str, Any] | None:
+    """The figure and the table of language pairs; None for one pair."""
+    means = {data: found for data in data_of(grid) if (found := means_of(grid, data)) is not None}
+    if len(means) < 2:
+        return None
+    part = models.text_prefix(grid.models)
+    return {
+        "pairs": pairs_figure(means, part),
+        "by_pair": pairs_table(means, part),
+        "text": "dev" if part else "test",
+        "measured": models.quality(grid.models).name,
+    }
+
+
+def pairs_figure(
+    means: Means, part: str, title: str = "Language pairs side by side"
+) -> Figure | None:
+    """Quality above or below the full model against the share of heads kept, a panel a method: of gates, or without any
+    of greedy orders."""
+    panels: dict[str, list[dict[str, Any]]] = {}
+    quality = models.quality(next(iter(means.values())))
+    gates = any(frame["learned"].any() for frame in means.values())
+    for data, frame in means.items():
+        for kinds in models.groups(frame):
+            for line_name, line in models.lines(models.of_kinds(frame, kinds)):
+                if line["learned"].all() or not (gates or models.is_random(line)):
+                    method = f"{capital(models.group_name(kinds))} · {line_name}"
+                    panels.setdefault(method, []).extend(pair_points(data, line, quality, part))
+    drawn = {method: pd.DataFrame(points) for method, points in panels.items() if len(points) > 1}
+    if not drawn:
+        return None
+    text = "dev" if part else "test"
+    return Figure(
+        name="pairs",
+        title=title,
+        note="zero: the full model of the same line · bars: 95 % interval, over seeds where there are several",
+        panels=[
+            pairs_panel(points, list(means), method, quality, text)
+            for method, points in drawn.items()
+        ],
+        columns=min(2, len(drawn)),
+    )
+
+
+def pairs_table(means: Means, part: str) -> Table | None:
+    """A model a row, a language pair a column: difference to the full model, and heads kept."""
+    by_name = {
+        data: {
+            m["setting"]: m for m in models.ordered(frame) if m["learned"] or m["method"] == "none"
+        }
+        for data, frame in means.items()
+    }
+    labels = {m["setting"]: m["label"] for known in by_name.values() for m in known.values()}
+    full = {
+        m["setting"] for known in by_name.values() for m in known.values() if m["method"] == "none"
+    }
+    quality = models.quality(next(iter(means.values())))
+
+    def cell(data: str, setting: str) -> str:
+        model = by_name[data].get(setting)
+        if model is None or setting in full:
+            return models.written(part + quality.measure, two_digits, model)
+        seeds = f", {model['seeds']} seeds" if model["seeds"] > 1 else ""
+        heads = f"{model['kept']} of {model['total']} heads"
+        return f"{models.difference(model, part + quality.change, unit=quality.unit) or NONE}\n{heads}{seeds}"
+
+    columns: Columns = {
+        "model": lambda setting: (
+            f"full model, {quality.name}" if setting in full else labels[setting]
+        )
+    }
+    columns |= {data: partial(cell, data) for data in means}
+    return table(
+        "Language pairs side by side",
+        labels,
+        columns,
+        code=lambda setting: "" if setting in full else setting,
+    )
+
+
+@section(
+    "grid_seeds",
+    menu="Over seeds",
+    question="What are means and intervals over seeds?",
+    page="grid",
+    order=20,
+    files=("across.csv",),
+)
+def build_seeds(grid: Grid) -> dict[str, Any]:
+    """For every data set its figures and tables of means."""
+    parts = []
+    for i, data in enumerate(data_of(grid)):
+        means = means_of(grid, data)
+        parts.append(
+            {
+                "anchor": f"data-{i}",
+                "title": data or "All seeds",
+                "seeds": int(grid.models.loc[grid.models["data"] == data, "seed"].nunique()),
+                "figures": [] if means is None else seed_figures(grid, data, means),
+                "trained": None if means is None else means_table(grid, data, means),
+                "untrained": None
+                if means is None
+                else means_table(grid, data, means, trained=False),
+            }
+        )
+    return {"parts": parts, "measured": models.quality(grid.models).name}
+
+
+def means_of(grid: Grid, data: str) -> pd.DataFrame | None:
+    """The models of one data set, each once, as means over seeds, with the columns seeds, kept_low and kept_high; None
+    before a run has results.
+
+    Where two seeds or more have a model, its differences and their intervals are those of across.csv; otherwise its one
+    seed's. Its quality is that of the mean full model plus the mean difference: seeds that start higher do not lift the
+    models that only they have.
+    """
+    every = grid.models[grid.models["data"] == data]
+    if every.empty:
+        return None
+    kept = every.groupby(level=0)["kept"].agg(["count", "mean", "min", "max"])
+    means = every[~every.index.duplicated()].copy()
+    means[["seeds", "mean_kept", "kept_low", "kept_high"]] = kept.loc[means.index]
+    means = means.astype({"seeds": int, "kept_low": int, "kept_high": int})
+    means["kept"], means["chosen"] = [round(number) for number in means["mean_kept"]], False
+    across = grid.means[grid.means["data"] == data].pivot(index="setting", columns="measure")  # noqa: PD010
+    full, quality = every[every["method"] == "none"], models.quality(every)
+    for part in ("", "dev_"):
+        for measure in (f"{part}{quality.change}{ending}" for ending in ENDINGS):
+            alone = every[every[measure].notna()] if measure in every else every[:0]
+            alone = alone[~alone.index.duplicated(keep=False)]
+            for end, column in (("", "value"), (".low", "low"), (".high", "high")):
+                known = [across.get((column, measure)), alone.get(measure + end)]
+                over, own = (
+                    pd.Series(dtype=float) if one is None else one.astype(float) for one in known
+                )
+                means[measure + end] = over.reindex(means.index).combine_first(
+                    own.reindex(means.index)
+                )
+        measure = part + quality.measure
+        base = full[measure].mean() if measure in full else float("nan")
+        means[measure] = [quality.moved(base, change) for change in means[part + quality.change]]
+        means.loc[means["method"] == "none", measure] = base
+        means = means.drop(columns=[f"{part}p_value"], errors="ignore")
+    return models.sorted_by_heads(means.copy())
+
+
+def seed_figures(grid: Grid, data: str, means: pd.DataFrame) -> list[Figure]:
+    """Figure 7 of one data set: lines through means, small marks for single seeds, rings around what each chose."""
+    limit = next(
+        (m.facts.get("max_drop") for m in grid.members if m.data == data and not m.models.empty),
+        None,
+    )
+    slug = re.sub(r"[^\w-]+", "-", data).strip("-")
+    found = quality_figures(means, {"max_drop": limit}, grid.models[grid.models["data"] == data])
+    return [
+        replace(figure, name=f"{figure.name}-{slug}", title=f"{data}: {figure.title}")
+        if data
+        else figure
+        for figure in found
+    ]
+
+
+def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True) -> Table | None:
+    """Every model with gates and every control. Not `trained`: the models without gates, with the full one first; None
+    where the first table has them.
+    """
+    first = (
+        means["learned"] | (means["method"] == "none") | means["method"].str.startswith("control.")
+    )
+    first |= not means["learned"].any()
+    shown = models.ordered(means[first if trained else ~first | (means["method"] == "none")])
+    if not trained and len(shown) < 2:
+        return None
+    part, quality = models.text_prefix(grid.models), models.quality(grid.models)
+    change = part + quality.change
+    columns: Columns = {
+        "model": lambda model: model["label"],
+        "seeds": lambda model: str(model["seeds"]),
+        "heads kept": _kept,
+        f"{quality.name} on {'dev' if part else 'test'}": partial(
+            models.written, part + quality.measure, two_digits
+        ),
+        **{
+            to + quality.in_unit: partial(models.difference, measure=change + end)
+            for end, to in ENDINGS.items()
+        },
+    }
+    what = "Means over seeds" if trained else "Removal without gates, means over seeds"
+    return table(
+        f"{what}, {data or grid.name}", shown, columns, code=lambda model: str(model["setting"])
+    )
+
+
+def _kept(model: Model) -> str:
+    low, high = model["kept_low"], model["kept_high"]
+    kept = f"{model['mean_kept']:.1f} ({low}–{high})" if low < high else model["kept"]
+    return f"{kept} of {model['total']}"
+
+
+@section(
+    "grid_runs",
+    menu="Runs",
+    heading="Runs",
+    question="How far is each run, and what failed?",
+    page="grid",
+    order=30,
+    files=("grid.json",),
+)
+def build_runs(grid: Grid) -> dict[str, Any]:
+    """A row a run, with a link to its page."""
+    part, quality = models.text_prefix(grid.models), models.quality(grid.models)
+    change, measured = (
+        part + quality.change,
+        partial(models.written, part + quality.measure, two_digits),
+    )
+    columns: Columns = {
+        "run": name,
+        "state": state,
+        f"full model, {quality.name} on {'dev' if part else 'test'}": lambda member: (
+            "" if member.models.empty else measured(models.full_model(member.models))
+        ),
+        "chosen": lambda member: (
+            f"{model['label']}, {model['kept']} of {model['total']} heads"
+            if (model := chosen(member))
+            else ""
+        ),
+        "heads with a role": _roles,
+        "pairs that do the same work": _pairs,
+        f"to equal further training{quality.in_unit}": lambda member: models.difference(
+            chosen(member), change + TUNED
+        ),
+        f"to the full model{quality.in_unit}": lambda member: models.difference(
+            chosen(member), change
+        ),
+    }
+    failed = [
+        (name(m), task, _last(why))
+        for m in grid.members
+        for task, why in (m.facts.get("failed") or {}).items()
+    ]
+    pages = {name(m): quote(f"{m.place}/report.html") for m in grid.members if m.page}
+    return {
+        "runs": table("Runs of the grid", grid.members, columns),
+        "pages": pages,
+        "failed": failed,
+    }
+
+
+def _roles(member: Member) -> str:
+    """How many heads have a role, and how many of an untrained model on average."""
+    found = member.facts.get("roles") or {}
+    if "heads" not in found:
+        return ""
+    twins = found.get("twins", 0)
+    control = f"\nuntrained: {sum(found['untrained'].values()) / twins:.1f}" if twins else ""
+    return f"{found['heads']} of {found['tested']}{control}"
+
+
+def _pairs(member: Member) -> str:
+    """How many measured pairs cost more together than the sum of both alone, with an interval above 0."""
+    found = member.facts.get("interactions")
+    return (
+        f"{found['same']} of {found['measured']}\nneed each other: {found['together']}"
+        if found
+        else ""
+    )
+
+
+def _last(why: str) -> str:
+    """The last line of what failed."""
+    return (str(why).strip().splitlines() or ["no reason was left"])[-1]

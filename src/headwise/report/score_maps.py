@@ -1,0 +1,521 @@
+"""How much each head matters: a map of every kind of score, relevance that was lost, heads switched off one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean, median
+from typing import Any
+
+import pandas as pd
+
+import headwise.importance.measures as measure_table
+from headwise.grid import HeadGrid, Scale
+from headwise.heads import KINDS, Head, HeadMap
+from headwise.report import charts, models
+from headwise.report.charts import ROOM, tips
+from headwise.report.components import Columns, Figure, HeadChart, Panel, Table, section, table
+from headwise.report.format import (
+    KIND_NAMES,
+    NONE,
+    capital,
+    listed,
+    measure_name,
+    number,
+    percent,
+    signed,
+)
+from headwise.report.run_folder import Run
+
+TURN = 0.55  # the share of the heat scale from which text on it needs the other colour
+BESIDE = 12  # heads a layer, up to which two maps stand side by side
+FAMILIES = ("lrp", "confidence", "gradient", "ablation")  # of measures, each drawn once
+FIRST = ("lrp.ding", "gradient", "ablation.zero")  # the measures that stand for their families
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+RELEVANCE = {
+    "started": "went in",
+    "arrived": "arrived at the embeddings",
+    "bias": "biases",
+    "norm": "norms",
+    "softmax": "softmax",
+    "other": "other",
+}
+FAR = 0.5  # of a layer's ranks: from here on two scores disagree about a head
+BLEU, LOSS, ALONE = "ablation.bleu", "ablation.zero", "ablation.all-but-one"
+FALSE_RATE = 0.05  # how often a 95 % interval excludes 0 when nothing differs
+
+
+Layer = tuple[str, int, str]  # kind, layer, measure
+HEAD = ["kind", "layer", "head"]
+
+
+@dataclass(frozen=True)
+class ControlRange:
+    """One measure of the heads of a layer in all untrained models, which are randomly initialised controls: mean, lowest,
+    highest, standard deviation.
+    """
+
+    mean: float
+    low: float
+    high: float
+    spread: float
+
+    def holds(self, value: float) -> bool:
+        """Whether a head with this value is like one of an untrained model."""
+        return self.low <= value <= self.high
+
+    def effect(self, value: float) -> float:
+        """How far a value is above the mean of untrained heads, in their standard deviations (Glass's Δ)."""
+        return (value - self.mean) / self.spread if self.spread > 0 else float("nan")
+
+    def text(self, scale: float) -> str:
+        """`0.12 to 0.15`."""
+        return f"{number(self.low, scale, 1)} to {number(self.high, scale, 1)}"
+
+
+def control_ranges(run: Run) -> Mapping[Layer, ControlRange]:
+    """The range of every layer and measure that untrained models were scored by; empty without any."""
+    if run.untrained is None:
+        return {}
+    groups = run.untrained.dropna(subset=["value"]).groupby(["kind", "layer", "measure"])["value"]
+    found: pd.DataFrame = groups.agg(["mean", "min", "max", "std"])
+    return {
+        key: ControlRange(*map(float, row))
+        for key, row in zip(found.index, found.to_numpy(), strict=True)
+    }
+
+
+def untrained_models(run: Run) -> int:
+    """How many untrained models there are."""
+    return 0 if run.untrained is None else int(run.untrained["seed"].nunique())
+
+
+def untrained_table(run: Run) -> Table | None:
+    """Every measure and kind compared with untrained models: how many heads are outside their range, and how far."""
+    known = control_ranges(run)
+    if run.heads is None or not known:
+        return None
+    rows = []
+    for (measure, kind), part in run.heads.dropna(subset=["value"]).groupby(
+        ["measure", "kind"], sort=False
+    ):
+        pairs = [
+            (row["value"], known.get((str(kind), row["layer"], str(measure))))
+            for row in part.to_dict("records")
+        ]
+        both = [(value, control) for value, control in pairs if control is not None]
+        if both:
+            rows.append((str(measure), str(kind), both))
+    columns: Columns = {
+        "score": lambda row: measure_name(row[0]),
+        "heads": lambda row: KIND_NAMES[row[1]],
+        "mean": lambda row: number(fmean(v for v, _ in row[2]), _scale(row), 1),
+        "untrained": lambda row: number(fmean(b.mean for _, b in row[2]), _scale(row), 1),
+        "above": lambda row: f"{sum(v > b.high for v, b in row[2])} of {len(row[2])}",
+        "within": lambda row: str(sum(b.holds(v) for v, b in row[2])),
+        "below": lambda row: str(sum(v < b.low for v, b in row[2])),
+        "median effect": lambda row: signed(median(b.effect(v) for v, b in row[2]), 1),
+    }
+    return table("Compared with untrained models", rows, columns, code=lambda row: row[0])
+
+
+def _scale(row: tuple[str, str, list[tuple[float, ControlRange]]]) -> float:
+    return max(abs(value) for value, _ in row[2])
+
+
+@section(
+    "scores",
+    menu="Scores",
+    heading="How much each head matters",
+    question="Which heads matter, by each measure?",
+    order=30,
+    files=("heads.csv", "lrp.csv", "untrained.csv"),
+)
+def build(run: Run) -> dict[str, Any]:
+    """Maps of scores, tables of relevance, and single heads. `effects`: for each kind the change without each head, in
+    BLEU or else in loss.
+    """
+    drawn = [] if run.heads is None else drawn_measures(run.heads["measure"])
+    measure = next((name for name in (BLEU, LOSS) if len(of_measure(run, name))), BLEU)
+    effects = of_measure(run, measure)
+    return {
+        "maps": score_maps(run),
+        "untrained": untrained_table(run),
+        "untrained_models": untrained_models(run),
+        "families": [name.split(".")[0] for name in drawn],
+        "conserved": conservation_table(run),
+        "pooled": pooled_table(run),
+        "apart": apart_table(run),
+        "effects": [
+            _effects(effects[effects["kind"] == k], measure, control_ranges(run))
+            for k in KINDS
+            if k in set(effects["kind"])
+        ],
+        "in_bleu": measure == BLEU,
+        "translates": run.quality == models.BLEU,
+        "alone": alone_table(run),
+    }
+
+
+def of_measure(run: Run, measure: str) -> pd.DataFrame:
+    """The heads that have a value of a measure."""
+    if run.heads is None:
+        return pd.DataFrame(columns=["kind"])
+    return run.heads[run.heads["measure"] == measure].dropna(subset=["value"])
+
+
+def drawn_measures(names: Iterable[str]) -> list[str]:
+    """The measures that are drawn, in their order: one of each family, the paper's own where it is there; then those
+    that users declared.
+    """
+    families: dict[str, list[str]] = {}
+    for name in sorted(set(names)):
+        families.setdefault(name.split(".")[0], []).append(name)
+    drawn = []
+    for family in FAMILIES:
+        members = families.pop(family, [])
+        members.sort(key=lambda name: (name not in FIRST, name.count("."), name))
+        drawn += members[:1]
+    # Where a report is made again, the script that declared a measure may not be there: so no table has its name.
+    for members in families.values():
+        for name in members:
+            if measure_table.facts(name).name not in measure_table.measure.own:
+                drawn.append(name)
+    return drawn
+
+
+def score_maps(run: Run) -> list[Figure]:
+    """For each attention kind the heat maps of LRP, confidence, gradient and ablation, as far as they are there.
+
+    All have one order of heads: in every layer, the highest of the first measure first (Voita et al. 2019, figure 1).
+    """
+    if run.heads is None:
+        return []
+    found = run.heads[run.heads["measure"].isin(drawn_measures(run.heads["measure"]))].dropna(
+        subset=["value"]
+    )
+    known = control_ranges(run)
+    return [
+        _figure(found[found["kind"] == kind], kind, known)
+        for kind in KIND_NAMES
+        if kind in set(found["kind"])
+    ]
+
+
+def ranks(table: pd.DataFrame) -> pd.Series[int]:
+    """The place of each head in its layer, by layer and head: 1 has the highest value."""
+    order = table.set_index(["layer", "head"])["value"].groupby(level="layer")
+    return order.rank(method="first", ascending=False).astype(int)
+
+
+def _figure(found: pd.DataFrame, kind: str, known: Mapping[Layer, ControlRange]) -> Figure:
+    measures = drawn_measures(found["measure"])
+    lead = measure_name(measures[0])
+    places = ranks(found[found["measure"] == measures[0]])
+    panels = [
+        _panel(found[found["measure"] == measure], measure, places, not i, known)
+        for i, measure in enumerate(measures)
+    ]
+    return Figure(
+        name=f"scores-{kind}",
+        title=f"{capital(KIND_NAMES[kind])}: {listed([measure_name(measure) for measure in measures])}",
+        note=f"layers × heads, in each layer the highest {lead} first"
+        + " · last column: untrained models; dashed: a head within their range" * bool(known),
+        panels=panels,
+        columns=2 if len(panels) > 1 and places.max() <= BESIDE - 2 * bool(known) else 1,
+        facts=f"In each layer the head of highest {lead} comes first.",
+    )
+
+
+def _panel(
+    found: pd.DataFrame,
+    measure: str,
+    places: pd.Series[int],
+    lead: bool,
+    known: Mapping[Layer, ControlRange],
+) -> Panel:
+    kind = str(found["kind"].iloc[0])
+    top = _rounded_up(found["value"].max())
+    power, times = scaled(top)
+    unit = 10.0**power
+    grid = _grid(found, measure, places, known, top)
+    column = int(places.max())
+    if column > ROOM:
+        column += 1  # small cells need a gap between heads and the untrained
+    controls = _untrained_cells(found, measure, known, top, column)
+    chart = HeadChart(grid, kind, controls)
+
+    tip = tips("address:N|head", f"exact:N|{measure_name(measure)}")
+    tip += tips("interval:N|95 % interval", "n:Q|measured on|,")
+    tip += tips("untrained:N|untrained heads") * bool(controls)
+    # Relevance is a share of its layer: an equal share is marked.
+    counts = set(found.groupby("layer").size())
+    share = int(counts.pop()) if measure.startswith("lrp") and len(counts) == 1 else 0
+    heat = _heat(top, unit, share)
+    marks = [chart.squares(heat, tip)]
+    if controls:
+        frame = {"style": "framed", "strokeDash": [2, 2], "strokeWidth": 1}
+        marks.append(chart.squares(None, tip, "datum.framed == 1", **frame))
+    lines = [("text:N", "", -5), ("label:N", "small-", 11)]
+    marks += chart.texts(tip, f"datum.value >= {TURN * top}", lines)
+    if share and lead:
+        marks.append(_edge(chart, 1 / share))
+    title = capital(measure_name(measure)) + times
+    caption = measure_table.facts(measure).caption
+    return chart.panel(marks, f"{title}: {caption}" if caption else title, measure)
+
+
+def _grid(
+    found: pd.DataFrame,
+    measure: str,
+    places: pd.Series[int],
+    known: Mapping[Layer, ControlRange],
+    top: float,
+) -> HeadGrid:
+    """One measure of one kind of heads, with what cells and tooltips say."""
+    unit = 10.0 ** scaled(top)[0]
+    values, columns, facts = dict[Head, float](), dict[Head, int](), dict[Head, Any]()
+    like = set[Head]()
+    for row in found.sort_values(["layer", "head"]).to_dict("records"):
+        if (row["layer"], row["head"]) not in places.index:
+            continue
+        head = Head(row["kind"], row["layer"], row["head"])
+        values[head] = row["value"]
+        columns[head] = int(places[row["layer"], row["head"]]) - 1
+        interval = "not measured"
+        if not pd.isna(row["low"]):
+            interval = f"{number(row['low'], top, 1)} to {number(row['high'], top, 1)}"
+        facts[head] = {
+            "label": f"h{head.head}",
+            "text": number(row["value"] * unit, top * unit),
+            "exact": number(row["value"], top, 1),
+            "interval": interval,
+            "low": row["low"],
+            "high": row["high"],
+            "n": row["n"],
+        }
+        control = known.get((head.kind, head.layer, measure))
+        if control is not None:
+            facts[head]["untrained"] = control.text(top)
+            if control.holds(row["value"]):
+                like.add(head)
+    heads = HeadMap.smallest(values)
+    scale = Scale(0, top)
+    framed = frozenset(like)
+    return HeadGrid(
+        heads, measure, values=values, scale=scale, framed=framed, columns=columns, facts=facts
+    )
+
+
+def _untrained_cells(
+    found: pd.DataFrame, measure: str, known: Mapping[Layer, ControlRange], top: float, column: int
+) -> list[dict[str, Any]]:
+    """For each layer a cell with the mean of untrained heads."""
+    kind = str(found["kind"].iloc[0])
+    unit = 10.0 ** scaled(top)[0]
+    cells = []
+    for layer in sorted(set(found["layer"])):
+        control = known.get((kind, layer, measure))
+        if control is not None:
+            cells.append(
+                {
+                    "layer": layer,
+                    "column": column,
+                    "label": "mean",
+                    "value": control.mean,
+                    "text": number(control.mean * unit, top * unit),
+                    "exact": number(control.mean, top, 1),
+                    "untrained": control.text(top),
+                }
+            )
+    return cells
+
+
+def scaled(top: float) -> tuple[int, str]:
+    """The power of ten that values up to `top` are multiplied by to be short, and what a title then ends with."""
+    power = max(0, 3 * math.ceil((-1 - math.floor(math.log10(top) + 1e-9)) / 3))
+    return power, f" × 10{str(-power).translate(RAISED)}" if power else ""
+
+
+def _heat(top: float, unit: float, share: int) -> charts.Spec:
+    """The colour scale from 0 to the highest value; an equal share of a layer is marked on it."""
+    labels = {0.0: "0", top: number(top * unit, top * unit)}
+    if share and 0.1 * top < 1 / share < 0.85 * top:
+        labels[1 / share] = f"1/{share}"
+    words = "".join(
+        f"abs(datum.value - {value}) < {top / 1000} ? '{word}' : " for value, word in labels.items()
+    )
+    legend = {"orient": "bottom", "title": None, "gradientLength": 180, "values": sorted(labels)}
+    return charts.field(
+        "value:Q",
+        scale={"range": "heatmap", "domain": [0, top], "clamp": True},
+        legend=legend | {"labelExpr": f"{words}''"},
+    )
+
+
+def _edge(chart: HeadChart, share: float) -> charts.Spec:
+    """An upright line in each layer behind the last head that has at least an equal share."""
+    above = chart.heads[chart.heads["value"] >= share]
+    ends = above.groupby("layer")["column"].max().reset_index()
+    look = {"style": "limit", "opacity": 1, "orient": "vertical", "thickness": 2.5, "xOffset": 1.5}
+    look["size"] = 44 if chart.room else 22
+    return charts.mark("tick", ends, look, x={**chart.x, "bandPosition": 1}, y=chart.y)
+
+
+def _rounded_up(value: float) -> float:
+    """The next number of two digits: the end of a colour scale. 1 where nothing is above 0."""
+    if not value > 0:
+        return 1.0
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return round(math.ceil(round(value / unit, 6)) * unit, 12)
+
+
+def apart_table(run: Run) -> Table | None:
+    """How far relevance and confidence agree within layers, and the heads that they rank most differently."""
+    drawn = [] if run.heads is None else drawn_measures(run.heads["measure"])[:2]
+    if len(drawn) < 2 or not drawn[0].startswith("lrp") or drawn[1] != "confidence":
+        return None
+    both = of_measure(run, drawn[0]).merge(
+        of_measure(run, drawn[1]), on=["kind", "layer", "head"], suffixes=("_one", "_other")
+    )
+    rows = [
+        (KIND_NAMES[str(kind)], *_apart(part)) for kind, part in both.groupby("kind", sort=False)
+    ]
+    columns: Columns = {
+        "kind": lambda row: row[0],
+        "rank correlation within layers": lambda row: number(row[1], 0.5),
+        f"furthest apart (place by {measure_name(drawn[0])} · by confidence)": lambda row: row[2],
+    }
+    return table(
+        f"{measure_name(drawn[0])} and confidence", (r for r in rows if not pd.isna(r[1])), columns
+    )
+
+
+def _apart(part: pd.DataFrame) -> tuple[float, str]:
+    """The mean rank correlation within layers of two scores, and the heads with the most different ranks."""
+    layers = part.groupby("layer")
+    order, size = (
+        layers[["value_one", "value_other"]].rank(ascending=False),
+        layers["head"].transform("size"),
+    )
+    inside = [one["value_one"].corr(one["value_other"]) for _, one in order.groupby(part["layer"])]
+    gap = (order["value_one"] - order["value_other"]).abs() / (size - 1).clip(lower=1)
+    far = part.assign(one=order["value_one"], other=order["value_other"], size=size)
+    far = far.loc[gap[gap >= FAR].sort_values(ascending=False, kind="stable").index[:3]]
+    heads = [
+        f"{r.kind}/{r.layer}/{r.head} ({r.one:.0f} · {r.other:.0f} of {r.size})"
+        for r in far.itertuples()
+    ]
+    return pd.Series(inside, dtype=float).mean(), ", ".join(heads)
+
+
+def pooled_table(run: Run) -> Table | None:
+    """How far relevance of all positions started at once is from that of one position after the other."""
+    known = [] if run.heads is None else sorted(set(run.heads["measure"]))
+    rows = []
+    for measure in (name for name in known if name.startswith("lrp") and f"{name}.pooled" in known):
+        found = [
+            of_measure(run, name).set_index(["kind", "layer", "head"])
+            for name in (measure, f"{measure}.pooled")
+        ]
+        steps, pooled = (part["value"] for part in found)
+        steps = steps.reindex(pooled.index).dropna()
+        if len(steps) > 1:
+            rows.append((measure, steps, pooled, (pooled - steps).abs().dropna().idxmax()))
+    columns: Columns = {
+        "rule": lambda row: measure_name(row[0]),
+        "rank correlation": lambda row: number(row[2].rank().corr(row[1].rank()), 0.5),
+        "furthest apart": lambda row: "/".join(map(str, row[3])),
+        "per step": lambda row: number(row[1][row[3]], row[1][row[3]], 1),
+        "pooled": lambda row: number(row[2][row[3]], row[1][row[3]], 1),
+    }
+    return table("Relevance per step and pooled", rows, columns, code=lambda row: row[0])
+
+
+def conservation_table(run: Run) -> Table | None:
+    """Of the relevance that went in, what arrived and what was absorbed on the way; None without lrp.csv."""
+    if run.lrp is None:
+        return None
+    parts = run.lrp.dropna(subset=["value"]).groupby(["measure", "mode"], sort=False)
+    rows = [(measure, mode, part.set_index("what")["value"]) for (measure, mode), part in parts]
+    columns: Columns = {"rule": lambda row: f"{measure_name(str(row[0]))}, {row[1]}"}
+    columns |= {title: partial(_went, what) for what, title in RELEVANCE.items()}
+    return table("Where relevance went", rows, columns, code=lambda row: str(row[0]))
+
+
+def _went(what: str, row: Any) -> str:
+    return percent(row[2][what], 1).replace("-", "−") if what in row[2] else NONE
+
+
+def _effects(
+    found: pd.DataFrame, measure: str, known: Mapping[Layer, ControlRange]
+) -> dict[str, Any]:
+    """A kind's change without each head, layer by layer (Michel et al. 2019, table 1). `ablation.bleu` counts points
+    lost: its change is negative.
+    """
+    scale, digits, ends = (
+        (-1, 2, ["high", "low"]) if measure == BLEU else (1000, 1, ["low", "high"])
+    )
+    found = found.sort_values(["layer", "head"])
+    found[["change", "low", "high"]] = scale * found[["value", *ends]]
+    found["sure"] = (found["low"] > 0) | (found["high"] < 0)
+    found["gain"] = found["change"] * scale < 0
+    layers: dict[int, dict[int, dict[str, Any]]] = {}
+    for row in found.to_dict("records"):
+        text = signed(row["change"], digits)
+        between = (
+            ""
+            if pd.isna(row["low"])
+            else f" [{signed(row['low'], digits)}, {signed(row['high'], digits)}]"
+        )
+        address = f"{row['kind']}/{row['layer']}/{row['head']}"
+        cell = {"text": text, "address": address, "tip": f"{address}: {text}{between}"}
+        layers.setdefault(row["layer"], {})[row["head"]] = cell | {
+            "sure": row["sure"],
+            "gain": row["gain"],
+        }
+    low, high = (signed(end, digits) for end in (found["change"].min(), found["change"].max()))
+    return {
+        "kind": (kind := str(found["kind"].iloc[0])),
+        "title": capital(KIND_NAMES[kind]),
+        "heads": sorted(set(found["head"])),
+        "layers": list(layers.items()),
+        "untrained": {
+            layer: f"{signed(scale * control.low, digits)} to {signed(scale * control.high, digits)}"
+            for layer in layers
+            if (control := known.get((str(found["kind"].iloc[0]), layer, measure))) is not None
+        },
+        "facts": f"{found['sure'].sum()} of {len(found)} intervals exclude 0, "
+        f"{(found['sure'] & found['gain']).sum()} of them for the better; "
+        f"about {FALSE_RATE * len(found):.0f} would if no head mattered. From {low} to {high}.",
+    }
+
+
+def alone_table(run: Run) -> Table | None:
+    """For every layer of several heads the head that does best alone, and what the loss gains (Michel et al. 2019,
+    table 2); None without.
+    """
+    found = of_measure(run, ALONE)
+    if len(found):
+        found = found[found.groupby(["kind", "layer"])["head"].transform("size") > 1].sort_values(
+            "value", kind="stable"
+        )
+    best: dict[int, dict[str, Any]] = {}
+    for row in found.to_dict("records"):
+        best.setdefault(row["layer"], {}).setdefault(row["kind"], row)
+    columns: Columns = {
+        "layer": str,
+        **{KIND_NAMES[kind]: partial(_alone, best, kind) for kind in KINDS},
+    }
+    return table("With one head alone", sorted(best), columns)
+
+
+def _alone(best: dict[int, dict[str, Any]], kind: str, layer: int) -> str:
+    if (row := best[layer].get(kind)) is None:
+        return NONE
+    known = not pd.isna(row["low"])
+    ends = f" [{signed(row['low'], 3)}, {signed(row['high'], 3)}]" if known else ""
+    enough = " · one head is enough" if known and row["low"] <= 0 else ""
+    return f"{signed(row['value'], 3)}{ends}\n{row['kind']}/{row['layer']}/{row['head']}{enough}"

@@ -1,0 +1,331 @@
+"""The first screen: the headline, tiles, and the facts of what pruning saved, what it cost and how it was chosen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headwise.report import faithfulness, kept_heads, models, role_tables
+from headwise.report.components import section
+from headwise.report.format import (
+    KIND_NAMES,
+    capital,
+    change,
+    count,
+    duration,
+    interval,
+    percent,
+    quantity,
+    signed,
+    size,
+)
+from headwise.report.models import P_TUNED, RANDOM, TUNED, Model, P, bounds, value, verdict
+from headwise.report.run_folder import Run
+
+SPEED = "tokens_per_second"
+SAVED: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("parameters", "Parameters", quantity),
+    ("bytes", "Size on disk", size),
+    ("memory", "Weights in memory", size),
+    ("cache_bytes", "Key/value cache per token", size),
+    (SPEED, "Decoding speed, tokens/s", quantity),
+)
+Fact = tuple[str, str, str]  # label, text, verdict
+
+
+@section(
+    "summary",
+    question="What was removed, what did it save and cost, and how was it chosen?",
+    order=0,
+    files=("run.json", "pruning.csv", "layouts/"),
+)
+def build(run: Run) -> dict[str, Any]:
+    """Headline, tiles and facts; without a chosen pruned model `why` says why not."""
+    full, chosen = run.full, run.chosen
+    groups = [
+        ("Which score is faithful", faithfulness.in_short(run)),
+        ("What the heads do", role_tables.in_short(run)),
+    ]
+    start: dict[str, Any] = {"why": "", "limit": _limit(run), "unit": _unit(run), "tiles": []}
+    if full is None or chosen is None:
+        start |= {"headline": _without_choice(run), "why": _why(run)}
+    else:
+        start |= {"headline": headline(run, chosen), "tiles": _tiles(run, full, chosen)}
+        groups = [
+            ("What was saved", saved(full, chosen)),
+            ("What it cost", cost(run, full, chosen)),
+            ("How it was chosen", choice(run, full, chosen)),
+            ("What is left", _left(run, chosen) if chosen["setting"] in run.layouts else []),
+            *groups,
+        ]
+    return start | {"groups": [group for group in groups if group[1]]}
+
+
+def headline(run: Run, chosen: Model) -> str:
+    """The heads removed and the change of quality with its interval: to equal further training where measured, else to
+    the full model."""
+    start = f"{chosen['total'] - chosen['kept']} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
+    quality, tuned = run.quality, value(chosen, run.part + run.quality.change + TUNED) is not None
+    end, p, other = (
+        (TUNED, P_TUNED, "equal further training") if tuned else ("", P, "the full model")
+    )
+    measure = run.part + quality.change + end
+    found, ends = value(chosen, measure), interval(*bounds(chosen, measure))
+    if found is None:
+        return start
+    unsure = verdict(chosen, measure, run.part + p) == "not distinguishable"
+    on = " on dev" if run.part else ""
+    text = f"{start}; {signed(found)}{quality.unit} {quality.name}{on} {ends}".rstrip()
+    return f"{text} to {other}{', not distinguishable' if unsure else ''}"
+
+
+def _without_choice(run: Run) -> str:
+    if run.pruned:
+        return f"{count(len(run.pruned), 'pruned model')}, none of them chosen"
+    total = 0 if run.heads is None else len(run.heads[["kind", "layer", "head"]].drop_duplicates())
+    return f"{count(total, 'attention head')}, scored" if total else "A study in progress"
+
+
+def _why(run: Run) -> str:
+    """Why there is no chosen model: a word for which the template has a sentence."""
+    if not run.pruned:
+        return "nothing pruned"
+    if run.full is None:
+        return "no full model"
+    limit, losses = (
+        _limit(run),
+        [_lost(run, model) for model in run.pruned if model["method"] != RANDOM],
+    )
+    known = [loss for loss in losses if loss is not None]
+    if limit is not None and known and min(known) > limit:
+        return "over the limit"
+    if run.facts.get("unsettled"):
+        return "not settled"
+    return "full chosen" if run.facts.get("chosen") == run.full["setting"] else "not named"
+
+
+def _both(one: Model | None, other: Model, measure: str) -> tuple[float, float] | None:
+    """A measure of two models that both have it."""
+    before, after = value(one, measure), value(other, measure)
+    return None if before is None or after is None else (before, after)
+
+
+def _tiles(run: Run, full: Model, chosen: Model) -> list[Fact]:
+    """Label, value and detail of each number to see at a glance."""
+    tiles = []
+    for measure, label, write in (SAVED[0], SAVED[1], SAVED[3]):
+        if both := _both(full, chosen, measure):
+            noise = measure == SPEED and _speed_noise(full, chosen)
+            tiles.append(
+                (label, "no sure change" if noise else change(*both), " → ".join(map(write, both)))
+            )
+    quality, both = run.quality, _both(full, chosen, run.part + run.quality.measure)
+    measure, label = (
+        run.part + quality.change,
+        f"{capital(quality.name)} on {'dev' if run.part else 'test'}",
+    )
+    tuned = value(chosen, measure + TUNED)
+    moved = f"{signed(quality.change_of(*both))}{quality.unit}" if both else ""
+    if tuned is not None:
+        whole = f" · {moved} to the full model" if both else ""
+        ends = interval(*bounds(chosen, measure + TUNED))
+        tiles.append(
+            (
+                f"{label}, to equal further training",
+                f"{signed(tuned)}{quality.unit}",
+                f"{ends}{whole}",
+            )
+        )
+    elif both:
+        tiles.append((label, moved, f"{both[0]:.2f} → {both[1]:.2f}"))
+    return tiles
+
+
+def saved(full: Model, chosen: Model) -> list[Fact]:
+    removed, total = chosen["total"] - chosen["kept"], chosen["total"]
+    text = f"{removed} of {total} {models.heads_name(chosen['kinds'])} ({percent(removed / total)})"
+    facts = [("Heads removed", text, "")]
+    for measure, label, write in SAVED:
+        if (both := _both(full, chosen, measure)) and both[0]:
+            noise = _speed_noise(full, chosen) if measure == SPEED else ""
+            text = f"{' → '.join(map(write, both))} ({change(*both)}){noise}"
+            facts.append((label, text, "not distinguishable" if noise else ""))
+    return facts
+
+
+def _speed_noise(full: Model, chosen: Model) -> str:
+    """Why two speeds cannot be distinguished, if so."""
+    (low, high), (after_low, after_high) = (bounds(model, SPEED) for model in (full, chosen))
+    if low is None or high is None or after_low is None or after_high is None:
+        return "; one round only"
+    return "; the ranges over the rounds overlap" if after_low <= high and low <= after_high else ""
+
+
+def cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
+    """The change of quality: first to equal further training, then to the untouched full model."""
+    part, quality, facts = run.part, run.quality, list[Fact]()
+    tuned = models.rows(run.models[run.models.index == models.against(chosen, "fine-tuned")])
+    others = [("to equal further training without pruning", one, TUNED, P_TUNED) for one in tuned]
+    for label, other, end, p in [*others, ("to the untouched full model", full, "", P)]:
+        measure = part + quality.change + end
+        if both := _both(other, chosen, part + quality.measure):
+            moved = models.difference(chosen, measure, part + p, ", ", quality.unit)
+            moved = moved or f"{signed(quality.change_of(*both))}{quality.unit}, no interval"
+            text = f"{both[0]:.2f} → {both[1]:.2f}: {moved}"
+            facts.append(
+                (f"{capital(quality.name)} {label}", text, verdict(chosen, measure, part + p))
+            )
+    return facts or [(capital(quality.name), "not measured for both models yet", "")]
+
+
+def choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
+    tried = [
+        model for model in run.pruned if model["method"] != RANDOM or chosen["method"] == RANDOM
+    ]
+    losses = {model["setting"]: loss for model in tried if (loss := _lost(run, model)) is not None}
+    quality, limit, own, left = (
+        run.quality,
+        _limit(run),
+        losses.get(chosen["setting"]),
+        _heads(run, chosen),
+    )
+    known = [model for model in tried if model["setting"] in losses]
+    fits = [
+        _heads(run, model)
+        for model in known
+        if limit is None or losses[model["setting"]] <= limit + 1e-5
+    ]
+    fewest = own is not None and left == min(fits, default=None)
+    why = f", the fewest{'' if limit is None else ' within the limit'}" if fewest else ""
+    tested = value(chosen, quality.measure) is not None
+    facts = [
+        (
+            "Text",
+            f"dev only; {'test text had no part in it' if tested else 'no test text was measured'}",
+            "",
+        ),
+        ("Models tried", str(len(tried)), ""),
+        ("Loss allowed on dev", "no limit" if limit is None else f"{limit:g} {_unit(run)}", ""),
+        (
+            "Chosen",
+            f"{chosen['label']}: {left} {'head' if left == 1 else 'heads'} in the whole model{why}",
+            "",
+        ),
+    ]
+    if own is not None and (both := _both(full, chosen, f"dev_{quality.measure}")):
+        moved = f"{signed(-quality.better * own)}{quality.unit}"
+        facts.append(("On dev", f"{quality.name} {both[0]:.2f} → {both[1]:.2f} ({moved})", ""))
+    smaller = [
+        m
+        for m in known
+        if m["learned"] and m["kinds"] == chosen["kinds"] and m["kept"] < chosen["kept"]
+    ]
+    cost = [
+        f"{signed(-quality.better * losses[m['setting']])}{quality.unit} with {m['kept']}"
+        for m in smaller
+    ]
+    facts += [("Fewer heads, on dev", " · ".join(cost), "")] if fewest and cost else []
+    doubts = (run.facts.get("doubts") or {}).get(chosen["setting"], [])
+    if not doubts and value(chosen, "settled") == 0:
+        doubts = ["Its gates had not settled when they were decided: train longer."]
+    return facts + ([("Doubt", " ".join(doubts), "")] if doubts else [])
+
+
+def _left(run: Run, chosen: Model) -> list[Fact]:
+    """The heads left in each layer, the first layer first."""
+    mask = run.layouts[chosen["setting"]]
+    facts = []
+    for kind in run.pruned_kinds(chosen):
+        left, counts = zip(*kept_heads.by_layer(mask, kind), strict=True)
+        alike = len(set(counts)) == 1
+        parts = [
+            str(kept) if alike else f"{kept} of {count}"
+            for kept, count in zip(left, counts, strict=True)
+        ]
+        text = f"{sum(left)} of {sum(counts)} heads; layer by layer {' · '.join(parts)}"
+        facts.append((capital(KIND_NAMES[kind]), text + (f" of {counts[0]}" if alike else ""), ""))
+    return facts
+
+
+def _lost(run: Run, model: Model) -> float | None:
+    """What a model loses on dev, in the unit of the limit: BLEU, or % of the perplexity of a language model."""
+    quality = run.quality
+    both = _both(run.full, model, f"dev_{quality.measure}")
+    return None if both is None else -quality.better * quality.change_of(*both)
+
+
+def _unit(run: Run) -> str:
+    return run.quality.loss
+
+
+def _heads(run: Run, model: Model) -> int:
+    """The heads that the whole model has left, which is what choices compare; without a layout, of its own kinds."""
+    mask = run.layouts.get(model["setting"])
+    return int(model["kept"]) if mask is None else len(mask)
+
+
+def _limit(run: Run) -> float | None:
+    found = run.facts.get("max_drop")
+    return float(found) if isinstance(found, int | float) else None
+
+
+MANY = 25  # tasks whose times are listed one by one
+
+
+@section(
+    "provenance",
+    menu="How it was made",
+    heading="How it was made",
+    question="With which texts, versions and settings was all this made?",
+    order=140,
+    files=("run.json", "plan.toml"),
+)
+def provenance(run: Run) -> dict[str, Any]:
+    """Groups of names and values from run.json, and the plan."""
+    facts = {
+        name: value
+        for name, value in run.facts.items()
+        if name not in ("settings", "notes", "doubts")
+    }
+    groups = [
+        ("Signature", _flat(facts.pop("signature", None))),
+        ("Versions", _flat(facts.pop("versions", None))),
+        ("Time taken", _flat(_summed(facts.pop("seconds", None)), number=duration)),
+        ("Evaluation and run", _flat(facts)),
+    ]
+    return {"facts": [(title, pairs) for title, pairs in groups if pairs], "plan": run.plan}
+
+
+def _summed(seconds: Mapping[str, float] | None) -> Mapping[str, float] | None:
+    """The time of all tasks; with many models, the sum of the tasks of one name: `prune (9)`."""
+    if seconds is None or len(seconds) <= MANY:
+        return seconds
+    tasks: dict[str, list[float]] = {}
+    for name, taken in seconds.items():
+        tasks.setdefault(name.partition("/")[0], []).append(taken)
+    return {
+        f"{task} ({len(part)})" if len(part) > 1 else task: sum(part)
+        for task, part in tasks.items()
+    }
+
+
+def _flat(
+    value: Any, name: str = "", number: Callable[[float], str] = json.dumps
+) -> list[tuple[str, str]]:
+    """Nested settings as names with dots; `number` writes the numbers."""
+    if value is None:
+        return []
+    if isinstance(value, Mapping):
+        inner = [(f"{name}.{key}" if name else str(key), below) for key, below in value.items()]
+        return [pair for key, below in inner for pair in _flat(below, key, number)]
+    if isinstance(value, str):
+        return [(name, value)]
+    return [
+        (
+            name,
+            number(value)
+            if isinstance(value, int | float)
+            else json.dumps(value, ensure_ascii=False),
+        )
+    ]

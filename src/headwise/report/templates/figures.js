@@ -1,0 +1,39 @@
+// Figures: each can fill the screen, and gives the rows that it draws as CSV.
+function rowsOf(figure) {
+  const history = figure.id === "gate-animation" && read("gate-history");
+  if (history) return history.models.flatMap(({ label, grids, frames }) => {
+    const heads = grids.flatMap(({ kind, layers }) => layers.flatMap((count, layer) => Array.from({ length: count }, (_, head) => ({ kind, layer, head }))));
+    return frames.flatMap((frame, at) => frame.split(" ").map((p, i) => ({ model: label, step: history.steps[at], ...heads[i], p_open: p / 100 })));
+  });
+  return [...figure.querySelectorAll(".panel")].flatMap((panel, i, panels) => {
+    const named = panels.length > 1 ? { panel: panel.querySelector("h4").textContent } : {};
+    const sets = Object.values(charts[panel.querySelector(".chart").id.slice("chart-".length)].datasets);
+    return sets.flatMap((rows, at) => rows.map((row) => ({ ...named, ...(sets.length > 1 ? { part: at + 1 } : {}), ...row })));
+  });
+}
+function csv(rows) {
+  const columns = [...new Set(rows.flatMap(Object.keys))];
+  const cell = (value) => (/[",\r\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : `${value ?? ""}`);
+  return [columns, ...rows.map((row) => columns.map((column) => row[column]))].map((line) => line.map(cell).join(",") + "\n").join("");
+}
+function download(figure) {
+  const link = make("a", { download: `${figure.id.replace("figure-", "")}.csv`, href: URL.createObjectURL(new Blob([csv(rowsOf(figure))], { type: "text/csv" })) });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+async function fill(figure) {  // the same picture, larger: all of it is scaled, nothing is drawn again
+  if (document.fullscreenElement === figure) return document.exitFullscreen();
+  const { width, height } = figure.getBoundingClientRect();
+  figure.style.setProperty("--width", `${width}px`);
+  await figure.requestFullscreen();
+  figure.style.setProperty("--zoom", Math.max(1, Math.min(innerWidth / width, innerHeight / height)));
+}
+for (const figure of document.querySelectorAll("figure.card")) {
+  const title = figure.querySelector("h3"), tools = make("div", { class: "tools" });
+  if (document.fullscreenEnabled) tools.append(button("Full screen", `${title.textContent}: full screen and back`, () => fill(figure)));
+  tools.append(button("CSV", `${title.textContent}: the rows of this figure as CSV`, () => download(figure)));
+  const inside = make("div", { class: "inside" }, ...figure.childNodes);
+  inside.classList.toggle("beside", figure.classList.contains("beside"));
+  figure.classList.remove("beside");
+  figure.append(tools, inside);
+}

@@ -1,0 +1,191 @@
+"""The report of two runs: which heads are paired, numbers against those of the files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from scipy.stats import spearmanr
+
+import headwise as hw
+from axe import serious
+from headwise import HeadwiseError
+from headwise.report.comparison import read_comparison
+from headwise.report.components import Table
+from headwise.report.html_page import collect, render
+from report.conftest import data_of, make_run
+from report.made_language import make_language
+from report.made_other import GAINED, GONE, another_model, make_other
+from report.visits import visit
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two runs of one model, not to be changed."""
+    folder = tmp_path_factory.mktemp("runs")
+    return make_run(folder / "first"), make_other(folder / "second")
+
+
+@pytest.fixture(scope="module")
+def content(runs: tuple[Path, Path]) -> dict[str, dict[str, Any]]:
+    return collect(read_comparison(*runs))
+
+
+def cells(found: Table | None) -> list[list[str]]:
+    assert found is not None
+    return [row.cells for row in found.rows]
+
+
+def test_settings_that_differ_are_listed_with_both_values(
+    content: dict[str, dict[str, Any]],
+) -> None:
+    shown = cells(content["comparison_settings"]["settings"])
+    assert shown == [["prune.max_drop", "1.0", "0.5"], ["extra.note", "–", "<b>only here</b>"]]
+
+
+def test_every_score_is_paired_head_by_head(
+    content: dict[str, dict[str, Any]], runs: tuple[Path, Path]
+) -> None:
+    found, tables = content["comparison_scores"], [pd.read_csv(run / "heads.csv") for run in runs]
+    keyed = [table.set_index(["kind", "layer", "head", "measure"])["value"] for table in tables]
+    for panel, measure in enumerate(("lrp.ding", "confidence", "gradient", "ablation.zero")):
+        one, other = (values.xs(measure, level="measure") for values in keyed)
+        points = [row for row in data_of(found["points"], panel) if "address" in row]
+        assert len(points) == 24
+        squares = {
+            row["address"]: row for row in data_of(found["maps"][0], panel) if "address" in row
+        }
+        for row in points:
+            kind, layer, head = row["address"].split("/")
+            key = (kind, int(layer), int(head))
+            assert (row["before"], row["after"]) == pytest.approx((one[key], other[key]), rel=1e-5)
+            assert squares[row["address"]]["value"] == pytest.approx(
+                other[key] - one[key], abs=2e-6
+            )
+    one, other = (values.xs("gradient", level="measure") for values in keyed)
+    row = next(row for row in cells(found["ranks"]) if row[0] == "Gradient")
+    value, low, high = (float(text.replace("−", "-")) for text in re.findall(r"[+−][\d.]+", row[2]))
+    assert value == pytest.approx(spearmanr(one, other).statistic, abs=0.005)
+    error = math.sqrt((1 + value**2 / 2) / 21)
+    ends = [math.tanh(math.atanh(value) + side * 1.96 * error) for side in (-1, 1)]
+    assert [low, high] == pytest.approx(ends, abs=0.01)
+
+
+def test_roles_of_one_run_only(content: dict[str, dict[str, Any]]) -> None:
+    found = content["comparison_roles"]
+    shown = {(row[0], row[-1]) for row in cells(found["changed"])}
+    assert shown == {
+        (f"encoder-self/{GONE[1]}/{GONE[2]}", "only A"),
+        (f"encoder-self/{GAINED[1]}/{GAINED[2]}", "only B"),
+    }
+    assert ["Rare tokens", "1 head", "0 heads"] in cells(found["counts"])
+
+
+def test_heads_kept_at_equal_counts(content: dict[str, dict[str, Any]]) -> None:
+    found = content["comparison_layouts"]
+    counts = {row[0].split()[0]: row[3:] for row in cells(found["layouts"])}
+    assert counts["17"] == ["17", "12.0", "–", "–"]
+    only = [["encoder-self/0/6 and encoder-self/2/6"], ["encoder-self/0/5 and encoder-self/2/7"]]
+    assert counts["9"] == ["7", f"{81 / 24:.1f}", *only[0], *only[1]]
+    drawn = {row["address"]: row["group"] for row in data_of(found["map"]) if "address" in row}
+    assert [drawn[f"encoder-self/{head}"] for head in ("0/3", "0/6", "0/5", "1/1")] == [
+        "both",
+        "only A",
+        "only B",
+        "neither",
+    ]
+
+
+def test_curves_of_both_runs_share_a_figure(content: dict[str, dict[str, Any]]) -> None:
+    rows = [row for row in data_of(content["comparison_cost"]["curves"]) if "model" in row]
+    assert {(row["data"], row["kept"], row["value"]) for row in rows} >= {
+        (name, 37.5, -0.31) for name in ("A · first", "B · second")
+    }
+
+
+def test_models_trained_apart_are_compared_without_their_heads(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    apart = read_comparison(runs[0], another_model(make_other(tmp_path / "apart")))
+    found = collect(apart)
+    assert "trained apart" in apart.reason and apart.heads == []
+    assert not {"comparison_scores", "comparison_heads"} & set(found)
+    assert (
+        found["comparison_roles"]["changed"] is None and found["comparison_layouts"]["map"] is None
+    )
+    assert cells(found["comparison_layouts"]["layouts"])[1][3:] == ["3 · 2 · 4", "3 · 2 · 4"]
+    assert "Heads are not compared one by one" in render(apart, found)
+
+
+def test_given_models_are_paired_with_a_doubt(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / "one"), another_model(make_other(tmp_path / "other"))]
+    for folder in folders:
+        plan = folder / "plan.toml"
+        plan.write_text(f'model = "given-{folder.name}"\n{plan.read_text()}')
+    found = read_comparison(*folders)
+    assert len(found.heads) == 24 and not found.same_model
+    assert "That has a meaning where" in render(found, collect(found))
+
+
+def test_a_language_model_beside_a_translation_model(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    found = read_comparison(runs[0], make_language(tmp_path / "language"))
+    text = render(found, collect(found))
+    assert "The two have other heads" in found.reason
+    assert "one run is measured in BLEU, the other in perplexity" in text
+
+
+def test_bad_input_is_refused_and_nothing_is_written(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    one, other = runs
+    (tmp_path / "grid").mkdir()
+    (tmp_path / "grid" / "grid.json").write_text("{}")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "run.json").write_text(json.dumps({"signature": {}}))
+    for first, second, says in (
+        (one, tmp_path / "nothing", "no folder"),
+        (one, one.parent / ".." / one.parent.name / one.name, "same folder"),
+        (tmp_path / "grid", one, "several runs"),
+        (one, bare, "nothing to compare"),
+    ):
+        with pytest.raises(HeadwiseError, match=says):
+            hw.compare(first, second, tmp_path / "out")
+    with pytest.raises(HeadwiseError, match="folder of a run"):
+        hw.compare(one, other, one)
+    assert not (tmp_path / "out").exists() and not (one / "report.html").exists()
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (400, "dark")])
+def test_its_page_opens_cleanly_and_heads_are_picked(
+    browser: Any, runs: tuple[Path, Path], tmp_path: Path, width: int, theme: Any
+) -> None:
+    found, page = read_comparison(*runs), tmp_path / "report.html"
+    page.write_text(render(found, collect(found)), encoding="utf-8")
+    seen = visit(browser, page, width, theme, "#head=encoder-self/0/6")
+    assert (seen.console, seen.requests) == ([], [page.as_uri()])
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    card = seen.page.locator("#picked").inner_text()
+    assert (
+        "A · first: rare tokens" in card
+        and "B · second: λ\u00a0=\u00a00.05, chosen: removed" in card
+    )
+    marked = set(
+        seen.page.evaluate(
+            "[...document.querySelectorAll('figure:has(.is-picked)')].map(f => f.id)"
+        )
+    )
+    assert {
+        "figure-scores-of-both",
+        "figure-score-differences-encoder-self",
+        "figure-kept-by-both",
+    } <= marked
+    assert serious(seen.page) == []
+    seen.page.context.close()

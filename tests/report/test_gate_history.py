@@ -1,0 +1,202 @@
+"""The animation of gates: its numbers, its files, and the player in a real browser."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from headwise.errors import HeadwiseError
+from headwise.report import animate
+from headwise.report.gate_history import FRAMES, animation, closing_table, gate_histories
+from headwise.report.run_folder import Run, read_run
+from report.conftest import make_run
+from report.part_page import part_page
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return read_run(make_run(tmp_path_factory.mktemp("study")))
+
+
+def test_every_model_is_played_from_its_first_step_to_its_last(run: Run) -> None:
+    played = animation(gate_histories(run))
+    assert [history["label"] for history in played["models"]] == [
+        f"λ\u00a0=\u00a0{x}" for x in ("0.02", "0.05", "0.2")
+    ]
+    assert len(played["steps"]) <= FRAMES
+    assert (played["steps"][0], played["steps"][-1]) == (0, 2000)
+    for history, model in zip(played["models"], run.pruned, strict=True):
+        table = run.gates[model["setting"]].set_index(["step", "layer", "head"])["p_open"]
+        frames = [[int(p) for p in frame.split(" ")] for frame in history["frames"]]
+        assert [row for grid in history["grids"] for row in grid["layers"]] == [8, 8, 8]
+        for step, frame in zip(played["steps"], frames, strict=True):
+            logged = [table[step, layer, head] for layer in range(3) for head in range(8)]
+            assert np.abs(np.array(frame) / 100 - logged).max() <= 0.0051
+        assert sum(history["kept"]) == model["kept"]
+
+
+def with_gates(run: Run, values: list[list[float]]) -> Run:
+    """A run with a gate a column in its first pruned model, logged every ten steps."""
+    rows = [
+        (10 * i, "encoder-self", 0, h, p) for i, row in enumerate(values) for h, p in enumerate(row)
+    ]
+    table = pd.DataFrame(rows, columns=["step", "kind", "layer", "head", "p_open"])
+    return replace(run, gates={run.pruned[0]["setting"]: table}, layouts={})
+
+
+def test_many_heads_stay_far_below_a_megabyte(run: Run) -> None:
+    draw = np.random.default_rng(0)
+    many = with_gates(run, draw.random((300, 864)).tolist())
+    assert len(json.dumps(animation(gate_histories(many)))) < 300_000
+
+
+def test_when_gates_shut_is_counted_from_the_last_time_on(run: Run) -> None:
+    values = [
+        [0.9, 0.9, 0.9, 0.9],
+        [0.9, 0.4, 0.3, 0.9],
+        [0.9, 0.3, 0.8, 0.6],
+        [0.95, 0.05, 0.02, 0.6],
+    ]
+    table = closing_table(gate_histories(with_gates(run, values)))
+    assert table is not None  # the third head was shut at step 10 too, but opened again
+    assert table.rows[0].cells[1:] == ["4", "2", "10", "10", "30", "1", "1", "no"]
+    table = closing_table(gate_histories(with_gates(run, [[0.9, 0.9], [0.95, 0.99]])))
+    assert table is not None and table.rows[0].cells[1:] == ["2", "0", "0", "0", "no"]
+
+
+def test_models_logged_at_other_steps_keep_their_last_value(run: Run) -> None:
+    (history,) = gate_histories(with_gates(run, [[0.9], [0.5], [0.1]]))
+    assert history.at([0, 5, 10, 25, 99]).ravel().tolist() == [0.9, 0.9, 0.5, 0.1, 0.1]
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder whose gates were logged eleven times."""
+    folder = make_run(tmp_path_factory.mktemp("short"))
+    for file in (folder / "gates").iterdir():
+        table = pd.read_csv(file)
+        table[table["step"] % 200 == 0].to_csv(file, index=False)
+    return folder
+
+
+def test_a_gif_has_all_frames_and_plays_forever(short: Path, tmp_path: Path) -> None:
+    path = animate(short, tmp_path / "gates.gif")
+    assert path.stat().st_size < 200_000
+    with Image.open(path) as made:
+        assert made.n_frames == 11  # type: ignore[attr-defined]
+        assert made.info["loop"] == 0
+        first = np.asarray(made.convert("RGB")).astype(int)
+        made.seek(10)
+        last = np.asarray(made.convert("RGB")).astype(int)
+    assert (np.abs(first - last).max(axis=2) > 100).sum() > 20 * 100  # many squares have gone pale
+
+
+def test_an_mp4_is_written_whole(short: Path, tmp_path: Path) -> None:
+    ffmpeg = pytest.importorskip(
+        "imageio_ffmpeg", reason="imageio-ffmpeg is not installed (headwise[video])"
+    )
+    facts = next(ffmpeg.read_frames(str(animate(short, tmp_path / "gates.mp4"))))
+    assert facts["duration"] == pytest.approx(11 / 8 + 2, abs=0.2)
+    assert facts["codec"] == "h264"
+
+
+def test_without_ffmpeg_an_mp4_is_refused_with_what_to_install(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = importlib.import_module
+
+    def without(name: str) -> Any:
+        if name == "imageio_ffmpeg":
+            raise ImportError(name)
+        return whole(name)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    with pytest.raises(HeadwiseError, match=r"headwise\[video\]"):
+        animate(run.folder, tmp_path / "gates.mp4")
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_ending_and_a_run_without_gates_are_refused(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(HeadwiseError, match=r"ends in \.gif or \.mp4"):
+        animate(run_folder, tmp_path / "gates.webm")
+    shutil.rmtree(run_folder / "gates")
+    with pytest.raises(HeadwiseError, match="no gates were trained there"):
+        animate(run_folder, tmp_path / "gates.gif")
+
+
+@pytest.fixture(scope="module")
+def page(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with part_page(
+        tmp_path_factory.mktemp("part"),
+        "gate_animation.html.j2",
+        animation=animation(gate_histories(run)),
+    ) as opened:
+        opened.wait_for_selector("#gate-animation .cells i")
+        yield opened
+
+
+def shades(page: Any) -> list[int]:
+    found: list[int] = page.evaluate(
+        "[...document.querySelectorAll('#gate-animation .maps > div:first-child i')]"
+        ".map(cell => Number(cell.style.getPropertyValue('--p')))"
+    )
+    return found
+
+
+def test_the_slider_shows_each_step_and_keys_move_it(page: Any) -> None:
+    played = json.loads(page.locator("#gate-history").inner_text())
+    frames = [[int(p) for p in frame.split(" ")] for frame in played["models"][0]["frames"]]
+    assert shades(page) == frames[-1]
+    slider = page.locator("#gate-animation input")
+    slider.focus()
+    page.keyboard.press("Home")
+    assert shades(page) == frames[0]
+    assert slider.get_attribute("aria-valuetext") == "step 0"
+    page.keyboard.press("ArrowRight")
+    assert shades(page) == frames[1]
+    told = page.locator("#gate-animation .open").first.inner_text()
+    assert told == f"{sum(frames[1]) / 100:.1f} of 24 open"
+
+
+def test_play_runs_from_the_beginning_to_the_end_and_pauses(page: Any) -> None:
+    button, slider = page.locator("#gate-animation button"), page.locator("#gate-animation input")
+    page.clock.install(time=0)
+    page.clock.pause_at(
+        1000
+    )  # from here the page's time is the test's: a busy machine cannot run through
+    slider.focus()
+    page.keyboard.press("End")
+    button.click()
+    assert button.inner_text() == "Pause"
+    page.clock.run_for(1000)
+    slider.focus()
+    page.keyboard.press(" ")
+    assert button.inner_text() == "Play"
+    stood = slider.input_value()
+    page.clock.run_for(1000)
+    assert slider.input_value() == stood and 0 < int(stood) < FRAMES - 1
+    page.locator("#gate-animation select").select_option("4")
+    button.click()
+    page.clock.run_for(60_000)
+    assert button.inner_text() == "Play" and int(slider.input_value()) == FRAMES - 1
+
+
+def test_nothing_moves_by_itself_nor_glides_where_motion_is_unwanted(page: Any) -> None:
+    cell = "getComputedStyle(document.querySelector('#gate-animation i'))"
+    assert page.evaluate(f"{cell}.transitionDuration") == "0s"
+    assert (
+        page.evaluate("document.querySelector('#gate-animation').getBoundingClientRect().right")
+        <= 400
+    )

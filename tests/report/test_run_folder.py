@@ -1,0 +1,135 @@
+"""Reading a run folder: what is there, what is not, and what is wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headwise.errors import HeadwiseError
+from headwise.report import models
+from headwise.report.run_folder import read_run
+
+
+def test_a_whole_run(run_folder: Path) -> None:
+    run = read_run(run_folder)
+    assert run.models["kept"].to_dict() == {
+        "full": 24,
+        "lambda-0.02": 17,
+        "lambda-0.05": 9,
+        "lambda-0.2": 4,
+    }
+    assert list(run.models["label"]) == [
+        "full model",
+        *(f"λ\u00a0=\u00a0{x}" for x in ("0.02", "0.05", "0.2")),
+    ]
+    assert run.full is not None and run.full["setting"] == "full"
+    assert run.chosen is not None and run.chosen["setting"] == "lambda-0.05"
+    assert models.heads_name(run.chosen["kinds"]) == "encoder heads"
+    assert {name: len(mask) for name, mask in run.layouts.items()} == {
+        k: v for k, v in run.models["kept"].items() if v < 24
+    }
+    assert models.bounds(run.chosen, "bleu_difference") == (-0.71, 0.11)
+    assert models.bounds(run.chosen, "bleu") == (None, None)
+    assert models.verdict(run.chosen, "bleu_difference", "p_value") == "not distinguishable"
+    assert models.verdict(run.pruned[-1], "bleu_difference", "p_value") == "worse"
+
+
+def test_a_run_with_nothing_but_its_facts(run_folder: Path) -> None:
+    for path in run_folder.iterdir():
+        if path.name != "run.json":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    run = read_run(run_folder)
+    assert (run.training, run.heads, run.plan, run.chosen, run.full) == (
+        None,
+        None,
+        None,
+        None,
+        None,
+    )
+    assert (run.faithfulness, run.curves, run.lrp, run.roles) == (None, None, None, None)
+    assert run.models.empty and (run.layouts, run.gates, run.translations) == ({}, {}, {})
+
+
+def cut(path: Path) -> None:
+    path.write_text(path.read_text(encoding="utf-8").split("\n", 1)[1], encoding="utf-8")
+
+
+def write(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(text.encode("latin-1"))
+
+
+def more(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(path.read_text() + text)
+
+
+@pytest.mark.parametrize(
+    ("file", "spoil", "says"),
+    [
+        ("", shutil.rmtree, "is no folder"),
+        ("run.json", Path.unlink, "a folder without run.json"),
+        ("run.json", write('{"chosen": '), "run.json cannot be read as JSON"),
+        ("run.json", write("[]"), "should hold one JSON object, not list"),
+        ("run.json", write('{"settings": ["lambda-0.05"]}'), "should hold facts of each setting"),
+        (
+            "heads.csv",
+            write("kind,layer,head,measure,value\ncross,0,0,x,1\n"),
+            "has no column low, high, n, baseline",
+        ),
+        (
+            "heads.csv",
+            more("cross,0,0,x,1,1,1,many,\n"),
+            "should have numbers in n, but has 'many'",
+        ),
+        ("heads.csv", more("cross,,0,x,1,1,1,1,\n"), "should have whole numbers in layer, but has"),
+        (
+            "heads.csv",
+            more("cross,0.5,0,x,1,1,1,1,\n"),
+            "should have whole numbers in layer, but has",
+        ),
+        (
+            "heads.csv",
+            more("cross,-1,0,x,1,1,1,1,\n"),
+            "should have whole numbers in layer, but has",
+        ),
+        (
+            "heads.csv",
+            more("cross,one,0,x,1,1,1,1,\n"),
+            "should have numbers in layer, but has 'one'",
+        ),
+        (
+            "heads.csv",
+            more("crosss,1,0,x,1,1,1,1,\n"),
+            "should have kinds of heads .*, but has 'crosss'",
+        ),
+        (
+            "gates/lambda-0.05.csv",
+            more("10,,0,0,0.5\n"),
+            "should have kinds of heads .*, but has nan",
+        ),
+        (
+            "roles/roles.csv",
+            more("encoder-self,0,1e400,x,1,,,1,,r,t,1\n"),
+            "should have whole numbers in head",
+        ),
+        ("run.json", write('{"chosen": ' + "[" * 100_000), "run.json cannot be read as JSON"),
+        ("run.json", write('{"max_drop": ' + "9" * 5000 + "}"), "run.json cannot be read as JSON"),
+        ("layouts/lambda-0.05.json", write("[" * 100_000), "cannot be read as a layout"),
+        ("pruning.csv", write(""), "pruning.csv cannot be read as a table"),
+        (
+            "pruning.csv",
+            more("gates,encoder-self,lambda-0.05,0.05,1,9,24,bleu,36.0,,\n"),
+            "more than one bleu for the",
+        ),
+        ("translations/test/lambda-0.05.txt", cut, r"full.txt 60.*lambda-0.05.txt 59"),
+        ("translations/test/full.txt", write("caf\xe9\n"), "full.txt cannot be read as text"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_sentence(
+    run_folder: Path, file: str, spoil: Callable[[Path], object], says: str
+) -> None:
+    spoil(run_folder / file)
+    with pytest.raises(HeadwiseError, match=says):
+        read_run(run_folder)

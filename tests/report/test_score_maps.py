@@ -1,0 +1,179 @@
+"""How much heads matter and which score to believe: what is drawn, and the numbers of the tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from headwise.report import faithfulness, kept_heads, score_maps
+from headwise.report.run_folder import Run, read_run
+from report.conftest import data_of
+
+COLUMNS = ["kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline"]
+
+
+@pytest.fixture(scope="module")
+def run(whole: Path) -> Run:
+    return read_run(whole)
+
+
+def test_the_head_map_has_every_head_with_its_status_and_confidence(run: Run) -> None:
+    assert run.chosen is not None and run.heads is not None
+    cells = [cell for cell in data_of(kept_heads.head_map(run, run.chosen)) if "kept" in cell]
+    kept = {str(head) for head in run.layouts["lambda-0.05"].kept}
+    assert {cell["address"] for cell in cells if cell["kept"] == "kept"} == kept and len(
+        cells
+    ) == 24
+    confidence = run.heads[run.heads["measure"] == "confidence"].set_index(["layer", "head"])[
+        "value"
+    ]
+    assert all(
+        cell["value"] == pytest.approx(confidence[cell["layer"], cell["head"]], abs=1e-4)
+        for cell in cells
+    )
+
+
+def test_maps_of_scores_share_one_order_of_heads(run: Run) -> None:
+    (figure,) = score_maps.score_maps(run)
+    assert [panel.title.split(":")[0] for panel in figure.panels] == [
+        "LRP-Ding",
+        "Confidence",
+        "Gradient × 10⁻³",
+        "Zero ablation × 10⁻³",
+    ]
+    places = [
+        {(c["layer"], c["head"]): c["column"] for c in data_of(figure, i) if "address" in c}
+        for i in range(4)
+    ]
+    assert places[0] == places[1] == places[2] == places[3]
+    first = [cell for cell in data_of(figure) if cell.get("layer") == 1 and "address" in cell]
+    assert [c["value"] for c in sorted(first, key=lambda c: c["column"])] == sorted(
+        (c["value"] for c in first), reverse=True
+    )
+
+
+def test_relevance_tables(run: Run) -> None:
+    conserved, apart, pooled = (
+        score_maps.conservation_table(run),
+        score_maps.apart_table(run),
+        score_maps.pooled_table(run),
+    )
+    assert conserved is not None and apart is not None and pooled is not None
+    shares = [
+        "100.0\u202f%",
+        "96.2\u202f%",
+        "4.1\u202f%",
+        "−0.3\u202f%",
+        "0.0\u202f%",
+        "0.0\u202f%",
+    ]
+    assert conserved.rows[0].cells == ["LRP-Ding, per-step", *shares]
+    assert apart.rows[0].cells[2].startswith("encoder-self/0/6 (1 · 8 of 8)")
+    assert pooled.rows[0].cells[0] == "LRP-Ding"
+
+
+def test_the_judges_table_and_curves_are_in_the_order_of_the_area(run: Run) -> None:
+    table, figure = faithfulness.faithfulness_table(run), faithfulness.removal_curves(run)
+    assert table is not None and figure is not None and run.curves is not None
+    assert [row.cells[0] for row in table.rows[:2]] == ["Gradient", "LRP-Ding"] and table.rows[
+        0
+    ].badge == "best"
+    assert table.rows[1].badge == "as good" and table.rows[0].cells[1:4] == [
+        "0.31\n[0.29, 0.33]",
+        "0.25\n[0.23, 0.27]",
+        "0.71\n[0.62, 0.78]",
+    ]
+    assert (
+        table.rows[-1].cells[0] == "Zero ablation, repeated" and table.rows[-1].cells[3] == "0.93"
+    )
+    assert figure.panels[0].title == "Gradient · area 0.31, scored again 0.25"
+    assert [p.title.split(" · ")[0] for p in figure.panels[1:4]] == [
+        "LRP-Ding",
+        "Zero ablation",
+        "LRP-αβ",
+    ]
+    assert "Random orders: 5." in figure.facts
+    own = run.curves[
+        (run.curves["measure"] == "gradient") & (run.curves["order"] == "once")
+    ].set_index("removed")["loss"]
+    drawn = {p["removed"]: p["loss"] for p in data_of(figure) if p.get("colour") == "once"}
+    assert drawn == pytest.approx(own.to_dict())
+
+
+def test_many_curves_are_cut_to_the_best(run: Run) -> None:
+    assert run.curves is not None
+    gradient = run.curves[(run.curves["measure"] == "gradient") & (run.curves["order"] == "once")]
+    more = [
+        gradient.assign(measure=f"lrp.rule-{i}", loss=gradient["loss"] * (1 + i)) for i in range(6)
+    ]
+    figure = faithfulness.removal_curves(replace(run, curves=pd.concat([run.curves, *more])))
+    assert (
+        figure is not None
+        and len(figure.panels) == 9
+        and "Scores in the table only: 3." in figure.facts
+    )
+
+
+def test_without_curves_the_best_is_the_one_that_agrees_most(run: Run) -> None:
+    assert run.faithfulness is not None
+    bare = replace(
+        run,
+        faithfulness=run.faithfulness[~run.faithfulness["statistic"].str.startswith("area")],
+        curves=None,
+    )
+    found = faithfulness.statistics(bare)
+    assert found is not None and faithfulness.most_faithful(found) == "gradient"
+    empty = replace(run, faithfulness=None, curves=None)
+    assert faithfulness.build(empty) == {"removal": None, "statistics": None, "kinds": None}
+
+
+def scored(run: Run, rows: list[tuple[object, ...]]) -> Run:
+    return replace(run, heads=pd.DataFrame(rows, columns=COLUMNS))
+
+
+def test_bleu_that_is_lost_is_a_change_below_zero(run: Run) -> None:
+    cells = [(0.53, 0.2, 0.9), (-0.24, -0.4, -0.1), (0.1, -0.1, 0.3), (0.0, None, None)]
+    rows = [
+        ("encoder-self", 0, h, "ablation.bleu", *cell, 500, None) for h, cell in enumerate(cells)
+    ]
+    (table,) = score_maps.build(scored(run, [*rows]))["effects"]
+    found = table["layers"][0][1]
+    assert [found[h]["text"] for h in range(4)] == ["−0.53", "+0.24", "−0.10", "0.00"]
+    assert [(found[h]["sure"], found[h]["gain"]) for h in range(4)] == [
+        (True, False),
+        (True, True),
+        (False, False),
+        (False, False),
+    ]
+    assert found[0]["tip"] == "encoder-self/0/0: −0.53 [−0.90, −0.20]"
+    assert table["facts"].startswith("2 of 4 intervals exclude 0, 1 of them for the better")
+    loss = [
+        ("cross", 0, h, "ablation.zero", value, value - 0.01, value + 0.01, 9, None)
+        for h, value in enumerate((0.05, 0.0))
+    ]
+    found = score_maps.build(scored(run, [*loss]))
+    assert not found["in_bleu"] and found["effects"][0]["layers"][0][1][0]["text"] == "+50.0"
+
+
+def test_the_best_lone_head_of_each_layer(run: Run) -> None:
+    alone = {
+        (0, 0): (0.2, 0.1, 0.3),
+        (0, 1): (0.004, -0.01, 0.02),
+        (1, 0): (0.51, 0.4, 0.6),
+        (1, 1): (0.9, 0.7, 1.1),
+    }
+    rows = [
+        ("cross", *key, "ablation.all-but-one", *cell, 5000, None) for key, cell in alone.items()
+    ]
+    table = score_maps.alone_table(
+        scored(run, [*rows, ("decoder-self", 0, 0, "ablation.all-but-one", 0, 0, 0, 9, None)])
+    )
+    assert table is not None and table.columns == ["layer", "cross-attention"]
+    assert [row.cells for row in table.rows] == [
+        ["0", "+0.004 [−0.010, +0.020]\ncross/0/1 · one head is enough"],
+        ["1", "+0.510 [+0.400, +0.600]\ncross/1/0"],
+    ]
+    assert score_maps.alone_table(replace(run, heads=None)) is None
