@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwise.cli.options import Device, Dtype, ModelName, Out, Quiet, Seed, folder, study_in
+from headwise.cli.arguments import Device, Dtype, ModelName, Out, Quiet, Seed, folder, study_in
 from headwise.errors import HeadwiseError
 from headwise.model_files import written_before
 
@@ -43,7 +43,7 @@ def align(
         typer.Option("--save", help="folder for a copy of the model with its alignment heads"),
     ] = None,
     out: Out = Path("runs/align"),
-    device: Device = "cpu",
+    device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
     quiet: Quiet = False,

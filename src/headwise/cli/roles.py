@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import (
+from headwise.cli.arguments import (
     Device,
     Dtype,
     ModelName,
@@ -53,7 +53,7 @@ def roles(
         ),
     ] = 0,
     out: Out = Path("runs/roles"),
-    device: Device = "cpu",
+    device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
     quiet: Quiet = False,

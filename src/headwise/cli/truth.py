@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli.options import Out, Quiet, folder
+from headwise.cli.arguments import Out, Quiet, folder
 
 
 def truth(
