@@ -360,7 +360,7 @@ class TestCommands:
         return result.stdout
 
     def test_score_prune_and_evaluate(self, folder: Path) -> None:
-        labelled = "--labelled", folder / "dev.tsv"
+        labelled = "--text", folder / "dev.tsv"
         scores = self.call(
             "score", folder / "model", *labelled, "--out", folder / "scores"
         ).splitlines()[-1]
@@ -368,9 +368,9 @@ class TestCommands:
         place = self.call(
             "prune",
             folder / "model",
-            "--labelled",
+            "--text",
             folder / "train.tsv",
-            "--dev-labelled",
+            "--dev",
             folder / "dev.tsv",
             "--keep",
             1,
@@ -400,7 +400,7 @@ class TestCommands:
             self.call(
                 "prune",
                 folder / "model",
-                "--labelled",
+                "--text",
                 folder / "train.tsv",
                 *words,
                 "--out",

@@ -48,7 +48,9 @@ def align(
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Which cross heads align? Ranks them by their alignment error and chooses a set on one half of the text; the other
+    """Which cross heads align?
+
+    Ranks them by their alignment error and chooses a set on one half of the text; the other
     half confirms it. Writes alignment.csv, alignment-sets.csv and alignment.json. MODEL may be the folder of a study:
     its dev pairs are taken where no text is named.
 

@@ -14,7 +14,9 @@ def families(
         str, typer.Argument(help="part of a family's or a class's name; all without one")
     ] = "",
 ) -> None:
-    """What headwise does with each family of models, and why not more. A pipe gets CSV."""
+    """What headwise does with each family of models, and why not more.
+
+    A pipe gets CSV."""
     from headwise.families import COLUMNS, SIGNS
     from headwise.families import families as rows_of
 

@@ -88,7 +88,9 @@ def prune(
     quiet: Quiet = False,
     set_: Set = None,
 ) -> None:
-    """Prune heads: with gates to a penalty or a number of heads, or greedily without training. Chooses on the dev text
+    """Prune heads: with gates to a penalty or a number of heads, or greedily without training.
+
+    Chooses on the dev text
     (by default every tenth sentence); writes smaller models, tables and a report. MODEL may be the folder of a study:
     without a text, its texts are taken."""
     from headwise.loading import task_class

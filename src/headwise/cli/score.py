@@ -53,7 +53,9 @@ def score(
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """How much does every head matter? Writes heads.csv, and with --judge which score to believe, with --untrained what
+    """How much does every head matter?
+
+    Writes heads.csv, and with --judge which score to believe, with --untrained what
     models without training score, with --pairs which heads do the same work. MODEL may be the folder of a study:
     without a text, its dev text is taken."""
     from headwise.importance.measures import resolve_measures

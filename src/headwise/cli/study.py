@@ -39,7 +39,9 @@ def run_plan(
     result: str = "report.html",
     **workers: Any,
 ) -> None:
-    """Run a plan, print its summary and the path of the result: the chosen model where `result` is `pruned`. workers:
+    """Run a plan, print its summary and the path of the result: the chosen model where `result` is `pruned`.
+
+    workers:
     options of `run_study`."""
     from headwise.study.ownership import refuse_others
 
