@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, Head, Site
-from headwise.importance.tally import fetched
+from headwise.importance.sums import to_numpy
 from headwise.roles.observe import Half, forward
 from headwise.statistics import ratio_interval
 
@@ -184,12 +184,12 @@ def ask(
 
 
 def units(drawn: Sequence[Counts]) -> Units:
-    """Batches of counts as arrays of units, fetched from their device together."""
+    """Batches of counts as arrays of units, to_numpy from their device together."""
     names = list(drawn[0]) if drawn else []
     parts = [
         torch.cat([counts[name][side] for counts in drawn]) for name in names for side in (0, 1)
     ]
-    arrays = [np.asarray(part, dtype=np.float64) for part in fetched(parts)] if parts else []
+    arrays = [np.asarray(part, dtype=np.float64) for part in to_numpy(parts)] if parts else []
     return {name: (arrays[2 * n], arrays[2 * n + 1]) for n, name in enumerate(names)}
 
 
