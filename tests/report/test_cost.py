@@ -91,15 +91,15 @@ def test_random_orders_are_a_range_and_a_mean(run: Run) -> None:
     values = [m["bleu"] for m in run.pruned if m["method"] == "greedy.random" and m["kept"] == 12]
     cell = next(c for c in data_of(by_score) if c["line"] == "random orders" and c["kept"] == 12)
     assert (cell["low"], cell["high"]) == pytest.approx((min(values), max(values)))
-    assert cell["value"] == pytest.approx(sum(values) / 3) and cell["gone"] == 50
-    assert {c["value"] for c in data_of(by_score) if c["gone"] == 0} == {38.2}
+    assert cell["value"] == pytest.approx(sum(values) / 3) and cell["removed"] == 50
+    assert {c["value"] for c in data_of(by_score) if c["removed"] == 0} == {38.2}
     assert {c["line"] for c in data_of(by_kind)} == {"encoder heads", "attention heads"}
 
 
 def test_figures_9_and_10_count_what_layouts_keep(run: Run) -> None:
     content = kept_heads.build(run)
     assert content is not None
-    shares = {(c["name"], c["gone"]): c["left"] for c in data_of(content["by_kind"])}
+    shares = {(c["name"], c["removed"]): c["left"] for c in data_of(content["by_kind"])}
     for counts in JOINT.values():
         gone = round(100 * (1 - sum(counts) / 72), 2)
         got = [shares[kind, gone] for kind in ("encoder-self", "decoder-self", "cross")]
@@ -110,7 +110,7 @@ def test_figures_9_and_10_count_what_layouts_keep(run: Run) -> None:
     found = [
         c["text"]
         for c in data_of(content["decoder"])
-        if c["name"] == kept_heads.THIRDS[0] and c["gone"] == gone
+        if c["name"] == kept_heads.THIRDS[0] and c["removed"] == gone
     ]
     assert set(found) == {f"{lowest} of 8"} and len(content["decoder"].panels) == 4
 

@@ -43,7 +43,7 @@ WRITTEN: list[tuple[str, tuple[Any, ...], str]] = [
     ("measure_name", ("lrp.ding",), "LRP-Ding"),
     ("measure_name", ("lrp.alpha-beta.pooled",), "LRP-αβ, pooled"),
     ("measure_name", ("lrp.attnlrp.signed",), "AttnLRP, signed"),
-    ("measure_name", ("lrp.epsilon",), "LRP-epsilon"),
+    ("measure_name", ("lrp.epsilon",), "lrp.epsilon"),
     ("measure_name", ("ablation.zero",), "zero ablation"),
     ("measure_name", ("gradient.normalised",), "normalised gradient"),
     ("measure_name", ("attention-gradient",), "attention gradient"),

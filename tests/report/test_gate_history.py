@@ -17,7 +17,7 @@ from PIL import Image
 
 from headwise.errors import HeadwiseError
 from headwise.report import animate
-from headwise.report.gate_history import FRAMES, animation, closing_table, films
+from headwise.report.gate_history import FRAMES, animation, closing_table, gate_histories
 from headwise.report.run_folder import Run, read_run
 from report.conftest import make_run
 from report.part_page import part_page
@@ -29,20 +29,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_every_model_is_played_from_its_first_step_to_its_last(run: Run) -> None:
-    played = animation(films(run))
-    assert [film["label"] for film in played["films"]] == [
+    played = animation(gate_histories(run))
+    assert [history["label"] for history in played["models"]] == [
         f"λ\u00a0=\u00a0{x}" for x in ("0.02", "0.05", "0.2")
     ]
     assert len(played["steps"]) <= FRAMES
     assert (played["steps"][0], played["steps"][-1]) == (0, 2000)
-    for film, model in zip(played["films"], run.pruned, strict=True):
+    for history, model in zip(played["models"], run.pruned, strict=True):
         table = run.gates[model["setting"]].set_index(["step", "layer", "head"])["p_open"]
-        frames = [[int(p) for p in frame.split(" ")] for frame in film["frames"]]
-        assert [row for grid in film["grids"] for row in grid["layers"]] == [8, 8, 8]
+        frames = [[int(p) for p in frame.split(" ")] for frame in history["frames"]]
+        assert [row for grid in history["grids"] for row in grid["layers"]] == [8, 8, 8]
         for step, frame in zip(played["steps"], frames, strict=True):
             logged = [table[step, layer, head] for layer in range(3) for head in range(8)]
             assert np.abs(np.array(frame) / 100 - logged).max() <= 0.0051
-        assert sum(film["stays"]) == model["kept"]
+        assert sum(history["kept"]) == model["kept"]
 
 
 def with_gates(run: Run, values: list[list[float]]) -> Run:
@@ -57,7 +57,7 @@ def with_gates(run: Run, values: list[list[float]]) -> Run:
 def test_many_heads_stay_far_below_a_megabyte(run: Run) -> None:
     draw = np.random.default_rng(0)
     many = with_gates(run, draw.random((300, 864)).tolist())
-    assert len(json.dumps(animation(films(many)))) < 300_000
+    assert len(json.dumps(animation(gate_histories(many)))) < 300_000
 
 
 def test_when_gates_shut_is_counted_from_the_last_time_on(run: Run) -> None:
@@ -67,16 +67,16 @@ def test_when_gates_shut_is_counted_from_the_last_time_on(run: Run) -> None:
         [0.9, 0.3, 0.8, 0.6],
         [0.95, 0.05, 0.02, 0.6],
     ]
-    table = closing_table(films(with_gates(run, values)))
+    table = closing_table(gate_histories(with_gates(run, values)))
     assert table is not None  # the third head was shut at step 10 too, but opened again
     assert table.rows[0].cells[1:] == ["4", "2", "10", "10", "30", "1", "1", "no"]
-    table = closing_table(films(with_gates(run, [[0.9, 0.9], [0.95, 0.99]])))
+    table = closing_table(gate_histories(with_gates(run, [[0.9, 0.9], [0.95, 0.99]])))
     assert table is not None and table.rows[0].cells[1:] == ["2", "0", "0", "0", "no"]
 
 
 def test_models_logged_at_other_steps_keep_their_last_value(run: Run) -> None:
-    (film,) = films(with_gates(run, [[0.9], [0.5], [0.1]]))
-    assert film.at([0, 5, 10, 25, 99]).ravel().tolist() == [0.9, 0.9, 0.5, 0.1, 0.1]
+    (history,) = gate_histories(with_gates(run, [[0.9], [0.5], [0.1]]))
+    assert history.at([0, 5, 10, 25, 99]).ravel().tolist() == [0.9, 0.9, 0.5, 0.1, 0.1]
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def page(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with part_page(
         tmp_path_factory.mktemp("part"),
         "gate_animation.html.j2",
-        film=animation(films(run)),
+        animation=animation(gate_histories(run)),
     ) as opened:
         opened.wait_for_selector("#gate-animation .cells i")
         yield opened
@@ -156,8 +156,8 @@ def shades(page: Any) -> list[int]:
 
 
 def test_the_slider_shows_each_step_and_keys_move_it(page: Any) -> None:
-    played = json.loads(page.locator("#gate-films").inner_text())
-    frames = [[int(p) for p in frame.split(" ")] for frame in played["films"][0]["frames"]]
+    played = json.loads(page.locator("#gate-history").inner_text())
+    frames = [[int(p) for p in frame.split(" ")] for frame in played["models"][0]["frames"]]
     assert shades(page) == frames[-1]
     slider = page.locator("#gate-animation input")
     slider.focus()

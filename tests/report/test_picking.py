@@ -209,10 +209,10 @@ def test_a_figure_gives_the_rows_it_draws(seen: Visit, report_page: Path) -> Non
     assert titles == [panel.title for panel in figure.panels]
     with page.expect_download() as waiting:
         page.locator("#gate-animation").get_by_role("button", name="CSV").click()
-    film = pd.read_csv(waiting.value.path())
+    history = pd.read_csv(waiting.value.path())
     log = run.gates["lambda-0.2"].query("layer == 2 and head == 7").set_index("step")["p_open"]
     shown = (
-        film[(film["layer"] == 2) & (film["head"] == 7)]
+        history[(history["layer"] == 2) & (history["head"] == 7)]
         .groupby("model", sort=False)
         .get_group("λ\u00a0=\u00a00.2")
     )

@@ -51,7 +51,7 @@ def test_the_facts_are_the_numbers_of_the_tables(whole: Path) -> None:
         facts["What is left"]["Encoder self-attention"][0]
         == "9 of 24 heads; layer by layer 3 · 2 · 4 of 8"
     )
-    assert facts["Which score to believe"]["Most faithful score"][0] == "Gradient"
+    assert facts["Which score is faithful"]["Most faithful score"][0] == "Gradient"
     assert facts["What the heads do"]["Encoder heads"][0].startswith("6 of 24 have a role")
 
 

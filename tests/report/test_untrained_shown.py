@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.report import every_head, head_pairs, head_roles, head_scores, role_charts
+from headwise.report import every_head, head_pairs, role_charts, role_tables, score_maps
 from headwise.report.run_folder import Run, read_run
 from report.conftest import data_of
 from report.made_controls import MEASURED
@@ -25,20 +25,20 @@ def without(run: Run) -> Run:
 
 
 def test_the_band_is_the_range_of_all_untrained_heads_of_a_layer(run: Run) -> None:
-    known = head_scores.bands(run)
+    known = score_maps.control_ranges(run)
     assert run.untrained is not None and len(known) == 3 * 4
     table = run.untrained
     rows = table[(table["layer"] == 1) & (table["measure"] == "confidence")]["value"]
-    band = known["encoder-self", 1, "confidence"]
-    assert len(rows) == 24 and (band.low, band.high) == (rows.min(), rows.max()) == (0.2, 0.3)
-    assert band.mean == pytest.approx(rows.mean()) and band.effect(0.9) == pytest.approx(
+    control = known["encoder-self", 1, "confidence"]
+    assert len(rows) == 24 and (control.low, control.high) == (rows.min(), rows.max()) == (0.2, 0.3)
+    assert control.mean == pytest.approx(rows.mean()) and control.effect(0.9) == pytest.approx(
         (0.9 - rows.mean()) / rows.std()
     )
-    assert band.holds(0.2) and band.holds(0.3) and not band.holds(0.31)
+    assert control.holds(0.2) and control.holds(0.3) and not control.holds(0.31)
 
 
 def test_maps_have_a_column_of_untrained_heads_and_mark_heads_like_them(run: Run) -> None:
-    (figure,) = head_scores.score_maps(run)
+    (figure,) = score_maps.score_maps(run)
     for panel in range(len(figure.panels)):
         cells = data_of(figure, panel)
         controls = {cell["layer"]: cell for cell in cells if cell.get("label") == "mean"}
@@ -48,34 +48,34 @@ def test_maps_have_a_column_of_untrained_heads_and_mark_heads_like_them(run: Run
     confident = [cell for cell in data_of(figure, 1) if "address" in cell]
     assert all(cell["framed"] == (0.2 <= cell["value"] <= 0.3) for cell in confident)
     assert 0 < sum(cell["framed"] for cell in confident) < 24
-    (plain,) = head_scores.score_maps(without(run))
+    (plain,) = score_maps.score_maps(without(run))
     assert not [
         cell for cell in data_of(plain) if cell.get("label") == "mean" or cell.get("framed")
     ]
 
 
 def test_tables_have_a_column_of_untrained_heads(run: Run) -> None:
-    table = head_scores.untrained_table(run)
+    table = score_maps.untrained_table(run)
     assert table is not None and run.heads is not None
     row = next(row for row in table.rows if row.code == "confidence")
     values = run.heads[run.heads["measure"] == "confidence"]["value"]
     above, below = int((values > 0.3).sum()), int((values < 0.2).sum())
     assert row.cells[4:7] == [f"{above} of 24", str(24 - above - below), str(below)]
-    (effects,) = head_scores.build(run)["effects"]
+    (effects,) = score_maps.build(run)["effects"]
     assert sorted(effects["untrained"]) == [0, 1, 2]
     shown = every_head.build(run)
-    assert shown is not None and shown["story"]["untrained"]
+    assert shown is not None and shown["details"]["untrained"]
     first = shown["rows"][0]["scores"][0]
     assert first[3] == "0.200 to 0.300" and first[4] is False
-    assert head_scores.untrained_table(without(run)) is None
+    assert score_maps.untrained_table(without(run)) is None
 
 
 def test_roles_beside_their_controls(run: Run) -> None:
     assert run.roles is not None
     table, syntax, shares = (
-        head_roles.controls_table(run.roles),
-        head_roles.syntax_table(run.roles),
-        head_roles.share_table(run.roles),
+        role_tables.controls_table(run.roles),
+        role_tables.syntax_table(run.roles),
+        role_tables.share_table(run.roles),
     )
     assert table is not None and syntax is not None and shares is not None
     counts = {row.cells[0]: row.cells[1] for row in table.rows}
@@ -105,15 +105,17 @@ def test_roles_beside_their_controls(run: Run) -> None:
     )
     last = dict(zip(shares.columns, shares.rows[-1].cells, strict=True))
     assert last["untrained encoder heads"].startswith("99")
-    bands = [
+    control_ranges = [
         row
         for row in data_of(role_charts.offsets(run.roles))
         if "which" not in row and "low" in row
     ]  # type: ignore[arg-type]
-    assert len(bands) == 7 and all(0.05 <= row["low"] <= row["high"] <= 0.15 for row in bands)
+    assert len(control_ranges) == 7 and all(
+        0.05 <= row["low"] <= row["high"] <= 0.15 for row in control_ranges
+    )
     plain = without(run).roles
-    assert plain is not None and head_roles.controls_table(plain) is None
-    columns = head_roles.syntax_table(plain)
+    assert plain is not None and role_tables.controls_table(plain) is None
+    columns = role_tables.syntax_table(plain)
     assert columns is not None and not {"best untrained", "shuffled"} & {*columns.columns}
 
 
@@ -143,7 +145,7 @@ def test_the_tables_of_pairs(run: Run) -> None:
     assert content is not None
     badges = [row.badge for row in content["table"].rows]
     assert badges == ["same work", "need each other", ""] and len(MEASURED) == 3
-    woken = [row.cells for row in content["woken"].rows]
+    woken = [row.cells for row in content["backups"].rows]
     assert woken == [
         ["encoder-self/0/3", "encoder-self/0/6", "+10.0", "+41.0", "4.1"],
         ["encoder-self/0/6", "encoder-self/0/3", "+5.0", "+36.0", "7.2"],

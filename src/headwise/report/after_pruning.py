@@ -1,4 +1,4 @@
-"""How the heads that stay change: their roles and scores in pruned models beside the full model's.
+"""How the heads that stay change: their roles and scores in pruned models compared with the full model's.
 
 Voita et al. 2019, section 6.2 and figure 8: which functions survive, and which move to other heads.
 """
@@ -27,9 +27,9 @@ from headwise.report.format import (
     measure_name,
     signed,
 )
-from headwise.report.head_scores import drawn_measures
 from headwise.report.role_charts import FAINT, faint, of_kind, role_sorts, sorts_colour
 from headwise.report.run_folder import Roles, Run
+from headwise.report.score_maps import drawn_measures
 from headwise.roles.role import NO_ROLE, category, display_name, expected_roles
 
 ROW, LINE = 30, 24  # pixels of height: of a model, of a role
@@ -44,7 +44,7 @@ Pair = tuple[
 
 @dataclass(frozen=True)
 class Change:
-    """A pruned model's roles of one kind beside the full model's, whose numbers its heads have.
+    """A pruned model's roles of one kind compared with the full model's, whose numbers its heads have.
 
     kept: in both; lost: the head is there without the role; new: not in the full model; removed: with its head.
     """
@@ -64,11 +64,11 @@ class Change:
 
     def moved(self) -> str:
         """The roles that the full model's heads lost and that another head has now."""
-        gone = {measure for _, measure in [*self.lost, *self.removed]}
+        left_heads = {measure for _, measure in [*self.lost, *self.removed]}
         return listed(
             [
                 display_name(measure)
-                for measure in sorted(gone & {measure for _, measure in self.new})
+                for measure in sorted(left_heads & {measure for _, measure in self.new})
             ]
         )
 
@@ -184,7 +184,7 @@ def counts_table(run: Run, kind: str) -> Table | None:
         "kept": lambda change: str(len(change.kept)),
         "lost": lambda change: str(len(change.lost)),
         "new": lambda change: str(len(change.new)),
-        "gone with heads": lambda change: str(len(change.removed)),
+        "removed with their heads": lambda change: str(len(change.removed)),
         "now in another head": Change.moved,
         "categories without a head": Change.missing,
     }
@@ -302,7 +302,7 @@ def functions_left(full: Roles, kind: str, found: list[Change]) -> Figure:
 
 
 def _squares(model: str, heads: list[Head], now: list[Role]) -> list[dict[str, Any]]:
-    """The squares of one row: heads of the same categories beside each other, those without a role last."""
+    """The squares of one row: heads of the same categories next to each other, those without a role last."""
     sorts: dict[Head, list[str]] = {}
     known = role_sorts()
     for sort in known:
@@ -404,7 +404,7 @@ def role_by_role(full: Roles, kind: str, found: list[Change]) -> Figure:
     )
     return Figure(
         name=f"role-by-role-{kind}",
-        title="Role by role: what stays, what goes, what is new",
+        title="Role by role: kept, lost and new",
         note="number: the score · full colour: a role · faint: the head is there, without the role · –: head removed",
         panels=[Panel(chart, KIND_NAMES[kind], width, narrow, wide)],
         facts=f"Drawn: {len(drawn)} of {len(known)} roles, those that change first."

@@ -30,11 +30,11 @@ from headwise.report.format import (
     number,
     signed,
 )
-from headwise.report.head_scores import drawn_measures, scaled
 from headwise.report.kept_heads import by_layer
 from headwise.report.model_card import plan_of
 from headwise.report.run_folder import Run, read_run
 from headwise.report.run_grid import pairs_figure
+from headwise.report.score_maps import drawn_measures, scaled
 from headwise.roles.role import category, display_name
 from headwise.statistics import rank_interval
 
@@ -142,7 +142,7 @@ LEADS = (
     "What was saved",
     "What it cost",
     "How it was chosen",
-    "Which score to believe",
+    "Which score is faithful",
     "What the heads do",
 )
 FURTHEST = 2  # heads that a table names
@@ -519,13 +519,13 @@ def equal_counts(found: Comparison) -> list[Kept]:
     )
     pairs: dict[Any, list[Kept]] = {}
     for model in one:
-        for twin in other:
+        for second in other:
             if (model["kinds"], model["kept"], model["total"]) == (
-                twin["kinds"],
-                twin["kept"],
-                twin["total"],
+                second["kinds"],
+                second["kept"],
+                second["total"],
             ):
-                pairs.setdefault((model["kinds"], -model["kept"]), []).append((model, twin))
+                pairs.setdefault((model["kinds"], -model["kept"]), []).append((model, second))
     order = lambda p: (p[0]["setting"] != p[1]["setting"], not p[0]["learned"], not p[1]["learned"])  # noqa: E731
     return [min(pairs[key], key=order) for key in sorted(pairs)]
 

@@ -77,8 +77,8 @@ class Figure:
     facts: str = ""
 
     @property
-    def beside(self) -> bool:
-        """Whether the chart is so narrow that its caption has room beside it."""
+    def narrow(self) -> bool:
+        """Whether the chart is so narrow that its caption has room to its right."""
         return len(self.panels) == 1 and self.panels[0].widest <= 640
 
     def specification(self) -> charts.Spec:

@@ -11,9 +11,9 @@ import pandas as pd
 from headwise.heads import KINDS, Head
 from headwise.report.components import section
 from headwise.report.format import KIND_NAMES, measure_name, number, signed
-from headwise.report.gate_history import films
-from headwise.report.head_scores import BLEU, LOSS, bands
+from headwise.report.gate_history import gate_histories
 from headwise.report.run_folder import Run
+from headwise.report.score_maps import BLEU, LOSS, control_ranges
 
 KEPT, REMOVED, LEFT_ALONE = (
     "k",
@@ -33,7 +33,7 @@ HEAD = ["kind", "layer", "head"]
     files=("heads.csv", "roles/", "layouts/"),
 )
 def build(run: Run) -> dict[str, Any] | None:
-    """The table's columns and rows, and `story`, which the page's script reads; left out where no head is known."""
+    """The table's columns and rows, and `details`, which the page's script reads; left out where no head is known."""
     heads = heads_of(run)
     return content({"": run}, heads) if heads else None
 
@@ -82,7 +82,7 @@ def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
             "alone": "; ".join(
                 _named(name, t.effects[head]) for name, t in facts.items() if head in t.effects
             ),
-            "fates": "".join(t.fates[head] for t in facts.values()),
+            "statuses": "".join(t.statuses[head] for t in facts.values()),
             "closed": {place: _closed(known[place], head) for place in learned},
         }
         for head in heads
@@ -106,12 +106,12 @@ def content(runs: Mapping[str, Run], heads: list[Head]) -> dict[str, Any]:
                 "role": "; ".join(
                     _named(name, t.labels[head]) for name, t in facts.items() if head in t.labels
                 ),
-                "kept": sum(t.fates[head].count(KEPT) for t in facts.values()),
+                "kept": sum(t.statuses[head].count(KEPT) for t in facts.values()),
                 "closed": shut.get(head),
             }
             for head in heads
         ],
-        "story": {
+        "details": {
             "measures": titles,
             "untrained": any(run.untrained is not None for run in runs.values()),
             "models": [
@@ -134,19 +134,19 @@ class Facts:
     roles: Mapping[Head, list[str]]
     labels: Mapping[Head, str]
     pruned: list[dict[str, Any]]
-    fates: Mapping[Head, str]
+    statuses: Mapping[Head, str]
     closed: Mapping[str, Mapping[Head, int | None]]
     effects: Mapping[Head, str]
 
     @classmethod
     def by(cls, run: Run, heads: list[Head]) -> Facts:
-        fates = fates_of(run, heads)
+        statuses = statuses_of(run, heads)
         return cls(
             scores_of(run),
             roles_of(run),
             labels_of(run),
             run.pruned,
-            fates,
+            statuses,
             closed_of(run),
             effects_of(run),
         )
@@ -166,7 +166,7 @@ def scores_of(run: Run) -> Mapping[str, Mapping[Head, tuple[float, str, str, str
     """Of every measure and head the value, the value as text, its 95 % interval as text (empty without), the range of
     untrained heads of its layer as text (empty without), and whether the value is in it."""
     found: dict[str, dict[Head, tuple[float, str, str, str, bool]]] = {}
-    untrained = bands(run)
+    untrained = control_ranges(run)
     known = (
         pd.DataFrame(columns=["measure"])
         if run.heads is None
@@ -182,9 +182,9 @@ def scores_of(run: Run) -> Mapping[str, Mapping[Head, tuple[float, str, str, str
                 if pd.isna(row["low"])
                 else f"[{number(row['low'], top, 1)}, {number(row['high'], top, 1)}]",
                 ""
-                if (band := untrained.get((row["kind"], row["layer"], str(measure)))) is None
-                else band.text(top),
-                band is not None and band.holds(row["value"]),
+                if (control := untrained.get((row["kind"], row["layer"], str(measure)))) is None
+                else control.text(top),
+                control is not None and control.holds(row["value"]),
             )
             for row in rows.to_dict("records")
         }
@@ -208,25 +208,25 @@ def labels_of(run: Run) -> Mapping[Head, str]:
     return {Head(row["kind"], row["layer"], row["head"]): str(row["label"]) for row in rows}
 
 
-def fates_of(run: Run, heads: list[Head]) -> Mapping[Head, str]:
+def statuses_of(run: Run, heads: list[Head]) -> Mapping[Head, str]:
     """A letter a pruned model: kept, removed, or of a kind that was not pruned (as for models without a layout)."""
     known = [(run.layouts.get(model["setting"]), model) for model in run.pruned]
     pruned = [set() if mask is None else set(run.pruned_kinds(model)) for mask, model in known]
 
-    def fate(head: Head, at: int) -> str:
+    def status(head: Head, at: int) -> str:
         mask = known[at][0]
         if mask is None or head.kind not in pruned[at]:
             return LEFT_ALONE
         return KEPT if head in mask.kept else REMOVED
 
-    return {head: "".join(fate(head, at) for at in range(len(known))) for head in heads}
+    return {head: "".join(status(head, at) for at in range(len(known))) for head in heads}
 
 
 def closed_of(run: Run) -> Mapping[str, Mapping[Head, int | None]]:
     """Of every model with gates, the step from which each gate was shut for good; None: it stayed open."""
     return {
-        film.model["setting"]: dict(zip(film.heads, film.closed_at, strict=True))
-        for film in films(run)
+        history.model["setting"]: dict(zip(history.heads, history.closed_at, strict=True))
+        for history in gate_histories(run)
     }
 
 

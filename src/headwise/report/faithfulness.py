@@ -1,4 +1,4 @@
-"""Which score to believe: removal curves, and each score compared with exact ablation of single heads."""
+"""Which scores are faithful: removal curves, and each score compared with exact ablation of single heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwise.report.format import KIND_NAMES, capital, measure_name, number, pe
 from headwise.report.run_folder import Run
 
 STATISTICS = {
-    "area": "loss while heads go",
+    "area": "loss while heads are removed",
     "area.rescored": "scored again",
     "cpr": "CPR",
     "cmd": "CMD",
@@ -33,7 +33,7 @@ CEILINGS = {
 ORDERS = {"once": "scored once", "rescored": "scored again after each step"}
 Judged = tuple[
     str, dict[str, str]
-]  # a row of the judge's table: a measure, and the statistics that stand for others
+]  # a row of the table: a measure, and the statistics that stand for others
 
 
 @section(
@@ -45,12 +45,16 @@ Judged = tuple[
     files=("faithfulness.csv", "curves.csv"),
 )
 def build(run: Run) -> dict[str, Any]:
-    """The figure of removal, the judge's table, and the best score of each kind of heads."""
-    return {"removal": removal_curves(run), "judged": judge_table(run), "kinds": kinds_table(run)}
+    """The figure of removal, the table of statistics, and the best score of each kind of heads."""
+    return {
+        "removal": removal_curves(run),
+        "statistics": faithfulness_table(run),
+        "kinds": kinds_table(run),
+    }
 
 
-def judged(run: Run) -> pd.DataFrame | None:
-    """The judge's statistics over all the kinds of heads it had: columns value, low, high, against; index measure and
+def statistics(run: Run) -> pd.DataFrame | None:
+    """The statistics over all the kinds of heads it had: columns value, low, high, against; index measure and
     statistic. None without any.
     """
     table = None if run.faithfulness is None else run.faithfulness.dropna(subset=["value"])
@@ -100,13 +104,13 @@ def most_faithful(found: pd.DataFrame) -> str | None:
 
 
 def in_short(run: Run) -> list[tuple[str, str, str]]:
-    """The best score and its numbers, for the opening."""
-    found = judged(run)
+    """The best score and its numbers, for the summary."""
+    found = statistics(run)
     best = None if found is None else most_faithful(found)
     if found is None or best is None:
         return []
     facts = [("Most faithful score", capital(measure_name(best)), "")]
-    for statistic, label, beside, key in (
+    for statistic, label, compared, key in (
         ("area", "Removal in its order", "random orders", ("random", "area")),
         ("spearman", "Rank correlation with exact ablation", "the ablation with itself", None),
     ):
@@ -117,8 +121,8 @@ def in_short(run: Run) -> list[tuple[str, str, str]]:
             scale, unit = (
                 (min(0.5, abs(value)), " nats a token") if statistic == "area" else (0.5, "")
             )
-            beside_text = "" if other is None else f" ({beside}: {number(other, scale)})"
-            facts.append((label, f"{number(value, scale)}{unit}{beside_text}", ""))
+            comparison = "" if other is None else f" ({compared}: {number(other, scale)})"
+            facts.append((label, f"{number(value, scale)}{unit}{comparison}", ""))
     return facts
 
 
@@ -126,9 +130,9 @@ def _value(found: pd.DataFrame, key: tuple[str, str]) -> float | None:
     return float(found["value"].to_dict()[key]) if key in found.index else None
 
 
-def judge_table(run: Run) -> Table | None:
+def faithfulness_table(run: Run) -> Table | None:
     """One row a score, the one by which removal costs least first; random orders among them."""
-    found = judged(run)
+    found = statistics(run)
     if found is None:
         return None
     measures = {measure for measure, name in found.index if name in STATISTICS}
@@ -234,7 +238,7 @@ def removal_curves(run: Run) -> Figure | None:
     seeds = table.loc[table["order"] == "random", "seed"].nunique()
     return Figure(
         name="removal-curves",
-        title="Loss while heads go, the least important first",
+        title="Loss while heads are removed, the least important first",
         note="blue: in the order of the score · orange: scored again after each step · thin: the other scores"
         + (f" · grey: {seeds} random orders" if seeds else ""),
         panels=[_panel(known, measure, span, areas) for measure in shown],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from headwise.importance.measures import facts
+
 KIND_NAMES = {
     "encoder-self": "encoder self-attention",
     "decoder-self": "decoder self-attention",
@@ -17,7 +19,6 @@ HEADS_OF_KIND = {
 }
 NO_BREAK = "\u202f"
 NONE = "–"
-LRP_RULES = {"ding": "LRP-Ding", "alpha-beta": "LRP-αβ", "attnlrp": "AttnLRP", "cp": "CP-LRP"}
 
 
 def signed(value: float, digits: int = 2) -> str:
@@ -90,16 +91,12 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def measure_name(measure: str) -> str:
-    """A score as a reader says it: `lrp.ding.pooled` is `LRP-Ding, pooled`, `-entropy` is `entropy, low first`."""
-    low = measure.startswith("-")
-    family, _, rest = measure.removeprefix("-").partition(".")
-    way, _, reading = rest.partition(".")
-    name = (
-        LRP_RULES.get(way, f"LRP-{way}")
-        if family == "lrp"
-        else f"{way} {family}".strip().replace("-", " ")
-    )
-    return name + (f", {reading}" if reading else "") + (", low first" if low else "")
+    """A measure as a reader says it: `lrp.ding.pooled` is `LRP-Ding, pooled`, `-entropy` is `entropy, low first`."""
+    low_first = measure.startswith("-")
+    name = measure.removeprefix("-")
+    declared = facts(name)
+    title = name.replace("-", " ") if declared.name == "undeclared" else declared.title
+    return f"{title}, low first" if low_first else title
 
 
 def count(number: int, what: str) -> str:

@@ -29,7 +29,7 @@ from headwise.report.run_folder import Run, read_run
 from headwise.theme import LIGHT
 
 FRAMES, RATE = 60, 8  # of the animation; frames a second
-VALUES = 150_000  # numbers in all films together: about 400 kB of page
+VALUES = 150_000  # numbers in the animation of all models together: about 400 kB of page
 POINTS = 20_000  # points in all gate curves together: about 1 MB of page
 LOGGED = 400  # points in a curve of training
 LOSSES = {"dev_loss": "dev loss", "loss": "training loss"}
@@ -46,7 +46,7 @@ HEALTH: dict[str, tuple[str, Callable[[float], str]]] = {
 
 
 @dataclass(frozen=True)
-class Film:
+class GateHistory:
     """A model's gates through training. opened: P(open), a row a logged step, a column for each of `heads`."""
 
     model: Mapping[str, Any]
@@ -110,20 +110,20 @@ def build(run: Run) -> dict[str, Any] | None:
     """The section is left out where nothing was pruned."""
     if run.models.empty:
         return None
-    shown = films(run)
+    shown = gate_histories(run)
     return {
-        "film": animation(shown) if shown else None,
+        "animation": animation(shown) if shown else None,
         "closing": closing_table(shown),
         "curves": gate_curves(run),
-        "lines": sorted({film.model["line"] for film in shown}),
+        "lines": sorted({history.model["line"] for history in shown}),
         "health": health_table(run),
         "notes": notes(run),
-        "concrete": any(film.model["method"] == "gates" for film in shown),
+        "concrete": any(history.model["method"] == "gates" for history in shown),
     }
 
 
-def films(run: Run) -> list[Film]:
-    """One film for every model whose gates were logged, from many heads to few."""
+def gate_histories(run: Run) -> list[GateHistory]:
+    """One history for every model whose gates were logged, from many heads to few."""
     found = []
     for model in run.pruned:
         log = run.gates.get(model["setting"])
@@ -138,7 +138,7 @@ def films(run: Run) -> list[Film]:
         )
         mask = run.layouts.get(model["setting"])
         found.append(
-            Film(
+            GateHistory(
                 model,
                 heads,
                 opened[heads].ffill().bfill(),
@@ -148,11 +148,11 @@ def films(run: Run) -> list[Film]:
     return found
 
 
-def frame_steps(shown: list[Film]) -> list[int]:
-    """The steps of the frames, the same for all films: at most FRAMES, fewer where there are very many heads."""
-    known = {int(step) for film in shown for step in film.opened.index}
+def frame_steps(shown: list[GateHistory]) -> list[int]:
+    """The steps of the frames, the same for all models: at most FRAMES, fewer where there are very many heads."""
+    known = {int(step) for history in shown for step in history.opened.index}
     return thinned(
-        known, max(10, min(FRAMES, VALUES // max(1, sum(len(film.heads) for film in shown))))
+        known, max(10, min(FRAMES, VALUES // max(1, sum(len(history.heads) for history in shown))))
     )
 
 
@@ -166,47 +166,53 @@ def thinned(steps: Any, most: int) -> list[int]:
     )
 
 
-def animation(shown: list[Film]) -> dict[str, Any]:
+def animation(shown: list[GateHistory]) -> dict[str, Any]:
     """What the page plays. frames: for each step one text of P(open) in per cent, head by head, with blanks between."""
     steps = frame_steps(shown)
     return {
         "rate": RATE,
         "steps": steps,
-        "films": [
+        "models": [
             {
-                "label": film.model["label"],
-                "total": len(film.heads),
+                "label": history.model["label"],
+                "total": len(history.heads),
                 "grids": [
                     {"kind": kind, "name": KIND_NAMES[kind], "layers": rows}
-                    for kind, rows in film.grids
+                    for kind, rows in history.grids
                 ],
-                "stays": [int(head in film.kept) for head in film.heads],
+                "kept": [int(head in history.kept) for head in history.heads],
                 "frames": [
                     " ".join(map(str, row))
-                    for row in np.rint(100 * film.at(steps)).astype(int).tolist()
+                    for row in np.rint(100 * history.at(steps)).astype(int).tolist()
                 ],
             }
-            for film in shown
+            for history in shown
         ],
     }
 
 
-def closing_table(shown: list[Film]) -> Table | None:
+def closing_table(shown: list[GateHistory]) -> Table | None:
     """Model by model, when gates shut for good, how many opened again, and how many were undecided at the end."""
     columns = {
-        "model": lambda film: film.model["label"],
-        "gates": lambda film: str(len(film.heads)),
-        "shut": lambda film: str(len(film.closed)),
-        "first at step": lambda film: f"{film.closed[0]:,}" if film.closed else "",
-        "half by step": lambda film: (
-            f"{film.closed[(len(film.closed) - 1) // 2]:,}" if film.closed else ""
+        "model": lambda history: history.model["label"],
+        "gates": lambda history: str(len(history.heads)),
+        "shut": lambda history: str(len(history.closed)),
+        "first at step": lambda history: f"{history.closed[0]:,}" if history.closed else "",
+        "half by step": lambda history: (
+            f"{history.closed[(len(history.closed) - 1) // 2]:,}" if history.closed else ""
         ),
-        "last at step": lambda film: f"{film.closed[-1]:,}" if film.closed else "",
-        "opened again": lambda film: str(int((film.shut[:-1] & ~film.shut[1:]).any(axis=0).sum())),
-        "undecided": lambda film: str(film.undecided),
-        "decided before the end": lambda film: "yes" if (film.model["settle"] or 0) > 0 else "no",
+        "last at step": lambda history: f"{history.closed[-1]:,}" if history.closed else "",
+        "opened again": lambda history: str(
+            int((history.shut[:-1] & ~history.shut[1:]).any(axis=0).sum())
+        ),
+        "undecided": lambda history: str(history.undecided),
+        "decided before the end": lambda history: (
+            "yes" if (history.model["settle"] or 0) > 0 else "no"
+        ),
     }
-    return table("When gates shut", shown, columns, badge=lambda film: chosen_badge(film.model))
+    return table(
+        "When gates shut", shown, columns, badge=lambda history: chosen_badge(history.model)
+    )
 
 
 def gate_curves(run: Run) -> list[Figure]:
@@ -227,7 +233,7 @@ def _gate_figure(run: Run, model: dict[str, Any], points: int) -> Figure:
     kept = frozenset[Head]() if mask is None else mask.kept
     heads = log[["kind", "layer", "head"]].itertuples(index=False, name=None)
     log = log.assign(
-        p=log["p_open"], fate=["kept" if head in kept else "removed" for head in heads]
+        p=log["p_open"], status=["kept" if head in kept else "removed" for head in heads]
     )
     kinds = [kind for kind in KINDS if kind in set(log["kind"])]
     panels = [
@@ -256,12 +262,12 @@ def _gate_panel(part: pd.DataFrame, name: str, layer: str) -> charts.Spec:
         axis("step:Q", "step", tickCount=3, format=",d", grid=False),
         axis("p:Q", None, domain=[0, 1], values=[0, 0.5, 1]),
     )
-    ink = colour("fate:N", ["kept", "removed"])
+    ink = colour("status:N", ["kept", "removed"])
     (line,) = charts.curve(
-        part[["step", "head", "p", "fate"]], x, y, ink, detail=charts.field("head:N"), width=1.6
+        part[["step", "head", "p", "status"]], x, y, ink, detail=charts.field("head:N"), width=1.6
     )
     thick = {"condition": {"param": hover, "value": 4, "empty": False}, "value": 1.6}
-    line["encoding"] |= {"strokeWidth": thick, "tooltip": tips("head:N", "fate:N")}
+    line["encoding"] |= {"strokeWidth": thick, "tooltip": tips("head:N", "status:N")}
     line["transform"].append({"calculate": f"'{layer}' + datum.head", "as": "address"})
     line["params"] = [
         {"name": hover, "select": {"type": "point", "fields": ["head"], "on": "pointerover"}}
@@ -354,7 +360,7 @@ def write_animation(run: Path, path: Path) -> Path:
             f"The animation cannot be written to {path}: name a file that ends in .gif or .mp4."
         )
     found = read_run(run)
-    shown = films(found)
+    shown = gate_histories(found)
     if not shown:
         raise HeadwiseError(
             f"There is no animation of {run}: no gates were trained there (gates/*.csv). Prune with gates first."
@@ -396,20 +402,20 @@ def _mp4(pictures: Iterator[Image.Image]) -> bytes:
         return made.read_bytes()
 
 
-def _pictures(shown: list[Film], steps: list[int]) -> Iterator[Image.Image]:
+def _pictures(shown: list[GateHistory], steps: list[int]) -> Iterator[Image.Image]:
     """The frames as pictures, one a step."""
-    values = [film.at(steps) for film in shown]
+    values = [history.at(steps) for history in shown]
     for at, step in enumerate(steps):
         drawing = _drawing(shown, [rows[at] for rows in values], step, at / max(1, len(steps) - 1))
         yield Image.open(io.BytesIO(vl_convert.svg_to_png(drawing))).convert("RGB")
 
 
-def _drawing(shown: list[Film], now: list[np.ndarray], step: int, share: float) -> str:
+def _drawing(shown: list[GateHistory], now: list[np.ndarray], step: int, share: float) -> str:
     """One frame as SVG: the models side by side, each under its name, and how far training is."""
     widths, heights = [], []
-    for film in shown:
-        widths.append(max(count for _, layers in film.grids for count in layers) * CELL)
-        heights.append(sum(len(layers) * CELL + PAD for _, layers in film.grids) + PAD)
+    for history in shown:
+        widths.append(max(count for _, layers in history.grids for count in layers) * CELL)
+        heights.append(sum(len(layers) * CELL + PAD for _, layers in history.grids) + PAD)
     width = max(*widths, 190) + PAD
     height = max(heights) + PAD
     columns = max(1, min(len(shown), (WIDE - PAD) // width))
@@ -424,8 +430,8 @@ def _drawing(shown: list[Film], now: list[np.ndarray], step: int, share: float) 
         f'<rect x="{PAD}" y="48" width="{across}" height="3" fill="{LIGHT["line"]}"/>',
         f'<rect x="{PAD}" y="48" width="{done}" height="3" fill="{LIGHT["accent"]}"/>',
     ]
-    for i, (film, opened) in enumerate(zip(shown, now, strict=True)):
-        parts += _map(film, opened, PAD + i % columns * width, 84 + i // columns * height)
+    for i, (history, opened) in enumerate(zip(shown, now, strict=True)):
+        parts += _map(history, opened, PAD + i % columns * width, 84 + i // columns * height)
     size = f'width="{right}" height="{bottom}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>'
 
@@ -434,21 +440,21 @@ def _whole_blocks(pixels: int) -> int:
     return math.ceil(pixels / BLOCK) * BLOCK
 
 
-def _map(film: Film, opened: np.ndarray, left: int, top: int) -> list[str]:
+def _map(history: GateHistory, opened: np.ndarray, left: int, top: int) -> list[str]:
     """One model: the surer a gate is open, the fuller its square; framed where the head is kept in the end."""
-    values = dict(zip(film.heads, opened.tolist(), strict=True))
+    values = dict(zip(history.heads, opened.tolist(), strict=True))
     grid = HeadGrid(
-        HeadMap.smallest(values), values=values, scale=Scale(colours="opening"), framed=film.kept
+        HeadMap.smallest(values), values=values, scale=Scale(colours="opening"), framed=history.kept
     )
-    label = film.model["label"]
-    is_open = f"{opened.sum():.1f} of {len(film.heads)} open"
+    label = history.model["label"]
+    is_open = f"{opened.sum():.1f} of {len(history.heads)} open"
     parts = [
         svg_text(left, top, label, LIGHT["ink"], 14, 600),
         svg_text(left, top + 17, is_open, LIGHT["muted"]),
     ]
     top += PAD
-    for kind, layers in film.grids:
-        if len(film.grids) > 1:
+    for kind, layers in history.grids:
+        if len(history.grids) > 1:
             parts.append(svg_text(left, top + 15, KIND_NAMES[kind], LIGHT["muted"], 11))
             top += PAD - 4
         parts += grid.squares(kind, left, top, CELL - GAP)

@@ -38,7 +38,7 @@ def build(run: Run) -> dict[str, Any] | None:
         "together": int((sure["value"] < 0).sum()),
         "measured": int(found["value"].notna().sum()),
         "pairs": len(found),
-        "woken": woken_table(found),
+        "backups": backup_table(found),
     }
 
 
@@ -50,7 +50,7 @@ def named(found: pd.DataFrame) -> pd.DataFrame:
 
 def interaction_map(found: pd.DataFrame) -> Figure:
     """Heads × heads: the interaction of every pair on the screen's sentences; frames mark the pairs that were measured
-    and whose interval leaves 0 out."""
+    and whose interval excludes 0."""
     order = list(dict.fromkeys([*found["address"], *found["other"]]))
     kinds = {kind: place for place, kind in enumerate(SHORT)}
     order.sort(key=lambda name: (kinds[name.split("/")[0]], *map(int, name.split("/")[1:])))
@@ -105,7 +105,7 @@ def interaction_map(found: pd.DataFrame) -> Figure:
         name="interactions",
         title="What two heads cost together, beyond what both cost alone",
         note="thousandths of a nat a token · above 0: they do the same work · below 0: they need each other"
-        " · framed: measured, interval without 0",
+        " · framed: measured, interval excludes 0",
         panels=[
             Panel(
                 chart, "pairs", width=cell * size, narrowest=60 + 6 * size, widest=110 + cell * size
@@ -150,12 +150,12 @@ def _verdict(row: dict[Any, Any]) -> str:
     return "same work" if row["low"] > 0 else "need each other" if row["high"] < 0 else ""
 
 
-def woken_table(found: pd.DataFrame) -> Table | None:
-    """Heads whose ablation score rises when another one is gone, for the pairs whose interval is above 0."""
+def backup_table(found: pd.DataFrame) -> Table | None:
+    """Backup heads: their ablation score rises when another head is removed, for the pairs whose interval is above 0."""
     rows = [
-        (gone, head, alone, alone + row["value"])
+        (removed, head, alone, alone + row["value"])
         for row in found[found["low"] > 0].to_dict("records")
-        for gone, head, alone in (
+        for removed, head, alone in (
             (row["address"], row["other"], row["other_alone"]),
             (row["other"], row["address"], row["alone"]),
         )
@@ -163,9 +163,9 @@ def woken_table(found: pd.DataFrame) -> Table | None:
     rows.sort(key=lambda row: row[2] - row[3])
     columns: Columns = {
         "without": lambda row: row[0],
-        "this head wakes up": lambda row: row[1],
+        "backup head": lambda row: row[1],
         "its score before": lambda row: signed(THOUSAND * row[2], 1),
         "after": lambda row: signed(THOUSAND * row[3], 1),
         "times": lambda row: number(row[3] / row[2], 1.0) if row[2] > 0 else "",
     }
-    return table("Heads that wake up", rows[:12], columns)
+    return table("Backup heads", rows[:12], columns)

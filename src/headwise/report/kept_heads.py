@@ -1,4 +1,4 @@
-"""Which heads stay: the head map, and layers and kinds beside the paper's models (Voita et al. 2019, figures 9, 10)."""
+"""Which heads stay: the head map, and layers and kinds, with the paper's models (Voita et al. 2019, figures 9, 10)."""
 
 from __future__ import annotations
 
@@ -295,11 +295,13 @@ def _shares(found: list[Left], title: str, what: str) -> Panel:
     """A line for each kind or layer through the models, from the whole one on."""
     names, cells = list(found[0]), []
     for one in ({name: (total, total) for name, (_, total) in found[0].items()}, *found):
-        gone = 1 - sum(left for left, _ in one.values()) / sum(total for _, total in one.values())
+        removed = 1 - sum(left for left, _ in one.values()) / sum(
+            total for _, total in one.values()
+        )
         cells += [
             {
                 "name": name,
-                "gone": round(100 * gone, 2),
+                "removed": round(100 * removed, 2),
                 "left": round(100 * left / total, 2),
                 "text": f"{left} of {total}",
             }
@@ -319,7 +321,7 @@ def _shares(found: list[Left], title: str, what: str) -> Panel:
     )
     marks = charts.curve(
         cells,
-        axis("gone:Q", "heads pruned (%)", domain=[0, 100], grid=False),
+        axis("removed:Q", "heads pruned (%)", domain=[0, 100], grid=False),
         axis("left:Q", "heads left (%)", domain=[0, 100], tickCount=4),
         ink | {"sort": domain},
         dots=60,

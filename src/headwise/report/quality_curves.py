@@ -1,6 +1,6 @@
 """Part of cost: quality against the heads kept (Voita et al. 2019, figure 7), greedy removal (Michel et al. 2019,
 figures 3, 4): BLEU, or the perplexity of language models.
-The table of models is that of a run, or the means of a grid with the single seeds' models beside it.
+The table of models is that of a run, or the means of a grid with the models of single seeds.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _points(own: pd.DataFrame, full: Model | None, quality: Quality, part: str) 
                 | {"line": "", "control": CONTROLS[control["control"]], "kept": at}
             )
     table = pd.DataFrame([one for one in found if one["value"] is not None])
-    return table if table.empty else table.assign(total=total, x=_beside(table, total))
+    return table if table.empty else table.assign(total=total, x=_side_by_side(table, total))
 
 
 def _point(model: Model, full: Model | None, quality: Quality, part: str) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _line_points(
     ]
 
 
-def _beside(table: pd.DataFrame, total: int) -> list[float]:
+def _side_by_side(table: pd.DataFrame, total: int) -> list[float]:
     """Where marks are drawn: those of as many heads move a little to the left and right of the first."""
     single = ~table["sort"].isin(["full", "random"])
     marks, seen, furthest = (
@@ -375,7 +375,7 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
         ),
     )
     by_score = {
-        capital(models.group_name(kinds)): _gone(full, lines, quality, part)
+        capital(models.group_name(kinds)): _removal_points(full, lines, quality, part)
         for kinds, lines in groups.items()
     }
     panels = [
@@ -384,7 +384,7 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
         if len(points) > 1
     ]
     note = f"on {TEXTS[part]} · bands: 95 % interval of the difference to the full model, range of random orders"
-    title = f"{capital(quality.name)} on {TEXTS[part]} while heads go"
+    title = f"{capital(quality.name)} on {TEXTS[part]} while heads are removed"
     first = Figure(
         "greedy-curves",
         f"{title}, the least important first",
@@ -400,15 +400,15 @@ def greedy_figures(frame: pd.DataFrame) -> list[Figure]:
     most = max(shared, key=lambda name: len(shared[name]), default="")
     if len(shared.get(most, ())) < 2:
         return [first] if panels else []
-    panels = [_greedy_panel(_gone(full, shared[most], quality, part), "", quality, part)]
+    panels = [_greedy_panel(_removal_points(full, shared[most], quality, part), "", quality, part)]
     note = "share of the heads of these kinds that is removed"
     return [first, Figure("greedy-by-kind", f"{title}, by kind of heads: {most}", note, panels)]
 
 
-def _gone(
+def _removal_points(
     full: Model | None, lines: list[tuple[str, pd.DataFrame]], quality: Quality, part: str
 ) -> pd.DataFrame:
-    """The points of a panel: every line starts at the full model; `gone` is the share removed in per cent."""
+    """The points of a panel: every line starts at the full model; `removed` is the share removed in per cent."""
     base, found = value(full, part + quality.measure), []
     for name, line in lines:
         total = int(line["total"].iloc[0])
@@ -423,13 +423,17 @@ def _gone(
         for one in [start, *_line_points(line, full, quality, part)]:
             found.append(
                 one
-                | {"line": name, "gone": round(100 * (1 - one["kept"] / total), 2), "total": total}
+                | {
+                    "line": name,
+                    "removed": round(100 * (1 - one["kept"] / total), 2),
+                    "total": total,
+                }
             )
     return pd.DataFrame([one for one in found if one["value"] is not None])
 
 
 def _greedy_panel(points: pd.DataFrame, title: str, quality: Quality, part: str) -> Panel:
-    x = axis("gone:Q", "heads removed (%)", domain=[0, 100], grid=False)
+    x = axis("removed:Q", "heads removed (%)", domain=[0, 100], grid=False)
     scale: dict[str, Any] = {"type": "log", "nice": False} if quality.unit else {"zero": False}
     y = axis("value:Q", f"{quality.name} on {TEXTS[part]}", **scale)
     marks = charts.curve(

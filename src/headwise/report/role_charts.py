@@ -12,8 +12,8 @@ from headwise.report import charts
 from headwise.report.charts import ROOM, Spec, axis, colour, tips
 from headwise.report.components import Figure, Panel
 from headwise.report.format import KIND_NAMES, measure_name, percent, signed
-from headwise.report.head_scores import drawn_measures, ranks
 from headwise.report.run_folder import Roles, Run
+from headwise.report.score_maps import drawn_measures, ranks
 from headwise.roles.role import NO_ROLE, UNTRAINED, category, in_order, role, role_of
 
 FAINT = 0.16  # how strong the grey of heads without a role is
@@ -28,8 +28,8 @@ HEADS_SHOWN, NEAREST = 9, 3  # heads in figures of evidence; where none has the 
 RARE = {"rare.two-rarest": "one of the two rarest", "rare.rarest": "the rarest"}
 
 
-def of_twins(found: Roles) -> pd.DataFrame:
-    """The tests of roles of untrained twins; no row without any."""
+def of_untrained(found: Roles) -> pd.DataFrame:
+    """The tests of roles of untrained models; no row without any."""
     controls = found.controls
     empty = pd.DataFrame(columns=["control", "kind", "layer", "head", "measure", "value", "found"])
     return empty if controls is None else controls[controls["control"].str.startswith(UNTRAINED)]
@@ -275,7 +275,7 @@ def _evidence(
     x: Spec,
     y: Spec,
     ink: Spec,
-    bar: float,
+    threshold: float,
     tip: list[Spec],
     along: str,
     **more: Any,
@@ -299,14 +299,14 @@ def _evidence(
     return [
         *marks,
         charts.levels(
-            [{"bar": bar}], {**places[along], "field": "bar"}, style="limit", along=along
+            [{"bar": threshold}], {**places[along], "field": "bar"}, style="limit", along=along
         ),
     ]
 
 
 def _untrained(found: Roles, kind: str) -> pd.DataFrame:
-    """The range over all heads of a kind in untrained twins: measure, low, high; no row without twins."""
-    rows = of_kind(of_twins(found), kind).dropna(subset=["value"])
+    """The range over all heads of a kind in untrained models: measure, low, high; no row without any."""
+    rows = of_kind(of_untrained(found), kind).dropna(subset=["value"])
     ends: pd.DataFrame = rows.groupby("measure")["value"].agg(low="min", high="max").reset_index()
     return ends
 
@@ -330,19 +330,20 @@ def offsets(found: Roles) -> Figure | None:
         return None
     confirmed = _first_heads(found.roles[found.roles["measure"].str.startswith("positional.")])
     shown = confirmed[:HEADS_SHOWN] or _first_heads(table)[:NEAREST]
+    least = percent(role["positional"].threshold)
     return Figure(
         name="offsets",
         title="Where positional heads look" if confirmed else "No head is positional; the nearest",
-        note="share of tokens whose largest weight lies at each offset · dashed: the bar for a positional head",
+        note="share of tokens whose largest weight lies at each offset · dashed: the threshold of a positional head",
         panels=[_offset_panel(found, table, head) for head in shown],
         columns=3,
-        facts=f"Positional heads: {len(confirmed)}, shown: {len(shown)}. The bar: {percent(role['positional'].threshold)}.",
+        facts=f"Positional heads: {len(confirmed)}, shown: {len(shown)}. The threshold: {least}.",
     )
 
 
 def _offset_panel(found: Roles, table: pd.DataFrame, head: tuple[Any, ...]) -> Panel:
     cells = table[(table[["kind", "layer", "head"]] == list(head)).all(axis=1)]
-    twins = _untrained(found, str(head[0]))
+    untrained = _untrained(found, str(head[0]))
     best = cells["value"].max()
     cells = cells.assign(
         offset=[signed(int(measure.split(".")[1]), 0) for measure in cells["measure"]],
@@ -353,14 +354,14 @@ def _offset_panel(found: Roles, table: pd.DataFrame, head: tuple[Any, ...]) -> P
     y = axis("value:Q", None, domain=[0, 1], values=[0, 0.5, 1])
     tip = tips("offset:N", "value:Q|share|.3f", "low:Q||.3f", "high:Q||.3f", "n:Q||,")
     title = f"{head[0]}/{head[1]}/{head[2]} · {cells.loc[cells['which'] == 'highest', 'offset'].iloc[0]}: {best:.2f}"
-    twins = twins[twins["measure"].str.fullmatch(r"positional\.-?\d")]
-    twins = twins.assign(
-        offset=[signed(int(measure.split(".")[1]), 0) for measure in twins["measure"]]
+    untrained = untrained[untrained["measure"].str.fullmatch(r"positional\.-?\d")]
+    untrained = untrained.assign(
+        offset=[signed(int(measure.split(".")[1]), 0) for measure in untrained["measure"]]
     )
     marks = _evidence(
         cells, x, y, colour("which:N", ["highest", "other"]), role["positional"].threshold, tip, "y"
     )
-    marks[:0] = _band(twins, {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}})
+    marks[:0] = _band(untrained, {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}})
     return Panel(
         charts.layered(marks, 110, f"Offsets of {title}"),
         title,
@@ -371,7 +372,7 @@ def _offset_panel(found: Roles, table: pd.DataFrame, head: tuple[Any, ...]) -> P
 
 
 def rare_tokens(found: Roles) -> Figure | None:
-    """The heads that look most at the rarest tokens of a sentence, beside a random token."""
+    """The heads that look most at the rarest tokens of a sentence, and what a random token would reach."""
     table = found.table[found.table["measure"].isin(RARE)].dropna(subset=["value"])
     shown = _first_heads(table[table["measure"] == "rare.two-rarest"])[:HEADS_SHOWN]
     if not shown:
@@ -384,7 +385,7 @@ def rare_tokens(found: Roles) -> Figure | None:
     cells = table.loc[
         table["address"].isin(order), ["address", "which", "value", "low", "high", "baseline", "n"]
     ]
-    count, bar = (
+    count, threshold = (
         int((found.roles["measure"] == "rare.two-rarest").sum()),
         role["rare.two-rarest"].threshold,
     )
@@ -397,19 +398,21 @@ def rare_tokens(found: Roles) -> Figure | None:
         "address:N|head", "which:N|looks at", "value:Q|share|.3f", "baseline:Q||.3f", "n:Q||,"
     )
     shift = charts.field("which:N", sort=list(RARE.values()))
-    twins = _untrained(found, str(shown[0][0]))
-    twins = twins[twins["measure"].isin(RARE)].assign(which=lambda rows: rows["measure"].map(RARE))
-    twins = twins.merge(pd.DataFrame({"address": order}), how="cross")
-    marks = _evidence(cells, x, y, ink, bar, tip, "x", yOffset=shift)
+    untrained = _untrained(found, str(shown[0][0]))
+    untrained = untrained[untrained["measure"].isin(RARE)].assign(
+        which=lambda rows: rows["measure"].map(RARE)
+    )
+    untrained = untrained.merge(pd.DataFrame({"address": order}), how="cross")
+    marks = _evidence(cells, x, y, ink, threshold, tip, "x", yOffset=shift)
     ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "yOffset": shift}
-    marks[:0] = _band(twins, ends)
+    marks[:0] = _band(untrained, ends)
     chart = charts.layered(marks, 30 * len(order), "Rare tokens")
     return Figure(
         name="rare-tokens",
         title=f"Heads that look at rare tokens: {count}"
         if count
         else "No head looks at rare tokens; the nearest",
-        note="share of tokens that look most at a rare one · line: a random token · dashed: the bar",
+        note="share of tokens that look most at a rare one · line: a random token · dashed: the threshold",
         panels=[Panel(chart, "rare tokens", width=560, widest=620)],
-        facts=f"Shown: {len(shown)}. The bar: {bar:g}.",
+        facts=f"Shown: {len(shown)}. The threshold: {threshold:g}.",
     )

@@ -378,8 +378,8 @@ def _roles(member: Member) -> str:
     if "heads" not in found:
         return ""
     twins = found.get("twins", 0)
-    beside = f"\nuntrained: {sum(found['untrained'].values()) / twins:.1f}" if twins else ""
-    return f"{found['heads']} of {found['tested']}{beside}"
+    control = f"\nuntrained: {sum(found['untrained'].values()) / twins:.1f}" if twins else ""
+    return f"{found['heads']} of {found['tested']}{control}"
 
 
 def _pairs(member: Member) -> str:

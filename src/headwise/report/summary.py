@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headwise.report import faithfulness, head_roles, kept_heads, models
+from headwise.report import faithfulness, kept_heads, models, role_tables
 from headwise.report.components import section
 from headwise.report.format import (
     KIND_NAMES,
@@ -44,8 +44,8 @@ def build(run: Run) -> dict[str, Any]:
     """Headline, tiles and facts; without a chosen pruned model `why` says why not."""
     full, chosen = run.full, run.chosen
     groups = [
-        ("Which score to believe", faithfulness.in_short(run)),
-        ("What the heads do", head_roles.in_short(run)),
+        ("Which score is faithful", faithfulness.in_short(run)),
+        ("What the heads do", role_tables.in_short(run)),
     ]
     start: dict[str, Any] = {"why": "", "limit": _limit(run), "unit": _unit(run), "tiles": []}
     if full is None or chosen is None:

@@ -1,9 +1,9 @@
 // Figures: each can fill the screen, and gives the rows that it draws as CSV.
 function rowsOf(figure) {
-  const film = figure.id === "gate-animation" && read("gate-films");
-  if (film) return film.films.flatMap(({ label, grids, frames }) => {
+  const history = figure.id === "gate-animation" && read("gate-history");
+  if (history) return history.models.flatMap(({ label, grids, frames }) => {
     const heads = grids.flatMap(({ kind, layers }) => layers.flatMap((count, layer) => Array.from({ length: count }, (_, head) => ({ kind, layer, head }))));
-    return frames.flatMap((frame, at) => frame.split(" ").map((p, i) => ({ model: label, step: film.steps[at], ...heads[i], p_open: p / 100 })));
+    return frames.flatMap((frame, at) => frame.split(" ").map((p, i) => ({ model: label, step: history.steps[at], ...heads[i], p_open: p / 100 })));
   });
   return [...figure.querySelectorAll(".panel")].flatMap((panel, i, panels) => {
     const named = panels.length > 1 ? { panel: panel.querySelector("h4").textContent } : {};

@@ -1,5 +1,5 @@
 const root = document.getElementById("gate-animation");
-const { steps, films, rate } = JSON.parse(document.getElementById("gate-films").textContent);
+const { steps, models, rate } = JSON.parse(document.getElementById("gate-history").textContent);
 const [button, slider, shown, speed, maps] = ["button", "input", "output", "select", ".maps"].map((part) => root.querySelector(part));
 const last = steps.length - 1, number = new Intl.NumberFormat("en");
 
@@ -10,44 +10,44 @@ function make(name, parent, text = "", style = "") {
   return made;
 }
 
-function lay(film) {  // the map of one model: its cells, and a function that shows a frame
-  const frames = film.frames.map((frame) => frame.split(" ").map(Number));
+function lay(model) {  // the map of one model: its cells, and a function that shows a frame
+  const frames = model.frames.map((frame) => frame.split(" ").map(Number));
   const expected = frames.map((frame) => frame.reduce((sum, p) => sum + p, 0) / 100);
   const box = make("div", maps), cells = [];
-  make("h4", box, film.label);
+  make("h4", box, model.label);
   const open = make("p", box, "", "open");
-  for (const { kind, name, layers } of film.grids) {
-    if (film.grids.length > 1) make("p", box, name, "kind");
+  for (const { kind, name, layers } of model.grids) {
+    if (model.grids.length > 1) make("p", box, name, "kind");
     const grid = make("div", box, "", "cells");
     grid.setAttribute("role", "img");
     grid.style.setProperty("--columns", Math.max(...layers));
     layers.forEach((count, layer) => {
       for (let head = 0; head < count; head++) {
-        const cell = make("i", grid, "", film.stays[cells.length] ? "stays" : "");
+        const cell = make("i", grid, "", model.kept[cells.length] ? "kept" : "");
         cell.style.gridArea = `${layer + 1} / ${head + 1}`;
         cell.dataset.head = `${kind}/${layer}/${head}`;
         cells.push(cell);
       }
     });
   }
-  const path = expected.map((sum, at) => `${(100 * at / Math.max(last, 1)).toFixed(2)},${(30 - 28 * sum / film.total).toFixed(2)}`);
+  const path = expected.map((sum, at) => `${(100 * at / Math.max(last, 1)).toFixed(2)},${(30 - 28 * sum / model.total).toFixed(2)}`);
   box.insertAdjacentHTML("beforeend", `<svg viewBox="0 0 100 32" preserveAspectRatio="none" aria-hidden="true"><path d="M${path.join("L")}"/><line y1="0" y2="32"/></svg>`);
   const line = box.querySelector("line");
   return (at) => {
-    const sum = `${expected[at].toFixed(1)} of ${film.total} open`;
+    const sum = `${expected[at].toFixed(1)} of ${model.total} open`;
     open.textContent = sum;
     cells.forEach((cell, i) => {
       cell.style.setProperty("--p", frames[at][i]);
       cell.title = `${cell.dataset.head}: P(open) ${(frames[at][i] / 100).toFixed(2)}`;
     });
-    for (const grid of box.querySelectorAll(".cells")) grid.setAttribute("aria-label", `${film.label}, step ${steps[at]}: ${sum}`);
+    for (const grid of box.querySelectorAll(".cells")) grid.setAttribute("aria-label", `${model.label}, step ${steps[at]}: ${sum}`);
     for (const end of ["x1", "x2"]) line.setAttribute(end, 100 * at / Math.max(last, 1));
   };
 }
 
-const widest = Math.max(...films.flatMap((film) => film.grids.flatMap((grid) => grid.layers)));
+const widest = Math.max(...models.flatMap((model) => model.grids.flatMap((grid) => grid.layers)));
 maps.style.setProperty("--least", `${Math.max(140, 9 * widest)}px`);
-const shows = films.map(lay);
+const shows = models.map(lay);
 let place = last, playing = false, before = 0;
 
 function show() {
@@ -63,15 +63,15 @@ function play(on) {
   if (!on) return;
   if (place >= last) place = 0;
   before = performance.now();
-  requestAnimationFrame(go);
+  requestAnimationFrame(advance);
 }
-function go(now) {
+function advance(now) {
   if (!playing) return;
   const was = Math.floor(place);
   place = Math.min(last, place + Math.max(0, now - before) / 1000 * rate * speed.value);
   before = now;
   if (Math.floor(place) !== was) show();
-  place < last ? requestAnimationFrame(go) : play(false);
+  place < last ? requestAnimationFrame(advance) : play(false);
 }
 slider.max = last;
 slider.addEventListener("input", () => { play(false); place = Number(slider.value); show(); });

@@ -1,11 +1,11 @@
 // Heads: one is picked in any figure, table or text, and marked everywhere. The page's address says which.
-const story = read("story"), NAMES = /(?:encoder-self|decoder-self|cross)\/\d+\/\d+/g;
-const FATES = { k: "kept", r: "removed", "-": "not asked" };
+const details = read("head-details"), NAMES = /(?:encoder-self|decoder-self|cross)\/\d+\/\d+/g;
+const STATUS = { k: "kept", r: "removed", "-": "not pruned" };
 const card = make("aside", { id: "picked", class: "card", popover: "manual", tabindex: "-1" });
 let from = null;  // what had the focus when a head was picked
 let byKeyboard = false;  // whether the card gets the focus when it is shown
 
-function asked() {
+function pickedHead() {
   const found = /^#head=(.+)$/.exec(location.hash.replaceAll(/%2f/gi, "/"));
   return found ? found[1] : null;
 }
@@ -20,7 +20,7 @@ function nameHeads() {  // every address of a head in the page's text leads to i
     let at = 0;
     const parts = [];
     for (const { 0: head, index } of node.data.matchAll(NAMES)) {
-      if (!story.heads[head]) continue;
+      if (!details.heads[head]) continue;
       parts.push(node.data.slice(at, index), make("a", { href: `#head=${head}`, "data-head": head }, head));
       at = index + head.length;
     }
@@ -28,7 +28,7 @@ function nameHeads() {  // every address of a head in the page's text leads to i
   }
 }
 function findMarks() {  // the marks of charts that are about a head; one of each chart can have the focus
-  if (!story) return;
+  if (!details) return;
   for (const chart of document.querySelectorAll(".chart svg")) {
     let first = true;
     for (const mark of chart.querySelectorAll("path, text")) {
@@ -42,7 +42,7 @@ function findMarks() {  // the marks of charts that are about a head; one of eac
       first = false;
     }
   }
-  if (asked() !== null) show();
+  if (pickedHead() !== null) show();
 }
 function mark(head) {
   for (const old of document.querySelectorAll("[data-head].is-picked")) {
@@ -70,27 +70,27 @@ function places(head, marked) {  // the figures and tables in which the head is 
   })));
 }
 function scoresOf(head) {
-  const { scores } = story.heads[head], kind = head.split("/")[0];
-  const others = Object.keys(story.heads).filter((name) => name.startsWith(`${kind}/`));
+  const { scores } = details.heads[head], kind = head.split("/")[0];
+  const others = Object.keys(details.heads).filter((name) => name.startsWith(`${kind}/`));
   const rows = scores.flatMap((score, at) => {
     if (!score) return [];
-    const values = others.flatMap((name) => story.heads[name].scores[at]?.slice(0, 1) ?? []);
+    const values = others.flatMap((name) => details.heads[name].scores[at]?.slice(0, 1) ?? []);
     const place = 1 + values.filter((value) => value > score[0]).length;
-    return [make("tr", {}, make("th", { scope: "row" }, story.measures[at]), make("td", {}, make("data", { value: score[0] }, score[1])),
-      make("td", {}, score[2]), ...(story.untrained ? [make("td", {}, score[3])] : []), make("td", {}, `${place} of ${values.length}`))];
+    return [make("tr", {}, make("th", { scope: "row" }, details.measures[at]), make("td", {}, make("data", { value: score[0] }, score[1])),
+      make("td", {}, score[2]), ...(details.untrained ? [make("td", {}, score[3])] : []), make("td", {}, `${place} of ${values.length}`))];
   });
-  const columns = ["score", "value", "95 % interval", ...(story.untrained ? ["untrained"] : []), "rank in kind"].map((name) => make("th", { scope: "col" }, name));
+  const columns = ["score", "value", "95 % interval", ...(details.untrained ? ["untrained"] : []), "rank in kind"].map((name) => make("th", { scope: "col" }, name));
   return rows.length ? [make("h3", {}, "Scores"), make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Scores" }, make("table", {}, make("thead", {}, make("tr", {}, ...columns)), make("tbody", {}, ...rows)))] : [];
 }
 function modelsOf(head) {
-  const { fates, closed } = story.heads[head], known = [...fates].filter((fate) => fate !== "-");
+  const { statuses, closed } = details.heads[head], known = [...statuses].filter((status) => status !== "-");
   if (!known.length) return [];
-  const rows = story.models.flatMap(({ label, chosen }, at) => {
-    if (fates[at] === "-") return [];
+  const rows = details.models.flatMap(({ label, chosen }, at) => {
+    if (statuses[at] === "-") return [];
     const gate = at in closed ? (closed[at] === null ? "; its gate stayed open" : `; its gate shut at step ${closed[at].toLocaleString("en")}`) : "";
-    return [make("li", {}, `${label}${chosen ? ", chosen" : ""}: `, make("b", {}, FATES[fates[at]]), gate)];
+    return [make("li", {}, `${label}${chosen ? ", chosen" : ""}: `, make("b", {}, STATUS[statuses[at]]), gate)];
   });
-  const title = `Kept in ${known.filter((fate) => fate === "k").length} of ${known.length} pruned models`;
+  const title = `Kept in ${known.filter((status) => status === "k").length} of ${known.length} pruned models`;
   const list = make("ul", {}, ...rows);
   return rows.length > 12 ? [make("details", {}, make("summary", {}, title), list)] : [make("h3", {}, title), list];
 }
@@ -106,14 +106,14 @@ function examplesOf(head) {  // the attention maps of the page that are this hea
   return maps.length ? [make("h3", {}, "Attention in an example sentence"), make("div", { class: "examples" }, ...maps)] : [];
 }
 function fillCard(head, marked) {
-  const heads = Object.keys(story.heads), at = heads.indexOf(head);
+  const heads = Object.keys(details.heads), at = heads.indexOf(head);
   const step = (by) => () => pick(heads[(at + by + heads.length) % heads.length]);
   const close = button("×", "Close (Escape)", leave);
   close.setAttribute("aria-label", "Close");
   const bar = make("div", { class: "bar" }, make("h2", {}, head));
   if (at >= 0) bar.append(button("‹", "The head before", step(-1)), button("›", "The head after", step(1)));
   bar.append(close);
-  const { roles, alone } = story.heads[head] ?? {};
+  const { roles, alone } = details.heads[head] ?? {};
   const parts = at < 0 ? [make("p", {}, "This page has no head of this name.")] : [
     make("p", { class: "role" }, roles.length ? "Has a role:" : "No known role."),
     ...(roles.length ? [make("ul", {}, ...roles.map((text) => make("li", {}, text)))] : []),
@@ -125,7 +125,7 @@ function fillCard(head, marked) {
   card.replaceChildren(bar, ...parts);
 }
 function show() {
-  const head = asked(), marked = mark(head);
+  const head = pickedHead(), marked = mark(head);
   if (card.matches(":popover-open")) card.hidePopover();
   if (head === null) return;
   fillCard(head, marked);
@@ -135,7 +135,7 @@ function show() {
   byKeyboard = false;
 }
 function pick(head) {
-  if (asked() !== head) location.hash = `head=${head}`;  // and then it is shown
+  if (pickedHead() !== head) location.hash = `head=${head}`;  // and then it is shown
   else show();
 }
 function leave() {
@@ -155,7 +155,7 @@ function beside(mark, key) {  // the nearest mark of the chart in the direction 
   }
   return best;
 }
-if (story) {
+if (details) {
   nameHeads();
   document.body.append(card);
   document.addEventListener("click", (event) => {
@@ -166,7 +166,7 @@ if (story) {
     pick(one.dataset.head);
   });
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && asked() !== null && !document.fullscreenElement) leave();
+    if (event.key === "Escape" && pickedHead() !== null && !document.fullscreenElement) leave();
     const one = event.target.closest?.("path[data-head]");
     if (!one) return;
     if (event.key === "Enter" || event.key === " ") one.dispatchEvent(new MouseEvent("click", { bubbles: true, detail: 0 }));

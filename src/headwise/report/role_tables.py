@@ -1,4 +1,4 @@
-"""What each head does: the roles that were found, beside the paper's, with their evidence."""
+"""What each head does: the roles that were found, the paper's for comparison, and their evidence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwise.report.role_charts import (
     kinds_of,
     layer_patterns,
     of_kind,
-    of_twins,
+    of_untrained,
     offsets,
     rare_tokens,
 )
@@ -59,9 +59,9 @@ def build(run: Run) -> dict[str, Any] | None:
     if found is None:
         return None
     syntax = syntax_table(found)
-    twins = of_twins(found)["control"].nunique()
+    untrained_models = of_untrained(found)["control"].nunique()
     return {
-        "twins": twins,
+        "untrained_models": untrained_models,
         "controls": controls_table(found),
         "groups": _groups(found),
         "claims": claims(found),
@@ -76,7 +76,7 @@ def build(run: Run) -> dict[str, Any] | None:
         "rare": rare_tokens(found),
         "maps": attention_maps(found),
         "absent": found.facts["absent"],
-        "bars": _bars(found),
+        "rule": _rule(found),
     }
 
 
@@ -166,10 +166,10 @@ def claims(found: Roles) -> Table | None:
         "Voita et al. (2019), encoder": lambda row: row[0],
         "here": lambda row: "yes" if row[1] else "no",
     }
-    return table("Beside the paper", held, columns)
+    return table("Compared with the paper", held, columns)
 
 
-def _bars(found: Roles) -> dict[str, str]:
+def _rule(found: Roles) -> dict[str, str]:
     """The numbers of the rule by which roles are decided."""
     other = found.facts.get("signature", {}).get("confirmed_on", "the other half")
     tested = [role_of(measure) for measure in found.table["measure"].drop_duplicates()]
@@ -185,7 +185,7 @@ def _bars(found: Roles) -> dict[str, str]:
         if declared.name in names - {"positional"} and declared.threshold is not None:
             rules.append(f"{declared.category} {declared.threshold:g}")
     first = "one half of the documents" if other == "the other half" else "the text"
-    return {"bars": "; ".join(rules), "first": first, "other": other, "rate": percent(RATE)}
+    return {"thresholds": "; ".join(rules), "first": first, "other": other, "rate": percent(RATE)}
 
 
 def _syntactic(found: Roles) -> pd.DataFrame:
@@ -208,13 +208,13 @@ def syntax_table(found: Roles) -> Table | None:
     def is_role(row: Any) -> bool:
         return (*(row[name] for name in HEAD), row["measure"]) in held
 
-    twins, words, order = (
-        best_of_twins(found),
+    untrained, words, order = (
+        best_untrained(found),
         *(on_changed_text(found, text) for text in (RANDOM_WORDS, SHUFFLED)),
     )
 
-    def of_twin(row: Any) -> str:
-        best = twins.get((row["kind"], row["measure"]))
+    def best_control(row: Any) -> str:
+        best = untrained.get((row["kind"], row["measure"]))
         return "" if best is None else f"{best[0]:.2f}\n{best[1]:.2f} to {best[2]:.2f}"
 
     def changed(scores: Mapping[tuple[Any, ...], float], row: Any) -> str:
@@ -235,7 +235,7 @@ def syntax_table(found: Roles) -> Table | None:
         "effect (h)": lambda row: (
             "" if pd.isna(row["baseline"]) else signed(effect(row["value"], row["baseline"]))
         ),
-        "best untrained": of_twin,
+        "best untrained": best_control,
         "random words": partial(changed, words),
         "shuffled": partial(changed, order),
         "words": lambda row: f"{row['n']:,.0f}",
@@ -253,7 +253,7 @@ def syntax_table(found: Roles) -> Table | None:
 
 
 def share_table(found: Roles) -> Table | None:
-    """Shares of each sort of role, beside the paper's three models where encoder heads were tested."""
+    """Shares of each sort of role, and of the paper's three models where encoder heads were tested."""
     kinds = kinds_of(found)
     paper = pd.read_csv(PAPER, index_col="role") if "encoder-self" in kinds else pd.DataFrame()
     sorts = [*paper.index[:-1], *_by_sort(found.roles)["sort"].value_counts().index, NO_ROLE]
@@ -267,7 +267,7 @@ def share_table(found: Roles) -> Table | None:
         heads = paper[pair].get(sort)
         return "" if heads is None else f"{percent(heads / 48)}\n{heads} of 48"
 
-    controls = of_twins(found)
+    controls = of_untrained(found)
     held = controls[controls["found"] == 1]
     held = held.assign(sort=[category(measure) for measure in held["measure"]])
     count = max(1, controls["control"].nunique())
@@ -298,10 +298,10 @@ def on_changed_text(found: Roles, control: str) -> Mapping[tuple[Any, ...], floa
     return dict(zip(keys, rows["value"], strict=True))
 
 
-def best_of_twins(found: Roles) -> Mapping[tuple[str, str], tuple[float, float, float]]:
-    """By kind and measure the best head of every untrained twin: mean, lowest and highest over the twins."""
+def best_untrained(found: Roles) -> Mapping[tuple[str, str], tuple[float, float, float]]:
+    """By kind and measure the best head of every untrained model: mean, lowest and highest over these models."""
     best = (
-        of_twins(found)
+        of_untrained(found)
         .dropna(subset=["value"])
         .groupby(["kind", "measure", "control"])["value"]
         .max()

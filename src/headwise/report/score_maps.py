@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+import headwise.importance.measures as measure_table
 from headwise.grid import HeadGrid, Scale
 from headwise.heads import KINDS, Head, HeadMap
 from headwise.report import charts, models
@@ -30,12 +31,7 @@ from headwise.report.run_folder import Run
 
 TURN = 0.55  # the share of the heat scale from which text on it needs the other colour
 BESIDE = 12  # heads a layer, up to which two maps stand side by side
-FAMILIES = {
-    "lrp": "share of the layer's relevance",
-    "confidence": "mean of a head's largest attention weight",
-    "gradient": "how the loss moves as the head is turned down",
-    "ablation": "what the loss gains without the head (nats a token)",
-}
+FAMILIES = ("lrp", "confidence", "gradient", "ablation")  # of measures, each drawn once
 FIRST = ("lrp.ding", "gradient", "ablation.zero")  # the measures that stand for their families
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 RELEVANCE = {
@@ -48,7 +44,7 @@ RELEVANCE = {
 }
 FAR = 0.5  # of a layer's ranks: from here on two scores disagree about a head
 BLEU, LOSS, ALONE = "ablation.bleu", "ablation.zero", "ablation.all-but-one"
-FALSE_RATE = 0.05  # how often a 95 % interval leaves 0 out when nothing differs
+FALSE_RATE = 0.05  # how often a 95 % interval excludes 0 when nothing differs
 
 
 Layer = tuple[str, int, str]  # kind, layer, measure
@@ -56,8 +52,10 @@ HEAD = ["kind", "layer", "head"]
 
 
 @dataclass(frozen=True)
-class Band:
-    """The heads of one layer in all untrained twins, by one measure: mean, lowest, highest, standard deviation."""
+class ControlRange:
+    """One measure of the heads of a layer in all untrained models, which are randomly initialised controls: mean, lowest,
+    highest, standard deviation.
+    """
 
     mean: float
     low: float
@@ -77,25 +75,26 @@ class Band:
         return f"{number(self.low, scale, 1)} to {number(self.high, scale, 1)}"
 
 
-def bands(run: Run) -> Mapping[Layer, Band]:
-    """The band of every layer and measure that untrained twins were scored by; empty without any."""
+def control_ranges(run: Run) -> Mapping[Layer, ControlRange]:
+    """The range of every layer and measure that untrained models were scored by; empty without any."""
     if run.untrained is None:
         return {}
     groups = run.untrained.dropna(subset=["value"]).groupby(["kind", "layer", "measure"])["value"]
     found: pd.DataFrame = groups.agg(["mean", "min", "max", "std"])
     return {
-        key: Band(*map(float, row)) for key, row in zip(found.index, found.to_numpy(), strict=True)
+        key: ControlRange(*map(float, row))
+        for key, row in zip(found.index, found.to_numpy(), strict=True)
     }
 
 
 def untrained_models(run: Run) -> int:
-    """How many untrained twins there are."""
+    """How many untrained models there are."""
     return 0 if run.untrained is None else int(run.untrained["seed"].nunique())
 
 
 def untrained_table(run: Run) -> Table | None:
-    """Every measure and kind beside untrained twins: how many heads are outside their range, and how far."""
-    known = bands(run)
+    """Every measure and kind compared with untrained models: how many heads are outside their range, and how far."""
+    known = control_ranges(run)
     if run.heads is None or not known:
         return None
     rows = []
@@ -106,7 +105,7 @@ def untrained_table(run: Run) -> Table | None:
             (row["value"], known.get((str(kind), row["layer"], str(measure))))
             for row in part.to_dict("records")
         ]
-        both = [(value, band) for value, band in pairs if band is not None]
+        both = [(value, control) for value, control in pairs if control is not None]
         if both:
             rows.append((str(measure), str(kind), both))
     columns: Columns = {
@@ -119,10 +118,10 @@ def untrained_table(run: Run) -> Table | None:
         "below": lambda row: str(sum(v < b.low for v, b in row[2])),
         "median effect": lambda row: signed(median(b.effect(v) for v, b in row[2]), 1),
     }
-    return table("Beside untrained models", rows, columns, code=lambda row: row[0])
+    return table("Compared with untrained models", rows, columns, code=lambda row: row[0])
 
 
-def _scale(row: tuple[str, str, list[tuple[float, Band]]]) -> float:
+def _scale(row: tuple[str, str, list[tuple[float, ControlRange]]]) -> float:
     return max(abs(value) for value, _ in row[2])
 
 
@@ -144,13 +143,13 @@ def build(run: Run) -> dict[str, Any]:
     return {
         "maps": score_maps(run),
         "untrained": untrained_table(run),
-        "twins": untrained_models(run),
+        "untrained_models": untrained_models(run),
         "families": [name.split(".")[0] for name in drawn],
         "conserved": conservation_table(run),
         "pooled": pooled_table(run),
         "apart": apart_table(run),
         "effects": [
-            _effects(effects[effects["kind"] == k], measure, bands(run))
+            _effects(effects[effects["kind"] == k], measure, control_ranges(run))
             for k in KINDS
             if k in set(effects["kind"])
         ],
@@ -167,13 +166,24 @@ def of_measure(run: Run, measure: str) -> pd.DataFrame:
     return run.heads[run.heads["measure"] == measure].dropna(subset=["value"])
 
 
-def drawn_measures(measures: Iterable[str]) -> list[str]:
-    """One measure of each family, the paper's own where it is there, in the order in which they are drawn."""
-    known, found = set(measures), []
+def drawn_measures(names: Iterable[str]) -> list[str]:
+    """The measures that are drawn, in their order: one of each family, the paper's own where it is there; then those
+    that users declared.
+    """
+    families: dict[str, list[str]] = {}
+    for name in sorted(set(names)):
+        families.setdefault(name.split(".")[0], []).append(name)
+    drawn = []
     for family in FAMILIES:
-        of_family = (name for name in known if name.split(".")[0] == family)
-        found += sorted(of_family, key=lambda name: (name not in FIRST, name.count("."), name))[:1]
-    return found
+        members = families.pop(family, [])
+        members.sort(key=lambda name: (name not in FIRST, name.count("."), name))
+        drawn += members[:1]
+    # Where a report is made again, the script that declared a measure may not be there: so no table has its name.
+    for members in families.values():
+        for name in members:
+            if measure_table.facts(name).name not in measure_table.measure.own:
+                drawn.append(name)
+    return drawn
 
 
 def score_maps(run: Run) -> list[Figure]:
@@ -186,7 +196,7 @@ def score_maps(run: Run) -> list[Figure]:
     found = run.heads[run.heads["measure"].isin(drawn_measures(run.heads["measure"]))].dropna(
         subset=["value"]
     )
-    known = bands(run)
+    known = control_ranges(run)
     return [
         _figure(found[found["kind"] == kind], kind, known)
         for kind in KIND_NAMES
@@ -200,7 +210,7 @@ def ranks(table: pd.DataFrame) -> pd.Series[int]:
     return order.rank(method="first", ascending=False).astype(int)
 
 
-def _figure(found: pd.DataFrame, kind: str, known: Mapping[Layer, Band]) -> Figure:
+def _figure(found: pd.DataFrame, kind: str, known: Mapping[Layer, ControlRange]) -> Figure:
     measures = drawn_measures(found["measure"])
     lead = measure_name(measures[0])
     places = ranks(found[found["measure"] == measures[0]])
@@ -224,7 +234,7 @@ def _panel(
     measure: str,
     places: pd.Series[int],
     lead: bool,
-    known: Mapping[Layer, Band],
+    known: Mapping[Layer, ControlRange],
 ) -> Panel:
     kind = str(found["kind"].iloc[0])
     top = _rounded_up(found["value"].max())
@@ -252,15 +262,16 @@ def _panel(
     marks += chart.texts(tip, f"datum.value >= {TURN * top}", lines)
     if share and lead:
         marks.append(_edge(chart, 1 / share))
-    title = f"{capital(measure_name(measure))}{times}: {FAMILIES[measure.split('.')[0]]}"
-    return chart.panel(marks, title, measure)
+    title = capital(measure_name(measure)) + times
+    caption = measure_table.facts(measure).caption
+    return chart.panel(marks, f"{title}: {caption}" if caption else title, measure)
 
 
 def _grid(
     found: pd.DataFrame,
     measure: str,
     places: pd.Series[int],
-    known: Mapping[Layer, Band],
+    known: Mapping[Layer, ControlRange],
     top: float,
 ) -> HeadGrid:
     """One measure of one kind of heads, with what cells and tooltips say."""
@@ -285,10 +296,10 @@ def _grid(
             "high": row["high"],
             "n": row["n"],
         }
-        band = known.get((head.kind, head.layer, measure))
-        if band is not None:
-            facts[head]["untrained"] = band.text(top)
-            if band.holds(row["value"]):
+        control = known.get((head.kind, head.layer, measure))
+        if control is not None:
+            facts[head]["untrained"] = control.text(top)
+            if control.holds(row["value"]):
                 like.add(head)
     heads = HeadMap.smallest(values)
     scale = Scale(0, top)
@@ -299,24 +310,24 @@ def _grid(
 
 
 def _untrained_cells(
-    found: pd.DataFrame, measure: str, known: Mapping[Layer, Band], top: float, column: int
+    found: pd.DataFrame, measure: str, known: Mapping[Layer, ControlRange], top: float, column: int
 ) -> list[dict[str, Any]]:
     """For each layer a cell with the mean of untrained heads."""
     kind = str(found["kind"].iloc[0])
     unit = 10.0 ** scaled(top)[0]
     cells = []
     for layer in sorted(set(found["layer"])):
-        band = known.get((kind, layer, measure))
-        if band is not None:
+        control = known.get((kind, layer, measure))
+        if control is not None:
             cells.append(
                 {
                     "layer": layer,
                     "column": column,
                     "label": "mean",
-                    "value": band.mean,
-                    "text": number(band.mean * unit, top * unit),
-                    "exact": number(band.mean, top, 1),
-                    "untrained": band.text(top),
+                    "value": control.mean,
+                    "text": number(control.mean * unit, top * unit),
+                    "exact": number(control.mean, top, 1),
+                    "untrained": control.text(top),
                 }
             )
     return cells
@@ -438,7 +449,9 @@ def _went(what: str, row: Any) -> str:
     return percent(row[2][what], 1).replace("-", "−") if what in row[2] else NONE
 
 
-def _effects(found: pd.DataFrame, measure: str, known: Mapping[Layer, Band]) -> dict[str, Any]:
+def _effects(
+    found: pd.DataFrame, measure: str, known: Mapping[Layer, ControlRange]
+) -> dict[str, Any]:
     """A kind's change without each head, layer by layer (Michel et al. 2019, table 1). `ablation.bleu` counts points
     lost: its change is negative.
     """
@@ -470,11 +483,11 @@ def _effects(found: pd.DataFrame, measure: str, known: Mapping[Layer, Band]) -> 
         "heads": sorted(set(found["head"])),
         "layers": list(layers.items()),
         "untrained": {
-            layer: f"{signed(scale * band.low, digits)} to {signed(scale * band.high, digits)}"
+            layer: f"{signed(scale * control.low, digits)} to {signed(scale * control.high, digits)}"
             for layer in layers
-            if (band := known.get((str(found["kind"].iloc[0]), layer, measure))) is not None
+            if (control := known.get((str(found["kind"].iloc[0]), layer, measure))) is not None
         },
-        "facts": f"{found['sure'].sum()} of {len(found)} intervals leave 0 out, "
+        "facts": f"{found['sure'].sum()} of {len(found)} intervals exclude 0, "
         f"{(found['sure'] & found['gain']).sum()} of them for the better; "
         f"about {FALSE_RATE * len(found):.0f} would if no head mattered. From {low} to {high}.",
     }

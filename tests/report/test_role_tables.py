@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from headwise.heads import Head
-from headwise.report import after_pruning, attention_maps, head_roles, role_charts
+from headwise.report import after_pruning, attention_maps, role_charts, role_tables
 from headwise.report.components import figures_in
 from headwise.report.run_folder import Rescored, Run, read_run
 from report.conftest import data_of
@@ -50,7 +50,7 @@ def test_shares_and_syntax_are_counted_beside_the_paper(run: Run) -> None:
     assert run.roles is not None
     shares, syntax, claims = (
         make(run.roles)
-        for make in (head_roles.share_table, head_roles.syntax_table, head_roles.claims)
+        for make in (role_tables.share_table, role_tables.syntax_table, role_tables.claims)
     )
     assert shares is not None and syntax is not None and claims is not None
     cells = {row.cells[0]: row.cells for row in shares.rows}
@@ -196,9 +196,9 @@ def test_without_roles_or_rescored_models_the_section_is_left_out_or_says_so(run
     assert run.roles is not None
     assert (
         after_pruning.build(replace(run, rescored={})) is None
-        and head_roles.build(replace(run, roles=None)) is None
+        and role_tables.build(replace(run, roles=None)) is None
     )
     none = replace(run.roles, roles=run.roles.roles.iloc[:0])
     content = after_pruning.build(replace(run, roles=none))
     assert content is not None and not content["parts"][0]["had_roles"]
-    assert figures_in(head_roles.build(replace(run, roles=none)))
+    assert figures_in(role_tables.build(replace(run, roles=none)))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from headwise.errors import HeadwiseError, NotWritten
+from headwise.errors import HeadwiseError, WriteError
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EPERM)
 TORCH = "PytorchStreamWriter failed writing"  # what torch.save raises a RuntimeError with
@@ -36,10 +36,8 @@ def stoppable() -> Iterator[None]:
     One process of several, which `torchrun` ends when another has failed, may be waiting for that one outside Python,
     where nothing can be raised: there SIGTERM keeps its handler.
     """
-    owner, before = (
-        os.getpid(),
-        {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)},
-    )
+    owner = os.getpid()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     alone = os.environ.get("WORLD_SIZE", "1") == "1"
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -49,29 +47,30 @@ def stoppable() -> Iterator[None]:
         raise Stopped(number)
 
     ours = (signal.SIGINT, signal.SIGTERM) if alone else (signal.SIGINT,)
-    for number in (one for one in ours if before[one] is not signal.SIG_IGN):
-        signal.signal(number, stop)
+    for number in ours:
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, stop)
     try:
         yield
     finally:
-        for number, now in before.items():
-            signal.signal(number, now)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def not_written(error: BaseException) -> NotWritten | None:
+def write_error(error: BaseException) -> WriteError | None:
     """The sentence for a file that could not be written, whichever library failed; None for any other error."""
     from safetensors import SafetensorError
 
-    if isinstance(error, NotWritten):
+    if isinstance(error, WriteError):
         return error
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
-        return NotWritten(
+        return WriteError(
             f"{error.filename or 'A file'} could not be written ({error.strerror}): free some space."
         )
     if isinstance(error, SafetensorError) or (
         isinstance(error, RuntimeError) and TORCH in str(error)
     ):
-        return NotWritten(
+        return WriteError(
             f"Weights could not be read or written ({' '.join(str(error).split())[:200]})."
         )
     return None
@@ -86,7 +85,10 @@ def resumable(out: Path) -> Iterator[None]:
         stop.args = ("Stopped. Run the same command again to go on where it was.",)
         raise
     except Exception as error:
-        if unwritten := not_written(error):
-            again = f"What is done is kept in {out}: the same command, given again, goes on where it was."
-            raise HeadwiseError(f"{unwritten} {again}") from error
-        raise
+        failure = write_error(error)
+        if failure is None:
+            raise
+        again = (
+            f"What is done is kept in {out}: the same command, given again, goes on where it was."
+        )
+        raise HeadwiseError(f"{failure} {again}") from error

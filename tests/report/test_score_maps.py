@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from headwise.report import faithfulness, head_scores, kept_heads
+from headwise.report import faithfulness, kept_heads, score_maps
 from headwise.report.run_folder import Run, read_run
 from report.conftest import data_of
 
@@ -37,7 +37,7 @@ def test_the_head_map_has_every_head_with_its_status_and_confidence(run: Run) ->
 
 
 def test_maps_of_scores_share_one_order_of_heads(run: Run) -> None:
-    (figure,) = head_scores.score_maps(run)
+    (figure,) = score_maps.score_maps(run)
     assert [panel.title.split(":")[0] for panel in figure.panels] == [
         "LRP-Ding",
         "Confidence",
@@ -57,9 +57,9 @@ def test_maps_of_scores_share_one_order_of_heads(run: Run) -> None:
 
 def test_relevance_tables(run: Run) -> None:
     conserved, apart, pooled = (
-        head_scores.conservation_table(run),
-        head_scores.apart_table(run),
-        head_scores.pooled_table(run),
+        score_maps.conservation_table(run),
+        score_maps.apart_table(run),
+        score_maps.pooled_table(run),
     )
     assert conserved is not None and apart is not None and pooled is not None
     shares = [
@@ -76,7 +76,7 @@ def test_relevance_tables(run: Run) -> None:
 
 
 def test_the_judges_table_and_curves_are_in_the_order_of_the_area(run: Run) -> None:
-    table, figure = faithfulness.judge_table(run), faithfulness.removal_curves(run)
+    table, figure = faithfulness.faithfulness_table(run), faithfulness.removal_curves(run)
     assert table is not None and figure is not None and run.curves is not None
     assert [row.cells[0] for row in table.rows[:2]] == ["Gradient", "LRP-Ding"] and table.rows[
         0
@@ -124,10 +124,10 @@ def test_without_curves_the_best_is_the_one_that_agrees_most(run: Run) -> None:
         faithfulness=run.faithfulness[~run.faithfulness["statistic"].str.startswith("area")],
         curves=None,
     )
-    found = faithfulness.judged(bare)
+    found = faithfulness.statistics(bare)
     assert found is not None and faithfulness.most_faithful(found) == "gradient"
     empty = replace(run, faithfulness=None, curves=None)
-    assert faithfulness.build(empty) == {"removal": None, "judged": None, "kinds": None}
+    assert faithfulness.build(empty) == {"removal": None, "statistics": None, "kinds": None}
 
 
 def scored(run: Run, rows: list[tuple[object, ...]]) -> Run:
@@ -139,7 +139,7 @@ def test_bleu_that_is_lost_is_a_change_below_zero(run: Run) -> None:
     rows = [
         ("encoder-self", 0, h, "ablation.bleu", *cell, 500, None) for h, cell in enumerate(cells)
     ]
-    (table,) = head_scores.build(scored(run, [*rows]))["effects"]
+    (table,) = score_maps.build(scored(run, [*rows]))["effects"]
     found = table["layers"][0][1]
     assert [found[h]["text"] for h in range(4)] == ["−0.53", "+0.24", "−0.10", "0.00"]
     assert [(found[h]["sure"], found[h]["gain"]) for h in range(4)] == [
@@ -149,12 +149,12 @@ def test_bleu_that_is_lost_is_a_change_below_zero(run: Run) -> None:
         (False, False),
     ]
     assert found[0]["tip"] == "encoder-self/0/0: −0.53 [−0.90, −0.20]"
-    assert table["facts"].startswith("2 of 4 intervals leave 0 out, 1 of them for the better")
+    assert table["facts"].startswith("2 of 4 intervals exclude 0, 1 of them for the better")
     loss = [
         ("cross", 0, h, "ablation.zero", value, value - 0.01, value + 0.01, 9, None)
         for h, value in enumerate((0.05, 0.0))
     ]
-    found = head_scores.build(scored(run, [*loss]))
+    found = score_maps.build(scored(run, [*loss]))
     assert not found["in_bleu"] and found["effects"][0]["layers"][0][1][0]["text"] == "+50.0"
 
 
@@ -168,7 +168,7 @@ def test_the_best_lone_head_of_each_layer(run: Run) -> None:
     rows = [
         ("cross", *key, "ablation.all-but-one", *cell, 5000, None) for key, cell in alone.items()
     ]
-    table = head_scores.alone_table(
+    table = score_maps.alone_table(
         scored(run, [*rows, ("decoder-self", 0, 0, "ablation.all-but-one", 0, 0, 0, 9, None)])
     )
     assert table is not None and table.columns == ["layer", "cross-attention"]
@@ -176,4 +176,4 @@ def test_the_best_lone_head_of_each_layer(run: Run) -> None:
         ["0", "+0.004 [−0.010, +0.020]\ncross/0/1 · one head is enough"],
         ["1", "+0.510 [+0.400, +0.600]\ncross/1/0"],
     ]
-    assert head_scores.alone_table(replace(run, heads=None)) is None
+    assert score_maps.alone_table(replace(run, heads=None)) is None

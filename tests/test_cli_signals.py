@@ -19,9 +19,9 @@ from safetensors.torch import load_file
 
 import headwise as hw
 from headwise import HeadwiseError, cli
-from headwise.cli.ends import Stopped, resumable, stoppable
+from headwise.cli.signals import Stopped, resumable, stoppable
 from headwise.data.embedded import write_parallel
-from headwise.errors import NotWritten
+from headwise.errors import WriteError
 from headwise.progress import Progress
 from headwise.study import make_plan, run_study
 from own_process import Running, headwise, two
@@ -102,7 +102,7 @@ class TestUnwritable:
                 "[enforce fail at inline_container.cc:603] . PytorchStreamWriter failed writing file data/0"
             ),
             SafetensorError("I/O error: No space left on device (os error 28)"),
-            NotWritten(
+            WriteError(
                 "runs/mine/model could not be written (No space left on device): free some space."
             ),
         ],
