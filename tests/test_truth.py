@@ -32,15 +32,11 @@ def test_what_is_said_of_heads_is_true(name: str, tmp_path: Path) -> None:
     known = MODELS[name](1, tmp_path)
     full, places = (
         HeadMask.full(known.model.heads),
-        {one.name: head for head, one in known.planted.items()},
+        {one.name: head for head, one in known.heads.items()},
     )
     heads, masks = list(known.model.heads), list[HeadMask]()
     for head in heads:
-        gone = (
-            [places[other] for other in known.planted[head].without]
-            if head in known.planted
-            else []
-        )
+        gone = [places[other] for other in known.heads[head].without] if head in known.heads else []
         masks += [full.without(gone), full.without([*gone, head])]
     lost = Losses.measure(known.model.task.batches(known.text), masks)
     loss = lost.summed.sum(0) / lost.tokens.sum()
@@ -51,17 +47,17 @@ def test_what_is_said_of_heads_is_true(name: str, tmp_path: Path) -> None:
             "idle": (-STAYS, STAYS),
             "harms": (-np.inf, -0.005),
         }[known.truth(head)]
-        assert least <= moved <= most, f"{known.planted.get(head)}, {head}: {moved:.4f}"
+        assert least <= moved <= most, f"{known.heads.get(head)}, {head}: {moved:.4f}"
     roles = suite.tested(known)
     assert (roles["found"] == roles["true"]).mean() >= 0.9
-    assert len(known.planted) >= (7 if name == "templates" else 15)
+    assert len(known.heads) >= (7 if name == "templates" else 15)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_seed_alone_decides(name: str, tmp_path: Path) -> None:
     one, same, other = (MODELS[name](seed, tmp_path) for seed in (0, 0, 1))
-    assert list(one.planted) == list(same.planted)
-    assert list(one.planted) != list(other.planted)
+    assert list(one.heads) == list(same.heads)
+    assert list(one.heads) != list(other.heads)
     weights = [known.model.hf.state_dict() for known in (one, same, other)]
     assert all(torch.equal(weights[0][at], weights[1][at]) for at in weights[0])
     assert not all(torch.allclose(weights[0][at], weights[2][at]) for at in weights[0])

@@ -43,13 +43,13 @@ class PlantedHead:
 class PlantedModel:
     """A model with planted heads, and the texts that it is scored and tested on.
 
-    planted: by head; all other heads are distractors, which are idle and have no role. text: what heads are scored on.
+    heads: those that are planted; all other heads are distractors, which are idle and have no role. text: what heads are scored on.
     pairs: for the tests of cross attention, with a file of reference links. training: what rare tokens are counted in.
     top: how many of the most frequent tokens are never rare.
     """
 
     model: Model
-    planted: Mapping[Head, PlantedHead]
+    heads: Mapping[Head, PlantedHead]
     text: ParallelText | Text
     treebank: Treebank
     pairs: ParallelText | None = None
@@ -58,10 +58,10 @@ class PlantedModel:
     top: int = 0
 
     def truth(self, head: Head) -> Truth:
-        return self.planted[head].truth if head in self.planted else "idle"
+        return self.heads[head].truth if head in self.heads else "idle"
 
     def name(self, head: Head) -> str:
-        return self.planted[head].name if head in self.planted else DISTRACTOR
+        return self.heads[head].name if head in self.heads else DISTRACTOR
 
 
 def place_heads(

@@ -19,9 +19,10 @@ from headwise.options import Gates, Greedy, Training
 from headwise.progress import Report, part, silent
 from headwise.pruning.prune import prune
 from headwise.pruning.ranking import Ranking, greedy_masks
-from headwise.roles.find import roles
+from headwise.roles.alignment import read_links
 from headwise.roles.passes import Reading
 from headwise.roles.role import role, role_of
+from headwise.roles.role_tests import RoleTexts, roles_of, token_counts
 from headwise.statistics import proportion_interval, t_margin
 from headwise.truth import planted_causal, planted_templates, planted_translation
 from headwise.truth.planted import PlantedModel
@@ -155,27 +156,26 @@ def tested(planted: PlantedModel) -> pd.DataFrame:
     A role that a head may have as well is left out, and so is a role of a user's own that names no planted heads:
     nobody knows which of them have it.
     """
-    result = roles(
-        planted.model,
+    texts = RoleTexts(
         planted.treebank,
-        pairs=planted.pairs,
-        links=planted.links,
-        training=planted.training,
-        reading=Reading(top=planted.top),
+        pairs=None if planted.pairs is None else list(planted.pairs),
+        gold=None if planted.links is None else read_links(planted.links),
+        frequencies=token_counts(planted.model, planted.training),
     )
+    result = roles_of(planted.model, texts, reading=Reading(top=planted.top))
     judged = {measure for measure in result.table["measure"] if is_judged(measure)}
     found = set()
-    for *address, measure in result.roles[["kind", "layer", "head", "measure"]].itertuples(
-        index=False
-    ):
+    columns = ["kind", "layer", "head", "measure"]
+    for *address, measure in result.roles[columns].itertuples(index=False):
         if measure in judged:
             found.add((Head(*address), measure))
+
     true = set()
     uncertain = set()
-    for head, facts_of_head in planted.planted.items():
-        own = [name for name, entry in role.added.items() if facts_of_head.name in entry.planted]
-        true |= {(head, name) for name in (*facts_of_head.roles, *own) if name in judged}
-        uncertain |= {(head, name) for name in facts_of_head.also}
+    for head, own_head in planted.heads.items():
+        names = [name for name, entry in role.added.items() if own_head.name in entry.planted]
+        true |= {(head, name) for name in (*own_head.roles, *names) if name in judged}
+        uncertain |= {(head, name) for name in own_head.also}
 
     kinds = set(result.table["kind"])
     rows = []
@@ -260,6 +260,12 @@ def hits(roles: pd.DataFrame) -> pd.DataFrame:
         counts = {"precision": int(some["found"].sum()), "recall": int(some["true"].sum())}
         for statistic, count in counts.items():
             if count:
+<<<<<<< HEAD
                 bounds = proportion_interval(right, count)
                 rows.append((name, statistic, right / count, *bounds, count))
+=======
+                rows.append(
+                    (name, statistic, right / count, *proportion_interval(right, count), count)
+                )
+>>>>>>> main
     return pd.DataFrame(rows, columns=["role", "statistic", "value", "low", "high", "n"])
