@@ -43,9 +43,9 @@ class PlantedHead:
 class PlantedModel:
     """A model with planted heads, and the texts that it is scored and tested on.
 
-    heads: those that are planted; all other heads are distractors, which are idle and have no role. text: what heads are scored on.
-    pairs: for the tests of cross attention, with a file of reference links. training: what rare tokens are counted in.
-    top: how many of the most frequent tokens are never rare.
+    heads: those that are planted; all other heads are distractors, which are idle and have no role.
+    text: what heads are scored on. pairs: for the tests of cross attention, with a file of reference links.
+    training: what rare tokens are counted in. top: how many of the most frequent tokens are never rare.
     """
 
     model: Model

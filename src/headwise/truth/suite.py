@@ -260,12 +260,6 @@ def hits(roles: pd.DataFrame) -> pd.DataFrame:
         counts = {"precision": int(some["found"].sum()), "recall": int(some["true"].sum())}
         for statistic, count in counts.items():
             if count:
-<<<<<<< HEAD
                 bounds = proportion_interval(right, count)
                 rows.append((name, statistic, right / count, *bounds, count))
-=======
-                rows.append(
-                    (name, statistic, right / count, *proportion_interval(right, count), count)
-                )
->>>>>>> main
     return pd.DataFrame(rows, columns=["role", "statistic", "value", "low", "high", "n"])
