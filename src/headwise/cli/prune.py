@@ -33,6 +33,7 @@ from headwise.errors import HeadwiseError
 from headwise.options import Gates, Greedy, Unit, checked, keep_name
 
 if TYPE_CHECKING:
+    from headwise.study import Plan
     from headwise.tasks import Task
 
 Method = Literal["gates", "top-k", "greedy"]
@@ -93,8 +94,8 @@ def prune(
     Chooses on the dev text
     (by default every tenth sentence); writes smaller models, tables and a report. MODEL may be the folder of a study:
     without a text, its texts are taken."""
-    from headwise.loading import task_class
     from headwise.study import make_plan
+    from headwise.study.ownership import refuse_foreign_files
 
     texts = {
         "train": text_spec(text),
@@ -103,12 +104,49 @@ def prune(
     }
     named: dict[str, Any] = {split: spec for split, spec in texts.items() if spec}
     counts = target_counts(keep or [])
-    chosen = chosen_kinds(kinds, counts)
+    refuse_twice(
+        {"pruning.penalty": penalty, "pruning.keep": counts, "choice.max_drop": max_drop},
+        set_ or [],
+    )
     if texts["train"] is None:
         study = study_in(model)
         if study is None:
             raise HeadwiseError(NO_TEXT)
         named = {**study.plan.data.model_dump(exclude_none=True), **named}
+
+    def plan_of(method: str, kinds: list[str] | None) -> Plan:
+        """The plan that these words stand for."""
+        sweep = {
+            "method": method,
+            "kinds": kinds,
+            "unit": unit,
+            "penalty": penalty,
+            "keep": counts,
+            "score": [measure or "gradient"] if method == "greedy" or measure else None,
+            "rescore": rescore,
+            "compensate": compensate,
+        }
+        # One model was asked for: then it is the choice, whatever it costs.
+        one = bool(counts) if method == "greedy" else len(penalty or []) + len(counts) == 1
+        limit: float | str = "any" if one else MAX_DROP
+        given: dict[str, Any] = {
+            "name": "prune",
+            "seed": seed,
+            "model": model,
+            "data": named,
+            "pruning": {key: value for key, value in sweep.items() if value},
+            "choice": {"max_drop": limit if max_drop is None else max_drop},
+            "scoring": {"measures": [], "pruned": []},
+        }
+        return make_plan(given, set_ or [], "headwise prune")
+
+    chosen = chosen_kinds(kinds, counts)
+    if method or penalty:  # wrong words are refused before torch is loaded
+        plan_of(method or "gates", chosen)
+        refuse_foreign_files(out)
+        if not dry_run:
+            folder(out)
+    from headwise.loading import load, task_class
 
     task = task_class(model)
     if task.quality is None:
@@ -128,36 +166,10 @@ def prune(
         raise HeadwiseError(
             f"--dtype {dtype} was given, but {model} is pruned with the type of its weights as saved: leave it out."
         )
-
-    refuse_twice(
-        {"pruning.penalty": penalty, "pruning.keep": counts, "choice.max_drop": max_drop},
-        set_ or [],
-    )
-    trains = task.trains_gates_by_default or bool(penalty)
-    method = method or ("gates" if trains else "greedy")
-    sweep = {
-        "method": method,
-        "kinds": chosen,
-        "unit": unit,
-        "penalty": penalty,
-        "keep": counts,
-        "score": [measure or task.usual_score] if method == "greedy" or measure else None,
-        "rescore": rescore,
-        "compensate": compensate,
-    }
-    # One model was asked for: then it is the choice, whatever it costs.
-    one = bool(counts) if method == "greedy" else len(penalty or []) + len(counts) == 1
-    limit: float | str = "any" if one else MAX_DROP
-    given: dict[str, Any] = {
-        "name": "prune",
-        "seed": seed,
-        "model": model,
-        "data": named,
-        "pruning": {key: value for key, value in sweep.items() if value},
-        "choice": {"max_drop": limit if max_drop is None else max_drop},
-        "scoring": {"measures": [], "pruned": []},
-    }
-    plan = make_plan(given, set_ or [], "headwise prune")
+    method = method or ("gates" if task.trains_gates_by_default or penalty else "greedy")
+    plan = plan_of(method, chosen)
+    if chosen is None and not task.trains_gates_by_default:
+        plan = plan_of(method, list(load(model).task.usual_kinds))
     if dry_run:
         say_cost(plan, out, device)
         return
