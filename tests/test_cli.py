@@ -939,7 +939,8 @@ class TestText:
         assert "--text was given 3 times" in refused(*score, *pairs, "--text", place / "dev.en")
         assert "parallel text" in refused(*score, "--text", place / "dev.en")
         (tmp_path / "empty").write_text("")
-        assert "is empty" in refused(*score, "--text", tmp_path / "empty")
+        empty = tmp_path / "empty"
+        assert "is empty" in refused(*score, "--text", empty, "--text", empty)
         assert not (tmp_path / "out" / "heads.csv").exists()
 
 
