@@ -10,7 +10,7 @@ from headwise.report import charts
 from headwise.report.charts import Spec, axis, tips
 from headwise.report.components import Figure, Panel
 from headwise.report.run_folder import Roles
-from headwise.roles.label import evidence
+from headwise.roles.role import evidence
 
 ROW = 20  # pixels of a row of the map
 LETTER = 7.4  # pixels of a letter
