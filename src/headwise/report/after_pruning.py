@@ -107,7 +107,8 @@ def build(run: Run) -> dict[str, Any] | None:
 
 def _of_kind(run: Run, kind: str) -> dict[str, Any]:
     assert run.roles is not None
-    found, before = changes(run, kind), roles_of(run.roles, kind)
+    found = changes(run, kind)
+    before = roles_of(run.roles, kind)
     drawn = before or any(change.now for change in found)
     return {
         "heads": HEADS_OF_KIND[kind],
@@ -126,7 +127,8 @@ def changes(run: Run, kind: str) -> list[Change]:
     """For every model that pruned heads of a kind and was tested for roles again, from many heads to few."""
     if run.roles is None or kind not in set(run.roles.labels["kind"]):
         return []
-    before, found = roles_of(run.roles, kind), []
+    before = roles_of(run.roles, kind)
+    found = []
     for model in run.pruned:
         again = run.rescored.get(model["setting"])
         if again is None or again.roles is None or kind not in model["kinds"]:
@@ -137,7 +139,8 @@ def changes(run: Run, kind: str) -> list[Change]:
             if mask is None
             else sorted(h for h in mask.kept if h.kind == kind)
         )
-        now, left = set(roles_of(again.roles, kind)), set(heads)
+        now = set(roles_of(again.roles, kind))
+        left = set(heads)
         parts = {
             "kept": [role for role in before if role in now],
             "lost": [role for role in before if role not in now and role[0] in left],
@@ -199,7 +202,8 @@ def counts_table(run: Run, kind: str) -> Table | None:
 def changed_table(run: Run, kind: str) -> Table | None:
     """Every role that the heads of pruned models lost or gained, with its score before and after."""
     assert run.roles is not None
-    before, rows = scores_of(run.roles), []
+    before = scores_of(run.roles)
+    rows = []
     for change in changes(run, kind):
         after = scores_of(change.found)
         rows += [
@@ -336,10 +340,8 @@ def role_by_role(full: Roles, kind: str, found: list[Change]) -> Figure:
     drawn = sorted(sorted(known, key=lambda role: (role in steady, role))[:MOST])
     columns = [f"full model|{count(len(of_kind(full.labels, kind)), 'head')}"]
     columns += [f"{change.model['label']}|{count(len(change.heads), 'head')}" for change in found]
-    tables, cells = (
-        [scores_of(full), *(scores_of(change.found) for change in found)],
-        list[dict[str, Any]](),
-    )
+    tables = [scores_of(full), *(scores_of(change.found) for change in found)]
+    cells = list[dict[str, Any]]()
     for role in drawn:
         row: dict[str, Any] = {
             "role": _name(role),
@@ -348,7 +350,8 @@ def role_by_role(full: Roles, kind: str, found: list[Change]) -> Figure:
             "sort": category(role[1]),
         }
         for column, change, scored in zip(columns, [None, *found], tables, strict=True):
-            held, score = role in (change.now if change else before), scored.get(role)
+            held = role in (change.now if change else before)
+            score = scored.get(role)
             cells.append(
                 {
                     **row,
@@ -374,10 +377,8 @@ def role_by_role(full: Roles, kind: str, found: list[Change]) -> Figure:
     tip = tips(
         "address:N|head", "measure:N|role", "model:N", "text:N|score", "became:N|in this model"
     )
-    opacity, ink = (
-        charts.when("datum.held", 1, FAINT),
-        sorts_colour({cell["sort"] for cell in cells}, 3),
-    )
+    opacity = charts.when("datum.held", 1, FAINT)
+    ink = sorts_colour({cell["sort"] for cell in cells}, 3)
     marks = [
         charts.mark(
             "rect",
@@ -508,7 +509,8 @@ def scatter(
     """A score of each head in two models, `before` and `after`, named `one` and `other`."""
     address = found["kind"] + "/" + found["layer"].astype(str) + "/" + found["head"].astype(str)
     cells = found[["before", "after"]].assign(address=address, kind=found["kind"].map(KIND_NAMES))
-    low, high = min(0, *cells["before"], *cells["after"]), max(*cells["before"], *cells["after"])
+    low = min(0, *cells["before"], *cells["after"])
+    high = max(*cells["before"], *cells["after"])
     ends = [low, high if high > low else low + 1]
     x = axis("before:Q", one, domain=ends, tickCount=3, grid=False)
     y = axis("after:Q", other, domain=ends, tickCount=3, grid=False)
@@ -519,11 +521,9 @@ def scatter(
     same = [{"before": end, "after": end} for end in ends]
     line = charts.mark("line", same, {"style": "level", "strokeDash": [4, 4]}, x=x, y=y)
     points = charts.intervals(cells, x, y, tip=tip, size=80, shape=shape)[1:]
-    name, correlation, heads = (
-        capital(measure_name(measure)),
-        rank(found),
-        count(len(found), "head"),
-    )
+    name = capital(measure_name(measure))
+    correlation = rank(found)
+    heads = count(len(found), "head")
     text = (
         f"{heads}, too few to rank"
         if math.isnan(correlation)

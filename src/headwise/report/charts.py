@@ -200,7 +200,8 @@ def stacked(
     layers = [
         mark("bar", cells, {"cornerRadius": 2}, x=along, color=filled, opacity=faint, **shared)
     ]
-    middle, number = field(x, stack="zero", bandPosition=0.5), field(x)
+    middle = field(x, stack="zero", bandPosition=0.5)
+    number = field(x)
     for test, style in texts:
         shown = {
             "condition": {"test": f"({test}) && datum['{number['field']}'] > 0", **number},

@@ -344,7 +344,8 @@ def _map(measure: str, both: pd.DataFrame) -> Panel:
     top = float(change.abs().max()) or 1.0
     power, times = scaled(top)
     unit = 10.0**power
-    values, facts = dict[Head, float](), dict[Head, Any]()
+    values = dict[Head, float]()
+    facts = dict[Head, Any]()
     for row in both.itertuples():
         head = Head(row.kind, row.layer, row.head)
         values[head] = row.after - row.before
@@ -383,7 +384,9 @@ def build_roles(found: Comparison) -> dict[str, Any] | None:
     one, other = (run.roles for run in found.both)
     if one is None or other is None:
         return None
-    scored, names, paired = [scores_of(one), scores_of(other)], list(found.runs), set(found.heads)
+    scored = [scores_of(one), scores_of(other)]
+    names = list(found.runs)
+    paired = set(found.heads)
     held = [{role for kind in KINDS for role in roles_of(roles, kind)} for roles in (one, other)]
     known = sorted(role for role in held[0] | held[1] if role[0] in paired)
     columns: Columns = {
@@ -544,7 +547,8 @@ def _by_layer(run: Run, model: models.Model) -> str:
 
 def kept_map(found: Comparison, pair: Kept) -> Figure:
     """Layers × heads: kept by both models, by one of them, or by neither."""
-    (one, other), (model, second) = found.both, pair
+    (one, other) = found.both
+    (model, second) = pair
     kept = _kept(one, model), _kept(other, second)
     words = {
         (True, True): "both",
@@ -553,7 +557,8 @@ def kept_map(found: Comparison, pair: Kept) -> Figure:
         (False, False): "neither",
     }
     heads = one.layouts[model["setting"]].heads
-    groups, facts = dict[Head, str](), dict[Head, Any]()
+    groups = dict[Head, str]()
+    facts = dict[Head, Any]()
     for head in heads:
         groups[head] = words[head in kept[0], head in kept[1]]
         facts[head] = {"letter": groups[head].removeprefix("only ") * ("only" in groups[head])}

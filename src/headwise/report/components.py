@@ -172,7 +172,10 @@ class HeadChart:
         """
         usual = 48
         if not self.room:
-            row, narrow, usual, wide = 22, 9, 20, 36
+            row = 22
+            narrow = 9
+            usual = 20
+            wide = 36
         height = row * self.heads["layer"].nunique()
         chart = charts.layered(marks, height, description, color="independent")
         edges = 70 + beyond

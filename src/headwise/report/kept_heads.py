@@ -169,7 +169,8 @@ def _bars(run: Run, known: list[dict[str, Any]], kind: Kind) -> Panel:
             (model["label"], layer, left) for layer, (left, _) in enumerate(by_layer(mask, kind))
         ]
     table = pd.DataFrame(cells, columns=["model", "layer", "kept"])
-    order, half = list(dict.fromkeys(table["model"])), (len(counts) - 1) / 2
+    order = list(dict.fromkeys(table["model"]))
+    half = (len(counts) - 1) / 2
     ink = field("layer:O", scale={"range": "ordinal"}, legend={"orient": "top", "title": "layer"})
     marks = charts.stacked(
         table,
@@ -293,7 +294,8 @@ def _layers_left(run: Run, name: str, kind: Kind) -> Left:
 
 def _shares(found: list[Left], title: str, what: str) -> Panel:
     """A line for each kind or layer through the models, from the whole one on."""
-    names, cells = list(found[0]), []
+    names = list(found[0])
+    cells = []
     for one in ({name: (total, total) for name, (_, total) in found[0].items()}, *found):
         removed = 1 - sum(left for left, _ in one.values()) / sum(
             total for _, total in one.values()

@@ -51,7 +51,8 @@ def kept_table(mask: HeadMask) -> str:
 
 def sections(run: Run, model: Model) -> list[tuple[str, str]]:
     """Title and text of every section about a model of a run."""
-    full, groups = run.full, list[tuple[str, Rows]]()
+    full = run.full
+    groups = list[tuple[str, Rows]]()
     if full is not None:
         groups += [("What was saved", pairs(summary.saved(full, model)))]
         groups += [("What it cost (95 % intervals)", pairs(summary.cost(run, full, model)))]
@@ -116,7 +117,8 @@ def plan_of(run: Run) -> dict[str, Any]:
 
 def texts(run: Run) -> dict[str, str]:
     """The text of each split by name: files without their folders, which are nobody's business."""
-    data, found = plan_of(run).get("data") or {}, dict[str, str]()
+    data = plan_of(run).get("data") or {}
+    found = dict[str, str]()
     for split in ("train", "dev", "test"):
         spec = data.get(split) or ("embedded corpus of headwise" if data.get("embedded") else None)
         files = [spec] if isinstance(spec, str) else spec or []

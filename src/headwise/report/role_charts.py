@@ -172,7 +172,8 @@ def _lay_out(cells: list[dict[str, Any]], room: bool) -> dict[int, tuple[int, in
         for cell in inside:
             cell["top"] = top + cell["part"] * filled / cell["parts"]
             cell["bottom"] = top + (cell["part"] + 1) * filled / cell["parts"] - 1.5
-            cell["middle"], cell["foot"] = (cell["top"] + cell["bottom"]) / 2, top + filled
+            cell["middle"] = (cell["top"] + cell["bottom"]) / 2
+            cell["foot"] = top + filled
         edges[layer] = top, top + filled
         top += filled + (FOOT if room else 1)
     return edges
@@ -186,10 +187,8 @@ def _marks(
     look: Spec = {"labelExpr": f"{names}''", "grid": False, "ticks": False, "domain": False}
     y = axis("top:Q", "layer", domain=[0, height], reverse=True, nice=False)
     y["axis"] = {"values": list(middles), **look}
-    x, tip = (
-        axis("rank:O", None, labels=False, orient="top"),
-        tips("address:N|head", "label:N|does"),
-    )
+    x = axis("rank:O", None, labels=False, orient="top")
+    tip = tips("address:N|head", "label:N|does")
     ink = sorts_colour({cell["sort"] for cell in cells}, 5)
     marks = [
         charts.mark(
@@ -385,15 +384,11 @@ def rare_tokens(found: Roles) -> Figure | None:
     cells = table.loc[
         table["address"].isin(order), ["address", "which", "value", "low", "high", "baseline", "n"]
     ]
-    count, threshold = (
-        int((found.roles["measure"] == "rare.two-rarest").sum()),
-        role["rare.two-rarest"].threshold,
-    )
+    count = int((found.roles["measure"] == "rare.two-rarest").sum())
+    threshold = role["rare.two-rarest"].threshold
     ink = colour("which:N", list(RARE.values()), orient="top", title=None, symbolType="square")
-    x, y = (
-        axis("value:Q", "share of tokens", domain=[0, 1], tickCount=5),
-        axis("address:N", None, sort=order),
-    )
+    x = axis("value:Q", "share of tokens", domain=[0, 1], tickCount=5)
+    y = axis("address:N", None, sort=order)
     tip = tips(
         "address:N|head", "which:N|looks at", "value:Q|share|.3f", "baseline:Q||.3f", "n:Q||,"
     )

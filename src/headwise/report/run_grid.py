@@ -60,10 +60,12 @@ def data_of(grid: Grid) -> list[str]:
 
 def headline(grid: Grid) -> str:
     """`2 language pairs, 3 seeds: 5 of 6 runs have results`."""
-    seeds, pairs = len({member.seed for member in grid.members}), len(data_of(grid))
+    seeds = len({member.seed for member in grid.members})
+    pairs = len(data_of(grid))
     what = [f"{pairs} language pairs"] if pairs > 1 else []
     what += [f"{seeds} seeds"] if seeds > 1 else []
-    done, total = sum(not member.models.empty for member in grid.members), len(grid.members)
+    done = sum(not member.models.empty for member in grid.members)
+    total = len(grid.members)
     return f"{', '.join(what) or 'One run'}: {done} of {total} {'run has' if total == 1 else 'runs have'} results"
 
 
@@ -93,14 +95,16 @@ def state(member: Member) -> str:
 
 
 def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
-    model, part = chosen(member), models.text_prefix(grid.models)
+    model = chosen(member)
+    part = models.text_prefix(grid.models)
     if model is None:
         return (
             f"seed {member.seed}",
             NONE if member.models.empty else "nothing chosen yet, or the full model kept",
             "",
         )
-    others, quality = models.pruned(member.models), models.quality(grid.models)
+    others = models.pruned(member.models)
+    quality = models.quality(grid.models)
     tried = (
         others[others["method"] != RANDOM].get(f"dev_{quality.measure}", others["kept"][:0]).count()
     )
@@ -247,9 +251,11 @@ def means_of(grid: Grid, data: str) -> pd.DataFrame | None:
     means = every[~every.index.duplicated()].copy()
     means[["seeds", "mean_kept", "kept_low", "kept_high"]] = kept.loc[means.index]
     means = means.astype({"seeds": int, "kept_low": int, "kept_high": int})
-    means["kept"], means["chosen"] = [round(number) for number in means["mean_kept"]], False
+    means["kept"] = [round(number) for number in means["mean_kept"]]
+    means["chosen"] = False
     across = grid.means[grid.means["data"] == data].pivot(index="setting", columns="measure")  # noqa: PD010
-    full, quality = every[every["method"] == "none"], models.quality(every)
+    full = every[every["method"] == "none"]
+    quality = models.quality(every)
     for part in ("", "dev_"):
         for measure in (f"{part}{quality.change}{ending}" for ending in ENDINGS):
             alone = every[every[measure].notna()] if measure in every else every[:0]
@@ -297,7 +303,8 @@ def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True
     shown = models.ordered(means[first if trained else ~first | (means["method"] == "none")])
     if not trained and len(shown) < 2:
         return None
-    part, quality = models.text_prefix(grid.models), models.quality(grid.models)
+    part = models.text_prefix(grid.models)
+    quality = models.quality(grid.models)
     change = part + quality.change
     columns: Columns = {
         "model": lambda model: model["label"],
@@ -318,7 +325,8 @@ def means_table(grid: Grid, data: str, means: pd.DataFrame, trained: bool = True
 
 
 def _kept(model: Model) -> str:
-    low, high = model["kept_low"], model["kept_high"]
+    low = model["kept_low"]
+    high = model["kept_high"]
     kept = f"{model['mean_kept']:.1f} ({low}–{high})" if low < high else model["kept"]
     return f"{kept} of {model['total']}"
 
@@ -334,11 +342,10 @@ def _kept(model: Model) -> str:
 )
 def build_runs(grid: Grid) -> dict[str, Any]:
     """A row a run, with a link to its page."""
-    part, quality = models.text_prefix(grid.models), models.quality(grid.models)
-    change, measured = (
-        part + quality.change,
-        partial(models.written, part + quality.measure, two_digits),
-    )
+    part = models.text_prefix(grid.models)
+    quality = models.quality(grid.models)
+    change = part + quality.change
+    measured = partial(models.written, part + quality.measure, two_digits)
     columns: Columns = {
         "run": name,
         "state": state,

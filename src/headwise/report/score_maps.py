@@ -43,7 +43,9 @@ RELEVANCE = {
     "other": "other",
 }
 FAR = 0.5  # of a layer's ranks: from here on two scores disagree about a head
-BLEU, LOSS, ALONE = "ablation.bleu", "ablation.zero", "ablation.all-but-one"
+BLEU = "ablation.bleu"
+LOSS = "ablation.zero"
+ALONE = "ablation.all-but-one"
 FALSE_RATE = 0.05  # how often a 95 % interval excludes 0 when nothing differs
 
 
@@ -276,7 +278,9 @@ def _grid(
 ) -> HeadGrid:
     """One measure of one kind of heads, with what cells and tooltips say."""
     unit = 10.0 ** scaled(top)[0]
-    values, columns, facts = dict[Head, float](), dict[Head, int](), dict[Head, Any]()
+    values = dict[Head, float]()
+    columns = dict[Head, int]()
+    facts = dict[Head, Any]()
     like = set[Head]()
     for row in found.sort_values(["layer", "head"]).to_dict("records"):
         if (row["layer"], row["head"]) not in places.index:
@@ -396,10 +400,8 @@ def apart_table(run: Run) -> Table | None:
 def _apart(part: pd.DataFrame) -> tuple[float, str]:
     """The mean rank correlation within layers of two scores, and the heads with the most different ranks."""
     layers = part.groupby("layer")
-    order, size = (
-        layers[["value_one", "value_other"]].rank(ascending=False),
-        layers["head"].transform("size"),
-    )
+    order = layers[["value_one", "value_other"]].rank(ascending=False)
+    size = layers["head"].transform("size")
     inside = [one["value_one"].corr(one["value_other"]) for _, one in order.groupby(part["layer"])]
     gap = (order["value_one"] - order["value_other"]).abs() / (size - 1).clip(lower=1)
     far = part.assign(one=order["value_one"], other=order["value_other"], size=size)

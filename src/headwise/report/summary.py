@@ -42,7 +42,8 @@ Fact = tuple[str, str, str]  # label, text, verdict
 )
 def build(run: Run) -> dict[str, Any]:
     """Headline, tiles and facts; without a chosen pruned model `why` says why not."""
-    full, chosen = run.full, run.chosen
+    full = run.full
+    chosen = run.chosen
     groups = [
         ("Which score is faithful", faithfulness.in_short(run)),
         ("What the heads do", role_tables.in_short(run)),
@@ -66,12 +67,14 @@ def headline(run: Run, chosen: Model) -> str:
     """The heads removed and the change of quality with its interval: to equal further training where measured, else to
     the full model."""
     start = f"{chosen['total'] - chosen['kept']} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
-    quality, tuned = run.quality, value(chosen, run.part + run.quality.change + TUNED) is not None
+    quality = run.quality
+    tuned = value(chosen, run.part + run.quality.change + TUNED) is not None
     end, p, other = (
         (TUNED, P_TUNED, "equal further training") if tuned else ("", P, "the full model")
     )
     measure = run.part + quality.change + end
-    found, ends = value(chosen, measure), interval(*bounds(chosen, measure))
+    found = value(chosen, measure)
+    ends = interval(*bounds(chosen, measure))
     if found is None:
         return start
     unsure = verdict(chosen, measure, run.part + p) == "not distinguishable"
@@ -93,10 +96,8 @@ def _why(run: Run) -> str:
         return "nothing pruned"
     if run.full is None:
         return "no full model"
-    limit, losses = (
-        _limit(run),
-        [_lost(run, model) for model in run.pruned if model["method"] != RANDOM],
-    )
+    limit = _limit(run)
+    losses = [_lost(run, model) for model in run.pruned if model["method"] != RANDOM]
     known = [loss for loss in losses if loss is not None]
     if limit is not None and known and min(known) > limit:
         return "over the limit"
@@ -107,7 +108,8 @@ def _why(run: Run) -> str:
 
 def _both(one: Model | None, other: Model, measure: str) -> tuple[float, float] | None:
     """A measure of two models that both have it."""
-    before, after = value(one, measure), value(other, measure)
+    before = value(one, measure)
+    after = value(other, measure)
     return None if before is None or after is None else (before, after)
 
 
@@ -120,11 +122,10 @@ def _tiles(run: Run, full: Model, chosen: Model) -> list[Fact]:
             tiles.append(
                 (label, "no sure change" if noise else change(*both), " → ".join(map(write, both)))
             )
-    quality, both = run.quality, _both(full, chosen, run.part + run.quality.measure)
-    measure, label = (
-        run.part + quality.change,
-        f"{capital(quality.name)} on {'dev' if run.part else 'test'}",
-    )
+    quality = run.quality
+    both = _both(full, chosen, run.part + run.quality.measure)
+    measure = run.part + quality.change
+    label = f"{capital(quality.name)} on {'dev' if run.part else 'test'}"
     tuned = value(chosen, measure + TUNED)
     moved = f"{signed(quality.change_of(*both))}{quality.unit}" if both else ""
     if tuned is not None:
@@ -143,7 +144,8 @@ def _tiles(run: Run, full: Model, chosen: Model) -> list[Fact]:
 
 
 def saved(full: Model, chosen: Model) -> list[Fact]:
-    removed, total = chosen["total"] - chosen["kept"], chosen["total"]
+    removed = chosen["total"] - chosen["kept"]
+    total = chosen["total"]
     text = f"{removed} of {total} {models.heads_name(chosen['kinds'])} ({percent(removed / total)})"
     facts = [("Heads removed", text, "")]
     for measure, label, write in SAVED:
@@ -164,7 +166,9 @@ def _speed_noise(full: Model, chosen: Model) -> str:
 
 def cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
     """The change of quality: first to equal further training, then to the untouched full model."""
-    part, quality, facts = run.part, run.quality, list[Fact]()
+    part = run.part
+    quality = run.quality
+    facts = list[Fact]()
     tuned = models.rows(run.models[run.models.index == models.against(chosen, "fine-tuned")])
     others = [("to equal further training without pruning", one, TUNED, P_TUNED) for one in tuned]
     for label, other, end, p in [*others, ("to the untouched full model", full, "", P)]:
@@ -184,12 +188,10 @@ def choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
         model for model in run.pruned if model["method"] != RANDOM or chosen["method"] == RANDOM
     ]
     losses = {model["setting"]: loss for model in tried if (loss := _lost(run, model)) is not None}
-    quality, limit, own, left = (
-        run.quality,
-        _limit(run),
-        losses.get(chosen["setting"]),
-        _heads(run, chosen),
-    )
+    quality = run.quality
+    limit = _limit(run)
+    own = losses.get(chosen["setting"])
+    left = _heads(run, chosen)
     known = [model for model in tried if model["setting"] in losses]
     fits = [
         _heads(run, model)
