@@ -206,10 +206,8 @@ def changed_table(run: Run, kind: str) -> Table | None:
     rows = []
     for change in changes(run, kind):
         after = scores_of(change.found)
-        rows += [
-            (change, role, before.get(role), after.get(role))
-            for role in (*change.lost, *change.new)
-        ]
+        for role in (*change.lost, *change.new):
+            rows.append((change, role, before.get(role), after.get(role)))
 
     def baseline(row: Any) -> str:
         found = (row[3] or row[2] or {}).get("baseline")
@@ -239,11 +237,10 @@ def best_table(run: Run, kind: str) -> Table | None:
         "function": display_name,
         **{name: partial(_best, found, kind) for name, found in known.items()},
     }
-    shown = [
-        measure
-        for measure in expected_roles(kind)
-        if any(_best(r, kind, measure) for r in known.values())
-    ]
+    shown = []
+    for measure in expected_roles(kind):
+        if any(_best(r, kind, measure) for r in known.values()):
+            shown.append(measure)
     return table(
         f"Best of the {HEADS_OF_KIND[kind]}, function by function", shown, columns, code=str
     )
@@ -268,7 +265,9 @@ def functions_left(full: Roles, kind: str, found: list[Change]) -> Figure:
     """
     known = [("full model", heads_of(full.labels, kind), roles_of(full, kind))]
     known += [(change.model["label"], change.heads, change.now) for change in found]
-    cells = [cell for model in known for cell in _squares(*model)]
+    cells = []
+    for model in known:
+        cells += _squares(*model)
     total = max(len(heads) for _, heads, _ in known)
     counts = [
         {"model": model, "text": f"{len({head for head, _ in now})} of {len(heads)} with a role"}
@@ -440,9 +439,9 @@ def _joined(
     which one head is left says nothing.
     """
     key = ["kind", "layer", "head"]
-    parts = [
-        scores[scores["measure"] == measure].dropna(subset=["value"]) for scores in (before, after)
-    ]
+    parts = []
+    for scores in (before, after):
+        parts.append(scores[scores["measure"] == measure].dropna(subset=["value"]))
     joined = parts[0][[*key, "value"]].merge(parts[1][[*key, "value"]], on=key)
     joined = joined.rename(columns={"value_x": "before", "value_y": "after"})
     joined = joined[joined["kind"].isin(model["kinds"])]
@@ -489,11 +488,10 @@ def scores_figure(run: Run) -> Figure | None:
     if not known:
         return None
     shown = next((model for model, _, _ in known if model["chosen"]), known[0][0])
-    panels = [
-        scatter(measure, found)
-        for model, measure, found in known
-        if model["setting"] == shown["setting"]
-    ]
+    panels = []
+    for model, measure, found in known:
+        if model["setting"] == shown["setting"]:
+            panels.append(scatter(measure, found))
     return Figure(
         name="scores-after",
         title=f"Scores of the heads that stay, before and after pruning ({shown['label']})",

@@ -10,7 +10,7 @@ from headwise.report import charts
 from headwise.report.charts import Spec, axis, tips
 from headwise.report.components import Figure, Panel
 from headwise.report.run_folder import Roles
-from headwise.roles.label import evidence
+from headwise.roles.role import evidence
 
 ROW = 20  # pixels of a row of the map
 LETTER = 7.4  # pixels of a letter
@@ -108,19 +108,20 @@ def _cells(example: Mapping[str, Any], x: Spec, y: Spec) -> Spec:
     """The weights as coloured squares; the rest in a column of its own."""
     words = [*(_short(word, POINTED) for word in example["words"]), "no word"]
     size = len(example["words"])
-    cells = [
-        {
-            "row": q,
-            "bottom": q + 0.93,
-            "column": (column := k if k < size else k + GAP),
-            "right": round(column + 0.93, 3),
-            "from": words[q],
-            "to": words[k],
-            "weight": weight,
-        }
-        for q, weights in enumerate(example["weights"])
-        for k, weight in enumerate([*weights, example["rest"][q]])
-    ]
+    cells = []
+    for q, weights in enumerate(example["weights"]):
+        for k, weight in enumerate([*weights, example["rest"][q]]):
+            cells.append(
+                {
+                    "row": q,
+                    "bottom": q + 0.93,
+                    "column": (column := k if k < size else k + GAP),
+                    "right": round(column + 0.93, 3),
+                    "from": words[q],
+                    "to": words[k],
+                    "weight": weight,
+                }
+            )
     heat = charts.colour("weight:Q", [0, 1], "heatmap")
     tip = tips("from:N", "to:N", "weight:Q||.2f")
     return charts.mark(
@@ -156,16 +157,16 @@ def _tree(
     names = []
     for number, (governor, dependent, relation, level) in enumerate(arcs):
         strong = frozenset((governor, dependent)) in own
-        lines += [
-            {
-                "arc": number,
-                "x": across,
-                "y": round(base - height, 4),
-                "step": step,
-                "strong": strong,
-            }
-            for step, (across, height) in enumerate(curve(governor, dependent, level * STEP))
-        ]
+        for step, (across, height) in enumerate(curve(governor, dependent, level * STEP)):
+            lines.append(
+                {
+                    "arc": number,
+                    "x": across,
+                    "y": round(base - height, 4),
+                    "step": step,
+                    "strong": strong,
+                }
+            )
         toward = FOOT if governor < dependent else -FOOT
         ends.append({"x": dependent + MIDDLE - toward, "y": base, "strong": strong})
         middle = (governor + dependent) / 2 + MIDDLE

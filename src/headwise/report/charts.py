@@ -123,9 +123,10 @@ def mark(
     """One layer: a mark, its look, a test for the rows that have it, and its channels; those that are None are left
     out.
     """
-    encoding = {
-        name: channel for name, channel in channels.items() if channel is not None and channel != []
-    }
+    encoding = {}
+    for name, channel in channels.items():
+        if channel is not None and channel != []:
+            encoding[name] = channel
     transform = {"transform": [{"filter": where}]} if where else {}
     return {
         "data": data(rows),

@@ -70,11 +70,10 @@ def build(run: Run) -> dict[str, Any] | None:
 def compared_tables(run: Run) -> list[Table]:
     """Table 2 of Voita et al. (2019) for every set of kinds that has several kinds, or models trained from scratch."""
     controls = models.rows(models.controls(run.models))
-    scratch = {
-        control["reference"]: control
-        for control in controls
-        if control["control"] == "from-scratch"
-    }
+    scratch = {}
+    for control in controls:
+        if control["control"] == "from-scratch":
+            scratch[control["reference"]] = control
     found = []
     for kinds in models.groups(run.models):
         pruned = models.rows(models.of_kinds(models.pruned(run.models), kinds))

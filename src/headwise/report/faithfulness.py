@@ -227,9 +227,10 @@ def removal_curves(run: Run) -> Figure | None:
         return None
     table = run.curves.dropna(subset=["loss"])
     areas = curve_areas(table)
-    ordered = [
-        measure for measure, order in sorted(areas, key=lambda key: areas[key]) if order == "once"
-    ]
+    ordered = []
+    for measure, order in sorted(areas, key=lambda key: areas[key]):
+        if order == "once":
+            ordered.append(measure)
     shown = ordered[:MOST_CURVES]
     known = table[(table["order"] == "random") | table["measure"].isin(shown)]
     low, high = (

@@ -238,16 +238,17 @@ def _gate_figure(run: Run, model: dict[str, Any], points: int) -> Figure:
         p=log["p_open"], status=["kept" if head in kept else "removed" for head in heads]
     )
     kinds = [kind for kind in KINDS if kind in set(log["kind"])]
-    panels = [
-        Panel(
-            _gate_panel(part, f"{kind}_{layer}", f"{kind}/{layer}/"),
-            f"{f'{kind} ' if len(kinds) > 1 else ''}layer {layer}",
-            230,
-            150,
-        )
-        for kind in kinds
-        for layer, part in log[log["kind"] == kind].groupby("layer")
-    ]
+    panels = []
+    for kind in kinds:
+        for layer, part in log[log["kind"] == kind].groupby("layer"):
+            panels.append(
+                Panel(
+                    _gate_panel(part, f"{kind}_{layer}", f"{kind}/{layer}/"),
+                    f"{f'{kind} ' if len(kinds) > 1 else ''}layer {layer}",
+                    230,
+                    150,
+                )
+            )
     return Figure(
         name=f"gates-{name}",
         title=f"{model['label']}: {model['kept']} of {model['total']} heads stay open",
@@ -327,10 +328,9 @@ def training_curve(run: Run) -> Figure | None:
     found = None if found is None else found[found["measure"].isin(LOSSES)].dropna(subset=["value"])
     if found is None or found.empty:
         return None
-    parts = [
-        part[part["step"].isin(thinned(part["step"], LOGGED))]
-        for _, part in found.groupby("measure")
-    ]
+    parts = []
+    for _, part in found.groupby("measure"):
+        parts.append(part[part["step"].isin(thinned(part["step"], LOGGED))])
     points = pd.concat(parts).assign(curve=lambda t: t["measure"].map(LOSSES))[
         ["step", "curve", "value"]
     ]

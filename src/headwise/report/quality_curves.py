@@ -37,9 +37,10 @@ def quality_figures(
 
     seeds: the models of single seeds (a grid's), drawn as small marks around the means in `frame`.
     """
-    groups = [
-        kinds for kinds in models.groups(frame) if len(models.of_kinds(models.pruned(frame), kinds))
-    ]
+    groups = []
+    for kinds in models.groups(frame):
+        if len(models.of_kinds(models.pruned(frame), kinds)):
+            groups.append(kinds)
     found = [_quality_figure(frame, facts, seeds, kinds, len(groups) > 1) for kinds in groups]
     return [figure for figure in found if figure is not None]
 

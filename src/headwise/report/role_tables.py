@@ -151,10 +151,9 @@ def claims(found: Roles) -> Table | None:
     have = set(roles["measure"])
     total = len(of_kind(found.labels, "encoder-self"))
     relations = list(dict.fromkeys(measure.split(".")[1] for measure in paper_syntax()))
-    along = {
-        rel: {f"syntactic.{rel}.{way}" for way in ("to-governor", "to-dependent")} & have
-        for rel in relations
-    }
+    along = {}
+    for rel in relations:
+        along[rel] = {f"syntactic.{rel}.{way}" for way in ("to-governor", "to-dependent")} & have
     rare = ((roles["measure"] == "rare.two-rarest") & (roles["layer"] == 0)).any()
     held = [
         ("a head for the token before", "positional.-1" in have),

@@ -371,9 +371,9 @@ def _text(path: Path) -> str | None:
 
 def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
     """The lines of every translation file that is there; all have as many."""
-    texts = {
-        name: _text(folder / f"{name}.txt") for name in ("source", "reference", "full", *names)
-    }
+    texts = {}
+    for name in ("source", "reference", "full", *names):
+        texts[name] = _text(folder / f"{name}.txt")
     lines = {
         name: text.removesuffix("\n").split("\n")
         for name, text in texts.items()

@@ -38,10 +38,11 @@ two_digits = "{:.2f}".format
 )
 def build_summary(grid: Grid) -> dict[str, Any]:
     """Headline and facts."""
-    groups = [
-        (data or "What was chosen", [_choice(grid, m) for m in grid.members if m.data == data])
-        for data in data_of(grid)
-    ]
+    groups = []
+    for data in data_of(grid):
+        groups.append(
+            (data or "What was chosen", [_choice(grid, m) for m in grid.members if m.data == data])
+        )
     absent = [f"{name(member)} ({state(member)})" for member in grid.members if member.models.empty]
     failed = [name(member) for member in grid.members if member.facts.get("failed")]
     groups += [("Still missing", [("Runs", listed(absent), "")])] if absent else []
@@ -111,9 +112,9 @@ def _choice(grid: Grid, member: Member) -> tuple[str, str, str]:
     heads = f"{model['kept']} of {model['total']} {models.heads_name(model['kinds'])}"
     change = part + quality.change
     compared = {"to equal further training": change + TUNED, "to the full model": change}
-    changes = {
-        to: models.difference(model, measure, unit=quality.unit) for to, measure in compared.items()
-    }
+    changes = {}
+    for to, measure in compared.items():
+        changes[to] = models.difference(model, measure, unit=quality.unit)
     known = ", ".join(f"{change} {to}" for to, change in changes.items() if change)
     text = f"{heads} ({model['label']}, of {tried} models){f'; {quality.name} ' if known else ''}{known}"
     return f"seed {member.seed}", text, models.verdict(model, change + TUNED, part + P_TUNED)
@@ -180,7 +181,10 @@ def pairs_table(means: Means, part: str) -> Table | None:
         }
         for data, frame in means.items()
     }
-    labels = {m["setting"]: m["label"] for known in by_name.values() for m in known.values()}
+    labels = {}
+    for known in by_name.values():
+        for m in known.values():
+            labels[m["setting"]] = m["label"]
     full = {
         m["setting"] for known in by_name.values() for m in known.values() if m["method"] == "none"
     }
@@ -366,11 +370,10 @@ def build_runs(grid: Grid) -> dict[str, Any]:
             chosen(member), change
         ),
     }
-    failed = [
-        (name(m), task, _last(why))
-        for m in grid.members
-        for task, why in (m.facts.get("failed") or {}).items()
-    ]
+    failed = []
+    for m in grid.members:
+        for task, why in (m.facts.get("failed") or {}).items():
+            failed.append((name(m), task, _last(why)))
     pages = {name(m): quote(f"{m.place}/report.html") for m in grid.members if m.page}
     return {
         "runs": table("Runs of the grid", grid.members, columns),

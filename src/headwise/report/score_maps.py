@@ -216,10 +216,9 @@ def _figure(found: pd.DataFrame, kind: str, known: Mapping[Layer, ControlRange])
     measures = drawn_measures(found["measure"])
     lead = measure_name(measures[0])
     places = ranks(found[found["measure"] == measures[0]])
-    panels = [
-        _panel(found[found["measure"] == measure], measure, places, not i, known)
-        for i, measure in enumerate(measures)
-    ]
+    panels = []
+    for i, measure in enumerate(measures):
+        panels.append(_panel(found[found["measure"] == measure], measure, places, not i, known))
     return Figure(
         name=f"scores-{kind}",
         title=f"{capital(KIND_NAMES[kind])}: {listed([measure_name(measure) for measure in measures])}",
@@ -384,9 +383,9 @@ def apart_table(run: Run) -> Table | None:
     both = of_measure(run, drawn[0]).merge(
         of_measure(run, drawn[1]), on=["kind", "layer", "head"], suffixes=("_one", "_other")
     )
-    rows = [
-        (KIND_NAMES[str(kind)], *_apart(part)) for kind, part in both.groupby("kind", sort=False)
-    ]
+    rows = []
+    for kind, part in both.groupby("kind", sort=False):
+        rows.append((KIND_NAMES[str(kind)], *_apart(part)))
     columns: Columns = {
         "kind": lambda row: row[0],
         "rank correlation within layers": lambda row: number(row[1], 0.5),
@@ -406,10 +405,9 @@ def _apart(part: pd.DataFrame) -> tuple[float, str]:
     gap = (order["value_one"] - order["value_other"]).abs() / (size - 1).clip(lower=1)
     far = part.assign(one=order["value_one"], other=order["value_other"], size=size)
     far = far.loc[gap[gap >= FAR].sort_values(ascending=False, kind="stable").index[:3]]
-    heads = [
-        f"{r.kind}/{r.layer}/{r.head} ({r.one:.0f} · {r.other:.0f} of {r.size})"
-        for r in far.itertuples()
-    ]
+    heads = []
+    for r in far.itertuples():
+        heads.append(f"{r.kind}/{r.layer}/{r.head} ({r.one:.0f} · {r.other:.0f} of {r.size})")
     return pd.Series(inside, dtype=float).mean(), ", ".join(heads)
 
 
@@ -418,10 +416,9 @@ def pooled_table(run: Run) -> Table | None:
     known = [] if run.heads is None else sorted(set(run.heads["measure"]))
     rows = []
     for measure in (name for name in known if name.startswith("lrp") and f"{name}.pooled" in known):
-        found = [
-            of_measure(run, name).set_index(["kind", "layer", "head"])
-            for name in (measure, f"{measure}.pooled")
-        ]
+        found = []
+        for name in (measure, f"{measure}.pooled"):
+            found.append(of_measure(run, name).set_index(["kind", "layer", "head"]))
         steps, pooled = (part["value"] for part in found)
         steps = steps.reindex(pooled.index).dropna()
         if len(steps) > 1:

@@ -184,54 +184,59 @@ def cost(run: Run, full: Model, chosen: Model) -> list[Fact]:
 
 
 def choice(run: Run, full: Model, chosen: Model) -> list[Fact]:
-    tried = [
-        model for model in run.pruned if model["method"] != RANDOM or chosen["method"] == RANDOM
-    ]
-    losses = {model["setting"]: loss for model in tried if (loss := _lost(run, model)) is not None}
+    """On which text, among how many models and within which limit the model was chosen."""
     quality = run.quality
     limit = _limit(run)
+    tried = []
+    for model in run.pruned:
+        if model["method"] != RANDOM or chosen["method"] == RANDOM:
+            tried.append(model)
+    losses = {}
+    for model in tried:
+        lost = _lost(run, model)
+        if lost is not None:
+            losses[model["setting"]] = lost
+    measured = [model for model in tried if model["setting"] in losses]
+
+    # Is it the model of the fewest heads among those within the limit?
     own = losses.get(chosen["setting"])
     left = _heads(run, chosen)
-    known = [model for model in tried if model["setting"] in losses]
-    fits = [
-        _heads(run, model)
-        for model in known
-        if limit is None or losses[model["setting"]] <= limit + 1e-5
-    ]
+    fits = []
+    for model in measured:
+        if limit is None or losses[model["setting"]] <= limit + 1e-5:
+            fits.append(_heads(run, model))
     fewest = own is not None and left == min(fits, default=None)
     why = f", the fewest{'' if limit is None else ' within the limit'}" if fewest else ""
+
     tested = value(chosen, quality.measure) is not None
+    test = "test text had no part in it" if tested else "no test text was measured"
+    allowed = "no limit" if limit is None else f"{limit:g} {_unit(run)}"
     facts = [
-        (
-            "Text",
-            f"dev only; {'test text had no part in it' if tested else 'no test text was measured'}",
-            "",
-        ),
+        ("Text", f"dev only; {test}", ""),
         ("Models tried", str(len(tried)), ""),
-        ("Loss allowed on dev", "no limit" if limit is None else f"{limit:g} {_unit(run)}", ""),
-        (
-            "Chosen",
-            f"{chosen['label']}: {left} {'head' if left == 1 else 'heads'} in the whole model{why}",
-            "",
-        ),
+        ("Loss allowed on dev", allowed, ""),
+        ("Chosen", f"{chosen['label']}: {count(left, 'head')} in the whole model{why}", ""),
     ]
-    if own is not None and (both := _both(full, chosen, f"dev_{quality.measure}")):
+    both = _both(full, chosen, f"dev_{quality.measure}")
+    if own is not None and both:
         moved = f"{signed(-quality.better * own)}{quality.unit}"
         facts.append(("On dev", f"{quality.name} {both[0]:.2f} → {both[1]:.2f} ({moved})", ""))
-    smaller = [
-        m
-        for m in known
-        if m["learned"] and m["kinds"] == chosen["kinds"] and m["kept"] < chosen["kept"]
-    ]
-    cost = [
-        f"{signed(-quality.better * losses[m['setting']])}{quality.unit} with {m['kept']}"
-        for m in smaller
-    ]
-    facts += [("Fewer heads, on dev", " · ".join(cost), "")] if fewest and cost else []
+
+    smaller = []
+    for model in measured:
+        alike = model["learned"] and model["kinds"] == chosen["kinds"]
+        if alike and model["kept"] < chosen["kept"]:
+            moved = signed(-quality.better * losses[model["setting"]])
+            smaller.append(f"{moved}{quality.unit} with {model['kept']}")
+    if fewest and smaller:
+        facts.append(("Fewer heads, on dev", " · ".join(smaller), ""))
+
     doubts = (run.facts.get("doubts") or {}).get(chosen["setting"], [])
     if not doubts and value(chosen, "settled") == 0:
         doubts = ["Its gates had not settled when they were decided: train longer."]
-    return facts + ([("Doubt", " ".join(doubts), "")] if doubts else [])
+    if doubts:
+        facts.append(("Doubt", " ".join(doubts), ""))
+    return facts
 
 
 def _left(run: Run, chosen: Model) -> list[Fact]:
@@ -241,10 +246,9 @@ def _left(run: Run, chosen: Model) -> list[Fact]:
     for kind in run.pruned_kinds(chosen):
         left, counts = zip(*kept_heads.by_layer(mask, kind), strict=True)
         alike = len(set(counts)) == 1
-        parts = [
-            str(kept) if alike else f"{kept} of {count}"
-            for kept, count in zip(left, counts, strict=True)
-        ]
+        parts = []
+        for kept, total in zip(left, counts, strict=True):
+            parts.append(str(kept) if alike else f"{kept} of {total}")
         text = f"{sum(left)} of {sum(counts)} heads; layer by layer {' · '.join(parts)}"
         facts.append((capital(KIND_NAMES[kind]), text + (f" of {counts[0]}" if alike else ""), ""))
     return facts
@@ -285,11 +289,10 @@ MANY = 25  # tasks whose times are listed one by one
 )
 def provenance(run: Run) -> dict[str, Any]:
     """Groups of names and values from run.json, and the plan."""
-    facts = {
-        name: value
-        for name, value in run.facts.items()
-        if name not in ("settings", "notes", "doubts")
-    }
+    facts = {}
+    for name, fact in run.facts.items():
+        if name not in ("settings", "notes", "doubts"):
+            facts[name] = fact
     groups = [
         ("Signature", _flat(facts.pop("signature", None))),
         ("Versions", _flat(facts.pop("versions", None))),
