@@ -31,7 +31,7 @@ from utilisation import Facts, chip, usage, where_time_goes
 
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
-from headwise.options import FROM_RANDOM_WEIGHTS, Architecture
+from headwise.options import Architecture
 from headwise.progress import Progress
 from headwise.report import report as write_report
 from headwise.study import Plan, read_plan, run_study
@@ -214,7 +214,7 @@ class Meter(Progress):
 def epochs(run: Run, task: str) -> int:
     """How many epochs the training of a task has."""
     variants = {f"prune/{variant.name}": variant for variant in Schedule(run).variants()}
-    if task in variants and variants[task].control not in FROM_RANDOM_WEIGHTS:
+    if task in variants and not variants[task].from_random_weights:
         return run.sweep(variants[task]).epochs
     return run.plan.training.epochs
 
@@ -231,7 +231,7 @@ def left(run: Run, facts: dict[str, Facts], now: str = "") -> dict[str, float]:
     def training(task: str) -> float:
         """Updates and the ends of epochs."""
         count = epochs(run, task)
-        tuned = task in variants and variants[task].control not in FROM_RANDOM_WEIGHTS
+        tuned = task in variants and not variants[task].from_random_weights
         alone = tuned and run.sweep(variants[task]).kinds == ["encoder-self"]
         updates = pace.get("updates", 0) / plan.training.epochs * pace.get("update_seconds", 0.0)
         return count * (

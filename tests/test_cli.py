@@ -740,7 +740,7 @@ class TestPruning:
             ("--method magic", "'magic' is none of gates, top-k, greedy"),
             ("--method top-k", "keep is needed"),
             ("--method top-k --keep 2 --penalty 1", "unknown key 'pruning.penalty'"),
-            ("--score gradient", "unknown key 'pruning.scores'"),
+            ("--score gradient", "unknown key 'pruning.score'"),
             ("--text dev.en", "--text was given and --source"),
             ("--text dev.en --method gates", "--text was given"),
             ("--dev-text dev.en --method greedy", "--dev-text was given and --dev-source"),
@@ -844,7 +844,7 @@ class TestStart:
         [
             (
                 "training.epoch=3",
-                "unknown key 'training.epoch'; allowed here: accumulate, average,",
+                "unknown key 'training.epoch' (did you mean 'epochs'?); allowed here: accumulate, average,",
             ),
             ("training.epochs=many", "'training.epochs' is 'many'"),
             ("pruning.penalty=[-1]", "greater than or equal to 0"),

@@ -22,5 +22,5 @@ class HeadsMissing(HeadwiseError):
     """A model declares attention heads that the probe did not see: results would be partial."""
 
 
-class NotWritten(HeadwiseError):
+class WriteError(HeadwiseError):
     """A file could not be written, for lack of space or permission: what was done is kept."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
-from headwise.errors import HeadwiseError, NotWritten
+from headwise.errors import HeadwiseError, WriteError
 from headwise.grid import HeadGrid
 
 if TYPE_CHECKING:
@@ -413,7 +413,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
         temporary.replace(path)
     except OSError as error:
-        raise NotWritten(
+        raise WriteError(
             f"{path} could not be written ({error.strerror}): choose another --out or free some space."
         ) from None
     finally:

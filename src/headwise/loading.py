@@ -29,21 +29,32 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.core_model_loading import revert_weight_conversion
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from headwise.attention import device_of, discover, remove
 from headwise.attention.offload import weights
 from headwise.attention.removal import make_biases
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMask
+from headwise.heads import HeadMap, HeadMask, Kind
 from headwise.model import Model
 from headwise.model_files import SUMS, folder_of, refuse_damage, sums, weight_files
-from headwise.placement import DeviceMap, hollow, places, read_from, refuge, scratch
+from headwise.placement import (
+    DeviceMap,
+    fallback_device_map,
+    full_device_map,
+    meta_model,
+    read_from,
+    scratch,
+)
+from headwise.tasks import Task
+from headwise.tasks import class_of as class_of_task
 from headwise.training.build import drop_unused
 
-UNUSED = re.compile(
-    r"(^|\.)(pooler|seq_relationship|sop_classifier)\."
-)  # of BERT's other task, in files of its encoder
+# Weights of BERT's other task, in files of its encoder.
+UNUSED = re.compile(r"(^|\.)(pooler|seq_relationship|sop_classifier)\.")
+
+# What configurations call their number of layers.
 LAYERS = (
     "num_hidden_layers",
     "encoder_layers",
@@ -75,7 +86,7 @@ def load(
     a missing or incomplete model, HeadsMissing for a model with heads that headwise does not see.
     """
     device = usable(device)
-    kind = number_type(dtype)
+    number_type = number_type_of(dtype)
     path = folder_of(spec)
     local = path.exists()
     source = str(path if local else spec)
@@ -91,42 +102,63 @@ def load(
             refuse_damage(path)
         model_class = class_of(source, config)
         refuse_too_deep(source, config)
-        device_map = device_map or (refuge(path, device, kind) if local else None)
-        hf = (
-            load_whole(
-                source, config, model_class, kind, places(device_map, device, config, model_class)
-            )
-            if layout is None
-            else load_pruned(
-                path, config, model_class, layout, kind, device if device_map else None
-            )
-        )
+        if device_map is None and local:
+            device_map = fallback_device_map(path, device, number_type)
+        if layout is None:
+            devices = full_device_map(device_map, device, config, model_class)
+            hf = load_whole(source, config, model_class, number_type, devices)
+        else:
+            offloaded = device if device_map else None
+            hf = load_pruned(path, config, model_class, layout, number_type, offloaded)
         if (path / "generation_config.json").exists():
             settings = GenerationConfig.from_pretrained(path)  # raises for a damaged one
             if hf.can_generate():
                 hf.generation_config = settings
-        named = any(path.glob("*token*")) if local else hf.main_input_name != "pixel_values"
-        tokenizer = (
-            AutoTokenizer.from_pretrained(source, trust_remote_code=False) if named else None
-        )
+        reads_text = any(path.glob("*token*")) if local else hf.main_input_name != "pixel_values"
+        tokenizer = None
+        if reads_text:
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         refuse_unfit(source, hf, tokenizer)
-        hf = hf.to(device) if device_map is None else hf
+        if device_map is None:
+            hf = hf.to(device)
     except HeadwiseError:
         raise
-    except (
-        Exception
-    ) as error:  # from transformers, safetensors or tokenizers, about the user's files
+    except Exception as error:  # of transformers, safetensors or tokenizers, about the user's files
         if isinstance(error, MemoryError) or "allocate" in str(error):
             raise HeadwiseError(
                 f"{spec} cannot be loaded: there is not enough memory ({one_line(error)})."
             ) from error
-        found = (
-            f"{spec} is a folder, but not" if local else f"'{spec}' is not a local folder, and not"
-        )
+        is_not = f"'{spec}' is not a local folder, and not"
+        if local:
+            is_not = f"{spec} is a folder, but not"
         raise HeadwiseError(
-            f"{found} a complete model that transformers can load: {one_line(error)}"
+            f"{is_not} a complete model that transformers can load: {one_line(error)}"
         ) from error
     return Model(hf, tokenizer, name, layout, allow_partial, path if local else None)
+
+
+def task_class(spec: str | Path) -> type[Task]:
+    """The class of a model's task, from its configuration alone: no weights are read.
+
+    Raises HeadwiseError for a model that `load` would refuse for its configuration.
+    """
+    path = folder_of(spec)
+    source = str(path if path.exists() else spec)
+    refuse_code(source)
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:
+        raise HeadwiseError(
+            f"{spec} has no configuration that transformers can load: {one_line(error)}"
+        ) from error
+    model_class = class_of(source, config)
+    refuse_too_deep(source, config)
+    make = getattr(model_class, "from_config", None) or model_class._from_config
+    with torch.device("meta"):
+        hf = make(config)
+    masked = model_class.__name__ in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
+    kind: Kind = "encoder-self" if masked else "decoder-self"
+    return class_of_task(hf, HeadMap({kind: (1,)}))
 
 
 def refuse_code(source: str) -> None:
@@ -140,17 +172,18 @@ def refuse_code(source: str) -> None:
 
 
 def fetched(repo: str) -> Path:
-    """The folder of a pruned model from a hub: the files that its SHA256SUMS lists, no exports beside them."""
-    place = Path(hf_hub_download(repo, SUMS)).parent
-    return Path(snapshot_download(repo, allow_patterns=[SUMS, *(name for name, _ in sums(place))]))
+    """The folder of a pruned model from a hub: the files that its SHA256SUMS lists, without exports."""
+    folder = Path(hf_hub_download(repo, SUMS)).parent
+    names = [name for name, _ in sums(folder)]
+    return Path(snapshot_download(repo, allow_patterns=[SUMS, *names]))
 
 
 def freeze_as_built(hf: PreTrainedModel) -> PreTrainedModel:
     """Freeze the parameters that the model class freezes. `from_pretrained` makes all of them trainable, Marian's
     sinusoidal positions too, which are neither saved nor loaded."""
     with torch.device("meta"):
-        made = type(hf)(hf.config)
-    for name, parameter in made.named_parameters():
+        built = type(hf)(hf.config)
+    for name, parameter in built.named_parameters():
         if not parameter.requires_grad:
             hf.get_parameter(name).requires_grad_(False)
     return hf
@@ -176,29 +209,25 @@ def class_of(source: str, config: Any) -> Any:
     if not config.architectures:
         return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModel
     name = config.architectures[0]
-    found: Any = getattr(transformers, name, None)
-    known = isinstance(found, type) and issubclass(found, PreTrainedModel)
-    if not known or not isinstance(config, found.config_class):
+    model_class: Any = getattr(transformers, name, None)
+    is_model = isinstance(model_class, type) and issubclass(model_class, PreTrainedModel)
+    if not is_model or not isinstance(config, model_class.config_class):
         raise HeadwiseError(
             f"{source} is said to be a {name} of type {config.model_type}, which this version of transformers does not "
             "have: correct architectures in its config.json."
         )
-    return found
+    return model_class
 
 
 def refuse_too_deep(source: str, config: Any) -> None:
     """Raise HeadwiseError for a configuration of so many layers that building them takes minutes."""
-    parts = [
-        config,
-        *(
-            getattr(config, name)
-            for name in getattr(config, "sub_configs", ())
-            if hasattr(config, name)
-        ),
-    ]
-    for part in parts:
+    configs = [config]
+    for name in getattr(config, "sub_configs", ()):
+        if hasattr(config, name):
+            configs.append(getattr(config, name))
+    for each in configs:
         for name in LAYERS:
-            count = getattr(part, name, None)
+            count = getattr(each, name, None)
             if isinstance(count, int | float) and not 0 <= count <= DEEPEST:
                 raise HeadwiseError(
                     f"{source} cannot be loaded: its configuration declares {name} = {count}, and headwise expects at "
@@ -206,7 +235,7 @@ def refuse_too_deep(source: str, config: Any) -> None:
                 )
 
 
-def number_type(dtype: str | None) -> torch.dtype | None:
+def number_type_of(dtype: str | None) -> torch.dtype | None:
     """The type of weights by its name."""
     if dtype not in (None, *TYPES):
         raise HeadwiseError(
@@ -223,25 +252,23 @@ def load_whole(
     if device_map is not None:
         options |= {"device_map": device_map, "offload_folder": scratch()}
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "The following device_map keys"
-        )  # names of tensors, which it accepts
+        # About names of tensors, which transformers takes nevertheless.
+        warnings.filterwarnings("ignore", "The following device_map keys")
         hf, info = model_class.from_pretrained(
             source, config=config, output_loading_info=True, trust_remote_code=False, **options
         )
     hf = drop_unused(freeze_as_built(hf))
-    lost = [
-        name
-        for name in sorted(info["missing_keys"])
-        if name in hf.state_dict() and not UNUSED.search(name)
-    ]
-    if lost:
+    tensors = hf.state_dict()
+    missing = [name for name in sorted(info["missing_keys"]) if name in tensors]
+    missing = [name for name in missing if not UNUSED.search(name)]
+    if missing:
         raise HeadwiseError(
-            f"{source} lacks weights of its {type(hf).__name__} ({in_short(lost)}): they would be random. Download or "
+            f"{source} lacks weights of its {type(hf).__name__} ({in_short(missing)}): they would be random. Download or "
             "save the model again."
         )
     dropped = sorted(info["unexpected_keys"])
-    if wrong := [name for name in dropped if not UNUSED.search(name)]:
+    wrong = [name for name in dropped if not UNUSED.search(name)]
+    if wrong:
         raise HeadwiseError(
             f"{source} has weights for which its {type(hf).__name__} has no place ({in_short(wrong)}): name the class "
             "that has them as architectures in its config.json."
@@ -263,7 +290,7 @@ def load_pruned(
 ) -> Any:
     """A pruned model: build the stock one, remove heads by the layout, load the weights.
 
-    The layout lists the heads that were known, so a partial map is accepted. offloaded: the device that computes, if
+    The layout lists the heads that were seen, so a partial map is accepted. offloaded: the device that computes, if
     the weights are to stay in their files.
     """
     if not config.architectures:
@@ -273,22 +300,17 @@ def load_pruned(
     config.headwise_layout = None
     try:
         refuse_too_large(path, config, model_class)
-        stock = (
-            drop_unused(model_class._from_config(config)).eval()
-            if offloaded is None
-            else hollow(config, model_class, offloaded)
-        )
+        if offloaded is None:
+            stock = drop_unused(model_class._from_config(config)).eval()
+        else:
+            stock = meta_model(config, model_class, offloaded)
         smaller: Any = remove(stock, discover(stock, allow_partial=True), layout)
         make_biases(dict(smaller.named_modules()), getattr(config, "headwise_biases", None) or ())
         if offloaded is None:
-            wrong = fill(
-                smaller,
-                {
-                    name: tensor
-                    for file in weight_files(path)
-                    for name, tensor in load_file(file).items()
-                },
-            )
+            tensors: dict[str, Tensor] = {}
+            for file in weight_files(path):
+                tensors.update(load_file(file))
+            wrong = fill(smaller, tensors)
         else:
             wrong = read_from(smaller, weight_files(path), dtype)
     except HeadwiseError as error:
@@ -310,16 +332,14 @@ def refuse_too_large(path: Path, config: Any, model_class: Any) -> None:
     """Raise HeadwiseError for a configuration with far more weights than the file, before memory is taken for them."""
     with torch.device("meta"):
         declared = sum(parameter.numel() for parameter in model_class(config).parameters())
-    there = 0
-    for part in weight_files(path):
-        with safe_open(part, "pt") as file:
-            there += sum(
-                torch.Size(file.get_slice(name).get_shape()).numel()
-                for name in file.keys()  # noqa: SIM118
-            )
-    if declared > 10**8 + 20 * there:
+    stored = 0
+    for weights_file in weight_files(path):
+        with safe_open(weights_file, "pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                stored += torch.Size(file.get_slice(name).get_shape()).numel()
+    if declared > 10**8 + 20 * stored:
         raise HeadwiseError(
-            f"Its configuration declares {declared:,} weights, but the file has {there:,}."
+            f"Its configuration declares {declared:,} weights, but the file has {stored:,}."
         )
 
 
@@ -330,28 +350,28 @@ def fill(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
     """
     own = model.state_dict(keep_vars=True)
     if not weights.keys() <= own.keys():
-        names = {id(tensor): name for name, tensor in own.items()}
-        hub = {
-            name: names.get(id(tensor), name)
-            for name, tensor in revert_weight_conversion(model, dict(own)).items()
-        }
-        weights = {hub.get(name, name): tensor for name, tensor in weights.items()}
-    for name in weights.keys() & own.keys():
+        own_names = {id(tensor): name for name, tensor in own.items()}
+        renamed = {}
+        for name, tensor in revert_weight_conversion(model, dict(own)).items():
+            renamed[name] = own_names.get(id(tensor), name)
+        weights = {renamed.get(name, name): tensor for name, tensor in weights.items()}
+
+    shared = weights.keys() & own.keys()
+    for name in shared:
         own[name].data = own[name].data.to(weights[name].dtype)
     missing, unexpected = model.load_state_dict(weights, strict=False)
-    loaded = {
-        id(own[name]) for name in weights.keys() & own.keys()
-    }  # a tied weight is in the file once
-    lost = {name for name in missing if id(own[name]) not in loaded}
-    return sorted({*lost, *unexpected} - set(model._keys_to_ignore_on_save or ()))
+    loaded = {id(own[name]) for name in shared}  # a tied weight is in the file once
+    absent = {name for name in missing if id(own[name]) not in loaded}
+    return sorted({*absent, *unexpected} - set(model._keys_to_ignore_on_save or ()))
 
 
 def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
     """Raise HeadwiseError for weights that are not finite numbers, a tokenizer with more words than the model, and chat
     templates whose names, which are those of files, lead elsewhere."""
     finite = {name: tensor.isfinite().all() for name, tensor in weights(hf)}
-    if not bool(torch.stack([fine.to(device_of(hf)) for fine in finite.values()]).all()):
-        name = next(name for name, fine in finite.items() if not fine)
+    # One stack, so that a GPU is waited for once.
+    if not bool(torch.stack([flag.to(device_of(hf)) for flag in finite.values()]).all()):
+        name = next(name for name, flag in finite.items() if not flag)
         raise HeadwiseError(
             f"{source} is damaged: weights in {name} are not finite numbers. Copy or save it again."
         )
@@ -361,14 +381,11 @@ def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
             f"The tokenizer in {source} has {len(tokenizer):,} words, the model {words:,}: it is another model's."
         )
     templates = getattr(tokenizer, "chat_template", None)
-    if wrong := [
-        name
-        for name in (templates if isinstance(templates, dict) else ())
-        if Path(name).name != name
-    ]:
-        raise HeadwiseError(
-            f"The tokenizer in {source} has a chat template named {wrong[0][:50]!r}: a name cannot be a path."
-        )
+    for name in templates if isinstance(templates, dict) else ():
+        if Path(name).name != name:
+            raise HeadwiseError(
+                f"The tokenizer in {source} has a chat template named {name[:50]!r}: a name cannot be a path."
+            )
 
 
 def in_short(names: Sequence[str]) -> str:
@@ -378,10 +395,8 @@ def in_short(names: Sequence[str]) -> str:
 
 def one_line(error: Exception) -> str:
     """An error of a library, as the end of a sentence."""
-    known = isinstance(error, OSError | ValueError | RuntimeError) and not isinstance(
-        error, RecursionError
-    )
-    return (
-        " ".join(f"{'' if known else type(error).__name__} {error}".split())[:300]
-        or type(error).__name__
-    )
+    name = type(error).__name__
+    says_enough = isinstance(error, OSError | ValueError | RuntimeError)
+    if isinstance(error, RecursionError) or not says_enough:
+        return " ".join(f"{name} {error}".split())[:300]
+    return " ".join(str(error).split())[:300] or name

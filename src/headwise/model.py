@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import (
@@ -24,7 +23,7 @@ from headwise.attention import Discovery, discover, is_offloaded, remove
 from headwise.attention.discover import configured_alignment_heads
 from headwise.decoding.ctranslate2 import translator_of
 from headwise.decoding.translator import Translator, translate
-from headwise.errors import HeadwiseError, NotWritten
+from headwise.errors import HeadwiseError, WriteError
 from headwise.grid import HeadGrid
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
 from headwise.model_files import NOTE, PARTIAL, README, copy_siblings, replace, written_before
@@ -75,12 +74,12 @@ class Model:
     @property
     def parameters(self) -> int:
         """Number of weights, tied ones counted once."""
-        return sum(p.numel() for p in once(self.hf))
+        return sum(p.numel() for p in unique_parameters(self.hf))
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights, tied ones counted once."""
-        return sum(p.numel() * p.element_size() for p in once(self.hf))
+        return sum(p.numel() * p.element_size() for p in unique_parameters(self.hf))
 
     @property
     def cache_bytes(self) -> int:
@@ -138,15 +137,7 @@ class Model:
             raise HeadwiseError(
                 f"{self.name} has no tokenizer, which translating needs: put one into its folder."
             )
-        try:
-            options = Search(**search)
-        except ValidationError as error:
-            wrong = "; ".join(
-                f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()
-            )
-            raise HeadwiseError(
-                f"translate cannot use its options ({wrong}): there are {', '.join(Search.model_fields)}."
-            ) from None
+        options = Search(**search)
         return translate(self.translator(options.engine), sentences, options, progress)[0]
 
     def translator(self, engine: Engine = "transformers") -> Translator:
@@ -165,18 +156,19 @@ class Model:
         (docs/methods/removal.md). grow: where key/value heads would be copied, so that the key/value cache or the
         weights grow, warn; else raise HeadwiseError.
         """
-        layout = mask if self.layout is None else compose(self.layout, mask)
+        layout = mask if self.layout is None else composed_layout(self.layout, mask)
         smaller: Any = remove(self.hf, self.found, mask, means)
         smaller.config.headwise_layout = layout.to_json()
         made = Model(smaller, self.tokenizer, self.name, layout, source=self.source)
         if self.alignment_heads:
-            made.alignment_heads = followed(self.alignment_heads, mask)
-        if grown := growth(self, made):
+            made.alignment_heads = renumbered(self.alignment_heads, mask)
+        increase = size_increase(self, made)
+        if increase:
             if not grow:
                 raise HeadwiseError(
-                    f"{grown} Keep equally many query heads per key/value head, or give grow=True."
+                    f"{increase} Keep equally many query heads per key/value head, or give grow=True."
                 )
-            warnings.warn(grown, stacklevel=2)
+            warnings.warn(increase, stacklevel=2)
         return made
 
     def save(self, folder: str | Path) -> Path:
@@ -221,7 +213,7 @@ class Model:
             replace(folder, partial, before)
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise NotWritten(
+            raise WriteError(
                 f"{folder} could not be written ({reason}): choose another --out or free some space."
             ) from error
         finally:
@@ -231,14 +223,14 @@ class Model:
         return folder
 
 
-def once(hf: PreTrainedModel) -> Iterator[nn.Parameter]:
+def unique_parameters(hf: PreTrainedModel) -> Iterator[nn.Parameter]:
     """The weights of a model. Tied ones come once; offloaded, they are several parameters."""
     tied = getattr(hf, "all_tied_weights_keys", None) or {} if is_offloaded(hf) else {}
     return (parameter for name, parameter in hf.named_parameters() if name not in tied)
 
 
-def growth(before: Model, after: Model) -> str:
-    """A sentence where removal makes the key/value cache or the weights grow, else nothing."""
+def size_increase(before: Model, after: Model) -> str:
+    """A sentence where removal makes the key/value cache or the weights larger, else nothing."""
     for what, old, new in (
         ("key/value cache", before.cache_bytes, after.cache_bytes),
         ("weights", before.weight_bytes, after.weight_bytes),
@@ -252,12 +244,13 @@ def growth(before: Model, after: Model) -> str:
     return ""
 
 
-def followed(heads: Sequence[Head], mask: HeadMask) -> list[Head]:
-    """Some heads under the numbers that they have once others are removed; warns of those that are gone."""
-    if gone := [str(head) for head in heads if head not in mask.kept]:
+def renumbered(heads: Sequence[Head], mask: HeadMask) -> list[Head]:
+    """Some heads under the numbers that they have once others are removed; warns of those that are removed."""
+    removed = [str(head) for head in heads if head not in mask.kept]
+    if removed:
         warnings.warn(
-            f"Alignment heads that are not in the smaller model: {', '.join(gone)}. Choose others by headwise roles "
-            "--role alignment.",
+            f"Alignment heads that are not in the smaller model: {', '.join(removed)}. Choose others by "
+            "headwise align.",
             stacklevel=3,
         )
     return [
@@ -267,7 +260,7 @@ def followed(heads: Sequence[Head], mask: HeadMask) -> list[Head]:
     ]
 
 
-def compose(before: HeadMask, after: HeadMask) -> HeadMask:
+def composed_layout(before: HeadMask, after: HeadMask) -> HeadMask:
     """The layout of a model pruned twice, in the head numbers of the original model."""
     kept = (
         Head(kind, layer, before.of(Site(kind, layer))[head]) for kind, layer, head in after.kept

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headwise.errors import HeadwiseError, NotWritten
+from headwise.errors import HeadwiseError, WriteError
 from headwise.files import is_inside, sha256
 
 WEIGHTS = "model.safetensors"
@@ -25,10 +25,9 @@ MODEL_FILES = re.compile(  # what loading a model may read
     r"(config|generation_config|modules|special_tokens_map|added_tokens|(pre)?processor_config)\.json|merges\.txt"
     r"|(tokenizer|vocab|chat_template).*|.*\.(safetensors|safetensors\.index\.json|model|spm)|(pytorch_)?model.*\.bin.*"
 )
-PROCESSORS = (
-    "preprocessor_config.json",
-    "processor_config.json",
-)  # how a model of speech or images reads its input
+
+# How a model of speech or images reads its input.
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 NOTE = """
 ## Fewer attention heads
 
@@ -53,14 +52,18 @@ def sums(folder: Path) -> list[tuple[str, str]]:
     if not (folder / SUMS).is_file():
         return []
     lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
-    found = [(name, digest) for digest, _, name in (line.partition("  ") for line in lines)]
-    if not found or any(
-        not re.fullmatch("[0-9a-f]{64}", digest) or not is_inside(name) for name, digest in found
-    ):
+    entries = []
+    for line in lines:
+        digest, _, name = line.partition("  ")
+        if not re.fullmatch("[0-9a-f]{64}", digest) or not is_inside(name):
+            entries.clear()
+            break
+        entries.append((name, digest))
+    if not entries:
         raise HeadwiseError(
             f"{folder / SUMS} is damaged: copy or save the model again, or delete that file."
         )
-    return found
+    return entries
 
 
 @contextmanager
@@ -70,20 +73,16 @@ def new_folder(folder: Path) -> Iterator[Path]:
     try:
         place = folder.resolve()  # where its links lead
         taken = place.exists() and (not place.is_dir() or any(place.iterdir()))
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # too long, a circle of links, a NUL in the name
+    except (OSError, RuntimeError, ValueError) as error:
+        # The name is too long or has a NUL in it, or links lead in a circle.
         reason = getattr(error, "strerror", None) or error
         raise HeadwiseError(
             f"{str(folder)[:200]!r} cannot be a folder ({reason}): choose a new one."
         ) from None
     if taken:
         raise HeadwiseError(f"{place} is not empty: choose a new folder.")
-    temporary = place.with_name(
-        f".{place.name}.{os.getpid()}.partial"
-    )  # what two processes write never mixes
+    # With the process's number, so that what two of them write never mixes.
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.partial")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -92,7 +91,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
             place.rmdir()  # it is empty
         temporary.rename(place)
     except OSError as error:
-        raise NotWritten(
+        raise WriteError(
             f"{place} could not be written ({error.strerror or error}): choose another folder or free some space."
         ) from error
     finally:
@@ -117,13 +116,13 @@ def written_before(folder: Path) -> set[str]:
             f"The model cannot be saved to {folder}, which is a file: choose an empty or new folder."
         )
     listed = sums(folder)
-    ours = {
-        name
-        for name, digest in listed
-        if (folder / name).is_file() and sha256(folder / name) == digest
-    }
-    others = sorted(path.name for path in folder.glob("*") if MODEL_FILES.fullmatch(path.name))
-    if other := [name for name in others if name not in ours]:
+    ours = set()
+    for name, digest in listed:
+        if (folder / name).is_file() and sha256(folder / name) == digest:
+            ours.add(name)
+    names = sorted(path.name for path in folder.glob("*") if MODEL_FILES.fullmatch(path.name))
+    other = [name for name in names if name not in ours]
+    if other:
         raise HeadwiseError(
             f"The model cannot be saved to {folder}, which has files of another model, or some that were changed since "
             f"they were saved ({', '.join(other[:3])}): choose an empty or new folder."
@@ -141,8 +140,8 @@ def copy_siblings(source: Path, folder: Path) -> None:
     }
     if (source / "modules.json").is_file():
         try:
-            parts = json.loads((source / "modules.json").read_text(encoding="utf-8"))
-            names |= {str(part["path"]) for part in parts if is_inside(part["path"])}
+            modules = json.loads((source / "modules.json").read_text(encoding="utf-8"))
+            names |= {str(module["path"]) for module in modules if is_inside(module["path"])}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise HeadwiseError(
                 f"{source / 'modules.json'} is no list of modules ({type(error).__name__}): mend it or remove it."
@@ -199,14 +198,14 @@ def weight_files(folder: Path) -> list[Path]:
     if not (folder / INDEX).is_file():
         return [folder / WEIGHTS]
     try:
-        names = sorted(
-            set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-        )
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        names = sorted(set(index["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise HeadwiseError(
             f"{folder / INDEX} is no index of weights ({type(error).__name__}): copy it again."
         ) from None
-    if outside := [name for name in names if not is_inside(name)]:
+    outside = [name for name in names if not is_inside(name)]
+    if outside:
         raise HeadwiseError(
             f"{folder / INDEX} names a file outside of its folder ({outside[0]}): copy it again."
         )
@@ -218,10 +217,10 @@ def folder_of(spec: str | Path) -> Path:
 
     Raises HeadwiseError for a missing folder whose name cannot be a hub id (`name` or `owner/name`).
     """
-    path, name = Path(spec), str(spec)
-    if not path.exists() and (
-        name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1
-    ):
+    path = Path(spec)
+    name = str(spec)
+    is_path = name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1
+    if is_path and not path.exists():
         raise HeadwiseError(
             f"{spec} cannot be loaded as a model: there is no such folder. "
             "Give a model's folder, the folder of a finished study, or a hub id such as Helsinki-NLP/opus-mt-en-de."

@@ -27,15 +27,6 @@ Unit = Literal["head", "balanced", "group", "uniform"]
 Train = Literal["all", "gates", "lora"]
 Engine = Literal["transformers", "ct2"]
 Keep = int | Mapping[Kind, int]
-Control = Literal[
-    "fine-tuned", "random", "one-per-layer", "one-per-layer-random", "from-scratch", "narrower"
-]
-OF_A_SWEEP: tuple[Control, ...] = (
-    "fine-tuned",
-    "one-per-layer",
-    "one-per-layer-random",
-)  # others: of every model
-FROM_RANDOM_WEIGHTS: tuple[Control, ...] = ("from-scratch", "narrower")
 
 Count = Annotated[int, Field(ge=1)]
 Counts = Count | Mapping[Kind, Count]

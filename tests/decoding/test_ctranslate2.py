@@ -94,7 +94,9 @@ def test_speed_is_measured_on_equally_many_tokens():
 def test_the_model_translates_by_name(monkeypatch):
     small = uneven(translator("post"))
     assert small.translate(TEXT, beam=2, engine="ct2") == small.translate(TEXT, beam=2)
-    with pytest.raises(HeadwiseError, match=r"engine: Input should be 'transformers' or 'ct2'"):
+    with pytest.raises(
+        HeadwiseError, match=r"'engine' is 'marian', which .* 'transformers' or 'ct2'"
+    ):
         small.translate(TEXT, engine="marian")
     monkeypatch.setattr(ctranslate2, "find_spec", lambda name: None)
     with pytest.raises(

@@ -24,6 +24,7 @@ from headwise.lab.server import serve
 from headwise.lab.session import Question, Session, unpacked
 from headwise.model import Model
 from tasks.askers import asker, embedder
+from tasks.test_classifiers import classifier
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("fastapi", reason="fastapi is not installed")
@@ -229,7 +230,7 @@ def test_the_state_is_in_the_address(visit: Any, address: str) -> None:
     page.get_by_label("Order").select_option("confidence")
     page.get_by_label("Beam").select_option("2")
     page.get_by_label("words").check()
-    page.get_by_label("beside the pruned model").check()
+    page.get_by_label("compare with the pruned model").check()
     settled(page)
     page.locator(".said.pruned").wait_for()
     before = page.locator(".output").inner_text()
@@ -240,7 +241,7 @@ def test_the_state_is_in_the_address(visit: Any, address: str) -> None:
     assert other.locator(".picked h2").inner_text() == "encoder-self/1/3"
     assert other.get_by_label("Order").input_value() == "confidence"
     assert [
-        other.get_by_label(name).is_checked() for name in ("words", "beside the pruned model")
+        other.get_by_label(name).is_checked() for name in ("words", "compare with the pruned model")
     ] == [True, True]
     first = (
         other.locator(".row")
@@ -372,14 +373,18 @@ def test_hostile_text_is_shown_as_text(visit: Any, folder: Path, text: str) -> N
         )
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bert", "embedder"])
+@pytest.mark.parametrize("family", ["gpt2", "bert", "embedder", "classifier"])
 def test_other_models_have_their_view(visit: Any, family: str) -> None:
-    model = embedder() if family == "embedder" else asker(family)
+    models = {"embedder": embedder, "classifier": classifier}
+    model = models[family]() if family in models else asker(family)
     page = visit(served(Session(model)) + "#text=a+b+c+d+e")
     page.locator("[role=switch]").nth(1).click()
     settled(page)
     if family == "embedder":
         assert 0.9 < change(page) <= 1
+    elif family == "classifier":
+        assert page.locator("table.next tbody tr").count() == model.hf.config.num_labels
+        assert page.locator("[data-position]").count() == 0
     else:
         assert page.locator("table.next tbody tr").count() >= 8
         page.locator("[data-position='2']").click()

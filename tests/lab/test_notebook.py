@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 import headwise as hw
-from headwise.lab import notebook
+from headwise.lab import assets, notebook
 from headwise.lab.assets import one_module
 from headwise.lab.notebook import reply
 from headwise.lab.session import Question, Session
@@ -103,9 +103,8 @@ def test_the_page_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert text.startswith("const modules") and text.endswith(
         'export default modules["notebook.js"].widget;\n'
     )
-    monkeypatch.setattr("headwise.lab.assets.resources.files", lambda package: tmp_path)
-    (tmp_path / "page").mkdir()
-    (tmp_path / "page" / "star.js").write_text('import * as all from "./other.js";\n')
+    monkeypatch.setattr(assets, "page_folder", lambda: tmp_path)
+    (tmp_path / "star.js").write_text('import * as all from "./other.js";\n')
     with pytest.raises(ValueError, match=r"star\.js"):
         one_module("star.js", "all")
 

@@ -6,6 +6,7 @@ import copy
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,18 +20,14 @@ from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Site
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture, Training
-from headwise.pruning.controls import (
-    at_random,
-    from_scratch,
-    narrower,
-    one_per_layer,
-    tune,
-    weights,
-)
+from headwise.pruning.controls import Case
+from headwise.pruning.fine_tuning import tune
 from headwise.pruning.gate_training import freeze
+from headwise.pruning.layouts import at_random, one_per_layer
+from headwise.pruning.random_weights import from_scratch, narrower, weights
 from headwise.training.batches import Encoded
 from headwise.training.build import build
-from headwise.training.trainer import TrainingRun, average, fit
+from headwise.training.trainer import TrainingRun, average, converge, fit
 from pruning.bench import ENCODER, GATES, SHAPE, TRAINING, Bench
 from training.letters import letters
 
@@ -120,9 +117,8 @@ def test_a_model_that_diverged_is_no_control(bench: Bench, tmp_path: Path) -> No
         tune(bench.model, bench.training(tmp_path), GATES.model_copy(update=much), ENCODER, mask)
     recipe = TRAINING.model_copy(update=much)
     with pytest.raises(HeadwiseError, match="The training diverged: the loss is not a number"):
-        from_scratch(
-            SHAPE, bench.model.tokenizer, bench.training(tmp_path / "scratch", recipe, 5), mask
-        )
+        run = bench.training(tmp_path / "scratch", recipe, 5)
+        from_scratch(case_of(bench.model, SHAPE, mask, run))
 
 
 def copying(count: int, seed: int) -> ParallelText:
@@ -130,6 +126,31 @@ def copying(count: int, seed: int) -> ParallelText:
     generator = random.Random(seed)
     lines = [" ".join(generator.choices("abcde", k=3)) for _ in range(count)]
     return ParallelText.from_pairs([(line, line) for line in lines])
+
+
+def case_of(full: Model, shape: Architecture, mask: HeadMask, run: TrainingRun) -> Case:
+    """What a study gives to a control of the pruned model with this layout."""
+
+    def untrained(shape: Architecture) -> Model:
+        return Model(build(shape, full.tokenizer, run.seed), full.tokenizer, "untrained")
+
+    def train(model: Model) -> dict[str, Any]:
+        facts = converge(model.hf, model.tokenizer, model.found, run)
+        model.hf.eval()
+        return facts
+
+    return Case(
+        full=full,
+        mask=mask,
+        kinds=full.heads.kinds,
+        unit=None,
+        seed=1,
+        importance=dict,
+        pruned=lambda: full.remove(mask),
+        untrained=untrained,
+        shape=shape,
+        train=train,
+    )
 
 
 class TestFromScratch:
@@ -145,9 +166,10 @@ class TestFromScratch:
             epochs=8, batch_tokens=100, learning_rate=1e-2, warmup=20, average=2, dtype="fp32"
         )
         mask = some(discover(build(shape, tokenizer, 1)).heads)
-        model, facts = from_scratch(
-            shape, tokenizer, TrainingRun(data, dev, recipe, tmp_path / "work"), mask
-        )
+        run = TrainingRun(data, dev, recipe, tmp_path / "work")
+        full = Model(build(shape, tokenizer, 1), tokenizer, "full")
+        trained = from_scratch(case_of(full, shape, mask, run))
+        model, facts = trained.model, trained.facts
         assert (
             model.layout == mask
             and model.heads.query["encoder-self"] == (3, 0)
@@ -165,7 +187,8 @@ class TestFromScratch:
             some(whole.heads),
             TRAINING.model_copy(update={"epochs": 1, "learning_rate": 1e-30}),
         )
-        model, _ = from_scratch(SHAPE, whole.tokenizer, bench.training(tmp_path, still, 3), mask)
+        run = bench.training(tmp_path, still, 3)
+        model = from_scratch(case_of(bench.model, SHAPE, mask, run)).model
         with masked(whole.hf, whole.found, mask):
             assert bench.loss(model) == pytest.approx(bench.loss(whole), abs=1e-5)
 

@@ -15,7 +15,7 @@ from headwise.study.results import Tables
 from headwise.study.run import Run
 from headwise.study.schedule import Schedule, filled_before, steepest
 from headwise.study.steps.choice import choose
-from headwise.study.steps.smaller_models import FineTunedControl, prune_step
+from headwise.study.steps.smaller_models import MakeControl, prune_step
 from headwise.study.store import sealed
 from headwise.study.study import Study
 from headwise.study.variants import Variant, comparisons
@@ -246,13 +246,13 @@ class TestControls:
             "headwise.study.steps.smaller_models.full_model",
             lambda run: SimpleNamespace(heads=full.heads),
         )
-        monkeypatch.setattr(FineTunedControl, "tuned", lambda self, run, mask, work: mask)
+        monkeypatch.setattr(MakeControl, "tuned", lambda self, run, mask, work: mask)
         reference = Variant("keep-3", 0, "gates", keep=3)
         random = [
             Variant(f"r-{i}", 0, "control.random", control="random", reference=reference)
             for i in range(5)
         ]
-        masks: list[Any] = [FineTunedControl(variant).make(run, made.folder) for variant in random]
+        masks: list[Any] = [MakeControl(variant).make(run, made.folder) for variant in random]
         assert all(mask.count(kind) == layout.count(kind) for mask in masks for kind in KINDS)
         assert len({mask.kept for mask in masks}) > 1
 

@@ -14,8 +14,8 @@ from typing import Annotated
 
 import typer
 
+from headwise.cli.align import align
 from headwise.cli.data import data_get, data_list
-from headwise.cli.ends import Stopped, not_written, stoppable
 from headwise.cli.export import export
 from headwise.cli.lab import lab
 from headwise.cli.models import models
@@ -23,6 +23,7 @@ from headwise.cli.prune import prune
 from headwise.cli.push import push
 from headwise.cli.roles import roles
 from headwise.cli.score import score
+from headwise.cli.signals import Stopped, stoppable, write_error
 from headwise.cli.study import demo, report, study, train
 from headwise.cli.translation import evaluate, translate
 from headwise.cli.truth import truth
@@ -59,6 +60,7 @@ for command in (
     train,
     score,
     roles,
+    align,
     prune,
     evaluate,
     translate,
@@ -87,7 +89,7 @@ def guarded(run: Callable[[], None]) -> int:
         complain(str(stop))
         return stop.status
     except Exception as error:
-        if unwritten := not_written(error):
+        if unwritten := write_error(error):
             return complain(str(unwritten))
         raise
     return 0

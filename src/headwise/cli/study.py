@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise.cli.ends import resumable
 from headwise.cli.export import runs_in
 from headwise.cli.options import (
     Device,
@@ -23,6 +22,7 @@ from headwise.cli.options import (
     refuse_twice,
     text_spec,
 )
+from headwise.cli.signals import resumable
 from headwise.cli.summary import summary, trained
 from headwise.devices import memory_line
 from headwise.errors import HeadwiseError

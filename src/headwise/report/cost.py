@@ -7,37 +7,21 @@ from functools import partial
 from typing import Any
 
 from headwise.heads import KINDS
+from headwise.pruning.controls import Control, compared_by_all, control_facts
 from headwise.report import models
 from headwise.report.components import Columns, Table, chosen_badge, section, table
 from headwise.report.format import capital, percent, probability, quantity, size
-from headwise.report.models import BLEU, CONTROLS, P_TUNED, TUNED, Model, P, value, verdict
+from headwise.report.models import BLEU, P_TUNED, TUNED, Model, P, value, verdict
 from headwise.report.quality_curves import greedy_figures, quality_figures
 from headwise.report.run_folder import Run
 
 SHORT = {"encoder-self": "enc", "decoder-self": "dec", "cross": "cross"}
-NAMES = CONTROLS | {
-    "uncompensated": "removal without mean outputs",
-    "one-per-layer": CONTROLS[
-        "one-per-layer-random"
-    ],  # the best heads are compared with random ones
-}
-MEANING = {
-    "fine-tuned": (
-        "pruning gains more than training on alone",
-        "training on without pruning does better",
-    ),
-    "random": ("which heads stay matters", "random heads do better"),
-    "from-scratch": ("the trained weights matter", "the trained weights were not needed"),
-    "narrower": (
-        "cutting heads beats a narrower model",
-        "a narrower model of as many parameters does better",
-    ),
-    "one-per-layer": ("the best head of a layer beats a random one", "random heads do better"),
-    "uncompensated": (
-        "mean outputs make up for a part of the removed heads",
-        "mean outputs do harm",
-    ),
-}
+UNCOMPENSATED = Control(
+    name="uncompensated",
+    title="removal without mean outputs",
+    better="mean outputs make up for a part of the removed heads",
+    worse="mean outputs do harm",
+)  # no control of its own, but compared like one
 VERDICTS = ("better", "worse", "not distinguishable")
 Column = Callable[[Any], str]
 two_digits = "{:.2f}".format
@@ -198,15 +182,18 @@ def comparisons(run: Run) -> list[Comparison]:
     known = {model["setting"]: model for model in models.rows(run.models)}
     controls = models.rows(models.controls(run.models))
     found: list[Comparison] = []
-    for what in ("fine-tuned", "", "uncompensated"):
+    by_all = [facts.ending for facts in compared_by_all()]
+    for what in (*by_all, "", "uncompensated"):
         for model in run.pruned if what else ():
             if (control := known.get(models.against(model, what))) is not None:
                 found.append((what, model, control, model, f"_to_{what}"))
         for control in controls if not what else ():
             if (reference := known.get(control["reference"] or "")) is not None:
                 found.append((control["control"], reference, control, control, "_to_pruned"))
-            elif (other := known.get(models.against(control, "random"))) is not None:
-                found.append((control["control"], control, other, control, "_to_random"))
+                continue
+            ending = control_facts(control_facts(control["control"]).against).ending
+            if (other := known.get(models.against(control, ending))) is not None:
+                found.append((control["control"], control, other, control, f"_to_{ending}"))
     shown = {
         one["setting"]
         for _, model, control, _, _ in found
@@ -215,6 +202,17 @@ def comparisons(run: Run) -> list[Comparison]:
     }
     rest = [control for control in controls if control["setting"] not in shown]
     return found + [(control["control"], None, control, control, "") for control in rest]
+
+
+def compared_with(what: str) -> Control:
+    """The facts of a comparison: a control, or removal without mean outputs."""
+    return UNCOMPENSATED if what == UNCOMPENSATED.name else control_facts(what)
+
+
+def compared_name(what: str) -> str:
+    """What the other model of a comparison is called."""
+    facts = compared_with(what)
+    return control_facts(facts.against).title if facts.against else facts.title
 
 
 def counts_table(run: Run, pairs: list[Comparison]) -> Table | None:
@@ -229,15 +227,15 @@ def counts_table(run: Run, pairs: list[Comparison]) -> Table | None:
         found.setdefault(what, []).extend([word] if word else [])
 
     def meaning(what: str) -> str:
-        return "; ".join(
-            text for text, word in zip(MEANING[what], VERDICTS, strict=False) if word in found[what]
-        )
+        facts = compared_with(what)
+        said = zip((facts.better, facts.worse), VERDICTS, strict=False)
+        return "; ".join(text for text, word in said if text and word in found[what])
 
-    columns: Columns = {"compared with": lambda what: capital(str(NAMES.get(what, what)))}
+    columns: Columns = {"compared with": lambda what: capital(compared_name(what))}
     columns |= {
         word: partial(lambda word, what: str(found[what].count(word)), word) for word in VERDICTS
     }
-    columns["so"] = lambda what: meaning(what) if what in MEANING else ""
+    columns["so"] = meaning
     return table(
         "How often a comparison says something", [what for what in found if found[what]], columns
     )
@@ -259,8 +257,8 @@ def comparison_table(run: Run, pairs: list[Comparison]) -> Table | None:
         "pruned model": lambda pair: pair[1]["label"] if pair[1] else "",
         "control": lambda pair: (
             pair[2]["label"]
-            if pair[1] is None or pair[0] == "one-per-layer"
-            else NAMES.get(pair[0], pair[0])
+            if pair[1] is None or compared_with(pair[0]).against
+            else compared_name(pair[0])
         ),
         "heads": lambda pair: str(pair[2]["kept"]),
         f"its {name}": lambda pair: measured(pair[1]),

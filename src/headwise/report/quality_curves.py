@@ -11,22 +11,17 @@ from typing import Any
 
 import pandas as pd
 
+from headwise.pruning.controls import control_facts
 from headwise.report import charts, models
 from headwise.report.charts import PHONE, Spec, axis, tips
 from headwise.report.components import Figure, Panel
 from headwise.report.format import NONE, capital
-from headwise.report.models import CONTROLS, RANDOM_LINE, Model, P, Quality, value
+from headwise.report.models import RANDOM_LINE, Model, P, Quality, value
 
 PARTS = {"": "test", "dev_": "dev (where the model is chosen)"}
 TEXTS = {"": "test", "dev_": "dev"}
-MARKS = {
-    "random": "cross",
-    "from-scratch": "triangle-up",
-    "narrower": "square",
-    "one-per-layer": "diamond",
-    "one-per-layer-random": "triangle-down",
-}
-DASHES = {"full model": [1, 0], CONTROLS["fine-tuned"]: [2, 3], "allowed loss": [6, 4]}
+TUNED_NAME = control_facts("fine-tuned").title
+DASHES = {"full model": [1, 0], TUNED_NAME: [2, 3], "allowed loss": [6, 4]}
 APART = 0.2  # heads, or 0.6 % of them where that is more: how far marks of as many heads move from their number
 
 
@@ -107,11 +102,12 @@ def _points(own: pd.DataFrame, full: Model | None, quality: Quality, part: str) 
         found += [one | {"line": name} for one in _line_points(line, full, quality, part)]
     kept = own["mean_kept"].to_dict()
     for control in models.rows(models.controls(own)):
-        if control["control"] in MARKS:
+        facts = control_facts(control["control"])
+        if not facts.compared_by_all:
             at = round(kept.get(control["reference"] or "", control["kept"]), 2)
             found.append(
                 _point(control, full, quality, part)
-                | {"line": "", "control": CONTROLS[control["control"]], "kept": at}
+                | {"line": "", "control": facts.title, "mark": facts.mark, "kept": at}
             )
     table = pd.DataFrame([one for one in found if one["value"] is not None])
     return table if table.empty else table.assign(total=total, x=_side_by_side(table, total))
@@ -180,7 +176,7 @@ def _levels(
     tuned = models.rows(own[own["control"] == "fine-tuned"])
     found = [
         ("full model", base),
-        *((CONTROLS["fine-tuned"], value(model, part + quality.measure)) for model in tuned),
+        *((TUNED_NAME, value(model, part + quality.measure)) for model in tuned),
     ]
     if part and base is not None and isinstance(limit, int | float):
         found.append(("allowed loss", quality.moved(base, -quality.better * limit)))
@@ -200,7 +196,7 @@ def _span(points: pd.DataFrame, levels: pd.DataFrame, quality: Quality) -> tuple
     ]
     low = min(part.min() for part in numbers if len(part))
     high = max(part.max() for part in numbers if len(part))
-    least = 0.01 * high if quality.unit else 0.5
+    least = 0.01 * high if quality.relative else 0.5
     return (low, high) if high - low > least else (low - least, high + least)
 
 
@@ -280,11 +276,7 @@ def _tip(quality: Quality) -> list[Spec]:
 
 def _control_marks(points: pd.DataFrame, x: Spec, y: Spec, tip: list[Spec]) -> list[Spec]:
     """Hollow marks for controls."""
-    shapes = {
-        CONTROLS[name]: shape
-        for name, shape in MARKS.items()
-        if CONTROLS[name] in set(points["control"])
-    }
+    shapes = dict(zip(points["control"], points["mark"], strict=True))
     shape = charts.shapes("control:N", list(shapes), list(shapes.values()))
     look: Spec = {"style": "level", "size": 75, "filled": False, "strokeWidth": 2, "clip": True}
     rule = {"style": "level", "strokeWidth": 1, "opacity": 0.6}
@@ -430,7 +422,7 @@ def _removal_points(
 
 def _greedy_panel(points: pd.DataFrame, title: str, quality: Quality, part: str) -> Panel:
     x = axis("removed:Q", "heads removed (%)", domain=[0, 100], grid=False)
-    scale: dict[str, Any] = {"type": "log", "nice": False} if quality.unit else {"zero": False}
+    scale: dict[str, Any] = {"type": "log", "nice": False} if quality.relative else {"zero": False}
     y = axis("value:Q", f"{quality.name} on {TEXTS[part]}", **scale)
     marks = charts.curve(
         points, x, y, _line_colour(points["line"]), band=0.18, dots=34, tip=_tip(quality)

@@ -22,7 +22,7 @@ from sacrebleu.metrics.bleu import BLEU
 from headwise.decoding.bleu import check, scored, sentence_statistics
 from headwise.errors import HeadwiseError
 from headwise.statistics import over_seeds, resamples
-from headwise.study.variants import COMPARISONS, FULL
+from headwise.study.variants import FULL, comparison_endings
 
 COLUMNS = (
     "data",
@@ -42,7 +42,7 @@ COLUMNS = (
 )
 SPLITS = {"": "test", "dev_": "dev"}
 TO = "bleu_difference_to_"
-MEASURES = ("bleu", "bleu_difference", *(f"{TO}{word}" for word in COMPARISONS))
+MEASURES = ("bleu", "bleu_difference", *(f"{TO}{word}" for word in comparison_endings()))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headwise.options import FROM_RANDOM_WEIGHTS
 from headwise.study.store import Result, digest
 from headwise.study.variants import Variant
 
@@ -63,7 +62,7 @@ class Step(ABC):
 
     @property
     def last(self) -> bool:
-        return self.model is not None and self.model.control in FROM_RANDOM_WEIGHTS
+        return self.model is not None and self.model.from_random_weights
 
     @abstractmethod
     def needs(self, run: Run) -> Sequence[Step]:

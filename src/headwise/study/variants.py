@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 from headwise.heads import HeadMap
-from headwise.options import FROM_RANDOM_WEIGHTS, OF_A_SWEEP, WITHOUT_TEXT, Control, Keep, keep_name
+from headwise.options import WITHOUT_TEXT, Keep, keep_name
+from headwise.pruning.controls import compared_by_all, control
 from headwise.study.plan import GateSweep, GreedySweep, Sweep, TopKSweep
 from headwise.units import left_by_step
-
-COMPARISONS = (
-    "pruned",
-    "fine-tuned",
-    "random",
-    "uncompensated",
-)  # models beside the full one that differences are to
 
 
 @dataclass(frozen=True)
@@ -43,11 +36,21 @@ class Variant:
     keep: Keep | None = None
     order: Order | None = None
     kept: int | None = None
-    control: Control | None = None
+    control: str | None = None
     reference: Variant | None = None
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    @property
+    def from_random_weights(self) -> bool:
+        """Whether it is a control that is trained from random weights."""
+        return self.control is not None and control[self.control].random_weights
+
+    @property
+    def compared_by_all(self) -> bool:
+        """Whether it is a control that all models which were trained as long are compared with."""
+        return self.control is not None and control[self.control].compared_by_all
 
 
 FULL = Variant("full", -1, "none")
@@ -104,9 +107,9 @@ def greedy_method(sweep: GreedySweep, order: Order) -> str:
 def sweep_controls(sweep: Sweep, index: int) -> list[Variant]:
     """The controls that a whole sweep has once."""
     return [
-        Variant(sweep.titled(control), index, f"control.{control}", control=control)
-        for control in OF_A_SWEEP
-        if control in sweep.controls
+        Variant(sweep.titled(name), index, f"control.{name}", control=name)
+        for name, facts in control.items()
+        if name in sweep.controls and facts.of == "sweep"
     ]
 
 
@@ -114,46 +117,50 @@ def model_controls(sweep: Sweep, variant: Variant) -> list[Variant]:
     """The controls of one model: as many heads, or as many parameters, obtained another way."""
     return [
         Variant(
-            f"{variant.name}.{control}",
+            f"{variant.name}.{name}",
             variant.sweep_index,
-            f"control.{control}",
-            control=control,
+            f"control.{name}",
+            control=name,
             reference=variant,
         )
-        for control in get_args(Control)
-        if control in sweep.controls and control not in OF_A_SWEEP
+        for name, facts in control.items()
+        if name in sweep.controls and facts.of == "model"
     ]
 
 
-def comparisons(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str]:
-    """The models beside the full one that a model is compared with: names by the words that tables have for them.
+def comparison_endings() -> tuple[str, ...]:
+    """What names of measures end with, after `_to_`, where a model is compared with another than the full one."""
+    by_all = [facts.ending for facts in compared_by_all()]
+    against = [control[facts.against].ending for facts in control.values() if facts.against]
+    return ("pruned", *by_all, *against, "uncompensated")
 
-    pruned: of a control the model it belongs to. fine-tuned: the full model, fine-tuned as long. random: of the best
-    head of each layer a random one of each. uncompensated: the same removal without mean outputs of removed heads.
+
+def comparisons(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str]:
+    """The models besides the full one that a model is compared with: names by `comparison_endings`.
+
+    pruned: of a control the model it belongs to. uncompensated: the same removal without mean outputs of removed heads.
     """
     own = sweeps[variant.sweep_index]
 
-    def control(name: Control) -> str | None:
-        """That of the sweep, or of one that trains alike."""
-        having = [sweep for sweep in (own, *sweeps) if name in sweep.controls]
-        return next(
-            (
-                sweep.titled(name)
-                for sweep in having
-                if sweep.weight_training == own.weight_training
-            ),
-            None,
-        )
+    def of_sweep(name: str) -> str | None:
+        """The control of the sweep, or of one that trains alike."""
+        for sweep in (own, *sweeps):
+            if name in sweep.controls and sweep.weight_training == own.weight_training:
+                return sweep.titled(name)
+        return None
 
-    untuned = variant.order is not None and isinstance(own, GreedySweep) and not own.tune
-    unfair = variant.control in ("fine-tuned", *FROM_RANDOM_WEIGHTS) or untuned
-    found: Mapping[str, str | None] = {
-        "pruned": variant.reference.name if variant.reference else None,
-        "fine-tuned": None if unfair else control("fine-tuned"),
-        "random": control("one-per-layer-random") if variant.control == "one-per-layer" else None,
-        "uncompensated": uncompensated(sweeps, variant),
-    }
-    return {word: name for word, name in found.items() if name}
+    found: dict[str, str | None] = {}
+    if variant.reference:
+        found["pruned"] = variant.reference.name
+    untuned = isinstance(own, GreedySweep) and variant.order is not None and not own.tune
+    if not (untuned or variant.from_random_weights or variant.compared_by_all):
+        for facts in compared_by_all():
+            found[facts.ending] = of_sweep(facts.name)
+    if variant.control and control[variant.control].against:
+        against = control[variant.control].against
+        found[control[against].ending] = of_sweep(against)
+    found["uncompensated"] = uncompensated(sweeps, variant)
+    return {ending: name for ending, name in found.items() if name}
 
 
 def uncompensated(sweeps: Sequence[Sweep], variant: Variant) -> str | None:

@@ -36,7 +36,7 @@ from transformers.trainer_callback import PrinterCallback, TrainerCallback, Trai
 
 from headwise.attention import Discovery, capture, device_of, evaluating, is_offloaded
 from headwise.attention.offload import own_weights, reloading
-from headwise.errors import HeadwiseError, NotWritten
+from headwise.errors import HeadwiseError, WriteError
 from headwise.heads import Site, write_text
 from headwise.options import Training
 from headwise.progress import Report, silent
@@ -183,7 +183,7 @@ class TokenTrainer(Seq2SeqTrainer):
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, RuntimeError, SafetensorError) as error:
-            raise NotWritten(
+            raise WriteError(
                 f"The checkpoint {folder} could not be written ({error}): free some space."
             ) from None
         self.accelerator.wait_for_everyone()  # every process has added its random state

@@ -1,25 +1,62 @@
 // The lab: one state, which lives in the address; an answer for it from the model; and the views of that answer.
-import { START } from "./address.js";
-import { Asking } from "./asking.js";
-import { Effects, Smallest } from "./effects.js";
-import { asPython, effectsAsCsv, save } from "./exports.js";
-import { Heads } from "./heads.js";
+import { Head } from "./head.js";
+import { Groups, Heads } from "./heads.js";
 import { mapsOf, scaleOf } from "./maps.js";
-import { signed } from "./numbers.js";
-import { Output, Tokens } from "./output.js";
-import { Picked } from "./picked.js";
-import { Together } from "./together.js";
+import { Effects, Output, Smallest, Tokens } from "./output.js";
+import { asPython, effectsAsCsv, save, signed } from "./text.js";
 import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 
+const START = {
+  text: "", gates: {}, ablation: "zero", beam: 5, position: null,
+  head: null, sort: "number", words: false, compare: false,
+};
 const TASKS = {
-  translation: "translation", "causal-lm": "language model", "masked-lm": "masked language model", classification: "classifier",
+  translation: "translation",
+  "causal-lm": "language model",
+  "masked-lm": "masked language model",
+  classification: "classifier",
   embedding: "embedding model",
 };
 const ABLATIONS = { zero: "nothing (zero)", mean: "its mean output", uniform: "uniform attention" };
 
+/** @returns {string} the state for an address, without what is as at the start */
+export function written(state) {
+  const fields = new URLSearchParams();
+  if (state.text) fields.set("text", state.text);
+  const off = Object.entries(state.gates).map(([head, gate]) => (gate === 0 ? head : `${head}:${gate}`));
+  if (off.length) fields.set("off", off.join(","));
+  for (const name of ["ablation", "beam", "position", "head", "sort"])
+    if (state[name] !== START[name]) fields.set(name, state[name]);
+  for (const name of ["words", "compare"]) if (state[name]) fields.set(name, "1");
+  return fields.toString();
+}
+
+/** The state of an address. What it cannot mean is left as at the start: an address may come from anyone. */
+export function read(text) {
+  const fields = new URLSearchParams(text.replace(/^#/, ""));
+  const get = (name) => fields.get(name) ?? "";
+  const isHead = (name) => /^[a-z-]+\/\d+\/\d+$/.test(name);
+
+  const state = { ...START, gates: {} };
+  state.text = get("text").slice(0, 20000);
+  for (const field of get("off").split(",").filter(Boolean)) {
+    const [head, gate = "0"] = field.split(":");
+    if (isHead(head) && Number(gate) >= 0 && Number(gate) < 1) state.gates[head] = Number(gate);
+  }
+  if (Object.keys(ABLATIONS).includes(get("ablation"))) state.ablation = get("ablation");
+  const beam = Number(get("beam"));
+  if (Number.isInteger(beam) && beam >= 1 && beam <= 10) state.beam = beam;
+  if (/^\d{1,4}$/.test(get("position"))) state.position = Number(get("position"));
+  if (isHead(get("head"))) state.head = get("head");
+  if (get("sort")) state.sort = get("sort");
+  state.words = get("words") === "1";
+  state.compare = get("compare") === "1";
+  return state;
+}
+
 /**
- * Show the lab in an element. ask: carries questions to the model (connection.js). address: keeps the state (address.js).
- * @returns {() => void} what takes the lab away again
+ * Show the lab in an element. ask: carries questions to the model (app.js). address: keeps the state (app.js).
+ * @returns {() => void} a function that removes the lab again
  */
 export function mount(element, { ask, address }) {
   element.classList.add("headwise-lab");
@@ -28,139 +65,237 @@ export function mount(element, { ask, address }) {
 }
 
 function Opening({ ask, address, root }) {
-  const [about, know] = useState(null), [error, fail] = useState("");
-  useEffect(() => { ask("about", {}).then(know, (e) => fail(e.message)); }, []);
+  const [about, setAbout] = useState(null);
+  const [error, setError] = useState("");
+  useEffect(() => { ask("about", {}).then(setAbout, (reason) => setError(reason.message)); }, []);
   if (error) return html`<main><p class="error" role="alert">${error}</p></main>`;
   return about && html`<${Lab} about=${about} ask=${ask} address=${address} root=${root} />`;
 }
 
-/** The colours of attention, again when the page turns dark or light. */
+/** The colours of attention, new when the page turns dark or light. */
 function useScale(root) {
-  const [scale, set] = useState(() => scaleOf(root));
+  const [scale, setScale] = useState(() => scaleOf(root));
   useEffect(() => {
-    const dark = window.matchMedia("(prefers-color-scheme: dark)"), turn = () => set(scaleOf(root));
-    dark.addEventListener("change", turn);
-    return () => dark.removeEventListener("change", turn);
+    const dark = window.matchMedia("(prefers-color-scheme: dark)");
+    const turned = () => setScale(scaleOf(root));
+    dark.addEventListener("change", turned);
+    return () => dark.removeEventListener("change", turned);
   }, []);
   return scale;
 }
 
-/** A question that can be asked, watched and stopped: [state, ask, stop, forget]. */
+/** A question that can be asked again and stopped: [its answer and progress, start, stop, forget]. */
 function useQuestion(ask, name) {
-  const [now, set] = useState({ answer: null, busy: false, error: "", note: "", share: 0 });
+  const empty = { answer: null, busy: false, error: "", note: "", share: 0 };
+  const [current, set] = useState(empty);
   const running = useRef(null);
-  const stop = useCallback(() => { running.current?.abort(); running.current = null; set((old) => ({ ...old, busy: false })); }, []);
-  const start = useCallback((question) => {
+
+  const abort = () => {
     running.current?.abort();
-    const own = (running.current = new AbortController());
-    const mine = (change) => running.current === own && set((old) => ({ ...old, ...change }));
+    running.current = null;
+  };
+  const stop = useCallback(() => {
+    abort();
+    set((old) => ({ ...old, busy: false }));
+  }, []);
+  const forget = useCallback(() => {
+    abort();
+    set(empty);
+  }, []);
+  const start = useCallback((question) => {
+    abort();
+    const own = new AbortController();
+    running.current = own;
+    // An answer to a question that was asked before the current one changes nothing.
+    const update = (change) => {
+      if (running.current === own) set((old) => ({ ...old, ...change }));
+    };
     set((old) => ({ ...old, busy: true, error: "", note: "", share: 0 }));
-    const progress = (line) => mine({ note: line.note, share: line.progress });
+    const progress = (line) => update({ note: line.note, share: line.progress });
     ask(name, question, { signal: own.signal, progress }).then(
-      (answer) => mine({ answer: { ...answer, question }, busy: false }),
-      (error) => mine({ busy: false, error: error.name === "AbortError" ? "" : error.message }),
+      (answer) => update({ answer: { ...answer, question }, busy: false }),
+      (error) => update({ busy: false, error: error.name === "AbortError" ? "" : error.message }),
     );
   }, [ask, name]);
-  const forget = useCallback(() => { running.current?.abort(); running.current = null; set({ answer: null, busy: false, error: "", note: "", share: 0 }); }, []);
-  return [now, start, stop, forget];
+  return [current, start, stop, forget];
 }
 
 function Lab({ about, ask, address, root }) {
   const [state, set] = useState(() => ({ ...START, ...address.read() }));
-  const [look, lookAt] = useQuestion(ask, "look"), [pruned, lookAtPruned, , forgetPruned] = useQuestion(ask, "look");
-  const [effects, ablate, stopEffects, forgetEffects] = useQuestion(ask, "ablate");
-  const [smallest, search, stopSearch, forgetSearch] = useQuestion(ask, "smallest");
-  const scale = useScale(root), change = useCallback((more) => set((old) => ({ ...old, ...more })), []);
-  const asked = { text: state.text, gates: state.gates, ablation: state.ablation, beam: state.beam, position: state.position };
-  const key = JSON.stringify(asked);
+  const [look, startLook] = useQuestion(ask, "look");
+  const [pruned, startPruned, , forgetPruned] = useQuestion(ask, "look");
+  const [effects, startEffects, stopEffects, forgetEffects] = useQuestion(ask, "ablate");
+  const [smallest, startSmallest, stopSmallest, forgetSmallest] = useQuestion(ask, "smallest");
+  const scale = useScale(root);
+  const change = useCallback((fields) => set((old) => ({ ...old, ...fields })), []);
+  const { text, gates, ablation, beam, position } = state;
+  const question = { text, gates, ablation, beam, position };
+  const key = JSON.stringify(question);
 
-  useEffect(() => { const first = Object.values(about.sentences).flat()[0]; if (!state.text && first) change({ text: first }); }, []);
+  useEffect(() => {
+    const first = Object.values(about.sentences).flat()[0];
+    if (!text && first) change({ text: first });
+  }, []);
   useEffect(() => address.write(state), [state]);
-  useEffect(() => address.changed((now) => set(now)), []);
+  useEffect(() => address.changed((fromAddress) => set(fromAddress)), []);
   useEffect(() => {
     forgetEffects();
-    forgetSearch();
-    if (!state.text) return undefined;
-    const soon = setTimeout(() => lookAt(asked), 60);
+    forgetSmallest();
+    if (!text) return undefined;
+    const soon = setTimeout(() => startLook(question), 60);
     return () => clearTimeout(soon);
   }, [key]);
   useEffect(() => {
-    if (state.compare && about.compare && state.text) lookAtPruned({ ...asked, gates: {}, model: "pruned" });
+    if (state.compare && about.compare && text) startPruned({ ...question, gates: {}, model: "pruned" });
     else forgetPruned();
-  }, [state.compare, state.text, state.beam, state.position]);
+  }, [state.compare, text, beam, position]);
 
-  const gate = useCallback((heads, at) => set((old) => {
-    const gates = { ...old.gates };
-    for (const head of heads) if (at === 1) delete gates[head]; else gates[head] = at;
-    return { ...old, gates };
+  const setGates = useCallback((heads, gate) => set((old) => {
+    const changed = { ...old.gates };
+    for (const head of heads) {
+      if (gate === 1) delete changed[head];
+      else changed[head] = gate;
+    }
+    return { ...old, gates: changed };
   }), []);
   const pick = useCallback((head) => change({ head }), []);
-  const answer = look.answer, other = state.compare ? pruned.answer : null;
-  const behind = look.busy || (answer && state.text && !look.error && JSON.stringify(answer.question) !== key);  // of what was asked
+
+  const answer = look.answer;
+  const other = state.compare ? pruned.answer : null;
+  const outdated = answer && text && !look.error && JSON.stringify(answer.question) !== key;
   const maps = useMemo(() => mapsOf(answer), [answer]);
   const prunedMaps = useMemo(() => mapsOf(other, about.compare), [other]);
-  const effect = useMemo(() => effects.answer && Object.fromEntries(effects.answer.heads.map((head, i) => [head, [effects.answer.total[i]]])), [effects.answer]);
-  const values = state.sort === "effect" ? effect && Object.fromEntries(Object.entries(effect).map(([head, [v]]) => [head, [-v]]))
-    : about.scores.find((score) => score.measure === state.sort)?.heads;
+  const total = useMemo(() => totalsByHead(effects.answer), [effects.answer]);
+  const values = sortValues(state.sort, about.scores, total);
   const head = maps.has(state.head) ? state.head : maps.keys().next().value;
-  const off = Object.keys(state.gates).length, all = Object.values(about.heads).flat().reduce((a, b) => a + b, 0);
+  const off = Object.keys(gates).length;
+  const count = Object.values(about.heads).flat().reduce((sum, heads) => sum + heads, 0);
+  const heads = `${count} ${count === 1 ? "head" : "heads"}`;
 
   return html`
-    <header><div><h1>headwise lab</h1><p class="kicker"><b title=${about.name}>${about.title}</b> · ${TASKS[about.task]} · ${all} ${all === 1 ? "head" : "heads"}</p></div></header>
+    <header><div>
+      <h1>headwise lab</h1>
+      <p class="kicker"><b title=${about.name}>${about.title}</b> · ${TASKS[about.task] ?? about.task} · ${heads}</p>
+    </div></header>
     <main>
-      <${Asking} state=${state} about=${about} change=${change} />
+      <${SentenceForm} state=${state} about=${about} change=${change} />
       ${look.error && html`<p class="error" role="alert">${look.error}</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
-      ${answer && html`<${Tokens} look=${answer} off=${off} choose=${(position) => change({ position })} />`}
-      <p class="waiting" role="status">${!state.text ? "Type a sentence to see every head at work on it." : look.busy && look.note}</p>
+      ${answer && html`<${Tokens} look=${answer} off=${off} choose=${(index) => change({ position: index })} />`}
+      <p class="waiting" role="status">${text ? look.busy && look.note : "Type a sentence to see every head at work on it."}</p>
       ${answer && html`
-        <div class="bench">
+        <div class="views">
           <div class="side">
-            <${Output} look=${answer} pruned=${other} busy=${Boolean(behind)} off=${off} />
-            ${head && html`<${Picked} head=${head} state=${state} look=${answer} maps=${maps} about=${about} scale=${scale} gate=${gate} pick=${pick} change=${change}
-              effect=${effect && signed(effect[head][0])} other=${other} prunedMap=${prunedMaps.get(head)} />`}
+            <${Output} look=${answer} pruned=${other} busy=${Boolean(look.busy || outdated)} off=${off} />
+            ${head && html`<${Head} head=${head} state=${state} look=${answer} maps=${maps} about=${about} scale=${scale}
+              setGates=${setGates} pick=${pick} change=${change} effect=${total && signed(total[head])}
+              other=${other} prunedMap=${prunedMaps.get(head)} />`}
           </div>
           <section class="card heads" aria-label="Heads">
-            <div class="bar-top"><h2>Heads</h2><p class="off-count" role="status">${off === 0 ? "All heads are on." : `${off} of ${all} ${all === 1 ? "head" : "heads"} off or turned down.`}
-              ${off > 0 && html` <button type="button" class="quiet reset" onClick=${() => change({ gates: {} })}>Switch all on</button>`}</p></div>
+            <div class="bar-top">
+              <h2>Heads</h2>
+              <p class="off-count" role="status">${off === 0 ? "All heads are on." : `${off} of ${heads} off or turned down.`}
+                ${off > 0 && html` <button type="button" class="quiet reset" onClick=${() => change({ gates: {} })}>Switch all on</button>`}</p>
+            </div>
             <div class="tools">
               <label>Order <select value=${state.sort} onChange=${(e) => change({ sort: e.target.value })}>
                 <option value="number">by number</option>
                 ${about.scores.map((score) => html`<option key=${score.measure} value=${score.measure}>by ${score.name}</option>`)}
-                <option value="effect" disabled=${!effect}>by effect on this output</option></select></label>
-              <label>An off head gives <select value=${state.ablation} onChange=${(e) => change({ ablation: e.target.value })}>
-                ${Object.entries(ABLATIONS).map(([name, text]) => html`<option key=${name} value=${name}>${text}</option>`)}</select></label>
-              <${Together} about=${about} gate=${gate} />
-              ${about.compare && html`<label class="check"><input type="checkbox" checked=${state.compare} onChange=${(e) => change({ compare: e.target.checked })} /> beside the pruned model</label>`}
+                <option value="effect" disabled=${!total}>by effect on this output</option></select></label>
+              <label>An off head gives <select value=${ablation} onChange=${(e) => change({ ablation: e.target.value })}>
+                ${Object.entries(ABLATIONS).map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}</select></label>
+              <${Groups} about=${about} setGates=${setGates} />
+              ${about.compare && html`<label class="check"><input type="checkbox" checked=${state.compare}
+                onChange=${(e) => change({ compare: e.target.checked })} /> compare with the pruned model</label>`}
             </div>
-            <${Heads} heads=${about.heads} maps=${maps} gates=${state.gates} picked=${head} values=${values} scale=${scale} pick=${pick} gate=${gate} />
+            <${Heads} heads=${about.heads} maps=${maps} gates=${gates} picked=${head} values=${values} scale=${scale}
+              pick=${pick} setGates=${setGates} />
           </section>
         </div>
         <section class="card" aria-label="Which head matters">
           <h2>Which head matters?</h2>
           <div class="actions">
-            <button type="button" onClick=${() => ablate(asked)} disabled=${effects.busy}>Try every head</button>
-            ${answer.task !== "embedding" && html`<button type="button" onClick=${() => search(asked)} disabled=${smallest.busy}>Smallest set that changes the output</button>`}
-            ${effects.busy && html`<${Progress} now=${effects} stop=${stopEffects} />`}${smallest.busy && html`<${Progress} now=${smallest} stop=${stopSearch} />`}
+            <button type="button" onClick=${() => startEffects(question)} disabled=${effects.busy}>Try every head</button>
+            ${answer.task !== "embedding" && html`<button type="button" onClick=${() => startSmallest(question)}
+              disabled=${smallest.busy}>Smallest set that changes the output</button>`}
+            ${effects.busy && html`<${Progress} current=${effects} stop=${stopEffects} />`}
+            ${smallest.busy && html`<${Progress} current=${smallest} stop=${stopSmallest} />`}
           </div>
-          ${[effects.error, smallest.error].filter(Boolean).map((text) => html`<p class="error" role="alert" key=${text}>${text}</p>`)}
-          ${smallest.answer && html`<${Smallest} answer=${smallest.answer} take=${(heads) => gate(heads, 0)} />`}
+          ${[effects.error, smallest.error].filter(Boolean).map((error) => html`<p class="error" role="alert" key=${error}>${error}</p>`)}
+          ${smallest.answer && html`<${Smallest} answer=${smallest.answer} switchOff=${(set) => setGates(set, 0)} />`}
           ${effects.answer && html`<${Effects} effects=${effects.answer} picked=${head} pick=${pick} />
-            <p class="exports"><button type="button" class="quiet" onClick=${() => save("effects.csv", effectsAsCsv(effects.answer), "text/csv")}>Effects as CSV</button>
-            <button type="button" class="quiet" onClick=${() => save("effects.json", JSON.stringify(effects.answer), "application/json")}>as JSON</button></p>`}
+            <p class="exports">
+              <button type="button" class="quiet" onClick=${() => save("effects.csv", effectsAsCsv(effects.answer), "text/csv")}>Effects as CSV</button>
+              <button type="button" class="quiet" onClick=${() => save("effects.json", JSON.stringify(effects.answer), "application/json")}>as JSON</button>
+            </p>`}
         </section>
         <${Python} about=${about} state=${state} look=${answer} />`}
     </main>`;
 }
 
-function Progress({ now, stop }) {
-  return html`<span class="progress" role="status"><progress max="1" value=${now.share}></progress> <bdi>${now.note}</bdi> <button type="button" onClick=${stop}>Stop</button></span>`;
+/** The change of the output's log-probability without each head, by its address. */
+function totalsByHead(effects) {
+  return effects && Object.fromEntries(effects.heads.map((head, i) => [head, effects.total[i]]));
+}
+
+/** The values that heads are ordered by, the highest first; nothing where the order is that of their numbers. */
+function sortValues(sort, scores, total) {
+  if (sort !== "effect") return scores.find((score) => score.measure === sort)?.heads;
+  return total && Object.fromEntries(Object.entries(total).map(([head, value]) => [head, [-value]]));
+}
+
+/** The sentence: typed, or picked from those that the lab has. */
+function SentenceForm({ state, about, change }) {
+  const [text, setText] = useState(state.text);
+  useEffect(() => setText(state.text), [state.text]);
+  const send = () => change({ text, position: null });
+  const submit = (event) => {
+    event.preventDefault();
+    send();
+  };
+  const keyDown = (event) => {
+    if (event.key === "Enter" && !event.shiftKey) submit(event);
+  };
+  const groups = Object.entries(about.sentences).map(([name, sentences]) => html`<optgroup key=${name} label=${name}>
+    ${sentences.map((sentence, i) => html`<option key=${i} value=${sentence}>${sentence}</option>`)}</optgroup>`);
+  return html`
+    <form class="card asking" onSubmit=${submit}>
+      <label class="sentence"><span>Sentence</span>
+        <textarea rows="2" dir="auto" maxlength="20000" value=${text} spellcheck="false"
+          onInput=${(e) => setText(e.target.value)} onKeyDown=${keyDown}></textarea></label>
+      <div class="actions">
+        <button type="submit" class="main">${about.task === "translation" ? "Translate" : "Run"}</button>
+        ${groups.length > 0 && html`<label class="pickone"><select aria-label="Pick a sentence" value=""
+          onChange=${(e) => change({ text: e.target.value, position: null })}>
+          <option value="" disabled>Or pick a sentence</option>${groups}</select></label>`}
+        ${about.task === "translation" && html`<label>Beam <select value=${state.beam}
+          onChange=${(e) => change({ beam: Number(e.target.value) })}>
+          ${[1, 2, 4, 5, 8].map((beam) => html`<option key=${beam} value=${beam}>${beam}</option>`)}</select></label>`}
+      </div>
+    </form>`;
+}
+
+function Progress({ current, stop }) {
+  return html`<span class="progress" role="status"><progress max="1" value=${current.share}></progress>
+    ${" "}<bdi>${current.note}</bdi> <button type="button" onClick=${stop}>Stop</button></span>`;
 }
 
 function Python({ about, state, look }) {
-  const [said, say] = useState(""), lines = asPython(about, state);
-  const copy = () => navigator.clipboard.writeText(lines).then(() => say("Copied."), () => say("The browser does not allow it: select the lines."));
-  const all = () => save("look.json", JSON.stringify(look), "application/json");
-  return html`<section class="card" aria-label="As Python"><h2>The same in Python</h2><pre tabindex="0" class="python">${lines}</pre>
-    <div class="actions"><button type="button" onClick=${copy}>Copy as Python</button><button type="button" class="quiet" onClick=${all}>Everything on this page as JSON</button><span role="status">${said}</span></div></section>`;
+  const [status, setStatus] = useState("");
+  const lines = asPython(about, state);
+  const copy = () => navigator.clipboard.writeText(lines).then(
+    () => setStatus("Copied."),
+    () => setStatus("The browser does not allow it: select the lines."),
+  );
+  const saveAll = () => save("look.json", JSON.stringify(look), "application/json");
+  return html`
+    <section class="card" aria-label="As Python">
+      <h2>The same in Python</h2>
+      <pre tabindex="0" class="python">${lines}</pre>
+      <div class="actions">
+        <button type="button" onClick=${copy}>Copy as Python</button>
+        <button type="button" class="quiet" onClick=${saveAll}>Everything on this page as JSON</button>
+        <span role="status">${status}</span>
+      </div>
+    </section>`;
 }

@@ -1,42 +1,56 @@
 // The lab as a widget (anywidget.dev) in a notebook: questions go to its kernel, the state lives in the widget.
-import { read, written } from "./address.js";
-import { mount } from "./lab.js";
+import { mount, read, written } from "./lab.js";
 
 /** Questions through a widget, one at a time: a kernel cannot be stopped in the middle of one, so those that nobody
- * waits for any more are not sent, and a long search is asked for step by step. @returns {import("./connection.js").Ask} */
+ * waits for any more are not sent, and a long search is asked for step by step. @returns {import("./app.js").Ask} */
 export function overWidget(model) {
-  const view = crypto.getRandomValues(new Uint32Array(2)).join(""), waiting = [];
-  let sent = null, count = 0;
-  const next = () => {
+  const view = crypto.getRandomValues(new Uint32Array(2)).join("");
+  const waiting = [];
+  let sent = null;
+  let count = 0;
+
+  function next() {
     while (!sent && waiting.length) {
-      const one = waiting.shift();
-      if (one.signal?.aborted) continue;
-      sent = one;
-      model.send({ id: one.id, name: one.name, question: one.question });
+      const question = waiting.shift();
+      if (question.signal?.aborted) continue;
+      sent = question;
+      model.send({ id: question.id, name: question.name, question: question.question });
     }
-  };
-  model.on("msg:custom", (said) => {
-    if (!sent || said.id !== sent.id) return; // another view's
-    if (said.progress !== undefined) { sent.progress?.(said); return; }
-    const one = sent;
+  }
+
+  model.on("msg:custom", (content) => {
+    if (!sent || content.id !== sent.id) return; // another view's
+    if (content.progress !== undefined) {
+      sent.progress?.(content);
+      return;
+    }
+    const answered = sent;
     sent = null;
-    if (said.error !== undefined) one.reject(new Error(said.error));
-    else one.resolve(said.answer);
+    if (content.error !== undefined) answered.reject(new Error(content.error));
+    else answered.resolve(content.answer);
     next();
   });
-  const one = (name, question, { signal, progress } = {}) => new Promise((resolve, reject) => {
-    const stop = () => reject(new DOMException("Stopped.", "AbortError"));
-    if (signal?.aborted) { stop(); return; }
-    signal?.addEventListener("abort", stop);
-    waiting.push({ id: `${view}-${++count}`, name, question, signal, progress, resolve, reject });
-    next();
-  });
+
+  const askOnce = (name, question, { signal, progress } = {}) =>
+    new Promise((resolve, reject) => {
+      const stop = () => reject(new DOMException("Stopped.", "AbortError"));
+      if (signal?.aborted) {
+        stop();
+        return;
+      }
+      signal?.addEventListener("abort", stop);
+      count += 1;
+      waiting.push({ id: `${view}-${count}`, name, question, signal, progress, resolve, reject });
+      next();
+    });
+
   return async (name, question, options) => {
-    if (name !== "smallest") return one(name, question, options);
-    for (let begun = []; ;) {
-      const found = await one(name, { ...question, begun, steps: 1 }, options);
-      if (!found.unfinished) return found;
-      begun = found.heads;
+    if (name !== "smallest") return askOnce(name, question, options);
+    let begun = [];
+    for (;;) {
+      const answer = await askOnce(name, { ...question, begun, steps: 1 }, options);
+      if (!answer.unfinished) return answer;
+      begun = answer.heads;
     }
   };
 }
@@ -45,13 +59,18 @@ export function overWidget(model) {
 export function inWidget(model) {
   return {
     read: () => read(model.get("state")),
-    write: (state) => { model.set("state", written(state)); model.save_changes(); },
+    write: (state) => {
+      model.set("state", written(state));
+      model.save_changes();
+    },
     changed: (call) => {
-      const hear = () => call(read(model.get("state")));
-      model.on("change:state", hear);
-      return () => model.off("change:state", hear);
+      const changed = () => call(read(model.get("state")));
+      model.on("change:state", changed);
+      return () => model.off("change:state", changed);
     },
   };
 }
 
-export const widget = { render: ({ model, el }) => mount(el, { ask: overWidget(model), address: inWidget(model) }) };
+export const widget = {
+  render: ({ model, el }) => mount(el, { ask: overWidget(model), address: inWidget(model) }),
+};

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, write_text
 from headwise.importance.ablation import mean_outputs
 from headwise.loading import load
 from headwise.model import Model
-from headwise.options import FROM_RANDOM_WEIGHTS, WITHOUT_TEXT, Architecture
-from headwise.pruning.controls import control_mask, from_scratch, narrower, tune
+from headwise.options import WITHOUT_TEXT, Architecture
+from headwise.pruning.controls import Case, Control, Trained, control
+from headwise.pruning.fine_tuning import tune
 from headwise.pruning.prune import prune_by_training
 from headwise.pruning.ranking import Ranking, greedy_masks
 from headwise.study.estimate import Estimate
@@ -129,7 +131,7 @@ class Prune(
         return {
             "options": run.sweep(self.variant).training_options,
             "seed": run.plan.seed,
-            "training": run.plan.training.model_dump(exclude=unused),
+            "training": run.training.model_dump(exclude=unused),
             "train": run.fingerprint("train"),
             "dev": run.fingerprint("dev"),
         }
@@ -245,100 +247,107 @@ class GreedyStep(Prune):
         return super().seconds(run, estimate) if self.sweep(run).tune else 0.0
 
 
-class FineTunedControl(Prune):
-    """A control that is fine-tuned from the full model: with all heads, random ones, or one of each layer."""
+class MakeControl(Prune):
+    """A control: heads that its function chose, fine-tuned, or a model that it trained itself."""
+
+    @property
+    def name_of_control(self) -> str:
+        assert self.variant.control is not None
+        return self.variant.control
+
+    @property
+    def facts(self) -> Control:
+        return control[self.name_of_control]
 
     def needs(self, run: Run) -> list[Step]:
         reference = self.variant.reference
         return [FULL_MODEL, prune_step(reference)] if reference else [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {"control": self.variant.control, **self.tuning_inputs(run)}
+        made_from = (
+            self.whole_training(run) if self.facts.random_weights else self.tuning_inputs(run)
+        )
+        return {"control": self.variant.control, "version": self.facts.version, **made_from}
 
-    def make(self, run: Run, work: Path) -> Result:
-        variant, heads = self.variant, full_model(run).heads
-        seed = int(digest([variant.name, run.plan.seed]), 16) % 2**32
-        reference = run.mask(variant.reference) if variant.reference else None
-
-        def score() -> Mapping[Head, float]:
-            return ranking(run, Order("", BEST_HEAD), rescore=False)(HeadMask.full(heads))
-
-        assert variant.control is not None
-        sweep = run.sweep(variant)
-        mask = control_mask(variant.control, heads, sweep.kinds, seed, reference, score, sweep.unit)
-        return self.tuned(run, mask, work)
-
-
-class TrainedControl(Prune):
-    """A control trained from random weights with the whole recipe: the layout of a pruned model, or a dense model with
-    as many parameters."""
-
-    @property
-    def reference(self) -> Variant:
-        assert self.variant.reference is not None
-        return self.variant.reference
-
-    def needs(self, run: Run) -> list[Step]:
-        return [FULL_MODEL, prune_step(self.reference)]
-
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def whole_training(self, run: Run) -> dict[str, Any]:
+        """What a model that is trained from random weights is made from."""
         plan = run.plan
         assert isinstance(plan.model, Architecture)
         return {
-            "control": self.variant.control,
             "shape": plan.model.model_dump(),
             "seed": plan.seed,
-            "recipe": plan.training.model_dump(),
+            "recipe": run.training.model_dump(),
         }
 
     def outputs(self, run: Run) -> list[str]:
-        return super().outputs(run) if self.variant.control == "from-scratch" else [self.folder]
+        return super().outputs(run) if self.facts.layout else [self.folder]
 
     def make(self, run: Run, work: Path) -> Result:
-        full, shape = full_model(run), run.plan.model
-        assert isinstance(shape, Architecture)
-        how = training(run, full, work, shape.max_length)
-        if self.variant.control == "from-scratch":
-            mask = run.mask(self.reference)
-            model, facts = from_scratch(shape, full.tokenizer, how, mask, run.device)
-            self.save(run, mask, model, work)
-            return {**facts, "notes": []}
-        parameters = model_of(run, self.reference).parameters
-        smaller = narrower(shape, len(full.tokenizer), parameters)
-        model = Model(
-            build(smaller, full.tokenizer, run.plan.seed).to(run.device),
-            full.tokenizer,
-            self.variant.name,
-        )
-        facts = converge(model.hf, full.tokenizer, model.found, how)
+        full = full_model(run)
+        made = self.facts.function(self.case(run, full, work))
+        if isinstance(made, HeadMask) and not self.facts.random_weights:
+            return self.tuned(run, made, work)
+        if isinstance(made, Model):
+            made = Trained(made)
+        if not isinstance(made, Trained):
+            raise HeadwiseError(
+                f"The control '{self.name_of_control}' gave {made!r:.80}: its function must return the heads to keep "
+                "(hw.HeadMask), or a model."
+            )
         if run.main:
-            model.save(work / MADE / self.folder)
-        return {
-            **facts,
-            "width": smaller.width,
-            "feedforward": smaller.feedforward,
-            "parameters_beyond_reference": model.parameters - parameters,
-            "notes": shape_notes(smaller, shape),
-        }
+            if self.facts.layout:
+                layout = made.model.layout
+                if layout is None or layout.heads != full.heads:
+                    layout = HeadMask.full(full.heads)
+                layout.save(work / MADE / self.layout)
+            made.model.save(work / MADE / self.folder)
+        return {"notes": [], **made.facts}
+
+    def case(self, run: Run, full: Model, work: Path) -> Case:
+        """What the function of the control is given."""
+        variant, sweep, shape = self.variant, run.sweep(self.variant), run.plan.model
+        reference = variant.reference
+
+        def importance() -> Mapping[Head, float]:
+            return ranking(run, Order("", BEST_HEAD), rescore=False)(HeadMask.full(full.heads))
+
+        def pruned() -> Model:
+            assert reference is not None
+            return model_of(run, reference)
+
+        def untrained(shape: Architecture) -> Model:
+            hf = build(shape, full.tokenizer, run.plan.seed).to(run.device)
+            return Model(hf, full.tokenizer, variant.name)
+
+        def train(model: Model) -> dict[str, Any]:
+            limit = shape.max_length if isinstance(shape, Architecture) else None
+            facts = converge(
+                model.hf, model.tokenizer, model.found, training(run, full, work, limit)
+            )
+            model.hf.eval()
+            return facts
+
+        return Case(
+            full=full,
+            mask=run.mask(reference) if reference else None,
+            kinds=sweep.kinds,
+            unit=sweep.unit,
+            seed=int(digest([variant.name, run.plan.seed]), 16) % 2**32,
+            importance=importance,
+            pruned=pruned,
+            untrained=untrained,
+            shape=shape if isinstance(shape, Architecture) else None,
+            train=train,
+        )
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.training()
-
-
-def shape_notes(smaller: Architecture, shape: Architecture) -> list[str]:
-    if smaller == shape:
-        return ["No head is gone, so no narrower model is as large: this is the full shape again."]
-    if smaller.width == shape.width:
-        return ["So few heads are gone that only the feed-forward layers are narrower."]
-    return []
+        return estimate.training() if self.facts.random_weights else super().seconds(run, estimate)
 
 
 def prune_step(variant: Variant) -> Prune:
     """The step that makes a variant."""
-    if variant.control in FROM_RANDOM_WEIGHTS:
-        return TrainedControl(variant)
     if variant.control:
-        return FineTunedControl(variant)
+        return MakeControl(variant)
     if variant.order:
         return GreedyStep(variant)
     return PruneByGates(variant)

@@ -1,0 +1,279 @@
+"""Attention statistics: scores of every head from one forward pass.
+
+    confidence          mean_q max_k A[q, k]                    Voita et al. 2019, section 4
+    entropy             mean_q −Σ_k A[q, k] ln A[q, k]          nats; Clark et al. 2019; Vig & Belinkov 2019, eq. 7
+    attention-to-end    mean_q Σ_{k: end of sentence} A[q, k]   Clark et al. 2019: attention to [SEP]
+    attention-to-first  mean_q A[q, first token]                Vig & Belinkov 2019: "null" attention
+    dormancy            mean_q ‖c_h W_h‖ / Σ_h' mean_q ‖c_h' W_h'‖
+
+In dormancy c_h (of D) is the head's output at a token and W_h (D M) its slice of the output projection; the sum is over
+the heads of the layer, so 1/H is average and 0 dormant. Sandoval-Segura et al. 2025 ("Identifying and evaluating
+inactive heads in pretrained LLMs") find the mean norm of a head's output, relative to its layer, a better sign of
+inactive heads than attention weights.
+
+Queries q are words: padding never counts, special tokens only by option (`exclude`). Weights are not renormalised.
+Nothing of size query × key is kept after its layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
+from headwise.attention.discover import output_of
+from headwise.attention.projection import output_weights
+from headwise.errors import HeadwiseError
+from headwise.heads import HeadMap, Site
+from headwise.importance.measures import measure
+from headwise.importance.processes import gather_values
+from headwise.importance.sums import SentenceSums, add_all, relative
+from headwise.tasks.objective import IGNORED, inputs_of, on_device, source_places
+
+if TYPE_CHECKING:
+    from headwise.model import Model
+    from headwise.tasks.batches import Batches, Fold
+
+Exclude = Literal["none", "key", "query", "keyquery"]
+Statistic = Literal["confidence", "entropy", "attention-to-end", "attention-to-first", "dormancy"]
+STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
+
+
+@dataclass(frozen=True)
+class Side:
+    """Positions of one side of a batch, each B N: all tokens but padding, words, the first token, ends of sentence."""
+
+    tokens: Tensor
+    words: Tensor
+    first: Tensor
+    end: Tensor
+
+
+@measure(
+    "confidence",
+    title="confidence",
+    caption="mean over query tokens of a head's largest attention weight",
+    source="Voita et al. 2019, section 4",
+    usual="always",
+    rescored=True,
+    together="attention-statistics",
+    cost={"forwards": 1.2},
+)
+@measure(
+    "entropy",
+    title="entropy",
+    caption="how widely a head's attention is spread over the keys, in nats",
+    source="Clark et al. 2019; Vig and Belinkov 2019, equation 7",
+    larger="less important",
+    usual="without a loss",
+    together="attention-statistics",
+    cost={"forwards": 1.2},
+)
+@measure(
+    "attention-to-end",
+    title="attention to end",
+    caption="share of a head's attention on the end of the sentence",
+    source="Clark et al. 2019, section 3.2",
+    together="attention-statistics",
+    cost={"forwards": 1.2},
+)
+@measure(
+    "attention-to-first",
+    title="attention to first",
+    caption="share of a head's attention on the first token",
+    source="Vig and Belinkov 2019",
+    together="attention-statistics",
+    cost={"forwards": 1.2},
+)
+@measure(
+    "dormancy",
+    title="dormancy",
+    caption="a head's share of the length of what its layer adds; 1/heads is average, 0 dormant",
+    source="Sandoval-Segura et al. 2025",
+    usual="without a loss",
+    scale="share",
+    together="attention-statistics",
+    cost={"forwards": 1.2},
+)
+def attention_statistics(
+    model: Model, batches: Batches | Fold, names: Sequence[Statistic]
+) -> dict[str, SentenceSums]:
+    """The statistics of a model's attention on a text, end of sentence and padding left out."""
+    tokenizer = model.tokenizer
+    special: set[int] = set()
+    if tokenizer is not None:
+        special = {
+            number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id
+        }
+    return read(model.hf, model.found, batches.intact(), special, names)
+
+
+def read(
+    model: nn.Module,
+    found: Discovery,
+    batches: Iterable[Mapping[str, Tensor]],
+    special: Iterable[int],
+    measures: Iterable[Statistic] = STATISTICS,
+    exclude: Exclude = "keyquery",
+) -> dict[str, SentenceSums]:
+    """Several statistics of every head from one pass over the text: sums by name.
+
+    special: the ids of end of sentence, start, padding. exclude: where they are left out: as keys of confidence and as
+    queries of all statistics (default), as one of both, or not at all. A decoder's first position, which can attend only
+    to itself, counts as special. `attention-to-end` has no decoder-self heads, which do not see the end of a sentence,
+    and is missing for a source text without end tokens.
+    """
+    collected = empty(measures, found.heads)
+    ids = torch.tensor(sorted(special), dtype=torch.long, device=device_of(model))
+    forms = squares(model, found) if "dormancy" in collected else {}
+    now: dict[str, Side] = {}
+    parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
+
+    def watch(call: AttentionCall) -> None:
+        queries, keys = sides(call.site)
+        ways = statistics(call, now[queries], now[keys], exclude, forms)
+        for name, sums in collected.items():
+            if call.site in sums.parts:
+                parts.append((sums, call.site, *ways[name]()))
+
+    weights, ended = any(name != "dormancy" for name in collected), False
+    with evaluating(model), torch.no_grad(), capture(model, found, watch=watch, weights=weights):
+        for batch in batches:
+            tensors = on_device(model, batch)
+            now.update(tokens(tensors, ids))
+            ended = ended or bool(now["source"].end.any())
+            output_of(model, inputs_of(tensors))
+            add_all(parts)
+            parts.clear()
+    if "attention-to-end" in collected:
+        shares = gather_values(
+            (bool(now), ended)
+        )  # one process may have no sentence, or none with an end
+        if any(some for some, _ in shares) and not any(end for _, end in shares):
+            del collected["attention-to-end"]
+    return collected
+
+
+def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, SentenceSums]:
+    """Sums for each statistic and its heads: no word of a decoder sees the end of its own sentence."""
+    collected: dict[str, SentenceSums] = {}
+    for name in measures:
+        if name not in STATISTICS:
+            raise HeadwiseError(
+                f"'{name}' is not a statistic of one forward pass: choose from {', '.join(STATISTICS)}."
+            )
+        seeing = [
+            kind for kind in heads.kinds if name != "attention-to-end" or kind != "decoder-self"
+        ]
+        if seeing:
+            collected[name] = SentenceSums(
+                heads.only(seeing), relative if name == "dormancy" else None
+            )
+    return collected
+
+
+def statistics(
+    call: AttentionCall, queries: Side, keys: Side, exclude: Exclude, forms: Mapping[Site, Tensor]
+) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
+    """A function for each statistic of one call: it gives sums B H and counts B."""
+    asked = queries.words if "query" in exclude else queries.tokens
+    looked_at = keys.words if exclude.startswith("key") else keys.tokens
+
+    def weights() -> Tensor:
+        assert call.weights is not None
+        return call.weights
+
+    return {
+        "confidence": lambda: pointing(weights(), looked_at, asked),
+        "entropy": lambda: spreading(weights(), asked),
+        "attention-to-end": lambda: sharing(
+            weights(), keys.end, call.visible(asked, keys.end).any(-1).any(1)
+        ),
+        "attention-to-first": lambda: sharing(
+            weights(), keys.first, call.visible(asked, keys.first).any(-1).any(1)
+        ),
+        "dormancy": lambda: contribution(call.output, forms[call.site], asked),
+    }
+
+
+def sides(site: Site) -> tuple[str, str]:
+    """The sides of the batch of a site's queries and keys; the text of a language model is a target."""
+    if site.kind == "encoder-self":
+        return "source", "source"
+    return "target", "source" if site.kind == "cross" else "target"
+
+
+def tokens(batch: Mapping[str, Tensor], special: Tensor) -> dict[str, Side]:
+    """The two sides of a batch; for a model of one stack, of the same text."""
+    there = source_places(batch)
+    ids = (
+        batch["input_ids"] if "input_ids" in batch else torch.full_like(there, -1, dtype=torch.long)
+    )
+    source = side(ids, there, special)
+    if "decoder_input_ids" in batch:
+        ids, there = batch["decoder_input_ids"], batch["labels"] != IGNORED
+    target = side(ids, there, special)
+    return {
+        "source": source,
+        "target": Side(target.tokens, target.words & ~target.first, target.first, target.end),
+    }
+
+
+def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:
+    """A side from ids and there, B N. A sentence ends at its last token if that is special, and at the same token
+    inside it (between the two sentences of a BERT pair)."""
+    marked = there & torch.isin(ids, special)
+    place = there.cumsum(1)
+    first, last = there & (place == 1), there & (place == place[:, -1:])
+    closing = torch.where(marked & last, ids, -1).amax(1, keepdim=True)
+    return Side(there, there & ~marked, first, there & ~first & (ids == closing))
+
+
+def pointing(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest weight on an allowed key, summed over the allowed queries of each sentence, and their number.
+
+    weights B H Q K, keys B K, queries B Q; returns B H and B.
+    """
+    return over(queries, (weights * keys[:, None, None, :]).amax(-1))
+
+
+def spreading(weights: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """The entropy of the weights over all keys, in nats; 0 ln 0 = 0. weights B H Q K, queries B Q; returns B H and B.
+
+    A learned sink (gpt-oss) is not a key and has no term.
+    """
+    surprise = weights.clamp_min(torch.finfo(weights.dtype).tiny).log_().neg_()
+    return over(queries, torch.einsum("bhqk,bhqk->bhq", weights, surprise))
+
+
+def sharing(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """The total weight on some keys. weights B H Q K, keys B K, queries B Q; returns B H and B."""
+    return over(queries, (weights * keys[:, None, None, :]).sum(-1))
+
+
+def over(queries: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Values B H Q summed over queries B Q, and the number of queries."""
+    return (values * queries[:, None, :]).sum(-1), queries.sum(-1)
+
+
+def squares(model: nn.Module, found: Discovery) -> dict[Site, Tensor]:
+    """W_h W_hᵀ of every head, H D D by site: ‖c W‖² = c (W Wᵀ) cᵀ needs no H × M numbers per token."""
+    forms = {}
+    for site, weight in output_weights(model, found).items():
+        wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+        forms[site] = (wide @ wide.transpose(1, 2)).to(device_of(model))
+    return forms
+
+
+def contribution(output: Tensor, forms: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """‖c_h W_h‖ of every head, summed over the queries of each sentence, and the number of queries.
+
+    output B Q H D, forms H D D, queries B Q; returns B H and B.
+    """
+    output = output.to(forms.dtype)
+    sizes = (torch.einsum("bqhd,hde->bqhe", output, forms) * output).sum(-1).clamp_min(0).sqrt()
+    return (sizes * queries[..., None]).sum(1), queries.sum(-1)

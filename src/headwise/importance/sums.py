@@ -1,0 +1,193 @@
+"""Sums of a measure per sentence, and the mean over tokens with its interval."""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.errors import HeadwiseError
+from headwise.heads import Head, HeadMap, Kind, Site, write_bytes
+from headwise.importance.processes import gather_batches
+from headwise.statistics import bootstrap, interval
+
+Scale = Callable[[np.ndarray], np.ndarray]
+Sums = tuple[np.ndarray, np.ndarray]  # sums (sentences x heads), counts (sentences)
+UNITS = 20_000  # from twice as many sentences on, neighbours are merged, so that memory does not grow with the text
+
+
+def unit(values: np.ndarray) -> np.ndarray:
+    """Values … x heads divided by their ℓ2 norm over the heads; all zero stays zero."""
+    norm = np.linalg.norm(values, axis=-1, keepdims=True)
+    scaled: np.ndarray = np.divide(values, norm, out=np.zeros_like(values), where=norm != 0)
+    return scaled
+
+
+def relative(sizes: np.ndarray) -> np.ndarray:
+    """Sizes … x heads of a layer as shares of their sum; all 0 where a layer adds nothing."""
+    whole = sizes.sum(-1, keepdims=True)
+    shares: np.ndarray = np.divide(sizes, whole, out=np.zeros_like(sizes), where=whole > 0)
+    return shares
+
+
+SCALES: dict[str, Scale] = {"unit": unit, "share": relative}  # by the name in a declaration
+
+
+class SentenceSums:
+    """Collects, for every head, a sum and a count per sentence; the value is Σ sums / Σ counts over the text.
+
+    Intervals are 95 % percentiles of a bootstrap over sentences: tokens of one sentence are not independent.
+    scale: converts the values of a layer (… x heads in and out), those of every resample too.
+    """
+
+    def __init__(self, heads: HeadMap, scale: Scale | None = None) -> None:
+        self.heads, self.scale = heads, scale
+        self.parts: dict[Site, list[Sums]] = {site: [] for site in heads.sites}
+
+    def add(self, site: Site, sums: Tensor, counts: Tensor) -> None:
+        """Add a batch: sums B H, counts B. A sentence without counted tokens adds nothing, but keeps its position."""
+        add_all([(self, site, sums, counts)])
+
+    def take(self, site: Site, sums: np.ndarray, counts: np.ndarray) -> None:
+        """`add` for arrays."""
+        check_finite(site, sums)
+        counts = counts.astype(np.float64)
+        self.parts[site].append((sums.astype(np.float64) * (counts > 0)[:, None], counts))
+        if sum(len(part[1]) for part in self.parts[site]) >= 2 * UNITS:
+            whole, counted = self.whole(site)
+            self.parts[site] = [(merge_neighbours(whole), merge_neighbours(counted))]
+
+    def gather(self) -> SentenceSums:
+        """The sums of n processes with every n-th batch each, in the order of a single process."""
+        self.parts = {site: gather_batches(self.parts[site]) for site in self.heads.sites}
+        return self
+
+    def whole(self, site: Site) -> Sums:
+        """Sums (sentences x heads) and counts (sentences) of one layer."""
+        parts = self.parts[site] or [(np.zeros((0, self.heads.count(site))), np.zeros(0))]
+        return np.concatenate([sums for sums, _ in parts]), np.concatenate(
+            [counts for _, counts in parts]
+        )
+
+    def sentences(self, site: Site, measure: str = "this measure") -> Sums:
+        """`whole` for sentences with counted tokens. Raises HeadwiseError where there are none."""
+        sums, counts = self.whole(site)
+        if not counts.any():
+            raise HeadwiseError(
+                f"No token of the text counts for '{measure}' in {site}: the text is too short."
+            )
+        return sums[counts > 0], counts[counts > 0]
+
+    def scaled(self, values: np.ndarray) -> np.ndarray:
+        return self.scale(values) if self.scale else values
+
+    def fold(self, which: int) -> SentenceSums:
+        """Every second sentence of the text: the even ones (0) or the odd ones (1)."""
+        other = SentenceSums(self.heads, self.scale)
+        for site in self.heads.sites:
+            sums, counts = self.whole(site)
+            other.parts[site] = [(sums[which::2], counts[which::2])]
+        return other
+
+    def save(self, path: Path) -> None:
+        """Write the sums and counts as an .npz file."""
+        arrays = {
+            f"{site.kind}/{site.layer}/{what}": array
+            for site in self.heads.sites
+            for what, array in zip(("sums", "counts"), self.whole(site), strict=True)
+        }
+        file = io.BytesIO()
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        write_bytes(path, file.getvalue())
+
+    @classmethod
+    def read(cls, path: Path, heads: HeadMap, scale: Scale | None = None) -> SentenceSums:
+        """Sums that `save` wrote, with its kinds of heads. Raises HeadwiseError for a missing or damaged file."""
+        try:
+            with np.load(path) as arrays:
+                kinds = dict.fromkeys(cast(Kind, key.partition("/")[0]) for key in arrays.files)
+                sums = cls(heads.only(kinds), scale)
+                for site in sums.heads.sites:
+                    name = f"{site.kind}/{site.layer}"
+                    sums.parts[site] = [(arrays[f"{name}/sums"], arrays[f"{name}/counts"])]
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+            raise HeadwiseError(
+                f"The sums of a score cannot be read from {path} ({type(error).__name__}: {str(error)[:100]}): delete "
+                "the file and score again."
+            ) from None
+        return sums
+
+    def rows(self, measure: str, seed: int = 0) -> list[dict[str, Any]]:
+        """Tidy rows, one per head; n is the sum of counts: of tokens, unless the measure says otherwise."""
+        out: list[dict[str, Any]] = []
+        for site in self.heads.sites:
+            if not self.heads.count(site):
+                continue  # a layer without heads
+            sums, counts = self.sentences(site, measure)
+            value = self.scaled(sums.sum(0) / counts.sum())
+            low, high = interval(self.scaled(bootstrap(sums, counts, seed)))
+            out += [
+                {
+                    **Head(*site, head)._asdict(),
+                    "measure": measure,
+                    "value": value[head],
+                    "low": low[head],
+                    "high": high[head],
+                    "n": int(counts.sum()),
+                    "baseline": None,
+                }
+                for head in range(self.heads.count(site))
+            ]
+        return out
+
+
+def add_all(parts: Iterable[tuple[SentenceSums, Site, Tensor, Tensor]]) -> None:
+    """`add` for all measures and layers of a batch, which come from their device together."""
+    known = list(parts)
+    arrays = to_numpy([tensor for _, _, sums, counts in known for tensor in (sums, counts)])
+    for place, (sums, site, _, _) in enumerate(known):
+        sums.take(site, arrays[2 * place], arrays[2 * place + 1])
+
+
+def to_numpy(tensors: Sequence[Tensor]) -> list[np.ndarray]:
+    """Tensors as arrays, in one transfer from each device. Half precision becomes float32."""
+    wide = [
+        t.detach().float() if t.is_floating_point() and t.itemsize < 4 else t.detach()
+        for t in tensors
+    ]
+    out: dict[int, np.ndarray] = {}
+    for device in dict.fromkeys(t.device for t in wide):
+        places = [place for place, t in enumerate(wide) if t.device == device]
+        places.sort(
+            key=lambda place: -wide[place].itemsize
+        )  # so each begins at a multiple of the size of its numbers
+        whole = (
+            torch.cat([wide[place].contiguous().flatten().view(torch.uint8) for place in places])
+            .cpu()
+            .numpy()
+        )
+        ends = np.cumsum([wide[place].nbytes for place in places])
+        for place, part in zip(places, np.split(whole, ends[:-1]), strict=True):
+            kind = np.dtype(str(wide[place].dtype).removeprefix("torch."))
+            out[place] = part.view(kind).reshape(wide[place].shape)
+    return [out[place] for place in range(len(wide))]
+
+
+def check_finite(site: Site, values: np.ndarray) -> None:
+    """Raise HeadwiseError, with the name of the layer, for values that are not finite numbers."""
+    if not np.isfinite(values).all():
+        raise HeadwiseError(
+            f"{site} gave values that are not numbers (NaN or infinite): the model is broken there."
+        )
+
+
+def merge_neighbours(units: np.ndarray) -> np.ndarray:
+    """Every two neighbouring units as one: their sums over the first axis."""
+    return np.add.reduceat(units, np.arange(0, len(units), 2))

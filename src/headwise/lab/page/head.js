@@ -1,0 +1,273 @@
+// The picked head: its large map, the tree of the sentence, the pruned model's map, and what the run says of it.
+import { alike, betweenWords, draw, labelsOf } from "./maps.js";
+import { mapAsCsv, percent, plain, save, short, shown, treeAsCsv } from "./text.js";
+import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
+
+const LETTER = 6.9; // pixels of the tree: a letter, between words, between levels of arcs, the row of words
+const GAP = 11;
+const STEP = 19;
+const ROW = 22;
+
+export function Head({ head, state, look, maps, about, scale, setGates, pick, change, effect, other, prunedMap }) {
+  const map = useMemo(() => labelledMap(look, maps.get(head), state.words), [look, maps, head, state.words]);
+  const pruned = useMemo(() => prunedMap && other && labelledMap(other, prunedMap, state.words), [prunedMap, other, state.words]);
+  const tree = useMemo(() => alongTree(look, maps.get(head)), [look, maps, head]);
+  const section = useRef(null);
+  const name = head.replaceAll("/", "-");
+  const fullScreen = () => {
+    if (document.fullscreenElement) document.exitFullscreen();
+    else section.current.requestFullscreen();
+  };
+  const saveJson = () => {
+    const content = { head, ...map, values: [...map.values], tree };
+    save(`${name}.json`, JSON.stringify(content), "application/json");
+  };
+  return html`
+    <section class="card picked" aria-label="Picked head" ref=${section}>
+      <div class="bar-top">
+        <h2>${head}</h2>
+        <label class="check"><input type="checkbox" checked=${state.words} onChange=${(e) => change({ words: e.target.checked })} /> words</label>
+        <button type="button" class="quiet" onClick=${fullScreen}>Full screen</button>
+      </div>
+      <${Slider} head=${head} gate=${state.gates[head] ?? 1} setGates=${setGates} />
+      <${LargeMap} map=${map} head=${head} scale=${scale} />
+      <p class="note">Rows attend to columns; each row sums to 1.${head.startsWith("cross/") ? " A row is the position that writes its token." : ""}</p>
+      ${state.compare && other && html`<h3>In the pruned model</h3>
+        ${pruned ? html`<${LargeMap} map=${pruned} head=${`${head} of the pruned model`} scale=${scale} />`
+          : html`<p class="note">This head was removed.</p>`}`}
+      ${tree && html`<${Tree} tree=${tree} head=${head} />`}
+      <p class="exports">
+        <button type="button" class="quiet" onClick=${() => save(`${name}.csv`, mapAsCsv(map), "text/csv")}>Map as CSV</button>
+        <button type="button" class="quiet" onClick=${saveJson}>as JSON</button>
+        ${tree && html`<button type="button" class="quiet" onClick=${() => save(`${name}-tree.csv`, treeAsCsv(tree), "text/csv")}>Tree as CSV</button>`}
+      </p>
+      <${Details} head=${head} maps=${maps} about=${about} effect=${effect} pick=${pick} />
+    </section>`;
+}
+
+/** How much of a head's output is left. */
+function Slider({ head, gate, setGates }) {
+  let text = percent(gate);
+  if (gate === 0) text = "off";
+  if (gate === 1) text = "on";
+  return html`<label class="slide"><span>Output of this head</span>
+    <input type="range" min="0" max="1" step="0.05" value=${gate} data-slider aria-valuetext=${text}
+      onInput=${(event) => setGates([head], Number(event.target.value))} />
+    <output>${text}</output></label>`;
+}
+
+// The large map
+
+/** A map between tokens or words, with its labels: what the export gives, too. */
+function labelledMap(look, map, words) {
+  const labels = labelsOf(look, map.kind, words);
+  const values = words ? betweenWords(map, labels) : map;
+  return { ...values, from: labels.rows.tokens, to: labels.columns.tokens };
+}
+
+/** A map with a pointer for mouse and keyboard. */
+function LargeMap({ map, head, scale }) {
+  const canvas = useRef(null);
+  const [cell, setCell] = useState(null);
+  const { rows, columns, values, from, to } = map;
+  useEffect(() => { draw(canvas.current, map, scale); }, [map, scale]);
+  useEffect(() => setCell(null), [rows, columns, head]);
+
+  const mouseMove = (event) => {
+    const box = canvas.current.getBoundingClientRect();
+    const row = Math.floor(((event.clientY - box.top) / box.height) * rows);
+    const column = Math.floor(((event.clientX - box.left) / box.width) * columns);
+    setCell([Math.min(rows - 1, row), Math.min(columns - 1, column)]);
+  };
+  const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+  const keyDown = (event) => {
+    const step = steps[event.key];
+    if (!step) return;
+    event.preventDefault();
+    setCell(([row, column]) => [
+      Math.max(0, Math.min(rows - 1, row + step[0])),
+      Math.max(0, Math.min(columns - 1, column + step[1])),
+    ]);
+  };
+  const [row, column] = cell ?? strongest(map);
+  const text = `${shown(from[row])} → ${shown(to[column])}: ${plain(values[row * columns + column])}`;
+  const label = (token, i, pointed) => html`<li key=${i} title=${shown(token)} class=${pointed === i ? "at" : ""}>
+    <span><bdi>${short(token)}</bdi></span></li>`;
+  return html`
+    <figure class="large" style=${{ "--rows": rows, "--columns": columns }}>
+      <div class="scroll">
+        <div class="map">
+          <ol class="to" aria-hidden="true">${to.map((token, k) => label(token, k, cell?.[1]))}</ol>
+          <ol class="from" aria-hidden="true">${from.map((token, q) => label(token, q, cell?.[0]))}</ol>
+          <div class="cells">
+            <canvas ref=${canvas} tabindex="0" role="img"
+              aria-label=${`Attention of ${head}, ${rows} rows, ${columns} columns; the arrow keys read it cell by cell`}
+              onMouseMove=${mouseMove} onMouseLeave=${() => setCell(null)} onKeyDown=${keyDown}
+              onFocus=${() => setCell((old) => old ?? [0, 0])} onBlur=${() => setCell(null)}></canvas>
+            ${cell && html`<span class="pointer" style=${{ "--q": row, "--k": column }}></span>`}
+          </div>
+        </div>
+      </div>
+      <figcaption aria-live="polite">${cell ? "" : "strongest: "}<bdi>${short(text, 60)}</bdi></figcaption>
+    </figure>`;
+}
+
+/** The row and column of the largest weight. */
+function strongest({ values, columns }) {
+  let best = 0;
+  for (let i = 1; i < values.length; i++) if (values[i] > values[best]) best = i;
+  return [Math.floor(best / columns), best % columns];
+}
+
+// The tree of the sentence: dependencies above the words, coreference below
+
+/**
+ * The arcs of a tree with a head's attention between their words, or null where there is no tree between its rows and
+ * columns. there: from the dependent (or the mention) to the other; back: the other way; most: whether either is the
+ * largest weight from a word to another one.
+ */
+function alongTree(look, map) {
+  const tree = look.source.tree;
+  if (!tree || map.kind === "cross" || (map.kind === "decoder-self" && look.target)) return null;
+  const labels = labelsOf(look, map.kind, true);
+  const { values, columns } = betweenWords(map, labels);
+  const index = new Map(labels.rows.numbers.map((number, i) => [number, i]));
+  const weight = (from, to) => values[index.get(from) * columns + index.get(to)];
+  const words = [...tree.words.keys()];
+  const isStrongest = (from, to) => words.every((word) => word === from || weight(from, word) <= weight(from, to));
+  const arc = (kind, relation, from, to) => ({
+    kind, relation, from, to,
+    there: weight(from, to), back: weight(to, from),
+    most: isStrongest(from, to) || isStrongest(to, from),
+  });
+  const arcs = tree.arcs.map(([governor, dependent, relation]) => arc("dependency", relation, dependent, governor));
+  const links = tree.links.map(([mention, before]) => arc("coreference", "same entity", mention, before));
+  return { words: tree.words, arcs: [...arcs, ...links] };
+}
+
+/** Each arc above (or below) those that it spans: levels from 1. */
+function withLevels(arcs) {
+  const drawn = [];
+  const shortest = [...arcs].sort((a, b) => Math.abs(a.from - a.to) - Math.abs(b.from - b.to));
+  for (const arc of shortest) {
+    const left = Math.min(arc.from, arc.to);
+    const right = Math.max(arc.from, arc.to);
+    let level = 1;
+    for (const inner of drawn) {
+      const overlaps = Math.min(inner.from, inner.to) < right && left < Math.max(inner.from, inner.to);
+      if (overlaps) level = Math.max(level, inner.level + 1);
+    }
+    drawn.push({ ...arc, level });
+  }
+  return drawn;
+}
+
+function Tree({ tree, head }) {
+  const texts = tree.words.map((word) => short(word, 18));
+  const centres = [];
+  let width = 4;
+  for (const text of texts) {
+    const own = Math.max(14, text.length * LETTER);
+    centres.push(width + own / 2);
+    width += own + GAP;
+  }
+  const above = withLevels(tree.arcs.filter((arc) => arc.kind === "dependency"));
+  const below = withLevels(tree.arcs.filter((arc) => arc.kind === "coreference"));
+  const levels = (arcs) => Math.max(0, ...arcs.map((arc) => arc.level));
+  const top = 16 + STEP * levels(above);
+  const height = top + ROW + STEP * levels(below) + (below.length ? 16 : 2);
+
+  const describe = ({ relation, from, to, there, back }) =>
+    `${relation}: ${texts[from]} → ${texts[to]} ${plain(there, 2)}, back ${plain(back, 2)}`;
+  const line = (arc, up) => {
+    const way = arc.from < arc.to ? 1 : -1;
+    const base = up ? top - 2 : top + ROW;
+    const y = base + (up ? -1 : 1) * STEP * arc.level;
+    const x1 = centres[arc.from] + way * 4;
+    const x2 = centres[arc.to] - way * 4;
+    const middle = (x1 + x2) / 2;
+    const bend = Math.min(14, Math.abs(x2 - x1) / 3) * way;
+    const weight = Math.max(arc.there, arc.back);
+    const path = `M${x1},${base} C${x1},${y} ${x1},${y} ${x1 + bend},${y} L${x2 - bend},${y} C${x2},${y} ${x2},${y} ${x2},${base}`;
+    const label = up ? html`<text x=${middle} y=${y - 3}>${arc.relation}</text>`
+      : html`<text x=${middle} y=${y + 12}>${plain(weight, 2)}</text>`;
+    return html`<g key=${`${arc.from}-${arc.to}-${up}`} class=${`arc ${arc.kind} ${arc.most ? "most" : ""}`}>
+      <title>${describe(arc)}</title><path d=${path} style=${{ "--weight": weight }} />${label}</g>`;
+  };
+  return html`
+    <h3>Along the tree of the sentence</h3>
+    <div class="scroll" tabindex="0" role="group" aria-label="Tree of the sentence">
+      <svg class="arcs" style=${{ "--width": `${width}px` }} viewBox=${`0 0 ${width} ${height}`} role="img"
+        aria-label=${`Attention of ${head} along the tree. ${tree.arcs.map(describe).join("; ")}`}>
+        ${above.map((arc) => line(arc, true))}
+        ${texts.map((text, word) => html`<text key=${word} class="word" x=${centres[word]} y=${top + 15}>${text}</text>`)}
+        ${below.map((arc) => line(arc, false))}
+      </svg>
+    </div>
+    <p class="note">The thicker, the more attention along it, in either direction; coloured where it is the most of a word.${below.length > 0 ? " Below: words that name the same entity." : ""}</p>`;
+}
+
+// What the run and this sentence say of the head
+
+/** Scores with intervals, roles with evidence, the models that kept it, and heads like it. */
+function Details({ head, maps, about, effect, pick }) {
+  const scores = about.scores.filter((score) => score.heads[head]);
+  const roles = about.roles[head] ?? [];
+  const near = alike(maps, head);
+  const nearByScores = alikeByScores(about.scores, head);
+  const button = (name) => html`<button type="button" class="quiet" onClick=${() => pick(name)}>${name}</button>`;
+  return html`
+    <div class="about-head">
+      ${effect && html`<p class="fact">Without it the output's log-probability changes by <b>${effect}</b> nats.</p>`}
+      ${roles.length > 0 && html`<h3>Roles</h3>
+        <ul class="plain">${roles.map((role) => html`<li key=${role.measure}><b>${role.role}</b> ${roleNumbers(role)}</li>`)}</ul>`}
+      ${scores.length > 0 && html`<h3>Scores, with 95 % intervals</h3>
+        <table class="scores"><tbody>${scores.map((score) => {
+          const [value, low, high] = score.heads[head];
+          const interval = low === null ? "" : `[${plain(low)}, ${plain(high)}]`;
+          return html`<tr key=${score.measure}><th scope="row">${score.name}</th><td>${plain(value)}</td><td>${interval}</td></tr>`;
+        })}</tbody></table>`}
+      ${about.pruned.length > 0 && html`<h3>Pruned models of this run</h3>
+        <ul class="kept">${about.pruned.map((model) => html`<li key=${model.setting} class=${model.kept.includes(head) ? "yes" : "no"}>${fate(model, head)}</li>`)}</ul>`}
+      ${near.length > 0 && html`<h3>Heads like this one</h3><p class="note">Shared attention in this sentence.</p>
+        <ul class="near">${near.map((row) => html`<li key=${row.head}>${button(row.head)} ${percent(row.share)}</li>`)}</ul>`}
+      ${nearByScores.length > 0 && html`<p class="note">Nearest by scores.</p>
+        <ul class="near">${nearByScores.map((name) => html`<li key=${name}>${button(name)}</li>`)}</ul>`}
+    </div>`;
+}
+
+/** A role's value, interval, number of words and baseline. */
+function roleNumbers({ value, low, high, n, baseline }) {
+  let text = plain(value, 2);
+  if (low !== null) text += ` [${plain(low, 2)}, ${plain(high, 2)}]`;
+  if (n !== null) text += ` of ${n} words`;
+  if (baseline !== null) text += `, baseline ${plain(baseline, 2)}`;
+  return text;
+}
+
+/** Whether a pruned model kept a head. */
+function fate(model, head) {
+  let text = `${model.label}: ${model.kept.includes(head) ? "kept" : "removed"}`;
+  if (model.closed[head] != null) text += `, gate shut from step ${model.closed[head]} on`;
+  if (model.chosen) text += " (the chosen model)";
+  return text;
+}
+
+/** The heads whose scores are nearest: Euclidean distance after each score is scaled to mean 0 and variance 1. */
+function alikeByScores(scores, head, most = 3) {
+  const usable = scores.filter((score) => typeof score.heads[head]?.[0] === "number");
+  const distances = new Map(); // by head: the sum of squares, and the number of scores in it
+  for (const { heads } of usable) {
+    const values = Object.entries(heads).map(([name, [value]]) => [name, value]).filter(([, value]) => value !== null);
+    const mean = values.reduce((sum, [, value]) => sum + value, 0) / values.length;
+    const variance = values.reduce((sum, [, value]) => sum + (value - mean) ** 2, 0) / values.length;
+    const deviation = Math.sqrt(variance) || 1;
+    for (const [name, value] of values) {
+      const [sum, count] = distances.get(name) ?? [0, 0];
+      distances.set(name, [sum + ((value - heads[head][0]) / deviation) ** 2, count + 1]);
+    }
+  }
+  const complete = [...distances].filter(([name, [, count]]) => name !== head && count === usable.length);
+  complete.sort((a, b) => a[1][0] - b[1][0]);
+  return complete.slice(0, most).map(([name]) => name);
+}

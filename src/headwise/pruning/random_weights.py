@@ -1,0 +1,127 @@
+"""Controls that are trained from random weights, as the full model was: the same layout, and a narrower model.
+
+Voita et al. 2019, section 6.3 (the same layout from scratch).
+"""
+
+from __future__ import annotations
+
+import math
+
+from headwise.errors import HeadwiseError
+from headwise.options import Architecture
+from headwise.pruning.controls import Case, Trained, control
+
+
+@control(
+    "from-scratch",
+    title="same layout from scratch",
+    what="the same heads, from random weights",
+    question="whether the heads had to be there while the model learned",
+    better="the trained weights matter",
+    worse="the trained weights were not needed",
+    random_weights=True,
+    mark="triangle-up",
+)
+def from_scratch(case: Case) -> Trained:
+    """The layout of the pruned model trained from random weights, as the full model was.
+
+    The initial weights are those of the full model with this seed, without the missing heads: the same start as with
+    gates fixed at 0 and 1.
+    """
+    assert case.shape is not None and case.mask is not None
+    model = case.untrained(case.shape).remove(case.mask, grow=True)
+    facts = case.train(model)
+    return Trained(model, {**facts, "notes": []})
+
+
+@control(
+    "narrower",
+    title="narrower model",
+    what="all heads, less width, equally many weights",
+    question="whether heads are the right thing to save on",
+    better="cutting heads beats a narrower model",
+    worse="a narrower model of as many parameters does better",
+    random_weights=True,
+    layout=False,
+    timed=True,
+    mark="square",
+)
+def narrower_model(case: Case) -> Trained:
+    """A dense model with all heads and about as many weights as the pruned one."""
+    assert case.shape is not None
+    parameters = case.pruned().parameters
+    smaller = narrower(case.shape, len(case.full.tokenizer), parameters)
+    model = case.untrained(smaller)
+    facts = {
+        **case.train(model),
+        "width": smaller.width,
+        "feedforward": smaller.feedforward,
+        "parameters_beyond_reference": model.parameters - parameters,
+        "notes": shape_notes(smaller, case.shape),
+    }
+    return Trained(model, facts)
+
+
+def shape_notes(smaller: Architecture, shape: Architecture) -> list[str]:
+    """What a reader must know of the shape that was found."""
+    if smaller == shape:
+        return [
+            "No head was removed, so no narrower model is as large: this is the full shape again."
+        ]
+    if smaller.width == shape.width:
+        return ["So few heads were removed that only the feed-forward layers are narrower."]
+    return []
+
+
+def narrower(shape: Architecture, vocabulary: int, parameters: int) -> Architecture:
+    """The dense model with all heads and about `parameters` weights, in the proportions of `shape`.
+
+    Its width is a multiple of the number of heads, which is coarse. So each width up to that of `shape` gets the
+    feed-forward size nearest to `parameters` (a unit is (E + D)(2M + 1) weights); the result is the model with the
+    ratio of feed-forward size to width nearest to that of `shape`. For few missing heads that may be the full width.
+
+    vocabulary: the size of the tokenizer's vocabulary. Raises HeadwiseError when even the narrowest model is larger.
+    """
+    widths = [width for width in range(shape.heads, shape.width + 1, shape.heads) if width >= 4]
+    shapes = [
+        filled(shape.model_copy(update={"width": width}), vocabulary, parameters)
+        for width in widths
+    ]
+    fitting = [
+        other for other in shapes if weights(other, vocabulary) - parameters <= unit(other) / 2
+    ]
+    if not fitting:
+        raise HeadwiseError(
+            f"There is no narrower model of {parameters:,} weights: the narrowest with {shape.heads} heads "
+            f"(width {widths[0]}) has {weights(shapes[0], vocabulary):,}. Leave this control out."
+        )
+    ratio = shape.feedforward / shape.width
+    return min(fitting, key=lambda other: abs(math.log(other.feedforward / other.width / ratio)))
+
+
+def filled(shape: Architecture, vocabulary: int, parameters: int) -> Architecture:
+    """The shape with the feed-forward size, at least 1, that is nearest to this number of weights."""
+    least = shape.model_copy(update={"feedforward": 1})
+    more = round((parameters - weights(least, vocabulary)) / unit(shape))
+    return shape.model_copy(update={"feedforward": 1 + max(0, more)})
+
+
+def unit(shape: Architecture) -> int:
+    """The weights of one unit of feed-forward size, over all layers."""
+    return (shape.encoder_layers + shape.decoder_layers) * (2 * shape.width + 1)
+
+
+def weights(shape: Architecture, vocabulary: int) -> int:
+    """The number of weights of a model that `build` makes of this shape, tied ones counted once."""
+    wide, layers = shape.width, shape.encoder_layers + shape.decoder_layers
+    attention = (layers + shape.decoder_layers) * 4 * (wide * wide + wide)
+    feedforward = layers * (2 * wide * shape.feedforward + shape.feedforward + wide)
+    norms = (2 * layers + shape.decoder_layers) * 2 * wide
+    if (
+        shape.norm == "post"
+    ):  # Marian: two embeddings, and two tables of positions that do not train
+        positions = max(shape.max_length + 8, 64)
+        return attention + feedforward + norms + 2 * vocabulary * wide + 2 * positions * wide
+    return (
+        attention + feedforward + norms + 2 * 2 * wide + 3 * vocabulary * wide
+    )  # M2M100: last norms, output layer

@@ -1,0 +1,186 @@
+"""Induction heads attend to what followed the same token before (Olsson et al. 2022), and copying heads raise it.
+
+They need text in which only repetition can be predicted: sequences of random tokens, repeated (their section "Data
+Collection").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from headwise.attention import Discovery, projection
+from headwise.errors import HeadwiseError
+from headwise.heads import Site
+from headwise.roles.passage import Passage, View
+from headwise.roles.probe import Probe, over
+from headwise.roles.role import role
+
+LENGTH, REPEATS = 25, 4  # Olsson et al. 2022
+SEQUENCES = 20  # in each half
+PREFIX = {
+    "induction": 1,
+    "duplicate-token": 0,
+    "induction.-1": -1,
+}  # offset from an earlier copy of the token
+
+
+def repeated_sequences(
+    tokens: Sequence[int],
+    start: int | None,
+    longest: int,
+    seed: int,
+    counts: Mapping[int, int] | None = None,
+) -> Iterator[tuple[int, Passage]]:
+    """For each half, SEQUENCES sequences of LENGTH random tokens repeated REPEATS times, after a start token if any.
+
+    tokens: the ids to draw from; with counts (their frequencies in training text), without the most and the least
+    frequent tenth. Sequences are shorter for a model with few positions.
+    """
+    if counts:
+        order = sorted((each for each in tokens if counts.get(each)), key=lambda each: counts[each])
+        tokens = order[len(order) // 10 : len(order) - len(order) // 10]
+    length = min(LENGTH, (longest - 1) // REPEATS, len(tokens))
+    if length < 2:
+        raise HeadwiseError(
+            f"Sequences of random tokens, repeated {REPEATS} times, do not fit: the model has {longest} positions "
+            f"and there are {len(tokens)} tokens to draw from."
+        )
+    random = torch.Generator().manual_seed(seed)
+    for half in (0, 1):
+        drawn = torch.stack(
+            [torch.randperm(len(tokens), generator=random)[:length] for _ in range(SEQUENCES)]
+        )
+        ids = torch.tensor(tokens)[drawn].repeat(1, REPEATS)
+        word_of = torch.arange(ids.shape[1]).repeat(SEQUENCES, 1)
+        if start is not None:
+            ids = torch.nn.functional.pad(ids, (1, 0), value=start)
+            word_of = torch.nn.functional.pad(word_of, (1, 0), value=-1)
+        yield half, Passage(ids, torch.ones_like(ids, dtype=torch.bool), word_of, causal=True)
+
+
+@role(
+    "induction",
+    data=("repeats",),
+    kinds=("decoder-self",),
+    threshold=0.5,
+    expected={"language model": ("induction",)},
+    baseline="even weight",
+    untrained="the baseline",
+    caption="mean weight on what followed the same token before",
+    source="Olsson et al. 2022",
+    order=7,
+    row=20,
+    example=None,
+)
+@role(
+    "duplicate-token",
+    data=("repeats",),
+    kinds=("decoder-self",),
+    threshold=0.5,
+    expected={"language model": ("duplicate-token",)},
+    baseline="even weight",
+    untrained="the baseline",
+    short="duplicate",
+    caption="mean weight on the same token before",
+    source="Wang et al. 2023",
+    order=6,
+    row=20,
+    example=None,
+)
+@role(
+    "induction.-1",
+    data=("repeats",),
+    kinds=("decoder-self",),
+    baseline="even weight",
+    untrained="the baseline",
+    display="induction −1",
+    caption="mean weight on what preceded the same token before, the other reading of Olsson's words",
+    source="Olsson et al. 2022",
+    row=20,
+)
+def repetition(passage: Passage) -> Probe:
+    """Where the attention of a repeated token goes, on repeated sequences.
+
+    For a token q with earlier copies at the positions p: induction = mean over q of Σ_p A_h[q, p + 1] (the token after
+    the copy: "prefix matching"), duplicate-token = Σ_p A_h[q, p], induction.-1 = Σ_p A_h[q, p − 1] (the other reading
+    of Olsson's words). First copies are no queries. Baseline: uniform weights on visible tokens.
+    """
+    ids, words = passage.ids, passage.words
+    length = ids.shape[1]
+    same = (ids[:, :, None] == ids[:, None]) & words[:, :, None] & words[:, None]
+    same = same & torch.ones_like(same).tril(-1)
+    queries = same.any(2)
+    right = torch.stack([moved(same, offset) for offset in PREFIX.values()], -1)
+    right = right & words[:, None, :, None] & torch.ones_like(same).tril()[..., None]
+    chance = (right.sum(2) / passage.there.cumsum(1).clamp_min(1)[..., None]).sum(1)
+    features = right.flatten(1, 2)
+
+    def answer(view: View) -> Tensor:
+        return view.weights.reshape(*view.weights.shape[:2], length * length) @ features.to(
+            view.weights.dtype
+        )
+
+    counts = queries.sum(1, keepdim=True).expand(-1, len(PREFIX)).float()
+    return Probe(list(PREFIX), counts, chance[:, None], answer)
+
+
+def moved(marks: Tensor, offset: int) -> Tensor:
+    """Marks B Q K with every key moved on by `offset`."""
+    rolled = marks.roll(offset, 2)
+    if offset:
+        rolled[..., 0 if offset > 0 else -1] = False
+    return rolled
+
+
+@role(
+    "copying",
+    data=("repeats",),
+    kinds=("decoder-self",),
+    takes=("outputs", "embeddings"),
+    needs=("outputs", "embeddings"),
+    baseline="",
+    untrained="unknown",
+    caption="rise of the attended token through the head's own path to the logits, −1 … 1",
+    source="Olsson et al. 2022",
+    row=21,
+)
+def copying(passage: Passage, outputs: Mapping[Site, Tensor], embeddings: Tensor) -> Probe:
+    """How much a head raises the logit of the token that it attends to, on the direct path from its output.
+
+    For each token q of a sequence, ℓ = the logits of the sequence's different tokens from the head's output alone, less the
+    mean over the vocabulary, without the final norm; copying = mean over q of
+    2 · ReLU(ℓ[token of argmax_k A_h[q, k]]) / Σ ReLU(ℓ) − 1: 1 when only this logit is raised, −1 when it is not
+    (Olsson et al. 2022). outputs: the output projection by layer, H D M; embeddings: the output embedding, V M.
+    """
+    words, number = passage.words, passage.ids.shape[1] // REPEATS
+    tokens = passage.ids[:, -number:]
+    raised_by = embeddings[tokens] - embeddings.mean(0)  # B n M
+    which = (passage.ids[:, :, None] == tokens[:, None]).float()  # B S n
+
+    def answer(view: View) -> Tensor:
+        assert view.call is not None
+        if not view.weights.shape[1]:
+            return view.weights.new_zeros(len(words), 0, 1)
+        states = torch.einsum("bqhd,hdm->bhqm", view.call.output, outputs[view.call.site])
+        raised = torch.relu(torch.einsum("bhqm,bnm->bhqn", states, raised_by))
+        at = view.attended[..., None].expand(*view.attended.shape, number)
+        own = (raised * which[:, None].expand(-1, raised.shape[1], -1, -1).gather(2, at)).sum(-1)
+        return over(words, 2 * own / raised.sum(-1).clamp_min(1e-12) - 1)[..., None]
+
+    return Probe(
+        ["copying"],
+        words.sum(1)[:, None].float(),
+        words.new_zeros(len(words), 0, 1).float(),
+        answer,
+    )
+
+
+def output_weights(model: nn.Module, found: Discovery) -> dict[Site, Tensor] | None:
+    """`projection.output_weights`, or None where heads go through something else first."""
+    try:
+        return projection.output_weights(model, found)
+    except HeadwiseError:
+        return None

@@ -1,0 +1,320 @@
+"""A language model whose heads are known: GPT-2 with heads that are written by hand.
+
+A word that asks is followed by its answer, `TYPE.CLASS`; all other words are random, but for a row of words that comes
+twice, which only an induction head can foresee, and visitors, who are new or have been here before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from headwise.data.text import Text
+from headwise.heads import Head, HeadMap
+from headwise.model import Model
+from headwise.truth import planted_heads, toy_language
+from headwise.truth.planted import PlantedHead, PlantedModel, all_weights, place_heads
+from headwise.truth.residual_stream import CIRCLES, ROUND, Stream, Wiring, code, positions
+from headwise.truth.toy_language import CLASSES, Question, Sentence, Word, index_of
+
+HEADS, SIZE, LAYERS = 10, 16, 3
+SENTENCES, PARSED = 10, 120
+FILLERS, ROW, VISITORS = 16, 4, 6
+MARGIN, TYPE, NOISE = 5.0, 40.0, 0.004
+GAINS = {"adverb": 4.0, "object": 1.6, "mood": 16.0}  # of margins
+IDENTITY = 9  # numbers that tell words apart; answers have none
+PREDICTED = 6.0  # nats that induction adds to a word
+SAME, NEITHER = 40.0, 30.0  # nats on a word with itself, and on `rest` where there is none
+SLOWEST = [0, 1, 2, CIRCLES, CIRCLES + 1, CIRCLES + 2]  # circles of positions
+APART = 6  # tokens between copies, at least
+WORDS = [
+    ("plain", "subject", "NOUN"),
+    ("verb", "verb", "VERB"),
+    ("object", "object", "NOUN"),
+    ("adverb", "adverb", "ADV"),
+    ("plain", "noun", "NOUN"),
+    ("adjective", "adjective", "ADJ"),
+    ("plain", "season", "NOUN"),
+    ("mood", "mood", "PART"),
+    ("plain", "her", "PROPN"),
+    ("plain", "him", "PROPN"),
+    ("pronoun", "pronoun", "PRON"),
+    ("before", "before", "PART"),
+    ("back", "back", "PART"),
+]
+LATER = [  # what stands before what
+    ("subject", "verb"),
+    ("verb", "object"),
+    ("verb", "adverb"),
+    ("noun", "adjective"),
+    ("season", "mood"),
+    ("her", "pronoun"),
+    ("him", "pronoun"),
+]
+GOVERNED = {
+    "subject": ("verb", "nsubj"),
+    "object": ("verb", "obj"),
+    "adverb": ("verb", "advmod"),
+    "adjective": ("noun", "amod"),
+}
+MARKS = ("verb", "subject", "noun", "visitor")
+QUESTIONS = [
+    Question("verb", lambda words, i: words[index_of(words, "subject")].class_number),
+    Question("object", lambda words, i: words[index_of(words, "verb")].class_number),
+    Question("adverb", lambda words, i: words[index_of(words, "verb")].class_number),
+    Question("adjective", lambda words, i: words[index_of(words, "noun")].class_number),
+    Question("pronoun", lambda words, i: words[index_of(words, words[i].entity)].class_number),
+    Question("before", lambda words, i: words[i - 1].class_number),
+    Question("back", lambda words, i: words[i - 2].class_number),
+    Question("mood", lambda words, i: words[index_of(words, "season")].class_number),
+    Question(
+        "visitor",
+        lambda words, i: 0 if words[i].form in {word.form for word in words[:i]} else CLASSES - 1,
+    ),
+]
+TYPES = ["plain", *(question.type for question in QUESTIONS)]
+ASKING = TYPES[1:]
+
+
+def sentence(draw: toy_language.Draw) -> Sentence:
+    """The words of WORDS, visitors of whom one comes twice, and a row of fillers that comes twice."""
+    random = draw.random
+    units = [[Word(type, mark, draw.class_number(), upos=upos)] for type, mark, upos in WORDS]
+    guests = random.sample(range(VISITORS), 2)
+    units += [
+        [Word("visitor", "visitor", guest % CLASSES, f"visitor{guest}", upos="NOUN")]
+        for guest in (guests[0], guests[0], guests[1])
+    ]
+    row = random.sample(range(FILLERS), ROW)
+    units += [
+        [Word("plain", "filler", each % CLASSES, f"filler{each}", upos="NOUN") for each in row]
+        for _ in range(2)
+    ]
+    while True:
+        random.shuffle(units)
+        words = [word for unit in units for word in unit]
+        at = {word.mark: index for index, word in enumerate(words)}
+        right = (
+            at["before"] > 0
+            and at["back"] > 1
+            and all(at[first] < at[then] for first, then in LATER)
+        )
+        if right and all(later - first >= APART for first, later in copies(words)):
+            break
+    for word in words:
+        if word.mark in ("her", "him"):
+            word.entity = word.mark
+        elif word.mark == "pronoun":
+            word.entity, word.class_number = random.choice(("her", "him")), 0
+            word.form = f"{word.entity}-pronoun"
+    words = with_answers(words)
+    toy_language.attach(words, GOVERNED, random)
+    return words
+
+
+def copies(words: Sentence) -> list[tuple[int, int]]:
+    """The places of words that come twice."""
+    places: dict[str, list[int]] = {}
+    for index, word in enumerate(words):
+        places.setdefault(word.form, []).append(index)
+    return [(two[0], two[1]) for two in places.values() if len(two) == 2]
+
+
+def with_answers(words: Sentence) -> Sentence:
+    """The sentence with an answer behind every word that asks."""
+    ask = {question.type: question.answer for question in QUESTIONS}
+    out: Sentence = []
+    for word in words:
+        out.append(word)
+        if word.type in ask:
+            class_number = ask[word.type](out, len(out) - 1)
+            out.append(Word("plain", "answer", class_number, f"{word.type}.{class_number}"))
+    return out
+
+
+def induction(stream: Stream) -> Wiring:
+    """From a word to the one after its earlier copy, whose identity it writes."""
+    looks = [
+        (stream["identity"], stream["identity before"], SAME),
+        (stream.one, stream["rest"], NEITHER),
+    ]
+    return Wiring(looks, [(stream["identity"], stream["identity next"], 1.0)])
+
+
+def duplicate(stream: Stream) -> Wiring:
+    """From a word to its earlier copies, not to itself or its neighbours; a visitor has been here before."""
+    near = stream["position"][SLOWEST]
+    looks = [
+        (stream["identity"], stream["identity"], SAME),
+        (stream.one, stream["rest"], NEITHER),
+        (near, near, -12.0),
+    ]
+    return Wiring(looks, [(stream["visitor"], stream["answer visitor"], 2.0)])
+
+
+def previous(stream: Stream) -> Wiring:
+    """What induction needs: the identity of the word before."""
+    return Wiring(
+        [planted_heads.at_offset(stream, -1)],
+        [(stream["identity"], stream["identity before"], 1.0)],
+    )
+
+
+PLANTED = [
+    PlantedHead(
+        "previous",
+        "decoder-self",
+        "matters",
+        previous,
+        ("positional.-1", "previous-token"),
+        layers=(0, 0),
+    ),
+    PlantedHead(
+        "induction",
+        "decoder-self",
+        "matters",
+        induction,
+        ("induction", "sink"),
+        layers=(1, LAYERS - 1),
+    ),
+    PlantedHead("duplicate", "decoder-self", "matters", duplicate, ("duplicate-token", "sink")),
+    planted_heads.neighbour("decoder-self", "before", -1, "previous-token"),
+    planted_heads.neighbour("decoder-self", "back", -2),
+    *planted_heads.grammar("decoder-self", LAYERS - 1),
+    *planted_heads.traps("decoder-self", loud=0, unread=-2, harmful=-3, spoils="before"),
+]
+
+
+def planted_model(seed: int, folder: Path) -> PlantedModel:
+    """The model, its texts and treebank (written to a folder). The seed turns the stream, draws noise, the text, the
+    distractors, and all places."""
+    draw = toy_language.Draw(seed)
+    text, parsed = ([sentence(draw) for _ in range(n)] for n in (SENTENCES, PARSED))
+    words = {word.form: word for each in [*text, *parsed] for word in each}
+    tokenizer = toy_language.tokenizer(sorted(words), f"{toy_language.START} $A")
+    hf, planted = build(seed, tokenizer.get_vocab(), words)
+    lines = Text.from_lines(map(toy_language.line, text))
+    return PlantedModel(
+        Model(hf, tokenizer, f"toy language model {seed}"),
+        planted,
+        lines,
+        toy_language.treebank(parsed, folder),
+    )
+
+
+def build(
+    seed: int, ids: Mapping[str, int], words: Mapping[str, Word]
+) -> tuple[GPT2LMHeadModel, dict[Head, PlantedHead]]:
+    """The model, and where its planted heads are."""
+    width = HEADS * SIZE
+    config = GPT2Config(
+        vocab_size=len(ids),
+        n_embd=width,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        n_positions=ROUND,
+        n_inner=8,
+        tie_word_embeddings=False,
+        bos_token_id=ids[toy_language.START],
+        eos_token_id=ids[toy_language.END],
+        pad_token_id=ids[toy_language.PAD],
+    )
+    hf, generator = GPT2LMHeadModel(config).eval(), torch.Generator().manual_seed(seed)
+    stream = new_stream(width, generator)
+    heads = HeadMap({"decoder-self": (HEADS,) * LAYERS})
+    planted = place_heads(heads, PLANTED, generator)
+    with torch.no_grad():
+        stream.calm(hf, "mlp.c_proj")
+        embed(hf, stream, ids, words)
+        for head, weights in all_weights(stream, heads, planted, SIZE):
+            attention, rows = (
+                hf.transformer.h[head.layer].attn,
+                slice(head.head * SIZE, (head.head + 1) * SIZE),
+            )
+            joint = attention.c_attn.weight.view(
+                width, 3, width
+            )  # queries, keys and values side by side
+            for place, matrix in enumerate((weights.query, weights.key, weights.value)):
+                joint[:, place, rows] = matrix.T
+            attention.c_proj.weight[rows] = weights.output.T
+    return hf, planted
+
+
+def new_stream(width: int, generator: torch.Generator) -> Stream:
+    stream = Stream(width, generator)
+    stream.block("position", 2 * CIRCLES)
+    for name in (*(f"type {type}" for type in TYPES), *MARKS, "rest", "gender", "asks", "flag"):
+        stream.block(name)
+    for name in ("class", "seasonal", *(f"answer {type}" for type in ASKING if type != "visitor")):
+        stream.block(name, 2)
+    stream.block("answer visitor")
+    for name in ("identity", "identity before", "identity next"):
+        stream.block(name, IDENTITY)
+    stream.block("junk", 16)
+    return stream
+
+
+def embed(
+    hf: GPT2LMHeadModel, stream: Stream, ids: Mapping[str, int], words: Mapping[str, Word]
+) -> None:
+    """Embeddings, positions and the output layer."""
+    embedding, output, places = (
+        hf.transformer.wte.weight,
+        hf.lm_head.weight,
+        hf.transformer.wpe.weight,
+    )
+    embedding.copy_(stream.constant() + stream.noise(len(ids), NOISE))
+    output.copy_(stream.noise(len(ids), NOISE))
+    places.copy_(positions(len(places)) @ stream["position"])
+    embedding[ids[toy_language.START]] += (stream["rest"] + stream["type plain"])[0]
+    directions = spread(len(ids), IDENTITY, stream.generator)
+    identity, following = directions @ stream["identity"], directions @ stream["identity next"]
+    for form, word in words.items():
+        embedding[ids[form]] += meaning(stream, word)
+        output[ids[form]] += said(stream, word)
+        if word.mark != "answer":
+            embedding[ids[form]] += identity[ids[form]]
+            output[ids[form]] += PREDICTED * following[ids[form]]
+
+
+def spread(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """Random unit vectors that have moved away from each other: count x size."""
+    found = torch.randn(count, size, generator=generator)
+    for _ in range(100):
+        found = nn.functional.normalize(found, dim=1)
+        pull = (10 * (found @ found.T).fill_diagonal_(-1)).softmax(1)
+        found = found - 0.3 * pull @ found
+    return nn.functional.normalize(found, dim=1)
+
+
+def meaning(stream: Stream, word: Word) -> Tensor:
+    """What the embedding of a word says, beside its identity."""
+    rows = stream[f"type {word.type}"][0] + code(word.class_number) @ stream["class"]
+    if word.mark in MARKS:
+        rows = rows + stream[word.mark][0]
+    if word.mark == "visitor":
+        rows = rows - stream["answer visitor"][0]
+    if word.mark == "season":
+        rows = rows + code(word.class_number) @ stream["seasonal"]
+    if word.entity:
+        rows = (
+            rows
+            + (1 if word.entity == "her" else -1)
+            * stream["asks" if word.type == "pronoun" else "gender"][0]
+        )
+    return rows
+
+
+def said(stream: Stream, word: Word) -> Tensor:
+    """What the output layer reads to say a word."""
+    type = word.form.partition(".")[0] if word.mark == "answer" else "plain"
+    rows = TYPE * stream[f"type {type}"][0]
+    if type == "plain":
+        return rows
+    answers = stream[f"answer {type}"]
+    signs = code(word.class_number)[: len(answers)]
+    return rows + MARGIN / 2 * GAINS.get(type, 1.0) * signs @ answers

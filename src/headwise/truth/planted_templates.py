@@ -1,0 +1,258 @@
+"""A language model with the heads that texts from templates ask for: names, successors, a needle, punctuation.
+
+Every token has a code, `id`; heads write codes to the block `out`, which the output layer reads. The choice between
+two names is a chain of three heads, as in Wang et al. 2023: a name that was there before is flagged, the last word
+blocks the flagged name, and looks at the other one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from tokenizers import pre_tokenizers
+from torch import Tensor
+from transformers import OPTConfig, OPTForCausalLM
+
+from headwise.data.text import Text
+from headwise.heads import Head, HeadMap
+from headwise.model import Model
+from headwise.roles.names import NAMES, PLACES, TEMPLATES
+from headwise.roles.names import THINGS as GIVEN
+from headwise.roles.names import written as choice
+from headwise.roles.retrieval import COLOURS, FILLING, THINGS, hidden
+from headwise.roles.successor import ROUND, SEQUENCES
+from headwise.truth import toy_language
+from headwise.truth.planted import PlantedHead, PlantedModel, all_weights, place_heads
+from headwise.truth.planted_causal import spread
+from headwise.truth.planted_heads import at_offset
+from headwise.truth.residual_stream import CIRCLES, Stream, Wiring, positions
+
+HEADS, SIZE, LAYERS = 6, 64, 3
+LONGEST = 62  # tokens, which positions tell apart
+SCORED, PARSED = 24, 120  # texts
+CODE = 48  # numbers of a code
+TARGET, REST = (
+    20.0,
+    10.0,
+)  # nats on what is looked for, and on the start where there is nothing to find
+GAIN = 12.0  # logit of a token whose code is written once
+NOISE = 0.004
+MARKS = ",.?"
+LAST = "to"  # the word before the receiver
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def at_start(stream: Stream) -> tuple[Tensor, Tensor, float]:
+    return stream.one, stream["start"], REST
+
+
+def previous(stream: Stream) -> Wiring:
+    return Wiring([at_offset(stream, -1)], [(stream["id"], stream["before"], 1.0)])
+
+
+def induction(stream: Stream) -> Wiring:
+    looks = [(stream["id"], stream["before"], TARGET), at_start(stream)]
+    return Wiring(looks, [(stream["id"], stream["out"], 1.0)])
+
+
+def duplicate(stream: Stream) -> Wiring:
+    away = (stream["position"], stream["position"], -TARGET / CIRCLES)  # not the token itself
+    return Wiring(
+        [(stream["id"], stream["id"], TARGET), away, at_start(stream)],
+        [(stream["name"], stream["flag"], 1.0)],
+    )
+
+
+def inhibition(stream: Stream) -> Wiring:
+    looks = [(stream["last"], stream["flag"], TARGET), at_start(stream)]
+    return Wiring(looks, [(stream["id"], stream["blocked"], 1.0)])
+
+
+def mover(stream: Stream) -> Wiring:
+    looks = [
+        (stream["last"], stream["name"], TARGET),
+        (stream["blocked"], stream["id"], -TARGET),
+        at_start(stream),
+    ]
+    return Wiring(looks, [(stream["id"], stream["out"], 1.0)])
+
+
+def successor(stream: Stream) -> Wiring:
+    return Wiring([at_offset(stream, 0)], [(stream["next"], stream["out"], 1.0)])
+
+
+def delimiter(stream: Stream) -> Wiring:
+    return Wiring(
+        [(stream.one, stream["mark"], TARGET), at_start(stream)],
+        [(stream["id"][:2], stream["junk"][:2], 1.0)],
+    )
+
+
+PLANTED = [
+    PlantedHead(
+        "previous",
+        "decoder-self",
+        "matters",
+        previous,
+        ("positional.-1", "previous-token"),
+        layers=(0, 0),
+    ),
+    PlantedHead(
+        "induction",
+        "decoder-self",
+        "matters",
+        induction,
+        ("induction", "retrieval"),
+        ("sink",),
+        layers=(1, 2),
+    ),
+    PlantedHead(
+        "duplicate",
+        "decoder-self",
+        "matters",
+        duplicate,
+        ("duplicate-token",),
+        ("sink",),
+        layers=(0, 0),
+    ),
+    PlantedHead(
+        "S-inhibition",
+        "decoder-self",
+        "matters",
+        inhibition,
+        ("s-inhibition",),
+        ("sink",),
+        layers=(1, 1),
+    ),
+    PlantedHead(
+        "name mover", "decoder-self", "matters", mover, ("name-mover",), ("sink",), layers=(2, 2)
+    ),
+    PlantedHead("successor", "decoder-self", "matters", successor, ("successor", "positional.0")),
+    PlantedHead("delimiter", "decoder-self", "idle", delimiter, ("delimiter",), ("sink",)),
+]
+
+
+def planted_model(seed: int, folder: Path) -> PlantedModel:
+    """The model, its text and treebank (written to a folder)."""
+    draw = toy_language.Draw(seed)
+    every = [
+        *TEMPLATES,
+        *FILLING,
+        *NAMES,
+        *PLACES,
+        *GIVEN,
+        *COLOURS,
+        *THINGS,
+        *SEQUENCES.values(),
+        *(hidden(draw.random, number, 0.25).text for number in range(20)),
+    ]
+    words = sorted({word for text in every for word in _WORD.findall(re.sub(r"{\w+}", "", text))})
+    tokenizer = toy_language.tokenizer(words, f"{toy_language.START} $A")
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()]
+    )
+    hf, planted = build(seed, tokenizer.get_vocab())
+    chosen = [choice(draw.random, [*NAMES], number) for number in range(PARSED + SCORED)]
+    lines = [f"{one.text} {one.id.partition(' ')[2]}" for one in chosen[PARSED:]]
+    lines += [hidden(draw.random, number, 0.25).text for number in range(SCORED)]
+    for number in range(SCORED):
+        items = [*SEQUENCES.values()][number % len(SEQUENCES)].split()
+        start = draw.random.randrange(len(items) - 5)
+        lines.append(" ".join(items[start : start + 6]))
+    parsed = [
+        [
+            toy_language.Word(
+                "plain",
+                "word",
+                0,
+                word.form,
+                place - 1,
+                "punct" if place else "root",
+                "PUNCT" if word.form in MARKS else "X",
+            )
+            for place, word in enumerate(one.words)
+        ]
+        for one in chosen[:PARSED]
+    ]
+    return PlantedModel(
+        Model(hf, tokenizer, f"toy templates {seed}"),
+        planted,
+        Text.from_lines(lines),
+        toy_language.treebank(parsed, folder),
+    )
+
+
+def build(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head, PlantedHead]]:
+    """The model, and where its planted heads are."""
+    width = HEADS * SIZE
+    config = OPTConfig(
+        vocab_size=len(ids),
+        hidden_size=width,
+        word_embed_proj_dim=width,
+        num_hidden_layers=LAYERS,
+        ffn_dim=8,
+        num_attention_heads=HEADS,
+        max_position_embeddings=LONGEST,
+        tie_word_embeddings=False,
+        pad_token_id=ids[toy_language.PAD],
+        bos_token_id=ids[toy_language.START],
+        eos_token_id=ids[toy_language.END],
+    )
+    hf, generator = OPTForCausalLM(config).eval(), torch.Generator().manual_seed(seed)
+    stream = Stream(width, generator)
+    stream.block("position", 2 * CIRCLES)
+    stream.block("class", 2)
+    for name in ("id", "before", "blocked", "next", "out"):
+        stream.block(name, CODE)
+    for name in ("start", "name", "last", "flag", "mark"):
+        stream.block(name)
+    stream.block("junk", 16)
+    heads = HeadMap({"decoder-self": (HEADS,) * LAYERS})
+    planted = place_heads(heads, PLANTED, generator)
+    with torch.no_grad():
+        stream.calm(hf, "fc2")
+        embed(hf, stream, ids)
+        for head, weights in all_weights(stream, heads, planted, SIZE):
+            attention = hf.model.decoder.layers[head.layer].self_attn
+            rows = slice(head.head * SIZE, (head.head + 1) * SIZE)
+            attention.q_proj.weight[rows], attention.k_proj.weight[rows] = (
+                weights.query,
+                weights.key,
+            )
+            attention.v_proj.weight[rows], attention.out_proj.weight[:, rows] = (
+                weights.value,
+                weights.output,
+            )
+    return hf, planted
+
+
+def embed(hf: OPTForCausalLM, stream: Stream, ids: Mapping[str, int]) -> None:
+    """Embeddings, positions and the output layer."""
+    decoder = hf.model.decoder
+    codes = spread(len(ids), CODE, stream.generator)
+    codes[[ids[name] for name in NAMES]] = torch.eye(CODE)[: len(NAMES)]
+    codes[ids[toy_language.START]] = 0  # a head that looks there writes nothing
+    embeddings = stream.constant() + stream.noise(len(ids), NOISE) + codes @ stream["id"]
+    embeddings += (
+        torch.randn(len(ids), 2, generator=stream.generator).sign() @ stream["class"]
+    )  # which nobody asks for
+    for names, block in (
+        ([toy_language.START], "start"),
+        (NAMES, "name"),
+        ([LAST], "last"),
+        (MARKS, "mark"),
+    ):
+        embeddings[[ids[name] for name in names]] += stream[block][0]
+    for name, items in SEQUENCES.items():
+        order = items.split()
+        for item, after in zip(order, [*order[1:], order[0]], strict=True):
+            if after != order[0] or name in ROUND:
+                embeddings[ids[item]] += codes[ids[after]] @ stream["next"]
+    decoder.embed_tokens.weight.copy_(embeddings)
+    places = decoder.embed_positions.weight
+    places.zero_()
+    places[2:] = positions(len(places) - 2) @ stream["position"]
+    hf.lm_head.weight.copy_(stream.noise(len(ids), NOISE) + GAIN * codes @ stream["out"])

@@ -1,0 +1,84 @@
+"""A control of a user's own, from its declaration to the report: made, resumed, evaluated and compared like ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import headwise as hw
+from headwise.pruning.controls import Case, control
+from study.studies import BARELY, TINY, again, plan_of
+
+
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two controls, declared as on the page of the documentation; forgotten after the test."""
+    monkeypatch.setattr(control, "added", {})
+
+    @hw.control(
+        "first-heads",
+        title="the first heads",
+        question="whether any heads would do",
+        better="the choice of heads matters",
+        worse="the first heads do better",
+    )
+    def first_heads(case: Case) -> hw.HeadMask:
+        """As many heads as the pruned model has, the first ones of the map."""
+        assert case.mask is not None
+        some = [head for head in case.heads if head.kind in case.kinds]
+        count = sum(case.mask.count(kind) for kind in case.kinds)
+        return hw.HeadMask.full(case.heads).without(some[count:])
+
+    @hw.control("untouched", title="the full model itself", of="sweep")
+    def untouched(case: Case) -> hw.Model:
+        return case.full
+
+    yield
+
+
+def test_an_own_control_is_made_compared_resumed_and_reported(
+    declared: None, tmp_path: Path
+) -> None:
+    pruning = {"keep": [3], "epochs": 2, "controls": ["first-heads", "untouched", "fine-tuned"]}
+    plan = plan_of(TINY, pruning={**TINY["pruning"], "penalty": [], **pruning}, scoring=BARELY)
+    again(plan, tmp_path)
+    mask = hw.HeadMask.read(tmp_path / "layouts/keep-3.first-heads.json")
+    assert mask.count("encoder-self") == 3 and {head.layer for head in mask.kept} >= {0}
+    assert hw.load(tmp_path / "pruned/keep-3.first-heads").layout == mask
+    table = pd.read_csv(tmp_path / "pruning.csv")
+    own = table[table.setting == "keep-3.first-heads"].measure
+    assert {"bleu_difference", "bleu_difference_to_pruned", "p_value_to_fine-tuned"} <= {*own}
+    whole = table[table.measure == "bleu"].set_index("setting").value
+    assert whole["untouched"] == whole["full"]
+    assert "the first heads" in hw.report(tmp_path).read_text()
+    assert again(plan, tmp_path).made == []
+
+
+def test_a_control_that_gives_something_else_is_refused_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(control, "added", {})
+    hw.control("nothing", of="sweep")(lambda case: None)
+    pruning: dict[str, Any] = {"keep": [3], "epochs": 1, "controls": ["nothing"]}
+    plan = plan_of(TINY, pruning={**TINY["pruning"], "penalty": [], **pruning}, scoring=BARELY)
+    with pytest.raises(
+        hw.HeadwiseError, match="The control 'nothing' gave None: its function must"
+    ):
+        again(plan, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "reason"),
+    [
+        ("a b", {}, "A control cannot be called 'a b'"),
+        ("mine", {"of": "layer"}, "of of the control 'mine' is 'layer': say 'model' or 'sweep'"),
+        ("random", {}, "The control 'random' is declared twice"),
+    ],
+)
+def test_declarations_that_cannot_be(name: str, facts: dict[str, Any], reason: str) -> None:
+    with pytest.raises(hw.HeadwiseError, match=reason):
+        hw.control(name, **facts)(lambda case: case.mask)
