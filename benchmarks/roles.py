@@ -25,8 +25,7 @@ from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.data.treebank import Treebank
 from headwise.options import Architecture
-from headwise.roles.observe import forward, half_of
-from headwise.roles.passes import Subject, on_treebank, treebank_batches
+from headwise.roles.passes import Subject, forward, half_of, on_treebank, treebank_batches
 from headwise.roles.rare import frequencies
 from headwise.training.build import build
 from headwise.training.tokenizer import learn_subwords
@@ -78,7 +77,7 @@ def main() -> None:
             model.set_attn_implementation("eager")
             with torch.no_grad():
                 for batch in batches:
-                    forward(model, batch.inputs)
+                    forward(model, found, batch.inputs)
             model.set_attn_implementation("sdpa")
 
         ratios = []

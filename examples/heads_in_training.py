@@ -29,8 +29,7 @@ from headwise.heads import write_text
 from headwise.model import Model
 from headwise.options import Architecture
 from headwise.progress import Progress
-from headwise.roles.observe import Batch, observe
-from headwise.roles.passes import Subject, treebank_batches
+from headwise.roles.passes import Batch, Subject, observe, treebank_batches
 from headwise.roles.positional import OFFSETS, positional
 from headwise.study.plan import read_plan
 from headwise.training.build import build

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -13,7 +14,6 @@ from rich.console import Console
 
 from headwise.cli.tables import (
     SCORED,
-    role_grid,
     score_grids,
     show_heads,
     show_kept,
@@ -21,6 +21,7 @@ from headwise.cli.tables import (
 )
 from headwise.grid import HeadGrid
 from headwise.heads import HeadMap, HeadMask, score_table
+from headwise.roles.role_tests import Roles
 
 MODEL = HeadMap({"encoder-self": (3, 2), "cross": (4, 0)})
 MEASURES = ("gradient", "ablation.zero", "lrp.alpha-beta.signed", "attention-gradient")
@@ -119,13 +120,14 @@ def test_the_best_role_of_each_head() -> None:
         ("cross", 0, 3, "positional.1"),
     ]
     roles = pd.DataFrame(found, columns=["kind", "layer", "head", "measure"])
-    text = printed([role_grid(MODEL, roles)])
+    result = Roles(MODEL, roles, roles, roles, roles, [], [], {}, [])
+    text = printed([result.plot()])
     assert "po: positional 2, sy: syntactic 1" in text and "rare" not in text
     got = [
         rows_of(text, name)[0].split() for name in ("encoder-self/0", "encoder-self/1", "cross/0")
     ]
     assert got == [["·", "·", "po"], ["sy", "·"], ["·", "·", "·", "po"]]
-    assert "none" in printed([role_grid(MODEL, roles[:0])])
+    assert "none" in printed([replace(result, roles=roles[:0]).plot()])
 
 
 def test_kept_and_removed_heads() -> None:

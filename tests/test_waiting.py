@@ -17,7 +17,7 @@ from headwise.importance.measurement import run_pass
 from headwise.importance.measures import passes
 from headwise.roles.passes import Reading
 from headwise.roles.rare import frequencies
-from headwise.roles.table import roles
+from headwise.roles.role_tests import RoleTexts, roles_of
 from syncs import syncs
 from tasks.askers import asker, lines
 
@@ -75,8 +75,6 @@ def test_roles(tmp_path: Path) -> None:
         counts = frequencies((sentence.text for sentence in trees), model.tokenizer)
         reading = Reading(max_length=60)
         with syncs() as seen:
-            roles(
-                model.hf, model.tokenizer, model.found, trees, frequencies=counts, reading=reading
-            )
+            roles_of(model, RoleTexts(trees, frequencies=counts), reading=reading)
         found[layers] = [each for each in seen if KERNEL not in each]
     assert abs(len(found[1]) - len(found[2])) <= 2, "of some 180, for 12 batches"

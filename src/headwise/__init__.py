@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from headwise.pruning.controls import control
     from headwise.pruning.own_loop import GatedLoop
     from headwise.pruning.prune import prune
-    from headwise.roles.align import alignment_heads
-    from headwise.roles.find import roles
+    from headwise.roles.alignment import LinkedText
+    from headwise.roles.alignment_heads import AlignmentHeads, align
     from headwise.roles.role import role
+    from headwise.roles.role_tests import Roles, roles
 
     __version__: str
 else:
@@ -51,23 +52,9 @@ else:
         """The lab as a widget; see `headwise.lab.notebook.lab`, which also has the types."""
         return import_module("headwise.lab.notebook").lab(model, text, treebank)
 
-    def roles(
-        model,
-        treebank,
-        confirm=None,
-        pairs=None,
-        training=None,
-        seed=0,
-        progress=None,
-        reading=None,
-        links=None,
-        untrained=0,
-    ):
-        """What each head does; see `headwise.roles.find.roles`, which also has the types."""
-        test = import_module("headwise.roles.find").roles
-        return test(
-            model, treebank, confirm, pairs, training, seed, progress, reading, links, untrained
-        )
+    def roles(model, treebank, **options):
+        """What each head does; see `headwise.roles.role_tests.roles`, which also has the options."""
+        return import_module("headwise.roles.role_tests").roles(model, treebank, **options)
 
     HOME = {
         "attention": ("AttentionCall", "Discovery", "capture", "discover", "masked"),
@@ -77,8 +64,10 @@ else:
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
         "model": ("Model",),
+        "roles.alignment": ("LinkedText",),
+        "roles.alignment_heads": ("AlignmentHeads", "align"),
+        "roles.role_tests": ("Roles",),
         "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
-        "roles.align": ("alignment_heads",),
         "roles.role": ("role",),
         "importance.interactions": ("Interactions", "interactions"),
         "importance.measures": ("measure",),
@@ -125,10 +114,13 @@ __all__ = [
     "measure",
     "roles",
     "role",
+    "Roles",
+    "AlignmentHeads",
+    "LinkedText",
     "untrained",
     "interactions",
+    "align",
     "Interactions",
-    "alignment_heads",
     "prune",
     "Gates",
     "TopK",

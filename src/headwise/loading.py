@@ -29,13 +29,14 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.core_model_loading import revert_weight_conversion
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from headwise.attention import device_of, discover, remove
 from headwise.attention.offload import weights
 from headwise.attention.removal import make_biases
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMask
+from headwise.heads import HeadMap, HeadMask, Kind
 from headwise.model import Model
 from headwise.model_files import SUMS, folder_of, refuse_damage, sums, weight_files
 from headwise.placement import (
@@ -46,6 +47,8 @@ from headwise.placement import (
     read_from,
     scratch,
 )
+from headwise.tasks import Task
+from headwise.tasks import class_of as class_of_task
 from headwise.training.build import drop_unused
 
 # Weights of BERT's other task, in files of its encoder.
@@ -132,6 +135,30 @@ def load(
             f"{is_not} a complete model that transformers can load: {one_line(error)}"
         ) from error
     return Model(hf, tokenizer, name, layout, allow_partial, path if local else None)
+
+
+def task_class(spec: str | Path) -> type[Task]:
+    """The class of a model's task, from its configuration alone: no weights are read.
+
+    Raises HeadwiseError for a model that `load` would refuse for its configuration.
+    """
+    path = folder_of(spec)
+    source = str(path if path.exists() else spec)
+    refuse_code(source)
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:
+        raise HeadwiseError(
+            f"{spec} has no configuration that transformers can load: {one_line(error)}"
+        ) from error
+    model_class = class_of(source, config)
+    refuse_too_deep(source, config)
+    make = getattr(model_class, "from_config", None) or model_class._from_config
+    with torch.device("meta"):
+        hf = make(config)
+    masked = model_class.__name__ in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
+    kind: Kind = "encoder-self" if masked else "decoder-self"
+    return class_of_task(hf, HeadMap({kind: (1,)}))
 
 
 def refuse_code(source: str) -> None:

@@ -249,8 +249,8 @@ def renumbered(heads: Sequence[Head], mask: HeadMask) -> list[Head]:
     removed = [str(head) for head in heads if head not in mask.kept]
     if removed:
         warnings.warn(
-            f"Alignment heads that are not in the smaller model: {', '.join(removed)}. Choose others by headwise roles "
-            "--role alignment.",
+            f"Alignment heads that are not in the smaller model: {', '.join(removed)}. Choose others by "
+            "headwise align.",
             stacklevel=3,
         )
     return [

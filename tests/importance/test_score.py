@@ -28,7 +28,7 @@ from headwise.importance.measurement import usual_measures
 from headwise.importance.measures import resolve_measures, usual
 from headwise.importance.scores import relevance_table
 from headwise.options import Search
-from headwise.roles.find import roles_signature, save_roles, token_counts
+from headwise.roles.role_tests import token_counts
 from tasks.askers import IDS, asker, embedder, lines, pairs
 from training.letters import letters
 
@@ -340,12 +340,13 @@ def test_language_models_are_evaluated_by_their_perplexity() -> None:
 def test_roles_by_their_function(tmp_path: Path) -> None:
     """Which text the model was trained on, and counts of it, come to the same."""
     model, trees = small(), hw.Treebank.read(write_treebank(tmp_path / "dev.conllu", 30))
-    text, shares = hw.ParallelText.from_pairs(embedded_pairs("dev", 30)), list[int]()
-    found = hw.roles(model, trees, training=text, progress=shares.append)
+    text, shares = hw.ParallelText.from_pairs(embedded_pairs("dev", 30)), list[float]()
+    report = lambda share, what: shares.append(share)  # noqa: E731
+    found = hw.roles(model, trees, training=text, progress=report)
     again = hw.roles(model, trees, training=token_counts(model, text))
     pd.testing.assert_frame_equal(found.table, again.table)
-    assert len(found.labels) == model.heads.only(["encoder-self"]).total and sum(shares) == 30
-    save_roles(found, [], roles_signature(model, trees, None, 0), tmp_path / "roles")
+    assert len(found.labels) == model.heads.only(["encoder-self"]).total and shares[-1] == 1
+    found.save(tmp_path / "roles")
     names = {path.name for path in (tmp_path / "roles").iterdir()}
     assert names == {
         "table.csv",

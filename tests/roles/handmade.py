@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned
 from headwise.heads import Kind
+from headwise.model import Model
 from headwise.roles.answers import Answers
 from headwise.roles.passage import Passage, View
-from headwise.roles.question import Question
+from headwise.roles.passes import Reading
+from headwise.roles.probe import Probe
+from headwise.roles.role_tests import Roles, RoleTexts, roles_of
 
 END = 1
 
@@ -70,31 +75,42 @@ def first_subword(passage: Passage, row: int, word: int) -> int:
 
 
 def values(
-    question: Question, weights: Tensor, passage: Passage, keys: Passage | None = None
+    probe: Probe, weights: Tensor, passage: Passage, keys: Passage | None = None
 ) -> dict[str, Tensor]:
     """Σ answers / Σ counts of every measure, by head."""
-    answers = question.answer(View(weights, passage, keys or passage))
-    assert answers.shape == (len(passage.ids), weights.shape[1], len(question.measures))
-    assert question.counts.shape == (len(passage.ids), len(question.measures))
-    if question.per:
-        below = answers[..., [list(question.measures).index(question.per)]].sum(0)
-    else:
-        below = question.counts.sum(0)[None]
+    answers = probe.answer(View(weights, passage, keys or passage))
+    assert answers.shape == (len(passage.ids), weights.shape[1], len(probe.measures))
+    assert probe.counts.shape == (len(passage.ids), len(probe.measures))
+    below = probe.counts.sum(0)[None]
+    if probe.per:
+        below = answers[..., [list(probe.measures).index(probe.per)]].sum(0)
     shares = answers.sum(0) / below
-    return {name: shares[:, column] for column, name in enumerate(question.measures)}
+    return {name: shares[:, column] for column, name in enumerate(probe.measures)}
 
 
-def baselines(question: Question) -> dict[str, float]:
+def baselines(probe: Probe) -> dict[str, float]:
     """The share of the best rule, by measure."""
-    best = question.baseline.sum(0).amax(0) / question.counts.sum(0)
-    return dict(zip(question.measures, best.tolist(), strict=True))
+    best = probe.baseline.sum(0).amax(0) / probe.counts.sum(0)
+    return dict(zip(probe.measures, best.tolist(), strict=True))
 
 
 def answered(
-    passage: Passage, questions: Sequence[Question], weights: Tensor, kind: Kind = "encoder-self"
+    passage: Passage, probes: Sequence[Probe], weights: Tensor, kind: Kind = "encoder-self"
 ) -> Answers:
     """What one layer of attention answers."""
     out = Answers(kind)
     view = View(weights, passage, passage)
-    out.add(questions, {0: [question.answer(view) for question in questions]})
+    out.add(probes, {0: [probe.answer(view) for probe in probes]})
     return out
+
+
+def found_in(
+    hf: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    treebank: Iterable[Annotated],
+    reading: Reading | None = None,
+    **texts: Any,
+) -> Roles:
+    """The roles of a model."""
+    model = Model(hf, tokenizer, "tiny")
+    return roles_of(model, RoleTexts(treebank, **texts), reading=reading or Reading())

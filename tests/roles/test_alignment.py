@@ -24,8 +24,8 @@ from headwise.roles.alignment import (
     pharaoh,
     sentence,
 )
-from headwise.roles.language_model import sink
 from headwise.roles.passage import Passage, View
+from headwise.roles.shape import sink
 from roles.handmade import END, baselines, first_subword, in_subwords, random_weights, values
 
 SOURCES = ["the old cat sleeps today .", "a dog eats", "today the bird sings in a tree ."]

@@ -18,7 +18,7 @@ from headwise.attention import capture
 from headwise.cli import app
 from headwise.heads import Head, HeadMask
 from headwise.roles.alignment import read_links
-from headwise.roles.alignment_heads import grow
+from headwise.roles.head_sets import grow
 from headwise.roles.word_times import FRAME, maps, token_starts
 from roles.aligning import FIRST, LATER, listener, pairs, spoken, translator
 
@@ -28,7 +28,7 @@ PAIR = [Head("cross", *FIRST), Head("cross", *LATER)]
 def test_two_heads_that_know_half_of_the_words_are_chosen_together(tmp_path: Path) -> None:
     model = translator()
     text, links = pairs(tmp_path)
-    found = hw.alignment_heads(model, text, links)
+    found = hw.align(model, hw.LinkedText.read(text, links))
     assert set(found.heads) == set(PAIR) and found.confirmed and found.measure == "alignment.error"
     chosen = found.sets.set_index("set").loc["chosen"]
     assert chosen["value"] == pytest.approx(1 / 11)  # the first word of six has no link
@@ -40,7 +40,7 @@ def test_two_heads_that_know_half_of_the_words_are_chosen_together(tmp_path: Pat
 
 def test_heads_of_one_layer(tmp_path: Path) -> None:
     text, links = pairs(tmp_path)
-    found = hw.alignment_heads(translator(), text, links, one_layer=True)
+    found = hw.align(translator(), hw.LinkedText.read(text, links), one_layer=True)
     assert len({head.layer for head in found.heads}) == 1 and found.heads[0] in PAIR
 
 
@@ -50,7 +50,7 @@ def test_the_error_against_a_slow_version(tmp_path: Path, tiny_marian) -> None:
     links.write_text("\n".join(gold) + "\n")
     by_hand = translator()
     model = hw.Model(tiny_marian(), by_hand.tokenizer, "random")
-    found = hw.alignment_heads(model, text, links)
+    found = hw.align(model, hw.LinkedText.read(text, links))
     right = total = hits = linked = 0
     for (source, target), (sure, possible) in zip(text, read_links(links), strict=True):
         ids, written = (
@@ -155,7 +155,7 @@ def test_the_times_that_transformers_reads() -> None:
 
 def test_word_times_choose_the_heads_that_hear_them(tmp_path: Path) -> None:
     model = listener()
-    found = hw.alignment_heads(model, hw.Speech.read(spoken(tmp_path)))
+    found = hw.align(model, hw.Speech.read(spoken(tmp_path)))
     assert set(found.heads) == set(PAIR) and found.measure == "alignment.seconds"
     chosen, best = (
         row for _, row in found.sets.iterrows()
@@ -172,17 +172,15 @@ def test_the_command_writes_a_model_of_its_own(tmp_path: Path) -> None:
     _, links = pairs(tmp_path)
     before = (tmp_path / "model" / "generation_config.json").read_bytes()
     files = [
-        "--source",
+        "--text",
         str(tmp_path / "source"),
-        "--target",
+        "--text",
         str(tmp_path / "target"),
         "--links",
         str(links),
     ]
     out = ["--out", str(tmp_path / "out"), "--save", str(tmp_path / "aligned"), "--quiet"]
-    done = CliRunner().invoke(
-        app, ["roles", str(tmp_path / "model"), "--role", "alignment", *files, *out]
-    )
+    done = CliRunner().invoke(app, ["align", str(tmp_path / "model"), *files, *out])
     assert done.exit_code == 0, done.exception
     assert (tmp_path / "model" / "generation_config.json").read_bytes() == before
     written = json.loads((tmp_path / "aligned" / "generation_config.json").read_text())[
@@ -204,17 +202,15 @@ def test_heads_that_align_no_better_than_a_rule_are_not_written(
     hw.Model(tiny_marian(), translator().tokenizer, "random").save(tmp_path / "model")
     _, links = pairs(tmp_path, 40)
     files = [
-        "--source",
+        "--text",
         str(tmp_path / "source"),
-        "--target",
+        "--text",
         str(tmp_path / "target"),
         "--links",
         str(links),
     ]
     out = ["--out", str(tmp_path / "out"), "--save", str(tmp_path / "aligned"), "--quiet"]
-    done = CliRunner().invoke(
-        app, ["roles", str(tmp_path / "model"), "--role", "alignment", *files, *out]
-    )
+    done = CliRunner().invoke(app, ["align", str(tmp_path / "model"), *files, *out])
     assert isinstance(done.exception, hw.HeadwiseError) and "No model was written" in str(
         done.exception
     )
@@ -251,19 +247,18 @@ def test_links_that_are_none(line: str, said: str, tmp_path: Path) -> None:
     text, links = pairs(tmp_path, 1)
     links.write_text(line + "\n")
     with pytest.raises(hw.HeadwiseError, match=said):
-        hw.alignment_heads(translator(), text, links)
+        hw.align(translator(), hw.LinkedText.read(text, links))
 
 
 def test_text_that_does_not_fit_the_model(tmp_path: Path) -> None:
     text, links = pairs(tmp_path, 2)
     with pytest.raises(hw.HeadwiseError, match="--audio"):
-        hw.alignment_heads(listener(), text, links)
-    with pytest.raises(hw.HeadwiseError, match="--source"):
-        hw.alignment_heads(translator(), hw.Speech.read(spoken(tmp_path, 2)))
+        hw.align(listener(), hw.LinkedText.read(text, links))
+    with pytest.raises(hw.HeadwiseError, match="sentence pairs"):
+        hw.align(translator(), hw.Speech.read(spoken(tmp_path, 2)))
     with pytest.raises(hw.HeadwiseError, match="no second half"):
-        hw.alignment_heads(
-            translator(), text.head(1), write(tmp_path / "one", links.read_text().splitlines()[0])
-        )
+        one = write(tmp_path / "one", links.read_text().splitlines()[0])
+        hw.align(translator(), hw.LinkedText.read(text.head(1), one))
 
 
 def write(path: Path, text: str) -> Path:
@@ -304,11 +299,11 @@ def test_speech_in_json_lines_and_audio_that_is_none(tmp_path: Path) -> None:
     speech = hw.Speech.read(write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows))))
     assert len(speech) == 1 and next(iter(speech)).starts == (0, 0.1, 0.2)
     with pytest.raises(hw.HeadwiseError, match=r"0\.wav cannot be read as audio"):
-        hw.alignment_heads(listener(), speech)
+        hw.align(listener(), speech)
 
 
 def test_a_language_is_needed_where_the_model_knows_several(tmp_path: Path) -> None:
     table = spoken(tmp_path, 1)
     table.write_text(table.read_text().replace(",en\n", ",\n"))
     with pytest.raises(hw.HeadwiseError, match="language"):
-        hw.alignment_heads(listener(), hw.Speech.read(table))
+        hw.align(listener(), hw.Speech.read(table))

@@ -12,14 +12,14 @@ from headwise.heads import HeadMap, Site
 from headwise.importance.tally import Tally
 from headwise.roles import answers as module
 from headwise.roles.answers import Answers, together
-from headwise.roles.question import Question
+from headwise.roles.probe import Probe
 
 
-def question(
+def probe(
     names: list[str], counts: Tensor, baseline: Tensor | None = None, per: str | None = None
-) -> Question:
+) -> Probe:
     none = counts.new_zeros(len(counts), 0, len(names))
-    return Question(names, counts, none if baseline is None else baseline, lambda view: counts, per)
+    return Probe(names, counts, none if baseline is None else baseline, lambda view: counts, per)
 
 
 def filled(seed: int, batches: int = 6) -> tuple[Answers, Tensor, Tensor]:
@@ -30,7 +30,7 @@ def filled(seed: int, batches: int = 6) -> tuple[Answers, Tensor, Tensor]:
         names = ["a", "b"] if batch % 2 else ["a"]
         counts = torch.randint(0, 9, (10, len(names)), generator=generator).float()
         sums = torch.rand(10, 2, len(names), generator=generator) * counts[:, None]
-        answers.add([question(names, counts, counts[:, None] / 4)], {0: [sums]})
+        answers.add([probe(names, counts, counts[:, None] / 4)], {0: [sums]})
         all_counts.append(counts[:, 0])
         all_sums.append(sums[..., 0])
     return answers, torch.cat(all_sums), torch.cat(all_counts)
@@ -70,7 +70,7 @@ def test_two_halves_are_one_text() -> None:
 def test_a_measure_may_be_divided_by_another() -> None:
     answers = Answers("cross")
     sums = torch.tensor([[[2.0, 1.0], [4.0, 1.0]], [[2.0, 2.0], [0.0, 0.0]]])
-    answers.add([question(["mass", "share"], torch.ones(2, 2), per="mass")], {3: [sums]})
+    answers.add([probe(["mass", "share"], torch.ones(2, 2), per="mass")], {3: [sums]})
     table = answers.table(seed=0)
     assert table["measure"].tolist() == ["share", "share"] and table["layer"].tolist() == [3, 3]
     assert table["value"].tolist() == [0.75, 0.25]
@@ -81,7 +81,7 @@ def test_the_best_rule_on_the_whole_text_is_the_baseline() -> None:
     """Each rule wins one sentence; over both, the second is better, and is the baseline in both."""
     answers = Answers("encoder-self")
     rules = torch.tensor([[[3.0], [2.0]], [[0.0], [4.0]]])
-    answers.add([question(["a"], torch.full((2, 1), 5.0), rules)], {0: [torch.ones(2, 1, 1)]})
+    answers.add([probe(["a"], torch.full((2, 1), 5.0), rules)], {0: [torch.ones(2, 1, 1)]})
     assert answers.table()["baseline"].tolist() == [pytest.approx(0.6)]
     assert answers.best_rule()[:, 0].tolist() == [2, 4]
 
@@ -89,5 +89,5 @@ def test_the_best_rule_on_the_whole_text_is_the_baseline() -> None:
 def test_a_broken_model_is_named() -> None:
     with pytest.raises(HeadwiseError, match="cross layer 1 gave values that are not numbers"):
         Answers("cross").add(
-            [question(["a"], torch.ones(1, 1))], {1: [torch.full((1, 1, 1), torch.nan)]}
+            [probe(["a"], torch.ones(1, 1))], {1: [torch.full((1, 1, 1), torch.nan)]}
         )

@@ -14,22 +14,21 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from attention.families import tiny
-from headwise.attention import AttentionCall, discover
+from headwise.attention import AttentionCall
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage, align
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.roles.alignment import sentence
-from headwise.roles.generated import Readout, Task, openings
-from headwise.roles.language_model import delimiter
-from headwise.roles.names import NAMES, names_task
+from headwise.roles.generated import Generated, Readout, first_subwords
+from headwise.roles.names import NAMES, names_texts
 from headwise.roles.passage import Passage, View
-from headwise.roles.question import Question
-from headwise.roles.retrieval import retrieval_task
-from headwise.roles.successor import SEQUENCES, successor_task
-from headwise.roles.table import roles
-from roles.handmade import baselines, first_subword, random_weights, values
+from headwise.roles.probe import Probe
+from headwise.roles.retrieval import retrieval_texts
+from headwise.roles.shape import delimiter
+from headwise.roles.successor import SEQUENCES, successor_texts
+from roles.handmade import baselines, first_subword, found_in, random_weights, values
 
 SITE = Site("decoder-self", 0)
 EVERY = [*NAMES, *(word for words in SEQUENCES.values() for word in words.split())]
@@ -56,12 +55,12 @@ def readout(cut: PreTrainedTokenizerFast) -> Readout:
     return Readout({SITE: torch.eye(len(cut)).repeat(2, 1, 1)}, basis)
 
 
-def passage(task: Task, cut: PreTrainedTokenizerFast, count: int = 30) -> Passage:
+def passage(task: Generated, cut: PreTrainedTokenizerFast, count: int = 30) -> Passage:
     return Passage.of(align(cut, task.texts[:count], 512, Coverage()), 0, causal=True)
 
 
 def score(
-    question: Question, weights: Tensor, where: Passage, output: Tensor
+    question: Probe, weights: Tensor, where: Passage, output: Tensor
 ) -> dict[str, list[float]]:
     """Σ answers / Σ counts by measure and head: weights B H Q K, output B Q H D."""
     none = torch.zeros(0)
@@ -87,7 +86,7 @@ def test_name_movers_look_at_the_other_name_and_copy_it(known: Sequence[str]) ->
     """With names of one subword and of several. One head looks at the IO, the other at S2; each writes the IO or S."""
     cut = cutting(known)
     read = readout(cut)
-    task = names_task(cut, read, 0)
+    task = names_texts(cut, read, 0)
     where = passage(task, cut)
     assert len({text.text for text in task.texts}) > 150
     for text in task.texts:
@@ -95,7 +94,7 @@ def test_name_movers_look_at_the_other_name_and_copy_it(known: Sequence[str]) ->
         subject = words[places(text)["s"]]
         assert words.count(io) == 1 and words.count(subject) == 2
         assert words[-1] == "to" and words[places(text)["io"]] == io
-    first = openings(cut, NAMES)
+    first = first_subwords(cut, NAMES)
     mover, inhibitor = (
         looking(
             where,
@@ -130,7 +129,7 @@ def test_name_movers_look_at_the_other_name_and_copy_it(known: Sequence[str]) ->
 
 def test_without_a_way_to_logits_only_attention_is_asked() -> None:
     cut = cutting()
-    task = names_task(cut, None, 0)
+    task = names_texts(cut, None, 0)
     where = passage(task, cut)
     question = task.test(where)
     assert question.measures == ["s-inhibition"]
@@ -154,13 +153,13 @@ def test_successors_follow_the_item_that_the_head_looks_at(known: Sequence[str])
     """The item itself or the one before it; a head that copies the item is none."""
     cut = cutting(known)
     read = readout(cut)
-    task = successor_task(cut, read, 0)
+    task = successor_texts(cut, read, 0)
     used = {text.id.split()[1] for text in task.texts}
     assert used == (set(SEQUENCES) if known else {"digits", "letters"})
     where = passage(task, cut)
     question = task.test(where)
     orders = {name: words.split() for name, words in SEQUENCES.items()}
-    first = {name: openings(cut, words) for name, words in orders.items()}
+    first = {name: first_subwords(cut, words) for name, words in orders.items()}
     for back in (0, 1):
 
         def to(row: int, query: int, back: int = back) -> int:
@@ -187,7 +186,7 @@ def test_successors_follow_the_item_that_the_head_looks_at(known: Sequence[str])
 @pytest.mark.parametrize("known", [(), EVERY])
 def test_retrieval_looks_at_the_next_token_of_the_needle(known: Sequence[str]) -> None:
     cut = cutting(known)
-    task = retrieval_task(cut, 2000, 0)
+    task = retrieval_texts(cut, 2000, 0)
     where = passage(task, cut, 6)
     question = task.test(where)
     spans = [
@@ -242,7 +241,7 @@ def test_retrieval_looks_at_the_next_token_of_the_needle(known: Sequence[str]) -
 
 def test_needles_are_hidden_in_less_text_where_the_model_reads_little() -> None:
     cut = cutting(EVERY)
-    long, short = (retrieval_task(cut, longest, 0) for longest in (4000, 300))
+    long, short = (retrieval_texts(cut, longest, 0) for longest in (4000, 300))
     lengths = [
         max(len(cut(text.text)["input_ids"]) for text in task.texts) for task in (long, short)
     ]
@@ -250,17 +249,17 @@ def test_needles_are_hidden_in_less_text_where_the_model_reads_little() -> None:
     depths = {places(text)["needle"] for text in long.texts}
     assert min(depths) < 6 and max(depths) > 40
     with pytest.raises(HeadwiseError, match="the model reads 40"):
-        retrieval_task(cut, 40, 0)
+        retrieval_texts(cut, 40, 0)
 
 
 def test_a_tokenizer_that_cannot_tell_words_apart_is_refused() -> None:
     cut = cutting(alphabet="abc")
     with pytest.raises(HeadwiseError, match="tells only 0 of 21 names apart"):
-        names_task(cut, None, 0)
+        names_texts(cut, None, 0)
     with pytest.raises(HeadwiseError, match="does not know the words"):
-        retrieval_task(cut, 500, 0)
+        retrieval_texts(cut, 500, 0)
     with pytest.raises(HeadwiseError, match="does not tell the items"):
-        successor_task(cut, readout(cut), 0)
+        successor_texts(cut, readout(cut), 0)
 
 
 def test_delimiters() -> None:
@@ -297,7 +296,7 @@ def test_the_whole_way_of_a_language_model(treebank: Treebank) -> None:
     """A random model has none of the roles; all are measured, with a baseline and an interval."""
     cut = cutting(EVERY)
     model = tiny("gpt2", vocab_size=len(cut), n_positions=512)
-    out = roles(model, cut, discover(model), list(treebank)[:80])
+    out = found_in(model, cut, list(treebank)[:80])
     asked = {"delimiter", "successor", "name-mover", "s-inhibition", "retrieval"}
     rows = out.table[out.table["measure"].isin(asked)]
     assert set(rows["measure"]) == asked and len(rows) == len(asked) * len(out.labels)

@@ -19,7 +19,7 @@ from headwise.roles.coreference import alike, coreference
 from headwise.roles.label import RATE, absent, find, labels, patterns, threshold
 from headwise.roles.passage import Passage
 from headwise.roles.positional import positional
-from headwise.roles.question import Question
+from headwise.roles.probe import Probe
 from headwise.roles.rare import histogram, rare
 from headwise.roles.role import NO_ROLE
 from headwise.roles.syntactic import syntactic
@@ -54,7 +54,7 @@ def with_others(sentence: Annotated) -> Annotated:
     return replace(sentence, mentions=tuple(mentions))
 
 
-def questions(passage: Passage) -> list[Question]:
+def probes(passage: Passage) -> list[Probe]:
     counts = histogram({int(id): 1 for id in passage.ids.unique()})
     return [
         positional(passage),
@@ -104,7 +104,7 @@ def crafted(passage: Passage, seed: int) -> Tensor:
 
 def test_heads_made_by_hand_are_recognised_exactly(halves: list[Passage]) -> None:
     first, second = (
-        answered(half, questions(half), crafted(half, seed)) for seed, half in enumerate(halves)
+        answered(half, probes(half), crafted(half, seed)) for seed, half in enumerate(halves)
     )
     roles, whole = found(first, second)
     by_head = roles.groupby("head")["measure"].agg(set).to_dict()
@@ -133,8 +133,8 @@ def test_heads_made_by_hand_are_recognised_exactly(halves: list[Passage]) -> Non
 
 def test_a_role_must_hold_on_both_halves(halves: list[Passage]) -> None:
     passages = [Passage.of(in_subwords(half.sentences), 0) for half in halves]
-    first = answered(passages[0], questions(passages[0]), crafted(passages[0], 0))
-    second = answered(passages[1], questions(passages[1]), random_weights(passages[1], 5))
+    first = answered(passages[0], probes(passages[0]), crafted(passages[0], 0))
+    second = answered(passages[1], probes(passages[1]), random_weights(passages[1], 5))
     assert found(first, second)[0].empty and found(second, first)[0].empty
 
 
@@ -142,7 +142,7 @@ def test_random_attention_has_no_role(treebank: Treebank) -> None:
     """200 models of 4 random heads: at most one in twenty may be given any role; the bars make it none at all."""
     sentences = list(islice(treebank, 120))
     halves = [Passage.of(in_subwords(part, most=1), 0) for part in (sentences[:60], sentences[60:])]
-    asked = [questions(half) for half in halves]
+    asked = [probes(half) for half in halves]
     named = sum(
         not found(
             *(

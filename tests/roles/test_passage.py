@@ -53,15 +53,15 @@ def test_against_a_slow_version(treebank: Treebank, first: bool) -> None:
                     slow, abs=1e-6
                 )
                 slow[q] = -1.0
-                assert view.pointed_words[row, head, q] == slow.index(max(slow))
+                assert view.attended_words[row, head, q] == slow.index(max(slow))
 
 
 def test_special_tokens_are_never_pointed_at(treebank: Treebank) -> None:
     passage = Passage.of(in_subwords(islice(treebank, 4), start=True), 0)
     weights = random_weights(passage, 2)
     weights[..., 0] = 5
-    pointed = View(weights, passage, passage).pointed
-    assert passage.words[:, None].expand(-1, 2, -1).gather(2, pointed).all()
+    attended = View(weights, passage, passage).attended
+    assert passage.words[:, None].expand(-1, 2, -1).gather(2, attended).all()
 
 
 def test_the_first_word_of_a_text_without_a_start_token_is_left_out_where_nothing_else_is_in_sight(

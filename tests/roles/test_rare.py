@@ -63,7 +63,7 @@ def test_nothing_is_won_by_looking_at_oneself(passage: Passage, counts: Tensor) 
 def test_against_a_slow_version(passage: Passage, counts: Tensor) -> None:
     weights = random_weights(passage, 2)
     question = rare(passage, counts, TOP)
-    pointed = View(weights, passage, passage).pointed
+    attended = View(weights, passage, passage).attended
     limit = sorted(counts.tolist(), reverse=True)[TOP - 1]
     hits, chance = ({name: [] for name in question.measures} for _ in range(2))
     sentences = 0
@@ -75,7 +75,7 @@ def test_against_a_slow_version(passage: Passage, counts: Tensor) -> None:
         sentences += 1
         votes = [Counter[int](), Counter[int]()]
         for q in words:
-            chosen = pointed[row, :, q].tolist()
+            chosen = attended[row, :, q].tolist()
             for name, right, asked in (
                 ("rare.rarest", one, q not in one),
                 ("rare.two-rarest", two, q not in two),

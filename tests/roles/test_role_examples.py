@@ -17,9 +17,9 @@ from headwise.attention import discover
 from headwise.data.annotated import Annotated, Word
 from headwise.data.treebank import Treebank
 from headwise.heads import COLUMNS
-from headwise.roles.examples import LENGTH, MOST, Shown, asked_words, best_heads, choose, examples
+from headwise.roles.examples import LENGTH, MOST, Shown, best_heads, choose, examples, query_words
 from headwise.roles.passage import Passage, View
-from headwise.roles.passes import Reading
+from headwise.roles.passes import Reading, Subject
 from headwise.roles.rare import frequencies
 from roles.handmade import first_subword, in_subwords, looking, random_weights
 
@@ -108,17 +108,17 @@ def test_which_words_a_role_asks(treebank: Treebank) -> None:
     ids = passage.ids[0].tolist()
     often = {ids[0]: 900, ids[1]: 40, ids[2]: 3}
     measures = ["positional.1", "syntactic.nsubj.to-dependent", "rare.two-rarest", "coreference"]
-    asked = {measure: asked_words(measure, passage, 0, often, 1) for measure in measures}
+    asked = {measure: query_words(measure, passage, 0, often, 1) for measure in measures}
     assert asked["positional.1"] == {0: ({0, 1, 2}, {1}), 1: ({0, 1, 2}, {2})}
     assert asked["syntactic.nsubj.to-dependent"] == {1: ({0, 2}, {0})}
     assert asked["rare.two-rarest"] == {0: ({1, 2}, {1, 2})}
     assert asked["coreference"] == {}
     # even its rarest token is among the three most frequent
-    assert asked_words("rare.two-rarest", passage, 0, often, 3) == {}
+    assert query_words("rare.two-rarest", passage, 0, often, 3) == {}
     with_chains = next(
         each for each in treebank if len({m.entity for m in each.mentions}) < len(each.mentions)
     )
-    found = asked_words("coreference", Passage.of(in_subwords([with_chains]), 0), 0, {}, 0)
+    found = query_words("coreference", Passage.of(in_subwords([with_chains]), 0), 0, {}, 0)
     for query, (candidates, right) in found.items():
         entities = {m.head: m.entity for m in with_chains.mentions}
         assert right <= candidates and all(
@@ -150,7 +150,7 @@ def test_against_a_slow_script_on_the_stock_model(
     before = model.config._attn_implementation
     some = list(islice(treebank, 60))
     table = roles_of((1, 2, "syntactic.nsubj.to-governor", 0.4), (0, 1, "positional.1", 0.95))
-    shown = examples(model, tokenizer, discover(model), some, table)
+    shown = examples(Subject(model, tokenizer, discover(model)), some, table)
     assert model.config._attn_implementation == before and json.loads(json.dumps(shown)) == shown
     assert [(each["layer"], each["head"]) for each in shown] == [(0, 1), (1, 2)]
     short = [each for each in some if LENGTH[0] <= len(each.words) <= LENGTH[1]]
@@ -189,14 +189,19 @@ def test_rare_tokens_need_frequencies_and_nothing_found_shows_nothing(
     found, some = discover(model), list(islice(treebank, 80))
     counts = frequencies((sentence.text for sentence in treebank), tokenizer)
     table = roles_of((0, 0, "rare.two-rarest", 0.7))
-    assert examples(model, tokenizer, found, some, table) == []
-    assert examples(model, tokenizer, found, some, table.head(0), frequencies=counts) == []
+    assert examples(Subject(model, tokenizer, found), some, table) == []
+    assert examples(Subject(model, tokenizer, found), some, table.head(0), frequencies=counts) == []
     assert (
-        examples(model, tokenizer, found, [Annotated.plain("too short")], table, frequencies=counts)
+        examples(
+            Subject(model, tokenizer, found),
+            [Annotated.plain("too short")],
+            table,
+            frequencies=counts,
+        )
         == []
     )
     reading = Reading(top=50)
-    (shown,) = examples(model, tokenizer, found, some, table, frequencies=counts, reading=reading)
+    (shown,) = examples(Subject(model, tokenizer, found, reading), some, table, frequencies=counts)
     keys = {key for _, key in shown["cells"]}
     counted = [counts[tokenizer.convert_tokens_to_ids(word)] for word in shown["words"]]
     assert keys == {index for index, count in enumerate(counted) if count <= sorted(counted)[1]}
@@ -211,7 +216,7 @@ def test_other_families(
     table = roles_of(
         (1, 0, "syntactic.det.to-dependent", 0.7), (1, 1, "positional.-1", 0.9), kind=kind
     )
-    shown = examples(model, tokenizer, discover(model), islice(treebank, 50), table)
+    shown = examples(Subject(model, tokenizer, discover(model)), islice(treebank, 50), table)
     assert len(shown) == 2
     for each in shown:
         sums = [sum(row) + rest for row, rest in zip(each["weights"], each["rest"], strict=True)]

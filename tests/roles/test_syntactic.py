@@ -10,7 +10,7 @@ import torch
 
 from headwise.data.treebank import Treebank
 from headwise.roles.passage import Passage, View
-from headwise.roles.question import REACH
+from headwise.roles.probe import REACH
 from headwise.roles.syntactic import attachment, syntactic
 from roles.handmade import baselines, first_subword, in_subwords, looking, random_weights, values
 

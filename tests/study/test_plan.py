@@ -456,18 +456,6 @@ class TestOneSidedText:
         plan = make_plan({"data": texts, "model": "some/model", "pruning": {"method": "greedy"}})
         assert plan.data.one_sided and not make_plan(EMBEDDED).data.one_sided
 
-    def test_labels_are_not_smoothed_unless_asked_for(self, texts: dict[str, Any]) -> None:
-        """Perplexity is what models are compared by."""
-        given = {"data": texts, "model": "some/model"}
-        plan = make_plan(given)
-        assert (
-            plan.training.label_smoothing == 0.0
-            and make_plan(EMBEDDED).training.label_smoothing == 0.1
-        )
-        assert next(iter(plan.runs.values())).training.label_smoothing == 0.0
-        asked = make_plan({**given, "training": {"label_smoothing": 0.2}})
-        assert asked.training.label_smoothing == 0.2
-
     def test_no_model_is_trained_on_it_from_nothing(self, texts: dict[str, Any]) -> None:
         given = {"data": texts, "model": "some/model"}
         assert "trained on pairs" in refusal({"data": texts, "pruning": {"method": "greedy"}})

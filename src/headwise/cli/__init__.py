@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from headwise.cli.align import align
 from headwise.cli.data import data_get, data_list
 from headwise.cli.export import export
 from headwise.cli.lab import lab
@@ -59,6 +60,7 @@ for command in (
     train,
     score,
     roles,
+    align,
     prune,
     evaluate,
     translate,

@@ -67,8 +67,9 @@ def trained(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]
     run = Run(plan, out, progress, device)
     with locked_folder(out, True), run.store.alone(), progress.bar("evaluate"):
         facts = run.get_or_make(FULL_MODEL)
-        run.get_or_make(Translate("dev", FULL))
-        quality = run.get_or_make(Evaluate("dev", FULL))
+        translate = Translate("dev", FULL)
+        run.get_or_make(translate)
+        quality = run.get_or_make(Evaluate("dev", FULL, translate))
     scores = ", ".join(
         f"{name} {value:.1f} [{low:.1f}, {high:.1f}]" for name, value, low, high in quality["rows"]
     )
@@ -88,6 +89,7 @@ def dev_change(model: Model) -> tuple[float, str] | None:
     for measure, unit, sign in (
         ("dev_bleu_difference", "BLEU", -1),
         ("dev_perplexity_change", "% perplexity", 1),
+        ("dev_accuracy_change", "points of accuracy", -1),
     ):
         if (found := value(model, measure)) is not None:
             words = (signed(found), interval(*bounds(model, measure)), f"{unit} on dev")

@@ -15,12 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.grid import KEPT, NOTHING, REMOVED, HeadGrid, side_by_side
-from headwise.heads import Head, HeadMap, HeadMask
+from headwise.heads import HeadMap, HeadMask
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ADDRESS = ["kind", "layer", "head"]
 LESS_IS_BETTER = "perplexity_change"
 HEADS = "Heads in columns, layers in rows:"
 SCORED = "Heads in columns, layers in rows; 0 is the lowest value of a measure, 9 its highest:"
@@ -38,17 +37,6 @@ def show_heads(console: Console, grids: Sequence[HeadGrid], caption: str) -> Non
 def score_grids(heads: HeadMap, table: pd.DataFrame) -> list[HeadGrid]:
     """A picture for each measure of a table of scores."""
     return [HeadGrid.of_scores(heads, table, measure) for measure in table["measure"].unique()]
-
-
-def role_grid(heads: HeadMap, roles: pd.DataFrame) -> HeadGrid:
-    """The category of each head's best role. roles: as `Roles.roles`."""
-    from headwise.roles.role import category
-
-    best = roles.drop_duplicates(ADDRESS)  # the highest value of each head comes first
-    groups = {}
-    for kind, layer, head, measure in best[[*ADDRESS, "measure"]].itertuples(index=False):
-        groups[Head(kind, layer, head)] = category(measure)
-    return HeadGrid.of_groups(heads, groups, "best role")
 
 
 def show_kept(console: Console, layouts: Mapping[str, HeadMask | None]) -> None:

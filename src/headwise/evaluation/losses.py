@@ -84,8 +84,9 @@ class Losses:
         model, progress, found = text.task, text.progress, list[tuple[np.ndarray, np.ndarray]]()
         for place, mask in enumerate(masks):
             text.progress = part(progress, place / len(masks), (place + 1) / len(masks))
-            smaller = model if cut is None else cut(mask).task
-            with nullcontext() if cut is not None else masked(model.hf, model.found, mask):
+            own = cut is not None and place > 0  # the first mask is the whole model's
+            smaller = cut(mask).task if cut is not None and own else model
+            with nullcontext() if own else masked(model.hf, model.found, mask):
                 found.append(answers(smaller.hf, text))
         text.progress = progress
         lost, right = (np.stack(columns, 1) for columns in zip(*found, strict=True))

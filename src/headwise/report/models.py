@@ -63,7 +63,8 @@ P, P_TUNED = "p_value", f"p_value{TUNED}"
 class Quality:
     """What models are compared by. change: the measure of a difference to the full model; with an ending, to another.
 
-    unit: that of a change, which is in % of a perplexity; better: the sign of a change for the better.
+    unit: that of a change, which is in % of a perplexity; better: the sign of a change for the better; loss: what a
+    model may lose, in words.
     """
 
     measure: str
@@ -71,23 +72,36 @@ class Quality:
     change: str
     unit: str
     better: int
+    loss: str
+
+    @property
+    def relative(self) -> bool:
+        """Whether a change is in % of the quality itself."""
+        return self.unit.endswith("%")
 
     def moved(self, base: float, change: float) -> float:
         """The quality that is a change away from `base`."""
-        return base * (1 + change / 100) if self.unit else base + change
+        return base * (1 + change / 100) if self.relative else base + change
 
     def change_of(self, before: float, after: float) -> float:
         """The change from one quality to another; no number where a perplexity starts at 0."""
-        return (100 * (after / before - 1) if before else math.nan) if self.unit else after - before
+        if not self.relative:
+            return after - before
+        return 100 * (after / before - 1) if before else math.nan
 
     @property
     def in_unit(self) -> str:
         """What the title of a column of changes ends with."""
-        return ", in %" if self.unit else ""
+        return f", in {self.unit.strip(NO_BREAK)}" if self.unit else ""
 
 
-BLEU = Quality("bleu", "BLEU", "bleu_difference", "", 1)
-PERPLEXITY = Quality("perplexity", "perplexity", "perplexity_change", f"{NO_BREAK}%", -1)
+BLEU = Quality("bleu", "BLEU", "bleu_difference", "", 1, "BLEU")
+PERPLEXITY = Quality(
+    "perplexity", "perplexity", "perplexity_change", f"{NO_BREAK}%", -1, "% of perplexity"
+)
+ACCURACY = Quality(
+    "accuracy", "accuracy", "accuracy_change", f"{NO_BREAK}points", 1, "points of accuracy"
+)
 
 
 def wide(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
@@ -254,8 +268,11 @@ def verdict(model: Model | None, measure: str, p: str = "") -> str:
 
 
 def quality(frame: pd.DataFrame) -> Quality:
-    """What models are compared by: perplexity where they do not translate."""
-    return PERPLEXITY if "dev_perplexity" in frame and "dev_bleu" not in frame else BLEU
+    """What models are compared by: that of their task."""
+    for quality in (PERPLEXITY, ACCURACY):
+        if f"dev_{quality.measure}" in frame and "dev_bleu" not in frame:
+            return quality
+    return BLEU
 
 
 def against(model: Model | None, what: str) -> str:

@@ -203,7 +203,7 @@ def _span(points: pd.DataFrame, levels: pd.DataFrame, quality: Quality) -> tuple
         min(part.min() for part in numbers if len(part)),
         max(part.max() for part in numbers if len(part)),
     )
-    least = 0.01 * high if quality.unit else 0.5
+    least = 0.01 * high if quality.relative else 0.5
     return (low, high) if high - low > least else (low - least, high + least)
 
 
@@ -426,7 +426,7 @@ def _removal_points(
 
 def _greedy_panel(points: pd.DataFrame, title: str, quality: Quality, part: str) -> Panel:
     x = axis("removed:Q", "heads removed (%)", domain=[0, 100], grid=False)
-    scale: dict[str, Any] = {"type": "log", "nice": False} if quality.unit else {"zero": False}
+    scale: dict[str, Any] = {"type": "log", "nice": False} if quality.relative else {"zero": False}
     y = axis("value:Q", f"{quality.name} on {TEXTS[part]}", **scale)
     marks = charts.curve(
         points, x, y, _line_colour(points["line"]), band=0.18, dots=34, tip=_tip(quality)

@@ -256,7 +256,7 @@ def _lost(run: Run, model: Model) -> float | None:
 
 
 def _unit(run: Run) -> str:
-    return "% of perplexity" if run.quality == models.PERPLEXITY else run.quality.name
+    return run.quality.loss
 
 
 def _heads(run: Run, model: Model) -> int:

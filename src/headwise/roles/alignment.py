@@ -14,6 +14,7 @@ import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,10 @@ from torch import Tensor
 from headwise.data.annotated import Annotated, Word
 from headwise.data.lines import existing_file, read_lines
 from headwise.data.subwords import Aligned, Coverage, align
+from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.roles.passage import Passage, View
-from headwise.roles.question import Arc, Question, pointing
+from headwise.roles.probe import Arc, Probe, pointing
 from headwise.roles.role import role
 
 Links = frozenset[tuple[int, int]]  # (source word, target word)
@@ -50,7 +52,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
     row=0,
     example=None,
 )
-def alignment(target: Passage, source: Passage, links: Mapping[str, Links]) -> Question:
+def alignment(target: Passage, source: Passage, links: Mapping[str, Links]) -> Probe:
     """How often the position that writes a target word attends most to a source word that is aligned with it.
 
     alignment = share of target words with a link where argmax_s A_h[t, s] is a linked source word. The queries of a
@@ -74,7 +76,7 @@ def alignment(target: Passage, source: Passage, links: Mapping[str, Links]) -> Q
     caption="share of neighbouring target words where the second looks further on",
     row=1,
 )
-def monotonicity(target: Passage, source: Passage) -> Question:
+def monotonicity(target: Passage, source: Passage) -> Probe:
     """How steadily a head moves through the source.
 
     monotonicity = share of neighbouring target words (t, t + 1) with argmax A_h[t + 1, ·] > argmax A_h[t, ·]. Baseline:
@@ -87,10 +89,10 @@ def monotonicity(target: Passage, source: Passage) -> Question:
     chance = counts * (length - 1) / (2 * length)
 
     def answer(view: View) -> Tensor:
-        further: Tensor = view.pointed_words.diff(dim=-1) > 0
+        further: Tensor = view.attended_words.diff(dim=-1) > 0
         return (further & both[:, None]).sum(-1, keepdim=True).float()
 
-    return Question(["monotonicity"], counts, chance[:, None], answer)
+    return Probe(["monotonicity"], counts, chance[:, None], answer)
 
 
 def sentence(text: str, name: str) -> Annotated:
@@ -222,7 +224,70 @@ def read_links(path: str | PathLike[str]) -> list[Gold]:
     return out
 
 
-def refuse_other_pairs(text: Sequence[tuple[str, str]], gold: Sequence[Gold]) -> None:
+def possible_links(
+    text: Sequence[tuple[str, str]],
+    gold: Sequence[Gold] | None,
+    tokenizer: Any,
+    limit: int,
+    sources: Coverage,
+    targets: Coverage,
+) -> tuple[list[tuple[Aligned, Aligned]], dict[str, Links]]:
+    """Sentence pairs in subwords, and by the id of the sentence the words that may translate each other."""
+    pairs, reference = linked_pairs(text, gold, tokenizer, limit, sources, targets)
+    return pairs, {name: possible for name, (_, possible) in reference.items()}
+
+
+def linked_pairs(
+    text: Sequence[tuple[str, str]],
+    gold: Sequence[Gold] | None,
+    tokenizer: Any,
+    limit: int,
+    sources: Coverage,
+    targets: Coverage,
+) -> tuple[list[tuple[Aligned, Aligned]], dict[str, Gold]]:
+    """Sentence pairs in subwords, and their links by the id of the sentence.
+
+    gold: reference links; without any those of eflomal, which are sure. Raises HeadwiseError for links that are not
+    those of the text, and where no pair is short enough.
+    """
+    if gold is not None:
+        check_links(text, gold)
+    words = sentence if gold is None else Annotated.plain
+    pairs = aligned_pairs(text, tokenizer, limit, sources, targets, words)
+    if not pairs:
+        raise HeadwiseError(
+            f"No sentence pair can be used: none has at most {limit} subwords on both sides."
+        )
+    if gold is None:
+        return pairs, {name: (both, both) for name, both in links(pairs).items()}
+    return pairs, {pair[0].sentence.id: merged(pair, text, gold) for pair in pairs}
+
+
+@dataclass(frozen=True)
+class LinkedText:
+    """Sentence pairs with their reference links, sure and possible ones for each pair."""
+
+    text: ParallelText
+    gold: Sequence[Gold]
+    file: str
+
+    @classmethod
+    def read(cls, text: ParallelText, links: str | PathLike[str]) -> LinkedText:
+        """Pairs with a file of their links: a line for each, such as `0-0 1-2 1p3` (see `read_links`)."""
+        return cls(text, read_links(links), str(links))
+
+    @property
+    def name(self) -> str:
+        return self.text.name
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self.text)
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+
+def check_links(text: Sequence[tuple[str, str]], gold: Sequence[Gold]) -> None:
     """Raise HeadwiseError for links that are not those of the text."""
     if len(text) != len(gold):
         raise HeadwiseError(

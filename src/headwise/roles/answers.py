@@ -1,4 +1,4 @@
-"""The answers to many questions about all heads of one kind, summed over text, and the statistics made from them.
+"""The answers to many probes about all heads of one kind, summed over text, and the statistics made from them.
 
 `importance.tally` has one measure. Here are a hundred, most of them about few sentences, each with a baseline on the
 same sentences. Memory does not grow with the text: neighbouring sentences become one unit.
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headwise.heads import Kind, Site
 from headwise.importance.tally import fetched, halved, refuse_broken
-from headwise.roles.question import Question
+from headwise.roles.probe import Probe
 from headwise.statistics import jackknife_p, ratio_interval
 
 UNITS = 500  # from twice as many on, neighbouring units are merged
@@ -46,28 +46,26 @@ class Answers:
     def units(self) -> int:
         return sum(map(len, self.parts[COUNTS]))
 
-    def add(self, questions: Sequence[Question], sums: Mapping[int, Sequence[Tensor]]) -> None:
-        """Add a batch: the questions, and by layer the answers B H M to each question."""
+    def add(self, probes: Sequence[Probe], sums: Mapping[int, Sequence[Tensor]]) -> None:
+        """Add a batch: the probes, and by layer the answers B H M to each probe."""
         counts, baseline, *layers = regrouped(
             [
-                [question.counts for question in questions],
-                [question.baseline for question in questions],
+                [probe.counts for probe in probes],
+                [probe.baseline for probe in probes],
                 *sums.values(),
             ]
         )
         for layer, answers in zip(sums, layers, strict=True):
             for answer in answers:
                 refuse_broken(Site(self.kind, layer), answer)
-        for question in questions:
-            for name in question.measures:
+        for probe in probes:
+            for name in probe.measures:
                 self.columns.setdefault(name, len(self.columns))
-            if question.per:
-                self.per.update(
-                    dict.fromkeys(set(question.measures) - {question.per}, question.per)
-                )
-            if question.baseline.shape[1]:
-                self.ruled.update(question.measures)
-        names = [question.measures for question in questions]
+            if probe.per:
+                self.per.update(dict.fromkeys(set(probe.measures) - {probe.per}, probe.per))
+            if probe.baseline.shape[1]:
+                self.ruled.update(probe.measures)
+        names = [probe.measures for probe in probes]
         for key, values in ((COUNTS, counts), (BASELINE, baseline)):
             self.parts[key].append(self.placed(names, values))
         for layer, answers in zip(sums, layers, strict=True):
@@ -76,7 +74,7 @@ class Answers:
             self.parts |= {key: [halved(self.whole(key))] for key in self.parts}
 
     def placed(self, names: Sequence[Sequence[str]], values: Sequence[np.ndarray]) -> np.ndarray:
-        """Values … m of several questions in the columns of their measures: … M, zero elsewhere."""
+        """Values … m of several probes in the columns of their measures: … M, zero elsewhere."""
         shape = [max(each.shape[axis] for each in values) for axis in range(values[0].ndim - 1)]
         out = np.zeros((*shape, len(self.columns)), dtype=np.float32)
         for measures, each in zip(names, values, strict=True):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headwise.data.annotated import Annotated, Mention, Span, Word
 from headwise.roles.passage import Passage, View
-from headwise.roles.question import Arc, Question, pointing
+from headwise.roles.probe import Arc, Probe, pointing
 from headwise.roles.role import role
 
 MEASURES = ["coreference", "coreference.pronoun", "coreference.proper", "coreference.nominal"]
@@ -41,7 +41,7 @@ class Choice(NamedTuple):
     row=4,
     example=4,
 )
-def coreference(passage: Passage) -> Question:
+def coreference(passage: Passage) -> Probe:
     """Antecedent selection: how often a mention attends more to an antecedent than to other mentions before it.
 
     coreference = share of mentions with a visible antecedent where argmax over the head words c of earlier mentions of
@@ -80,7 +80,7 @@ def coreference(passage: Passage) -> Question:
     rules = torch.tensor(
         [by_rule(choice, passage.sentences[choice.sentence]) for choice in chosen]
     ).view(-1, 3)
-    return Question(
+    return Probe(
         MEASURES,
         summed(torch.ones(len(chosen), device=device)),
         summed(rules.float().to(device)),
@@ -144,7 +144,7 @@ def marks(places: Sequence[Iterable[int]], width: int, device: torch.device) -> 
     caption="share of mentions pointing at another mention of the entity",
     row=5,
 )
-def alike(passage: Passage) -> Question:
+def alike(passage: Passage) -> Probe:
     """How often a word attends most to another word that is alike. These measures define no roles.
 
     same-word: the same form; same-lemma: the same lemma and another form; same-entity: from the head word of a mention

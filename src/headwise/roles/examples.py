@@ -14,16 +14,14 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headwise.attention import AttentionCall, Discovery, capture, evaluating
+from headwise.attention import AttentionCall, capture, evaluating
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.heads import Head
 from headwise.roles.coreference import choices
-from headwise.roles.observe import forward
 from headwise.roles.passage import Passage, View
-from headwise.roles.passes import Reading, Subject, treebank_batches
+from headwise.roles.passes import Subject, forward, treebank_batches
 from headwise.roles.role import role_of
 
 MOST = 8  # examples
@@ -60,31 +58,31 @@ class Shown:
 
 
 def examples(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    found: Discovery,
+    subject: Subject,
     sentences: Iterable[Annotated],
     roles: pd.DataFrame,
     *,
     frequencies: Mapping[int, int] | None = None,
-    reading: Reading | None = None,
 ) -> list[dict[str, Any]]:
     """One sentence for the best head of each category of roles, at most MOST, ready for JSON.
 
     It is the best of the first CANDIDATES sentences of LENGTH words, not a typical one: the largest share of the words
-    that the role asks about attend most to the right word, with the largest weight. roles: `Roles.roles`. frequencies,
-    reading: as for `roles` (but without context); without frequencies, rare tokens have no example. Roles that need
-    sentence pairs or probes have none either.
+    that the role asks about attend most to the right word, with the largest weight. roles: `Roles.roles`. frequencies:
+    as for `RoleTexts`; without them, rare tokens have no example. Roles that need sentence pairs or other texts have
+    none either.
 
     Each has `kind, layer, head, measure, role, value, baseline` (on the whole text); `id, words`; `weights` (W W, from
     the row's word to the column's), `rest` (W, to tokens outside words); `arcs` ([governor, dependent, relation]);
     `cells` ([from, to], the right words); `right` of `asked` words attend most to a right one; `sentences`, the number
     of candidates.
     """
-    subject = Subject(model, tokenizer, found, replace(reading or Reading(), context=1))
-    known = roles if frequencies is not None else roles[~roles["measure"].str.startswith("rare.")]
-    shown = [Shown(role) for role in best_heads(known[known["kind"] == subject.kind])]
-    count = search(subject, sentences, shown, frequencies or {}) if shown else 0
+    subject = replace(subject, reading=replace(subject.reading, context=1))
+    if frequencies is None:
+        roles = roles[~roles["measure"].str.startswith("rare.")]
+    shown = [Shown(role) for role in best_heads(roles[roles["kind"] == subject.kind])]
+    if not shown:
+        return []
+    count = search(subject, sentences, shown, frequencies or {})
     return [each.picture | {"sentences": count} for each in shown if each.picture]
 
 
@@ -98,25 +96,27 @@ def search(
     short = (each for each in text if LENGTH[0] <= len(each.words) <= LENGTH[1])
     batches = treebank_batches(subject, islice(short, CANDIDATES), lambda sentence: 0, Coverage())
     count = 0
-    now: list[Passage] = []
+    current: list[Passage] = []
 
-    def watch(call: AttentionCall) -> None:
+    def hook(call: AttentionCall) -> None:
+        if call.site.kind != subject.kind:
+            return
         assert call.weights is not None
-        if call.site.kind == subject.kind:
-            view = View(call.weights, now[-1], now[-1], call)
-            for each in shown:
-                if each.head[:2] == call.site:
-                    choose(each, view, frequencies, subject.reading.top)
+        view = View(call.weights, current[-1], current[-1], call)
+        for each in shown:
+            if each.head[:2] == call.site:
+                choose(each, view, frequencies, subject.reading.top)
 
+    model = subject.model
     with (
-        evaluating(subject.model),
+        evaluating(model),
         torch.no_grad(),
-        capture(subject.model, subject.found, watch=watch, weights=True),
+        capture(model, subject.discovery, watch=hook, weights=True),
     ):
         for batch in batches:
-            now[:] = batch.sides[subject.kind]
-            forward(subject.model, batch.inputs)
-            count += len(now[-1].sentences)
+            current[:] = batch.sides[subject.kind]
+            forward(model, subject.discovery, batch.inputs)
+            count += len(current[-1].sentences)
     return count
 
 
@@ -149,7 +149,7 @@ def topic(measure: str) -> str:
     return first if first == "rare" else measure
 
 
-def asked_words(
+def query_words(
     measure: str, passage: Passage, number: int, frequencies: Mapping[int, int], top: int
 ) -> Allowed:
     """The words of a sentence that a measure asks about. Without coreference each may attend to all visible words."""
@@ -161,7 +161,7 @@ def asked_words(
     there = passage.present[number]
     rare = rarest(passage, number, frequencies, top) if measure.startswith("rare.") else set()
     right, itself = set(right_words(measure, sentence, rare)), measure.startswith("positional.")
-    asked: Allowed = {}
+    queries: Allowed = {}
     for query in there:
         visible = {
             key
@@ -169,8 +169,8 @@ def asked_words(
             if (itself or key != query) and (key <= query or not passage.causal)
         }
         if keys := {key for key in visible if (query, key) in right}:
-            asked[query] = visible, keys
-    return asked
+            queries[query] = visible, keys
+    return queries
 
 
 def right_words(measure: str, sentence: Annotated, rare: set[int]) -> Iterator[tuple[int, int]]:
@@ -202,7 +202,7 @@ def rarest(passage: Passage, number: int, frequencies: Mapping[int, int], top: i
 def choose(shown: Shown, view: View, frequencies: Mapping[int, int], top: int) -> None:
     """Take the best sentence of a batch, if it is better than the best so far."""
     for number, weights in enumerate(view.between[:, shown.head.head].tolist()):
-        allowed = asked_words(shown.role["measure"], view.keys, number, frequencies, top)
+        allowed = query_words(shown.role["measure"], view.keys, number, frequencies, top)
         if not allowed:
             continue
         hits = [

@@ -20,16 +20,16 @@ from headwise.data.annotated import Annotated, Mention
 from headwise.data.subwords import Coverage, align
 from headwise.heads import Site
 from headwise.roles.passage import Passage
-from headwise.roles.question import Question
+from headwise.roles.probe import Probe
 
 
 @dataclass(frozen=True)
-class Task:
+class Generated:
     """Texts with a test. Even texts belong to the first half, odd ones to the second."""
 
     name: str
     texts: Sequence[Annotated]
-    test: Callable[[Passage], Question]
+    test: Callable[[Passage], Probe]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Readout:
         return torch.einsum("...hd,hdn->...hn", states, to_tokens)
 
 
-def openings(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
+def first_subwords(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
     """The first subword of each word inside a text, for the words whose first subword no other one has."""
     aligned = align(tokenizer, [f"and {word}" for word in words], 512, Coverage())
     found = {
@@ -66,7 +66,7 @@ def openings(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
     }
 
 
-def marked(sentence: Annotated, spans: Iterable[tuple[str, int, int]]) -> Annotated:
+def with_mentions(sentence: Annotated, spans: Iterable[tuple[str, int, int]]) -> Annotated:
     """The sentence with mentions: a name and the words [start, end) of each."""
     mentions = tuple(Mention(name, 0, start, end, start, "proper") for name, start, end in spans)
     return Annotated(sentence.words, sentence.id, sentence.document, mentions, sentence.written)

@@ -18,9 +18,9 @@ from torch import Tensor
 from headwise.data.annotated import Annotated
 from headwise.errors import HeadwiseError
 from headwise.roles.alignment import sentence
-from headwise.roles.generated import Readout, Task, last_tokens, marked, openings
+from headwise.roles.generated import Generated, Readout, first_subwords, last_tokens, with_mentions
 from headwise.roles.passage import Passage, View
-from headwise.roles.question import Arc, Question, pointing
+from headwise.roles.probe import Arc, Probe, pointing
 from headwise.roles.role import role
 
 TEXTS = 200
@@ -91,10 +91,10 @@ TEMPLATES = (
     row=30,
     example=None,
 )
-def names_task(tokenizer: Any, readout: Readout | None, seed: int) -> Task:
+def names_texts(tokenizer: Any, readout: Readout | None, seed: int) -> Generated:
     """Sentences that end before the name of the indirect object. Raises HeadwiseError where the tokenizer cannot tell
     names apart by their first subwords."""
-    first = openings(tokenizer, NAMES)
+    first = first_subwords(tokenizer, NAMES)
     if len(first) < FEWEST:
         raise HeadwiseError(
             f"Name movers and S-inhibition were not tested: the tokenizer tells only {len(first)} of {len(NAMES)} "
@@ -102,11 +102,11 @@ def names_task(tokenizer: Any, readout: Readout | None, seed: int) -> Task:
         )
     draw = random.Random(seed)
     texts = [written(draw, [*first], number) for number in range(TEXTS)]
-    return Task("names", texts, partial(names, readout=readout, first=first))
+    return Generated("names", texts, partial(names, readout=readout, first=first))
 
 
 def written(draw: random.Random, known: list[str], number: int) -> Annotated:
-    """A sentence with its indirect object ("io") and the second place of its subject ("s") marked."""
+    """A sentence with its indirect object ("io") and the second place of its subject ("s") with_mentions."""
     one, other = draw.sample(known, 2)
     subject = draw.choice((one, other))
     text = draw.choice(TEMPLATES).format(
@@ -118,10 +118,10 @@ def written(draw: random.Random, known: list[str], number: int) -> Annotated:
         word.form: place for place, word in enumerate(plain.words)
     }  # the last place of each form
     spans = (("io", places[receiver]), ("s", places[subject]))
-    return marked(plain, ((name, place, place + 1) for name, place in spans))
+    return with_mentions(plain, ((name, place, place + 1) for name, place in spans))
 
 
-def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -> Question:
+def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -> Probe:
     """Where END looks, and whether the name there is copied.
 
     s-inhibition = share of sentences where argmax_k A_h[END, k] over the words k is S2.

@@ -127,7 +127,7 @@ class View:
         self.weights, self.queries, self.keys, self.call = weights, queries, keys, call
 
     @cached_property
-    def pointed(self) -> Tensor:
+    def attended(self) -> Tensor:
         """The subword of a word that every token attends to most, itself allowed: B H Q."""
         return self.weights.masked_fill(~self.keys.words[:, None, None], -1).argmax(-1)
 
@@ -150,12 +150,12 @@ class View:
         return self.between.masked_fill(hidden[:, None], -1)
 
     @cached_property
-    def pointed_words(self) -> Tensor:
+    def attended_words(self) -> Tensor:
         """The other word that every word attends to most: B H W."""
         return self.others.argmax(-1)
 
     @cached_property
-    def looking_words(self) -> Tensor:
+    def attending_words(self) -> Tensor:
         """The other word that attends most to every word: B H V."""
         absent = (self.queries.subwords == 0)[:, None, :, None]
         return self.others.masked_fill(absent, -1).argmax(-2)

@@ -1,46 +1,60 @@
-"""The texts and their tests: a treebank, sentence pairs, probes of random tokens, and texts made from templates."""
+"""One pass for each text, in which all tests use the same attention weights; nothing of size query × key is kept.
+
+The texts are a treebank, sentence pairs, repeated random tokens, and texts that are generated from templates.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.attention import Discovery, device_of, start_token
+from headwise.attention import (
+    AttentionCall,
+    Discovery,
+    capture,
+    device_of,
+    evaluating,
+    start_token,
+)
+from headwise.attention.discover import output_of
 from headwise.attention.offload import loaded
 from headwise.data.annotated import Annotated
-from headwise.data.subwords import Aligned, Coverage
+from headwise.data.subwords import Aligned, Coverage, align
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
-from headwise.roles.alignment import (
-    Gold,
-    aligned_pairs,
-    decoder_sides,
-    links,
-    merged,
-    refuse_other_pairs,
-)
+from headwise.roles.alignment import Gold, decoder_sides, possible_links
 from headwise.roles.answers import Answers
 from headwise.roles.coreference import windows
 from headwise.roles.generated import Readout
-from headwise.roles.language_model import output_weights, probes
-from headwise.roles.observe import Batch, Half, Test, aligned_batches, batched, half_of, observe
-from headwise.roles.passage import Passage
-from headwise.roles.question import Arc, Question, pointing
+from headwise.roles.induction import output_weights, repeated_sequences
+from headwise.roles.passage import Passage, View
+from headwise.roles.probe import Arc, Probe, pointing
 from headwise.roles.rare import TOP, histogram
 from headwise.roles.role import RoleTest, role
 from headwise.roles.shape import means, opening
 
+TOKENS = 4096  # positions in a batch
+WINDOW = 1024  # sentences that are sorted by length together
 MAX_LENGTH = 512  # subwords of a sentence, where the model has no lower limit
 SAMPLE = 256  # sentences for the mean attention that `variability` needs
 
+Test = Callable[..., Any]  # from the passages of a kind of attention to a probe
+Tests = Mapping[Kind, Sequence[Test]]
+Half = int  # 0: where roles are found, 1: where they are confirmed
 ByHalf = dict[tuple[Kind, Half], Answers]
-Progress = Callable[[int], None]
+Count = Callable[[int], None]  # called after every batch with its number of sentences
+
+
+def uncounted(sentences: int) -> None:
+    """Count nothing."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +77,14 @@ class Reading:
 
 @dataclass
 class Subject:
-    """The tested model, its tokenizer and heads, the options of the tests, the coverage of each text, and sentences on
-    tests that were refused."""
+    """The tested model, its tokenizer and heads, and the options of the tests.
+
+    coverage: what was used of each text. refused: sentences on tests that could not be made.
+    """
 
     model: PreTrainedModel
     tokenizer: Any
-    found: Discovery
+    discovery: Discovery
     reading: Reading = field(default_factory=Reading)
     coverage: dict[str, Coverage] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
@@ -76,7 +92,7 @@ class Subject:
     @property
     def kind(self) -> Kind:
         """The self-attention that is tested on a text."""
-        return "encoder-self" if "encoder-self" in self.found.heads.kinds else "decoder-self"
+        return "encoder-self" if "encoder-self" in self.discovery.heads.kinds else "decoder-self"
 
     @property
     def pad(self) -> int:
@@ -87,6 +103,117 @@ class Subject:
         """The most tokens of a sentence: the least limit of model, tokenizer and options."""
         positions = getattr(self.model.config, "max_position_embeddings", None) or MAX_LENGTH
         return min(int(positions), int(self.tokenizer.model_max_length), self.reading.max_length)
+
+    @property
+    def readout(self) -> Readout | None:
+        """The direct path to logits; None where heads go through something else first."""
+        embeddings = self.model.get_output_embeddings()
+        outputs = output_weights(self.model, self.discovery)
+        if embeddings is None or outputs is None:
+            return None
+        return Readout(outputs, loaded(embeddings))
+
+
+@dataclass
+class Batch:
+    """The inputs of the model, and by kind of attention the passages of queries and keys (one where both are equal)."""
+
+    half: Half
+    inputs: dict[str, Tensor]
+    sides: Mapping[Kind, tuple[Passage, ...]]
+
+
+def observe(
+    model: PreTrainedModel,
+    discovery: Discovery,
+    batches: Iterable[Batch],
+    tests: Tests,
+    count: Count = uncounted,
+) -> ByHalf:
+    """Apply every test to every layer of its kind, in one pass; the answers by kind and half of the text."""
+    gathered: ByHalf = {}
+    current: dict[Kind, tuple[tuple[Passage, ...], list[Probe]]] = {}
+    answers: dict[Kind, dict[int, list[Tensor]]] = {}
+
+    def hook(call: AttentionCall) -> None:
+        if call.site.kind not in current:
+            return
+        assert call.weights is not None
+        sides, probes = current[call.site.kind]
+        view = View(call.weights, sides[0], sides[-1], call)
+        answers[call.site.kind][call.site.layer] = [probe.answer(view) for probe in probes]
+
+    with evaluating(model), torch.no_grad(), capture(model, discovery, watch=hook, weights=True):
+        for batch in batches:
+            for kind, sides in batch.sides.items():
+                current[kind] = sides, [test(*sides) for test in tests[kind]]
+                answers[kind] = {}
+            forward(model, discovery, batch.inputs)
+            for kind in batch.sides:
+                probes = current[kind][1]
+                gathered.setdefault((kind, batch.half), Answers(kind)).add(probes, answers[kind])
+            count(len(batch.inputs["input_ids"]))
+    return gathered
+
+
+def forward(model: PreTrainedModel, discovery: Discovery, inputs: Mapping[str, Tensor]) -> None:
+    """Run the model; only the encoder of an encoder-decoder without target text."""
+    if "cross" in discovery.heads.kinds and "decoder_input_ids" not in inputs:
+        model.get_encoder()(**inputs)
+    else:
+        output_of(model, inputs)
+
+
+def half_of(sentence: Annotated) -> Half:
+    """The half of a sentence: by its document's name, so that no document is in both; otherwise by its id or text.
+
+    Not by CRC32, which the embedded corpus is split by: its dev sentences would all be in one half.
+    """
+    name = sentence.document or sentence.id or sentence.text
+    return hashlib.sha256(name.encode()).digest()[0] & 1
+
+
+def numbered_half(text: Annotated) -> Half:
+    """Generated texts go to the two halves in turn, by the number that their name begins with."""
+    return int(text.id.split()[0]) & 1
+
+
+def aligned_batches(
+    sentences: Iterable[Annotated],
+    tokenizer: Any,
+    max_length: int,
+    coverage: Coverage,
+    half: Callable[[Annotated], Half] = half_of,
+) -> Iterator[tuple[Half, list[Aligned]]]:
+    """Batches of sentences in subwords, of one half and similar length each; `coverage` counts what is left out."""
+    waiting: tuple[list[Aligned], list[Aligned]] = ([], [])
+    stream = iter(sentences)
+    while some := list(islice(stream, 256)):
+        for aligned in align(tokenizer, some, max_length, coverage):
+            waiting[half(aligned.sentence)].append(aligned)
+        for which, rows in enumerate(waiting):
+            if len(rows) >= WINDOW:
+                for batch in batched(rows, lambda row: len(row.ids)):
+                    yield which, batch
+                rows.clear()
+    for which, rows in enumerate(waiting):
+        for batch in batched(rows, lambda row: len(row.ids)):
+            yield which, batch
+
+
+Row = TypeVar("Row", Aligned, tuple[Aligned, Aligned])
+
+
+def batched(rows: Iterable[Row], length: Callable[[Row], int]) -> Iterator[list[Row]]:
+    """Batches of at most TOKENS positions (one row at least), shortest first."""
+    batch: list[Row] = []
+    for row in sorted(rows, key=length):
+        if batch and length(row) * (len(batch) + 1) > TOKENS:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
 
 
 def declared_tests(data: str, kind: Kind, arguments: Mapping[str, Any]) -> list[RoleTest]:
@@ -123,7 +250,7 @@ def tests_on_sentences(kind: Kind) -> list[Test]:
     return [partial(by_words, declared) for declared in declared_tests("sentence", kind, {})]
 
 
-def by_words(declared: RoleTest, passage: Passage) -> Question:
+def by_words(declared: RoleTest, passage: Passage) -> Probe:
     """How often words attend most to one of the words that a test names."""
     arcs = []
     for number, sentence in enumerate(passage.sentences):
@@ -137,12 +264,13 @@ def on_treebank(
     treebank: Iterable[Annotated],
     confirm: Iterable[Annotated] | None,
     frequencies: Mapping[int, int] | None,
-    progress: Progress,
+    count: Count,
 ) -> ByHalf:
     """All tests on a treebank, in one pass (after a short one for the mean that `variability` needs)."""
-    kind, coverage = subject.kind, subject.coverage.setdefault("treebank", Coverage())
+    kind = subject.kind
+    coverage = subject.coverage.setdefault("treebank", Coverage())
     sample = treebank_batches(subject, islice(treebank, SAMPLE), lambda sentence: 0, Coverage())
-    first = observe(subject.model, subject.found, sample, {kind: [opening]})
+    first = observe(subject.model, subject.discovery, sample, {kind: [opening]})
     if not first:
         raise HeadwiseError(
             f"None of the first {SAMPLE} sentences can be used: they have more than {subject.limit} subwords, or words "
@@ -156,13 +284,15 @@ def on_treebank(
         "mean": means(first[kind, 0]),
     }
     tests = tests_on("treebank", kind, arguments) + tests_on_sentences(kind)
-    texts: list[tuple[Iterable[Annotated], Callable[[Annotated], Half]]] = [(treebank, half_of)]
-    if confirm is not None:
-        texts = [(treebank, lambda sentence: 0), (confirm, lambda sentence: 1)]
-    batches = (
-        batch for text, half in texts for batch in treebank_batches(subject, text, half, coverage)
-    )
-    return observe(subject.model, subject.found, batches, {kind: tests}, progress)
+
+    def batches() -> Iterator[Batch]:
+        if confirm is None:
+            yield from treebank_batches(subject, treebank, half_of, coverage)
+        else:
+            yield from treebank_batches(subject, treebank, lambda sentence: 0, coverage)
+            yield from treebank_batches(subject, confirm, lambda sentence: 1, coverage)
+
+    return observe(subject.model, subject.discovery, batches(), {kind: tests}, count)
 
 
 def treebank_batches(
@@ -172,7 +302,9 @@ def treebank_batches(
     coverage: Coverage,
 ) -> Iterator[Batch]:
     """Sentences, or windows of several, as batches for self-attention."""
-    reading, kind, device = subject.reading, subject.kind, device_of(subject.model)
+    reading = subject.reading
+    kind = subject.kind
+    device = device_of(subject.model)
     text = windows(treebank, reading.context)
     for which, aligned in aligned_batches(text, subject.tokenizer, subject.limit, coverage, half):
         passage = Passage.of(
@@ -186,105 +318,82 @@ def inputs_of(passage: Passage) -> dict[str, Tensor]:
 
 
 def on_pairs(
-    subject: Subject,
-    text: Sequence[tuple[str, str]],
-    progress: Progress,
-    gold: Sequence[Gold] | None = None,
+    subject: Subject, text: Sequence[tuple[str, str]], count: Count, gold: Sequence[Gold] | None
 ) -> ByHalf:
-    """The tests of cross attention and of a decoder's self-attention, on sentence pairs, with reference links or,
-    without any, with those of eflomal."""
-    coverage = [subject.coverage.setdefault(name, Coverage()) for name in ("source", "target")]
-    if gold is None:
-        pairs = aligned_pairs(text, subject.tokenizer, subject.limit, coverage[0], coverage[1])
-    else:
-        refuse_other_pairs(text, gold)
-        pairs = aligned_pairs(
-            text, subject.tokenizer, subject.limit, coverage[0], coverage[1], words=Annotated.plain
-        )
-    if not pairs:
+    """The tests of cross attention and of a decoder's self-attention, on sentence pairs.
+
+    gold: their reference links; without any those of eflomal.
+    """
+    if "cross" not in subject.discovery.heads.kinds:
         raise HeadwiseError(
-            f"No sentence pair can be used: none has at most {subject.limit} subwords on both sides."
+            f"Sentence pairs were given, but a {type(subject.model).__name__} does not translate."
         )
-    linked = (
-        links(pairs)
-        if gold is None
-        else {pair[0].sentence.id: merged(pair, text, gold)[1] for pair in pairs}
-    )
-    arguments = {"edges": subject.reading.edges, "links": linked}
+    sources = subject.coverage.setdefault("source", Coverage())
+    targets = subject.coverage.setdefault("target", Coverage())
+    pairs, links = possible_links(text, gold, subject.tokenizer, subject.limit, sources, targets)
+    arguments = {"edges": subject.reading.edges, "links": links}
     kinds: tuple[Kind, ...] = ("cross", "decoder-self")
     tests = {kind: tests_on("pairs", kind, arguments) for kind in kinds}
     batches = pair_batches(subject, pairs)
-    return observe(subject.model, subject.found, batches, tests, progress)
+    return observe(subject.model, subject.discovery, batches, tests, count)
 
 
 def pair_batches(subject: Subject, pairs: Sequence[tuple[Aligned, Aligned]]) -> Iterator[Batch]:
     """Batches of pairs: source and target for cross attention, the decoder's input for its self-attention."""
-    start, device = start_token(subject.model), device_of(subject.model)
+    start = start_token(subject.model)
+    device = device_of(subject.model)
     for half in (0, 1):
         rows = [pair for pair in pairs if half_of(pair[0].sentence) == half]
         for batch in batched(rows, lambda pair: max(len(side.ids) for side in pair)):
             source = Passage.of([pair[0] for pair in batch], subject.pad, device)
-            ids, written, read = decoder_sides(
-                [pair[1] for pair in batch], start, subject.pad, device
-            )
+            targets = [pair[1] for pair in batch]
+            ids, written, read = decoder_sides(targets, start, subject.pad, device)
             inputs = {**inputs_of(source), "decoder_input_ids": ids}
             yield Batch(half, inputs, {"cross": (written, source), "decoder-self": (read,)})
 
 
-def on_probes(subject: Subject, frequencies: Mapping[int, int] | None, seed: int) -> ByHalf:
-    """The tests of language models that need probes of repeated random tokens."""
-    tokenizer, model = subject.tokenizer, subject.model
+def on_repeats(subject: Subject, frequencies: Mapping[int, int] | None, seed: int) -> ByHalf:
+    """The tests of language models on repeated random tokens."""
+    tokenizer = subject.tokenizer
+    model = subject.model
     special = set(tokenizer.all_special_ids)
-    words = [
-        each
-        for each in range(min(len(tokenizer), model.config.get_text_config().vocab_size))
-        if each not in special
-    ]
-    readout = read_out(subject)
+    size = min(len(tokenizer), model.config.get_text_config().vocab_size)
+    words = [token for token in range(size) if token not in special]
+    readout = subject.readout
     arguments = {
         "outputs": None if readout is None else readout.outputs,
         "embeddings": None if readout is None else readout.embeddings,
     }
     tests = tests_on("repeats", "decoder-self", arguments)
-    drawn = probes(words, tokenizer.bos_token_id, subject.limit, seed, frequencies)
-    batches = (
-        Batch(half, inputs_of(p := passage.to(device_of(model))), {"decoder-self": (p,)})
-        for half, passage in drawn
-    )
-    return observe(model, subject.found, batches, {"decoder-self": tests})
+
+    def batches() -> Iterator[Batch]:
+        for half, drawn in repeated_sequences(
+            words, tokenizer.bos_token_id, subject.limit, seed, frequencies
+        ):
+            passage = drawn.to(device_of(model))
+            yield Batch(half, inputs_of(passage), {"decoder-self": (passage,)})
+
+    return observe(model, subject.discovery, batches(), {"decoder-self": tests})
 
 
-def read_out(subject: Subject) -> Readout | None:
-    """The direct path to logits; None where heads go through something else first."""
-    embeddings, outputs = (
-        subject.model.get_output_embeddings(),
-        output_weights(subject.model, subject.found),
-    )
-    return None if embeddings is None or outputs is None else Readout(outputs, loaded(embeddings))
-
-
-def on_templates(subject: Subject, seed: int) -> list[ByHalf]:
-    """The tests of language models on texts made from templates, but for those that the tokenizer does not allow."""
-    found: list[ByHalf] = []
-    arguments = {"readout": read_out(subject), "longest": subject.limit, "seed": seed}
+def on_generated(subject: Subject, seed: int) -> list[ByHalf]:
+    """The tests of language models on generated texts, but for those that the tokenizer does not allow."""
+    passes: list[ByHalf] = []
+    arguments = {"readout": subject.readout, "longest": subject.limit, "seed": seed}
     for generate in tests_on("texts", "decoder-self", arguments):
         try:
-            task = generate(subject.tokenizer)
+            generated = generate(subject.tokenizer)
         except HeadwiseError as refusal:
             subject.refused.append(str(refusal))
             continue
-        coverage = subject.coverage.setdefault(f"texts of {task.name}", Coverage())
-        batches = treebank_batches(subject, task.texts, numbered_half, coverage)
-        answers = observe(subject.model, subject.found, batches, {"decoder-self": [task.test]})
+        coverage = subject.coverage.setdefault(f"texts of {generated.name}", Coverage())
+        batches = treebank_batches(subject, generated.texts, numbered_half, coverage)
+        tests: Tests = {"decoder-self": [generated.test]}
+        answers = observe(subject.model, subject.discovery, batches, tests)
         if len(answers) == 2:
-            found.append(answers)
+            passes.append(answers)
         else:
             subject.refused.append(
-                f"The texts of {task.name} do not fit into {subject.limit} subwords: left out."
+                f"The texts of {generated.name} do not fit into {subject.limit} subwords: left out."
             )
-    return found
-
-
-def numbered_half(text: Annotated) -> Half:
-    """Texts made from templates go to the two halves in turn, by the number that their name begins with."""
-    return int(text.id.split()[0]) & 1
+    return passes

@@ -1,4 +1,4 @@
-"""Positional heads attend to a neighbour (Voita et al. 2019, section 5.1)."""
+"""Positional heads attend to a neighbour (Voita et al. 2019, section 5.1; Olsson et al. 2022)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.roles.passage import Passage, View
-from headwise.roles.question import Question, over
+from headwise.roles.probe import Probe, over
 from headwise.roles.role import role
 
 OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
@@ -40,7 +40,7 @@ OFFSETS = (-3, -2, -1, 0, 1, 2, 3)
     source="Olsson et al. 2022; Vig 2019",
     row=1,
 )
-def positional(passage: Passage, edges: bool = False) -> Question:
+def positional(passage: Passage, edges: bool = False) -> Probe:
     """How often, and how much, tokens attend to the token at an offset r.
 
     positional.r = share of query tokens q with argmax_k A_h[q, k] = q + r; attention-at.r = mean of A_h[q, q + r]
@@ -55,14 +55,14 @@ def positional(passage: Passage, edges: bool = False) -> Question:
             each if offset <= 0 else torch.zeros_like(each)
             for each, offset in zip(there, OFFSETS, strict=True)
         ]
-    asked = [queries] * len(OFFSETS) if edges else there
+    counted = [queries] * len(OFFSETS) if edges else there
     sight = queries.cumsum(1) if passage.causal else queries.sum(1, keepdim=True).expand(-1, length)
-    counts = torch.stack([each.sum(1) for each in asked], -1).float()
+    counts = torch.stack([each.sum(1) for each in counted], -1).float()
     chance = torch.stack([(each / sight.clamp_min(1)).sum(1) for each in there], -1)
     here = torch.arange(length, device=queries.device)
 
     def answer(view: View) -> Tensor:
-        offset = view.pointed - here
+        offset = view.attended - here
         shares = [over(each, offset == r) for each, r in zip(there, OFFSETS, strict=True)]
         weights = [
             over(each, neighbour(view.weights, r)) for each, r in zip(there, OFFSETS, strict=True)
@@ -70,7 +70,33 @@ def positional(passage: Passage, edges: bool = False) -> Question:
         return torch.stack(shares + weights, -1)
 
     names = [f"{name}.{offset}" for name in ("positional", "attention-at") for offset in OFFSETS]
-    return Question(names, counts.repeat(1, 2), chance.repeat(1, 2)[:, None], answer)
+    return Probe(names, counts.repeat(1, 2), chance.repeat(1, 2)[:, None], answer)
+
+
+@role(
+    "previous-token",
+    data=("treebank",),
+    kinds=("decoder-self",),
+    threshold=0.5,
+    expected={"language model": ("previous-token",)},
+    baseline="even weight",
+    untrained="the baseline",
+    short="previous",
+    caption="mean of A_h[q, q − 1] on text",
+    source="Olsson et al. 2022",
+    order=5,
+    row=9,
+    example=1,
+)
+def previous(passage: Passage) -> Probe:
+    """previous-token = mean of A_h[q, q − 1] over tokens q with a token before them (Olsson et al. 2022; real text)."""
+    queries = passage.words & shifted(passage.words, -1)
+    chance = (queries / passage.there.cumsum(1).clamp_min(1)).sum(1)
+
+    def answer(view: View) -> Tensor:
+        return over(queries, neighbour(view.weights, -1))[..., None]
+
+    return Probe(["previous-token"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
 
 
 def shifted(marks: Tensor, offset: int) -> Tensor:

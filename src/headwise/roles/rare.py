@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from headwise.errors import HeadwiseError
 from headwise.roles.passage import Passage, View
-from headwise.roles.question import Question, over
+from headwise.roles.probe import Probe, over
 from headwise.roles.role import role
 
 TOP = 500
@@ -93,7 +93,7 @@ def histogram(counts: Mapping[int, int]) -> Tensor:
     caption="as `rare.rarest`, one vote a sentence",
     row=11,
 )
-def rare(passage: Passage, counts: Tensor, top: int = TOP) -> Question:
+def rare(passage: Passage, counts: Tensor, top: int = TOP) -> Probe:
     """How often tokens attend most to the rarest token of their sentence, or to one of the two rarest.
 
     Only sentences count whose rarest token is not among the `top` most frequent ones of the training corpus. counts: V,
@@ -121,21 +121,21 @@ def rare(passage: Passage, counts: Tensor, top: int = TOP) -> Question:
     shares = [rarest.sum(1) / others, two.sum(1) / others, *[rarest.sum(1) / (others + 1)] * 2]
 
     def answer(view: View) -> Tensor:
-        hits = [lookup(right, view.pointed) for right in (rarest, two)]
+        hits = [lookup(right, view.attended) for right in (rarest, two)]
         tokens = [over(asked[0], hits[0]), over(asked[1], hits[1]), over(asked[2], hits[0])]
         return torch.stack(
-            [*tokens, lookup(rarest, votes(view.pointed, asked[0])[..., None])[..., 0] * some], -1
+            [*tokens, lookup(rarest, votes(view.attended, asked[0])[..., None])[..., 0] * some], -1
         )
 
     some = asked[0].any(1)[:, None].float()
     numbers = torch.stack([*(each.sum(1) for each in asked), some[:, 0]], -1).float()
-    return Question(MEASURES, numbers, (numbers * torch.stack(shares, -1))[:, None], answer)
+    return Probe(MEASURES, numbers, (numbers * torch.stack(shares, -1))[:, None], answer)
 
 
-def votes(pointed: Tensor, queries: Tensor) -> Tensor:
-    """The key that most queries point at: pointed B H Q, queries B Q; B H."""
-    ballots = queries[:, None].expand_as(pointed).float()
-    return ballots.new_zeros(pointed.shape).scatter_add(2, pointed, ballots).argmax(-1)
+def votes(attended: Tensor, queries: Tensor) -> Tensor:
+    """The key that most queries point at: attended B H Q, queries B Q; B H."""
+    ballots = queries[:, None].expand_as(attended).float()
+    return ballots.new_zeros(attended.shape).scatter_add(2, attended, ballots).argmax(-1)
 
 
 def lookup(marks: Tensor, places: Tensor) -> Tensor:

@@ -12,10 +12,10 @@ from torch import Tensor
 from headwise.data.annotated import Annotated
 from headwise.errors import HeadwiseError
 from headwise.roles.alignment import sentence
-from headwise.roles.generated import Task, marked
+from headwise.roles.generated import Generated, with_mentions
 from headwise.roles.names import NAMES, PLACES
 from headwise.roles.passage import Passage, View
-from headwise.roles.question import Question, over
+from headwise.roles.probe import Probe, over
 from headwise.roles.role import role
 
 TEXTS = 60
@@ -66,7 +66,7 @@ FILLING = (
     row=31,
     example=None,
 )
-def retrieval_task(tokenizer: Any, longest: int, seed: int) -> Task:
+def retrieval_texts(tokenizer: Any, longest: int, seed: int) -> Generated:
     """A needle in sentences that have nothing to do with it, a question, and the answer. longest: the most subwords.
     Raises HeadwiseError where not even a short text fits, and where the tokenizer does not know the words."""
     for share in (1.0, 0.5, 0.25):
@@ -81,14 +81,14 @@ def retrieval_task(tokenizer: Any, longest: int, seed: int) -> Task:
             )
         size = max(map(len, tokens))
         if size <= longest:
-            return Task("needle", texts, retrieval)
+            return Generated("needle", texts, retrieval)
     raise HeadwiseError(
         f"Retrieval heads were not tested: a question and its answer take {size} subwords, the model reads {longest}."
     )
 
 
 def hidden(draw: random.Random, number: int, share: float) -> Annotated:
-    """A text with the answer marked in the needle ("needle") and at the end ("answer"). share: of the hay."""
+    """A text with the answer with_mentions in the needle ("needle") and at the end ("answer"). share: of the hay."""
     hay = draw.sample(FILLING, round(share * draw.randint(*HAY)))
     depth = draw.randint(0, len(hay))
     owner, colour, thing, place = (draw.choice(words) for words in (NAMES, COLOURS, THINGS, PLACES))
@@ -101,10 +101,10 @@ def hidden(draw: random.Random, number: int, share: float) -> Annotated:
     length = len(sentence(answer, "").words)
     plain = sentence(" ".join([*before, *needle, answer]), str(number))
     spans = zip(("needle", "answer"), starts, strict=True)
-    return marked(plain, ((name, start, start + length) for name, start in spans))
+    return with_mentions(plain, ((name, start, start + length) for name, start in spans))
 
 
-def retrieval(passage: Passage) -> Question:
+def retrieval(passage: Passage) -> Probe:
     """How often a head looks at the token of the needle that comes next.
 
     retrieval = share of the answer's tokens t where j = argmax_k A_h[t − 1, k] is in the needle and token j is token t.
@@ -127,9 +127,9 @@ def retrieval(passage: Passage) -> Question:
 
     def answer(view: View) -> Tensor:
         every = right[:, None].expand(-1, view.weights.shape[1], -1, -1).float()
-        return over(asked, every.gather(3, view.pointed[..., None])[..., 0])[..., None]
+        return over(asked, every.gather(3, view.attended[..., None])[..., 0])[..., None]
 
-    return Question(["retrieval"], asked.sum(1)[:, None].float(), rules, answer)
+    return Probe(["retrieval"], asked.sum(1)[:, None].float(), rules, answer)
 
 
 def spanned(passage: Passage, name: str) -> Tensor:

@@ -1,4 +1,5 @@
-"""How attention is distributed over a sentence: measures of Vig & Belinkov 2019 (section 4), which define no roles.
+"""How attention is distributed over a sentence: attention sinks, delimiters, and measures of Vig & Belinkov 2019
+(section 4), which define no roles.
 
 "Null" attention (to special tokens, or to the first word where there is no start token) is left out, and the rest is
 the denominator: D = Σ A_h[q, k] over the subwords q and k of words.
@@ -14,7 +15,7 @@ from torch import Tensor
 from headwise.heads import Site
 from headwise.roles.answers import COUNTS, Answers
 from headwise.roles.passage import Passage, View
-from headwise.roles.question import Question
+from headwise.roles.probe import Probe, over
 from headwise.roles.role import role
 from headwise.roles.syntactic import dependencies
 
@@ -38,6 +39,84 @@ TAGS = (
     "X",
 )
 OPENING = 10  # first tokens of a sentence, which `variability` compares
+
+
+@role(
+    "sink",
+    data=("treebank", "pairs"),
+    kinds=("encoder-self", "decoder-self", "cross"),
+    threshold=0.5,
+    expected={"language model": ("sink",)},
+    baseline="even weight",
+    untrained="the baseline",
+    caption="mean weight on tokens that are no words",
+    source="Clark et al. 2019, 3.2",
+    order=8,
+    row=7,
+    example=None,
+)
+def sink(passage: Passage, source: Passage | None = None) -> Probe:
+    """How much attention goes to tokens outside words: special ones, or the first word where there is no start token.
+
+    sink = mean over the tokens q of words of Σ A_h[q, k] over such k. Baseline: uniform weights. source: where the
+    keys are in cross attention.
+    """
+    keys = source or passage
+    rest = keys.there & ~keys.words
+    queries = passage.words & rest.any(1, keepdim=True)
+    if passage is keys and passage.causal:
+        visible = rest.cumsum(1)
+        places = keys.there.cumsum(1)
+    else:
+        visible = rest.sum(1, keepdim=True)
+        places = keys.there.sum(1, keepdim=True)
+    chance = ((visible / places.clamp_min(1)) * queries).sum(1)
+
+    def answer(view: View) -> Tensor:
+        weights = torch.matmul(view.weights, rest[:, None, :, None].to(view.weights.dtype))[..., 0]
+        return over(queries, weights)[..., None]
+
+    return Probe(["sink"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
+
+
+@role(
+    "delimiter",
+    data=("treebank",),
+    kinds=("decoder-self",),
+    threshold=0.5,
+    expected={"language model": ("delimiter",)},
+    baseline="even weight",
+    untrained="the baseline",
+    caption="mean weight on punctuation, of tokens behind some",
+    source="Clark et al. 2019, 3.2",
+    order=9,
+    row=10,
+    example=None,
+)
+def delimiter(passage: Passage) -> Probe:
+    """How much attention goes to punctuation (Clark et al. 2019, section 3.2).
+
+    delimiter = mean over the tokens q of words behind a punctuation mark of Σ A_h[q, k] over the tokens k of such
+    marks. Baseline: uniform weights.
+    """
+    marks = torch.zeros_like(passage.subwords)
+    for row, sentence in enumerate(passage.sentences):
+        places = [
+            place
+            for place, word in enumerate(sentence.words)
+            if word.upos == "PUNCT" and place < marks.shape[1]
+        ]
+        marks[row, places] = 1
+    rest = (passage.membership @ marks[..., None])[..., 0] > 0  # B S
+    before = rest.cumsum(1)
+    queries = passage.words & ~rest & (before > 0)
+    chance = (queries * before / passage.there.cumsum(1).clamp_min(1)).sum(1)
+
+    def answer(view: View) -> Tensor:
+        weights = torch.matmul(view.weights, rest[:, None, :, None].to(view.weights.dtype))[..., 0]
+        return over(queries, weights)[..., None]
+
+    return Probe(["delimiter"], queries.sum(1)[:, None].float(), chance[:, None, None], answer)
 
 
 @role(
@@ -67,7 +146,7 @@ OPENING = 10  # first tokens of a sentence, which `variability` compares
     source="Vig & Belinkov 2019, eq. 3",
     row=6,
 )
-def shape(passage: Passage) -> Question:
+def shape(passage: Passage) -> Probe:
     """Where attention goes, as shares of D.
 
     distance = Σ A_h[q, k] · |q − k| / D, in subwords; dependency-alignment = Σ A_h[q, k] · 1[one of the words of q and
@@ -92,7 +171,7 @@ def shape(passage: Passage) -> Question:
 
     names = ["mass", "distance", "dependency-alignment", *(f"pos.{tag}" for tag in TAGS)]
     counts = words.sum(1, keepdim=True).expand(-1, len(names))
-    return Question(names, counts, words.new_zeros(size, 0, len(names)), answer, per="mass")
+    return Probe(names, counts, words.new_zeros(size, 0, len(names)), answer, per="mass")
 
 
 def tagged(passage: Passage) -> Tensor:
@@ -127,7 +206,7 @@ def marked(out: Tensor, rows: list[tuple[int, int, int]]) -> Tensor:
     return out
 
 
-def opening(passage: Passage) -> Question:
+def opening(passage: Passage) -> Probe:
     """The mean over sentences of the weights between their first tokens, which `variability` needs.
 
     opening.q.k = mean over sentences of A_h[q, k], for q and k among the first OPENING tokens, subwords of words.
@@ -138,7 +217,7 @@ def opening(passage: Passage) -> Question:
         return first_weights(view).flatten(2) * there[:, None]
 
     names = [f"opening.{q}.{k}" for q in range(OPENING) for k in range(OPENING)]
-    return Question(names, there, there.new_zeros(len(there), 0, len(names)), answer)
+    return Probe(names, there, there.new_zeros(len(there), 0, len(names)), answer)
 
 
 def means(answers: Answers) -> dict[Site, Tensor]:
@@ -161,7 +240,7 @@ def means(answers: Answers) -> dict[Site, Tensor]:
     source="Vig & Belinkov 2019, eq. 5",
     row=8,
 )
-def variability(passage: Passage, mean: Mapping[Site, Tensor]) -> Question:
+def variability(passage: Passage, mean: Mapping[Site, Tensor]) -> Probe:
     """How much attention depends on the content of the sentence: 0 for a head that depends on positions only.
 
     variability = Σ |A_h[q, k] − mean A_h[q, k]| / 2 D over the first OPENING tokens of each sentence. mean: over
@@ -176,7 +255,7 @@ def variability(passage: Passage, mean: Mapping[Site, Tensor]) -> Question:
         return torch.stack([2 * weights.sum((-1, -2)), away.sum((-1, -2))], -1)
 
     counts = there.any(2).sum(1, keepdim=True).float().expand(-1, 2)
-    return Question(
+    return Probe(
         ["opening mass", "variability"],
         counts,
         there.new_zeros(len(there), 0, 2),

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.roles.alignment import sentence
-from headwise.roles.generated import Readout, Task, last_tokens, openings
+from headwise.roles.generated import Generated, Readout, first_subwords, last_tokens
 from headwise.roles.passage import Passage, View
-from headwise.roles.question import Question, over
+from headwise.roles.probe import Probe, over
 from headwise.roles.role import role
 
 TEXTS = 80
@@ -47,10 +47,10 @@ ROUND = ("days", "months")
     row=32,
     example=None,
 )
-def successor_task(tokenizer: Any, readout: Readout, seed: int) -> Task:
+def successor_texts(tokenizer: Any, readout: Readout, seed: int) -> Generated:
     """Items of one sequence in random order. Raises HeadwiseError where the tokenizer tells the items of no sequence
     apart by their first subwords."""
-    items = {name: openings(tokenizer, words.split()) for name, words in SEQUENCES.items()}
+    items = {name: first_subwords(tokenizer, words.split()) for name, words in SEQUENCES.items()}
     usable = {
         name: first for name, first in items.items() if len(first) == len(SEQUENCES[name].split())
     }
@@ -68,12 +68,10 @@ def successor_task(tokenizer: Any, readout: Readout, seed: int) -> Task:
     known = [
         (name, word, first) for name, firsts in usable.items() for word, first in firsts.items()
     ]
-    return Task("sequences", texts, partial(successor, readout=readout, known=known))
+    return Generated("sequences", texts, partial(successor, readout=readout, known=known))
 
 
-def successor(
-    passage: Passage, readout: Readout, known: Sequence[tuple[str, str, int]]
-) -> Question:
+def successor(passage: Passage, readout: Readout, known: Sequence[tuple[str, str, int]]) -> Probe:
     """How often a head's output raises the successor of the item that it looks at.
 
     successor = share of the items q (at their last subword) where, of all items of the sequence, the output of the head
@@ -117,7 +115,7 @@ def successor(
         right = following[:, None].expand(-1, heads, -1).gather(2, view.between.argmax(-1))
         return over(asked, (best == right).float())[..., None]
 
-    return Question(["successor"], asked.sum(1)[:, None].float(), chance[:, None, None], answer)
+    return Probe(["successor"], asked.sum(1)[:, None].float(), chance[:, None, None], answer)
 
 
 def first_of(name: str, known: Sequence[tuple[str, str, int]]) -> str:

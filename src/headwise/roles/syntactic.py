@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headwise.roles.passage import Passage
-from headwise.roles.question import Arc, Question, pointing
+from headwise.roles.probe import Arc, Probe, pointing
 from headwise.roles.role import role
 
 
@@ -46,7 +46,7 @@ from headwise.roles.role import role
     row=2,
     example=2,
 )
-def syntactic(passage: Passage, per_arc: bool = False) -> Question:
+def syntactic(passage: Passage, per_arc: bool = False) -> Probe:
     """How often a word attends most to its governor, or a governor to one of its dependents, for every relation.
 
     syntactic.REL.to-governor: share of the words with a governor by REL that point at it (Clark's attachment accuracy);
@@ -70,7 +70,7 @@ def syntactic(passage: Passage, per_arc: bool = False) -> Question:
     source="Clark et al. 2019, transposed map",
     row=3,
 )
-def attachment(passage: Passage) -> Question:
+def attachment(passage: Passage) -> Probe:
     """How often the word that attends most to a dependent is its governor (Clark's reading of the transposed map).
 
     attachment.REL = share of words d with a governor by REL and argmax_q≠d A_h[q, d] = governor(d). Baseline as for
@@ -80,7 +80,7 @@ def attachment(passage: Passage) -> Question:
         Arc(s, word, governor, f"attachment.{relation}")
         for s, word, governor, relation in dependencies(passage)
     )
-    return pointing(arcs, passage, passage, "offset", "looking_words")
+    return pointing(arcs, passage, passage, "offset", "attending_words")
 
 
 def dependencies(passage: Passage) -> Iterator[tuple[int, int, int, str]]:

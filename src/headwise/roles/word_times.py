@@ -22,16 +22,16 @@ from headwise.data.annotated import Annotated
 from headwise.data.speech import Utterance, samples
 from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
-from headwise.roles.alignment_heads import Counts, Trial, Trials
-from headwise.roles.observe import half_of
+from headwise.roles.head_sets import AlignmentBatch, AlignmentBatches, Counts
+from headwise.roles.passes import half_of
 
 FRAME = 0.02  # seconds between the states of Whisper's encoder
 
 
-def speech_trials(
+def speech_batches(
     model: Any, tokenizer: Any, speech: Sequence[Utterance], coverage: Coverage
-) -> Trials:
-    """Trials on utterances. Those with more tokens than the model writes, or fewer than two words, are left out and
+) -> AlignmentBatches:
+    """Batches of one utterance each. Those with more tokens than the model writes, or fewer than two words, are left out and
     counted."""
     extractor = WhisperFeatureExtractor(
         feature_size=model.config.num_mel_bins,
@@ -49,12 +49,12 @@ def speech_trials(
             coverage.used += 1
             fitting.append((utterance, prompt, words))
 
-    def trials(half: int) -> Iterator[Trial]:
+    def batches(half: int) -> Iterator[AlignmentBatch]:
         for utterance, prompt, words in fitting:
             if half_of(Annotated.plain("", str(utterance.audio))) == half:
-                yield trial(model, extractor, utterance, prompt, words)
+                yield utterance_batch(model, extractor, utterance, prompt, words)
 
-    return trials
+    return batches
 
 
 def prompt_of(model: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
@@ -79,13 +79,13 @@ def tokens(tokenizer: Any, utterance: Utterance) -> list[list[int]]:
     return [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in utterance.words]
 
 
-def trial(
+def utterance_batch(
     model: PreTrainedModel,
     extractor: Any,
     utterance: Utterance,
     prompt: list[int],
     words: list[list[int]],
-) -> Trial:
+) -> AlignmentBatch:
     """One utterance.
 
     alignment.seconds = mean over words of |start that is read − start of the reference|. Rule: tokens follow
@@ -114,14 +114,14 @@ def trial(
     def answers(mixed: Tensor) -> Tensor:
         return (token_starts(-mixed[0])[:, first] * FRAME)[None]
 
-    def judged(starts: Tensor) -> Counts:
+    def counted(starts: Tensor) -> Counts:
         wrong = (starts - expected).abs().sum(-1)
         return {"alignment.seconds": (wrong, torch.full_like(wrong, len(expected)))}
 
     width = int(model.config.median_filter_width)
     rule = first / len(flat) * seconds
-    return Trial(
-        inputs, partial(maps, len(prompt), frames, width), answers, rule[None, None], judged
+    return AlignmentBatch(
+        inputs, partial(maps, len(prompt), frames, width), answers, rule[None, None], counted
     )
 
 

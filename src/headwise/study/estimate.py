@@ -1,13 +1,13 @@
 """What the steps of a study will take on this machine, in seconds, before anything of it is done.
 
-A few updates and a few decoding steps of a model of the plan's shape on random pieces give the rates; sizes of the
-texts come from a sample; the rest is arithmetic. A factor of two is the aim: a run corrects the estimate as it goes.
+A few updates and a few decoding steps of a model of the plan's shape give the rates; sizes of the texts come from a
+sample; the rest is arithmetic. A factor of two is the aim: a run corrects the estimate as it goes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, cast
@@ -25,6 +25,7 @@ from headwise.importance.measures import Cost, measure, passes
 from headwise.loading import load
 from headwise.options import Architecture, Search, Training
 from headwise.pruning.gate_training import freeze
+from headwise.tasks import AnyText
 from headwise.training.batches import IGNORED
 from headwise.training.build import build
 from headwise.training.dropout import fast_dropout
@@ -148,26 +149,41 @@ def estimate(
     shape: Architecture | str,
     recipe: Training,
     search: Search,
-    train: ParallelText,
-    dev: ParallelText,
+    train: AnyText,
+    dev: AnyText,
     device: str = "cpu",
 ) -> Estimate:
     """What a study will take with these texts, and a model of this shape or at this place; takes a few seconds itself.
 
-    No piece is known before a tokenizer is learned, so one is learned from a small part of the training text.
+    No piece is known before a tokenizer is learned, so one is learned from a small part of the training text. Raises
+    HeadwiseError for texts of another sort than the model needs.
     """
     if isinstance(shape, Architecture):
-        hf, pieces, most, heads = (
-            blank(shape),
-            sampled_subwords(train, shape),
-            shape.max_length,
-            shape.head_map,
-        )
+        assert isinstance(train, ParallelText)
+        hf = blank(shape).to(device)
+        pieces = sampled_subwords(train, shape)
+        longest, heads, generates = shape.max_length, shape.head_map, True
     else:
         given = load(shape, device)
-        hf, pieces, most, heads = given.hf, given.tokenizer, given.task.longest, given.heads
-    sizes = [amount(text, pieces, most) for text in (train, dev)]
-    rates = measured(hf.to(device), recipe, search, max(2, round(sizes[0].length)))
+        for text in (train, dev):
+            given.task.check(text)
+        hf, pieces = given.hf, given.tokenizer
+        longest, heads, generates = given.task.longest, given.heads, given.task.generates
+
+    sizes = [amount(text, pieces, longest) for text in (train, dev)]
+    length = max(2, round(sizes[0].length))
+    room = math.inf if hf.device.type == "cuda" else OPERATIONS
+    parameters = sum(parameter.numel() for parameter in hf.parameters())
+    positions = int(min(recipe.batch_tokens, max(SHORTEST, room / (6 * parameters))))
+    rows = max(1, positions // length)
+    if generates:
+        rates = measured(hf, recipe, random_batch(hf, rows, length))
+        most = int(max(16, room / (2 * parameters * search.beam * STEPS)))
+        rates = replace(rates, piece=decoding(hf, search, length, most))
+    else:
+        (batch, *_) = given.task.batches(train.head(rows)).whole()
+        batch.pop("rows")
+        rates = measured(hf, recipe, {name: each.to(hf.device) for name, each in batch.items()})
     return Estimate(rates, recipe, search, sizes[0], sizes[1], heads)
 
 
@@ -183,18 +199,25 @@ def drawn(total: int, count: int, start: int = 0) -> list[int]:
     return list(range(min(start, total - 1), total, step))[:count]
 
 
-def amount(text: ParallelText, pieces: PreTrainedTokenizerBase, most: int) -> Amount:
-    """The size of a text: all its pairs, and the mean of their longer sides over a sample; too long ones left out."""
+def amount(text: AnyText, pieces: PreTrainedTokenizerBase, most: int) -> Amount:
+    """The size of a text: all its examples, and their mean length over a sample, of pairs that of the longer side; too
+    long ones left out."""
     rows = text.dataset[drawn(len(text), SAMPLE)]
-    sides = pieces(rows["source"])["input_ids"], pieces(text_target=rows["target"])["input_ids"]
-    lengths = np.array(
-        [max(len(source), len(target)) for source, target in zip(*sides, strict=True)]
-    )
+    if isinstance(text, ParallelText):
+        sources = pieces(rows["source"])["input_ids"]
+        targets = pieces(text_target=rows["target"])["input_ids"]
+        lengths = np.maximum(lengths_of(sources), lengths_of(targets))
+    else:
+        lengths = lengths_of(pieces(rows["text"])["input_ids"])
     kept = lengths[lengths <= most]
     return Amount(
         round(len(text) * len(kept) / len(lengths)),
         PADDING * float(kept.mean()) if len(kept) else 1.0,
     )
+
+
+def lengths_of(sentences: Iterable[Sequence[int]]) -> np.ndarray:
+    return np.array([len(sentence) for sentence in sentences])
 
 
 def blank(shape: Architecture) -> PreTrainedModel:
@@ -209,13 +232,10 @@ def blank(shape: Architecture) -> PreTrainedModel:
     return build(shape, cast(PreTrainedTokenizerBase, Pieces()), seed=0)
 
 
-def measured(hf: PreTrainedModel, recipe: Training, search: Search, length: int) -> Rates:
-    """The rates of a model, on sentences of so many random pieces. Large models are measured on smaller batches."""
-    device, parameters = hf.device.type, sum(p.numel() for p in hf.parameters())
-    room = math.inf if device == "cuda" else OPERATIONS
-    positions = int(min(recipe.batch_tokens, max(SHORTEST, room / (6 * parameters))))
-    batch = random_batch(hf, max(1, positions // length), length)
-    positions = batch["labels"].numel()
+def measured(hf: PreTrainedModel, recipe: Training, batch: Mapping[str, Tensor]) -> Rates:
+    """The rates of a model on a batch, as training gets it; that of decoding is none."""
+    device = hf.device.type
+    positions = batch["input_ids"].numel()
     found = discover(hf)
     explicit = device == "cpu"
     mixed = torch.autocast(device, torch.bfloat16, enabled=bfloat16(recipe.dtype, device))
@@ -238,10 +258,7 @@ def measured(hf: PreTrainedModel, recipe: Training, search: Search, length: int)
             freeze(hf, ("encoder-self",))
             encoder = best(backward, device)
     hf.eval()
-    piece = decoding(
-        hf, search, length, int(max(16, room / (2 * parameters * search.beam * STEPS)))
-    )
-    return Rates(update / positions, encoder / positions, reading / positions, step, piece)
+    return Rates(update / positions, encoder / positions, reading / positions, step, 0.0)
 
 
 def decoding(hf: PreTrainedModel, search: Search, length: int, most: float) -> float:

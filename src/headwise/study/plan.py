@@ -48,7 +48,11 @@ from headwise.units import refuse_counts
 
 Spec = (
     str | list[str]
-)  # two files | one .tsv or .jsonl file | "datasets:NAME" | one-sided text: one file
+)  # two files | one .tsv, .csv or .jsonl file | "datasets:NAME" | one-sided text: one file
+
+
+# Where a plan does not name them, they are as usual for the task of the models.
+LEFT_TO_TASK = {"training": {"label_smoothing"}, "scoring": {"measures", "pruned"}}
 
 
 class Strict(BaseModel):
@@ -65,7 +69,8 @@ class Embedded(Strict):
 
 class Data(Strict):
     """Text: files for train, dev and test, or the embedded corpus. Without dev, every tenth sentence of train is held
-    out. Language models take one-sided text, a file each."""
+    out. The model's task says what they are: language models take one-sided text, classifiers labelled text, a file
+    each."""
 
     train: Spec | None = None
     dev: Spec | None = None
@@ -83,7 +88,7 @@ class Data(Strict):
 
 class Choice(Strict):
     """Which pruned model is chosen: the one with the fewest heads that loses at most `max_drop` BLEU on dev (a language
-    model: `max_drop` % of perplexity), or `any`."""
+    model: `max_drop` % of perplexity; a classifier: points of accuracy), or `any`."""
 
     max_drop: float | Literal["any"] = 0.5
 
@@ -400,17 +405,11 @@ class Plan(Strict):
         if isinstance(self.model, Architecture):
             for sweep in self.pruning:
                 refuse_counts(self.model.head_map, sweep)
-        if any(data.one_sided for data in (self.data, *self.pairs.values())):
-            if isinstance(self.model, Architecture):
-                raise ValueError(
-                    "translation models are trained on pairs, but the training text is one-sided"
-                )
-            if self.search.engine != "transformers":
-                raise ValueError(
-                    f"the engine '{self.search.engine}' translates, but the training text is one-sided"
-                )
-            if "label_smoothing" not in self.training.model_fields_set:
-                self.training = self.training.model_copy(update={"label_smoothing": 0.0})
+        one_sided = any(data.one_sided for data in (self.data, *self.pairs.values()))
+        if one_sided and isinstance(self.model, Architecture):
+            raise ValueError(
+                "translation models are trained on pairs, but the training text is one-sided"
+            )
         return self
 
     @property
@@ -436,8 +435,12 @@ class Plan(Strict):
         return found
 
     def to_toml(self) -> str:
-        """The plan with all defaults filled in."""
+        """The plan with all defaults filled in. What it leaves to the task of a given model stays open."""
         values = self.model_dump(exclude_none=True)
+        if isinstance(self.model, str):
+            for section, fields in LEFT_TO_TASK.items():
+                for field in fields - getattr(self, section).model_fields_set:
+                    del values[section][field]
         if len(values["pruning"]) == 1:
             values["pruning"] = values["pruning"][0]
         if not values["pairs"]:
@@ -446,9 +449,11 @@ class Plan(Strict):
 
 
 def one_sided(spec: Spec) -> bool:
-    """Whether a text is one file with a sentence a line."""
-    pairs = isinstance(spec, str) and spec.lower().removesuffix(".gz").endswith((".tsv", ".jsonl"))
-    return isinstance(spec, str) and not pairs and not spec.startswith("datasets:")
+    """Whether a text is one file with a sentence a line: neither pairs nor labelled."""
+    columns = isinstance(spec, str) and spec.lower().removesuffix(".gz").endswith(
+        (".tsv", ".csv", ".jsonl")
+    )
+    return isinstance(spec, str) and not columns and not spec.startswith("datasets:")
 
 
 def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:

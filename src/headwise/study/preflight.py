@@ -17,7 +17,7 @@ from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture, Training, too_few
 from headwise.roles.alignment import need_eflomal
-from headwise.study.estimate import SAMPLE, amount, drawn, sampled_subwords
+from headwise.study.estimate import amount, sampled_subwords
 from headwise.study.plan import GateSweep, Plan, Sweep
 from headwise.study.run import Run
 from headwise.study.step import Build
@@ -34,6 +34,8 @@ def preflight(
 ) -> list[str]:
     """Sentences to say before the builds begin. Raises HeadwiseError for what would fail, or be worth nothing."""
     given = cache(partial(load, plan.model, device)) if isinstance(plan.model, str) else None
+    for run in runs:
+        refuse_task(run)
     refuse_roles(plan)
     engine = plan.search.engine
     refuse_engine(engine, device)
@@ -64,19 +66,31 @@ def preflight(
     return lines
 
 
-def refuse_roles(plan: Plan) -> None:
-    """Cross attention needs pairs, and a program that aligns words."""
-    if plan.roles.pairs and plan.data.one_sided:
+def refuse_task(run: Run) -> None:
+    """Raise HeadwiseError for what models of this task cannot do."""
+    run.quality  # noqa: B018 - raises for models that predict nothing
+    if run.generates:
+        return
+    noun = run.task.noun
+    if run.plan.search.engine != "transformers":
         raise HeadwiseError(
-            "[roles] pairs tests cross attention on sentence pairs, but the text is one-sided: leave it out."
+            f"[search] engine = '{run.plan.search.engine}' translates, but {run.plan.model} is {noun}: leave it out."
         )
+    if run.plan.roles.pairs:
+        raise HeadwiseError(
+            f"[roles] pairs tests cross attention on sentence pairs, but {run.plan.model} is {noun}: leave it out."
+        )
+
+
+def refuse_roles(plan: Plan) -> None:
+    """Cross attention needs a program that aligns words."""
     if plan.roles.pairs:
         need_eflomal()
 
 
 def refuse_heads(plan: Plan, model: Model) -> None:
     """Raise HeadwiseError for numbers of heads that a given model cannot keep."""
-    if not plan.data.one_sided:
+    if model.task.generates:
         model.task.check_generates()
     for sweep in plan.pruning:
         try:
@@ -98,14 +112,10 @@ def missing_texts(plan: Plan) -> Iterator[str]:
 def positions_of(run: Run, given: Model | None) -> float:
     """About how many positions of batches the training text fills."""
     text, shape = run.text("train"), run.plan.model
-    if not isinstance(text, ParallelText):
-        assert given is not None
-        given.task.check_tokenizer()
-        sample = given.tokenizer(text.dataset[drawn(len(text), SAMPLE)]["text"])["input_ids"]
-        return len(text) * sum(map(len, sample)) / len(sample)
     if given is not None:
+        given.task.check(text)
         return amount(text, given.tokenizer, given.task.longest).positions
-    assert isinstance(shape, Architecture)
+    assert isinstance(shape, Architecture) and isinstance(text, ParallelText)
     return amount(text, sampled_subwords(text, shape), shape.max_length).positions
 
 

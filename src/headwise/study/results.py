@@ -95,7 +95,7 @@ class Tables:
                     (start + measure, value, low, high)
                     for measure, value, low, high in found["rows"]
                 )
-                what = "bleu_difference" if run.translates else "perplexity_change"
+                what = run.quality.change
                 yield from differences(found["against"], compared, start, what)
         for measure, value in (run.result(Measure(variant)) or {}).items():
             yield measure, value, None, None
@@ -200,10 +200,11 @@ def differences(
     against: Mapping[str, Sequence[float]], compared: Mapping[str, str], start: str, what: str
 ) -> Iterator[Row]:
     """To the full model, and to the others a variant is compared with; of a control, how much its reference is above
-    it. what: `bleu_difference`, or `perplexity_change` in %."""
+    it. what: the measure, such as `bleu_difference`, or `perplexity_change` in %."""
 
     def turned(change: float) -> float:
-        return -change if what == "bleu_difference" else 100 * (1 / (1 + change / 100) - 1)
+        relative = what == "perplexity_change"
+        return 100 * (1 / (1 + change / 100) - 1) if relative else -change
 
     for word, other in {"": FULL.name, **compared}.items():
         if other in against:

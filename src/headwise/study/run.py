@@ -10,19 +10,20 @@ import torch
 from accelerate import PartialState
 
 from headwise.data import embedded
-from headwise.data.text import ParallelText, Text
+from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, HeadMask
-from headwise.loading import load
+from headwise.importance.measures import measure
+from headwise.loading import load, task_class
 from headwise.model import Model
-from headwise.options import Architecture
+from headwise.options import Architecture, Training
 from headwise.progress import Progress
-from headwise.study.plan import Plan, Sweep, one_sided
+from headwise.study.plan import LEFT_TO_TASK, Plan, Scoring, Sweep
 from headwise.study.step import Build, Step
 from headwise.study.store import Result, Store
 from headwise.study.variants import Variant
-from headwise.tasks import AnyText, held_out
+from headwise.tasks import AnyText, QualityMeasure, Task, Translation, held_out
 
 Split = embedded.Split
 
@@ -133,13 +134,9 @@ class Run:
             pairs = embedded.pairs(split, getattr(data.embedded, split))
             return ParallelText.from_pairs(pairs, f"{split}.en+{split}.fr", cache=self.cache)
         if data.dev is None and split != "test":
-            return held_out(self.read(data.train))[split == "dev"]
-        return self.read(getattr(data, split))
-
-    def read(self, spec: Any) -> AnyText:
-        if isinstance(spec, str) and one_sided(spec):
-            return Text.read(spec, cache=self.cache)
-        return ParallelText.open(spec, cache=self.cache)
+            train, dev = held_out(self.task.read(data.train, cache=self.cache))
+            return train if split == "train" else dev
+        return self.task.read(getattr(data, split), cache=self.cache)
 
     def pairs(self, split: Split) -> ParallelText:
         """A split for what only works on sentence pairs."""
@@ -162,10 +159,51 @@ class Run:
         confirm = Treebank.read(*roles.confirm) if roles.confirm else None
         return Treebank.read(*(roles.treebank or own)), confirm
 
+    # What the models are for
+
+    @cached_property
+    def task(self) -> type[Task]:
+        """The class of the models' task: a model that is trained from random weights translates; a given one says it in
+        its configuration."""
+        model = self.plan.model
+        return Translation if isinstance(model, Architecture) else task_class(model)
+
     @property
-    def translates(self) -> bool:
-        """Whether the texts are pairs, so that models are measured by BLEU; others are by perplexity."""
-        return not self.plan.data.one_sided
+    def generates(self) -> bool:
+        """Whether the models write translations, which are searched for and timed; others have losses."""
+        return "translations" in self.task.provides
+
+    @property
+    def quality(self) -> QualityMeasure:
+        """What says how good a model is. Raises HeadwiseError for models that predict nothing."""
+        if self.task.quality is None:
+            raise HeadwiseError(
+                f"{self.plan.model} is {self.task.noun}, so a study cannot say what its smaller models are worth: take "
+                "a model with its head, or headwise score and prune."
+            )
+        return self.task.quality
+
+    @cached_property
+    def scoring(self) -> Scoring:
+        """How heads are scored; of measures that the plan leaves open those that the models' task allows."""
+        scoring = self.plan.scoring
+        changes = {}
+        for field in LEFT_TO_TASK["scoring"] - scoring.model_fields_set:
+            changes[field] = [name for name in getattr(scoring, field) if self.allows(name)]
+        return scoring.model_copy(update=changes)
+
+    def allows(self, name: str) -> bool:
+        """Whether the task provides what a measure needs of it."""
+        of_the_model = {"attention", "weights"}
+        return {*measure[name].needs} - of_the_model <= self.task.provides
+
+    @property
+    def training(self) -> Training:
+        """How models are trained; what the plan leaves open is as usual for the task."""
+        training = self.plan.training
+        if "label_smoothing" in training.model_fields_set:
+            return training
+        return training.model_copy(update={"label_smoothing": self.task.label_smoothing})
 
     # Models
 

@@ -14,10 +14,10 @@ from headwise.pruning.controls import control
 from headwise.study.plan import GateSweep, GreedySweep
 from headwise.study.run import Run, Split
 from headwise.study.step import Step
-from headwise.study.steps.choice import Choose, SaveChosen, dev_quality
+from headwise.study.steps.choice import Choose, SaveChosen
 from headwise.study.steps.evaluations import (
+    Answer,
     Evaluate,
-    EvaluatePerplexity,
     Measure,
     MeasureLosses,
     MeasureSpeed,
@@ -43,7 +43,6 @@ from headwise.study.variants import (
     sweep_controls,
 )
 
-AnyEvaluation = Evaluate | EvaluatePerplexity
 STAGES = ("train", "score", "roles", "prune", "evaluate")
 
 
@@ -98,7 +97,7 @@ class Schedule:
         record = self.run.store.record(f"evaluate/dev/{variant.name}")
         if not record or self.run.result(prune_step(variant)) is None:
             return None
-        return len(self.run.mask(variant)), dev_quality(record["result"]["rows"])
+        return len(self.run.mask(variant)), self.run.quality.worth(record["result"]["rows"])
 
     def unfilled(self) -> list[str]:
         """Sweeps that have fewer λ than `refine` asks for, though all they have are evaluated."""
@@ -135,7 +134,7 @@ class Schedule:
 
     def every_step(self) -> Iterator[Step]:
         run = self.run
-        scoring = run.plan.scoring
+        scoring = run.scoring
         yield FULL_MODEL
         if scoring.measures:
             yield from score_passes(run)
@@ -164,26 +163,30 @@ class Schedule:
         self, variant: Variant, variants: Sequence[Variant], split: Split = "dev"
     ) -> Iterator[Step]:
         """What measures one variant on a split."""
-        if self.run.translates:
-            yield Translate(split, variant)
-        else:
-            yield MeasureLosses(split, self.same_order(variant, variants))
+        yield self.answer(variant, variants, split)
         yield self.evaluation(variant, variants, split)
         if split == "dev":
             yield Measure(variant)
 
-    def evaluation(
-        self, variant: Variant, variants: Sequence[Variant], split: Split
-    ) -> AnyEvaluation:
-        names = comparisons(self.run.plan.pruning, variant).values() if variant != FULL else ()
-        others = [
-            v for name in names for v in variants if v.name == name and not self.has_failed(v)
-        ]
-        if not self.run.translates:
-            pairs = tuple((other, self.same_order(other, variants)) for other in others)
-            return EvaluatePerplexity(split, variant, self.same_order(variant, variants), pairs)
-        whole = [] if variant == FULL or self.has_failed(FULL) else [FULL]
-        return Evaluate(split, variant, (*whole, *others))
+    def answer(self, variant: Variant, variants: Sequence[Variant], split: Split) -> Answer:
+        """The step that has a variant's answers on a split."""
+        if self.run.generates:
+            return Translate(split, variant)
+        return MeasureLosses(split, self.same_order(variant, variants))
+
+    def evaluation(self, variant: Variant, variants: Sequence[Variant], split: Split) -> Evaluate:
+        names: Collection[str] = ()
+        if variant != FULL:
+            names = comparisons(self.run.plan.pruning, variant).values()
+        # Losses are measured together with the full model's, so their rows compare with it already.
+        others = [FULL] if self.run.generates and variant != FULL else []
+        for name in names:
+            others += [other for other in variants if other.name == name]
+        answers = []
+        for other in others:
+            if not self.has_failed(other):
+                answers.append((other, self.answer(other, variants, split)))
+        return Evaluate(split, variant, self.answer(variant, variants, split), tuple(answers))
 
     def same_order(self, variant: Variant, variants: Sequence[Variant]) -> tuple[Variant, ...]:
         """All sound models of a variant's greedy order, which are measured together; a variant without one, alone."""
@@ -194,7 +197,7 @@ class Schedule:
 
     def is_rescored(self, variant: Variant) -> bool:
         """Whether heads are scored and tested for roles again: those that gates chose, where anything asks for it."""
-        wanted = bool(self.run.plan.scoring.pruned) or self.run.treebanks is not None
+        wanted = bool(self.run.scoring.pruned) or self.run.treebanks is not None
         return wanted and variant.control is None and variant.order is None
 
     def last_steps(self, variants: Sequence[Variant]) -> Iterator[Step]:
@@ -211,7 +214,7 @@ class Schedule:
         if run.plan.data.has_test:
             for variant in sound:
                 yield from self.evaluations(variant, variants, "test")
-        if run.translates:
+        if run.generates:
             yield MeasureSpeed(self.timed(sound, chosen))
 
     def waits_of(self, step: Step, steps: Sequence[Step]) -> list[str]:

@@ -12,10 +12,8 @@ import torch
 from accelerate import PartialState
 
 from headwise.data import embedded
-from headwise.data.text import ParallelText
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
-from headwise.loading import load
 from headwise.progress import Progress
 from headwise.study.estimate import Estimate, estimate
 from headwise.study.executor import WORKERS, Outcome, open_executor, run_builds, sentence
@@ -26,7 +24,7 @@ from headwise.study.results import Tables, write_grid
 from headwise.study.run import Run
 from headwise.study.schedule import STAGES, Schedule
 from headwise.study.step import Build
-from headwise.study.steps.evaluations import Evaluate, EvaluatePerplexity
+from headwise.study.steps.evaluations import Evaluate
 from headwise.study.steps.full_model import FULL_MODEL
 from headwise.study.steps.smaller_models import model_of
 from headwise.study.store import locked_folder, remove
@@ -98,7 +96,7 @@ class Study:
         run = self.runs[build.run.name]
         if build.name in outcome.failed:
             self.failed[run.name][build.step.name] = outcome.failed[build.name]
-        elif isinstance(build.step, Evaluate | EvaluatePerplexity) and not build.done and run.main:
+        elif isinstance(build.step, Evaluate) and not build.done and run.main:
             self.write(run.name)
 
     def write(self, name: str) -> None:
@@ -178,23 +176,17 @@ def write_corpora(study: Study) -> None:
 
 def estimates_of(study: Study) -> dict[str, Estimate]:
     """What the steps of every run will take, measured once for each language pair."""
-    found: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     by_pair: dict[str, Estimate] = {}
-    for folder, run in study.runs.items():
+    for name, run in study.runs.items():
         pair = run.plan.data.model_dump_json()
-        train, dev = run.text("train"), run.text("dev")
-        if not isinstance(train, ParallelText) or not isinstance(dev, ParallelText):
-            assert isinstance(
-                run.plan.model, str
-            )  # no model is trained from random weights on one-sided text
-            run.expected_heads = load(run.plan.model, run.device).heads
-            continue
         if pair not in by_pair:
             plan = run.plan
-            by_pair[pair] = estimate(plan.model, plan.training, plan.search, train, dev, run.device)
-        found[folder] = by_pair[pair]
+            train, dev = run.text("train"), run.text("dev")
+            by_pair[pair] = estimate(plan.model, run.training, plan.search, train, dev, run.device)
+        estimates[name] = by_pair[pair]
         run.expected_heads = by_pair[pair].heads
-    return found
+    return estimates
 
 
 def estimated(study: Study, stages: Collection[str]) -> dict[str, Estimate]:

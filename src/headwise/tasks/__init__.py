@@ -14,7 +14,16 @@ from headwise.tasks.language_model import LanguageModel, MaskedLanguageModel
 from headwise.tasks.task import AnyText, OwnInputs, QualityMeasure, Task, held_out
 from headwise.tasks.translation import Translation
 
-__all__ = ["AnyText", "OwnInputs", "QualityMeasure", "Task", "class_of", "held_out", "task_of"]
+__all__ = [
+    "AnyText",
+    "OwnInputs",
+    "QualityMeasure",
+    "Task",
+    "Translation",
+    "class_of",
+    "held_out",
+    "task_of",
+]
 
 
 def task_of(hf: PreTrainedModel, tokenizer: Any, found: Discovery, name: str) -> Task:

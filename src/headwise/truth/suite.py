@@ -19,9 +19,10 @@ from headwise.options import Gates, Greedy, Training
 from headwise.progress import Report, part, silent
 from headwise.pruning.prune import prune
 from headwise.pruning.ranking import Ranking, greedy_masks
-from headwise.roles.find import roles
+from headwise.roles.alignment import read_links
 from headwise.roles.passes import Reading
-from headwise.roles.role import role_of
+from headwise.roles.role import role, role_of
+from headwise.roles.role_tests import RoleTexts, roles_of, token_counts
 from headwise.statistics import proportion_interval, t_margin
 from headwise.truth import causal, templates, translation
 from headwise.truth.built import DISTRACTOR, Known
@@ -149,35 +150,41 @@ def described(known: Known, table: pd.DataFrame) -> pd.DataFrame:
 
 def tested(known: Known) -> pd.DataFrame:
     """The roles that were found and those that are true; a role that a head may have, too, is left out."""
-    result = roles(
-        known.model,
+    texts = RoleTexts(
         known.treebank,
-        pairs=known.pairs,
-        links=known.links,
-        training=known.training,
-        reading=Reading(top=known.top),
+        pairs=None if known.pairs is None else list(known.pairs),
+        gold=None if known.links is None else read_links(known.links),
+        frequencies=token_counts(known.model, known.training),
     )
-    asked = {measure for measure in result.table["measure"] if role_of(measure) is not None}
+    result = roles_of(known.model, texts, reading=Reading(top=known.top))
+    measures = {measure for measure in result.table["measure"] if of_ours(measure)}
     found = {
         (Head(*key[:3]), key[3])
         for key in result.roles[["kind", "layer", "head", "measure"]].itertuples(index=False)
+        if of_ours(key[3])
     }
     true = {
-        (head, role) for head, one in known.built.items() for role in one.roles if role in asked
+        (head, name) for head, one in known.built.items() for name in one.roles if name in measures
     }
-    open_ = {(head, role) for head, one in known.built.items() for role in one.also}
+    open_ = {(head, name) for head, one in known.built.items() for name in one.also}
     kinds = set(result.table["kind"])
     rows = [
         {
             **head._asdict(),
-            "role": role,
-            "found": (head, role) in found,
-            "true": (head, role) in true,
+            "role": name,
+            "found": (head, name) in found,
+            "true": (head, name) in true,
         }
-        for head, role in sorted((found | true) - open_)
+        for head, name in sorted((found | true) - open_)
         if head.kind in kinds
     ]
     return described(known, pd.DataFrame(rows))
+
+
+def of_ours(measure: str) -> bool:
+    """Whether a measure makes a role by a test of ours: of others' tests, the truth about built heads is unknown."""
+    declared = role_of(measure)
+    return declared is not None and declared.name in role.own
 
 
 def areas(heads: pd.DataFrame) -> pd.DataFrame:
@@ -240,7 +247,7 @@ def hits(roles: pd.DataFrame) -> pd.DataFrame:
     """Precision and recall of every role: role, statistic, value, low, high, n; Wilson's 95 % intervals over the heads
     of all models and seeds."""
     rows = []
-    for role, some in [("all", roles), *roles.groupby("role")]:
+    for name, some in [("all", roles), *roles.groupby("role")]:
         right = int((some["found"] & some["true"]).sum())
         for statistic, count in (
             ("precision", int(some["found"].sum())),
@@ -248,6 +255,6 @@ def hits(roles: pd.DataFrame) -> pd.DataFrame:
         ):
             if count:
                 rows.append(
-                    (role, statistic, right / count, *proportion_interval(right, count), count)
+                    (name, statistic, right / count, *proportion_interval(right, count), count)
                 )
     return pd.DataFrame(rows, columns=["role", "statistic", "value", "low", "high", "n"])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headwise.study.run import Run
 from headwise.study.step import Step
-from headwise.study.steps.evaluations import Evaluate, EvaluatePerplexity
+from headwise.study.steps.evaluations import Evaluate
 from headwise.study.steps.smaller_models import model_of, model_step
 from headwise.study.store import MADE, Result
 from headwise.study.variants import FULL, Variant
@@ -28,7 +28,7 @@ class Choose(Step, stage="evaluate", names="choose"):
 
     VERSION = 3
 
-    candidates: tuple[Evaluate | EvaluatePerplexity, ...]  # the full model's first
+    candidates: tuple[Evaluate, ...]  # the full model's first
 
     last = True
     follows = ("evaluate/dev/",)
@@ -57,16 +57,10 @@ class Choose(Step, stage="evaluate", names="choose"):
             if facts.get("undecided", 0.0) >= HALF and not asked_for:
                 unsettled.append(variant.name)
                 continue
-            quality[variant.name] = dev_quality(result["rows"])
+            quality[variant.name] = run.quality.worth(result["rows"])
             kept[variant.name] = len(run.mask(variant))
         chosen = choose(quality, kept, limit) if FULL.name in quality else None
         return {"chosen": chosen, "max_drop": limit, "unsettled": unsettled}
-
-
-def dev_quality(rows: Sequence[Sequence[Any]]) -> float:
-    """What choices compare, the more the better: BLEU, or the change of perplexity in %, negated."""
-    values = {row[0]: float(row[1]) for row in rows}
-    return values["bleu"] if "bleu" in values else -values.get("perplexity_change", 0.0)
 
 
 def choose(dev: Mapping[str, float], kept: Mapping[str, int], max_drop: float | None) -> str | None:

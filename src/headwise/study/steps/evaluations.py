@@ -1,16 +1,15 @@
-"""What the models are worth: translations and their quality, or perplexity; size; speed."""
+"""What the models are worth: what they answer and its quality, their size, their speed."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from headwise.data.lines import read_lines
-from headwise.decoding.bleu import corpus_scores, paired_difference
 from headwise.decoding.translator import speeds, translate
+from headwise.evaluation.answers import Answers, LossesOfOne, Translations
 from headwise.evaluation.losses import Losses
 from headwise.heads import HeadMask, write_text
 from headwise.model import Model
@@ -25,24 +24,31 @@ from headwise.study.variants import FULL, Variant
 from headwise.training.batches import Encoded
 from headwise.training.loss_forward import dev_loss, loss_forward
 
-# Test text is opened once the choice is made.
-AFTER_CHOICE: dict[Split, tuple[str, ...]] = {"train": (), "dev": (), "test": ("choose",)}
-
 
 @dataclass(frozen=True)
-class Translate(Step, stage="evaluate", names="translate/{0.split}/{0.variant.name}"):
-    """A split in one model's translation, with sources and references beside it, in translations/."""
+class Answer(Step, ABC, stage="evaluate", names=""):
+    """What models answer on a split: translations, or the losses of sentences."""
 
     split: Split
-    variant: Variant
 
     @property
     def follows(self) -> tuple[str, ...]:
-        return AFTER_CHOICE[self.split]
+        return ("choose",) if self.split == "test" else ()
 
     @property
     def last(self) -> bool:
         return self.split == "test" or super().last
+
+    @abstractmethod
+    def read(self, run: Run, variant: Variant) -> Answers:
+        """The answers of one model, from the files."""
+
+
+@dataclass(frozen=True)
+class Translate(Answer, names="translate/{0.split}/{0.variant.name}"):
+    """A split in one model's translation, with sources and references beside it, in translations/."""
+
+    variant: Variant
 
     def needs(self, run: Run) -> list[Step]:
         return [model_step(self.variant)]
@@ -51,94 +57,46 @@ class Translate(Step, stage="evaluate", names="translate/{0.split}/{0.variant.na
         return {"text": run.fingerprint(self.split), "search": run.plan.search.model_dump()}
 
     def outputs(self, run: Run) -> list[str]:
-        names = (self.variant.name, "source", "reference")
-        return [f"translations/{self.split}/{name}.txt" for name in names]
+        return [self.file(name) for name in (self.variant.name, "source", "reference")]
+
+    def file(self, name: str) -> str:
+        return f"translations/{self.split}/{name}.txt"
 
     def make(self, run: Run, work: Path) -> Result:
         model = model_of(run, self.variant)
         text = run.pairs(self.split)
-        folder = work / MADE / "translations"
         search = run.plan.search
-        lines, cost = translate(
-            model.translator(search.engine), list(text.sources), search, run.progress
-        )
-        for name, side in (
-            (self.variant.name, lines),
-            ("source", text.sources),
-            ("reference", text.targets),
-        ):
+        translator = model.translator(search.engine)
+        lines, cost = translate(translator, list(text.sources), search, run.progress)
+        sides = {self.variant.name: lines, "source": text.sources, "reference": text.targets}
+        for name, side in sides.items():
             one_a_line = (" ".join(line.splitlines()) for line in side)
-            write_text(
-                folder / self.split / f"{name}.txt", "".join(f"{line}\n" for line in one_a_line)
-            )
+            content = "".join(f"{line}\n" for line in one_a_line)
+            write_text(work / MADE / self.file(name), content)
         return cost
+
+    def read(self, run: Run, variant: Variant) -> Translations:
+        lines = list(read_lines(run.folder / self.file(variant.name)))
+        references = list(read_lines(run.folder / self.file("reference")))
+        return Translations(lines, references)
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.translating(estimate.dev)
 
 
 @dataclass(frozen=True)
-class Evaluate(Step, stage="evaluate", names="evaluate/{0.split}/{0.variant.name}"):
-    """BLEU and chrF of a model's translations, and its paired BLEU differences to those of `others`.
+class MeasureLosses(Answer, names="losses/{0.split}/{0.order}"):
+    """The loss of every sentence under all models of a greedy order, or under one model, in losses/."""
 
-    The result: `rows` of (measure, value, low, high), `signatures`, and `against`: (value, low, high, p) by name.
-    """
-
-    split: Split
-    variant: Variant
-    others: tuple[Variant, ...] = ()
-
-    @property
-    def last(self) -> bool:
-        return self.split == "test" or super().last
-
-    def needs(self, run: Run) -> list[Step]:
-        return [Translate(self.split, variant) for variant in (self.variant, *self.others)]
-
-    def make(self, run: Run, work: Path) -> Result:
-        def lines(name: str) -> list[str]:
-            return list(read_lines(run.folder / "translations" / self.split / f"{name}.txt"))
-
-        ours, references = lines(self.variant.name), lines("reference")
-        found = corpus_scores(ours, references)
-        changes = {
-            other.name: paired_difference(ours, lines(other.name), references)
-            for other in self.others
-        }
-        return {
-            "rows": [(score.name, score.value, score.low, score.high) for score in found],
-            "signatures": {f"{score.name}_signature": score.signature for score in found},
-            "against": {other: (d.value, d.low, d.high, d.p) for other, d in changes.items()},
-        }
-
-    def seconds(self, run: Run, estimate: Estimate) -> float:
-        return BOOTSTRAP
-
-
-@dataclass(frozen=True)
-class MeasureLosses(Step, stage="evaluate", names="losses/{0.split}/{0.order}"):
-    """The loss of every sentence under all steps of a greedy order, or one model, for those that do not translate."""
-
-    split: Split
-    steps: tuple[
-        Variant, ...
-    ]  # of one order, or one variant without; none: of the full model alone
+    variants: tuple[Variant, ...]  # of one order, or one without; none: the full model alone
 
     @property
     def order(self) -> str:
-        first = self.steps[0] if self.steps else FULL
+        first = self.variants[0] if self.variants else FULL
         return first.order.name if first.order else first.name
 
-    @property
-    def follows(self) -> tuple[str, ...]:
-        return AFTER_CHOICE[self.split]
-
-    @property
-    def last(self) -> bool:
-        return self.split == "test"
-
     def needs(self, run: Run) -> list[Step]:
-        return [model_step(variant) for variant in (FULL, *self.steps)]
+        return [model_step(variant) for variant in (FULL, *self.variants)]
 
     def inputs(self, run: Run) -> dict[str, Any]:
         return {"text": run.fingerprint(self.split)}
@@ -147,56 +105,58 @@ class MeasureLosses(Step, stage="evaluate", names="losses/{0.split}/{0.order}"):
         return [f"{self.name}.npz"]
 
     def make(self, run: Run, work: Path) -> Result:
-        masks = [run.mask(variant) for variant in self.steps]
+        masks = [run.mask(variant) for variant in self.variants]
 
         def cut(mask: HeadMask) -> Model:
-            return model_of(run, self.steps[masks.index(mask)])
+            return model_of(run, self.variants[masks.index(mask)])
 
-        own = any(prune_step(variant).has_weights(run) for variant in self.steps)
+        own = any(prune_step(variant).has_weights(run) for variant in self.variants)
         text = full_model(run).task.batches(run.text(self.split), run.progress)
         losses = Losses.measure(text, masks, cut if own else None)
-        file = work / MADE / f"{self.name}.npz"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(file, summed=losses.summed, tokens=losses.tokens)
+        losses.save(work / MADE / f"{self.name}.npz")
         return {}
 
+    def read(self, run: Run, variant: Variant) -> LossesOfOne:
+        losses = Losses.read(run.folder / f"{self.name}.npz")
+        return LossesOfOne(losses, (FULL, *self.variants).index(variant))
+
     def seconds(self, run: Run, estimate: Estimate) -> float:
-        return (1 + len(self.steps)) * estimate.reading(estimate.dev)
+        return (1 + len(self.variants)) * estimate.reading(estimate.dev)
 
 
 @dataclass(frozen=True)
-class EvaluatePerplexity(Step, stage="evaluate", names="evaluate/{0.split}/{0.variant.name}"):
-    """Loss, perplexity, its change against the full model, and against `others`. The result has the form of
-    `Evaluate`'s; changes are in %."""
+class Evaluate(Step, stage="evaluate", names="evaluate/{0.split}/{0.variant.name}"):
+    """The quality of a model's answers, and its paired differences to those of others.
+
+    others: the models that it is compared with, and the steps that have their answers. The result: `rows` of (measure,
+    value, low, high), `signatures`, and `against`: (value, low, high, p) by name.
+    """
 
     split: Split
     variant: Variant
-    steps: tuple[Variant, ...] = ()  # of the variant's order, or it alone
-    others: tuple[tuple[Variant, tuple[Variant, ...]], ...] = ()  # each with its own steps
+    answer: Answer
+    others: tuple[tuple[Variant, Answer], ...] = ()
 
     @property
     def last(self) -> bool:
         return self.split == "test" or super().last
 
     def needs(self, run: Run) -> list[Step]:
-        orders = [self.steps, *(steps for _, steps in self.others)]
-        measured = [MeasureLosses(self.split, steps) for steps in orders]
-        return [*measured, model_step(self.variant)]
+        return [self.answer, *(answer for _, answer in self.others)]
 
     def inputs(self, run: Run) -> dict[str, Any]:
         return {"seed": run.plan.seed}
 
     def make(self, run: Run, work: Path) -> Result:
-        def losses(variant: Variant, steps: tuple[Variant, ...]) -> tuple[Losses, int]:
-            with np.load(run.folder / f"{MeasureLosses(self.split, steps).name}.npz") as arrays:
-                return Losses(arrays["summed"], arrays["tokens"]), (FULL, *steps).index(variant)
+        seed = run.plan.seed
+        own = self.answer.read(run, self.variant)
+        against = {}
+        for other, answer in self.others:
+            against[other.name] = own.difference(answer.read(run, other), seed)
+        return {"rows": own.rows(seed), "signatures": own.signatures(), "against": against}
 
-        (own, column), seed = losses(self.variant, self.steps), run.plan.seed
-        against = {
-            other.name: own.change(column, *losses(other, steps), seed)
-            for other, steps in self.others
-        }
-        return {"rows": own.rows(column, seed), "signatures": {}, "against": against}
+    def seconds(self, run: Run, estimate: Estimate) -> float:
+        return BOOTSTRAP if run.generates else 0.0
 
 
 @dataclass(frozen=True)
@@ -214,20 +174,19 @@ class Measure(Step, stage="evaluate", names="measure/{0.variant.name}"):
         return {"dev": run.fingerprint("dev")}
 
     def make(self, run: Run, work: Path) -> Result:
-        model, found = model_of(run, self.variant), dict[str, Any]()
-        if run.translates:
+        model = model_of(run, self.variant)
+        facts: dict[str, Any] = {}
+        if run.generates:
             dev = Encoded(run.pairs("dev"), model.tokenizer, model.task.longest)
             with loss_forward(model.hf):
-                found["dev_loss"] = dev_loss(model.hf, dev, model.tokenizer, 4096)
-        found["parameters"] = model.parameters
-        saved = (
-            run.folder
-            / ("model" if self.variant == FULL else f"pruned/{self.variant.name}")
-            / WEIGHTS
-        )
-        if saved.exists():
-            found["bytes"] = saved.stat().st_size
-        return {**found, "memory": model.weight_bytes, "cache_bytes": model.cache_bytes}
+                facts["dev_loss"] = dev_loss(model.hf, dev, model.tokenizer, 4096)
+        facts["parameters"] = model.parameters
+
+        folder = "model" if self.variant == FULL else f"pruned/{self.variant.name}"
+        weights = run.folder / folder / WEIGHTS
+        if weights.exists():
+            facts["bytes"] = weights.stat().st_size
+        return {**facts, "memory": model.weight_bytes, "cache_bytes": model.cache_bytes}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.reading(estimate.dev)
@@ -254,14 +213,10 @@ class MeasureSpeed(Step, stage="evaluate", names="speed", exclusive=True):
         }
 
     def make(self, run: Run, work: Path) -> Result:
-        plan = run.plan
-        sentences = list(run.pairs("dev").sources)[: plan.speed.sentences]
-        engine = plan.search.engine
-        writers = {
-            variant.name: model_of(run, variant).translator(engine) for variant in self.variants
-        }
-        return {
-            **speeds(
-                writers, sentences, plan.search, plan.speed.tokens, plan.speed.rounds, run.progress
-            )
-        }
+        search, speed = run.plan.search, run.plan.speed
+        sentences = list(run.pairs("dev").sources)[: speed.sentences]
+        translators = {}
+        for variant in self.variants:
+            translators[variant.name] = model_of(run, variant).translator(search.engine)
+        rates = speeds(translators, sentences, search, speed.tokens, speed.rounds, run.progress)
+        return {**rates}

@@ -35,7 +35,7 @@ class Train(Step, stage="train", names="train", shared=True, repeatable=True, co
             return {"given": plan.model, "files": files_of(plan.model)}
         return {
             "shape": plan.model.model_dump(),
-            "recipe": plan.training.model_dump(),
+            "recipe": run.training.model_dump(),
             "seed": plan.seed,
             "train": run.fingerprint("train"),
             "dev": run.fingerprint("dev"),
@@ -53,7 +53,9 @@ class Train(Step, stage="train", names="train", shared=True, repeatable=True, co
         if isinstance(shape, Architecture):
             return {**trained(run, shape, work), **texts}
         model = load(shape, run.device)
-        if run.translates:
+        model.task.check(run.text("train"))
+        model.task.check_loss()
+        if run.generates:
             model.task.check_generates()
         if run.main:
             model.save(work / MADE / "model")
@@ -86,7 +88,7 @@ def files_of(given: str) -> list[tuple[str, int, int]]:
 
 def training(run: Run, model: Model, work: Path, limit: int | None = None) -> TrainingRun:
     """The train and dev texts as a model reads them (pairs of at most `limit` tokens), and how to train on them."""
-    recipe = run.plan.training
+    recipe = run.training
     data = model.task.training_data(run.text("train"), recipe.batch_tokens, run.cache, limit)
     dev = model.task.training_data(run.text("dev"), recipe.batch_tokens, limit=limit)
     return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress)
@@ -94,7 +96,7 @@ def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Tr
 
 def trained(run: Run, shape: Architecture, work: Path) -> Result:
     """Learn subwords, train, average the last checkpoints if that lowers the dev loss, save."""
-    recipe, text = run.plan.training, run.pairs("train")
+    recipe, text = run.training, run.pairs("train")
     tokenizer = learn_subwords((side for pair in text for side in pair), shape.vocabulary)
     model = Model(build(shape, tokenizer, run.plan.seed).to(run.device), tokenizer, run.plan.name)
     how = training(run, model, work, shape.max_length)

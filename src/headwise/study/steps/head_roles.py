@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from headwise.attention import is_offloaded
+from headwise.data.text import ParallelText
 from headwise.heads import HeadMask, Site, save_table
 from headwise.importance.measurement import run_passes
 from headwise.importance.scores import scores_of
 from headwise.model import Model
-from headwise.roles.find import (
-    role_examples,
+from headwise.roles.role import UNTRAINED, fingerprints
+from headwise.roles.role_tests import (
+    Roles,
+    RoleTexts,
+    counted,
     roles,
-    roles_signature,
-    save_roles,
+    roles_of,
     sentences_read,
+    signature,
     token_counts,
 )
-from headwise.roles.role import UNTRAINED, fingerprints
-from headwise.roles.table import Roles
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run
 from headwise.study.step import Step
@@ -43,22 +44,26 @@ class FindRoles(Step, stage="roles", names="roles", once=True):
         return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {**role_inputs(run), "twins": run.plan.scoring.untrained}
+        return {**role_inputs(run), "twins": run.scoring.untrained}
 
     def outputs(self, run: Run) -> list[str]:
         return ["roles"]
 
     def make(self, run: Run, work: Path) -> Result:
         assert run.treebanks is not None
-        model, (treebank, confirm) = full_model(run), run.treebanks
-        counts = token_counts(model, run.text("train"))
-        found = tested(
-            run, model, counts, 0 if is_offloaded(model.hf) else run.plan.scoring.untrained
+        treebank, confirm = run.treebanks
+        model = full_model(run)
+        found = roles(
+            model,
+            treebank,
+            confirm=confirm,
+            pairs=tested_pairs(run),
+            training=run.text("train"),
+            untrained=0 if is_offloaded(model.hf) else run.scoring.untrained,
+            seed=run.plan.seed,
+            progress=run.progress,
         )
-        signature = roles_signature(model, treebank, confirm, run.plan.seed)
-        save_roles(
-            found, role_examples(model, treebank, found, counts), signature, work / MADE / "roles"
-        )
+        found.save(work / MADE / "roles")
         for warning in found.warnings:
             run.progress.say(f"  {warning}")
         held = (
@@ -72,7 +77,7 @@ class FindRoles(Step, stage="roles", names="roles", once=True):
             "untrained": {
                 name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(twins)
             },
-            "twins": run.plan.scoring.untrained if len(found.controls) else 0,
+            "twins": run.scoring.untrained if len(found.controls) else 0,
         }
 
 
@@ -97,21 +102,26 @@ def role_inputs(run: Run) -> dict[str, Any]:
     }
 
 
-def tested(run: Run, model: Model, counts: Mapping[int, int] | None, untrained: int = 0) -> Roles:
-    """The roles of a model of the run, cross attention on as many dev pairs as the plan says; and of so many untrained
-    twins."""
+def tested_pairs(run: Run) -> ParallelText | None:
+    """The dev pairs that cross attention is tested on: as many as the plan says."""
+    return run.pairs("dev").head(run.plan.roles.pairs) if run.plan.roles.pairs else None
+
+
+def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
+    """The roles of a pruned model, without examples and controls, heads under the numbers of the full model."""
     assert run.treebanks is not None
     treebank, confirm = run.treebanks
-    done, total = 0, sentences_read(treebank, confirm, untrained)
-
-    def progress(sentences: int) -> None:
-        nonlocal done
-        done += sentences
-        run.progress(min(1.0, done / total), "")
-
-    pairs = run.pairs("dev").head(run.plan.roles.pairs) if run.plan.roles.pairs else None
-    return roles(
-        model, treebank, confirm, pairs, counts, run.plan.seed, progress, untrained=untrained
+    counts = token_counts(full_model(run), run.text("train"))
+    texts = RoleTexts.of(model, treebank, confirm, tested_pairs(run), counts)
+    total = sentences_read(treebank, confirm, texts.pairs, untrained=0)
+    found = roles_of(model, texts, run.plan.seed, counted(total, run.progress))
+    made = signature(model, treebank, confirm, run.plan.seed) | {"heads": mask.heads.to_json()}
+    return replace(
+        found,
+        table=numbered(found.table, mask),
+        roles=numbered(found.roles, mask),
+        labels=numbered(found.labels, mask),
+        signature=made,
     )
 
 
@@ -128,7 +138,7 @@ class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=
 
     def inputs(self, run: Run) -> dict[str, Any]:
         return {
-            "measures": run.plan.scoring.pruned,
+            "measures": run.scoring.pruned,
             "dev": run.fingerprint("dev"),
             "seed": run.plan.seed,
             "roles": role_inputs(run) if run.treebanks else None,
@@ -138,7 +148,7 @@ class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=
         return [self.name]
 
     def make(self, run: Run, work: Path) -> Result:
-        measures, seed = run.plan.scoring.pruned, run.plan.seed
+        measures, seed = run.scoring.pruned, run.plan.seed
         model = model_of(run, self.variant)
         mask = run.mask(self.variant)
         folder = work / MADE / self.name
@@ -151,17 +161,11 @@ class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=
             if run.main:
                 save_table(numbered(scores.table, mask), signature, folder / "heads.csv")
         if run.main and run.treebanks and mask.count("encoder-self"):
-            found = tested(run, model, token_counts(full_model(run), run.text("train")))
-            signature = roles_signature(model, *run.treebanks, seed) | {
-                "heads": mask.heads.to_json()
-            }
-            for name in ("table", "roles", "labels"):
-                setattr(found, name, numbered(getattr(found, name), mask))
-            save_roles(found, [], signature, folder / "roles")
+            tested_again(run, model, mask).save(folder / "roles")
         return {"heads": len(mask)}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.scoring(run.plan.scoring.pruned)
+        return estimate.scoring(run.scoring.pruned)
 
 
 def numbered(table: pd.DataFrame, mask: HeadMask) -> pd.DataFrame:

@@ -131,7 +131,7 @@ class Prune(
         return {
             "options": run.sweep(self.variant).training_options,
             "seed": run.plan.seed,
-            "training": run.plan.training.model_dump(exclude=unused),
+            "training": run.training.model_dump(exclude=unused),
             "train": run.fingerprint("train"),
             "dev": run.fingerprint("dev"),
         }
@@ -276,7 +276,7 @@ class MakeControl(Prune):
         return {
             "shape": plan.model.model_dump(),
             "seed": plan.seed,
-            "recipe": plan.training.model_dump(),
+            "recipe": run.training.model_dump(),
         }
 
     def outputs(self, run: Run) -> list[str]:

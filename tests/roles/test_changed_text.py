@@ -12,8 +12,9 @@ from transformers import MarianMTModel, PreTrainedTokenizerFast
 import headwise as hw
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
-from headwise.roles.controls import COLUMNS, SENTENCES, random_words, shuffled, some
+from headwise.roles.changed_text import SENTENCES, random_words, sample, shuffled
 from headwise.roles.role import role_of
+from headwise.roles.role_tests import CONTROL_COLUMNS, RoleTexts, roles_of
 from headwise.statistics import cohen_h
 
 Marian = Callable[..., MarianMTModel]
@@ -63,9 +64,9 @@ def test_random_words_keep_trees_and_mentions(treebank: Treebank) -> None:
 
 def test_a_long_text_is_thinned_evenly() -> None:
     text = [Annotated.plain(str(number)) for number in range(2 * SENTENCES + 1)]
-    few = some(text, 1)
+    few = sample(text, 1)
     assert len(few) <= SENTENCES and few[1].text == "3" and int(few[-1].text) > 2 * SENTENCES - 3
-    assert some(text, 4) == text  # neighbours are read together
+    assert sample(text, 4) == text  # neighbours are read together
 
 
 def test_the_controls_are_the_tests_of_twins_and_of_changed_text(
@@ -74,7 +75,7 @@ def test_the_controls_are_the_tests_of_twins_and_of_changed_text(
     """The slow way: `hw.roles` of every twin, and of the model on the changed text."""
     model = hw.Model(tiny_marian(vocab_size=len(tokenizer)), tokenizer, "tiny")
     found = hw.roles(model, treebank, seed=4, untrained=2).controls
-    assert tuple(found.columns) == COLUMNS and found["measure"].map(role_of).notna().all()
+    assert tuple(found.columns) == CONTROL_COLUMNS and found["measure"].map(role_of).notna().all()
     assert set(found["control"]) == {"untrained.5", "untrained.6", "random-words", "shuffled"}
     twins = {
         name: hw.untrained(model, int(name.partition(".")[2]))
@@ -82,8 +83,8 @@ def test_the_controls_are_the_tests_of_twins_and_of_changed_text(
     }
     text = list(treebank)
     slow = {name: hw.roles(twin, treebank, seed=4) for name, twin in twins.items()}
-    slow["shuffled"] = hw.roles(model, shuffled(text, 4), seed=4)  # type: ignore[arg-type]
-    slow["random-words"] = hw.roles(model, random_words(text, 4), seed=4)  # type: ignore[arg-type]
+    slow["shuffled"] = roles_of(model, RoleTexts(shuffled(text, 4)), seed=4)
+    slow["random-words"] = roles_of(model, RoleTexts(random_words(text, 4)), seed=4)
     for name, one in slow.items():
         table = one.table[one.table["measure"].map(role_of).notna()]
         rows = found[found["control"] == name]

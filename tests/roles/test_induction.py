@@ -11,27 +11,27 @@ from attention.families import tiny
 from headwise.attention import AttentionCall, discover
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
-from headwise.roles.language_model import (
+from headwise.roles.induction import (
     LENGTH,
     REPEATS,
     copying,
     output_weights,
-    previous,
-    probes,
+    repeated_sequences,
     repetition,
-    sink,
 )
-from headwise.roles.observe import Batch, observe
 from headwise.roles.passage import Passage, View
+from headwise.roles.passes import Batch, observe
+from headwise.roles.positional import previous
+from headwise.roles.shape import sink
 from roles.handmade import baselines, random_weights, values
 
 
 def passages(start: int | None = 1, longest: int = 512, seed: int = 0) -> list[Passage]:
-    return [passage for _, passage in probes(range(3, 60), start, longest, seed)]
+    return [passage for _, passage in repeated_sequences(range(3, 60), start, longest, seed)]
 
 
 @pytest.mark.parametrize("start", [1, None])
-def test_probes_are_random_tokens_said_several_times(start: int | None) -> None:
+def test_sequences_are_random_tokens_said_several_times(start: int | None) -> None:
     first, second = passages(start)
     size = LENGTH * REPEATS + (start is not None)
     assert first.ids.shape == (20, size) and first.causal and first.there.all()
@@ -42,12 +42,12 @@ def test_probes_are_random_tokens_said_several_times(start: int | None) -> None:
     assert not torch.equal(first.ids, second.ids) and torch.equal(first.ids, passages(start)[0].ids)
 
 
-def test_probes_leave_out_the_most_and_least_common_tokens_and_fit_the_model() -> None:
+def test_sequences_leave_out_the_most_and_least_common_tokens_and_fit_the_model() -> None:
     counts = {token: 1000 - token for token in range(3, 103)}
-    ids = torch.cat([p.ids for _, p in probes(range(3, 200), None, 64, 0, counts)])
+    ids = torch.cat([p.ids for _, p in repeated_sequences(range(3, 200), None, 64, 0, counts)])
     assert ids.min() >= 13 and ids.max() < 93 and ids.shape[1] == 15 * REPEATS
     with pytest.raises(HeadwiseError, match="do not fit: the model has 8 positions"):
-        next(probes(range(3, 60), None, 8, 0))
+        next(repeated_sequences(range(3, 60), None, 8, 0))
 
 
 def crafted(passage: Passage, back: int) -> Tensor:
@@ -175,7 +175,7 @@ def test_a_model_that_has_learnt_to_repeat_has_an_induction_head() -> None:
         optimiser.step()
     batches = (
         Batch(half, {"input_ids": p.ids, "attention_mask": p.there.long()}, {"decoder-self": (p,)})
-        for half, p in probes(range(3, 64), None, 49, 0)
+        for half, p in repeated_sequences(range(3, 64), None, 49, 0)
     )
     table = observe(model, discover(model), batches, {"decoder-self": [repetition]})[
         "decoder-self", 0

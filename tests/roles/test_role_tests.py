@@ -10,16 +10,16 @@ import torch
 from transformers import MarianMTModel, PreTrainedTokenizerFast
 
 from attention.families import tiny
-from headwise.attention import discover
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS
-from headwise.roles import passes
+from headwise.roles import alignment
 from headwise.roles.passes import Reading
 from headwise.roles.rare import frequencies
 from headwise.roles.role import NO_ROLE
-from headwise.roles.table import Roles, roles
+from headwise.roles.role_tests import Roles
+from roles.handmade import found_in
 
 Marian = Callable[..., MarianMTModel]
 
@@ -39,9 +39,7 @@ def test_a_random_model_has_no_role(
     model = tiny_marian(vocab_size=len(tokenizer))
     counts = frequencies((sentence.text for sentence in treebank), tokenizer)
     before = model.config._attn_implementation
-    out = roles(
-        model, tokenizer, discover(model), treebank, frequencies=counts, reading=Reading(top=50)
-    )
+    out = found_in(model, tokenizer, treebank, frequencies=counts, reading=Reading(top=50))
     assert model.config._attn_implementation == before
     assert list(out.table.columns) == list(COLUMNS)
     assert set(out.labels["kind"]) == {"encoder-self"} and set(out.labels["label"]) == {NO_ROLE}
@@ -71,8 +69,7 @@ def test_against_a_slow_script_on_the_stock_model(
 ) -> None:
     """Sentence by sentence, attention from transformers' own eager code, words by hand. Near-ties may flip a count."""
     model = tiny_marian(vocab_size=len(tokenizer))
-    found = discover(model)
-    out = roles(model, tokenizer, found, treebank, reading=Reading(max_length=20))
+    out = found_in(model, tokenizer, treebank, reading=Reading(max_length=20))
     model.set_attn_implementation("eager")
     positional, subject, governor, count = [], [], [], 0
     for sentence in treebank:
@@ -118,7 +115,7 @@ def test_against_a_slow_script_on_the_stock_model(
 @pytest.mark.parametrize("family", ["bert", "t5"])
 def test_other_readers(treebank: Treebank, tokenizer: PreTrainedTokenizerFast, family: str) -> None:
     model = tiny(family, vocab_size=len(tokenizer))
-    out = roles(model, tokenizer, discover(model), treebank)
+    out = found_in(model, tokenizer, treebank)
     assert set(out.table["kind"]) == {"encoder-self"} and out.roles.empty
 
 
@@ -127,7 +124,7 @@ def test_language_models_are_asked_on_probes_too(
     treebank: Treebank, tokenizer: PreTrainedTokenizerFast, family: str
 ) -> None:
     model = tiny(family, vocab_size=len(tokenizer))
-    out = roles(model, tokenizer, discover(model), treebank)
+    out = found_in(model, tokenizer, treebank)
     measures = set(out.table["measure"])
     assert {"induction", "duplicate-token", "previous-token", "copying", "sink"} <= measures
     assert "syntactic.det.to-dependent" in measures
@@ -144,13 +141,13 @@ def test_sentence_pairs_test_the_decoder_and_cross_attention(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        passes,
+        alignment,
         "links",
         lambda pairs: {one.sentence.id: frozenset({(0, 0), (1, 1)}) for one, _ in pairs},
     )
     model = tiny_marian(vocab_size=len(tokenizer))
     pairs = [(sentence.text, sentence.text) for sentence in treebank]
-    out = roles(model, tokenizer, discover(model), treebank, pairs=pairs)
+    out = found_in(model, tokenizer, treebank, pairs=pairs)
     by_kind = out.table.groupby("kind")["measure"].agg(set)
     assert by_kind["cross"] == {"alignment", "monotonicity", "sink"}
     assert {"positional.-1", "sink"} <= by_kind["decoder-self"] and "positional.1" not in by_kind[
@@ -160,7 +157,7 @@ def test_sentence_pairs_test_the_decoder_and_cross_attention(
     assert len(out.labels) == 24
     with pytest.raises(HeadwiseError, match="a BertModel does not translate"):
         bert = tiny("bert", vocab_size=len(tokenizer))
-        roles(bert, tokenizer, discover(bert), treebank, pairs=pairs)
+        found_in(bert, tokenizer, treebank, pairs=pairs)
 
 
 def test_another_treebank_may_confirm(
@@ -168,27 +165,26 @@ def test_another_treebank_may_confirm(
 ) -> None:
     model = tiny_marian(vocab_size=len(tokenizer))
     sentences = list(treebank)
-    out = roles(model, tokenizer, discover(model), sentences[:150], confirm=sentences[150:250])
+    out = found_in(model, tokenizer, sentences[:150], confirm=sentences[150:250])
     assert out.coverage["treebank"].used == 250
     one = [Annotated(s.words, s.id, "the only document", s.mentions) for s in sentences[:50]]
     with pytest.raises(HeadwiseError, match="no second half"):
-        roles(model, tokenizer, discover(model), one)
+        found_in(model, tokenizer, one)
 
 
 def test_text_that_does_not_fit_is_reported(
     treebank: Treebank, tokenizer: PreTrainedTokenizerFast, tiny_marian: Marian
 ) -> None:
     model = tiny_marian(vocab_size=len(tokenizer))
-    found = discover(model)
     with pytest.raises(
         HeadwiseError,
         match="None of the first 256 sentences can be used: they have more than 2 subwords",
     ):
-        roles(model, tokenizer, found, treebank, reading=Reading(max_length=2))
+        found_in(model, tokenizer, treebank, reading=Reading(max_length=2))
     foreign = [Annotated.plain("das ist ein Satz fremder Sprache", str(n)) for n in range(100)]
-    out = roles(model, tokenizer, found, foreign)
+    out = found_in(model, tokenizer, foreign)
     assert out.warnings == ["100% of the subwords of the treebank are unknown: another language?"]
-    short = roles(model, tokenizer, found, treebank, reading=Reading(max_length=20))
+    short = found_in(model, tokenizer, treebank, reading=Reading(max_length=20))
     left = short.coverage["treebank"].too_long
     assert left > 0 and short.warnings == [
         f"{left} of 400 sentences of the treebank are too long and were left out."
@@ -199,9 +195,8 @@ def test_first_subword_and_context_are_readings(
     treebank: Treebank, tokenizer: PreTrainedTokenizerFast, tiny_marian: Marian
 ) -> None:
     model = tiny_marian(vocab_size=len(tokenizer), max_position_embeddings=128)
-    found = discover(model)
     whole, first = (
-        roles(model, tokenizer, found, treebank, reading=Reading(first_subword=each))
+        found_in(model, tokenizer, treebank, reading=Reading(first_subword=each))
         for each in (False, True)
     )
     relation = "syntactic.nsubj.to-governor"
@@ -210,5 +205,5 @@ def test_first_subword_and_context_are_readings(
     documents = [
         Annotated(s.words, s.id, f"d{n // 20}", s.mentions) for n, s in enumerate(treebank)
     ]
-    joined = roles(model, tokenizer, found, documents, reading=Reading(context=2))
+    joined = found_in(model, tokenizer, documents, reading=Reading(context=2))
     assert joined.coverage["treebank"].used == 200

@@ -1,6 +1,6 @@
 """A question to attention heads about a batch of text: prepared once, answered for all heads of each layer at once.
 
-A test is a function from a passage to a `Question`.
+A test is a function from a passage to a `Probe`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REACH = 10  # the largest fixed offset of a baseline, in words to either side
 
 
 @dataclass
-class Question:
+class Probe:
     """M measures over B sentences. The value of a measure is Σ answers / Σ counts over the text.
 
     counts B M: how many tokens are asked about. baseline B N M: the answers of N rules without attention (the best rule
@@ -47,13 +47,13 @@ def pointing(
     queries: Passage,
     keys: Passage,
     baseline: Literal["offset", "chance"],
-    reading: Literal["pointed_words", "looking_words"] = "pointed_words",
+    reading: Literal["attended_words", "attending_words"] = "attended_words",
     per_arc: bool = False,
-) -> Question:
+) -> Probe:
     """How often words attend most to a correct answer, any of several correct answers accepted.
 
     share(h) = mean over query words q with a correct answer of 1[argmax_k≠q A_h[q, k] is correct]; with the reading
-    `looking_words`, the argmax is over the words that attend to q. The baseline is `chance` (another random visible
+    `attending_words`, the argmax is over the words that attend to q. The baseline is `chance` (another random visible
     word) or, for `offset`, the best of three rules: a fixed offset k − q (between two texts, from the same relative
     position), chance, and uniform weights on all subwords, by which the longest visible word gets most. Answers that
     are not visible do not count. per_arc: the unit is the correct answer, not the query word, so that a word with two
@@ -62,7 +62,7 @@ def pointing(
     names: dict[str, int] = {}
     rows = [(s, q, k, names.setdefault(measure, len(names))) for s, q, k, measure in arcs]
     table = torch.tensor(rows, dtype=torch.long, device=queries.ids.device).view(-1, 4)
-    table = table[visible(table, queries, keys, forward=reading == "looking_words")]
+    table = table[visible(table, queries, keys, forward=reading == "attending_words")]
     sentence, query, key, measure = table.T
     size, count, width = len(queries.ids), len(names), queries.subwords.shape[1]
     cell = sentence * count + measure  # a sentence and a measure as one number
@@ -74,7 +74,7 @@ def pointing(
     if baseline == "offset":
         from_ = query if queries is keys else same_way(sentence, query, queries, keys)
         rules.append(fixed_offsets(sentence, key - from_, measure, (size, count)))
-    own = queries is keys and reading == "pointed_words"
+    own = queries is keys and reading == "attended_words"
     if own or baseline == "chance":
         rules.append(
             summed(cell, 1 / queries.visible[sentence, query].clamp_min(1), size * count).view(
@@ -92,7 +92,7 @@ def pointing(
         sums: Tensor = hits.new_zeros(size * count, chosen.shape[1]).index_add_(0, cell, hits)
         return sums.view(size, count, chosen.shape[1]).transpose(1, 2)
 
-    return Question(list(names), counts, torch.cat(rules, 1), answer)
+    return Probe(list(names), counts, torch.cat(rules, 1), answer)
 
 
 def visible(table: Tensor, queries: Passage, keys: Passage, forward: bool) -> Tensor:

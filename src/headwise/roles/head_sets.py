@@ -1,0 +1,336 @@
+"""Which cross heads align: every head is ranked by its error, and a set of heads is chosen whose mean errs least.
+
+What is averaged is the heads' attention maps, as the programs do that read alignments from a model. A set is grown
+greedily on one half of the text and confirmed on the other. What is asked of heads differs for text that is translated
+(`pair_batches_of`, below) and text that is spoken (`word_times.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
+from headwise.data.subwords import Coverage
+from headwise.errors import HeadwiseError
+from headwise.heads import COLUMNS, Head, Site
+from headwise.importance.tally import fetched
+from headwise.roles.alignment import Gold, linked_pairs
+from headwise.roles.passage import Passage, View
+from headwise.roles.passes import Half, Subject, forward, half_of, pair_batches
+from headwise.roles.probe import REACH, same_way
+from headwise.statistics import ratio_interval
+
+MOST = 10  # heads of a set
+Counts = Mapping[str, tuple[Tensor, Tensor]]  # by measure, sums and divisors, each B C
+Units = dict[
+    str, tuple[np.ndarray, np.ndarray]
+]  # by measure, sums and divisors, each units x candidates
+
+
+@dataclass
+class AlignmentBatch:
+    """A batch of B units of text, in which C candidates are asked for an alignment.
+
+    maps: from a layer's call to its heads' attention maps, B H …, the means of which make sense. answers: what maps
+    B C … say, B C K. rules: what rules without attention say, B R K. counted: sums and divisors of every measure; the
+    first is an error, the least of which is best.
+    """
+
+    inputs: dict[str, Tensor]
+    maps: Callable[[AttentionCall], Tensor]
+    answers: Callable[[Tensor], Tensor]
+    rules: Tensor
+    counted: Callable[[Tensor], Counts]
+
+
+AlignmentBatches = Callable[[Half], Iterable[AlignmentBatch]]
+
+
+@dataclass
+class HeadSets:
+    """heads: the chosen ones, the best first. measure: the error they were chosen by. table and sets: see
+    `AlignmentHeads`."""
+
+    heads: list[Head]
+    measure: str
+    table: pd.DataFrame
+    sets: pd.DataFrame
+
+
+def choose(
+    model: PreTrainedModel,
+    discovery: Discovery,
+    batches: AlignmentBatches,
+    named: Sequence[Head],
+    one_layer: bool,
+    seed: int,
+) -> HeadSets:
+    """Rank all cross heads, and grow a set of them.
+
+    batches: of each half of the text, as often as they are asked for. named: heads that the model names today.
+    one_layer: only sets within a layer. Raises HeadwiseError where a half has no text.
+    """
+    heads = list(discovery.heads.only(["cross"]))
+    halves = [counts_of(model, discovery, batches(half), np.eye(len(heads))) for half in (0, 1)]
+    if not all(counts for counts, _ in halves):
+        raise HeadwiseError(
+            "The text has no second half to confirm alignment heads on: give more of it, at least two dozen sentences "
+            "or recordings."
+        )
+    measure = next(iter(halves[0][0]))
+    alone = ratio(halves[0][0][measure])
+
+    def errors(mixing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return counts_of(model, discovery, batches(0), mixing)[0][measure]
+
+    chosen = [heads[number] for number in grow(groups_of(heads, one_layer), alone, errors)]
+    candidates = {
+        "chosen": chosen,
+        "best head": [heads[int(np.nanargmin(alone))]],
+        "now": [head for head in named if head in heads],
+    }
+    candidates = {name: members for name, members in candidates.items() if members}
+    mixing = np.array([[float(head in some) for head in heads] for some in candidates.values()])
+    counts, rules = counts_of(model, discovery, batches(1), mixing)
+    sets = rows(counts, rules, seed)
+    sets = sets[sets["measure"] == measure]
+    members = [" ".join(map(str, some)) for some in candidates.values()]
+    sets = sets.assign(set=list(candidates), heads=members)
+
+    whole = joined([counts for counts, _ in halves])
+    baselines = joined([rules for _, rules in halves])
+    table = rows(whole, baselines, seed).assign(
+        kind="cross",
+        layer=[head.layer for head in heads] * len(whole),
+        head=[head.head for head in heads] * len(whole),
+    )
+    columns = ["set", "heads", *COLUMNS[3:]]
+    return HeadSets(chosen, measure, table[list(COLUMNS)], sets[columns].reset_index(drop=True))
+
+
+def groups_of(heads: Sequence[Head], one_layer: bool) -> list[list[int]]:
+    """The numbers of the heads among which a set is chosen: all, or those of each layer."""
+    if not one_layer:
+        return [list(range(len(heads)))]
+    layers: dict[int, list[int]] = {}
+    for number, head in enumerate(heads):
+        layers.setdefault(head.layer, []).append(number)
+    return list(layers.values())
+
+
+def grow(
+    groups: list[list[int]],
+    alone: np.ndarray,
+    errors_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+) -> list[int]:
+    """The set of least error that greedy growth finds inside any of the groups, in the order of choice.
+
+    Every group begins with its best head and takes the one whose addition lowers the error most, until none does.
+    alone: the error of each head. errors_of: sums and divisors of the sets of heads in the rows of a matrix.
+    """
+    total = len(alone)
+    alone = np.where(np.isnan(alone), np.inf, alone)
+    groups = [group for group in groups if group]
+    sets = [[min(group, key=lambda n: alone[n])] for group in groups]
+    errors = [alone[members[0]] for members in sets]
+    growing = set(range(len(sets)))
+    while growing:
+        mixing = np.eye(total)
+        for number in growing:
+            mixing[np.ix_(groups[number], sets[number])] = 1
+        together = ratio(errors_of(mixing))
+        for number in sorted(growing):
+            left = [n for n in groups[number] if n not in sets[number]]
+            best = min(left, key=lambda n: together[n], default=None)
+            if best is None or not together[best] < errors[number]:
+                growing.remove(number)
+                continue
+            sets[number].append(best)
+            errors[number] = together[best]
+            if len(sets[number]) == MOST:
+                growing.remove(number)
+    return sets[int(np.argmin(errors))]
+
+
+def counts_of(
+    model: PreTrainedModel,
+    discovery: Discovery,
+    batches: Iterable[AlignmentBatch],
+    mixing: np.ndarray,
+) -> tuple[Units, Units]:
+    """Sums and divisors of sets of heads, and of the rules without attention. mixing: sets x heads, 1 for a member."""
+    sites = [site for site in discovery.heads.sites if site.kind == "cross"]
+    of_sets: list[Counts] = []
+    of_rules: list[Counts] = []
+    current: list[AlignmentBatch] = []
+    maps: dict[Site, Tensor] = {}
+
+    def hook(call: AttentionCall) -> None:
+        if call.site.kind == "cross":
+            maps[call.site] = current[-1].maps(call)
+
+    weights = torch.tensor(mixing, dtype=torch.float32, device=device_of(model))
+    with evaluating(model), torch.no_grad(), capture(model, discovery, watch=hook, weights=True):
+        for batch in batches:
+            current[:] = [batch]
+            forward(model, discovery, batch.inputs)
+            every = torch.cat([maps[site] for site in sites], 1).float()
+            mixed = torch.einsum("ct,bt...->bc...", weights, every)
+            of_sets.append(batch.counted(batch.answers(mixed)))
+            of_rules.append(batch.counted(batch.rules))
+    return units(of_sets), units(of_rules)
+
+
+def units(drawn: Sequence[Counts]) -> Units:
+    """Batches of counts as arrays of units, fetched from their device together."""
+    names = list(drawn[0]) if drawn else []
+    parts = []
+    for name in names:
+        for side in (0, 1):
+            parts.append(torch.cat([counts[name][side] for counts in drawn]))
+    arrays = [np.asarray(part, dtype=np.float64) for part in fetched(parts)] if parts else []
+    return {name: (arrays[2 * n], arrays[2 * n + 1]) for n, name in enumerate(names)}
+
+
+def joined(several: Sequence[Units]) -> Units:
+    """The units of several texts as those of one."""
+    whole: Units = {}
+    for name in several[0]:
+        sums = np.concatenate([units[name][0] for units in several])
+        divisors = np.concatenate([units[name][1] for units in several])
+        whole[name] = sums, divisors
+    return whole
+
+
+def ratio(counts: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Σ sums / Σ divisors of every candidate; not a number where nothing was counted."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value: np.ndarray = counts[0].sum(0) / counts[1].sum(0)
+    return value
+
+
+def rows(counts: Units, rules: Units, seed: int) -> pd.DataFrame:
+    """A row for each measure and candidate: measure, value, low, high, n (what was counted), baseline (the best rule).
+
+    The first measure is an error: its best rule has the least of it.
+    """
+    first = next(iter(counts))
+    tables = []
+    for name, (sums, divisors) in counts.items():
+        value = ratio((sums, divisors))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            low, high = ratio_interval(sums, divisors, value, seed)
+        rule = ratio(rules[name])
+        columns = {
+            "measure": name,
+            "value": value,
+            "low": low,
+            "high": high,
+            "n": divisors.sum(0).astype(int),
+            "baseline": np.nanmin(rule) if name == first else np.nanmax(rule),
+        }
+        tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)
+
+
+def pair_batches_of(
+    subject: Subject, text: Sequence[tuple[str, str]], gold: Sequence[Gold] | None
+) -> AlignmentBatches:
+    """Batches of sentence pairs, with reference links or, without any, with those of eflomal."""
+    sources = subject.coverage.setdefault("source", Coverage())
+    targets = subject.coverage.setdefault("target", Coverage())
+    pairs, reference = linked_pairs(text, gold, subject.tokenizer, subject.limit, sources, targets)
+
+    def batches(half: Half) -> Iterator[AlignmentBatch]:
+        of_half = [pair for pair in pairs if half_of(pair[0].sentence) == half]
+        for batch in pair_batches(subject, of_half):
+            target, source = batch.sides["cross"]
+            yield pair_batch(batch.inputs, target, source, reference)
+
+    return batches
+
+
+def pair_batch(
+    inputs: dict[str, Tensor], target: Passage, source: Passage, reference: Mapping[str, Gold]
+) -> AlignmentBatch:
+    """A batch of sentence pairs.
+
+    A target word is aligned with the source word to which the positions that write it attend most, A. With the sure
+    links S and the possible ones P ⊇ S, alignment.error = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), the alignment error
+    rate of Och & Ney (2003), and alignment = the share of target words with a possible link whose link in A is one.
+    Rules: the diagonal, shifted by a fixed number of words. A link outside the sentence is wrong.
+    """
+    # one source word too many: the place of a rule's link outside the sentence
+    shape = (len(target.ids), target.subwords.shape[1], source.subwords.shape[1] + 1)
+    gold = [reference[sentence.id] for sentence in target.sentences]
+    there = target.subwords > 0
+    sure, possible = (
+        marked([links[which] for links in gold], shape).to(there.device) & there[:, :, None]
+        for which in (0, 1)
+    )
+    linked = possible.any(-1)
+    size = there.sum(1) + sure.sum((1, 2))  # |A| + |S|
+
+    def hits(links: Tensor, answers: Tensor) -> Tensor:
+        """Whether each word's link is among some: answers B C W in and out."""
+        every = links[:, None].expand(-1, answers.shape[1], -1, -1)
+        return every.gather(3, answers[..., None])[..., 0] & there[:, None]
+
+    def counted(answers: Tensor) -> Counts:
+        among_possible = hits(possible, answers)
+        right = hits(sure, answers).sum(-1) + among_possible.sum(-1)
+        sizes = size[:, None].expand_as(right)
+        words = linked.sum(-1)[:, None].expand_as(right)
+        return {
+            "alignment.error": (sizes - right, sizes),
+            "alignment": ((among_possible & linked[:, None]).sum(-1), words),
+        }
+
+    return AlignmentBatch(
+        inputs,
+        partial(between, target, source),
+        partial(attended_words, source),
+        diagonals(target, source),
+        counted,
+    )
+
+
+def marked(links: Sequence[Iterable[tuple[int, int]]], shape: tuple[int, int, int]) -> Tensor:
+    """The links (source word, target word) of B sentences as booleans, B W V."""
+    out = torch.zeros(shape, dtype=torch.bool)
+    places = []
+    for number, of_sentence in enumerate(links):
+        for read, written in of_sentence:
+            places.append((number, written, read))
+    out[torch.tensor(places, dtype=torch.long).view(-1, 3).unbind(1)] = True
+    return out
+
+
+def between(target: Passage, source: Passage, call: AttentionCall) -> Tensor:
+    """Attention from target words to source words: B H W V."""
+    assert call.weights is not None
+    return View(call.weights, target, source).between
+
+
+def attended_words(source: Passage, maps: Tensor) -> Tensor:
+    """The source word that each target word attends to most: B C W."""
+    return maps.masked_fill((source.subwords == 0)[:, None, None], -1).argmax(-1)
+
+
+def diagonals(target: Passage, source: Passage) -> Tensor:
+    """The source words on the diagonal, shifted by −REACH … REACH words: B R W; the number of words where outside."""
+    size, words = target.subwords.shape
+    sentence, query = torch.ones_like(target.subwords).nonzero().unbind(1)
+    place = same_way(sentence, query, target, source).view(size, 1, words)
+    shifts = torch.arange(-REACH, REACH + 1, device=place.device)[:, None]
+    outside = source.subwords.shape[1]
+    shifted = place + shifts
+    return torch.where((shifted >= 0) & (shifted < outside), shifted, outside)

@@ -1,0 +1,364 @@
+"""What every head does: all role tests on a treebank and other texts, for a model, with their controls and files."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from headwise.data.annotated import Annotated
+from headwise.data.subwords import Coverage
+from headwise.data.text import ParallelText
+from headwise.data.treebank import Treebank
+from headwise.environment import environment_info
+from headwise.errors import HeadwiseError
+from headwise.grid import HeadGrid
+from headwise.heads import COLUMNS, Head, HeadMap, write_text
+from headwise.importance.untrained import twin_seeds
+from headwise.importance.untrained import untrained as untrained_model
+from headwise.model import Model
+from headwise.progress import Report, silent
+from headwise.roles.alignment import Gold, LinkedText
+from headwise.roles.answers import together
+from headwise.roles.changed_text import CHANGES, SENTENCES, sample
+from headwise.roles.examples import examples
+from headwise.roles.label import ENOUGH, KEY, absent, find, labels, patterns
+from headwise.roles.passes import (
+    ByHalf,
+    Count,
+    Reading,
+    Subject,
+    on_generated,
+    on_pairs,
+    on_repeats,
+    on_treebank,
+    uncounted,
+)
+from headwise.roles.rare import frequencies
+from headwise.roles.role import UNTRAINED, category, role_of
+from headwise.tasks.task import AnyText, sentences
+
+FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
+COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
+TABLES = ("table", "roles", "labels", "patterns", "controls")
+CONTROL_COLUMNS = ("control", *KEY, "value", "n", "baseline", "found")
+
+
+@dataclass
+class Roles:
+    """The result of `roles`.
+
+    table: a row per head and measure, columns COLUMNS. roles: its rows that are roles, with `role`, `text`, the
+    corrected `p`, and `effect`, Cohen's h of value and baseline. labels: one for every head of the tested kinds.
+    patterns: roles by layer. controls: the scores of untrained models, and of the model on random words and shuffled
+    sentences; empty where none were asked for. examples: a sentence for the best head of each category of roles.
+    absent: expected roles that no head has, with the reason. low_support: measures with too few tokens in the text.
+    coverage: counts of used and unused sentences, by text. warnings: sentences for readers of the numbers. signature:
+    how the roles were found.
+    """
+
+    heads: HeadMap
+    table: pd.DataFrame
+    roles: pd.DataFrame
+    labels: pd.DataFrame
+    patterns: pd.DataFrame
+    absent: list[str]
+    low_support: list[str]
+    coverage: dict[str, Coverage]
+    warnings: list[str]
+    controls: pd.DataFrame = field(default_factory=pd.DataFrame)
+    examples: list[dict[str, Any]] = field(default_factory=list)
+    signature: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write table.csv, roles.csv, labels.csv, patterns.csv, controls.csv (where there are any), examples.json and
+        facts.json."""
+        out = Path(folder)
+        for name in TABLES:
+            table: pd.DataFrame = getattr(self, name)
+            (out / f"{name}.csv").unlink(missing_ok=True)
+            if name != "controls" or len(table):
+                write_text(out / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
+        coverage = {
+            name: {**asdict(text), "unknown_share": text.unknown_share}
+            for name, text in self.coverage.items()
+        }
+        facts = {
+            "absent": self.absent,
+            "seldom": self.low_support,
+            "warnings": self.warnings,
+            "coverage": coverage,
+            "signature": self.signature,
+        }
+        write_text(out / "facts.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+        write_text(out / "examples.json", json.dumps(self.examples, ensure_ascii=False) + "\n")
+
+    def plot(self) -> HeadGrid:
+        """The category of the best role of each head, as a picture."""
+        best: dict[Head, str] = {}
+        for row in self.roles.to_dict("records"):  # the highest value of each head comes first
+            head = Head(row["kind"], row["layer"], row["head"])
+            best.setdefault(head, category(row["measure"]))
+        return HeadGrid.of_groups(self.heads, best, "best role")
+
+    def _repr_html_(self) -> str:
+        """The picture, the roles that were found, the clearest first, and what no head does."""
+        above = self.roles.assign(above=self.roles["value"] - self.roles["baseline"])
+        clearest = above.sort_values("above")[::-1]
+        addresses = [
+            f"{kind}/{layer}/{head}"
+            for kind, layer, head in clearest[KEY[:3]].itertuples(index=False)
+        ]
+        shown = clearest[["role", "value", "low", "high", "baseline"]]
+        shown = shown.set_axis(pd.Index(addresses, name="head"))
+        notes = "".join(f"<p>{html.escape(text)}</p>" for text in (*self.warnings, *self.absent))
+        return f"{self.plot().html()}{shown.to_html(float_format='{:.2f}'.format)}{notes}"
+
+
+@dataclass(frozen=True)
+class RoleTexts:
+    """What heads are tested on.
+
+    confirm: another treebank to confirm roles on, instead of half of the documents. pairs: for cross attention, with
+    reference links (`gold`) or those of eflomal. frequencies: how often each token id occurs in the training text;
+    without them no head is tested for rare tokens.
+    """
+
+    treebank: Iterable[Annotated]
+    confirm: Iterable[Annotated] | None = None
+    pairs: Sequence[tuple[str, str]] | None = None
+    gold: Sequence[Gold] | None = None
+    frequencies: Mapping[int, int] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        treebank: Treebank,
+        confirm: Treebank | None,
+        pairs: ParallelText | LinkedText | None,
+        training: AnyText | Mapping[int, int] | None,
+    ) -> RoleTexts:
+        """The texts of `roles`."""
+        gold = pairs.gold if isinstance(pairs, LinkedText) else None
+        pairs_read = None if pairs is None else list(pairs)
+        return cls(treebank, confirm, pairs_read, gold, token_counts(model, training))
+
+    def sampled(self, context: int) -> RoleTexts:
+        """At most SENTENCES sentences of each treebank."""
+        confirm = None if self.confirm is None else sample(self.confirm, context)
+        return replace(self, treebank=sample(self.treebank, context) or (), confirm=confirm)
+
+
+def roles(
+    model: Model,
+    treebank: Treebank,
+    *,
+    confirm: Treebank | None = None,
+    pairs: ParallelText | LinkedText | None = None,
+    training: AnyText | Mapping[int, int] | None = None,
+    untrained: int = 0,
+    seed: int = 0,
+    progress: Report = silent,
+) -> Roles:
+    """What each head does: every declared role test (`hw.role`), each with a baseline and an interval.
+
+    There are positional, syntactic, rare-token, coreference and alignment heads, and those of language models, which
+    are also tested on repeated random tokens and on texts made from templates; `.labels` has one line a head
+    (docs/methods/roles.md). The encoder of an encoder-decoder is tested on the treebank, decoder and cross attention on
+    sentence pairs.
+
+    treebank: roles are found on one half of its documents and confirmed on the other, or on `confirm`. pairs: for cross
+    attention; a `LinkedText` has their reference links, for others eflomal draws them. training: the text the model was
+    trained on (or how often each token id occurs in it), which rare-token heads are tested by. untrained: how many
+    randomly initialised models (`hw.untrained`) are tested as a control; then `.controls` also has the model on random
+    words and on shuffled sentences (docs/methods/controls.md). Raises HeadwiseError for a model without tokenizer, and
+    for text that cannot be used.
+    """
+    model.task.check_tokenizer()
+    seeds = twin_seeds(untrained, seed)
+    texts = RoleTexts.of(model, treebank, confirm, pairs, training)
+    count = counted(sentences_read(treebank, confirm, texts.pairs, untrained), progress)
+    found = roles_of(model, texts, seed, count)
+    found.signature = signature(model, treebank, confirm, seed)
+    found.examples = examples(
+        subject_of(model), treebank, found.roles, frequencies=texts.frequencies
+    )
+    if seeds:
+        found.controls = controls(model, texts, seeds, seed, count)
+    return found
+
+
+def subject_of(model: Model, reading: Reading | None = None) -> Subject:
+    """A model, as it is tested."""
+    reading = reading or Reading(max_length=model.task.longest)
+    return Subject(model.hf, model.tokenizer, model.found, reading)
+
+
+def roles_of(
+    model: Model,
+    texts: RoleTexts,
+    seed: int = 0,
+    count: Count = uncounted,
+    reading: Reading | None = None,
+    intervals: bool = True,
+) -> Roles:
+    """All role tests on some texts, and the roles that are confirmed: without controls, examples and signature.
+
+    intervals: whether the table has them.
+    """
+    subject = subject_of(model, reading)
+    passes = [on_treebank(subject, texts.treebank, texts.confirm, texts.frequencies, count)]
+    if texts.pairs is not None:
+        passes.append(on_pairs(subject, texts.pairs, count, texts.gold))
+    if subject.kind == "decoder-self":
+        passes.append(on_repeats(subject, texts.frequencies, seed))
+        passes += on_generated(subject, seed)
+    found = conclude(model.heads, passes, seed if intervals else None, subject.coverage)
+    found.warnings += subject.refused
+    return found
+
+
+def conclude(
+    heads: HeadMap, passes: Sequence[ByHalf], seed: int | None, coverage: dict[str, Coverage]
+) -> Roles:
+    """The result, from the answers of every pass; with intervals where there is a seed to draw them by."""
+    whole: list[pd.DataFrame] = []
+    halves: tuple[list[pd.DataFrame], list[pd.DataFrame]] = ([], [])
+    for answers in passes:
+        for kind in dict.fromkeys(kind for kind, _ in answers):
+            if not all((kind, half) in answers for half in (0, 1)):
+                raise HeadwiseError(
+                    "The text has no second half to confirm roles on (it is a single document): "
+                    "give another text to confirm them."
+                )
+            both = [answers[kind, half] for half in (0, 1)]
+            whole.append(together(both).table(seed))
+            for half, of_half in zip(halves, both, strict=True):
+                half.append(of_half.table())
+    scores = pd.concat(whole, ignore_index=True)
+    heads = heads.only(dict.fromkeys(scores["kind"]))
+    supported = (scores["n"] >= ENOUGH[0]) & (scores["units"] >= ENOUGH[1])
+    found = find(scores[supported], pd.concat(halves[0]), pd.concat(halves[1]))
+    return Roles(
+        heads=heads,
+        table=scores.loc[supported, list(COLUMNS)].reset_index(drop=True),
+        roles=found,
+        labels=labels(heads, found),
+        patterns=patterns(heads, found),
+        absent=absent(scores, found),
+        low_support=sorted(set(scores.loc[~supported, "measure"])),
+        coverage=coverage,
+        warnings=warnings(coverage),
+    )
+
+
+def warnings(coverage: Mapping[str, Coverage]) -> list[str]:
+    """Sentences on text that was left out or looks wrong."""
+    lines = []
+    for name, text in coverage.items():
+        if text.unknown_share > FOREIGN:
+            lines.append(
+                f"{text.unknown_share:.0%} of the subwords of the {name} are unknown: another language?"
+            )
+        if text.too_long:
+            lines.append(
+                f"{text.too_long} of {text.sentences} sentences of the {name} are too long and were left out."
+            )
+        if text.unalignable:
+            lines.append(
+                f"{text.unalignable} of {text.sentences} sentences of the {name} lose words in the tokenizer."
+            )
+    return lines
+
+
+def controls(
+    model: Model, texts: RoleTexts, seeds: Sequence[int], seed: int, count: Count
+) -> pd.DataFrame:
+    """The same tests on text without its words, on text without its order, and of untrained models.
+
+    A head that keeps its score on random words looks at positions, not at words. A head that keeps it in shuffled
+    sentences does not need their order. seeds: of the untrained models.
+    """
+    subject = subject_of(model)
+    few = texts.sampled(subject.reading.context)
+    parts = []
+    for name, change in CHANGES.items():
+        confirm = None if few.confirm is None else change(list(few.confirm), seed + 1)
+        treebank = change(list(few.treebank), seed)
+        changed = replace(subject, coverage={})
+        answers = on_treebank(changed, treebank, confirm, texts.frequencies, count)
+        parts.append(control_rows(name, conclude(model.heads, [answers], None, {})))
+    for own in seeds:
+        control = untrained_model(model, own)
+        tested = roles_of(control, few, seed, count, subject.reading, intervals=False)
+        parts.append(control_rows(f"{UNTRAINED}.{own}", tested))
+    return pd.concat(parts, ignore_index=True)
+
+
+def control_rows(name: str, found: Roles) -> pd.DataFrame:
+    """The scores of a control for everything that can be a role, columns CONTROL_COLUMNS; found: 1 for a role."""
+    table = found.table[found.table["measure"].map(role_of).notna()]
+    have = set(found.roles[KEY].itertuples(index=False, name=None))
+    is_role = [int(key in have) for key in table[KEY].itertuples(index=False, name=None)]
+    out: pd.DataFrame = table.assign(control=name, found=is_role)[list(CONTROL_COLUMNS)]
+    return out
+
+
+def sentences_read(
+    treebank: Treebank,
+    confirm: Treebank | None,
+    pairs: Sequence[tuple[str, str]] | None,
+    untrained: int,
+) -> int:
+    """How many sentences all tests read, those of the controls among them."""
+    total = len(pairs or ()) * (1 + untrained)
+    for text in (treebank, confirm):
+        if text is not None:
+            total += len(text)
+            if untrained:
+                total += (len(CHANGES) + untrained) * min(len(text), SENTENCES)
+    return total
+
+
+def counted(total: int, progress: Report) -> Count:
+    """Reports the share of the sentences that were read."""
+    done = 0
+
+    def count(sentences: int) -> None:
+        nonlocal done
+        done += sentences
+        progress(min(1.0, done / total), f"{min(done, total):,} of {total:,} sentences")
+
+    return count
+
+
+def token_counts(
+    model: Model, training: AnyText | Mapping[int, int] | None
+) -> Mapping[int, int] | None:
+    """How often each token id occurs in the source side of a text, or what is counted already."""
+    if training is None or isinstance(training, Mapping):
+        return training
+    return frequencies(islice(sentences(training), COUNTED), model.tokenizer)
+
+
+def signature(
+    model: Model, treebank: Treebank, confirm: Treebank | None, seed: int
+) -> dict[str, Any]:
+    """How roles were found."""
+    return {
+        "model": model.name,
+        "heads": model.heads.to_json(),
+        "treebank": treebank.name,
+        "fingerprint": treebank.fingerprint,
+        "confirmed_on": confirm.name if confirm else "the other half",
+        "seed": seed,
+        **environment_info(),
+    }

@@ -1,0 +1,174 @@
+"""Plans whose models neither translate nor write: a classifier and a masked language model, from scores to the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import headwise as hw
+from headwise.study import make_plan, run_study
+from headwise.study.study import dry_run
+from study.studies import QUIET, again, facts
+from tasks.askers import asker, embedder, sentences
+from tasks.test_classifiers import classifier, drawn
+
+FAST = {"epochs": 2, "warmup": 1, "gate_learning_rate": 2.0, "kinds": ["encoder-self"]}
+PRUNING = [
+    {"name": "gates", "keep": [3], "penalty": [0.01], "controls": ["fine-tuned"], **FAST},
+    {
+        "name": "greedy",
+        "method": "greedy",
+        "score": ["gradient", "random"],
+        "orders": 1,
+        "step": 0.5,
+        "kinds": ["encoder-self"],
+    },
+]
+SCORING = {
+    "measures": ["confidence", "gradient", "ablation.zero"],
+    "untrained": 1,
+    "random_orders": 1,
+    "pairs": 2,
+    "pruned": ["confidence"],
+}
+
+
+def values(model: Path, data: dict[str, str]) -> dict[str, Any]:
+    return {
+        "model": str(model),
+        "data": data,
+        "pruning": PRUNING,
+        "scoring": SCORING,
+        "training": {"batch_tokens": 48, "dtype": "fp32"},
+        "choice": {"max_drop": "any"},
+    }
+
+
+def labelled(path: Path, count: int, seed: int) -> str:
+    """A file of labelled texts with its path."""
+    rows = [f"{text}\t{label}" for text, label in drawn(count, seed)]
+    path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    return str(path)
+
+
+@pytest.fixture
+def classified(tmp_path: Path) -> dict[str, Any]:
+    """A plan of a tiny classifier; every tenth text is held out for dev."""
+    classifier().save(tmp_path / "given")
+    train = labelled(tmp_path / "train.tsv", 60, 0)
+    return values(
+        tmp_path / "given", {"train": train, "test": labelled(tmp_path / "test.tsv", 12, 2)}
+    )
+
+
+@pytest.fixture
+def masked(tmp_path: Path) -> dict[str, Any]:
+    """A plan of a tiny masked language model; every tenth sentence is held out for dev."""
+    asker("bert").save(tmp_path / "given")
+    (tmp_path / "train.txt").write_text("\n".join(sentences(60, 0)) + "\n")
+    (tmp_path / "test.txt").write_text("\n".join(sentences(12, 2)) + "\n")
+    data = {"train": f"{tmp_path}/train.txt", "test": f"{tmp_path}/test.txt"}
+    return values(tmp_path / "given", data)
+
+
+def test_a_classifier_from_scores_to_the_page(classified: dict[str, Any], tmp_path: Path) -> None:
+    """Accuracy of every model is what `evaluate` says of the model that was saved."""
+    out, plan = tmp_path / "out", make_plan(classified)
+    run_study(plan, out, QUIET, report=hw.report)
+    assert again(plan, out).made == []
+    table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
+    text = hw.LabelledText.open(tmp_path / "test.tsv")
+    for name in ("gates.keep-3", "gates.lambda-0.01", "gates.fine-tuned"):
+        found = hw.evaluate(hw.load(out / "pruned" / name), text).table.set_index("measure")
+        assert table.value[name, "accuracy"] == pytest.approx(found.value["accuracy"])
+        change = table.value[name, "accuracy"] - table.value["full", "accuracy"]
+        assert table.value[name, "accuracy_change"] == pytest.approx(change)
+        row = table.loc[(name, "accuracy_change")]
+        assert row.low <= row.value <= row.high
+    greedy = hw.load(out).remove(hw.HeadMask.read(out / "layouts/greedy.greedy-gradient-4.json"))
+    found = hw.evaluate(greedy, text).table.set_index("measure").value["accuracy"]
+    assert table.value["greedy.greedy-gradient-4", "accuracy"] == pytest.approx(found)
+    assert ("gates.keep-3", "accuracy_change_to_fine-tuned") in table.index
+    assert not {"bleu", "perplexity", "tokens_per_second"} & {*table.index.get_level_values(1)}
+    assert facts(out)["chosen"] == "greedy.greedy-gradient-1"
+    for name in ("heads.csv", "faithfulness.csv", "untrained.csv"):
+        assert len(pd.read_csv(out / name))
+    page = (out / "report.html").read_text()
+    assert "accuracy" in page and "BLEU" not in page
+
+
+def test_a_masked_model_from_scores_to_the_page(masked: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_study(make_plan(masked), out, QUIET, report=hw.report)
+    table = pd.read_csv(out / "pruning.csv").set_index(["setting", "measure"])
+    text = hw.Text.read(tmp_path / "test.txt")
+    found = hw.evaluate(hw.load(out / "pruned/gates.keep-3"), text).table.set_index("measure")
+    assert table.value["gates.keep-3", "perplexity"] == pytest.approx(found.value["perplexity"])
+    steps = table.index.get_level_values(0).str.startswith("greedy.greedy-gradient-")
+    assert (table[steps].xs("perplexity", level=1).value > 1).all()
+    assert "perplexity" in (out / "report.html").read_text()
+
+
+def test_a_dry_run_estimates_every_task(
+    classified: dict[str, Any], masked: dict[str, Any], tmp_path: Path
+) -> None:
+    for values in (masked, classified):
+        if values is classified:
+            classifier().save(tmp_path / "given")  # both plans take their model from there
+        lines = dry_run(make_plan(values), tmp_path / "out")
+        (line,) = [line for line in lines if line.startswith("prune/gates.keep-3 ")]
+        assert "about" in line
+
+
+def test_label_smoothing_is_as_usual_for_the_task(
+    classified: dict[str, Any], tmp_path: Path
+) -> None:
+    from headwise.study.run import Run
+
+    def smoothing(plan: hw.study.Plan) -> float:
+        return Run(plan, tmp_path / "out", QUIET).training.label_smoothing
+
+    assert smoothing(make_plan(classified)) == 0.0
+    assert smoothing(make_plan({"data": {"embedded": {}}})) == 0.1
+    own = {**classified["training"], "label_smoothing": 0.2}
+    assert smoothing(make_plan({**classified, "training": own})) == 0.2
+
+
+def test_measures_that_a_plan_leaves_open_fit_the_task(
+    classified: dict[str, Any], tmp_path: Path
+) -> None:
+    """Relevance starts at words, so a classifier has none; a measure that is named is kept, and refused later."""
+    from headwise.study.run import Run
+
+    def scoring(**options: Any) -> Any:
+        return Run(make_plan({**classified, "scoring": options}), tmp_path / "out", QUIET).scoring
+
+    assert "gradient" in scoring().measures and "lrp.ding" not in scoring().measures
+    assert scoring().pruned == ["confidence", "gradient"]
+    assert scoring(measures=["lrp.ding"]).measures == ["lrp.ding"]
+    translating = Run(make_plan({"data": {"embedded": {}}}), tmp_path / "out", QUIET)
+    assert translating.scoring == translating.plan.scoring
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"search": {"engine": "ct2"}}, "is a classifier"),
+        ({"roles": {"pairs": 5}}, "is a classifier"),
+    ],
+)
+def test_what_a_classifier_cannot_do_is_refused(
+    classified: dict[str, Any], tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(hw.HeadwiseError, match=sentence):
+        run_study(make_plan({**classified, **changes}), tmp_path / "out", QUIET)
+    assert not (tmp_path / "out/model").exists()
+
+
+def test_a_model_that_predicts_nothing_is_refused(masked: dict[str, Any], tmp_path: Path) -> None:
+    embedder().save(tmp_path / "given")
+    with pytest.raises(hw.HeadwiseError, match="predicts nothing"):
+        run_study(make_plan(masked), tmp_path / "out", QUIET)
