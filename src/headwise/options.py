@@ -102,7 +102,8 @@ class Training(Options):
     )
     label_smoothing: float = option(
         0.1,
-        "share of a target's probability that goes to all words; of a given model that does not translate 0 unless it is named",
+        "share of a target's probability that goes to all words; "
+        "of a given model that does not translate 0 unless it is named",
         ge=0,
         lt=1,
     )
