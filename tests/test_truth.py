@@ -9,13 +9,16 @@ import pandas as pd
 import pytest
 import torch
 
+import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.evaluation.losses import Losses
 from headwise.heads import HeadMask
+from headwise.importance.measures import measure
+from headwise.roles.role import role
 from headwise.truth import suite
-from headwise.truth.page import fill, markdown
-from headwise.truth.space import ROUND, Space, positions, shift
+from headwise.truth.residual_stream import ROUND, Stream, positions, shift
 from headwise.truth.suite import MODELS, area, areas, hits, run, sides
+from headwise.truth.truth_page import fill, markdown
 
 MOVES, STAYS = (
     0.02,
@@ -29,11 +32,11 @@ def test_what_is_said_of_heads_is_true(name: str, tmp_path: Path) -> None:
     known = MODELS[name](1, tmp_path)
     full, places = (
         HeadMask.full(known.model.heads),
-        {one.name: head for head, one in known.built.items()},
+        {one.name: head for head, one in known.heads.items()},
     )
     heads, masks = list(known.model.heads), list[HeadMask]()
     for head in heads:
-        gone = [places[other] for other in known.built[head].beside] if head in known.built else []
+        gone = [places[other] for other in known.heads[head].without] if head in known.heads else []
         masks += [full.without(gone), full.without([*gone, head])]
     lost = Losses.measure(known.model.task.batches(known.text), masks)
     loss = lost.summed.sum(0) / lost.tokens.sum()
@@ -44,25 +47,27 @@ def test_what_is_said_of_heads_is_true(name: str, tmp_path: Path) -> None:
             "idle": (-STAYS, STAYS),
             "harms": (-np.inf, -0.005),
         }[known.truth(head)]
-        assert least <= moved <= most, f"{known.built.get(head)}, {head}: {moved:.4f}"
+        assert least <= moved <= most, f"{known.heads.get(head)}, {head}: {moved:.4f}"
     roles = suite.tested(known)
     assert (roles["found"] == roles["true"]).mean() >= 0.9
-    assert len(known.built) >= (7 if name == "templates" else 15)
+    assert len(known.heads) >= (7 if name == "templates" else 15)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_seed_alone_decides(name: str, tmp_path: Path) -> None:
     one, same, other = (MODELS[name](seed, tmp_path) for seed in (0, 0, 1))
-    assert list(one.built) == list(same.built)
-    assert list(one.built) != list(other.built)
+    assert list(one.heads) == list(same.heads)
+    assert list(one.heads) != list(other.heads)
     weights = [known.model.hf.state_dict() for known in (one, same, other)]
     assert all(torch.equal(weights[0][at], weights[1][at]) for at in weights[0])
     assert not all(torch.allclose(weights[0][at], weights[2][at]) for at in weights[0])
 
 
 def test_the_stream_keeps_its_mean_and_turns_positions() -> None:
-    space = Space(40, torch.Generator().manual_seed(0))
-    rows = torch.cat([space.block("position", 12), space.block("one more"), space.constant()[None]])
+    stream = Stream(40, torch.Generator().manual_seed(0))
+    rows = torch.cat(
+        [stream.block("position", 12), stream.block("one more"), stream.constant()[None]]
+    )
     assert torch.allclose(rows.sum(1), torch.zeros(len(rows)), atol=1e-4)
     assert torch.allclose(rows @ rows.T, (rows**2).sum(1).diag(), atol=1e-4)
     code = positions(ROUND // 2)
@@ -77,11 +82,39 @@ def test_the_suite_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     table = areas(found.heads).set_index(["model", "measure"])["value"]
     assert table["language model", "gradient"] > 0.6 > table["all", "confidence"]
     assert table["language model", "gates"] > 0.9 < table["language model", "greedy.ablation.zero"]
-    right = sides(found.heads).set_index(["built", "measure"])["value"]
+    right = sides(found.heads).set_index(["planted", "measure"])["value"]
     assert right["loud", "confidence"] < 0.3, "sharp attention without output fools confidence"
     assert right["harmful", "gradient"] < 0.5, "the sign of a gradient is lost"
     with pytest.raises(HeadwiseError, match="no seed"):
         run([], ["confidence"])
+
+
+def test_measures_and_roles_of_ones_own_are_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A role is judged where its declaration names the planted heads that have it, and left out where it does not."""
+    monkeypatch.setattr(role, "added", {})
+    monkeypatch.setattr(measure, "added", {})
+
+    def own_subject(sentence):
+        for index, word in enumerate(sentence.words):
+            if word.relation == "nsubj":
+                yield word.governor, index
+
+    options = {"kinds": ("decoder-self",), "margin": 0.1}
+    hw.role("own-subject", planted=("subject",), **options)(own_subject)
+    hw.role("nobody-knows", **options)(own_subject)
+
+    @hw.measure("number-of-head")
+    def number_of_head(model, batches):
+        numbers = torch.tensor([float(head.head) for head in model.heads])
+        for batch in batches:
+            yield numbers.expand(len(batch["labels"]), -1)
+
+    outcome = run([0], ["number-of-head"], ["language model"])
+    heads = outcome.heads
+    assert (heads["value"] == heads["head"]).all() and set(heads["measure"]) == {"number-of-head"}
+    roles = outcome.roles[outcome.roles["role"] == "own-subject"]
+    assert roles[["planted", "found", "true"]].to_numpy().tolist() == [["subject", True, True]]
+    assert "nobody-knows" not in set(outcome.roles["role"])
 
 
 def test_areas_and_hits_by_hand() -> None:

@@ -153,8 +153,9 @@ def task_class(spec: str | Path) -> type[Task]:
         ) from error
     model_class = class_of(source, config)
     refuse_too_deep(source, config)
+    make = getattr(model_class, "from_config", None) or model_class._from_config
     with torch.device("meta"):
-        hf = model_class(config)
+        hf = make(config)
     masked = model_class.__name__ in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
     kind: Kind = "encoder-self" if masked else "decoder-self"
     return class_of_task(hf, HeadMap({kind: (1,)}))

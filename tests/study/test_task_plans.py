@@ -137,6 +137,22 @@ def test_label_smoothing_is_as_usual_for_the_task(
     assert smoothing(make_plan({**classified, "training": own})) == 0.2
 
 
+def test_measures_that_a_plan_leaves_open_fit_the_task(
+    classified: dict[str, Any], tmp_path: Path
+) -> None:
+    """Relevance starts at words, so a classifier has none; a measure that is named is kept, and refused later."""
+    from headwise.study.run import Run
+
+    def scoring(**options: Any) -> Any:
+        return Run(make_plan({**classified, "scoring": options}), tmp_path / "out", QUIET).scoring
+
+    assert "gradient" in scoring().measures and "lrp.ding" not in scoring().measures
+    assert scoring().pruned == ["confidence", "gradient"]
+    assert scoring(measures=["lrp.ding"]).measures == ["lrp.ding"]
+    translating = Run(make_plan({"data": {"embedded": {}}}), tmp_path / "out", QUIET)
+    assert translating.scoring == translating.plan.scoring
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

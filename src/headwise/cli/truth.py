@@ -26,13 +26,13 @@ def truth(
     quiet: Quiet = False,
 ) -> None:
     """How often is each score, and each test of roles, right? Builds models whose heads are known, and writes
-    truth-scores.csv, truth-heads.csv (the share of heads on the right side of each built one), truth-roles.csv, and
+    truth-scores.csv, truth-heads.csv (the share of heads on the right side of each planted one), truth-roles.csv, and
     the tables as truth.md."""
     from headwise.heads import write_text
     from headwise.progress import Progress
-    from headwise.truth.page import fill, role_table, score_table
-    from headwise.truth.page import tables as tables_of_page
     from headwise.truth.suite import areas, hits, run, sides
+    from headwise.truth.truth_page import fill, role_table, score_table
+    from headwise.truth.truth_page import tables as tables_of_page
 
     progress, place = Progress(quiet), folder(out)
     with progress.bar("truth"):

@@ -51,6 +51,10 @@ Spec = (
 )  # two files | one .tsv, .csv or .jsonl file | "datasets:NAME" | one-sided text: one file
 
 
+# Where a plan does not name them, they are as usual for the task of the models.
+LEFT_TO_TASK = {"training": {"label_smoothing"}, "scoring": {"measures", "pruned"}}
+
+
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
@@ -431,10 +435,12 @@ class Plan(Strict):
         return found
 
     def to_toml(self) -> str:
-        """The plan with all defaults filled in."""
+        """The plan with all defaults filled in. What it leaves to the task of a given model stays open."""
         values = self.model_dump(exclude_none=True)
-        if "label_smoothing" not in self.training.model_fields_set:
-            del values["training"]["label_smoothing"]  # what is usual for the model's task
+        if isinstance(self.model, str):
+            for section, fields in LEFT_TO_TASK.items():
+                for field in fields - getattr(self, section).model_fields_set:
+                    del values[section][field]
         if len(values["pruning"]) == 1:
             values["pruning"] = values["pruning"][0]
         if not values["pairs"]:

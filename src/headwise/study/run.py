@@ -14,11 +14,12 @@ from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, HeadMask
+from headwise.importance.measures import measure
 from headwise.loading import load, task_class
 from headwise.model import Model
 from headwise.options import Architecture, Training
 from headwise.progress import Progress
-from headwise.study.plan import Plan, Sweep
+from headwise.study.plan import LEFT_TO_TASK, Plan, Scoring, Sweep
 from headwise.study.step import Build, Step
 from headwise.study.store import Result, Store
 from headwise.study.variants import Variant
@@ -55,9 +56,13 @@ class Run:
         self.expected_heads: HeadMap | None = None  # of a given model that was looked at beforehand
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A run is its plan and its folder: a worker that is sent one opens it again, and shows nothing."""
-        quiet = Progress(quiet=True)
-        return Run, (self.plan, self.folder, quiet, self.device, self.name, self.cache)
+        """A run is its plan and its folder: a worker that is sent one opens it again."""
+        return Run.quiet, (self.plan, self.folder, self.device, self.name, self.cache)
+
+    @classmethod
+    def quiet(cls, plan: Plan, folder: Path, device: str, name: str, cache: Path) -> Run:
+        """A run that shows nothing."""
+        return cls(plan, folder, Progress(quiet=True), device, name, cache)
 
     @property
     def prefix(self) -> str:
@@ -181,6 +186,20 @@ class Run:
                 "a model with its head, or headwise score and prune."
             )
         return self.task.quality
+
+    @cached_property
+    def scoring(self) -> Scoring:
+        """How heads are scored; of measures that the plan leaves open those that the models' task allows."""
+        scoring = self.plan.scoring
+        changes = {}
+        for field in LEFT_TO_TASK["scoring"] - scoring.model_fields_set:
+            changes[field] = [name for name in getattr(scoring, field) if self.allows(name)]
+        return scoring.model_copy(update=changes)
+
+    def allows(self, name: str) -> bool:
+        """Whether the task provides what a measure needs of it."""
+        of_the_model = {"attention", "weights"}
+        return {*measure[name].needs} - of_the_model <= self.task.provides
 
     @property
     def training(self) -> Training:

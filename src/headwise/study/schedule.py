@@ -134,7 +134,7 @@ class Schedule:
 
     def every_step(self) -> Iterator[Step]:
         run = self.run
-        scoring = run.plan.scoring
+        scoring = run.scoring
         yield FULL_MODEL
         if scoring.measures:
             yield from score_passes(run)
@@ -197,7 +197,7 @@ class Schedule:
 
     def is_rescored(self, variant: Variant) -> bool:
         """Whether heads are scored and tested for roles again: those that gates chose, where anything asks for it."""
-        wanted = bool(self.run.plan.scoring.pruned) or self.run.treebanks is not None
+        wanted = bool(self.run.scoring.pruned) or self.run.treebanks is not None
         return wanted and variant.control is None and variant.order is None
 
     def last_steps(self, variants: Sequence[Variant]) -> Iterator[Step]:

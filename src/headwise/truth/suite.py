@@ -24,21 +24,21 @@ from headwise.roles.passes import Reading
 from headwise.roles.role import role, role_of
 from headwise.roles.role_tests import RoleTexts, roles_of, token_counts
 from headwise.statistics import proportion_interval, t_margin
-from headwise.truth import causal, templates, translation
-from headwise.truth.built import DISTRACTOR, Known
+from headwise.truth import planted_causal, planted_templates, planted_translation
+from headwise.truth.planted import PlantedModel
 
-MODELS: Mapping[str, Callable[[int, Path], Known]] = {
-    "translation": translation.known,
-    "language model": causal.known,
-    "templates": templates.known,
+MODELS: Mapping[str, Callable[[int, Path], PlantedModel]] = {
+    "translation": planted_translation.planted_model,
+    "language model": planted_causal.planted_model,
+    "templates": planted_templates.planted_model,
 }
 SEEDS = 5
 FEW = 2  # sentences that slow scores read
 GATED = 2000  # sentences that gates read, about four an update
 PENALTY = 0.02  # nats per token
 RESCORED = "ablation.zero"  # what greedy removal is ordered by
-SCORED = ("model", "seed", "kind", "layer", "head", "built", "truth", "measure", "value")
-TESTED = ("model", "seed", "kind", "layer", "head", "built", "role", "found", "true")
+SCORED = ("model", "seed", "kind", "layer", "head", "planted", "truth", "measure", "value")
+TESTED = ("model", "seed", "kind", "layer", "head", "planted", "role", "found", "true")
 
 
 @dataclass
@@ -57,51 +57,53 @@ def run(
     progress: Report = silent,
 ) -> Outcome:
     """Score and test all heads of each model, built once for every seed. Raises HeadwiseError for unknown measures."""
-    names, heads, found = resolve_measures(measures), list[pd.DataFrame](), list[pd.DataFrame]()
     if not seeds:
         raise HeadwiseError("The truth suite was given no seed: give at least one.")
-    for number, (model, seed) in enumerate((model, seed) for model in models for seed in seeds):
-        share = part(
-            progress, number / len(models) / len(seeds), (number + 1) / len(models) / len(seeds)
-        )
+    names = resolve_measures(measures)
+    builds = [(model, seed) for model in models for seed in seeds]
+    scores: list[pd.DataFrame] = []
+    tests: list[pd.DataFrame] = []
+    for done, (model, seed) in enumerate(builds):
+        share = part(progress, done / len(builds), (done + 1) / len(builds))
         with tempfile.TemporaryDirectory() as folder:
-            known = MODELS[model](seed, Path(folder))
-            heads.append(
-                scored(known, names, seed, part(share, 0.0, 0.9)).assign(model=model, seed=seed)
-            )
-            found.append(tested(known).assign(model=model, seed=seed))
-    return Outcome(pd.concat(heads)[list(SCORED)], pd.concat(found)[list(TESTED)])
+            planted = MODELS[model](seed, Path(folder))
+            table = scored(planted, names, seed, part(share, 0.0, 0.9))
+            scores.append(table.assign(model=model, seed=seed))
+            tests.append(tested(planted).assign(model=model, seed=seed))
+    return Outcome(pd.concat(scores)[list(SCORED)], pd.concat(tests)[list(TESTED)])
 
 
-def scored(known: Known, measures: Sequence[str], seed: int, progress: Report) -> pd.DataFrame:
+def scored(
+    planted: PlantedModel, measures: Sequence[str], seed: int, progress: Report
+) -> pd.DataFrame:
     """The scores of all heads, with what is true of them. The slow ones read only the first FEW sentences, which ask
     every question, too. With RESCORED comes what is no score but a way to prune: greedy removal and gates."""
     slow = [name for name in measures if facts(name).expensive or facts(name).family == "lrp"]
     fast = [name for name in measures if name not in slow]
     texts = [
-        (known.text, fast, part(progress, 0.0, 0.3)),
-        (known.text.head(FEW), slow, part(progress, 0.4, 1.0)),
+        (planted.text, fast, part(progress, 0.0, 0.3)),
+        (planted.text.head(FEW), slow, part(progress, 0.4, 1.0)),
     ]
     columns = ["kind", "layer", "head", "measure", "value"]
     tables = [
-        score(known.model, text, some, seed=seed, progress=report).table[columns]
+        score(planted.model, text, some, seed=seed, progress=report).table[columns]
         for text, some, report in texts
         if some
     ]
     table = pd.concat(tables, ignore_index=True)
     table["value"] *= [facts(name).sign for name in table["measure"]]
     if RESCORED in fast:
-        table = pd.concat([table, removed(known, seed), gated(known, seed)], ignore_index=True)
-    return described(known, table)
+        table = pd.concat([table, removed(planted, seed), gated(planted, seed)], ignore_index=True)
+    return described(planted, table)
 
 
-def removed(known: Known, seed: int) -> pd.DataFrame:
+def removed(planted: PlantedModel, seed: int) -> pd.DataFrame:
     """How long each head stays in greedy removal, a tenth at a time, scored again by exact ablation: its worth is the
     number of the step before which it is still there."""
-    model = known.model
+    model = planted.model
     sweep = Greedy(kinds=model.heads.kinds, score=RESCORED, rescore=True)
     masks = greedy_masks(
-        Ranking(model, model.task.batches(known.text), RESCORED, True, seed), sweep
+        Ranking(model, model.task.batches(planted.text), RESCORED, True, seed), sweep
     ).values()
     rows = [
         {**head._asdict(), "value": float(sum(head in mask.kept for mask in masks))}
@@ -110,23 +112,23 @@ def removed(known: Known, seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(measure=f"greedy.{RESCORED}")
 
 
-def gated(known: Known, seed: int) -> pd.DataFrame:
+def gated(planted: PlantedModel, seed: int) -> pd.DataFrame:
     """How long the gate of each head stays open under λ = PENALTY with all weights frozen: the mean of P(open)."""
     with (
         tempfile.TemporaryDirectory() as folder,
         warnings.catch_warnings(action="ignore"),
     ):  # that it has not settled
         prune(
-            known.model,
-            known.text,
+            planted.model,
+            planted.text,
             Gates(
                 penalty=PENALTY,
-                kinds=known.model.heads.kinds,
+                kinds=planted.model.heads.kinds,
                 train="gates",
-                epochs=GATED // len(known.text),
+                epochs=GATED // len(planted.text),
                 gate_learning_rate=0.1,
             ),
-            dev=known.text,
+            dev=planted.text,
             training=Training(batch_tokens=170, dtype="fp32"),
             seed=seed,
             work=folder,
@@ -141,50 +143,53 @@ def gated(known: Known, seed: int) -> pd.DataFrame:
     )
 
 
-def described(known: Known, table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of heads with the columns built (a name) and truth."""
+def described(planted: PlantedModel, table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of heads with the columns planted (a name) and truth."""
     heads = [Head(*row) for row in table[["kind", "layer", "head"]].itertuples(index=False)]
-    names = [known.built[head].name if head in known.built else DISTRACTOR for head in heads]
-    return table.assign(built=names, truth=[known.truth(head) for head in heads])
+    names = [planted.name(head) for head in heads]
+    return table.assign(planted=names, truth=[planted.truth(head) for head in heads])
 
 
-def tested(known: Known) -> pd.DataFrame:
-    """The roles that were found and those that are true; a role that a head may have, too, is left out."""
+def tested(planted: PlantedModel) -> pd.DataFrame:
+    """The roles that were found and those that are true.
+
+    A role that a head may have as well is left out, and so is a role of a user's own that names no planted heads:
+    nobody knows which of them have it.
+    """
     texts = RoleTexts(
-        known.treebank,
-        pairs=None if known.pairs is None else list(known.pairs),
-        gold=None if known.links is None else read_links(known.links),
-        frequencies=token_counts(known.model, known.training),
+        planted.treebank,
+        pairs=None if planted.pairs is None else list(planted.pairs),
+        gold=None if planted.links is None else read_links(planted.links),
+        frequencies=token_counts(planted.model, planted.training),
     )
-    result = roles_of(known.model, texts, reading=Reading(top=known.top))
-    measures = {measure for measure in result.table["measure"] if of_ours(measure)}
-    found = {
-        (Head(*key[:3]), key[3])
-        for key in result.roles[["kind", "layer", "head", "measure"]].itertuples(index=False)
-        if of_ours(key[3])
-    }
-    true = {
-        (head, name) for head, one in known.built.items() for name in one.roles if name in measures
-    }
-    open_ = {(head, name) for head, one in known.built.items() for name in one.also}
+    result = roles_of(planted.model, texts, reading=Reading(top=planted.top))
+    judged = {measure for measure in result.table["measure"] if is_judged(measure)}
+    found = set()
+    columns = ["kind", "layer", "head", "measure"]
+    for *address, measure in result.roles[columns].itertuples(index=False):
+        if measure in judged:
+            found.add((Head(*address), measure))
+
+    true = set()
+    uncertain = set()
+    for head, own_head in planted.heads.items():
+        names = [name for name, entry in role.added.items() if own_head.name in entry.planted]
+        true |= {(head, name) for name in (*own_head.roles, *names) if name in judged}
+        uncertain |= {(head, name) for name in own_head.also}
+
     kinds = set(result.table["kind"])
-    rows = [
-        {
-            **head._asdict(),
-            "role": name,
-            "found": (head, name) in found,
-            "true": (head, name) in true,
-        }
-        for head, name in sorted((found | true) - open_)
-        if head.kind in kinds
-    ]
-    return described(known, pd.DataFrame(rows))
+    rows = []
+    for head, name in sorted((found | true) - uncertain):
+        if head.kind in kinds:
+            outcome = {"found": (head, name) in found, "true": (head, name) in true}
+            rows.append({**head._asdict(), "role": name, **outcome})
+    return described(planted, pd.DataFrame(rows))
 
 
-def of_ours(measure: str) -> bool:
-    """Whether a measure makes a role by a test of ours: of others' tests, the truth about built heads is unknown."""
-    declared = role_of(measure)
-    return declared is not None and declared.name in role.own
+def is_judged(measure: str) -> bool:
+    """Whether it is known of every planted head if it has the role of a measure."""
+    test = role_of(measure)
+    return test is not None and (test.name not in role.added or bool(test.planted))
 
 
 def areas(heads: pd.DataFrame) -> pd.DataFrame:
@@ -213,8 +218,9 @@ def area(some: pd.DataFrame) -> float:
 
 def above(values: pd.Series, others: pd.Series) -> np.ndarray:
     """The share of the others that each value is above; half of those that equal it."""
-    one, other = values.to_numpy()[:, None], others.to_numpy()[None]
-    shares: np.ndarray = ((one > other) + 0.5 * (one == other)).mean(1)
+    left = values.to_numpy()[:, None]
+    right = others.to_numpy()[None]
+    shares: np.ndarray = ((left > right) + 0.5 * (left == right)).mean(1)
     return shares
 
 
@@ -228,7 +234,7 @@ def with_interval(values: np.ndarray) -> tuple[float, float | None, float | None
 
 
 def sides(heads: pd.DataFrame) -> pd.DataFrame:
-    """By score and built head, the share of heads on its right side, mean over seeds: of those that do not matter,
+    """By score and planted head, the share of heads on its right side, mean over seeds: of those that do not matter,
     below a head that does; of those that matter, above one that does not. Half is chance."""
     rows = []
     for _, some in heads.groupby(["measure", "model", "seed"], sort=False):
@@ -236,9 +242,11 @@ def sides(heads: pd.DataFrame) -> pd.DataFrame:
         shares = pd.Series(index=some.index, dtype=float)
         shares[matters] = above(some["value"][matters], some["value"][~matters])
         shares[~matters] = 1 - above(some["value"][~matters], some["value"][matters])
-        rows.append(some[["model", "built", "truth", "measure"]].assign(value=shares))
+        rows.append(some[["model", "planted", "truth", "measure"]].assign(value=shares))
     mean = (
-        pd.concat(rows).groupby(["model", "built", "truth", "measure"], sort=False)["value"].mean()
+        pd.concat(rows)
+        .groupby(["model", "planted", "truth", "measure"], sort=False)["value"]
+        .mean()
     )
     return mean.reset_index()
 
@@ -249,12 +257,9 @@ def hits(roles: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for name, some in [("all", roles), *roles.groupby("role")]:
         right = int((some["found"] & some["true"]).sum())
-        for statistic, count in (
-            ("precision", int(some["found"].sum())),
-            ("recall", int(some["true"].sum())),
-        ):
+        counts = {"precision": int(some["found"].sum()), "recall": int(some["true"].sum())}
+        for statistic, count in counts.items():
             if count:
-                rows.append(
-                    (name, statistic, right / count, *proportion_interval(right, count), count)
-                )
+                bounds = proportion_interval(right, count)
+                rows.append((name, statistic, right / count, *bounds, count))
     return pd.DataFrame(rows, columns=["role", "statistic", "value", "low", "high", "n"])

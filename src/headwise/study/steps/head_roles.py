@@ -44,7 +44,7 @@ class FindRoles(Step, stage="roles", names="roles", once=True):
         return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {**role_inputs(run), "twins": run.plan.scoring.untrained}
+        return {**role_inputs(run), "twins": run.scoring.untrained}
 
     def outputs(self, run: Run) -> list[str]:
         return ["roles"]
@@ -59,7 +59,7 @@ class FindRoles(Step, stage="roles", names="roles", once=True):
             confirm=confirm,
             pairs=tested_pairs(run),
             training=run.text("train"),
-            untrained=0 if is_offloaded(model.hf) else run.plan.scoring.untrained,
+            untrained=0 if is_offloaded(model.hf) else run.scoring.untrained,
             seed=run.plan.seed,
             progress=run.progress,
         )
@@ -77,7 +77,7 @@ class FindRoles(Step, stage="roles", names="roles", once=True):
             "untrained": {
                 name: heads_in(held[held["control"] == name]) for name in dict.fromkeys(twins)
             },
-            "twins": run.plan.scoring.untrained if len(found.controls) else 0,
+            "twins": run.scoring.untrained if len(found.controls) else 0,
         }
 
 
@@ -138,7 +138,7 @@ class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=
 
     def inputs(self, run: Run) -> dict[str, Any]:
         return {
-            "measures": run.plan.scoring.pruned,
+            "measures": run.scoring.pruned,
             "dev": run.fingerprint("dev"),
             "seed": run.plan.seed,
             "roles": role_inputs(run) if run.treebanks else None,
@@ -148,7 +148,7 @@ class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=
         return [self.name]
 
     def make(self, run: Run, work: Path) -> Result:
-        measures, seed = run.plan.scoring.pruned, run.plan.seed
+        measures, seed = run.scoring.pruned, run.plan.seed
         model = model_of(run, self.variant)
         mask = run.mask(self.variant)
         folder = work / MADE / self.name
@@ -165,7 +165,7 @@ class Rescore(Step, stage="evaluate", names="rescored/{0.variant.name}", shared=
         return {"heads": len(mask)}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.scoring(run.plan.scoring.pruned)
+        return estimate.scoring(run.scoring.pruned)
 
 
 def numbered(table: pd.DataFrame, mask: HeadMask) -> pd.DataFrame:

@@ -23,8 +23,9 @@ from headwise.importance.measurement import (
     run_pass,
 )
 from headwise.importance.measures import facts, passes
+from headwise.importance.processes import failing_together
 from headwise.importance.scores import relevance_line, relevance_table, scores_of
-from headwise.importance.tally import SCALES, Tally, agreeing
+from headwise.importance.sums import SCALES, SentenceSums
 from headwise.importance.untrained import SENTENCES, score_untrained
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run
@@ -54,33 +55,31 @@ class ScorePass(Step, stage="score", names="scores/{0.label}", shared=True, once
         model, folder = full_model(run), work / MADE / self.name
         text = model.task.batches(run.text("dev"), run.progress)
         refuse_unscorable(model, self.measures, text)
-        with agreeing():
+        with failing_together():
             scores = run_pass(model, text, list(self.measures), run.plan.seed, run.progress)
-            for tally in scores.tallies.values():
-                tally.gather()
+            for sums in scores.sums.values():
+                sums.gather()
         folder.mkdir(parents=True, exist_ok=True)
-        every = gather_object([[*scores.tallies]])
+        every = gather_object([[*scores.sums]])
         if any(
             names != every[0] for names in every
         ):  # else they would wait for each other for ever, or mix measures
             raise HeadwiseError(
                 f"{self.name}: the processes left out different measures: run it in one process."
             )
-        for name, tally in scores.tallies.items():
+        for name, sums in scores.sums.items():
             if run.main:
-                tally.save(folder / f"{name}.npz")
+                sums.save(folder / f"{name}.npz")
         for label, balance in scores.balances.items():
             run.progress.say(relevance_line(label, balance))
-        return {"measures": list(scores.tallies), "rows": scores.rows, "balances": scores.balances}
+        return {"measures": list(scores.sums), "rows": scores.rows, "balances": scores.balances}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.scoring(self.measures)
 
 
 def score_passes(run: Run) -> list[ScorePass]:
-    return [
-        ScorePass(label, tuple(names)) for label, names in passes(run.plan.scoring.measures).items()
-    ]
+    return [ScorePass(label, tuple(names)) for label, names in passes(run.scoring.measures).items()]
 
 
 def read_scores(run: Run) -> Measurement:
@@ -90,7 +89,7 @@ def read_scores(run: Run) -> Measurement:
     for step in score_passes(run):
         result = run.get_or_make(step)
         for name in result["measures"]:
-            scores.tallies[name] = Tally.read(
+            scores.sums[name] = SentenceSums.read(
                 run.folder / step.name / f"{name}.npz", heads, SCALES.get(facts(name).scale)
             )
         scores.rows += result["rows"]
@@ -107,7 +106,7 @@ class ScoreUntrained(Step, stage="score", names="untrained", shared=True, once=T
         return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        scoring = run.plan.scoring
+        scoring = run.scoring
         return {
             "measures": scoring.measures,
             "twins": scoring.untrained,
@@ -119,7 +118,7 @@ class ScoreUntrained(Step, stage="score", names="untrained", shared=True, once=T
         return ["untrained.csv"]
 
     def make(self, run: Run, work: Path) -> Result:
-        scoring, model = run.plan.scoring, full_model(run)
+        scoring, model = run.scoring, full_model(run)
         offloaded = is_offloaded(model.hf)
         if offloaded:
             run.progress.say(
@@ -136,9 +135,9 @@ class ScoreUntrained(Step, stage="score", names="untrained", shared=True, once=T
         return {"twins": count}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
-        names = [name for name in run.plan.scoring.measures if not facts(name).expensive]
+        names = [name for name in run.scoring.measures if not facts(name).expensive]
         share = min(1.0, SENTENCES / max(1, estimate.dev.pairs))
-        return run.plan.scoring.untrained * share * estimate.scoring(names)
+        return run.scoring.untrained * share * estimate.scoring(names)
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ class Score(Step, stage="score", names="score", once=True):
     """heads.csv, its signature, and lrp.csv."""
 
     def needs(self, run: Run) -> list[Step]:
-        controls = [ScoreUntrained()] if run.plan.scoring.untrained else []
+        controls = [ScoreUntrained()] if run.scoring.untrained else []
         return [*score_passes(run), *controls]
 
     def outputs(self, run: Run) -> list[str]:
@@ -154,7 +153,7 @@ class Score(Step, stage="score", names="score", once=True):
 
     def make(self, run: Run, work: Path) -> Result:
         model = full_model(run)
-        scoring = run.plan.scoring
+        scoring = run.scoring
         controls = pd.read_csv(run.folder / "untrained.csv") if scoring.untrained else None
         text = model.task.batches(run.text("dev"))
         scores = scores_of(model, text, scoring.measures, read_scores(run), run.plan.seed, controls)
@@ -173,7 +172,7 @@ class Interactions(Step, stage="score", names="interactions", shared=True, once=
 
     def inputs(self, run: Run) -> dict[str, Any]:
         return {
-            "pairs": run.plan.scoring.pairs,
+            "pairs": run.scoring.pairs,
             "dev": run.fingerprint("dev"),
             "seed": run.plan.seed,
         }
@@ -182,7 +181,7 @@ class Interactions(Step, stage="score", names="interactions", shared=True, once=
         return ["interactions.csv", "interactions.json"]
 
     def make(self, run: Run, work: Path) -> Result:
-        pairs, model, text = run.plan.scoring.pairs, full_model(run), run.text("dev")
+        pairs, model, text = run.scoring.pairs, full_model(run), run.text("dev")
         if len(text) < LEAST:
             run.progress.say(f"  No pairs of heads: the dev text has fewer than {LEAST} sentences.")
             found = Pairs(pd.DataFrame(columns=list(PAIR_COLUMNS)), {"sentences": 0})
@@ -198,7 +197,7 @@ class Interactions(Step, stage="score", names="interactions", shared=True, once=
         }
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.pairing(run.plan.scoring.pairs)
+        return estimate.pairing(run.scoring.pairs)
 
 
 @dataclass(frozen=True)
@@ -211,7 +210,7 @@ class Judge(Step, stage="score", names="judge", shared=True, once=True):
         return [*score_passes(run)]
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {"random_orders": run.plan.scoring.random_orders}
+        return {"random_orders": run.scoring.random_orders}
 
     def outputs(self, run: Run) -> list[str]:
         return ["faithfulness.csv", "curves.csv"]
@@ -219,8 +218,8 @@ class Judge(Step, stage="score", names="judge", shared=True, once=True):
     def make(self, run: Run, work: Path) -> Result:
         model = full_model(run)
         text = model.task.batches(run.text("dev"), run.progress)
-        tallies = read_scores(run).tallies
-        judged = faithfulness(model, text, tallies, run.plan.scoring.random_orders, run.plan.seed)
+        collected = read_scores(run).sums
+        judged = faithfulness(model, text, collected, run.scoring.random_orders, run.plan.seed)
         for table, name in ((judged.agreement, "faithfulness"), (judged.curves, "curves")):
             if run.main:
                 write_text(
@@ -229,4 +228,4 @@ class Judge(Step, stage="score", names="judge", shared=True, once=True):
         return {}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
-        return estimate.judging(run.plan.scoring.measures, run.plan.scoring.random_orders)
+        return estimate.judging(run.scoring.measures, run.scoring.random_orders)

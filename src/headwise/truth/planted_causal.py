@@ -16,10 +16,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from headwise.data.text import Text
 from headwise.heads import Head, HeadMap
 from headwise.model import Model
-from headwise.truth import toy, wires
-from headwise.truth.built import Built, Known, drawn, placed
-from headwise.truth.space import CIRCLES, ROUND, Space, Wiring, code, positions
-from headwise.truth.toy import CLASSES, Question, Sentence, Word, place
+from headwise.truth import planted_heads, toy_language
+from headwise.truth.planted import PlantedHead, PlantedModel, all_weights, place_heads
+from headwise.truth.residual_stream import CIRCLES, ROUND, Stream, Wiring, code, positions
+from headwise.truth.toy_language import CLASSES, Question, Sentence, Word, index_of
 
 HEADS, SIZE, LAYERS = 10, 16, 3
 SENTENCES, PARSED = 10, 120
@@ -27,7 +27,7 @@ FILLERS, ROW, VISITORS = 16, 4, 6
 MARGIN, TYPE, NOISE = 5.0, 40.0, 0.004
 GAINS = {"adverb": 4.0, "object": 1.6, "mood": 16.0}  # of margins
 IDENTITY = 9  # numbers that tell words apart; answers have none
-FORESEEN = 6.0  # nats that induction adds to a word
+PREDICTED = 6.0  # nats that induction adds to a word
 SAME, NEITHER = 40.0, 30.0  # nats on a word with itself, and on `rest` where there is none
 SLOWEST = [0, 1, 2, CIRCLES, CIRCLES + 1, CIRCLES + 2]  # circles of positions
 APART = 6  # tokens between copies, at least
@@ -63,14 +63,14 @@ GOVERNED = {
 }
 MARKS = ("verb", "subject", "noun", "visitor")
 QUESTIONS = [
-    Question("verb", lambda words, i: words[place(words, "subject")].klass),
-    Question("object", lambda words, i: words[place(words, "verb")].klass),
-    Question("adverb", lambda words, i: words[place(words, "verb")].klass),
-    Question("adjective", lambda words, i: words[place(words, "noun")].klass),
-    Question("pronoun", lambda words, i: words[place(words, words[i].entity)].klass),
-    Question("before", lambda words, i: words[i - 1].klass),
-    Question("back", lambda words, i: words[i - 2].klass),
-    Question("mood", lambda words, i: words[place(words, "season")].klass),
+    Question("verb", lambda words, i: words[index_of(words, "subject")].class_number),
+    Question("object", lambda words, i: words[index_of(words, "verb")].class_number),
+    Question("adverb", lambda words, i: words[index_of(words, "verb")].class_number),
+    Question("adjective", lambda words, i: words[index_of(words, "noun")].class_number),
+    Question("pronoun", lambda words, i: words[index_of(words, words[i].entity)].class_number),
+    Question("before", lambda words, i: words[i - 1].class_number),
+    Question("back", lambda words, i: words[i - 2].class_number),
+    Question("mood", lambda words, i: words[index_of(words, "season")].class_number),
     Question(
         "visitor",
         lambda words, i: 0 if words[i].form in {word.form for word in words[:i]} else CLASSES - 1,
@@ -80,10 +80,10 @@ TYPES = ["plain", *(question.type for question in QUESTIONS)]
 ASKING = TYPES[1:]
 
 
-def sentence(draw: toy.Draw) -> Sentence:
+def sentence(draw: toy_language.Draw) -> Sentence:
     """The words of WORDS, visitors of whom one comes twice, and a row of fillers that comes twice."""
     random = draw.random
-    units = [[Word(type, mark, draw.klass(), upos=upos)] for type, mark, upos in WORDS]
+    units = [[Word(type, mark, draw.class_number(), upos=upos)] for type, mark, upos in WORDS]
     guests = random.sample(range(VISITORS), 2)
     units += [
         [Word("visitor", "visitor", guest % CLASSES, f"visitor{guest}", upos="NOUN")]
@@ -109,10 +109,10 @@ def sentence(draw: toy.Draw) -> Sentence:
         if word.mark in ("her", "him"):
             word.entity = word.mark
         elif word.mark == "pronoun":
-            word.entity, word.klass = random.choice(("her", "him")), 0
+            word.entity, word.class_number = random.choice(("her", "him")), 0
             word.form = f"{word.entity}-pronoun"
     words = with_answers(words)
-    toy.attach(words, GOVERNED, random)
+    toy_language.attach(words, GOVERNED, random)
     return words
 
 
@@ -131,40 +131,41 @@ def with_answers(words: Sentence) -> Sentence:
     for word in words:
         out.append(word)
         if word.type in ask:
-            klass = ask[word.type](out, len(out) - 1)
-            out.append(Word("plain", "answer", klass, f"{word.type}.{klass}"))
+            class_number = ask[word.type](out, len(out) - 1)
+            out.append(Word("plain", "answer", class_number, f"{word.type}.{class_number}"))
     return out
 
 
-def induction(space: Space) -> Wiring:
+def induction(stream: Stream) -> Wiring:
     """From a word to the one after its earlier copy, whose identity it writes."""
     looks = [
-        (space["identity"], space["identity before"], SAME),
-        (space.one, space["rest"], NEITHER),
+        (stream["identity"], stream["identity before"], SAME),
+        (stream.one, stream["rest"], NEITHER),
     ]
-    return Wiring(looks, [(space["identity"], space["identity next"], 1.0)])
+    return Wiring(looks, [(stream["identity"], stream["identity next"], 1.0)])
 
 
-def duplicate(space: Space) -> Wiring:
+def duplicate(stream: Stream) -> Wiring:
     """From a word to its earlier copies, not to itself or its neighbours; a visitor has been here before."""
-    near = space["position"][SLOWEST]
+    near = stream["position"][SLOWEST]
     looks = [
-        (space["identity"], space["identity"], SAME),
-        (space.one, space["rest"], NEITHER),
+        (stream["identity"], stream["identity"], SAME),
+        (stream.one, stream["rest"], NEITHER),
         (near, near, -12.0),
     ]
-    return Wiring(looks, [(space["visitor"], space["answer visitor"], 2.0)])
+    return Wiring(looks, [(stream["visitor"], stream["answer visitor"], 2.0)])
 
 
-def previous(space: Space) -> Wiring:
+def previous(stream: Stream) -> Wiring:
     """What induction needs: the identity of the word before."""
     return Wiring(
-        [wires.at_offset(space, -1)], [(space["identity"], space["identity before"], 1.0)]
+        [planted_heads.at_offset(stream, -1)],
+        [(stream["identity"], stream["identity before"], 1.0)],
     )
 
 
-BUILT = [
-    Built(
+PLANTED = [
+    PlantedHead(
         "previous",
         "decoder-self",
         "matters",
@@ -172,7 +173,7 @@ BUILT = [
         ("positional.-1", "previous-token"),
         layers=(0, 0),
     ),
-    Built(
+    PlantedHead(
         "induction",
         "decoder-self",
         "matters",
@@ -180,35 +181,35 @@ BUILT = [
         ("induction", "sink"),
         layers=(1, LAYERS - 1),
     ),
-    Built("duplicate", "decoder-self", "matters", duplicate, ("duplicate-token", "sink")),
-    wires.neighbour("decoder-self", "before", -1, "previous-token"),
-    wires.neighbour("decoder-self", "back", -2),
-    *wires.grammar("decoder-self", LAYERS - 1),
-    *wires.traps("decoder-self", loud=0, shouting=-2, harmful=-3, spoils="before"),
+    PlantedHead("duplicate", "decoder-self", "matters", duplicate, ("duplicate-token", "sink")),
+    planted_heads.neighbour("decoder-self", "before", -1, "previous-token"),
+    planted_heads.neighbour("decoder-self", "back", -2),
+    *planted_heads.grammar("decoder-self", LAYERS - 1),
+    *planted_heads.traps("decoder-self", loud=0, unread=-2, harmful=-3, spoils="before"),
 ]
 
 
-def known(seed: int, folder: Path) -> Known:
+def planted_model(seed: int, folder: Path) -> PlantedModel:
     """The model, its texts and treebank (written to a folder). The seed turns the stream, draws noise, the text, the
     distractors, and all places."""
-    draw = toy.Draw(seed)
+    draw = toy_language.Draw(seed)
     text, parsed = ([sentence(draw) for _ in range(n)] for n in (SENTENCES, PARSED))
     words = {word.form: word for each in [*text, *parsed] for word in each}
-    tokenizer = toy.tokenizer(sorted(words), f"{toy.START} $A")
-    hf, built = made(seed, tokenizer.get_vocab(), words)
-    lines = Text.from_lines(map(toy.line, text))
-    return Known(
+    tokenizer = toy_language.tokenizer(sorted(words), f"{toy_language.START} $A")
+    hf, planted = build(seed, tokenizer.get_vocab(), words)
+    lines = Text.from_lines(map(toy_language.line, text))
+    return PlantedModel(
         Model(hf, tokenizer, f"toy language model {seed}"),
-        built,
+        planted,
         lines,
-        toy.treebank(parsed, folder),
+        toy_language.treebank(parsed, folder),
     )
 
 
-def made(
+def build(
     seed: int, ids: Mapping[str, int], words: Mapping[str, Word]
-) -> tuple[GPT2LMHeadModel, dict[Head, Built]]:
-    """The model, and where its built heads are."""
+) -> tuple[GPT2LMHeadModel, dict[Head, PlantedHead]]:
+    """The model, and where its planted heads are."""
     width = HEADS * SIZE
     config = GPT2Config(
         vocab_size=len(ids),
@@ -218,18 +219,18 @@ def made(
         n_positions=ROUND,
         n_inner=8,
         tie_word_embeddings=False,
-        bos_token_id=ids[toy.START],
-        eos_token_id=ids[toy.END],
-        pad_token_id=ids[toy.PAD],
+        bos_token_id=ids[toy_language.START],
+        eos_token_id=ids[toy_language.END],
+        pad_token_id=ids[toy_language.PAD],
     )
     hf, generator = GPT2LMHeadModel(config).eval(), torch.Generator().manual_seed(seed)
-    space = stream(width, generator)
+    stream = new_stream(width, generator)
     heads = HeadMap({"decoder-self": (HEADS,) * LAYERS})
-    built = placed(heads, BUILT, generator)
+    planted = place_heads(heads, PLANTED, generator)
     with torch.no_grad():
-        space.calm(hf, "mlp.c_proj")
-        embed(hf, space, ids, words)
-        for head, weights in drawn(space, heads, built, SIZE):
+        stream.calm(hf, "mlp.c_proj")
+        embed(hf, stream, ids, words)
+        for head, weights in all_weights(stream, heads, planted, SIZE):
             attention, rows = (
                 hf.transformer.h[head.layer].attn,
                 slice(head.head * SIZE, (head.head + 1) * SIZE),
@@ -240,25 +241,25 @@ def made(
             for place, matrix in enumerate((weights.query, weights.key, weights.value)):
                 joint[:, place, rows] = matrix.T
             attention.c_proj.weight[rows] = weights.output.T
-    return hf, built
+    return hf, planted
 
 
-def stream(width: int, generator: torch.Generator) -> Space:
-    space = Space(width, generator)
-    space.block("position", 2 * CIRCLES)
+def new_stream(width: int, generator: torch.Generator) -> Stream:
+    stream = Stream(width, generator)
+    stream.block("position", 2 * CIRCLES)
     for name in (*(f"type {type}" for type in TYPES), *MARKS, "rest", "gender", "asks", "flag"):
-        space.block(name)
+        stream.block(name)
     for name in ("class", "seasonal", *(f"answer {type}" for type in ASKING if type != "visitor")):
-        space.block(name, 2)
-    space.block("answer visitor")
+        stream.block(name, 2)
+    stream.block("answer visitor")
     for name in ("identity", "identity before", "identity next"):
-        space.block(name, IDENTITY)
-    space.block("junk", 16)
-    return space
+        stream.block(name, IDENTITY)
+    stream.block("junk", 16)
+    return stream
 
 
 def embed(
-    hf: GPT2LMHeadModel, space: Space, ids: Mapping[str, int], words: Mapping[str, Word]
+    hf: GPT2LMHeadModel, stream: Stream, ids: Mapping[str, int], words: Mapping[str, Word]
 ) -> None:
     """Embeddings, positions and the output layer."""
     embedding, output, places = (
@@ -266,18 +267,18 @@ def embed(
         hf.lm_head.weight,
         hf.transformer.wpe.weight,
     )
-    embedding.copy_(space.constant() + space.noise(len(ids), NOISE))
-    output.copy_(space.noise(len(ids), NOISE))
-    places.copy_(positions(len(places)) @ space["position"])
-    embedding[ids[toy.START]] += (space["rest"] + space["type plain"])[0]
-    directions = spread(len(ids), IDENTITY, space.generator)
-    identity, following = directions @ space["identity"], directions @ space["identity next"]
+    embedding.copy_(stream.constant() + stream.noise(len(ids), NOISE))
+    output.copy_(stream.noise(len(ids), NOISE))
+    places.copy_(positions(len(places)) @ stream["position"])
+    embedding[ids[toy_language.START]] += (stream["rest"] + stream["type plain"])[0]
+    directions = spread(len(ids), IDENTITY, stream.generator)
+    identity, following = directions @ stream["identity"], directions @ stream["identity next"]
     for form, word in words.items():
-        embedding[ids[form]] += meaning(space, word)
-        output[ids[form]] += said(space, word)
+        embedding[ids[form]] += meaning(stream, word)
+        output[ids[form]] += said(stream, word)
         if word.mark != "answer":
             embedding[ids[form]] += identity[ids[form]]
-            output[ids[form]] += FORESEEN * following[ids[form]]
+            output[ids[form]] += PREDICTED * following[ids[form]]
 
 
 def spread(count: int, size: int, generator: torch.Generator) -> Tensor:
@@ -290,30 +291,30 @@ def spread(count: int, size: int, generator: torch.Generator) -> Tensor:
     return nn.functional.normalize(found, dim=1)
 
 
-def meaning(space: Space, word: Word) -> Tensor:
+def meaning(stream: Stream, word: Word) -> Tensor:
     """What the embedding of a word says, beside its identity."""
-    rows = space[f"type {word.type}"][0] + code(word.klass) @ space["class"]
+    rows = stream[f"type {word.type}"][0] + code(word.class_number) @ stream["class"]
     if word.mark in MARKS:
-        rows = rows + space[word.mark][0]
+        rows = rows + stream[word.mark][0]
     if word.mark == "visitor":
-        rows = rows - space["answer visitor"][0]
+        rows = rows - stream["answer visitor"][0]
     if word.mark == "season":
-        rows = rows + code(word.klass) @ space["seasonal"]
+        rows = rows + code(word.class_number) @ stream["seasonal"]
     if word.entity:
         rows = (
             rows
             + (1 if word.entity == "her" else -1)
-            * space["asks" if word.type == "pronoun" else "gender"][0]
+            * stream["asks" if word.type == "pronoun" else "gender"][0]
         )
     return rows
 
 
-def said(space: Space, word: Word) -> Tensor:
+def said(stream: Stream, word: Word) -> Tensor:
     """What the output layer reads to say a word."""
     type = word.form.partition(".")[0] if word.mark == "answer" else "plain"
-    rows = TYPE * space[f"type {type}"][0]
+    rows = TYPE * stream[f"type {type}"][0]
     if type == "plain":
         return rows
-    answers = space[f"answer {type}"]
-    signs = code(word.klass)[: len(answers)]
+    answers = stream[f"answer {type}"]
+    signs = code(word.class_number)[: len(answers)]
     return rows + MARGIN / 2 * GAINS.get(type, 1.0) * signs @ answers

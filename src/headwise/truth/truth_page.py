@@ -8,7 +8,7 @@ import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.heads import write_text
-from headwise.truth.built import DISTRACTOR
+from headwise.truth.planted import DISTRACTOR
 
 MARK = "<!-- {}: made by `make truth` -->"
 ENDS = "<!-- end -->"
@@ -20,7 +20,7 @@ SHOWN = (
     "induction",
     "sink",
     "loud",
-    "shouting",
+    "unread",
     "harmful",
 )
 
@@ -55,9 +55,9 @@ def score_table(areas: pd.DataFrame) -> pd.DataFrame:
 
 
 def trap_table(sides: pd.DataFrame) -> pd.DataFrame:
-    """By score, the share of heads on the right side of some built heads, mean over models; 1 is right, 0 is wrong."""
-    some = sides[sides["built"].isin(SHOWN)]
-    mean = some.pivot_table(index="measure", columns="built", values="value", sort=False)
+    """By score, the share of heads on the right side of some planted heads, mean over models; 1 is right, 0 is wrong."""
+    some = sides[sides["planted"].isin(SHOWN)]
+    mean = some.pivot_table(index="measure", columns="planted", values="value", sort=False)
     columns = [name for name in SHOWN if name in mean]
     text = mean[columns].map(lambda value: f"{value:.2f}").reset_index()
     return text.assign(measure="`" + text["measure"] + "`")
@@ -77,14 +77,14 @@ def role_table(hits: pd.DataFrame) -> pd.DataFrame:
 
 
 def head_table(sides: pd.DataFrame) -> pd.DataFrame:
-    """The built heads of all models, with what is true of them."""
-    heads = sides.drop_duplicates(["model", "built"])
+    """The planted heads of all models, with what is true of them."""
+    heads = sides.drop_duplicates(["model", "planted"])
     named = (
-        heads[heads["built"] != DISTRACTOR]
-        .groupby(["built", "truth"], sort=False)["model"]
+        heads[heads["planted"] != DISTRACTOR]
+        .groupby(["planted", "truth"], sort=False)["model"]
         .agg(", ".join)
     )
-    return named.reset_index()[["built", "truth", "model"]]
+    return named.reset_index()[["planted", "truth", "model"]]
 
 
 def tables(areas: pd.DataFrame, sides: pd.DataFrame, hits: pd.DataFrame) -> dict[str, str]:

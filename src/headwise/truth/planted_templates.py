@@ -24,17 +24,17 @@ from headwise.roles.names import THINGS as GIVEN
 from headwise.roles.names import written as choice
 from headwise.roles.retrieval import COLOURS, FILLING, THINGS, hidden
 from headwise.roles.successor import ROUND, SEQUENCES
-from headwise.truth import toy
-from headwise.truth.built import Built, Known, drawn, placed
-from headwise.truth.causal import spread
-from headwise.truth.space import CIRCLES, Space, Wiring, positions
-from headwise.truth.wires import at_offset
+from headwise.truth import toy_language
+from headwise.truth.planted import PlantedHead, PlantedModel, all_weights, place_heads
+from headwise.truth.planted_causal import spread
+from headwise.truth.planted_heads import at_offset
+from headwise.truth.residual_stream import CIRCLES, Stream, Wiring, positions
 
 HEADS, SIZE, LAYERS = 6, 64, 3
 LONGEST = 62  # tokens, which positions tell apart
 SCORED, PARSED = 24, 120  # texts
 CODE = 48  # numbers of a code
-FOUND, REST = (
+TARGET, REST = (
     20.0,
     10.0,
 )  # nats on what is looked for, and on the start where there is nothing to find
@@ -45,54 +45,54 @@ LAST = "to"  # the word before the receiver
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-def at_start(space: Space) -> tuple[Tensor, Tensor, float]:
-    return space.one, space["start"], REST
+def at_start(stream: Stream) -> tuple[Tensor, Tensor, float]:
+    return stream.one, stream["start"], REST
 
 
-def previous(space: Space) -> Wiring:
-    return Wiring([at_offset(space, -1)], [(space["id"], space["before"], 1.0)])
+def previous(stream: Stream) -> Wiring:
+    return Wiring([at_offset(stream, -1)], [(stream["id"], stream["before"], 1.0)])
 
 
-def induction(space: Space) -> Wiring:
-    looks = [(space["id"], space["before"], FOUND), at_start(space)]
-    return Wiring(looks, [(space["id"], space["out"], 1.0)])
+def induction(stream: Stream) -> Wiring:
+    looks = [(stream["id"], stream["before"], TARGET), at_start(stream)]
+    return Wiring(looks, [(stream["id"], stream["out"], 1.0)])
 
 
-def duplicate(space: Space) -> Wiring:
-    away = (space["position"], space["position"], -FOUND / CIRCLES)  # not the token itself
+def duplicate(stream: Stream) -> Wiring:
+    away = (stream["position"], stream["position"], -TARGET / CIRCLES)  # not the token itself
     return Wiring(
-        [(space["id"], space["id"], FOUND), away, at_start(space)],
-        [(space["name"], space["flag"], 1.0)],
+        [(stream["id"], stream["id"], TARGET), away, at_start(stream)],
+        [(stream["name"], stream["flag"], 1.0)],
     )
 
 
-def inhibition(space: Space) -> Wiring:
-    looks = [(space["last"], space["flag"], FOUND), at_start(space)]
-    return Wiring(looks, [(space["id"], space["blocked"], 1.0)])
+def inhibition(stream: Stream) -> Wiring:
+    looks = [(stream["last"], stream["flag"], TARGET), at_start(stream)]
+    return Wiring(looks, [(stream["id"], stream["blocked"], 1.0)])
 
 
-def mover(space: Space) -> Wiring:
+def mover(stream: Stream) -> Wiring:
     looks = [
-        (space["last"], space["name"], FOUND),
-        (space["blocked"], space["id"], -FOUND),
-        at_start(space),
+        (stream["last"], stream["name"], TARGET),
+        (stream["blocked"], stream["id"], -TARGET),
+        at_start(stream),
     ]
-    return Wiring(looks, [(space["id"], space["out"], 1.0)])
+    return Wiring(looks, [(stream["id"], stream["out"], 1.0)])
 
 
-def successor(space: Space) -> Wiring:
-    return Wiring([at_offset(space, 0)], [(space["next"], space["out"], 1.0)])
+def successor(stream: Stream) -> Wiring:
+    return Wiring([at_offset(stream, 0)], [(stream["next"], stream["out"], 1.0)])
 
 
-def delimiter(space: Space) -> Wiring:
+def delimiter(stream: Stream) -> Wiring:
     return Wiring(
-        [(space.one, space["mark"], FOUND), at_start(space)],
-        [(space["id"][:2], space["junk"][:2], 1.0)],
+        [(stream.one, stream["mark"], TARGET), at_start(stream)],
+        [(stream["id"][:2], stream["junk"][:2], 1.0)],
     )
 
 
-BUILT = [
-    Built(
+PLANTED = [
+    PlantedHead(
         "previous",
         "decoder-self",
         "matters",
@@ -100,7 +100,7 @@ BUILT = [
         ("positional.-1", "previous-token"),
         layers=(0, 0),
     ),
-    Built(
+    PlantedHead(
         "induction",
         "decoder-self",
         "matters",
@@ -109,7 +109,7 @@ BUILT = [
         ("sink",),
         layers=(1, 2),
     ),
-    Built(
+    PlantedHead(
         "duplicate",
         "decoder-self",
         "matters",
@@ -118,7 +118,7 @@ BUILT = [
         ("sink",),
         layers=(0, 0),
     ),
-    Built(
+    PlantedHead(
         "S-inhibition",
         "decoder-self",
         "matters",
@@ -127,17 +127,17 @@ BUILT = [
         ("sink",),
         layers=(1, 1),
     ),
-    Built(
+    PlantedHead(
         "name mover", "decoder-self", "matters", mover, ("name-mover",), ("sink",), layers=(2, 2)
     ),
-    Built("successor", "decoder-self", "matters", successor, ("successor", "positional.0")),
-    Built("delimiter", "decoder-self", "idle", delimiter, ("delimiter",), ("sink",)),
+    PlantedHead("successor", "decoder-self", "matters", successor, ("successor", "positional.0")),
+    PlantedHead("delimiter", "decoder-self", "idle", delimiter, ("delimiter",), ("sink",)),
 ]
 
 
-def known(seed: int, folder: Path) -> Known:
+def planted_model(seed: int, folder: Path) -> PlantedModel:
     """The model, its text and treebank (written to a folder)."""
-    draw = toy.Draw(seed)
+    draw = toy_language.Draw(seed)
     every = [
         *TEMPLATES,
         *FILLING,
@@ -150,11 +150,11 @@ def known(seed: int, folder: Path) -> Known:
         *(hidden(draw.random, number, 0.25).text for number in range(20)),
     ]
     words = sorted({word for text in every for word in _WORD.findall(re.sub(r"{\w+}", "", text))})
-    tokenizer = toy.tokenizer(words, f"{toy.START} $A")
+    tokenizer = toy_language.tokenizer(words, f"{toy_language.START} $A")
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()]
     )
-    hf, built = made(seed, tokenizer.get_vocab())
+    hf, planted = build(seed, tokenizer.get_vocab())
     chosen = [choice(draw.random, [*NAMES], number) for number in range(PARSED + SCORED)]
     lines = [f"{one.text} {one.id.partition(' ')[2]}" for one in chosen[PARSED:]]
     lines += [hidden(draw.random, number, 0.25).text for number in range(SCORED)]
@@ -164,7 +164,7 @@ def known(seed: int, folder: Path) -> Known:
         lines.append(" ".join(items[start : start + 6]))
     parsed = [
         [
-            toy.Word(
+            toy_language.Word(
                 "plain",
                 "word",
                 0,
@@ -177,16 +177,16 @@ def known(seed: int, folder: Path) -> Known:
         ]
         for one in chosen[:PARSED]
     ]
-    return Known(
+    return PlantedModel(
         Model(hf, tokenizer, f"toy templates {seed}"),
-        built,
+        planted,
         Text.from_lines(lines),
-        toy.treebank(parsed, folder),
+        toy_language.treebank(parsed, folder),
     )
 
 
-def made(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head, Built]]:
-    """The model, and where its built heads are."""
+def build(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head, PlantedHead]]:
+    """The model, and where its planted heads are."""
     width = HEADS * SIZE
     config = OPTConfig(
         vocab_size=len(ids),
@@ -197,25 +197,25 @@ def made(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head, 
         num_attention_heads=HEADS,
         max_position_embeddings=LONGEST,
         tie_word_embeddings=False,
-        pad_token_id=ids[toy.PAD],
-        bos_token_id=ids[toy.START],
-        eos_token_id=ids[toy.END],
+        pad_token_id=ids[toy_language.PAD],
+        bos_token_id=ids[toy_language.START],
+        eos_token_id=ids[toy_language.END],
     )
     hf, generator = OPTForCausalLM(config).eval(), torch.Generator().manual_seed(seed)
-    space = Space(width, generator)
-    space.block("position", 2 * CIRCLES)
-    space.block("class", 2)
+    stream = Stream(width, generator)
+    stream.block("position", 2 * CIRCLES)
+    stream.block("class", 2)
     for name in ("id", "before", "blocked", "next", "out"):
-        space.block(name, CODE)
+        stream.block(name, CODE)
     for name in ("start", "name", "last", "flag", "mark"):
-        space.block(name)
-    space.block("junk", 16)
+        stream.block(name)
+    stream.block("junk", 16)
     heads = HeadMap({"decoder-self": (HEADS,) * LAYERS})
-    built = placed(heads, BUILT, generator)
+    planted = place_heads(heads, PLANTED, generator)
     with torch.no_grad():
-        space.calm(hf, "fc2")
-        embed(hf, space, ids)
-        for head, weights in drawn(space, heads, built, SIZE):
+        stream.calm(hf, "fc2")
+        embed(hf, stream, ids)
+        for head, weights in all_weights(stream, heads, planted, SIZE):
             attention = hf.model.decoder.layers[head.layer].self_attn
             rows = slice(head.head * SIZE, (head.head + 1) * SIZE)
             attention.q_proj.weight[rows], attention.k_proj.weight[rows] = (
@@ -226,33 +226,33 @@ def made(seed: int, ids: Mapping[str, int]) -> tuple[OPTForCausalLM, dict[Head, 
                 weights.value,
                 weights.output,
             )
-    return hf, built
+    return hf, planted
 
 
-def embed(hf: OPTForCausalLM, space: Space, ids: Mapping[str, int]) -> None:
+def embed(hf: OPTForCausalLM, stream: Stream, ids: Mapping[str, int]) -> None:
     """Embeddings, positions and the output layer."""
     decoder = hf.model.decoder
-    codes = spread(len(ids), CODE, space.generator)
+    codes = spread(len(ids), CODE, stream.generator)
     codes[[ids[name] for name in NAMES]] = torch.eye(CODE)[: len(NAMES)]
-    codes[ids[toy.START]] = 0  # a head that looks there writes nothing
-    embeddings = space.constant() + space.noise(len(ids), NOISE) + codes @ space["id"]
+    codes[ids[toy_language.START]] = 0  # a head that looks there writes nothing
+    embeddings = stream.constant() + stream.noise(len(ids), NOISE) + codes @ stream["id"]
     embeddings += (
-        torch.randn(len(ids), 2, generator=space.generator).sign() @ space["class"]
+        torch.randn(len(ids), 2, generator=stream.generator).sign() @ stream["class"]
     )  # which nobody asks for
     for names, block in (
-        ([toy.START], "start"),
+        ([toy_language.START], "start"),
         (NAMES, "name"),
         ([LAST], "last"),
         (MARKS, "mark"),
     ):
-        embeddings[[ids[name] for name in names]] += space[block][0]
+        embeddings[[ids[name] for name in names]] += stream[block][0]
     for name, items in SEQUENCES.items():
         order = items.split()
         for item, after in zip(order, [*order[1:], order[0]], strict=True):
             if after != order[0] or name in ROUND:
-                embeddings[ids[item]] += codes[ids[after]] @ space["next"]
+                embeddings[ids[item]] += codes[ids[after]] @ stream["next"]
     decoder.embed_tokens.weight.copy_(embeddings)
     places = decoder.embed_positions.weight
     places.zero_()
-    places[2:] = positions(len(places) - 2) @ space["position"]
-    hf.lm_head.weight.copy_(space.noise(len(ids), NOISE) + GAIN * codes @ space["out"])
+    places[2:] = positions(len(places) - 2) @ stream["position"]
+    hf.lm_head.weight.copy_(stream.noise(len(ids), NOISE) + GAIN * codes @ stream["out"])

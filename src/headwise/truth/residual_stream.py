@@ -24,8 +24,8 @@ CIRCLES, ROUND = (
 )  # a position is an angle on so many circles; the slowest comes round after so many tokens
 
 
-class Space:
-    """Named blocks of a residual stream of `width` neurons; `space[name]` is rows x width, orthonormal rows.
+class Stream:
+    """Named blocks of a residual stream of `width` neurons; `stream[name]` is rows x width, orthonormal rows.
 
     Blocks are made by their first use: `block(name, rows)`.
     """
@@ -118,29 +118,29 @@ class Wiring:
     looks: Sequence[tuple[Tensor, Tensor, float]] = ()
     moves: Sequence[tuple[Tensor, Tensor, float]] = ()
 
-    def weights(self, size: int, space: Space) -> Weights:
+    def weights(self, size: int, stream: Stream) -> Weights:
         """For scores divided by √size. The coordinates of the head are turned at random."""
-        looks = [*self.looks, unsure(size - sum(len(rows) for rows, _, _ in self.looks), space)]
+        looks = [*self.looks, unsure(size - sum(len(rows) for rows, _, _ in self.looks), stream)]
         query = stacked(
-            [rows * strength * size**0.5 for rows, _, strength in looks], size, space.width
+            [rows * strength * size**0.5 for rows, _, strength in looks], size, stream.width
         )
-        key = stacked([rows for _, rows, _ in looks], size, space.width)
-        value = stacked([rows for rows, _, _ in self.moves], size, space.width)
-        output = stacked([rows * gain for _, rows, gain in self.moves], size, space.width)
-        looking, moving = (turned(size, space.generator) for _ in range(2))
+        key = stacked([rows for _, rows, _ in looks], size, stream.width)
+        value = stacked([rows for rows, _, _ in self.moves], size, stream.width)
+        output = stacked([rows * gain for _, rows, gain in self.moves], size, stream.width)
+        looking, moving = (turned(size, stream.generator) for _ in range(2))
         return Weights(looking @ query, looking @ key, moving @ value, (moving @ output).T)
 
 
-def unsure(rows: int, space: Space) -> tuple[Tensor, Tensor, float]:
+def unsure(rows: int, stream: Stream) -> tuple[Tensor, Tensor, float]:
     """Random looks that add noise of about DOUBT nats to scores, so that no head is flat or has a tie."""
-    known = torch.cat([space["position"], space["class"]])
-    sides = [torch.randn(rows, len(known), generator=space.generator) @ known for _ in range(2)]
+    known = torch.cat([stream["position"], stream["class"]])
+    sides = [torch.randn(rows, len(known), generator=stream.generator) @ known for _ in range(2)]
     return sides[0], sides[1], DOUBT / (CIRCLES + 2) / max(rows, 1) ** 0.5
 
 
-def code(klass: int) -> Tensor:
+def code(class_number: int) -> Tensor:
     """One of four classes as two signs."""
-    return torch.tensor([1.0 - 2 * (klass & 1), 1.0 - (klass & 2)])
+    return torch.tensor([1.0 - 2 * (class_number & 1), 1.0 - (class_number & 2)])
 
 
 def stacked(rows: Sequence[Tensor], size: int, width: int) -> Tensor:

@@ -30,7 +30,7 @@ class Word:
 
     type: str
     mark: str
-    klass: int
+    class_number: int
     form: str = ""
     governor: int = -1
     relation: str = "root"
@@ -40,7 +40,7 @@ class Word:
     answer: int = -1
 
     def __post_init__(self) -> None:
-        self.form = self.form or f"{self.mark}{self.klass}"
+        self.form = self.form or f"{self.mark}{self.class_number}"
 
 
 Sentence = list[Word]
@@ -64,11 +64,11 @@ class Draw:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
 
-    def klass(self) -> int:
+    def class_number(self) -> int:
         return self.random.randrange(CLASSES)
 
 
-def place(sentence: Sequence[Word], mark: str) -> int:
+def index_of(sentence: Sequence[Word], mark: str) -> int:
     """Where the word with a mark stands."""
     return next(index for index, word in enumerate(sentence) if word.mark == mark)
 
@@ -76,11 +76,11 @@ def place(sentence: Sequence[Word], mark: str) -> int:
 def attach(words: Sentence, governed: Mapping[str, tuple[str, str]], random: random.Random) -> None:
     """Make a tree of a sentence: words of some marks have a governor and a relation, all others depend on a random word
     that is attached already."""
-    attached = [place(words, "verb")]
+    attached = [index_of(words, "verb")]
     for word in words:
         if word.mark in governed:
             mark, word.relation = governed[word.mark]
-            word.governor = place(words, mark)
+            word.governor = index_of(words, mark)
     for index in random.sample(range(len(words)), len(words)):
         if words[index].mark != "verb" and words[index].mark not in governed:
             words[index].governor, words[index].relation = random.choice(attached), "dep"
@@ -91,7 +91,7 @@ def answered(sentence: Sentence, questions: Iterable[Question]) -> Sentence:
     """The sentence with the answer of every word; plain words answer with their own class."""
     ask = {question.type: question.answer for question in questions}
     for index, word in enumerate(sentence):
-        word.answer = ask[word.type](sentence, index) if word.type in ask else word.klass
+        word.answer = ask[word.type](sentence, index) if word.type in ask else word.class_number
     return sentence
 
 
@@ -119,7 +119,7 @@ def tokenizer(forms: Iterable[str], around: str) -> PreTrainedTokenizerFast:
 
 def treebank(sentences: Sequence[Sentence], folder: Path) -> Treebank:
     """The sentences as a CoNLL-U file, each a document of its own."""
-    file = folder / "toy.conllu"
+    file = folder / "toy_language.conllu"
     write_text(
         file, "\n".join(conllu(number, sentence) for number, sentence in enumerate(sentences))
     )

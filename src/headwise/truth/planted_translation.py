@@ -17,10 +17,10 @@ from transformers import MBartConfig, MBartForConditionalGeneration
 from headwise.data.text import ParallelText, Text
 from headwise.heads import Head, HeadMap, Kind, write_text
 from headwise.model import Model
-from headwise.truth import toy, wires
-from headwise.truth.built import Built, Known, drawn, placed
-from headwise.truth.space import CIRCLES, Space, Wiring, code, positions
-from headwise.truth.toy import CLASSES, Question, Sentence, Word, place
+from headwise.truth import planted_heads, toy_language
+from headwise.truth.planted import PlantedHead, PlantedModel, all_weights, place_heads
+from headwise.truth.residual_stream import CIRCLES, Stream, Wiring, code, positions
+from headwise.truth.toy_language import CLASSES, Question, Sentence, Word, index_of
 
 HEADS, SIZE, LAYERS = 10, 14, (2, 1)
 LONGEST = 28  # words and the end, which positions tell apart
@@ -60,16 +60,16 @@ MARKS = ("verb", "subject", "noun")
 
 
 QUESTIONS = [
-    Question("verb", lambda words, i: words[place(words, "subject")].klass),
-    Question("object", lambda words, i: words[words[i].governor].klass),
-    Question("adverb", lambda words, i: words[words[i].governor].klass),
-    Question("adjective", lambda words, i: words[words[i].governor].klass),
-    Question("pronoun", lambda words, i: words[place(words, words[i].entity)].klass),
-    Question("before", lambda words, i: words[i - 1].klass),
-    Question("after", lambda words, i: words[i + 1].klass),
-    Question("back", lambda words, i: words[i - 2].klass),
-    Question("rare", lambda words, i: max(words, key=lambda word: word.rank).klass),
-    Question("mood", lambda words, i: words[place(words, "season")].klass),
+    Question("verb", lambda words, i: words[index_of(words, "subject")].class_number),
+    Question("object", lambda words, i: words[words[i].governor].class_number),
+    Question("adverb", lambda words, i: words[words[i].governor].class_number),
+    Question("adjective", lambda words, i: words[words[i].governor].class_number),
+    Question("pronoun", lambda words, i: words[index_of(words, words[i].entity)].class_number),
+    Question("before", lambda words, i: words[i - 1].class_number),
+    Question("after", lambda words, i: words[i + 1].class_number),
+    Question("back", lambda words, i: words[i - 2].class_number),
+    Question("rare", lambda words, i: max(words, key=lambda word: word.rank).class_number),
+    Question("mood", lambda words, i: words[index_of(words, "season")].class_number),
     Question("echo", lambda words, i: words[i - 2].answer),
 ]
 GAINS = {"adverb": 4.0, "object": 1.6, "mood": 22.0}  # of margins
@@ -79,7 +79,7 @@ WORDS_IN_ALL = len(WORDS) + SOME  # of every sentence, an odd number
 TYPES = ["plain", *(question.type for question in QUESTIONS), "end"]
 
 
-def sentence(draw: toy.Draw) -> Sentence:
+def sentence(draw: toy_language.Draw) -> Sentence:
     """The words of WORDS and a few fillers, in random order: a pronoun after both names, and nothing that looks back
     or ahead at an edge."""
     random = draw.random
@@ -88,7 +88,7 @@ def sentence(draw: toy.Draw) -> Sentence:
         Word("plain", "filler", rank % CLASSES, f"filler{rank}", upos="NOUN", rank=rank)
         for rank in ranks
     ]
-    words += [Word(type, mark, draw.klass(), upos=upos) for type, mark, upos in WORDS]
+    words += [Word(type, mark, draw.class_number(), upos=upos) for type, mark, upos in WORDS]
     while True:
         random.shuffle(words)
         at = {word.mark: index for index, word in enumerate(words)}
@@ -99,76 +99,84 @@ def sentence(draw: toy.Draw) -> Sentence:
         )
         if edges and at["pronoun"] > max(at["her"], at["him"]):
             break
-    toy.attach(words, GOVERNED, random)
+    toy_language.attach(words, GOVERNED, random)
     for word in words:
         if word.mark in ("her", "him"):
             word.entity = word.mark
         elif word.mark == "pronoun":
-            word.entity, word.klass = random.choice(("her", "him")), 0
+            word.entity, word.class_number = random.choice(("her", "him")), 0
             word.form = f"{word.entity}-pronoun"
-    return toy.answered(words, QUESTIONS)
+    return toy_language.answered(words, QUESTIONS)
 
 
-def carrier(name: str, *blocks: str) -> Built:
+def carrier(name: str, *blocks: str) -> PlantedHead:
     """A cross head that carries blocks from the source word that is to be translated."""
 
-    def wire(space: Space) -> Wiring:
-        looks = [(space["source"], space["position"], wires.SHARP)]
-        return Wiring(looks, [(space[block], space[block], 1.0) for block in blocks])
+    def wiring(stream: Stream) -> Wiring:
+        looks = [(stream["source"], stream["position"], planted_heads.SHARP)]
+        return Wiring(looks, [(stream[block], stream[block], 1.0) for block in blocks])
 
-    return Built(name, "cross", "matters", wire, ("alignment",))
-
-
-def rarest(space: Space) -> Wiring:
-    return Wiring([(space.one, space["rank"], RARE)], [(space["class"], space["answer rare"], 1.0)])
+    return PlantedHead(name, "cross", "matters", wiring, ("alignment",))
 
 
-BUILT = [
-    wires.neighbour("encoder-self", "before", -1),
-    wires.neighbour("encoder-self", "after", 1),
-    wires.neighbour("encoder-self", "back", -2),
-    *wires.grammar("encoder-self", LAYERS[0] - 1),
-    Built("rarest", "encoder-self", "matters", rarest, ("rare.two-rarest",)),
-    *wires.traps("encoder-self", loud=-3, shouting=2, harmful=3, spoils="plain"),
-    Built("echo", "decoder-self", "matters", wires.copying(-1, "answer echo"), ("positional.-1",)),
+def rarest(stream: Stream) -> Wiring:
+    return Wiring(
+        [(stream.one, stream["rank"], RARE)], [(stream["class"], stream["answer rare"], 1.0)]
+    )
+
+
+PLANTED = [
+    planted_heads.neighbour("encoder-self", "before", -1),
+    planted_heads.neighbour("encoder-self", "after", 1),
+    planted_heads.neighbour("encoder-self", "back", -2),
+    *planted_heads.grammar("encoder-self", LAYERS[0] - 1),
+    PlantedHead("rarest", "encoder-self", "matters", rarest, ("rare.two-rarest",)),
+    *planted_heads.traps("encoder-self", loud=-3, unread=2, harmful=3, spoils="plain"),
+    PlantedHead(
+        "echo",
+        "decoder-self",
+        "matters",
+        planted_heads.copying(-1, "answer echo"),
+        ("positional.-1",),
+    ),
     carrier("types", *(f"type {type}" for type in TYPES)),
     carrier("answers 1", *(f"answer {type}" for type in TYPES[:7])),
     carrier("answers 2", *(f"answer {type}" for type in TYPES[7:11])),
-    Built("cross sink", "cross", "idle", wires.sinking, (), ("sink",)),
+    PlantedHead("cross sink", "cross", "idle", planted_heads.sinking, (), ("sink",)),
 ]
 
 
-def known(seed: int, folder: Path) -> Known:
+def planted_model(seed: int, folder: Path) -> PlantedModel:
     """The model, its texts and treebank (written to a folder). The seed turns the stream, draws noise, the text, the
     distractors, and all places."""
-    draw = toy.Draw(seed)
+    draw = toy_language.Draw(seed)
     text, parsed, counted = (
         [sentence(draw) for _ in range(n)] for n in (SENTENCES, PARSED, COUNTED)
     )
     words = {word.form: word for each in counted for word in each}
     targets = {translation(word): word for each in counted for word in each}
-    tokenizer = toy.tokenizer([*sorted(words), *sorted(targets)], f"$A {toy.END}")
-    hf, built = made(seed, tokenizer.get_vocab(), words, targets)
+    tokenizer = toy_language.tokenizer([*sorted(words), *sorted(targets)], f"$A {toy_language.END}")
+    hf, planted = build(seed, tokenizer.get_vocab(), words, targets)
     links = folder / "links.txt"
     write_text(
         links,
         "".join(" ".join(f"{order(i)}-{i}" for i in range(len(each))) + "\n" for each in parsed),
     )
-    return Known(
+    return PlantedModel(
         Model(hf, tokenizer, f"toy translation {seed}"),
-        built,
+        planted,
         pairs(text),
-        toy.treebank(parsed, folder),
+        toy_language.treebank(parsed, folder),
         pairs(parsed),
         links,
-        Text.from_lines(map(toy.line, counted)),
+        Text.from_lines(map(toy_language.line, counted)),
         TOP,
     )
 
 
 def pairs(sentences: Iterable[Sentence]) -> ParallelText:
     return ParallelText.from_pairs(
-        (toy.line(each), " ".join(translation(each[order(i)]) for i in range(len(each))))
+        (toy_language.line(each), " ".join(translation(each[order(i)]) for i in range(len(each))))
         for each in sentences
     )
 
@@ -182,10 +190,10 @@ def translation(word: Word) -> str:
     return f"{word.type}.{word.answer}"
 
 
-def made(
+def build(
     seed: int, ids: Mapping[str, int], words: Mapping[str, Word], targets: Mapping[str, Word]
-) -> tuple[MBartForConditionalGeneration, dict[Head, Built]]:
-    """The model, and where its built heads are."""
+) -> tuple[MBartForConditionalGeneration, dict[Head, PlantedHead]]:
+    """The model, and where its planted heads are."""
     config = MBartConfig(
         vocab_size=len(ids),
         d_model=HEADS * SIZE,
@@ -197,17 +205,17 @@ def made(
         decoder_ffn_dim=8,
         max_position_embeddings=LONGEST + 4,
         tie_word_embeddings=False,
-        pad_token_id=ids[toy.PAD],
-        bos_token_id=ids[toy.START],
-        eos_token_id=ids[toy.END],
-        decoder_start_token_id=ids[toy.START],
+        pad_token_id=ids[toy_language.PAD],
+        bos_token_id=ids[toy_language.START],
+        eos_token_id=ids[toy_language.END],
+        decoder_start_token_id=ids[toy_language.START],
         forced_eos_token_id=None,
     )
     hf, generator = (
         MBartForConditionalGeneration(config).eval(),
         torch.Generator().manual_seed(seed),
     )
-    space = stream(HEADS * SIZE, generator)
+    stream = new_stream(HEADS * SIZE, generator)
     layers = hf.model.encoder.layers, hf.model.decoder.layers
     modules: dict[Kind, list[Any]] = {
         "encoder-self": [layer.self_attn for layer in layers[0]],
@@ -215,11 +223,11 @@ def made(
         "cross": [layer.encoder_attn for layer in layers[1]],
     }
     heads = HeadMap({kind: (HEADS,) * len(attentions) for kind, attentions in modules.items()})
-    built = placed(heads, BUILT, generator)
+    planted = place_heads(heads, PLANTED, generator)
     with torch.no_grad():
-        space.calm(hf, "fc2")
-        embed(hf, space, ids, words, targets)
-        for head, weights in drawn(space, heads, built, SIZE):
+        stream.calm(hf, "fc2")
+        embed(hf, stream, ids, words, targets)
+        for head, weights in all_weights(stream, heads, planted, SIZE):
             attention, rows = (
                 modules[head.kind][head.layer],
                 slice(head.head * SIZE, (head.head + 1) * SIZE),
@@ -232,13 +240,13 @@ def made(
                 weights.value,
                 weights.output,
             )
-    return hf, built
+    return hf, planted
 
 
-def stream(width: int, generator: torch.Generator) -> Space:
-    space = Space(width, generator)
+def new_stream(width: int, generator: torch.Generator) -> Stream:
+    stream = Stream(width, generator)
     for name in ("position", "source"):
-        space.block(name, 2 * CIRCLES)
+        stream.block(name, 2 * CIRCLES)
     for name in (
         *(f"type {type}" for type in TYPES),
         *MARKS,
@@ -248,16 +256,16 @@ def stream(width: int, generator: torch.Generator) -> Space:
         "asks",
         "flag",
     ):
-        space.block(name)
+        stream.block(name)
     for name in ("class", "seasonal", *(f"answer {type}" for type in TYPES[:-1])):
-        space.block(name, 2)
-    space.block("junk", 16)
-    return space
+        stream.block(name, 2)
+    stream.block("junk", 16)
+    return stream
 
 
 def embed(
     hf: MBartForConditionalGeneration,
-    space: Space,
+    stream: Stream,
     ids: Mapping[str, int],
     words: Mapping[str, Word],
     targets: Mapping[str, Word],
@@ -265,39 +273,39 @@ def embed(
     """Embeddings, positions and the output layer."""
     encoder, decoder, output = hf.model.encoder, hf.model.decoder, hf.lm_head.weight
     for side in (encoder, decoder):
-        side.embed_tokens.weight.copy_(space.constant() + space.noise(len(ids), NOISE))
+        side.embed_tokens.weight.copy_(stream.constant() + stream.noise(len(ids), NOISE))
         places = side.embed_positions.weight
         places.zero_()
-        places[2:] = positions(len(places) - 2) @ space["position"]
+        places[2:] = positions(len(places) - 2) @ stream["position"]
     decoder.embed_positions.weight[2:] += (
-        positions(LONGEST + 4)[[order(t) for t in range(LONGEST + 4)]] @ space["source"]
+        positions(LONGEST + 4)[[order(t) for t in range(LONGEST + 4)]] @ stream["source"]
     )
-    output.copy_(space.noise(len(ids), NOISE))
-    encoder.embed_tokens.weight[ids[toy.END]] += (space["rest"] + space["type end"])[0]
-    output[ids[toy.END]] += TYPE * space["type end"][0]
+    output.copy_(stream.noise(len(ids), NOISE))
+    encoder.embed_tokens.weight[ids[toy_language.END]] += (stream["rest"] + stream["type end"])[0]
+    output[ids[toy_language.END]] += TYPE * stream["type end"][0]
     for form, word in words.items():
-        encoder.embed_tokens.weight[ids[form]] += meaning(space, word)
+        encoder.embed_tokens.weight[ids[form]] += meaning(stream, word)
     for form, word in targets.items():
-        decoder.embed_tokens.weight[ids[form]] += code(word.answer) @ space["class"]
-        output[ids[form]] += TYPE * space[f"type {word.type}"][0]
+        decoder.embed_tokens.weight[ids[form]] += code(word.answer) @ stream["class"]
+        output[ids[form]] += TYPE * stream[f"type {word.type}"][0]
         output[ids[form]] += (
-            MARGIN / 2 * GAINS.get(word.type, 1) * code(word.answer) @ space[f"answer {word.type}"]
+            MARGIN / 2 * GAINS.get(word.type, 1) * code(word.answer) @ stream[f"answer {word.type}"]
         )
 
 
-def meaning(space: Space, word: Word) -> Tensor:
+def meaning(stream: Stream, word: Word) -> Tensor:
     """What the embedding of a word says."""
-    rows = space[f"type {word.type}"][0] + code(word.klass) @ (
-        space["class"] + space["answer plain"]
+    rows = stream[f"type {word.type}"][0] + code(word.class_number) @ (
+        stream["class"] + stream["answer plain"]
     )
     if word.mark in MARKS:
-        rows = rows + space[word.mark][0]
+        rows = rows + stream[word.mark][0]
     if word.mark == "season":
-        rows = rows + code(word.klass) @ space["seasonal"]
+        rows = rows + code(word.class_number) @ stream["seasonal"]
     if word.entity:
         rows = (
             rows
             + (1 if word.entity == "her" else -1)
-            * space["asks" if word.type == "pronoun" else "gender"][0]
+            * stream["asks" if word.type == "pronoun" else "gender"][0]
         )
-    return rows + word.rank / FILLERS * space["rank"][0]
+    return rows + word.rank / FILLERS * stream["rank"][0]
