@@ -24,7 +24,11 @@ class TestTwin:
     def test_same_shape_and_other_weights(self) -> None:
         model = asker()
         before = torch.get_rng_state()
-        control, again, other = hw.untrained(model, 1), hw.untrained(model, 1), hw.untrained(model, 2)
+        control, again, other = (
+            hw.untrained(model, 1),
+            hw.untrained(model, 1),
+            hw.untrained(model, 2),
+        )
         assert torch.equal(torch.get_rng_state(), before)
         assert control.heads == model.heads and control.tokenizer is model.tokenizer
         assert {name: w.shape for name, w in weights(control).items()} == {
