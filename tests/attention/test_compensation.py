@@ -153,7 +153,7 @@ def test_it_loses_what_ablation_by_the_mean_says() -> None:
     found = discover(model)
     inputs = asking(model, "marian")
     means = mean_outputs(model, found, [inputs])
-    tally = ablate(model, found, [inputs], ["ablation.mean"])["ablation.mean"]
+    measured = ablate(model, found, [inputs], ["ablation.mean"])["ablation.mean"]
     asked = asked_tokens(inputs["labels"]).sum()
 
     def loss(one: Any) -> float:
@@ -162,7 +162,7 @@ def test_it_loses_what_ablation_by_the_mean_says() -> None:
 
     message = {
         Head(row["kind"], row["layer"], row["head"]): row["value"]
-        for row in tally.rows("ablation.mean", 1)
+        for row in measured.rows("ablation.mean", 1)
     }
     for head in (Head("encoder-self", 0, 2), Head("decoder-self", 1, 0), Head("cross", 0, 3)):
         smaller = remove(model, found, HeadMask.full(found.heads).without([head]), means)

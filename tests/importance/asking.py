@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from attention.families import CAUSAL, ENCODERS, FAMILIES, WORDS, batch, build
 from headwise.heads import Site
-from headwise.importance.tally import Tally
+from headwise.importance.sums import SentenceSums
 from headwise.tasks.objective import IGNORED
 
 ASKED = ("marian", "m2m100", "bart", "t5", "bert", "albert", "modernbert", "gpt2", "llama", "qwen3")
@@ -97,9 +97,9 @@ def broken(model: nn.Module, module: nn.Module) -> None:
         module.get_parameter(name).fill_(float("nan"))
 
 
-def counted(tally: Tally, site: Site) -> tuple[np.ndarray, np.ndarray]:
+def counted(measured: SentenceSums, site: Site) -> tuple[np.ndarray, np.ndarray]:
     """Sums and counts of the sentences that count."""
-    return tally.sentences(site)
+    return measured.sentences(site)
 
 
 def where(site: Site) -> str:

@@ -87,12 +87,12 @@ def twin(
 def test_every_ablation_agrees_with_a_slow_version(family: str) -> None:
     """One sentence without padding and one head at a time, in whole forwards: of each head one sentence in turn."""
     model, found, inputs, near = wide(family)
-    tallies = ablate(model, found, [inputs], CHANGES)
+    collected = ablate(model, found, [inputs], CHANGES)
     alone = [sentence(inputs, row) for row in range(3)]
     seen, whole = [looked(model, found, one) for one in alone], [loss(model, one) for one in alone]
     for site in found.modules:
-        for measure, tally in tallies.items():
-            sums, counts = counted(tally, site)
+        for measure, measured in collected.items():
+            sums, counts = counted(measured, site)
             for row, one in enumerate(alone):
                 assert counts[row] == int(asked_tokens(one["labels"]))
                 for head in range(row, found.heads.count(site), 3):
@@ -133,7 +133,7 @@ def test_how_many_heads_go_together_changes_nothing(family: str, tokens: int) ->
         ablate(model, found, [inputs], ["ablation.zero"], tokens=n) for n in (4096, tokens)
     )
     for site in found.modules:
-        one, other = (counted(tallies["ablation.zero"], site)[0] for tallies in (together, few))
+        one, other = (counted(collected["ablation.zero"], site)[0] for collected in (together, few))
         np.testing.assert_allclose(one, other, rtol=near, atol=near)
 
 
@@ -188,10 +188,12 @@ def test_left_padding_changes_no_example() -> None:
 
 def test_a_sentence_alone_in_its_batch_has_no_example() -> None:
     model, found, inputs, _ = wide("marian")
-    tallies = ablate(
+    collected = ablate(
         model, found, [inputs, sentence(inputs, 0)], ["ablation.example", "ablation.zero"]
     )
-    assert {name: len(counted(tally, Site("cross", 0))[1]) for name, tally in tallies.items()} == {
+    assert {
+        name: len(counted(measured, Site("cross", 0))[1]) for name, measured in collected.items()
+    } == {
         "ablation.example": 3,
         "ablation.zero": 4,
     }
@@ -223,8 +225,8 @@ def test_a_layer_without_heads_has_no_row() -> None:
         Head("cross", 1, head) for head in range(4)
     ]
     smaller = remove(model, found, HeadMask.full(found.heads).without(gone))
-    for name, tally in ablate(smaller, discover(smaller), [inputs], CHANGES).items():
-        assert len(tally.rows(name)) == found.heads.total - 8
+    for name, measured in ablate(smaller, discover(smaller), [inputs], CHANGES).items():
+        assert len(measured.rows(name)) == found.heads.total - 8
 
 
 @pytest.mark.parametrize("measure", [ablate, removal_losses])
@@ -278,12 +280,12 @@ def test_a_model_whose_first_layers_cannot_be_kept_runs_in_full(
     model = getattr(transformers, name)(made).eval()
     found, inputs = discover(model), asking(model, "llama")
     head = Head("decoder-self", 1, 2)
-    tally = ablate(model, found, [inputs], ["ablation.zero"])["ablation.zero"]
+    measured = ablate(model, found, [inputs], ["ablation.zero"])["ablation.zero"]
     with torch.no_grad():
         whole = sentence_losses(predict(model, inputs), inputs["labels"])
         with masked(model, found, HeadMask.full(found.heads).without([head])):
             silenced = sentence_losses(predict(model, inputs), inputs["labels"])
-    sums, _ = tally.sentences(Site("decoder-self", 1))
+    sums, _ = measured.sentences(Site("decoder-self", 1))
     np.testing.assert_allclose(sums[:, 2], (silenced - whole)[:3].numpy(), atol=1e-5)
 
 

@@ -23,7 +23,7 @@ from headwise.importance.agreement import (
     precision,
     spearman,
 )
-from headwise.importance.tally import Tally
+from headwise.importance.sums import SentenceSums
 
 HEADS = HeadMap({"encoder-self": (6, 6), "cross": (4, 4, 4)})
 WORTH = np.random.default_rng(7).gamma(1.0, 1.0, HEADS.total)
@@ -34,15 +34,15 @@ ROWS = st.integers(2, 12).flatmap(
 )
 
 
-def tally(
+def measured(
     worth: np.ndarray,
     sentences: int = 120,
     noise: float = 0.5,
     seed: int = 0,
     heads: HeadMap = HEADS,
-) -> Tally:
+) -> SentenceSums:
     """Every head is worth so much in each of the sentences, of 5 to 19 tokens, and some noise."""
-    random, found, start = np.random.default_rng(seed), Tally(heads), 0
+    random, found, start = np.random.default_rng(seed), SentenceSums(heads), 0
     counts = random.integers(5, 20, sentences)
     for site in heads.sites:
         mine = worth[start : (start := start + heads.count(site))]
@@ -109,12 +109,12 @@ def test_a_constant_score_finds_as_many_heads_as_chance() -> None:
 def test_a_good_score_a_useless_one_and_one_that_is_upside_down() -> None:
     useless = np.random.default_rng(3).permutation(WORTH)
     scores = {
-        "good": tally(WORTH, seed=1),
-        "-good": tally(WORTH, seed=1),
-        "-down": tally(-WORTH, seed=1),
-        "useless": tally(useless, seed=2),
+        "good": measured(WORTH, seed=1),
+        "-good": measured(WORTH, seed=1),
+        "-down": measured(-WORTH, seed=1),
+        "useless": measured(useless, seed=2),
     }
-    rows = agreement(scores, tally(WORTH, seed=3), seed=5)
+    rows = agreement(scores, measured(WORTH, seed=3), seed=5)
     good, against, down, useless_rows = (
         by_name(rows, name) for name in ("good", "-good", "-down", "useless")
     )
@@ -130,7 +130,7 @@ def test_a_good_score_a_useless_one_and_one_that_is_upside_down() -> None:
 
 
 def test_within_layers_is_the_mean_over_layers() -> None:
-    score, truth = tally(WORTH, seed=1, noise=1), tally(WORTH, seed=3, noise=1)
+    score, truth = measured(WORTH, seed=1, noise=1), measured(WORTH, seed=3, noise=1)
     rows = agreement({"score": score}, truth)
     one, other = head_values(score), head_values(truth)
     for kind in ("encoder-self", "cross"):
@@ -161,13 +161,13 @@ def test_the_ceiling_is_what_the_same_ablation_on_another_text_reaches() -> None
     again = [
         spearman(
             *(
-                np.array([[*head_values(tally(worth, seed=s, **options)).values()]])
+                np.array([[*head_values(measured(worth, seed=s, **options)).values()]])
                 for s in (i, i + 100)
             )
         )
         for i in range(30)
     ]
-    rows = agreement({}, tally(worth, seed=200, **options))
+    rows = agreement({}, measured(worth, seed=200, **options))
     ceiling = by_name(rows, "ablation.zero", "encoder-self")
     assert ceiling["ceiling"]["value"] == pytest.approx(np.mean(again), abs=0.08)
     assert ceiling["ceiling.half"]["value"] < ceiling["ceiling"]["value"] - 0.05
@@ -182,8 +182,8 @@ def test_intervals_hold_what_other_texts_give() -> None:
     rows = [
         by_name(
             agreement(
-                {"s": tally(worth, seed=2 * i, **options)},
-                tally(worth, seed=2 * i + 1, **options),
+                {"s": measured(worth, seed=2 * i, **options)},
+                measured(worth, seed=2 * i + 1, **options),
                 seed=i,
             ),
             "s",
@@ -200,7 +200,8 @@ def test_intervals_hold_what_other_texts_give() -> None:
 
 def test_stability_tells_a_noisy_score_from_a_steady_one() -> None:
     rows = agreement(
-        {"steady": tally(WORTH, noise=0.1), "noisy": tally(WORTH, noise=8)}, tally(WORTH, seed=1)
+        {"steady": measured(WORTH, noise=0.1), "noisy": measured(WORTH, noise=8)},
+        measured(WORTH, seed=1),
     )
     assert by_name(rows, "steady")["stability"]["value"] > 0.97
     assert by_name(rows, "noisy")["stability"]["value"] < 0.8
@@ -208,7 +209,7 @@ def test_stability_tells_a_noisy_score_from_a_steady_one() -> None:
 
 
 def test_the_same_seed_gives_the_same_rows() -> None:
-    scores, truth = {"s": tally(WORTH, seed=1)}, tally(WORTH, seed=3)
+    scores, truth = {"s": measured(WORTH, seed=1)}, measured(WORTH, seed=3)
     assert repr(agreement(scores, truth, seed=1)) == repr(agreement(scores, truth, seed=1))
     assert repr(agreement(scores, truth, seed=1)) != repr(agreement(scores, truth, seed=2))
 
@@ -217,7 +218,8 @@ def test_a_layer_of_one_head_is_left_out_of_the_layers() -> None:
     heads = HeadMap({"encoder-self": (1, 5), "cross": (1, 1)})
     worth = np.arange(8.0)
     rows = agreement(
-        {"s": tally(worth, heads=heads, noise=0.01)}, tally(worth, heads=heads, seed=1, noise=0.01)
+        {"s": measured(worth, heads=heads, noise=0.01)},
+        measured(worth, heads=heads, seed=1, noise=0.01),
     )
     assert by_name(rows, "s", "encoder-self")["spearman.within"]["value"] == pytest.approx(1)
     assert math.isnan(by_name(rows, "s", "cross")["spearman.within"]["value"])
@@ -225,7 +227,7 @@ def test_a_layer_of_one_head_is_left_out_of_the_layers() -> None:
 
 
 def test_a_constant_score_has_no_correlation() -> None:
-    rows = by_name(agreement({"flat": tally(np.ones(24), noise=0)}, tally(WORTH)), "flat")
+    rows = by_name(agreement({"flat": measured(np.ones(24), noise=0)}, measured(WORTH)), "flat")
     assert all(math.isnan(rows["spearman"][column]) for column in ("value", "low", "high"))
     assert rows["precision@50%"]["value"] == pytest.approx(0.5)
 
@@ -233,24 +235,24 @@ def test_a_constant_score_has_no_correlation() -> None:
 def test_what_cannot_be_judged_is_reported() -> None:
     with pytest.raises(HeadwiseError, match="6 heads of encoder-self layer 1, but has none"):
         agreement(
-            {"part": tally(WORTH, heads=HeadMap({"encoder-self": (6,), "cross": (4, 4, 4)}))},
-            tally(WORTH),
+            {"part": measured(WORTH, heads=HeadMap({"encoder-self": (6,), "cross": (4, 4, 4)}))},
+            measured(WORTH),
         )
     with pytest.raises(
         HeadwiseError, match="No token of the text counts for 'none' in encoder-self layer 0"
     ):
-        agreement({"none": Tally(HEADS)}, tally(WORTH))
-    silent = tally(WORTH, sentences=3)
+        agreement({"none": SentenceSums(HEADS)}, measured(WORTH))
+    silent = measured(WORTH, sentences=3)
     for site in HEADS.sites:
         silent.parts[site] = [(silent.whole(site)[0], np.zeros(3))]
     with pytest.raises(HeadwiseError, match="No token of the text counts for 'silent'"):
-        agreement({"silent": silent}, tally(WORTH))
+        agreement({"silent": silent}, measured(WORTH))
     with pytest.raises(HeadwiseError, match="score the same heads"):
         exceptions({Head("cross", 0, 0): 1.0}, {})
 
 
 def test_a_single_sentence_has_a_correlation_and_no_interval() -> None:
-    rows = by_name(agreement({"s": tally(WORTH, sentences=1)}, tally(WORTH)), "s")
+    rows = by_name(agreement({"s": measured(WORTH, sentences=1)}, measured(WORTH)), "s")
     assert rows["spearman"]["value"] > 0.5
     assert all(
         math.isnan(rows[name][end])
@@ -261,7 +263,8 @@ def test_a_single_sentence_has_a_correlation_and_no_interval() -> None:
 def test_a_score_that_tells_of_one_kind_is_judged_on_it() -> None:
     some = HEADS.only(["cross"])
     rows = agreement(
-        {"part": tally(WORTH[12:], heads=some), "whole": tally(WORTH)}, tally(WORTH, seed=1)
+        {"part": measured(WORTH[12:], heads=some), "whole": measured(WORTH)},
+        measured(WORTH, seed=1),
     )
     assert {row["kinds"] for row in rows if row["measure"] == "part"} == {"cross"}
     assert len({row["kinds"] for row in rows if row["measure"] == "whole"}) == 3
@@ -273,9 +276,9 @@ def test_values_in_another_scale_are_judged_in_it() -> None:
         scaled: np.ndarray = values / values.max(-1, keepdims=True)
         return scaled
 
-    plain, scaled = tally(WORTH), tally(WORTH)
+    plain, scaled = measured(WORTH), measured(WORTH)
     scaled.scale = most_is_one
-    rows = agreement({"plain": plain, "scaled": scaled}, tally(WORTH, seed=1))
+    rows = agreement({"plain": plain, "scaled": scaled}, measured(WORTH, seed=1))
     one, other = by_name(rows, "plain"), by_name(rows, "scaled")
     assert one["spearman.within"]["value"] == pytest.approx(other["spearman.within"]["value"])
     assert one["spearman"]["value"] > other["spearman"]["value"] + 0.01
@@ -285,13 +288,13 @@ def test_values_in_another_scale_are_judged_in_it() -> None:
 def test_a_layer_whose_heads_are_all_removed_is_no_obstacle() -> None:
     heads = HeadMap({"encoder-self": (5, 0, 5)})
     worth = np.arange(10.0)
-    rows = agreement({"s": tally(worth, heads=heads)}, tally(worth, heads=heads, seed=1))
+    rows = agreement({"s": measured(worth, heads=heads)}, measured(worth, heads=heads, seed=1))
     assert by_name(rows, "s", "encoder-self")["spearman"]["n"] == 10
 
 
 def test_a_truth_of_some_kinds_judges_those() -> None:
     some = HEADS.only(["cross"])
-    rows = agreement({"all": tally(WORTH)}, tally(WORTH[12:], heads=some))
+    rows = agreement({"all": measured(WORTH)}, measured(WORTH[12:], heads=some))
     assert {row["kinds"] for row in rows} == {"cross"}
     assert by_name(rows, "all", "cross")["spearman"]["value"] > 0.9
 
@@ -308,7 +311,7 @@ def test_the_exception_is_the_head_that_is_relevant_and_not_confident() -> None:
 
 
 def test_values_are_those_of_the_table() -> None:
-    rows = tally(WORTH).rows("confidence")
-    assert head_values(tally(WORTH)) == {
+    rows = measured(WORTH).rows("confidence")
+    assert head_values(measured(WORTH)) == {
         Head(row["kind"], row["layer"], row["head"]): pytest.approx(row["value"]) for row in rows
     }

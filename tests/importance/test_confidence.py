@@ -23,8 +23,8 @@ from transformers import (
 from headwise.attention import discover
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
-from headwise.importance.attention_weights import Exclude, pointing, read
-from headwise.importance.tally import Tally
+from headwise.importance.attention_statistics import Exclude, pointing, read
+from headwise.importance.sums import SentenceSums
 from headwise.training.batches import Collator
 from pruning.golden_model import SITES, GoldenModel, inputs
 
@@ -56,23 +56,23 @@ def golden_masks(
 
 def reading_of(
     weights: Mapping[str, Tensor], forward: Mapping[str, np.ndarray], reading: str, name: str
-) -> Tally:
-    """Golden attention weights, L B H Q K by key of the golden set, through `pointing` into a tally."""
+) -> SentenceSums:
+    """Golden attention weights, L B H Q K by key of the golden set, through `pointing` into a measured."""
     some = next(iter(weights.values()))
-    tally = Tally(HeadMap({SITES[name]: (some.shape[2],) * some.shape[0]}))
+    measured = SentenceSums(HeadMap({SITES[name]: (some.shape[2],) * some.shape[0]}))
     for key, layers in weights.items():
         for layer, rows in enumerate(layers):
-            tally.add(
+            measured.add(
                 Site(SITES[name], layer),
                 *pointing(rows, *golden_masks(forward, key, reading, name)),
             )
-    return tally
+    return measured
 
 
-def values(tally: Tally) -> np.ndarray:
+def values(measured: SentenceSums) -> np.ndarray:
     """Layers x heads."""
-    rows = tally.rows("confidence")
-    return np.array([row["value"] for row in rows]).reshape(len(tally.heads.sites), -1)
+    rows = measured.rows("confidence")
+    return np.array([row["value"] for row in rows]).reshape(len(measured.heads.sites), -1)
 
 
 class TestAgainstTheOriginal:
@@ -138,9 +138,9 @@ def by_head(
     return [(queries, keys, head.double().numpy()) for layer in layers for head in layer[0]]
 
 
-def assert_same(tally: Tally, expected: Mapping[str, list[float]]) -> None:
+def assert_same(measured: SentenceSums, expected: Mapping[str, list[float]]) -> None:
     found: dict[str, list[float]] = {}
-    for row in tally.rows("confidence"):
+    for row in measured.rows("confidence"):
         found.setdefault(row["kind"], []).append(row["value"])
     assert found.keys() == expected.keys()
     for kind, values in found.items():
@@ -253,29 +253,29 @@ class TestTally:
     heads = HeadMap({"encoder-self": (2,)})
     site = Site("encoder-self", 0)
 
-    def filled(self) -> Tally:
-        tally, generator = Tally(self.heads), torch.Generator().manual_seed(0)
+    def filled(self) -> SentenceSums:
+        measured, generator = SentenceSums(self.heads), torch.Generator().manual_seed(0)
         for _ in range(5):
             counts = torch.randint(1, 20, (8,), generator=generator)
-            tally.add(self.site, torch.rand(8, 2, generator=generator) * counts[:, None], counts)
-        return tally
+            measured.add(self.site, torch.rand(8, 2, generator=generator) * counts[:, None], counts)
+        return measured
 
     def test_the_value_weighs_sentences_by_their_tokens(self) -> None:
-        tally = Tally(self.heads)
-        tally.add(
+        measured = SentenceSums(self.heads)
+        measured.add(
             self.site, torch.tensor([[2.0, 1.0], [1.0, 9.0], [5.0, 5.0]]), torch.tensor([4, 16, 0])
         )
-        rows = tally.rows("confidence")
+        rows = measured.rows("confidence")
         assert [row["value"] for row in rows] == [3 / 20, 10 / 20]
         assert [(row["n"], row["head"]) for row in rows] == [(20, 0), (20, 1)]
 
     def test_the_interval_is_that_of_a_bootstrap_over_sentences(self) -> None:
-        tally = self.filled()
-        sums, counts = tally.whole(self.site)
+        measured = self.filled()
+        sums, counts = measured.whole(self.site)
         random = np.random.default_rng(7)
         draws = [random.integers(0, 40, 40) for _ in range(4000)]
         slow = np.percentile([sums[d].sum(0) / counts[d].sum() for d in draws], [2.5, 97.5], axis=0)
-        for head, row in enumerate(tally.rows("confidence")):
+        for head, row in enumerate(measured.rows("confidence")):
             assert row["low"] < row["value"] < row["high"]
             assert [row["low"], row["high"]] == pytest.approx(slow[:, head], abs=0.02)
 
@@ -284,39 +284,41 @@ class TestTally:
         assert rows[0] == rows[1] != rows[2]
 
     def test_one_sentence_has_an_interval_of_no_width(self) -> None:
-        tally = Tally(self.heads)
-        tally.add(self.site, torch.tensor([[2.0, 1.0]]), torch.tensor([4]))
-        assert [(row["low"], row["value"], row["high"]) for row in tally.rows("x")] == [
+        measured = SentenceSums(self.heads)
+        measured.add(self.site, torch.tensor([[2.0, 1.0]]), torch.tensor([4]))
+        assert [(row["low"], row["value"], row["high"]) for row in measured.rows("x")] == [
             (0.5,) * 3,
             (0.25,) * 3,
         ]
 
     def test_a_layer_without_heads_has_no_rows(self) -> None:
-        tally = Tally(HeadMap({"encoder-self": (0,)}))
-        tally.add(self.site, torch.zeros(3, 0), torch.tensor([1, 2, 3]))
-        assert tally.rows("confidence") == []
+        measured = SentenceSums(HeadMap({"encoder-self": (0,)}))
+        measured.add(self.site, torch.zeros(3, 0), torch.tensor([1, 2, 3]))
+        assert measured.rows("confidence") == []
 
     def test_text_without_a_word_is_refused(self) -> None:
-        tally = Tally(self.heads)
+        measured = SentenceSums(self.heads)
         with pytest.raises(
             HeadwiseError,
             match="No token of the text counts for 'confidence' in encoder-self layer 0",
         ):
-            tally.rows("confidence")
-        tally.add(self.site, torch.zeros(2, 2), torch.zeros(2, dtype=torch.long))
+            measured.rows("confidence")
+        measured.add(self.site, torch.zeros(2, 2), torch.zeros(2, dtype=torch.long))
         with pytest.raises(HeadwiseError, match="too short"):
-            tally.rows("confidence")
+            measured.rows("confidence")
 
     def test_a_broken_model_is_named(self) -> None:
         with pytest.raises(
             HeadwiseError, match="encoder-self layer 0 gave values that are not numbers"
         ):
-            Tally(self.heads).add(self.site, torch.tensor([[0.0, float("nan")]]), torch.tensor([1]))
+            SentenceSums(self.heads).add(
+                self.site, torch.tensor([[0.0, float("nan")]]), torch.tensor([1])
+            )
 
 
 def test_a_long_text_is_kept_in_units_of_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.importance.tally.UNITS", 8)
-    one = Tally(HeadMap({"encoder-self": (2,)}))
+    monkeypatch.setattr("headwise.importance.sums.UNITS", 8)
+    one = SentenceSums(HeadMap({"encoder-self": (2,)}))
     sums = torch.rand(100, 2, generator=torch.Generator().manual_seed(0))
     for part in sums.split(5):
         one.add(Site("encoder-self", 0), part, torch.ones(len(part)))

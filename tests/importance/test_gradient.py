@@ -18,7 +18,7 @@ from headwise.heads import Head, HeadMap, HeadMask, Site
 from headwise.importance.gradient import GRADIENTS, gradients
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
-from headwise.importance.tally import Tally, unit
+from headwise.importance.sums import SentenceSums, unit
 from headwise.tasks.objective import IGNORED, asked_tokens, predict, sentence_losses
 from importance.asking import ASKED, asking, broken, counted, sentence, state, where, worded
 
@@ -67,9 +67,9 @@ def test_gate_context_and_weights_agree(family: str) -> None:
         model, found, weights=True, replace=dict.fromkeys(found.modules, build_from_weights)
     ):
         at_weights = torch.autograd.grad(losses(model, inputs).sum(), list(weights.values()))
-    tallies = gradients(model, found, [inputs])
+    collected = gradients(model, found, [inputs])
     for (site, own), slope in zip(weights.items(), at_weights, strict=True):
-        sums, counts = counted(tallies["gradient"], site)
+        sums, counts = counted(collected["gradient"], site)
         assert counts.tolist() == [1, 1, 1]
         np.testing.assert_allclose(sums, at_gates[site][:3].abs().numpy(), rtol=near, atol=near)
         np.testing.assert_allclose(
@@ -82,7 +82,7 @@ def test_gate_context_and_weights_agree(family: str) -> None:
 def test_slow_version(family: str) -> None:
     """One sentence and one head at a time, with the weights built, loops over positions, and no padding at all."""
     model, found, inputs, near = wide(family)
-    tallies = gradients(model, found, [inputs])
+    collected = gradients(model, found, [inputs])
     batched = {site: np.zeros(found.heads.count(site)) for site in found.modules}
     for row in range(3):
         alone = sentence(inputs, row)
@@ -115,24 +115,24 @@ def test_slow_version(family: str) -> None:
                     ("attribution.zero", -sum(moves), asked),
                     ("attention-gradient", sum(pairs), len(pairs)),
                 ):
-                    sums, counts = counted(tallies[measure], site)
+                    sums, counts = counted(collected[measure], site)
                     assert counts[row] == count, (measure, site)
                     assert sums[row, head] == pytest.approx(
                         total, rel=100 * near, abs=100 * near
                     ), (measure, site)
     for site, totals in batched.items():
-        sums, counts = counted(tallies["gradient.batch"], site)
+        sums, counts = counted(collected["gradient.batch"], site)
         assert counts.tolist() == [1]
         np.testing.assert_allclose(sums[0], np.abs(totals), rtol=100 * near, atol=100 * near)
 
 
 def test_batch_reading_is_the_per_example_one_for_batches_of_one_sentence() -> None:
     model, found, inputs, _ = wide("marian")
-    tallies = gradients(model, found, [sentence(inputs, row) for row in range(3)])
+    collected = gradients(model, found, [sentence(inputs, row) for row in range(3)])
     for site in found.modules:
         for one, other in zip(
-            counted(tallies["gradient"], site),
-            counted(tallies["gradient.batch"], site),
+            counted(collected["gradient"], site),
+            counted(collected["gradient.batch"], site),
             strict=True,
         ):
             np.testing.assert_array_equal(one, other)
@@ -157,10 +157,10 @@ def test_first_order_estimate_is_the_slope_of_the_loss() -> None:
 
 def test_normalised_rows_have_length_one_in_every_layer_and_kind() -> None:
     model, found, inputs, _ = wide("marian")
-    tallies = gradients(model, found, [inputs])
+    collected = gradients(model, found, [inputs])
     raw, scaled = (
-        tallies["gradient"].rows("gradient"),
-        tallies["gradient.normalised"].rows("gradient.normalised"),
+        collected["gradient"].rows("gradient"),
+        collected["gradient.normalised"].rows("gradient.normalised"),
     )
     for site in found.heads.sites:
         here = [place for place, row in enumerate(raw) if (row["kind"], row["layer"]) == site]
@@ -176,9 +176,9 @@ def test_normalised_rows_have_length_one_in_every_layer_and_kind() -> None:
 
 def test_a_scaled_tally_scales_every_resample() -> None:
     """Two heads in a fixed proportion: normalised they are the same in every text that is drawn."""
-    tally = Tally(HeadMap({"cross": (2,)}), scale=unit)
-    tally.add(Site("cross", 0), torch.rand(20, 1) * torch.tensor([[3.0, 4.0]]), torch.ones(20))
-    for row, value in zip(tally.rows("gradient.normalised"), (0.6, 0.8), strict=True):
+    measured = SentenceSums(HeadMap({"cross": (2,)}), scale=unit)
+    measured.add(Site("cross", 0), torch.rand(20, 1) * torch.tensor([[3.0, 4.0]]), torch.ones(20))
+    for row, value in zip(measured.rows("gradient.normalised"), (0.6, 0.8), strict=True):
         assert (row["value"], row["low"], row["high"]) == pytest.approx((value, value, value))
 
 
@@ -193,10 +193,10 @@ def test_a_layer_without_heads_has_no_row() -> None:
         Head("cross", 1, head) for head in range(4)
     ]
     smaller = remove(model, found, HeadMask.full(found.heads).without(gone))
-    tallies = gradients(smaller, discover(smaller), [asking(model, "marian")])
-    assert {name: len(tally.rows(name)) for name, tally in tallies.items()} == dict.fromkeys(
-        GRADIENTS, 16
-    )
+    collected = gradients(smaller, discover(smaller), [asking(model, "marian")])
+    assert {
+        name: len(measured.rows(name)) for name, measured in collected.items()
+    } == dict.fromkeys(GRADIENTS, 16)
 
 
 @pytest.mark.parametrize("family", ASKED)
@@ -214,7 +214,7 @@ def test_the_model_is_untouched(family: str) -> None:
     assert state(model) == before
     again = gradients(model, found, [inputs])
     for site in found.modules:
-        one, other = (counted(tallies["gradient"], site)[0] for tallies in (first, again))
+        one, other = (counted(collected["gradient"], site)[0] for collected in (first, again))
         assert one.tolist() == other.tolist(), "dropout was on"
 
 
@@ -245,10 +245,10 @@ def test_a_text_that_asks_for_nothing_is_refused() -> None:
     model = worded("gpt2")
     inputs = asking(model, "gpt2")
     nothing = {**inputs, "labels": torch.full_like(inputs["labels"], IGNORED)}
-    tallies = gradients(model, discover(model), [nothing])
+    collected = gradients(model, discover(model), [nothing])
     for name in GRADIENTS:
         with pytest.raises(HeadwiseError, match="too short"):
-            tallies[name].rows(name)
+            collected[name].rows(name)
 
 
 def test_inside_inference_mode() -> None:

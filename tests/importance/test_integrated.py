@@ -46,7 +46,7 @@ def test_one_step_is_the_plain_attribution(family: str) -> None:
 def test_slow_version(family: str) -> None:
     """Gates of one sentence at a time, without padding, in full forwards."""
     model, found, inputs, near = wide(family)
-    tally = integrated_gradients(model, found, [inputs])["attribution.steps"]
+    measured = integrated_gradients(model, found, [inputs])["attribution.steps"]
     for row in range(3):
         alone = sentence(inputs, row)
         for site in found.heads.sites:
@@ -57,7 +57,7 @@ def test_slow_version(family: str) -> None:
                     lost = sentence_losses(predict(model, alone), alone["labels"])
                 total -= torch.autograd.grad(lost.sum(), gate)[0] / STEPS
             np.testing.assert_allclose(
-                counted(tally, site)[0][row], total.numpy(), rtol=100 * near, atol=100 * near
+                counted(measured, site)[0][row], total.numpy(), rtol=100 * near, atol=100 * near
             )
 
 
@@ -110,10 +110,10 @@ def test_a_loss_that_is_flat_at_the_end_hides_a_head_from_one_step_only() -> Non
         model.lm_head.bias[1:3] = 0
         model.lm_head.weight[1, 0], model.lm_head.weight[2, 0] = height, -height
     for steps, expected in ((1, 0.0), (400, np.log(2))):
-        tally = integrated_gradients(model, found, [batch], steps)["attribution.steps"]
+        measured = integrated_gradients(model, found, [batch], steps)["attribution.steps"]
         shares = np.arange(1, steps + 1) / steps
         closed = (2 * height / (1 + np.exp(2 * height * shares))).mean()
-        assert counted(tally, site)[0].item() == pytest.approx(closed, rel=1e-6)
+        assert counted(measured, site)[0].item() == pytest.approx(closed, rel=1e-6)
         assert closed == pytest.approx(expected, abs=0.03)
 
 
@@ -137,7 +137,7 @@ def test_a_layer_without_heads_has_no_row() -> None:
         found,
         HeadMask.full(found.heads).without(Head("cross", 1, head) for head in range(4)),
     )
-    tally = integrated_gradients(smaller, discover(smaller), [asking(model, "marian")], 2)[
+    measured = integrated_gradients(smaller, discover(smaller), [asking(model, "marian")], 2)[
         "attribution.steps"
     ]
-    assert len(tally.rows("attribution.steps")) == 20
+    assert len(measured.rows("attribution.steps")) == 20

@@ -26,7 +26,7 @@ def test_usual_measures() -> None:
 def test_passes_run_in_the_order_of_the_table() -> None:
     """Ablations are passes of their own; measures of one walk share a pass."""
     assert passes(["gating.irrelevant", "ablation", "gradient.token", "entropy", "gradient"]) == {
-        "readings": ["entropy"],
+        "attention-statistics": ["entropy"],
         "gradients": ["gradient", "gradient.token"],
         "ablation.zero": ["ablation.zero"],
         "gating": ["gating.irrelevant"],

@@ -22,7 +22,7 @@ from headwise.decoding.translator import Generate, translate
 from headwise.evaluation import quality
 from headwise.heads import COLUMNS
 from headwise.importance import faithfulness, gating, measurement
-from headwise.importance.attention_weights import STATISTICS
+from headwise.importance.attention_statistics import STATISTICS
 from headwise.importance.gating import gate_heads
 from headwise.importance.measurement import usual_measures
 from headwise.importance.measures import resolve_measures, usual
@@ -91,7 +91,7 @@ class TestMeasures:
         assert others == {"signed", "absolute"}, "relevance has its other reading beside it"
         assert signature["mode"] == "evaluation (no dropout)" and signature["sentences"] == 8
         assert set(signature["seconds"]) >= {
-            "readings",
+            "attention-statistics",
             "gradients",
             "ablation.mean",
             "lrp.cp.pooled",
@@ -116,7 +116,7 @@ class TestMeasures:
         asked = sum(int((batch["labels"] >= 0).sum()) for batch in model.task.batches(lines(12)))
         assert set(values(table, "ablation.zero").n) == {asked}
 
-    def test_readings_see_the_whole_text(self) -> None:
+    def test_attention_statistics_see_the_whole_text(self) -> None:
         """Those of a masked model are those of its stack without a head, which sees no mask token."""
         masked, text = asker("bert"), lines(12)
         stack = hw.Model(masked.hf.bert, masked.tokenizer, "its stack")

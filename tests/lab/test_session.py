@@ -101,12 +101,12 @@ def test_every_head_off_costs_what_exact_ablation_says(family: str, ablation: Ab
     session = Session(asker(family))
     found = session.ablate(Question(text=TEXT, ablation=ablation))
     batch = batch_of(session, TEXT)
-    tally = ablate(session.model.hf, session.model.found, [batch], [f"ablation.{ablation}"])[
+    measured = ablate(session.model.hf, session.model.found, [batch], [f"ablation.{ablation}"])[
         f"ablation.{ablation}"
     ]
     table = {
         str(Head(r["kind"], r["layer"], r["head"])): r["value"]
-        for r in tally.rows(f"ablation.{ablation}")
+        for r in measured.rows(f"ablation.{ablation}")
     }
     count = int((batch["labels"] != -100).sum())
     ours = np.array(found["total"])

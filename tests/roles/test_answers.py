@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
-from headwise.importance.tally import Tally
+from headwise.importance.sums import SentenceSums
 from headwise.roles import answers as module
 from headwise.roles.answers import Answers, together
 from headwise.roles.probe import Probe
@@ -38,13 +38,13 @@ def filled(seed: int, batches: int = 6) -> tuple[Answers, Tensor, Tensor]:
 
 def test_values_and_intervals_are_those_of_a_tally() -> None:
     answers, sums, counts = filled(0)
-    tally, site = Tally(HeadMap({"encoder-self": (2,)})), Site("encoder-self", 0)
-    tally.add(site, sums, counts)
+    measured, site = SentenceSums(HeadMap({"encoder-self": (2,)})), Site("encoder-self", 0)
+    measured.add(site, sums, counts)
     mine = answers.table(seed=0)
     mine = mine[mine["measure"] == "a"]
-    for row, expected in zip(mine.to_dict("records"), tally.rows("a"), strict=True):
+    for row, expected in zip(mine.to_dict("records"), measured.rows("a"), strict=True):
         assert row["value"] == pytest.approx(expected["value"]) and row["n"] == expected["n"]
-        # The tally leaves out sentences that do not count, so that its draws are others.
+        # The measured leaves out sentences that do not count, so that its draws are others.
         assert [row["low"], row["high"]] == pytest.approx(
             [expected["low"], expected["high"]], abs=0.03
         )

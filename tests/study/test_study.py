@@ -186,7 +186,12 @@ class TestDryRun:
     ) -> None:
         """Not what merely stands behind it in the list."""
         monkeypatch.setattr(ScorePass, "VERSION", ScorePass.VERSION + 1)
-        passes = ["scores/readings", "scores/gradients", "scores/lrp.ding", "scores/ablation.zero"]
+        passes = [
+            "scores/attention-statistics",
+            "scores/gradients",
+            "scores/lrp.ding",
+            "scores/ablation.zero",
+        ]
         assert left(make_plan(tiny), copied) == [*passes, "score", "judge"]
         monkeypatch.undo()
         monkeypatch.setattr(

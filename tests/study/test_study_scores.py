@@ -67,7 +67,7 @@ class TestScoring:
             again(plan, tmp_path / "run", only="score")
         kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("scores/*/*.npz")}
         assert {path.parent.name for path in kept} == {
-            "readings",
+            "attention-statistics",
             "gradients",
             "lrp.ding.pooled",
             "ablation.zero",

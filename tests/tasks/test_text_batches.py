@@ -1,4 +1,4 @@
-"""A text as batches: what models are asked, folds as tallies have them, texts of the wrong kind."""
+"""A text as batches: what models are asked, folds as collected have them, texts of the wrong kind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 import headwise as hw
 from headwise.importance.gradient import gradients
-from headwise.importance.tally import Tally
+from headwise.importance.sums import SentenceSums
 from headwise.tasks.batches import Batches, Fold
 from headwise.tasks.objective import IGNORED, predict, sentence_losses
 from headwise.training.batches import Encoded, batches
@@ -72,12 +72,12 @@ class TestFold:
             assert counts(fold) == counts(whole.fold(which))
 
 
-def table(tally: Tally) -> list[float]:
-    return [float(x) for site in tally.heads.sites for x in tally.sentences(site)[0].sum(0)]
+def table(measured: SentenceSums) -> list[float]:
+    return [float(x) for site in measured.heads.sites for x in measured.sentences(site)[0].sum(0)]
 
 
-def counts(tally: Tally) -> list[float]:
-    return [float(tally.sentences(site)[1].sum()) for site in tally.heads.sites]
+def counts(measured: SentenceSums) -> list[float]:
+    return [float(measured.sentences(site)[1].sum()) for site in measured.heads.sites]
 
 
 class TestBatches:

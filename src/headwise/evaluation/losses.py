@@ -18,7 +18,8 @@ from headwise.attention import evaluating, masked
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask
 from headwise.importance.ablation import removal_losses
-from headwise.importance.tally import Part, agreeing, fetched, gathered
+from headwise.importance.processes import failing_together, gather_batches
+from headwise.importance.sums import Sums, to_numpy
 from headwise.model import Model
 from headwise.progress import part
 from headwise.statistics import bootstrap, interval, paired_bootstrap_p, proportion_interval
@@ -60,15 +61,13 @@ class Losses:
             model.hf, model.found, text, [whole, *masks] if cut is None else [whole]
         )
         columns, tokens = [silenced[0]], silenced[1]
-        progress = text.progress
         for place, mask in enumerate(masks if cut is not None else ()):
             assert cut is not None
             smaller = cut(mask)
-            text.progress = part(progress, place / len(masks), (place + 1) / len(masks))
-            columns.append(
-                removal_losses(smaller.hf, smaller.found, text, [HeadMask.full(smaller.heads)])[0]
-            )
-        text.progress = progress
+            share = part(text.progress, place / len(masks), (place + 1) / len(masks))
+            whole = HeadMask.full(smaller.heads)
+            lost, _ = removal_losses(smaller.hf, smaller.found, text.reporting(share), [whole])
+            columns.append(lost)
         summed = np.concatenate(columns, axis=1)
         if not np.isfinite(summed).all():
             raise HeadwiseError(
@@ -81,14 +80,14 @@ class Losses:
         cls, text: Batches, masks: Sequence[HeadMask], cut: Callable[[HeadMask], Model] | None
     ) -> Losses:
         """Losses and right answers of a classifier, a pass over the text for each mask."""
-        model, progress, found = text.task, text.progress, list[tuple[np.ndarray, np.ndarray]]()
+        model = text.task
+        found: list[tuple[np.ndarray, np.ndarray]] = []
         for place, mask in enumerate(masks):
-            text.progress = part(progress, place / len(masks), (place + 1) / len(masks))
+            share = part(text.progress, place / len(masks), (place + 1) / len(masks))
             own = cut is not None and place > 0  # the first mask is the whole model's
             smaller = cut(mask).task if cut is not None and own else model
             with nullcontext() if own else masked(model.hf, model.found, mask):
-                found.append(answers(smaller.hf, text))
-        text.progress = progress
+                found.append(answers(smaller.hf, text.reporting(share)))
         lost, right = (np.stack(columns, 1) for columns in zip(*found, strict=True))
         if not np.isfinite(lost).all():
             raise HeadwiseError(
@@ -204,16 +203,16 @@ class Losses:
 def answers(model: PreTrainedModel, text: Batches) -> tuple[np.ndarray, np.ndarray]:
     """The loss of every text in nats, and whether a classifier finds its class. From all processes, in the order of a
     single one."""
-    parts: list[Part] = []
-    with agreeing(), evaluating(model), torch.no_grad():
+    parts: list[Sums] = []
+    with failing_together(), evaluating(model), torch.no_grad():
         for batch in text:
             tensors = on_device(model, batch)
             logits, labels = predict(model, tensors), tensors["labels"]
-            lost, right = fetched(
+            lost, right = to_numpy(
                 [sentence_losses(logits, labels), logits[:, 0].argmax(-1) == labels[:, 0]]
             )
             parts.append((lost.astype(np.float64), right.astype(np.float64)))
-        parts = gathered(parts)
+        parts = gather_batches(parts)
     return np.concatenate([lost for lost, _ in parts]), np.concatenate(
         [right for _, right in parts]
     )

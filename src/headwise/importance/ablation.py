@@ -30,10 +30,11 @@ from headwise.attention.reuse import (
 )
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
-from headwise.importance.attention_weights import sides
+from headwise.importance.attention_statistics import sides
 from headwise.importance.gradient import positions, refuse_unsound, sound
 from headwise.importance.measures import measure
-from headwise.importance.tally import Part, Tally, add_all, agreeing, fetched, from_all, gathered
+from headwise.importance.processes import failing_together, gather_batches, gather_values
+from headwise.importance.sums import SentenceSums, Sums, add_all, to_numpy
 from headwise.tasks.objective import (
     Places,
     asked_places,
@@ -125,7 +126,7 @@ class Batch:
 )
 def ablation_measures(
     model: Model, batches: Batches | Fold, names: Sequence[str]
-) -> dict[str, Tally]:
+) -> dict[str, SentenceSums]:
     """Ablations of a model's heads on a text."""
     return ablate(model.hf, model.found, batches, names)
 
@@ -136,7 +137,7 @@ def ablate(
     batches: Iterable[Mapping[str, Tensor]],
     measures: Iterable[str],
     tokens: int = TOKENS,
-) -> dict[str, Tally]:
+) -> dict[str, SentenceSums]:
     """The change of the loss when a head's output is replaced, in nats per predicted token: above 0 for a useful head.
 
     ablation.zero: by zero (Michel et al. 2019, section 3.2); ablation.all-but-one: all *other* heads of its layer are
@@ -155,9 +156,9 @@ def ablate(
             raise HeadwiseError(f"'{name}' is not an ablation: choose from {', '.join(CHANGES)}.")
     with evaluating(model), torch.no_grad():
         means = mean_outputs(model, found, batches) if "ablation.mean" in measures else {}
-        tallies = {name: Tally(found.heads) for name in measures}
+        collected = {name: SentenceSums(found.heads) for name in measures}
         for batch in recordings(model, found, batches):
-            for name, tally in tallies.items():
+            for name, sums in collected.items():
                 counts = (
                     batch.asked * ((batch.asked > 0).sum() > 1)
                     if name == "ablation.example"
@@ -166,8 +167,8 @@ def ablate(
                 changes = one_by_one(
                     model, found, batch, partial(CHANGES[name], batch=batch, means=means), tokens
                 )
-                add_all((tally, site, change, counts) for site, change in changes.items())
-    return tallies
+                add_all((sums, site, change, counts) for site, change in changes.items())
+    return collected
 
 
 def removal_losses(
@@ -189,14 +190,14 @@ def removal_losses(
         }
         for mask in masks
     ]
-    parts: list[Part] = []
-    with agreeing(), evaluating(model), torch.no_grad():
+    parts: list[Sums] = []
+    with failing_together(), evaluating(model), torch.no_grad():
         for batch in recordings(model, found, batches):
-            lost, counts = fetched([losses(model, found, batch, trials, tokens).T, batch.asked])
+            lost, counts = to_numpy([losses(model, found, batch, trials, tokens).T, batch.asked])
             parts.append(
                 (lost[counts > 0].astype(np.float64), counts[counts > 0].astype(np.float64))
             )
-        parts = gathered(parts)
+        parts = gather_batches(parts)
     if not parts:
         raise HeadwiseError(
             "The loss without some heads cannot be computed: the text has no sentence."
@@ -307,20 +308,20 @@ def mean_outputs(
         total = (call.output * queries[..., None, None]).sum((0, 1), dtype=wide)
         now[call.site] = sound(call, there), total, queries.sum()
 
-    with agreeing(), capture(model, found, watch=watch):
+    with failing_together(), capture(model, found, watch=watch):
         for batch in batches:
             tensors = on_device(model, batch)
             there.update(positions(tensors))
             output_of(model, inputs_of(tensors))
             refuse_unsound({site: flag for site, (flag, _, _) in now.items()})
-            arrays = fetched(
+            arrays = to_numpy(
                 [total for _, total, _ in now.values()] + [count for _, _, count in now.values()]
             )
             for place, site in enumerate(now):
                 sums[site] = sums.get(site, 0) + torch.from_numpy(arrays[place]).double()
                 counts[site] += int(arrays[len(now) + place])
             now.clear()
-        shares = from_all((sums, counts))
+        shares = gather_values((sums, counts))
     return {
         site: sum(total[site] for total, _ in shares if site in total)
         / max(1, sum(count[site] for _, count in shares if site in count))

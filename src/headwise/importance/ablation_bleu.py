@@ -13,7 +13,7 @@ from headwise.decoding.translator import Generate, translate
 from headwise.heads import HeadMask
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import measure
-from headwise.importance.tally import from_all
+from headwise.importance.processes import gather_values
 from headwise.options import Search
 from headwise.progress import Report
 
@@ -64,7 +64,7 @@ def bleu_drops(model: Model, batches: Batches, progress: Report) -> Measurement:
             }
         )
         progress(len(rows) * state.num_processes / len(heads), f"without {head}")
-    shares = from_all(rows)
+    shares = gather_values(rows)
 
     # heads were dealt out in turn, so the first of every process come first
     in_order: list[dict[str, Any]] = []

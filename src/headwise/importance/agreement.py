@@ -19,7 +19,7 @@ from scipy.stats import kendalltau, rankdata
 
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Head, HeadMap
-from headwise.importance.tally import Tally
+from headwise.importance.sums import SentenceSums
 from headwise.statistics import bootstrap, centred_interval
 
 TOP = {"precision@10%": 0.1, "precision@25%": 0.25, "precision@50%": 0.5}
@@ -32,7 +32,10 @@ Correlate = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def agreement(
-    scores: Mapping[str, Tally], truth: Tally, seed: int = 0, against: str = "ablation.zero"
+    scores: Mapping[str, SentenceSums],
+    truth: SentenceSums,
+    seed: int = 0,
+    against: str = "ablation.zero",
 ) -> list[Row]:
     """How far each score ranks the heads as the truth does: rows of FAITHFULNESS, by kind and over all kinds.
 
@@ -50,13 +53,13 @@ def agreement(
     for kinds, scope in _scopes(list(truth.heads)).items():
         start = {"measure": against, "against": against, "kinds": kinds, "n": len(scope.heads)}
         rows += _repeated(true, scope, "ceiling", start)
-    for measure, tally in scores.items():
-        shared = truth.heads.only(kind for kind in truth.heads.kinds if kind in tally.heads.kinds)
+    for measure, sums in scores.items():
+        shared = truth.heads.only(kind for kind in truth.heads.kinds if kind in sums.heads.kinds)
         places = np.array(
             [place for place, head in enumerate(truth.heads) if head.kind in shared.kinds],
             dtype=int,
         )
-        score = _measured(measure, tally, shared, seed + 1)
+        score = _measured(measure, sums, shared, seed + 1)
         for kinds, scope in _scopes(list(shared)).items():
             start = {"measure": measure, "against": against, "kinds": kinds, "n": len(scope.heads)}
             spread = _statistics(scope, score.resamples, true.resamples[:, places])
@@ -73,12 +76,12 @@ def agreement(
     return rows
 
 
-def head_values(tally: Tally) -> dict[Head, float]:
+def head_values(sums: SentenceSums) -> dict[Head, float]:
     """The value of every head over the whole text."""
     found: dict[Head, float] = {}
-    for site in (site for site in tally.heads.sites if tally.heads.count(site)):
-        sums, counts = tally.sentences(site, "a score")
-        values = tally.scaled(sums.sum(0) / counts.sum())
+    for site in (site for site in sums.heads.sites if sums.heads.count(site)):
+        totals, counts = sums.sentences(site, "a score")
+        values = sums.scaled(totals.sum(0) / counts.sum())
         found |= {Head(*site, head): float(value) for head, value in enumerate(values)}
     return found
 
@@ -92,25 +95,25 @@ class _Measured:
     resamples: np.ndarray
 
 
-def _measured(measure: str, tally: Tally, heads: HeadMap, seed: int) -> _Measured:
+def _measured(measure: str, sums: SentenceSums, heads: HeadMap, seed: int) -> _Measured:
     """High values mean important. Halves and resamples of a single sentence are not numbers."""
     values, ones, others, resamples = [], [], [], []
     for site in (site for site in heads.sites if heads.count(site)):
-        found = tally.heads.count(site) if site in tally.heads.sites else "none"
+        found = sums.heads.count(site) if site in sums.heads.sites else "none"
         if found != heads.count(site):
             raise HeadwiseError(
                 f"{measure} is judged on {heads.count(site)} heads of {site}, but has {found}: score all of them."
             )
-        sums, counts = tally.sentences(site, measure)
-        scale = tally.scaled
+        totals, counts = sums.sentences(site, measure)
+        scale = sums.scaled
         half = np.random.default_rng((seed, SPLITS)).permuted(
             np.tile(np.arange(len(counts)) % 2, (SPLITS, 1)), axis=1
         )
-        values.append(scale(sums.sum(0) / counts.sum()))
+        values.append(scale(totals.sum(0) / counts.sum()))
         with np.errstate(invalid="ignore"):
-            ones.append(scale((half @ sums) / (half @ counts)[:, None]))
-            others.append(scale(((1 - half) @ sums) / ((1 - half) @ counts)[:, None]))
-        drawn = bootstrap(sums, counts, seed)
+            ones.append(scale((half @ totals) / (half @ counts)[:, None]))
+            others.append(scale(((1 - half) @ totals) / ((1 - half) @ counts)[:, None]))
+        drawn = bootstrap(totals, counts, seed)
         resamples.append(scale(drawn if len(counts) > 1 else np.full_like(drawn, np.nan)))
     one, other, drawn = (
         direction(measure) * np.concatenate(parts, axis=1) for parts in (ones, others, resamples)

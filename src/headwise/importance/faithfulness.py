@@ -15,7 +15,7 @@ from headwise.importance.agreement import agreement, exceptions, head_values
 from headwise.importance.curves import area_rows, curve_rows, removal_curves
 from headwise.importance.measurement import importance_values
 from headwise.importance.measures import CURVES, FAITHFULNESS, Measure, facts, measure
-from headwise.importance.tally import UNITS, Tally
+from headwise.importance.sums import UNITS, SentenceSums
 from headwise.model import Model
 from headwise.tasks.batches import Batches, Fold
 
@@ -44,28 +44,29 @@ def check_faithfulness(text: Batches, measures: Iterable[str]) -> None:
 
 
 def faithfulness(
-    model: Model, text: Batches, tallies: Mapping[str, Tally], orders: int, seed: int = 0
+    model: Model, text: Batches, collected: Mapping[str, SentenceSums], orders: int, seed: int = 0
 ) -> Faithfulness:
     """Scores of the even sentences, compared with exact ablation of the odd ones.
 
-    orders: how many random orders of removal there are. A measure whose low values are important has a minus before its
-    name. Raises HeadwiseError when `ablation.zero`, the truth, is not among the tallies, and for too much text.
+    collected: the sums of each measure. orders: how many random orders of removal there are. A measure whose low values
+    are important has a minus before its name. Raises HeadwiseError when `ablation.zero`, the truth, is not among them,
+    and for too much text.
     """
-    check_faithfulness(text, tallies)
+    check_faithfulness(text, collected)
     entries: dict[str, Measure] = {}  # by their names in the tables
-    scores: dict[str, Tally] = {}
-    for name, tally in tallies.items():
+    scores: dict[str, SentenceSums] = {}
+    for name, sums in collected.items():
         entry = facts(name)
         if entry.by_sentence:
             shown = name if entry.sign == 1 else f"-{name}"
             entries[shown] = entry
-            scores[shown] = tally.fold(0)
-    rows = agreement(scores, tallies[TRUTH].fold(1), seed)
+            scores[shown] = sums.fold(0)
+    rows = agreement(scores, collected[TRUTH].fold(1), seed)
 
     values = {
-        name: head_values(tally)
-        for name, tally in scores.items()
-        if tally.heads.query == model.heads.query
+        name: head_values(sums)
+        for name, sums in scores.items()
+        if sums.heads.query == model.heads.query
     }
     rescored = [name for name in values if entries[name].rescored]
     rescored.sort(key=lambda name: -entries[name].cost["forwards"])  # the slowest first

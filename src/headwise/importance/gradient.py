@@ -22,9 +22,9 @@ from headwise.attention.kernel import repeat
 from headwise.attention.offload import reloading
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
-from headwise.importance.attention_weights import sides
+from headwise.importance.attention_statistics import sides
 from headwise.importance.measures import measure
-from headwise.importance.tally import Tally, add_all, fetched, refuse_broken, unit
+from headwise.importance.sums import SentenceSums, add_all, check_finite, to_numpy, unit
 from headwise.tasks.objective import (
     IGNORED,
     asked_tokens,
@@ -106,14 +106,14 @@ GRADIENTS = (
     together="gradients",
     cost={"forwards": 2.5},
 )
-def gradient_measures(model: Model, batches: Batches | Fold) -> dict[str, Tally]:
+def gradient_measures(model: Model, batches: Batches | Fold) -> dict[str, SentenceSums]:
     """All measures by gradient of a model's loss on a text."""
     return gradients(model.hf, model.found, batches)
 
 
 def gradients(
     model: nn.Module, found: Discovery, batches: Iterable[Mapping[str, Tensor]]
-) -> dict[str, Tally]:
+) -> dict[str, SentenceSums]:
     """How much the loss changes when a head is scaled a little. With s_h = Σ_q ⟨c_h[q], ∂L/∂c_h[q]⟩ of a sentence:
 
     gradient: E|s_h| over sentences (Michel et al. 2019, equation 2); gradient.normalised: the same, divided by the ℓ2
@@ -126,8 +126,8 @@ def gradients(
 
     Evaluation mode. Raises HeadwiseError for values that are not finite.
     """
-    tallies = {name: Tally(found.heads) for name in GRADIENTS}
-    tallies["gradient.normalised"] = Tally(found.heads, scale=unit)
+    collected = {name: SentenceSums(found.heads) for name in GRADIENTS}
+    collected["gradient.normalised"] = SentenceSums(found.heads, scale=unit)
     with (
         differentiable(model),
         evaluating(model),
@@ -139,7 +139,7 @@ def gradients(
             tensors = on_device(model, batch)
             asked, there = asked_tokens(tensors["labels"]), positions(tensors)
             traces = traced(model, found, tensors, there)
-            parts: list[tuple[Tally, Site, Tensor, Tensor]] = []
+            parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
             for site in found.modules:
                 if site in traces:
                     call, gradient = traces[site]
@@ -147,9 +147,9 @@ def gradients(
                     numbers = reduced(call, gradient, queries, keys, asked)
                 else:  # a layer without heads
                     numbers = dict.fromkeys(GRADIENTS, (asked.new_zeros(len(asked), 0), asked))
-                parts += [(tallies[name], site, *both) for name, both in numbers.items()]
+                parts += [(collected[name], site, *both) for name, both in numbers.items()]
             add_all(parts)
-    return tallies
+    return collected
 
 
 def traced(
@@ -218,9 +218,9 @@ def sound(call: AttentionCall, there: Mapping[str, Tensor]) -> Tensor:
 def refuse_unsound(layers: Mapping[Site, Tensor], losses: Tensor | None = None) -> None:
     """Raise HeadwiseError for the first layer of a forward that is not `sound`, or for losses that are no numbers."""
     finite = [] if losses is None else [losses.isfinite().all()]
-    flags = fetched([*layers.values(), *finite])
+    flags = to_numpy([*layers.values(), *finite])
     for site, flag in zip(layers, flags, strict=False):
-        refuse_broken(site, np.where(flag, 0.0, np.nan))
+        check_finite(site, np.where(flag, 0.0, np.nan))
     if finite and not flags[-1]:
         raise HeadwiseError(
             "The loss is not a number (NaN or infinite): the model is broken after its attention."

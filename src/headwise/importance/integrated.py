@@ -15,7 +15,7 @@ from headwise.heads import Site
 from headwise.importance.ablation import TOKENS, Batch, losses, recordings
 from headwise.importance.gradient import frozen
 from headwise.importance.measures import measure
-from headwise.importance.tally import Tally, add_all
+from headwise.importance.sums import SentenceSums, add_all
 from headwise.tasks.objective import differentiable
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ STEPS = 5  # as Hanna et al. 2024 use
     needs=("loss",),
     cost={"forwards": 1.0, "forwards per layer": 6.25},
 )
-def integrated_measure(model: Model, batches: Batches | Fold) -> dict[str, Tally]:
+def integrated_measure(model: Model, batches: Batches | Fold) -> dict[str, SentenceSums]:
     """Attribution in steps of a model's loss on a text."""
     return integrated_gradients(model.hf, model.found, batches)
 
@@ -44,7 +44,7 @@ def integrated_gradients(
     batches: Iterable[Mapping[str, Tensor]],
     steps: int = STEPS,
     tokens: int = TOKENS,
-) -> dict[str, Tally]:
+) -> dict[str, SentenceSums]:
     """attribution.steps: the slope of the loss, averaged while all heads of the layer go from silent to full. With one
     gate ξ for every head of a layer, all other layers whole, and L in nats per predicted token,
 
@@ -57,7 +57,7 @@ def integrated_gradients(
 
     tokens: positions in one forward. Evaluation mode. Raises HeadwiseError for values that are not finite.
     """
-    tally = Tally(found.heads)
+    sums = SentenceSums(found.heads)
     with (
         differentiable(model),
         evaluating(model),
@@ -70,8 +70,8 @@ def integrated_gradients(
                 site: -slopes(model, found, batch, site, steps, tokens) / steps
                 for site in found.modules
             }
-            add_all((tally, site, values, batch.asked) for site, values in worth.items())
-    return {"attribution.steps": tally}
+            add_all((sums, site, values, batch.asked) for site, values in worth.items())
+    return {"attribution.steps": sums}
 
 
 def slopes(

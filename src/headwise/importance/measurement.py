@@ -19,7 +19,7 @@ from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.agreement import head_values
-from headwise.importance.attention_weights import sides
+from headwise.importance.attention_statistics import sides
 from headwise.importance.gradient import positions
 from headwise.importance.measures import (
     Need,
@@ -27,7 +27,8 @@ from headwise.importance.measures import (
     passes,
     usual,
 )
-from headwise.importance.tally import SCALES, Tally, agreeing
+from headwise.importance.processes import failing_together
+from headwise.importance.sums import SCALES, SentenceSums
 from headwise.model import Model
 from headwise.progress import Report, part, silent
 from headwise.tasks.batches import Batches, Fold
@@ -41,10 +42,13 @@ Row = dict[str, Any]
 
 @dataclass
 class Measurement:
-    """What passes gave: tallies by measure, rows of measures that have none, where the relevance of each rule went, and
-    the seconds of every pass."""
+    """What passes gave.
 
-    tallies: dict[str, Tally] = field(default_factory=dict)
+    sums: of every sentence, by measure. rows: of measures without such sums. balances: where the relevance of each rule
+    went. seconds: of every pass.
+    """
+
+    sums: dict[str, SentenceSums] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     balances: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -52,8 +56,8 @@ class Measurement:
     def all_rows(self, seed: int) -> list[Row]:
         """Rows of heads.csv."""
         rows: list[Row] = []
-        for name, tally in self.tallies.items():
-            rows += tally.rows(name, seed)
+        for name, sums in self.sums.items():
+            rows += sums.rows(name, seed)
         return rows + self.rows
 
 
@@ -67,8 +71,8 @@ def run_pass(
     """One pass over a text, which makes these measures.
 
     The declared function gets the model and the batches and, if it has parameters of these names, `names`, `seed` and
-    `progress`. It either yields an array for each batch (`summed`), or returns tallies by name or a Measurement.
-    Tallies are those of this process; `Tally.gather` puts several together.
+    `progress`. It either yields an array for each batch (`summed`), or returns sums by name or a Measurement. Sums are
+    those of this process; `SentenceSums.gather` puts several together.
     """
     function = measure[names[0]].function
     possible = {"names": names, "seed": seed, "progress": progress}
@@ -115,8 +119,10 @@ class DeviceBatches:
         return positions(dict(batch))[side]
 
 
-def summed(model: Model, text: Batches | Fold, name: str, extras: Mapping[str, Any]) -> Tally:
-    """The tally of a measure whose function yields an array for each batch: its sentences x heads, in the order of
+def summed(
+    model: Model, text: Batches | Fold, name: str, extras: Mapping[str, Any]
+) -> SentenceSums:
+    """The sums of a measure whose function yields an array for each batch: its sentences x heads, in the order of
     `model.heads`. The value of a head is the mean over sentences.
 
     The model is in evaluation mode, without gradients. A measure that does not need the loss sees the whole text of a
@@ -124,7 +130,7 @@ def summed(model: Model, text: Batches | Fold, name: str, extras: Mapping[str, A
     """
     entry = measure[name]
     batches = DeviceBatches(model, text if "loss" in entry.needs else text.intact())
-    tally = Tally(model.heads, SCALES.get(entry.scale))
+    sums = SentenceSums(model.heads, SCALES.get(entry.scale))
     sizes = [model.heads.count(site) for site in model.heads.sites]
     arrays = 0
     with evaluating(model.hf), torch.no_grad():
@@ -141,13 +147,13 @@ def summed(model: Model, text: Batches | Fold, name: str, extras: Mapping[str, A
             array = np.where(rows[:, None], array, 0)
             layers = np.split(array, np.cumsum(sizes)[:-1], axis=1)
             for site, layer in zip(model.heads.sites, layers, strict=True):
-                tally.take(site, layer, rows)
+                sums.take(site, layer, rows)
     if arrays != len(batches.sentences):
         raise HeadwiseError(
             f"The measure '{name}' gave {arrays} arrays for {len(batches.sentences)} batches: yield one after every "
             "batch."
         )
-    return tally
+    return sums
 
 
 def run_passes(
@@ -160,15 +166,13 @@ def run_passes(
     for done, (label, names) in enumerate(todo.items()):
         start = time.perf_counter()
         report = labelled(part(progress, done / len(todo), (done + 1) / len(todo)), label)
-        text.progress = report
-        with agreeing():
-            found = run_pass(model, text, names, seed, report)
-            for name, tally in found.tallies.items():
-                whole.tallies[name] = tally.gather()
+        with failing_together():
+            found = run_pass(model, text.reporting(report), names, seed, report)
+            for name, sums in found.sums.items():
+                whole.sums[name] = sums.gather()
         whole.rows += found.rows
         whole.balances |= found.balances
         whole.seconds[label] = time.perf_counter() - start
-    text.progress = silent
     return whole
 
 
@@ -224,12 +228,15 @@ def importance_values(
 ) -> dict[Head, float]:
     """A measure's value for every head; with a mask, for every head of it, while only those are left."""
     refuse_unscorable(model, [name], text if isinstance(text, Batches) else text.batches)
-    with agreeing(), masked(model.hf, model.found, mask) if mask is not None else nullcontext():
+    with (
+        failing_together(),
+        masked(model.hf, model.found, mask) if mask is not None else nullcontext(),
+    ):
         found = run_pass(model, text, [name], seed)
-        if name in found.tallies:
-            found.tallies[name].gather()
-    if name in found.tallies:
-        values = head_values(found.tallies[name])
+        if name in found.sums:
+            found.sums[name].gather()
+    if name in found.sums:
+        values = head_values(found.sums[name])
     else:
         values = {
             Head(row["kind"], row["layer"], row["head"]): float(row["value"]) for row in found.rows

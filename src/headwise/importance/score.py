@@ -59,7 +59,7 @@ def score(
         scores = scores_of(model, batches, measures, passes, seed, controls if untrained else None)
         if judge:
             report(0.8, "judge")
-            judged = faithfulness(model, batches, passes.tallies, RANDOM_ORDERS, seed)
+            judged = faithfulness(model, batches, passes.sums, RANDOM_ORDERS, seed)
             scores = replace(scores, faithfulness=judged.agreement, curves=judged.curves)
         report(1.0, "done")
     return scores

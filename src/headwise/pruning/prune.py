@@ -188,7 +188,7 @@ def prune_greedily(
     batches = model.task.batches(text, part(progress, 0.0, 0.5))
     order = Ranking(model, batches, scores[0], options.rescore, seed)
     masks = [HeadMask.full(model.heads), *greedy_masks(order, options).values()]
-    batches.progress = silent
+    batches = batches.reporting(silent)
     means = mean_outputs(model.hf, model.found, batches.intact()) if options.compensate else None
     cut = partial(
         model.remove, means=means, grow=True

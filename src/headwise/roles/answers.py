@@ -1,6 +1,6 @@
 """The answers to many probes about all heads of one kind, summed over text, and the statistics made from them.
 
-`importance.tally` has one measure. Here are a hundred, most of them about few sentences, each with a baseline on the
+`importance.sums` has one measure. Here are a hundred, most of them about few sentences, each with a baseline on the
 same sentences. Memory does not grow with the text: neighbouring sentences become one unit.
 """
 
@@ -15,7 +15,7 @@ import pandas as pd
 from torch import Tensor
 
 from headwise.heads import Kind, Site
-from headwise.importance.tally import fetched, halved, refuse_broken
+from headwise.importance.sums import check_finite, merge_neighbours, to_numpy
 from headwise.roles.probe import Probe
 from headwise.statistics import jackknife_p, ratio_interval
 
@@ -57,7 +57,7 @@ class Answers:
         )
         for layer, answers in zip(sums, layers, strict=True):
             for answer in answers:
-                refuse_broken(Site(self.kind, layer), answer)
+                check_finite(Site(self.kind, layer), answer)
         for probe in probes:
             for name in probe.measures:
                 self.columns.setdefault(name, len(self.columns))
@@ -71,7 +71,7 @@ class Answers:
         for layer, answers in zip(sums, layers, strict=True):
             self.parts[layer].append(self.placed(names, answers))
         if self.units >= 2 * UNITS:
-            self.parts |= {key: [halved(self.whole(key))] for key in self.parts}
+            self.parts |= {key: [merge_neighbours(self.whole(key))] for key in self.parts}
 
     def placed(self, names: Sequence[Sequence[str]], values: Sequence[np.ndarray]) -> np.ndarray:
         """Values … m of several probes in the columns of their measures: … M, zero elsewhere."""
@@ -168,7 +168,7 @@ class Answers:
 
 def regrouped(groups: Sequence[Sequence[Tensor]]) -> list[list[np.ndarray]]:
     """Groups of tensors as arrays, which come from their device together."""
-    arrays = iter(fetched([tensor for group in groups for tensor in group]))
+    arrays = iter(to_numpy([tensor for group in groups for tensor in group]))
     return [list(islice(arrays, len(group))) for group in groups]
 
 

@@ -21,7 +21,7 @@ from headwise.attention import AttentionCall, Discovery, capture, device_of, eva
 from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
 from headwise.heads import COLUMNS, Head, Site
-from headwise.importance.tally import fetched
+from headwise.importance.sums import to_numpy
 from headwise.roles.alignment import Gold, linked_pairs
 from headwise.roles.passage import Passage, View
 from headwise.roles.passes import Half, Subject, forward, half_of, pair_batches
@@ -196,7 +196,7 @@ def units(drawn: Sequence[Counts]) -> Units:
     for name in names:
         for side in (0, 1):
             parts.append(torch.cat([counts[name][side] for counts in drawn]))
-    arrays = [np.asarray(part, dtype=np.float64) for part in fetched(parts)] if parts else []
+    arrays = [np.asarray(part, dtype=np.float64) for part in to_numpy(parts)] if parts else []
     return {name: (arrays[2 * n], arrays[2 * n + 1]) for n, name in enumerate(names)}
 
 

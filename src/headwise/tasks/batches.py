@@ -53,6 +53,12 @@ class Batches:
             done += int((batch["rows"] >= 0).sum())
             self.progress(done / len(self.data), f"{done} of {len(self.data)} sentences")
 
+    def reporting(self, progress: Report) -> Batches:
+        """The same with another progress."""
+        other = copy.copy(self)
+        other.progress = progress
+        return other
+
     def intact(self) -> Batches:
         """The same without hidden tokens, for measures that need no prediction."""
         shown = copy.copy(self)

@@ -61,9 +61,9 @@ def scored(
 def shares(given: Relevance) -> Shares:
     """Measure and site -> the mean share of every head in every sentence: sentences x heads."""
     found: Shares = {}
-    for name, tally in given.tallies.items():
-        for site in tally.heads.sites:
-            sums, counts = tally.sentences(site)
+    for name, measured in given.sums.items():
+        for site in measured.heads.sites:
+            sums, counts = measured.sentences(site)
             found[name, site] = sums[counts > 0] / counts[counts > 0, None]  # without the empty row
     return found
 
@@ -112,7 +112,7 @@ def test_readings_are_named_by_the_rule(mode: Mode) -> None:
     for name, rule in RULES.items():
         other = ".absolute" if name.startswith("alpha-beta") else ".signed"
         given = relevance(model, found, [inputs], rule, mode)
-        assert list(given.tallies) == [f"lrp.{name}{end}", f"lrp.{name}{end}{other}"]
+        assert list(given.sums) == [f"lrp.{name}{end}", f"lrp.{name}{end}{other}"]
         if name.startswith("alpha-beta"):  # nothing is negative there, so the readings agree
             values = [*shares(given).values()]
             np.testing.assert_allclose(

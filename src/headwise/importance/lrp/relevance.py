@@ -23,7 +23,8 @@ from headwise.importance.lrp.steps import AT_ONCE, Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Tape, Walk
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import measure
-from headwise.importance.tally import Tally, add_all, fetched, from_all
+from headwise.importance.processes import gather_values
+from headwise.importance.sums import SentenceSums, add_all, to_numpy
 from headwise.tasks.objective import IGNORED, differentiable, on_device, predict
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ ROWS = 8192  # positions x starts that are propagated together; on a GPU AT_ONCE
 
 @dataclass
 class Relevance:
-    """Tallies by measure name, and where the relevance went, as shares of the start."""
+    """Sums by measure name, and where the relevance went, as shares of the start."""
 
-    tallies: dict[str, Tally]
+    sums: dict[str, SentenceSums]
     balance: dict[str, float]
 
 
@@ -132,7 +133,7 @@ def relevance_measure(model: Model, batches: Batches | Fold, names: Sequence[str
     mode: Mode = "pooled" if pooled else "per-step"
     shares = relevance(model.hf, model.found, batches, RULES[rule], mode)
     balances = {name: shares.balance} if shares.balance else {}
-    return Measurement(dict(shares.tallies), balances=balances)
+    return Measurement(dict(shares.sums), balances=balances)
 
 
 def relevance(
@@ -161,23 +162,25 @@ def relevance(
         True: name + ("" if rule.signed else ".signed"),
         False: name + (".absolute" if rule.signed else ""),
     }
-    tallies = {names[reading]: Tally(found.heads) for reading in (rule.signed, not rule.signed)}
+    collected = {
+        names[reading]: SentenceSums(found.heads) for reading in (rule.signed, not rule.signed)
+    }
     balance: dict[str, float] = defaultdict(float)
     with differentiable(model):
         for batch in batches:
             tensors = on_device(model, batch)
             for what, total in score_batch(
-                model, found, tensors, rule, mode, target, names, tallies
+                model, found, tensors, rule, mode, target, names, collected
             ).items():
                 balance[what] += total
     whole: dict[str, float] = defaultdict(float)
-    for share in from_all(dict(balance)):  # every process has a share of the text
+    for share in gather_values(dict(balance)):  # every process has a share of the text
         for what, total in share.items():
             whole[what] += total
     started = whole.pop("started", 0.0)
     if not started:
         raise HeadwiseError(f"'{name}' cannot be computed: the text has no token to predict.")
-    return Relevance(tallies, {what: total / started for what, total in whole.items()})
+    return Relevance(collected, {what: total / started for what, total in whole.items()})
 
 
 def refuse_inline(model: nn.Module, found: Discovery) -> None:
@@ -197,9 +200,9 @@ def score_batch(
     mode: Mode,
     target: Target,
     names: Mapping[bool, str],
-    tallies: Mapping[str, Tally],
+    collected: Mapping[str, SentenceSums],
 ) -> dict[str, float]:
-    """Score one batch: add to the tallies, and return the balance of relevance."""
+    """Score one batch: add to the sums, and return the balance of relevance."""
     places, asked = positions(batch["labels"])
     if not places.shape[1]:
         return {"started": 0.0}
@@ -229,18 +232,18 @@ def score_batch(
             flows += [(what, total.sum()) for what, total in walk.balance.items()]
             flows += [("started", asked[:, steps].sum().to(rows.dtype)), ("handed on", start.sum())]
     balance: dict[str, float] = defaultdict(float)
-    for (what, _), total in zip(flows, fetched([total for _, total in flows]), strict=True):
+    for (what, _), total in zip(flows, to_numpy([total for _, total in flows]), strict=True):
         balance[what] += float(total)
     balance["bias"] += balance["started"] - balance.pop(
         "handed on"
     )  # absorbed by the biases of the logits
-    parts: list[tuple[Tally, Site, Tensor, Tensor]] = []
+    parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
     every = asked.sum(1)
     for site in found.heads.sites:
         for signed, name in names.items():
             none = rows.new_zeros(len(every), found.heads.count(site)), torch.zeros_like(every)
             whole, counts = sums.get((signed, site), none)
-            parts.append((tallies[name], site, whole, torch.where(counts.any(), counts, every)))
+            parts.append((collected[name], site, whole, torch.where(counts.any(), counts, every)))
     add_all(parts)
     return dict(balance)
 

@@ -23,8 +23,9 @@ from headwise.importance.measurement import (
     run_pass,
 )
 from headwise.importance.measures import facts, passes
+from headwise.importance.processes import failing_together
 from headwise.importance.scores import relevance_line, relevance_table, scores_of
-from headwise.importance.tally import SCALES, Tally, agreeing
+from headwise.importance.sums import SCALES, SentenceSums
 from headwise.importance.untrained import SENTENCES, score_untrained
 from headwise.study.estimate import Estimate
 from headwise.study.run import Run
@@ -54,24 +55,24 @@ class ScorePass(Step, stage="score", names="scores/{0.label}", shared=True, once
         model, folder = full_model(run), work / MADE / self.name
         text = model.task.batches(run.text("dev"), run.progress)
         refuse_unscorable(model, self.measures, text)
-        with agreeing():
+        with failing_together():
             scores = run_pass(model, text, list(self.measures), run.plan.seed, run.progress)
-            for tally in scores.tallies.values():
-                tally.gather()
+            for sums in scores.sums.values():
+                sums.gather()
         folder.mkdir(parents=True, exist_ok=True)
-        every = gather_object([[*scores.tallies]])
+        every = gather_object([[*scores.sums]])
         if any(
             names != every[0] for names in every
         ):  # else they would wait for each other for ever, or mix measures
             raise HeadwiseError(
                 f"{self.name}: the processes left out different measures: run it in one process."
             )
-        for name, tally in scores.tallies.items():
+        for name, sums in scores.sums.items():
             if run.main:
-                tally.save(folder / f"{name}.npz")
+                sums.save(folder / f"{name}.npz")
         for label, balance in scores.balances.items():
             run.progress.say(relevance_line(label, balance))
-        return {"measures": list(scores.tallies), "rows": scores.rows, "balances": scores.balances}
+        return {"measures": list(scores.sums), "rows": scores.rows, "balances": scores.balances}
 
     def seconds(self, run: Run, estimate: Estimate) -> float:
         return estimate.scoring(self.measures)
@@ -88,7 +89,7 @@ def read_scores(run: Run) -> Measurement:
     for step in score_passes(run):
         result = run.get_or_make(step)
         for name in result["measures"]:
-            scores.tallies[name] = Tally.read(
+            scores.sums[name] = SentenceSums.read(
                 run.folder / step.name / f"{name}.npz", heads, SCALES.get(facts(name).scale)
             )
         scores.rows += result["rows"]
@@ -217,8 +218,8 @@ class Judge(Step, stage="score", names="judge", shared=True, once=True):
     def make(self, run: Run, work: Path) -> Result:
         model = full_model(run)
         text = model.task.batches(run.text("dev"), run.progress)
-        tallies = read_scores(run).tallies
-        judged = faithfulness(model, text, tallies, run.scoring.random_orders, run.plan.seed)
+        collected = read_scores(run).sums
+        judged = faithfulness(model, text, collected, run.scoring.random_orders, run.plan.seed)
         for table, name in ((judged.agreement, "faithfulness"), (judged.curves, "curves")):
             if run.main:
                 write_text(

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, Kind, Site, write_bytes
+from headwise.importance.processes import gather_batches
 from headwise.statistics import bootstrap, interval
 
 Scale = Callable[[np.ndarray], np.ndarray]
-Part = tuple[np.ndarray, np.ndarray]  # sums (sentences x heads), counts (sentences)
-KNOWN = "All processes know of this."
+Sums = tuple[np.ndarray, np.ndarray]  # sums (sentences x heads), counts (sentences)
 UNITS = 20_000  # from twice as many sentences on, neighbours are merged, so that memory does not grow with the text
 
 
@@ -42,7 +40,7 @@ def relative(sizes: np.ndarray) -> np.ndarray:
 SCALES: dict[str, Scale] = {"unit": unit, "share": relative}  # by the name in a declaration
 
 
-class Tally:
+class SentenceSums:
     """Collects, for every head, a sum and a count per sentence; the value is Σ sums / Σ counts over the text.
 
     Intervals are 95 % percentiles of a bootstrap over sentences: tokens of one sentence are not independent.
@@ -51,7 +49,7 @@ class Tally:
 
     def __init__(self, heads: HeadMap, scale: Scale | None = None) -> None:
         self.heads, self.scale = heads, scale
-        self.parts: dict[Site, list[Part]] = {site: [] for site in heads.sites}
+        self.parts: dict[Site, list[Sums]] = {site: [] for site in heads.sites}
 
     def add(self, site: Site, sums: Tensor, counts: Tensor) -> None:
         """Add a batch: sums B H, counts B. A sentence without counted tokens adds nothing, but keeps its position."""
@@ -59,26 +57,26 @@ class Tally:
 
     def take(self, site: Site, sums: np.ndarray, counts: np.ndarray) -> None:
         """`add` for arrays."""
-        refuse_broken(site, sums)
+        check_finite(site, sums)
         counts = counts.astype(np.float64)
         self.parts[site].append((sums.astype(np.float64) * (counts > 0)[:, None], counts))
         if sum(len(part[1]) for part in self.parts[site]) >= 2 * UNITS:
             whole, counted = self.whole(site)
-            self.parts[site] = [(halved(whole), halved(counted))]
+            self.parts[site] = [(merge_neighbours(whole), merge_neighbours(counted))]
 
-    def gather(self) -> Tally:
-        """The tally of n processes with every n-th batch each, in the order of a single process."""
-        self.parts = {site: gathered(self.parts[site]) for site in self.heads.sites}
+    def gather(self) -> SentenceSums:
+        """The sums of n processes with every n-th batch each, in the order of a single process."""
+        self.parts = {site: gather_batches(self.parts[site]) for site in self.heads.sites}
         return self
 
-    def whole(self, site: Site) -> Part:
+    def whole(self, site: Site) -> Sums:
         """Sums (sentences x heads) and counts (sentences) of one layer."""
         parts = self.parts[site] or [(np.zeros((0, self.heads.count(site))), np.zeros(0))]
         return np.concatenate([sums for sums, _ in parts]), np.concatenate(
             [counts for _, counts in parts]
         )
 
-    def sentences(self, site: Site, measure: str = "this measure") -> Part:
+    def sentences(self, site: Site, measure: str = "this measure") -> Sums:
         """`whole` for sentences with counted tokens. Raises HeadwiseError where there are none."""
         sums, counts = self.whole(site)
         if not counts.any():
@@ -90,9 +88,9 @@ class Tally:
     def scaled(self, values: np.ndarray) -> np.ndarray:
         return self.scale(values) if self.scale else values
 
-    def fold(self, which: int) -> Tally:
+    def fold(self, which: int) -> SentenceSums:
         """Every second sentence of the text: the even ones (0) or the odd ones (1)."""
-        other = Tally(self.heads, self.scale)
+        other = SentenceSums(self.heads, self.scale)
         for site in self.heads.sites:
             sums, counts = self.whole(site)
             other.parts[site] = [(sums[which::2], counts[which::2])]
@@ -110,21 +108,21 @@ class Tally:
         write_bytes(path, file.getvalue())
 
     @classmethod
-    def read(cls, path: Path, heads: HeadMap, scale: Scale | None = None) -> Tally:
-        """A tally that `save` wrote, with its kinds of heads. Raises HeadwiseError for a missing or damaged file."""
+    def read(cls, path: Path, heads: HeadMap, scale: Scale | None = None) -> SentenceSums:
+        """Sums that `save` wrote, with its kinds of heads. Raises HeadwiseError for a missing or damaged file."""
         try:
             with np.load(path) as arrays:
                 kinds = dict.fromkeys(cast(Kind, key.partition("/")[0]) for key in arrays.files)
-                tally = cls(heads.only(kinds), scale)
-                for site in tally.heads.sites:
+                sums = cls(heads.only(kinds), scale)
+                for site in sums.heads.sites:
                     name = f"{site.kind}/{site.layer}"
-                    tally.parts[site] = [(arrays[f"{name}/sums"], arrays[f"{name}/counts"])]
+                    sums.parts[site] = [(arrays[f"{name}/sums"], arrays[f"{name}/counts"])]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
             raise HeadwiseError(
                 f"The sums of a score cannot be read from {path} ({type(error).__name__}: {str(error)[:100]}): delete "
                 "the file and score again."
             ) from None
-        return tally
+        return sums
 
     def rows(self, measure: str, seed: int = 0) -> list[dict[str, Any]]:
         """Tidy rows, one per head; n is the sum of counts: of tokens, unless the measure says otherwise."""
@@ -150,15 +148,15 @@ class Tally:
         return out
 
 
-def add_all(parts: Iterable[tuple[Tally, Site, Tensor, Tensor]]) -> None:
-    """`add` for all tallies and layers of a batch, which come from their device together."""
+def add_all(parts: Iterable[tuple[SentenceSums, Site, Tensor, Tensor]]) -> None:
+    """`add` for all measures and layers of a batch, which come from their device together."""
     known = list(parts)
-    arrays = fetched([tensor for _, _, sums, counts in known for tensor in (sums, counts)])
-    for place, (tally, site, _, _) in enumerate(known):
-        tally.take(site, arrays[2 * place], arrays[2 * place + 1])
+    arrays = to_numpy([tensor for _, _, sums, counts in known for tensor in (sums, counts)])
+    for place, (sums, site, _, _) in enumerate(known):
+        sums.take(site, arrays[2 * place], arrays[2 * place + 1])
 
 
-def fetched(tensors: Sequence[Tensor]) -> list[np.ndarray]:
+def to_numpy(tensors: Sequence[Tensor]) -> list[np.ndarray]:
     """Tensors as arrays, in one transfer from each device. Half precision becomes float32."""
     wide = [
         t.detach().float() if t.is_floating_point() and t.itemsize < 4 else t.detach()
@@ -182,7 +180,7 @@ def fetched(tensors: Sequence[Tensor]) -> list[np.ndarray]:
     return [out[place] for place in range(len(wide))]
 
 
-def refuse_broken(site: Site, values: np.ndarray) -> None:
+def check_finite(site: Site, values: np.ndarray) -> None:
     """Raise HeadwiseError, with the name of the layer, for values that are not finite numbers."""
     if not np.isfinite(values).all():
         raise HeadwiseError(
@@ -190,42 +188,6 @@ def refuse_broken(site: Site, values: np.ndarray) -> None:
         )
 
 
-def halved(units: np.ndarray) -> np.ndarray:
+def merge_neighbours(units: np.ndarray) -> np.ndarray:
     """Every two neighbouring units as one: their sums over the first axis."""
     return np.add.reduceat(units, np.arange(0, len(units), 2))
-
-
-def from_all(value: Any) -> list[Any]:
-    """The value of every process. Raises HeadwiseError in all of them when one has failed inside `agreeing`."""
-    shares = gather_object([(None, value)])
-    if failures := [reason for reason, _ in shares if reason]:
-        error = HeadwiseError(failures[0])
-        error.add_note(KNOWN)
-        raise error
-    return [given for _, given in shares]
-
-
-@contextmanager
-def agreeing() -> Iterator[None]:
-    """In the block, a failure of one process is one of all: otherwise the others would wait for it for ever. It meets
-    them where they next exchange something, at the end of the block at the latest."""
-    try:
-        yield
-        from_all(None)
-    except Exception as error:
-        if KNOWN not in getattr(error, "__notes__", ()):
-            reason = (
-                str(error)
-                if isinstance(error, HeadwiseError)
-                else f"{type(error).__name__}: {error}"
-            )
-            error.add_note(KNOWN)
-            gather_object([(reason, None)])
-        raise
-
-
-def gathered(parts: list[Any]) -> list[Any]:
-    """The result of every batch, from n processes with every n-th batch each, in the order of a single process."""
-    shares = from_all(parts)
-    turns = range(max(map(len, shares)))
-    return [share[turn] for turn in turns for share in shares if turn < len(share)]

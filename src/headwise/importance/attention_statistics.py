@@ -1,4 +1,4 @@
-"""Readings: scores of every head from one forward pass.
+"""Attention statistics: scores of every head from one forward pass.
 
     confidence          mean_q max_k A[q, k]                    Voita et al. 2019, section 4
     entropy             mean_q −Σ_k A[q, k] ln A[q, k]          nats; Clark et al. 2019; Vig & Belinkov 2019, eq. 7
@@ -30,7 +30,8 @@ from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Site
 from headwise.importance.measures import measure
-from headwise.importance.tally import Tally, add_all, from_all, relative
+from headwise.importance.processes import gather_values
+from headwise.importance.sums import SentenceSums, add_all, relative
 from headwise.tasks.objective import IGNORED, inputs_of, on_device, source_places
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Side:
     source="Voita et al. 2019, section 4",
     usual="always",
     rescored=True,
-    together="readings",
+    together="attention-statistics",
     cost={"forwards": 1.2},
 )
 @measure(
@@ -69,7 +70,7 @@ class Side:
     source="Clark et al. 2019; Vig and Belinkov 2019, equation 7",
     larger="less important",
     usual="without a loss",
-    together="readings",
+    together="attention-statistics",
     cost={"forwards": 1.2},
 )
 @measure(
@@ -77,7 +78,7 @@ class Side:
     title="attention to end",
     caption="share of a head's attention on the end of the sentence",
     source="Clark et al. 2019, section 3.2",
-    together="readings",
+    together="attention-statistics",
     cost={"forwards": 1.2},
 )
 @measure(
@@ -85,7 +86,7 @@ class Side:
     title="attention to first",
     caption="share of a head's attention on the first token",
     source="Vig and Belinkov 2019",
-    together="readings",
+    together="attention-statistics",
     cost={"forwards": 1.2},
 )
 @measure(
@@ -95,12 +96,12 @@ class Side:
     source="Sandoval-Segura et al. 2025",
     usual="without a loss",
     scale="share",
-    together="readings",
+    together="attention-statistics",
     cost={"forwards": 1.2},
 )
 def attention_statistics(
     model: Model, batches: Batches | Fold, names: Sequence[Statistic]
-) -> dict[str, Tally]:
+) -> dict[str, SentenceSums]:
     """The statistics of a model's attention on a text, end of sentence and padding left out."""
     tokenizer = model.tokenizer
     special: set[int] = set()
@@ -118,28 +119,28 @@ def read(
     special: Iterable[int],
     measures: Iterable[Statistic] = STATISTICS,
     exclude: Exclude = "keyquery",
-) -> dict[str, Tally]:
-    """Several readings of every head from one pass over the text: a tally by name.
+) -> dict[str, SentenceSums]:
+    """Several statistics of every head from one pass over the text: sums by name.
 
     special: the ids of end of sentence, start, padding. exclude: where they are left out: as keys of confidence and as
-    queries of all readings (default), as one of both, or not at all. A decoder's first position, which can attend only
+    queries of all statistics (default), as one of both, or not at all. A decoder's first position, which can attend only
     to itself, counts as special. `attention-to-end` has no decoder-self heads, which do not see the end of a sentence,
     and is missing for a source text without end tokens.
     """
-    tallies = empty(measures, found.heads)
+    collected = empty(measures, found.heads)
     ids = torch.tensor(sorted(special), dtype=torch.long, device=device_of(model))
-    forms = squares(model, found) if "dormancy" in tallies else {}
+    forms = squares(model, found) if "dormancy" in collected else {}
     now: dict[str, Side] = {}
-    parts: list[tuple[Tally, Site, Tensor, Tensor]] = []
+    parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
 
     def watch(call: AttentionCall) -> None:
         queries, keys = sides(call.site)
-        ways = readings(call, now[queries], now[keys], exclude, forms)
-        for name, tally in tallies.items():
-            if call.site in tally.parts:
-                parts.append((tally, call.site, *ways[name]()))
+        ways = statistics(call, now[queries], now[keys], exclude, forms)
+        for name, sums in collected.items():
+            if call.site in sums.parts:
+                parts.append((sums, call.site, *ways[name]()))
 
-    weights, ended = any(name != "dormancy" for name in tallies), False
+    weights, ended = any(name != "dormancy" for name in collected), False
     with evaluating(model), torch.no_grad(), capture(model, found, watch=watch, weights=weights):
         for batch in batches:
             tensors = on_device(model, batch)
@@ -148,35 +149,37 @@ def read(
             output_of(model, inputs_of(tensors))
             add_all(parts)
             parts.clear()
-    if "attention-to-end" in tallies:
-        shares = from_all(
+    if "attention-to-end" in collected:
+        shares = gather_values(
             (bool(now), ended)
         )  # one process may have no sentence, or none with an end
         if any(some for some, _ in shares) and not any(end for _, end in shares):
-            del tallies["attention-to-end"]
-    return tallies
+            del collected["attention-to-end"]
+    return collected
 
 
-def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, Tally]:
-    """A tally for each reading and its heads: no word of a decoder sees the end of its own sentence."""
-    tallies: dict[str, Tally] = {}
+def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, SentenceSums]:
+    """Sums for each statistic and its heads: no word of a decoder sees the end of its own sentence."""
+    collected: dict[str, SentenceSums] = {}
     for name in measures:
         if name not in STATISTICS:
             raise HeadwiseError(
-                f"'{name}' is not a reading of one forward pass: choose from {', '.join(STATISTICS)}."
+                f"'{name}' is not a statistic of one forward pass: choose from {', '.join(STATISTICS)}."
             )
         seeing = [
             kind for kind in heads.kinds if name != "attention-to-end" or kind != "decoder-self"
         ]
         if seeing:
-            tallies[name] = Tally(heads.only(seeing), relative if name == "dormancy" else None)
-    return tallies
+            collected[name] = SentenceSums(
+                heads.only(seeing), relative if name == "dormancy" else None
+            )
+    return collected
 
 
-def readings(
+def statistics(
     call: AttentionCall, queries: Side, keys: Side, exclude: Exclude, forms: Mapping[Site, Tensor]
 ) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
-    """A function for each reading of one call: it gives sums B H and counts B."""
+    """A function for each statistic of one call: it gives sums B H and counts B."""
     asked = queries.words if "query" in exclude else queries.tokens
     looked_at = keys.words if exclude.startswith("key") else keys.tokens
 

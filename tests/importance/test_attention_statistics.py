@@ -17,8 +17,8 @@ from attention.families import eager, tiny
 from headwise.attention import capture, discover, masked, remove
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
-from headwise.importance import attention_weights as reading
-from headwise.importance.attention_weights import (
+from headwise.importance import attention_statistics as module
+from headwise.importance.attention_statistics import (
     STATISTICS,
     pointing,
     read,
@@ -26,7 +26,7 @@ from headwise.importance.attention_weights import (
     side,
     spreading,
 )
-from headwise.importance.tally import Tally
+from headwise.importance.sums import SentenceSums
 
 PAD, END, START = 0, 1, 3
 SPECIAL = {PAD, END, START}
@@ -119,11 +119,11 @@ def twin(model: PreTrainedModel) -> dict[tuple[str, str, int], np.ndarray]:
     return {key: np.mean(rows, axis=0) for key, rows in found.items()}
 
 
-def values(tallies: Mapping[str, Tally]) -> dict[tuple[str, str, int], list[float]]:
+def values(collected: Mapping[str, SentenceSums]) -> dict[tuple[str, str, int], list[float]]:
     """By measure, kind and layer, the value of every head."""
     out: dict[tuple[str, str, int], list[float]] = {}
-    for name, tally in tallies.items():
-        for row in tally.rows(name):
+    for name, measured in collected.items():
+        for row in measured.rows(name):
             out.setdefault((name, row["kind"], row["layer"]), []).append(row["value"])
     return out
 
@@ -156,7 +156,7 @@ def test_dormancy_agrees_with_taking_heads_out(family: str) -> None:
             model(**{k: v for k, v in inputs.items() if k not in ("labels", "rows")})
     hook.remove()
     sizes = torch.stack([(given[0] - without).norm(dim=-1) for without in given[1:]], -1)
-    words = reading.tokens(inputs, torch.tensor(sorted(SPECIAL)))[reading.sides(site)[0]].words
+    words = module.tokens(inputs, torch.tensor(sorted(SPECIAL)))[module.sides(site)[0]].words
     value = values(read(model, found, [inputs], SPECIAL, ["dormancy"]))[
         "dormancy", site.kind, site.layer
     ]
@@ -313,13 +313,13 @@ class TestWhereASentenceEnds:
             model = tiny(family)
             batch = as_batch(model, [0, 3])
             batch["input_ids"] = batch["input_ids"].clamp_min(4)
-            tallies = read(model, discover(model), [batch], {PAD, END})
-            assert set(tallies) == set(STATISTICS) - {"attention-to-end"}
+            collected = read(model, discover(model), [batch], {PAD, END})
+            assert set(collected) == set(STATISTICS) - {"attention-to-end"}
 
     def test_a_decoder_does_not_see_its_own(self) -> None:
         model = tiny("marian")
-        tally = read(model, discover(model), [as_batch(model, [0])], SPECIAL)["attention-to-end"]
-        assert tally.heads.kinds == ("encoder-self", "cross")
+        measured = read(model, discover(model), [as_batch(model, [0])], SPECIAL)["attention-to-end"]
+        assert measured.heads.kinds == ("encoder-self", "cross")
 
 
 class TestOnePass:
@@ -337,7 +337,7 @@ class TestOnePass:
             kept.append(weakref.ref(weights))
             return pointing(weights, *masks)
 
-        monkeypatch.setattr(reading, "pointing", noting)
+        monkeypatch.setattr(module, "pointing", noting)
         read(model, found, [as_batch(model, [0]), as_batch(model, [1])], SPECIAL, ATTENTION)
         hook.remove()
         assert len(calls) == 2 and len(kept) == 2 * len(found.heads.sites)
@@ -362,12 +362,12 @@ class TestOnePass:
 
 
 class TestRefusals:
-    def test_a_reading_that_does_not_exist(self) -> None:
+    def test_a_statistic_that_does_not_exist(self) -> None:
         model = tiny("bert")
         measures: Any = ["confidence", "beauty"]
         with pytest.raises(
             HeadwiseError,
-            match="'beauty' is not a reading of one forward pass: choose from confidence",
+            match="'beauty' is not a statistic of one forward pass: choose from confidence",
         ):
             read(model, discover(model), [], SPECIAL, measures)
 
