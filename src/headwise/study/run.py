@@ -56,9 +56,13 @@ class Run:
         self.expected_heads: HeadMap | None = None  # of a given model that was looked at beforehand
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A run is its plan and its folder: a worker that is sent one opens it again, and shows nothing."""
-        quiet = Progress(quiet=True)
-        return Run, (self.plan, self.folder, quiet, self.device, self.name, self.cache)
+        """A run is its plan and its folder: a worker that is sent one opens it again."""
+        return Run.quiet, (self.plan, self.folder, self.device, self.name, self.cache)
+
+    @classmethod
+    def quiet(cls, plan: Plan, folder: Path, device: str, name: str, cache: Path) -> Run:
+        """A run that shows nothing."""
+        return cls(plan, folder, Progress(quiet=True), device, name, cache)
 
     @property
     def prefix(self) -> str:
