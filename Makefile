@@ -2,6 +2,7 @@
 #   make setup   install              make test    the whole test suite
 #   make demo    the whole story      make check   format, lint, types
 #   make bench   the measurements in benchmarks/
+#   make tables  the tables of options and controls in docs/, from the classes
 #   make truth   every score and role on models whose heads are known, and the tables of docs/methods/truth.md
 #   make attack  files damaged, runs killed, readers fuzzed: an hour
 #   make families  what headwise makes of every class in transformers, in runs/families.csv, and the table of families
@@ -14,7 +15,7 @@
 #                machine without a network; GPU_PYTHON=python3 takes the Python there, with its torch.
 # PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
 
-.PHONY: setup demo test attack check bench truth families docs package oldest newest gpu gpu-wheels
+.PHONY: setup demo test attack check bench truth tables families docs package oldest newest gpu gpu-wheels
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
@@ -53,6 +54,9 @@ bench: $(INSTALLED)
 truth: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/headwise truth --out runs/truth --page docs/methods/truth.md
 	cp runs/truth/truth-*.csv docs/methods/
+
+tables: $(INSTALLED)
+	PYTHONPATH=tools $(BIN)/python tools/option_tables.py
 
 families: $(INSTALLED)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/attention/every_class.py runs/families.csv

@@ -59,7 +59,8 @@ class Architecture(Options):
     """The shape of a Transformer to train (Vaswani et al. 2017)."""
 
     norm: Literal["post", "pre"] = option(
-        "post", "post: normalisation after each sublayer (Marian); pre: before it (M2M100)"
+        "post",
+        "where activations are normalised: after each sublayer (post: Marian) or before it (pre: M2M100)",
     )
     encoder_layers: int = option(3, "encoder layers", ge=1)
     decoder_layers: int = option(3, "decoder layers", ge=1)
@@ -101,7 +102,8 @@ class Training(Options):
     )
     label_smoothing: float = option(
         0.1,
-        "share of a target's probability that goes to all words; 0 unless set where nothing is translated",
+        "share of a target's probability that goes to all words; "
+        "of a given model that does not translate 0 unless it is named",
         ge=0,
         lt=1,
     )
@@ -113,7 +115,7 @@ class Training(Options):
     )
     dtype: str = option(
         "auto",
-        "auto, fp32 or bf16; auto: bfloat16 where it is native, else fp32. "
+        "type of numbers: auto, fp32 or bf16; auto: bfloat16 where it is native, else fp32. "
         "Weights of half precision train in fp32 and are saved in their own type",
         pattern="^(auto|fp32|bf16)$",
     )
@@ -254,10 +256,10 @@ class Gates(GateTraining):
     )
     penalty_scale: Scale = option(
         "paper",
-        "paper: λ times the sum over heads; code: λ times the mean over layers of their sums",
+        "what λ multiplies: the sum over heads (paper), or the mean over layers of their sums (code)",
         page="methods/gates.md#two-scales-of-the-penalty",
     )
-    temperature: float = option(0.33, "β of the gates", gt=0)
+    temperature: float = option(0.33, "temperature β of the gates", gt=0)
     rule: Rule = option(
         "sign",
         "which heads stay under a penalty: sign (the paper's rule) or deterministic (the released code's)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -382,3 +383,12 @@ def test_what_is_trained_from_random_weights_comes_last(made: Made) -> None:
         "seed-1/speed",
         "seed-2/speed",
     ]
+
+
+def test_a_build_is_sent_to_a_worker_as_its_step_and_its_run(made: Made) -> None:
+    """What the run has in memory stays: a worker opens the run again, in the same folder."""
+    study = Study(plan_of(TINY, seeds=[1, 2]), made.folder, "cpu", QUIET)
+    for build in study.builds():
+        sent = pickle.loads(pickle.dumps(build))
+        assert (sent.name, sent.step, sent.after) == (build.name, build.step, build.after)
+        assert (sent.run.plan, sent.run.folder) == (build.run.plan, build.run.folder)

@@ -56,9 +56,13 @@ class Run:
         self.expected_heads: HeadMap | None = None  # of a given model that was looked at beforehand
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A run is its plan and its folder: a worker that is sent one opens it again, and shows nothing."""
-        quiet = Progress(quiet=True)
-        return Run, (self.plan, self.folder, quiet, self.device, self.name, self.cache)
+        """A run is its plan and its folder: a worker that is sent one opens it again."""
+        return Run.quiet, (self.plan, self.folder, self.device, self.name, self.cache)
+
+    @classmethod
+    def quiet(cls, plan: Plan, folder: Path, device: str, name: str, cache: Path) -> Run:
+        """A run that shows nothing."""
+        return cls(plan, folder, Progress(quiet=True), device, name, cache)
 
     @property
     def prefix(self) -> str:
@@ -134,9 +138,12 @@ class Run:
             pairs = embedded.pairs(split, getattr(data.embedded, split))
             return ParallelText.from_pairs(pairs, f"{split}.en+{split}.fr", cache=self.cache)
         if data.dev is None and split != "test":
+            train: AnyText
+            dev: AnyText
             train, dev = held_out(self.task.read(data.train, cache=self.cache))
             return train if split == "train" else dev
-        return self.task.read(getattr(data, split), cache=self.cache)
+        text: AnyText = self.task.read(getattr(data, split), cache=self.cache)
+        return text
 
     def pairs(self, split: Split) -> ParallelText:
         """A split for what only works on sentence pairs."""

@@ -1,0 +1,86 @@
+"""Writes the tables of options and controls in docs/ from the classes and declarations themselves (`make tables`)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from headwise.options import Architecture, FineTuning, GateTraining, Search, Training
+from headwise.pruning.controls import control
+from headwise.study.plan import GateSweep, GreedySweep
+
+DOCS = Path(__file__).parents[1] / "docs"
+OF_ALL = ("method", "name", "kinds", "unit", "controls", "seeds", *FineTuning.model_fields)
+
+
+def option_table(options: type[BaseModel], names: Iterable[str]) -> str:
+    """A row for each option: its key, its default, and what it means."""
+    rows = ["| key | default | meaning |", "|---|---|---|"]
+    for name in names:
+        field = options.model_fields[name]
+        description = field.description or ""
+        meaning = f"{description[:1].upper()}{description[1:]}."
+        more = field.json_schema_extra
+        if isinstance(more, dict):
+            meaning += f" [More]({more['page']})."
+        rows.append(f"| `{name}` | {written(field.default)} | {meaning} |")
+    return "\n".join(rows)
+
+
+def written(default: Any) -> str:
+    """A default as a plan has it."""
+    return "none" if default is None else f"`{json.dumps(default)}`"
+
+
+def control_table() -> str:
+    """A row for each control."""
+    rows = ["| control | what it is | what it tests |", "|---|---|---|"]
+    for name, facts in control.own.items():
+        rows.append(f"| `{name}` | {facts.what} | {facts.question} |")
+    return "\n".join(rows)
+
+
+def tables() -> dict[Path, dict[str, str]]:
+    """The tables of each page, by the names of their places."""
+    page = DOCS / "plan.md"
+    gates = [name for name in GateTraining.model_fields if name not in OF_ALL]
+    alone = [name for name in GateSweep.model_fields if name not in (*OF_ALL, *gates)]
+    greedy = [
+        name for name in GreedySweep.model_fields if name not in (*OF_ALL, "max_drop", "search")
+    ]
+    plan = {
+        "model": option_table(Architecture, Architecture.model_fields),
+        "training": option_table(Training, Training.model_fields),
+        "pruning": option_table(GateSweep, OF_ALL),
+        "gates_and_top_k": option_table(GateSweep, gates),
+        "gates": option_table(GateSweep, alone),
+        "greedy": option_table(GreedySweep, greedy),
+        "search": option_table(Search, Search.model_fields),
+    }
+    return {page: plan, DOCS / "methods/controls.md": {"controls": control_table()}}
+
+
+def filled(text: str, made: dict[str, str]) -> str:
+    """A page with its tables."""
+    for name, table in made.items():
+        start = f"<!-- {name}: made by `make tables` -->"
+        pattern = re.compile(rf"{re.escape(start)}\n.*?<!-- end -->", re.DOTALL)
+        if not pattern.search(text):
+            raise SystemExit(f"There is no '{start}' in the page.")
+        block = f"{start}\n\n{table}\n<!-- end -->"
+        text = pattern.sub(lambda _, block=block: block, text)  # type: ignore[misc]
+    return text
+
+
+def main() -> None:
+    for page, made in tables().items():
+        page.write_text(filled(page.read_text(encoding="utf-8"), made), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
