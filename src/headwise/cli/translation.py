@@ -43,10 +43,10 @@ def evaluate(
     beam: Beam = 5,
     engine: EngineName = "transformers",
 ) -> None:
-    """What models are worth: BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text, with intervals and the difference to the first.
+    """What models are worth, with intervals, and the difference to the first.
 
-    The first may be the folder of a study: without a text, its test
-    text is taken, or else its dev text."""
+    BLEU and chrF on parallel text, perplexity on one-sided text, accuracy on labelled text. The first may be the folder
+    of a study: without a text, its test text is taken, or else its dev text."""
     import headwise as hw
     from headwise.cli.tables import show_quality
     from headwise.options import checked
